@@ -1,0 +1,64 @@
+"""A candidate: the source that may become the answer, and where it came from."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from contract.base import Record, digest
+from contract.plan import LaunchPlan, parse_plan
+
+ScheduleValue = str | int | bool
+
+
+class Origin(Record):
+    """Who wrote a candidate and what it had seen. `schedule`: the structured schedule behind a written source."""
+
+    policy: str
+    parents: tuple[str, ...] = ()
+    chunk_ids: tuple[str, ...] = ()
+    prompt_hash: str | None = None
+    schedule: dict[str, ScheduleValue] | None = None
+    note: str = ""
+
+
+class Candidate(Record):
+    """Device code with its launch plan; the trusted launcher does the rest."""
+
+    kind: Literal["device"] = "device"
+    source: str
+    flags: tuple[str, ...] = ()
+    compiler: Literal["nvrtc", "nvcc"] = "nvrtc"
+    plan: LaunchPlan
+    origin: Origin
+
+    @property
+    def id(self) -> str:
+        """Hash of source, flags, compiler and plan: equal code is one candidate."""
+        plan = self.plan.model_dump(mode="json")
+        return digest(["device", self.source, list(self.flags), self.compiler, plan])
+
+    @classmethod
+    def from_source(cls, source: str, origin: Origin, flags: tuple[str, ...] = ()) -> "Candidate":
+        """A candidate from one file with its plan comment. Raises: PlanError."""
+        return cls(source=source, flags=flags, plan=parse_plan(source), origin=origin)
+
+
+class HostCandidate(Record):
+    """A C++ launcher for CUTLASS adapters and published kernels, built by nvcc, run only in the isolated worker.
+
+    Entry: int launch(const void* a, const void* b, void* d, int m, int n, int k, void* workspace, size_t bytes, cudaStream_t).
+    """
+
+    kind: Literal["host"] = "host"
+    source: str
+    flags: tuple[str, ...] = ()
+    include_dirs: tuple[str, ...] = ()
+    workspace_bytes: int = 0
+    origin: Origin
+
+    @property
+    def id(self) -> str:
+        return digest(["host", self.source, list(self.flags), list(self.include_dirs), self.workspace_bytes])
+
+
+AnyCandidate = Annotated[Candidate | HostCandidate, Field(discriminator="kind")]

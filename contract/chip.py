@@ -1,0 +1,131 @@
+"""What a chip allows (limits) and what it can do (rates), per target architecture."""
+
+from contract.base import Record
+from contract.task import Arch
+
+
+class ChipLimits(Record):
+    """Hard limits of an architecture. Source: CUDA C++ Programming Guide, compute capabilities table."""
+
+    max_threads_per_block: int = 1024
+    max_smem_per_block_bytes: int
+    smem_per_sm_bytes: int
+    registers_per_sm: int = 65536
+    max_threads_per_sm: int
+    max_blocks_per_sm: int
+    max_cluster: int = 1
+    tensor_maps: bool = False
+    programmatic_launch: bool = False
+
+
+class Chip(Record):
+    """One GPU as the prior and the report see it.
+
+    Unit: rates in TFLOP/s and TB/s, dense, f16 with f32 accumulation. `measured` tells measured rates from datasheet ones.
+    """
+
+    name: str
+    arch: Arch
+    sms: int
+    l2_bytes: int
+    memory_bytes: int
+    tensor_tflops: float
+    dram_tbps: float
+    launch_us: float
+    measured: bool = False
+
+
+_KIB = 1024
+_MIB = 1024**2
+_GIB = 1024**3
+
+LIMITS: dict[Arch, ChipLimits] = {
+    Arch.SM_80: ChipLimits(
+        max_smem_per_block_bytes=163 * _KIB, smem_per_sm_bytes=164 * _KIB, max_threads_per_sm=2048, max_blocks_per_sm=32
+    ),
+    Arch.SM_86: ChipLimits(
+        max_smem_per_block_bytes=99 * _KIB, smem_per_sm_bytes=100 * _KIB, max_threads_per_sm=1536, max_blocks_per_sm=16
+    ),
+    Arch.SM_89: ChipLimits(
+        max_smem_per_block_bytes=99 * _KIB, smem_per_sm_bytes=100 * _KIB, max_threads_per_sm=1536, max_blocks_per_sm=24
+    ),
+    Arch.SM_90A: ChipLimits(
+        max_smem_per_block_bytes=227 * _KIB,
+        smem_per_sm_bytes=228 * _KIB,
+        max_threads_per_sm=2048,
+        max_blocks_per_sm=32,
+        max_cluster=16,
+        tensor_maps=True,
+        programmatic_launch=True,
+    ),
+    Arch.SM_100A: ChipLimits(
+        max_smem_per_block_bytes=227 * _KIB,
+        smem_per_sm_bytes=228 * _KIB,
+        max_threads_per_sm=2048,
+        max_blocks_per_sm=32,
+        max_cluster=16,
+        tensor_maps=True,
+        programmatic_launch=True,
+    ),
+}
+
+# The chip assumed for an architecture when none is present. H200 rates were measured (LOG.md, docs/design.md);
+# the others are the vendor's dense datasheet figures.
+REFERENCE_CHIPS: dict[Arch, Chip] = {
+    Arch.SM_80: Chip(
+        name="A100-SXM4-80GB",
+        arch=Arch.SM_80,
+        sms=108,
+        l2_bytes=40 * _MIB,
+        memory_bytes=80 * _GIB,
+        tensor_tflops=312,
+        dram_tbps=2.0,
+        launch_us=1.0,
+    ),
+    Arch.SM_86: Chip(
+        name="A40",
+        arch=Arch.SM_86,
+        sms=84,
+        l2_bytes=6 * _MIB,
+        memory_bytes=48 * _GIB,
+        tensor_tflops=150,
+        dram_tbps=0.696,
+        launch_us=1.0,
+    ),
+    Arch.SM_89: Chip(
+        name="L40S",
+        arch=Arch.SM_89,
+        sms=142,
+        l2_bytes=96 * _MIB,
+        memory_bytes=48 * _GIB,
+        tensor_tflops=362,
+        dram_tbps=0.864,
+        launch_us=1.0,
+    ),
+    Arch.SM_90A: Chip(
+        name="H200",
+        arch=Arch.SM_90A,
+        sms=132,
+        l2_bytes=60 * _MIB,
+        memory_bytes=141 * 10**9,
+        tensor_tflops=800,
+        dram_tbps=4.3,
+        launch_us=0.7,
+        measured=True,
+    ),
+    Arch.SM_100A: Chip(
+        name="B200",
+        arch=Arch.SM_100A,
+        sms=148,
+        l2_bytes=126 * _MIB,
+        memory_bytes=180 * 10**9,
+        tensor_tflops=2250,
+        dram_tbps=8.0,
+        launch_us=0.7,
+    ),
+}
+
+
+def roofline_us(flops: float, moved_bytes: float, chip: Chip) -> float:
+    """Least time for the work: the larger of arithmetic and memory time, plus one launch. Unit: microseconds."""
+    return max(flops / (chip.tensor_tflops * 1e6), moved_bytes / (chip.dram_tbps * 1e6)) + chip.launch_us

@@ -1,0 +1,150 @@
+"""What became of a candidate. Each outcome is a class of its own; none has a field that looks like a result it lacks."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from contract.base import Record
+from contract.inspection import Inspection
+from contract.task import TimingMode
+
+
+class Environment(Record):
+    """Where a measurement was taken."""
+
+    gpu: str
+    arch: str
+    sms: int
+    l2_bytes: int
+    memory_bytes: int
+    driver: str
+    cuda: str
+    nvrtc: str
+    cublas: str
+    torch: str | None = None
+    python: str
+    platform: str
+
+
+class Telemetry(Record):
+    """GPU state sampled around the rounds. Units: MHz, °C, W."""
+
+    sm_clock_mhz: tuple[float, ...] = ()
+    memory_clock_mhz: tuple[float, ...] = ()
+    temperature_c: tuple[float, ...] = ()
+    power_w: tuple[float, ...] = ()
+    throttle_reasons: tuple[str, ...] = ()
+
+
+class TestResult(Record):
+    """One verification test. `worst`: the largest error divided by its bound (0 where the test is exact and held)."""
+
+    __test__ = False  # not a pytest class
+
+    tier: str
+    name: str
+    passed: bool
+    worst: float = 0.0
+    message: str = ""
+
+
+class Timing(Record):
+    """Device time of one contender; `samples_us[i]` was taken in round i, as were all other contenders' samples i."""
+
+    name: str
+    samples_us: Annotated[tuple[float, ...], Field(min_length=1)]
+    detail: str = ""
+
+
+class SideFigures(Record):
+    """Figures reported apart; None where a quick measurement left them out. Unit: microseconds.
+
+    `wall_clock_us`: host clock around one synchronised call, as the CUDA-L2 paper's scripts measured.
+    `without_programmatic_us`: the same kernel launched without programmatic serialization.
+    """
+
+    host_launch_us: float | None = None
+    hot_l2_us: float | None = None
+    wall_clock_us: float | None = None
+    without_programmatic_us: float | None = None
+
+
+class Prediction(Record):
+    """A modelled time; never compared with a measured one silently."""
+
+    predicted_us: float
+    model: str
+    floor_us: float
+
+
+class Rejected(Record):
+    status: Literal["rejected"] = "rejected"
+    rule: str
+    message: str
+    line: int | None = None
+
+
+class CompileFailed(Record):
+    status: Literal["compile_failed"] = "compile_failed"
+    message: str
+    log: str
+
+
+class Crashed(Record):
+    """The candidate ended its worker or poisoned its context."""
+
+    status: Literal["crashed"] = "crashed"
+    stage: str
+    message: str
+    inspection: Inspection | None = None
+
+
+class TimedOut(Record):
+    status: Literal["timed_out"] = "timed_out"
+    stage: str
+    limit_s: float
+    inspection: Inspection | None = None
+
+
+class Wrong(Record):
+    status: Literal["wrong"] = "wrong"
+    test: TestResult
+    tests: tuple[TestResult, ...]
+    inspection: Inspection
+
+
+class Unmeasured(Record):
+    """Built but not timed. `verified_by` says whether and where it was executed and found right."""
+
+    status: Literal["unmeasured"] = "unmeasured"
+    verified_by: Literal["nothing", "emulator", "gpu"]
+    tests: tuple[TestResult, ...] = ()
+    prediction: Prediction
+    inspection: Inspection
+
+
+class Measured(Record):
+    """Verified and timed: all samples of the candidate and of every baseline of the same rounds."""
+
+    status: Literal["measured"] = "measured"
+    mode: TimingMode
+    tests: tuple[TestResult, ...]
+    timing: Timing
+    baselines: tuple[Timing, ...]
+    side: SideFigures = SideFigures()
+    telemetry: Telemetry = Telemetry()
+    environment: Environment
+    inspection: Inspection
+    notes: tuple[str, ...] = ()
+
+
+Evaluation = Annotated[
+    Rejected | CompileFailed | Crashed | TimedOut | Wrong | Unmeasured | Measured, Field(discriminator="status")
+]
+
+# The baseline that counts, and the others, in the order a report shows them.
+AUTOTUNED = "cublaslt-autotuning"
+HEURISTIC = "cublaslt-heuristic"
+CUBLAS = "cublas"
+TORCH = "torch.matmul"
+BASELINES = (TORCH, CUBLAS, HEURISTIC, AUTOTUNED)

@@ -1,0 +1,85 @@
+"""Typed events. Libraries emit them; only the command line's progress module draws them."""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from contract.base import Record
+from contract.evaluation import Evaluation
+from contract.task import GemmTask
+
+
+class RunStarted(Record):
+    event: Literal["run_started"] = "run_started"
+    run_id: str
+    task: GemmTask
+    device: str
+    budget: int
+    minutes: float
+    resumed_at_step: int = 0
+
+
+class Proposed(Record):
+    event: Literal["proposed"] = "proposed"
+    round: int
+    policy: str
+    count: int
+    dropped: int = 0
+
+
+class CandidateBuilt(Record):
+    """One candidate went through check, compile and inspection; `failed` is its evaluation where it did not pass."""
+
+    event: Literal["candidate_built"] = "candidate_built"
+    candidate_id: str
+    seconds: float
+    cached: bool
+    failed: Evaluation | None = None
+
+
+class StageStarted(Record):
+    event: Literal["stage_started"] = "stage_started"
+    candidate_id: str
+    stage: str
+
+
+class StepFinished(Record):
+    event: Literal["step_finished"] = "step_finished"
+    index: int
+    candidate_id: str
+    label: str
+    evaluation: Evaluation
+    reward: float | None
+    best_candidate_id: str | None
+
+
+class WorkerRestarted(Record):
+    event: Literal["worker_restarted"] = "worker_restarted"
+    reason: str
+
+
+class Notice(Record):
+    """Something the user should know that does not stop the run, with its remedy."""
+
+    event: Literal["notice"] = "notice"
+    message: str
+
+
+class RunFinished(Record):
+    event: Literal["run_finished"] = "run_finished"
+    run_id: str
+    reason: str
+    steps: int
+    best_candidate_id: str | None
+
+
+Event = Annotated[
+    RunStarted | Proposed | CandidateBuilt | StageStarted | StepFinished | WorkerRestarted | Notice | RunFinished,
+    Field(discriminator="event"),
+]
+Emit = Callable[[Event], None]
+
+
+def ignore(_: Event) -> None:
+    """An `Emit` for callers that want no events."""

@@ -1,0 +1,59 @@
+"""The borders between parts: what the agent asks of a policy, a sandbox and a store."""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from contract.build import Built
+from contract.candidate import AnyCandidate, Candidate
+from contract.chip import Chip
+from contract.evaluation import Environment, Evaluation, Prediction
+from contract.inspection import Inspection
+from contract.options import Effort
+from contract.task import GemmTask
+from contract.trajectory import Observation, RunRecord, Step, Trajectory
+
+
+class Policy(Protocol):
+    """Writes candidates. Proposes fewer than asked, or none, when it has nothing new to offer."""
+
+    name: str
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]: ...
+
+
+class Sandbox(Protocol):
+    """Compiles, proves and times candidates. `can_execute` is False where no backend can run code for the task's arch."""
+
+    @property
+    def chip(self) -> Chip: ...
+    @property
+    def can_execute(self) -> bool: ...
+    @property
+    def environment(self) -> Environment | None: ...
+
+    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+        """Check, compile and inspect in parallel; yields (position, outcome) as each finishes."""
+        ...
+
+    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+        """Verify and time a built candidate; `quick` pairs it with the autotuned baseline only."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Predict(Protocol):
+    def __call__(self, candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction: ...
+
+
+class TrajectoryStore(Protocol):
+    """Keeps every run, observation and step. `record_step` is idempotent by (run_id, index)."""
+
+    def start_run(self, run: RunRecord) -> None: ...
+    def update_run(self, run: RunRecord) -> None: ...
+    def record_observation(self, observation: Observation) -> str: ...
+    def record_step(self, step: Step) -> None: ...
+    def run(self, run_id: str) -> RunRecord: ...
+    def runs(self) -> list[RunRecord]: ...
+    def steps(self, run_id: str) -> list[Step]: ...
+    def trajectory(self, run_id: str) -> Trajectory: ...

@@ -1,0 +1,96 @@
+"""Settings, merged once: defaults < cudal2.toml < CUDAL2_* < flags. Nothing else reads the environment."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from contract.errors import UsageError
+from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+
+CONFIG_FILE = "cudal2.toml"
+
+
+def _default_home() -> Path:
+    return Path.home() / ".cudal2"
+
+
+class Settings(BaseSettings):
+    """The resolved settings of one process; frozen, saved beside each run."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="CUDAL2_", toml_file=CONFIG_FILE, frozen=True, extra="forbid", env_ignore_empty=True
+    )
+
+    home: Path = Field(default_factory=_default_home, description="folder for the store, the caches and the runs")
+    store: str | None = Field(default=None, description="SQLAlchemy URL of the trajectory store; SQLite in home by default")
+    device: str = Field(default="auto", pattern=r"^(auto|none|cuda:\d+)$", description="auto, none, or cuda:N")
+    policy: str = "schedule"
+    budget: int = Field(default=48, ge=1, le=100_000, description="candidates a run may evaluate")
+    minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
+    round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
+    seed: int = 0
+    compile_jobs: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
+    compile_timeout_s: float = Field(default=120.0, gt=0)
+    verify_timeout_s: float = Field(default=30.0, gt=0)
+    time_timeout_s: float = Field(default=120.0, gt=0)
+    rounds: int = Field(default=21, ge=3, description="paired timing rounds of the final measurement")
+    quick_rounds: int = Field(default=7, ge=3, description="paired timing rounds while searching")
+    nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the signature is pydantic-settings')
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:///{self.home / 'trajectories.sqlite'}"
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.home / "checkpoints.sqlite"
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.home / "runs"
+
+    def compile_options(self) -> CompileOptions:
+        return CompileOptions(
+            cache_dir=str(self.home / "cache" / "compile"),
+            jobs=self.compile_jobs,
+            timeout_s=self.compile_timeout_s,
+            nvcc=self.nvcc,
+        )
+
+    def verify_options(self, seed: int) -> VerifyOptions:
+        return VerifyOptions(seed=seed, timeout_s=self.verify_timeout_s)
+
+    def time_options(self, seed: int, *, full: bool) -> TimeOptions:
+        rounds = self.rounds if full else self.quick_rounds
+        return TimeOptions(seed=seed, rounds=rounds, all_baselines=full, side=full, timeout_s=self.time_timeout_s)
+
+    def worker_options(self) -> WorkerOptions:
+        index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0
+        return WorkerOptions(device=index)
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Settings with the flags that were given (None means not given). Raises: UsageError naming the wrong one."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"setting {where!r}: {first['msg']} (from a flag, CUDAL2_{where.upper()} or {CONFIG_FILE})") from exc
+    except ValueError as exc:  # a TOML file that does not parse
+        raise UsageError(f"{CONFIG_FILE}: {exc}") from exc

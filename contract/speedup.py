@@ -1,0 +1,43 @@
+"""Speedup of a candidate over a baseline, from paired samples of the same rounds."""
+
+import random
+import statistics
+
+from contract.base import Record
+from contract.evaluation import Measured, Timing
+
+RESAMPLES = 1000
+
+
+class Speedup(Record):
+    """Median of the paired ratios baseline/candidate with its 95 % bootstrap interval; above 1 the candidate is faster."""
+
+    baseline: str
+    ratio: float
+    low: float
+    high: float
+
+
+def paired_speedup(candidate: Timing, baseline: Timing, seed: int = 0) -> Speedup:
+    """Raises: ValueError where the two were not sampled in the same rounds."""
+    ratios = [b / c for c, b in zip(candidate.samples_us, baseline.samples_us, strict=True)]
+    rng = random.Random(seed)
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    return Speedup(
+        baseline=baseline.name,
+        ratio=statistics.median(ratios),
+        low=medians[int(0.025 * RESAMPLES)],
+        high=medians[int(0.975 * RESAMPLES) - 1],
+    )
+
+
+def median_us(timing: Timing) -> float:
+    return statistics.median(timing.samples_us)
+
+
+def speedup_over(measured: Measured, baseline: str) -> Speedup | None:
+    """Speedup over one baseline of the same run; None where that baseline was not measured."""
+    for timing in measured.baselines:
+        if timing.name == baseline:
+            return paired_speedup(measured.timing, timing)
+    return None

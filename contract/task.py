@@ -1,0 +1,102 @@
+"""The task: what is to be computed and how it is judged."""
+
+import re
+from enum import StrEnum
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from contract.base import Record, digest
+from contract.errors import UsageError
+
+MAX_OPERAND_ELEMENTS = 2**31 - 1
+
+
+class ElementType(StrEnum):
+    F16 = "f16"
+    BF16 = "bf16"
+
+
+class AccumulatorType(StrEnum):
+    F32 = "f32"
+    F16 = "f16"
+
+
+class Layout(StrEnum):
+    """A is always row-major M×K and D row-major M×N; B is row-major K×N (`nn`) or column-major (`tn`: N×K in memory)."""
+
+    NN = "nn"
+    TN = "tn"
+
+
+class Arch(StrEnum):
+    SM_80 = "sm_80"
+    SM_86 = "sm_86"
+    SM_89 = "sm_89"
+    SM_90A = "sm_90a"
+    SM_100A = "sm_100a"
+
+    @property
+    def number(self) -> int:
+        """Compute capability as one number: 80, 86, 89, 90, 100."""
+        return int(re.sub(r"\D", "", self.value))
+
+
+class TimingMode(StrEnum):
+    OFFLINE = "offline"
+    SERVER = "server"
+
+
+class GemmTask(Record):
+    """D = A·B with A M×K and B K×N; alpha 1, beta 0."""
+
+    kind: Literal["gemm"] = "gemm"
+    m: int = Field(gt=0)
+    n: int = Field(gt=0)
+    k: int = Field(gt=0)
+    element: ElementType = ElementType.F16
+    accumulate: AccumulatorType = AccumulatorType.F32
+    layout: Layout = Layout.NN
+    arch: Arch = Arch.SM_90A
+    mode: TimingMode = TimingMode.OFFLINE
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        largest = max(self.m * self.k, self.k * self.n, self.m * self.n)
+        if largest > MAX_OPERAND_ELEMENTS:
+            raise ValueError(f"an operand of {self.shape} has {largest} elements; at most 2^31-1 are supported")
+        if self.element is ElementType.BF16 and self.accumulate is AccumulatorType.F16:
+            raise ValueError("bf16 elements accumulate in f32 only; use accumulate f32")
+        return self
+
+    @property
+    def shape(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def id(self) -> str:
+        return digest(self.model_dump(mode="json"))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations, a multiply-add counted as two."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of A, B and D together: the least that must move through device memory."""
+        return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """Read `4096x1024x512` or `4096_1024_512` as (m, n, k).
+
+    Raises: UsageError for anything else, zero and negative sizes included.
+    """
+    match = re.fullmatch(r"(\d{1,9})[xX_×](\d{1,9})[xX_×](\d{1,9})", text.strip(), flags=re.ASCII)
+    if not match:
+        raise UsageError(f"shape {text!r} is not M x N x K in positive whole numbers; write it like 4096x1024x512")
+    m, n, k = (int(part) for part in match.groups())
+    if 0 in (m, n, k):
+        raise UsageError(f"shape {text!r} has a zero size; every one of M, N, K must be at least 1")
+    return m, n, k
