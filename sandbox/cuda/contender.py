@@ -1,0 +1,41 @@
+"""What verification and timing run: a candidate, a host candidate or a baseline, bound to one set of operands."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True)
+class Operands:
+    """One set of device buffers, cupy arrays as they lie in memory.
+
+    Shape: a (M, K), d (M, N), b_nn (K, N), b_tn (N, K); the layout a contender does not read may be None.
+    `workspace`: bytes, None where the contender asks for none.
+    """
+
+    a: Any
+    b_nn: Any | None
+    b_tn: Any | None
+    d: Any
+    workspace: Any | None = None
+
+
+class Bound(Protocol):
+    """A contender with its operands fixed: parameters packed, tensor maps encoded; enqueueing is all that is left."""
+
+    def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:
+        """Put the contender's launches (and the zeroing its plan asks for) on a CUDA stream, by handle.
+
+        `programmatic`: None as the plan says, False launches without programmatic serialization.
+        """
+        ...
+
+
+class Contender(Protocol):
+    name: str
+    workspace_bytes: int
+    zero: bool | Literal["restored"]
+    zero_bytes: int
+    programmatic: bool
+    atomics: bool
+
+    def bind(self, operands: Operands) -> Bound: ...
