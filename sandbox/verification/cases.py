@@ -1,0 +1,102 @@
+"""The fixed cases of tiers 1 to 3, and their inputs and references, kept between the candidates of a task."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from contract.base import digest
+from contract.task import AccumulatorType, GemmTask
+from sandbox.verification import inputs as made
+from sandbox.verification.bounds import Growth
+from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
+from sandbox.verification.elements import Array
+from sandbox.verification.inputs import Inputs
+from sandbox.verification.reference import Reference, kept_bytes
+from sandbox.verification.source import Source
+
+ONE_INSTRUCTION_K = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of inputs and how its output is judged.
+
+    `growth`: None where the result must be exact. `against_library`: the RMS error is held against cuBLAS's own.
+    `library_vouches`: skipped where cuBLAS itself fails, because the chip then does not promise the property.
+    """
+
+    tier: str
+    name: str
+    make: Callable[[Source, GemmTask], Inputs]
+    growth: Growth | None = None
+    against_library: bool = False
+    library_vouches: bool = False
+
+
+SPARSE = Case("exact", "zero-one", made.sparse_ones)
+WIDE = Case("exact", "wide-sums", made.wide)
+GAUSSIAN = Case("accuracy", "gaussian", made.gaussian, Growth.WALK, against_library=True)
+UNIFORM = Case("accuracy", "uniform", made.uniform, Growth.RAMP, against_library=True)
+CANCELLATION = Case("special", "cancellation", made.cancellation, Growth.WALK)
+LARGE = Case("special", "large", made.large, Growth.RAMP, library_vouches=True)
+SUBNORMAL = Case("special", "subnormal", made.subnormal, library_vouches=True)
+NONFINITE = Case("special", "nonfinite", made.nonfinite, Growth.WALK, library_vouches=True)
+
+
+def cases_for(task: GemmTask) -> tuple[Case, ...]:
+    """The cases of a task, cheapest and most telling first. An f16 accumulator cannot hold the wide sums, nor need it."""
+    wide = (WIDE,) if task.accumulate is AccumulatorType.F32 else ()
+    return (SPARSE, *wide, GAUSSIAN, UNIFORM, CANCELLATION, LARGE, SUBNORMAL, NONFINITE)
+
+
+def caveat(case: Case, task: GemmTask) -> str:
+    """What a case cannot show for this task; empty where it shows all it is for."""
+    if case is WIDE and task.k <= ONE_INSTRUCTION_K:
+        return f"not applicable to accumulator width: one tensor-core instruction holds all of K={task.k}"
+    return ""
+
+
+class Prepared:
+    """A case's inputs and reference on the device, with cuBLAS's own output judged once."""
+
+    def __init__(self, xp: Any, task: GemmTask, case: Case, seed: int, *, keep: bool) -> None:
+        self.case = case
+        self._xp, self._task = xp, task
+        self.inputs = case.make(Source(xp, seed), task)
+        self.reference = Reference(xp, task, self.inputs, keep=keep)
+        self._library: Comparison | None = None
+
+    def compare(self, output: Array, slack: float = 1.0) -> Comparison:
+        if self.case.growth is None:
+            return compare_exact(self._xp, self._task, output, self.reference)
+        return compare_bounded(self._xp, self._task, output, self.reference, self.case.growth, slack)
+
+    def library_comparison(self, run: Callable[[Inputs], Array | None]) -> Comparison | None:
+        """How cuBLAS fares on these inputs; None where there is none."""
+        if self._library is None:
+            output = run(self.inputs)
+            self._library = None if output is None else self.compare(output)
+        return self._library
+
+
+class CaseStore:
+    """Prepared cases of one task, kept as far as `budget_bytes` of device memory goes and made anew beyond it.
+
+    The data of these cases are the same for every candidate; what a candidate could learn of them does not help it,
+    because the freshness tier draws new data for each.
+    """
+
+    def __init__(self, xp: Any, task: GemmTask, budget_bytes: int) -> None:
+        self._xp, self._task = xp, task
+        self._capacity = budget_bytes // kept_bytes(task)
+        self._kept: dict[str, Prepared] = {}
+
+    def prepare(self, case: Case) -> Prepared:
+        kept = self._kept.get(case.name)
+        if kept is not None:
+            return kept
+        keep = len(self._kept) < self._capacity
+        prepared = Prepared(self._xp, self._task, case, int(digest([self._task.id, case.name], 15), 16), keep=keep)
+        if keep:
+            self._kept[case.name] = prepared
+        return prepared

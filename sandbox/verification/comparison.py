@@ -1,0 +1,124 @@
+"""Output against reference: every element, by row blocks."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from contract.task import GemmTask
+from sandbox.verification.bounds import Growth, accumulation_factor
+from sandbox.verification.elements import FORMATS, Array, decode, encode
+from sandbox.verification.reference import Block, Reference
+
+NEGATIVE_ZERO = 0x8000
+SLACK = 1 + 1e-6
+
+
+@dataclass
+class Comparison:
+    """What a comparison found. `worst`: largest error over its bound; `box`: the rows and columns that hold mismatches."""
+
+    elements: int = 0
+    mismatches: int = 0
+    unwritten: int = 0
+    worst: float = 0.0
+    error_squares: float = 0.0
+    reference_squares: float = 0.0
+    finite: int = 0
+    first: tuple[int, int, float, float] | None = None
+    box: list[int] = field(default_factory=list)
+
+    @property
+    def error_rms(self) -> float:
+        return math.sqrt(self.error_squares / self.finite) if self.finite else 0.0
+
+    @property
+    def reference_rms(self) -> float:
+        return math.sqrt(self.reference_squares / self.finite) if self.finite else 0.0
+
+    def describe(self) -> str:
+        """The mismatches in one sentence: how many, where, and the first of them."""
+        if self.first is None:
+            return ""
+        row, column, got, want = self.first
+        rows, columns = f"{self.box[0]}-{self.box[1]}", f"{self.box[2]}-{self.box[3]}"
+        first = f"first D[{row},{column}] is {got:.9g}, should be {want:.9g}"
+        unwritten = f"; {self.unwritten} still hold D's poison: never written, or computed from old D" if self.unwritten else ""
+        return f"{self.mismatches} of {self.elements} outputs are wrong, in rows {rows}, columns {columns}; {first}{unwritten}"
+
+
+def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference) -> Comparison:
+    """Bit for bit against the reference rounded once; the two zeros count as one. Shape: output (M, N) bit patterns."""
+    found = Comparison()
+    for block in reference.blocks():
+        got = output[block.start : block.start + len(block.product)]
+        want = encode(xp, block.product, task.element)
+        wrong = _fold_zero(xp, got) != _fold_zero(xp, want)
+        _tally(xp, task, found, block, got, wrong)
+    found.worst = math.inf if found.mismatches else 0.0
+    return found
+
+
+def compare_bounded(
+    xp: Any, task: GemmTask, output: Array, reference: Reference, growth: Growth, slack: float = 1.0
+) -> Comparison:
+    """Within `slack` times the bound of `bounds`, infinities and NaNs where the reference has them.
+
+    A result whose bound straddles the overflow threshold may be either the infinity or a finite number.
+    """
+    found = Comparison()
+    factor = accumulation_factor(task, growth)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for block in reference.blocks():
+            _compare_block(xp, task, found, output, block, factor, slack)
+    return found
+
+
+def _compare_block(
+    xp: Any, task: GemmTask, found: Comparison, output: Array, block: Block, factor: float, slack: float
+) -> None:
+    form = FORMATS[task.element]
+    got_bits = output[block.start : block.start + len(block.product)]
+    got, want = decode(xp, got_bits, task.element).astype(xp.float64), block.product
+    bound = form.roundoff * xp.abs(want) + form.tiny / 2 + factor * block.row_norms * block.column_norms
+    bound = xp.where(xp.isfinite(want), bound * SLACK, 0.0)
+    magnitude = xp.abs(want)
+    may_overflow = magnitude + slack * bound >= form.overflow
+    must_overflow = magnitude - slack * bound >= form.overflow
+    error = xp.abs(got - want)
+    comparable = xp.isfinite(got) & xp.isfinite(want) & ~must_overflow
+    right_number = comparable & (error <= slack * bound)
+    right_infinity = xp.isinf(got) & may_overflow & (xp.sign(got) == xp.sign(want))
+    right = xp.where(xp.isnan(want), xp.isnan(got), right_number | right_infinity)
+    ratio = xp.where(comparable, error / xp.where(bound > 0, bound, 1.0), 0.0)
+    found.worst = max(found.worst, float(ratio.max()))
+    found.error_squares += float(xp.where(comparable, error * error, 0.0).sum())
+    found.reference_squares += float(xp.where(comparable, want * want, 0.0).sum())
+    found.finite += int(comparable.sum())
+    _tally(xp, task, found, block, got_bits, ~right)
+
+
+def _fold_zero(xp: Any, bits: Array) -> Array:
+    return xp.where(bits == NEGATIVE_ZERO, xp.uint16(0), bits)
+
+
+def _tally(xp: Any, task: GemmTask, found: Comparison, block: Block, got: Array, wrong: Array) -> None:
+    """Count a block's mismatches, and note where they lie."""
+    found.elements += int(got.size)
+    count = int(wrong.sum())
+    if not count:
+        return
+    found.mismatches += count
+    found.unwritten += int((wrong & (got == FORMATS[task.element].poison)).sum())
+    rows, columns = xp.flatnonzero(wrong.any(axis=1)), xp.flatnonzero(wrong.any(axis=0))
+    top, bottom = block.start + int(rows[0]), block.start + int(rows[-1])
+    left, right = int(columns[0]), int(columns[-1])
+    if found.first is None:
+        row = int(rows[0])
+        column = int(xp.flatnonzero(wrong[row])[0])
+        value = float(decode(xp, got[row, column : column + 1], task.element)[0])
+        found.first = (block.start + row, column, value, float(block.product[row, column]))
+        found.box = [top, bottom, left, right]
+    else:
+        found.box = [found.box[0], bottom, min(found.box[2], left), max(found.box[3], right)]

@@ -1,0 +1,50 @@
+"""Half-precision elements as bit patterns, so that f16 and bf16 take one path through numpy and cupy alike."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract.task import ElementType
+
+Array = Any  # numpy.ndarray or cupy.ndarray; neither is a base of the other
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a format holds.
+
+    `roundoff`: relative error of rounding to nearest. `overflow`: magnitudes from here round to infinity. `tiny`: the
+    smallest subnormal. `poison`: a quiet NaN whose payload no arithmetic produces, so that an unwritten output is told
+    from a computed NaN.
+    """
+
+    roundoff: float
+    overflow: float
+    tiny: float
+    poison: int
+
+
+FORMATS: dict[ElementType, Format] = {
+    ElementType.F16: Format(roundoff=2.0**-11, overflow=65520.0, tiny=2.0**-24, poison=0x7E5A),
+    ElementType.BF16: Format(roundoff=2.0**-8, overflow=(2 - 2.0**-8) * 2.0**127, tiny=2.0**-133, poison=0x7FDA),
+}
+
+
+def encode(xp: Any, values: Array, element: ElementType) -> Array:
+    """Bit patterns of values rounded to nearest even, by way of f32. Shape: any in, the same in uint16 out."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = xp.ascontiguousarray(values).astype(xp.float32)
+        if element is ElementType.F16:
+            return single.astype(xp.float16).view(xp.uint16)
+    bits = single.view(xp.uint32)
+    rounded = (bits + (xp.uint32(0x7FFF) + ((bits >> xp.uint32(16)) & xp.uint32(1)))) >> xp.uint32(16)
+    return xp.where(xp.isnan(single), xp.uint32(0x7FC0), rounded).astype(xp.uint16)
+
+
+def decode(xp: Any, bits: Array, element: ElementType) -> Array:
+    """Values of bit patterns in f32, exact for both formats. Shape: any in uint16, the same in float32 out."""
+    bits = xp.ascontiguousarray(bits)
+    if element is ElementType.F16:
+        return bits.view(xp.float16).astype(xp.float32)
+    return (bits.astype(xp.uint32) << xp.uint32(16)).view(xp.float32)

@@ -1,0 +1,67 @@
+"""What the tiers ask of a backend: run the kernel once under guard, and say what it did beside writing D."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+from sandbox.verification.elements import Array
+from sandbox.verification.inputs import Inputs
+
+SLOTS = 2
+
+
+class Fill(StrEnum):
+    """What D holds before a run: the poison NaN, whatever the run before left there, or zeros."""
+
+    POISON = "poison"
+    STALE = "stale"
+    ZERO = "zero"
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Something a kernel did beside computing D, in words: `canary`, `input`, `workspace`, or `order` (wrote D too early)."""
+
+    kind: Literal["canary", "input", "workspace", "order"]
+    message: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """One guarded run. `output`: D as bit patterns, valid until the next run in the same slot. Shape: (M, N)."""
+
+    output: Array
+    violations: tuple[Violation, ...] = ()
+
+
+class Executor(Protocol):
+    """Runs one contender on one task."""
+
+    xp: Any
+
+    def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
+        """Run once in one of SLOTS sets of buffers.
+
+        `fresh_workspace`: poison the workspace first, or zero it where the plan asks for that; otherwise leave it as the
+        run before left it, as back-to-back launches do.
+        """
+        ...
+
+    def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
+        """Run behind a producer that triggers early and puts `inputs` in the place of `decoy` late, and before a consumer.
+
+        The output is what the consumer saw.
+        """
+        ...
+
+    def library(self, inputs: Inputs) -> Array | None:
+        """cuBLAS's D on the same inputs; None where there is no such library."""
+        ...
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a contender declares of itself that decides which tests apply."""
+
+    atomics: bool = False
+    programmatic: bool = False

@@ -1,0 +1,60 @@
+"""The float64 product of half-precision inputs, in row blocks, so that a large task fits beside its operands."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from contract.task import GemmTask
+from sandbox.verification.elements import Array, decode
+from sandbox.verification.inputs import Inputs
+
+BLOCK_ELEMENTS = 2**24
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows `start` onwards of the product. Shape: product (rows, N), row_norms (rows, 1), column_norms (1, N), float64."""
+
+    start: int
+    product: Array
+    row_norms: Array
+    column_norms: Array
+
+
+class Reference:
+    """The product of one set of inputs; `keep` holds the blocks for the next candidate."""
+
+    def __init__(self, xp: Any, task: GemmTask, inputs: Inputs, *, keep: bool) -> None:
+        self._xp, self._task, self._inputs, self._keep = xp, task, inputs, keep
+        self._kept: list[Block] | None = None
+
+    def blocks(self) -> Iterator[Block]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept = []
+        for block in self._compute():
+            if self._keep:
+                kept.append(block)
+            yield block
+        if self._keep:
+            self._kept = kept
+
+    def _compute(self) -> Iterator[Block]:
+        xp, task = self._xp, self._task
+        b = decode(xp, self._inputs.b, task.element).astype(xp.float64)
+        column_norms = xp.sqrt((b * b).sum(axis=0, keepdims=True))
+        rows = max(1, min(task.m, BLOCK_ELEMENTS // max(task.n, task.k)))
+        for start in range(0, task.m, rows):
+            a = decode(xp, self._inputs.a[start : start + rows], task.element).astype(xp.float64)
+            with np.errstate(invalid="ignore", over="ignore"):
+                product = a @ b
+                row_norms = xp.sqrt((a * a).sum(axis=1, keepdims=True))
+            yield Block(start, product, row_norms, column_norms)
+
+
+def kept_bytes(task: GemmTask) -> int:
+    """Device memory that one kept reference and its inputs take."""
+    return 8 * task.m * task.n + 2 * task.k * (task.m + task.n)

@@ -1,0 +1,46 @@
+"""Random numbers on the array module's own device, from one seed."""
+
+from typing import Any
+
+import numpy as np
+
+from sandbox.verification.elements import Array
+
+
+class Source:
+    """Draws for one set of inputs. Index choices are drawn on the host, where they are small."""
+
+    def __init__(self, xp: Any, seed: int) -> None:
+        self.xp = xp
+        self.host = np.random.default_rng(seed)
+        self._device = np.random.default_rng(seed) if xp is np else xp.random.Generator(xp.random.Philox4x3210(seed))
+
+    def normal(self, shape: tuple[int, int]) -> Array:
+        return self._device.standard_normal(shape, dtype=self.xp.float32)
+
+    def uniform(self, shape: tuple[int, int]) -> Array:
+        """Evenly in [0, 1)."""
+        return self._device.random(shape, dtype=self.xp.float32)
+
+    def hits(self, shape: tuple[int, int], probability: float) -> Array:
+        """1 with the given probability, else 0."""
+        return (self.uniform(shape) < probability).astype(self.xp.float32)
+
+    def signs(self, shape: tuple[int, int]) -> Array:
+        return 1 - 2 * self.hits(shape, 0.5)
+
+    def odd(self, shape: tuple[int, int], low: int, high: int) -> Array:
+        """Odd whole numbers in low..high (both odd) with a random sign."""
+        steps = (high - low) // 2 + 1
+        magnitude = low + 2 * self.xp.floor(self.uniform(shape) * steps)
+        return self.xp.minimum(magnitude, self.xp.float32(high)) * self.signs(shape)
+
+    def pairs(self, size: int, most: int) -> tuple[Array, Array]:
+        """Two disjoint lists of indices below `size`, matched at random: what one adds, the other can cancel."""
+        order = self.host.permutation(size)
+        count = min(size // 2, most)
+        return self.xp.asarray(order[:count]), self.xp.asarray(order[count : 2 * count])
+
+    def indices(self, size: int, count: int) -> list[int]:
+        """Distinct indices below `size`, at most `count`."""
+        return [int(index) for index in self.host.permutation(size)[:count]]

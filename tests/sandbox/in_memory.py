@@ -1,0 +1,104 @@
+"""An `Executor` over numpy: kernels are plain functions on guarded arrays, so that the tiers run for real without a GPU."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from contract.evaluation import TestResult
+from contract.options import VerifyOptions
+from contract.task import GemmTask
+from sandbox.verification.cases import CaseStore
+from sandbox.verification.elements import FORMATS, Array, decode, encode
+from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
+from sandbox.verification.inputs import Inputs
+from sandbox.verification.tiers import Proof, run_until_failure
+
+BAND = 64
+CANARY = 0xC5C5
+
+
+@dataclass
+class Memory:
+    """What a kernel may touch. `d_band` is D with a band of canaries on both sides, for kernels that stray."""
+
+    a: Array
+    b: Array
+    d: Array
+    d_band: Array
+    workspace: dict[str, Any] = field(default_factory=dict)
+
+
+Kernel = Callable[[GemmTask, Memory], None]
+
+
+def product(task: GemmTask, a: Array, b: Array, *, chunk: int = 16, dtype: Any = np.float32) -> Array:
+    """D's bit patterns, accumulated over K in chunks, each sum rounded to `dtype` as a tensor-core instruction would."""
+    left, right = decode(np, a, task.element), decode(np, b, task.element)
+    total = np.zeros((a.shape[0], b.shape[1]), dtype=dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for start in range(0, task.k, chunk):
+            part = left[:, start : start + chunk].astype(np.float64) @ right[start : start + chunk].astype(np.float64)
+            total = (total.astype(np.float64) + part).astype(dtype)
+    return encode(np, total.astype(np.float32), task.element)
+
+
+def honest(task: GemmTask, memory: Memory) -> None:
+    dtype = np.float32 if task.accumulate == "f32" else np.float16
+    memory.d[:] = product(task, memory.a, memory.b, dtype=dtype)
+
+
+class InMemoryExecutor:
+    """Two slots of arrays in host memory; `late` says whether the kernel waits for the producer it depends on."""
+
+    xp = np
+
+    def __init__(self, task: GemmTask, kernel: Kernel, *, library: bool = True, waits: bool = True) -> None:
+        self._task, self._kernel, self._library, self._waits = task, kernel, library, waits
+        self._slots = [self._allocate() for _ in range(SLOTS)]
+        self._workspace: dict[str, Any] = {}
+
+    def _allocate(self) -> Memory:
+        task = self._task
+        band = np.full(task.m * task.n + 2 * BAND, CANARY, dtype=np.uint16)
+        d = band[BAND:-BAND].reshape(task.m, task.n)
+        return Memory(np.zeros((task.m, task.k), dtype=np.uint16), np.zeros((task.k, task.n), dtype=np.uint16), d, band)
+
+    def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
+        memory = self._slots[slot]
+        memory.a[:], memory.b[:] = inputs.a, inputs.b
+        if fill is not Fill.STALE:
+            memory.d[:] = FORMATS[self._task.element].poison if fill is Fill.POISON else 0
+        if fresh_workspace:
+            self._workspace = {}
+        memory.workspace = self._workspace
+        self._kernel(self._task, memory)
+        return Run(memory.d, tuple(self._violations(memory, inputs)))
+
+    def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
+        return self.run(inputs if self._waits else decoy)
+
+    def library(self, inputs: Inputs) -> Array | None:
+        if not self._library:
+            return None
+        dtype = np.float32 if self._task.accumulate == "f32" else np.float16
+        return product(self._task, inputs.a, inputs.b, chunk=32, dtype=dtype)
+
+    def _violations(self, memory: Memory, inputs: Inputs) -> list[Violation]:
+        found = []
+        if (memory.d_band[:BAND] != CANARY).any() or (memory.d_band[-BAND:] != CANARY).any():
+            found.append(Violation("canary", "wrote outside D"))
+        if (memory.a != inputs.a).any() or (memory.b != inputs.b).any():
+            found.append(Violation("input", "changed A or B"))
+        return found
+
+
+def prove(
+    task: GemmTask, kernel: Kernel, *, library: bool = True, waits: bool = True, traits: Traits | None = None, seed: int = 0
+) -> tuple[TestResult, ...]:
+    """All tiers over a kernel in host memory, up to the first failure."""
+    executor = InMemoryExecutor(task, kernel, library=library, waits=waits)
+    store = CaseStore(np, task, budget_bytes=2**28)
+    proof = Proof(executor, task, traits or Traits(), store, VerifyOptions(seed=seed))
+    return run_until_failure(proof.tests())
