@@ -1,0 +1,34 @@
+"""The run's clock: what the run has spent, across restarts, and what of it was the agent's own."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class RunClock:
+    """Wall-clock of one run. `base_s`: what was spent before this process took the run up."""
+
+    def __init__(self, base_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._start_s = now_s() - base_s
+        self._lap_start_s = now_s()
+        self._outside_s = 0.0
+
+    def spent_s(self) -> float:
+        return self._now_s() - self._start_s
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Time spent in here belongs to the sandbox or the policy, not to the agent."""
+        begin_s = self._now_s()
+        try:
+            yield
+        finally:
+            self._outside_s += self._now_s() - begin_s
+
+    def lap_s(self) -> float:
+        """The agent's own seconds since the last lap."""
+        now_s = self._now_s()
+        own_s = now_s - self._lap_start_s - self._outside_s
+        self._lap_start_s, self._outside_s = now_s, 0.0
+        return max(own_s, 0.0)

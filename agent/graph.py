@@ -1,0 +1,45 @@
+"""The graph of a run: retrieve → propose → build → (evaluate → diagnose → record)* → … → choose → final measurements."""
+
+from typing import Any, Literal
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph import START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+
+from agent.nodes import Nodes
+from agent.state import RunState
+
+Graph = CompiledStateGraph[RunState, None, RunState, RunState]
+
+
+def compile_graph(nodes: Nodes, checkpointer: BaseCheckpointSaver[Any] | None) -> Graph:
+    """The run's graph over bound nodes; every edge of the loop is named here."""
+    graph = StateGraph(RunState)
+    for node in (nodes.retrieve, nodes.propose, nodes.build, nodes.evaluate, nodes.diagnose, nodes.record, nodes.choose):
+        graph.add_node(node.__name__, node)
+    graph.add_edge(START, "retrieve")
+    graph.add_edge("retrieve", "propose")
+    graph.add_conditional_edges("propose", after_propose)
+    graph.add_conditional_edges("build", after_step)
+    graph.add_edge("evaluate", "diagnose")
+    graph.add_edge("diagnose", "record")
+    graph.add_conditional_edges("record", after_step)
+    graph.add_conditional_edges("choose", after_choose)
+    return graph.compile(checkpointer=checkpointer)
+
+
+def after_propose(state: RunState) -> Literal["build", "choose"]:
+    return "choose" if state["stop"] else "build"
+
+
+def after_step(state: RunState) -> Literal["evaluate", "retrieve", "choose", "__end__"]:
+    """The next candidate in the queue, the next round, or the end of the search."""
+    if state["phase"] == "final":
+        return "evaluate" if state["queue"] else "__end__"
+    if state["stop"]:
+        return "choose"
+    return "evaluate" if state["queue"] else "retrieve"
+
+
+def after_choose(state: RunState) -> Literal["evaluate", "__end__"]:
+    return "evaluate" if state["queue"] else "__end__"

@@ -1,0 +1,227 @@
+"""The graph's nodes: each takes the state, does one stage, returns what changed."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from agent.clock import RunClock
+from agent.history import History
+from agent.parts import Parts
+from agent.ranking import attempt_of, finalists, leader
+from agent.retrieval import query_for, with_chunks
+from agent.state import Pending, RunState
+from agent.stopping import Budget, near_roofline, no_better_prediction
+from agent.summary import label_of, message_of
+from contract.build import Built
+from contract.candidate import AnyCandidate, Candidate
+from contract.chip import LIMITS
+from contract.diagnosis import Diagnosis
+from contract.evaluation import Evaluation, Measured, Unmeasured
+from contract.events import CandidateBuilt, Emit, Proposed, StepFinished
+from contract.options import Effort
+from contract.plan import resolve
+from contract.reward import reward
+from contract.trajectory import Observation, RunRecord, Step
+
+FINALISTS = 3
+Changes = dict[str, Any]
+_CANDIDATES: TypeAdapter[list[AnyCandidate]] = TypeAdapter(list[AnyCandidate])
+
+
+class Nodes:
+    """One run's nodes, bound to its parts. A node that is run again after a kill repeats no recorded step."""
+
+    def __init__(self, run: RunRecord, parts: Parts, budget: Budget, round_size: int, clock: RunClock, emit: Emit) -> None:
+        self._run = run
+        self._parts = parts
+        self._budget = budget
+        self._round_size = round_size
+        self._clock = clock
+        self._emit = emit
+        self.history = History(parts.store, run.run_id)
+
+    def retrieve(self, state: RunState) -> Changes:
+        """What the policy will see: the task, the attempts so far, the best of them, what the knowledge says."""
+        task, steps, number = self._run.task, self.history.steps, state["round"] + 1
+        best = leader(steps, task, self._run.chip)
+        proven = best if best and _proven(best.evaluation) else None
+        in_hand = best or (steps[-1] if steps else None)
+        diagnosis = in_hand.diagnosis if in_hand else None
+        failure = message_of(steps[-1].evaluation) if steps else ""
+        hits = self._parts.retriever.search(query_for(task, in_hand.candidate if in_hand else None, diagnosis, failure))
+        observation = Observation(
+            task=task,
+            chip=self._run.chip,
+            round=number,
+            seed=self._run.seed,
+            attempts=tuple(attempt_of(step) for step in steps),
+            best=proven.candidate if proven else None,
+            best_evaluation=proven.evaluation if proven else None,
+            diagnosis=diagnosis,
+            hits=tuple(hits),
+        )
+        observation_id = self._parts.store.record_observation(observation)
+        return self._changes(round=number, observation_id=observation_id)
+
+    def propose(self, state: RunState) -> Changes:
+        """New candidates from the policy; what the run has tried already is dropped."""
+        observation = self._parts.store.observation(state["observation_id"])
+        count = min(self._round_size, self._budget.candidates - len(self.history.steps))
+        begin_s = self._clock.spent_s()
+        with self._clock.outside():
+            proposed = self._parts.policy.propose(observation, count)
+        propose_s = self._clock.spent_s() - begin_s
+        fresh = self._fresh(proposed)[:count]
+        batch = [with_chunks(candidate, observation.hits) for candidate in fresh]
+        dropped = len(proposed) - len(batch)
+        self._emit(Proposed(round=state["round"], policy=self._parts.policy.name, count=len(batch), dropped=dropped))
+        stop = "" if batch else "the policy has nothing new"
+        share_s = propose_s / max(len(batch), 1)
+        return self._changes(batch=[c.model_dump(mode="json") for c in batch], propose_s=share_s, stop=stop)
+
+    def build(self, state: RunState) -> Changes:
+        """Check, compile and inspect the batch in parallel; those that fail become steps at once."""
+        done = {step.candidate.id for step in self.history.steps}
+        batch = [c for c in _CANDIDATES.validate_python(state["batch"]) if c.id not in done]
+        built: dict[int, Built] = {}
+        for position, outcome, seconds in self._outcomes(batch):
+            candidate = batch[position]
+            self._emit(_built_event(candidate, outcome, seconds))
+            if isinstance(outcome, Built):
+                built[position] = outcome
+            else:
+                self._record(state, candidate, outcome, None, {"build": seconds, "propose": state["propose_s"]})
+        queue = [built[position].model_dump(mode="json") for position in sorted(built)]
+        stop = self._stop_reason(state["round"], waiting=len(queue))
+        return self._changes(batch=[], queue=queue, next_index=self.history.next_index, stop=stop)
+
+    def evaluate(self, state: RunState) -> Changes:
+        """Verify and time the next built candidate."""
+        built = Built.model_validate(state["queue"][0])
+        effort: Effort = "quick" if state["phase"] == "search" else "full"
+        begin_s = self._clock.spent_s()
+        with self._clock.outside():
+            evaluation = self._parts.sandbox.evaluate(built, self._run.task, effort)
+        pending = Pending(built=built, evaluation=evaluation, evaluate_s=self._clock.spent_s() - begin_s)
+        return self._changes(queue=state["queue"][1:], pending=pending.model_dump(mode="json"))
+
+    def diagnose(self, state: RunState) -> Changes:
+        """What limits the candidate that was just evaluated."""
+        pending = Pending.model_validate(state["pending"])
+        diagnosis = self._diagnosis(pending)
+        return self._changes(pending=pending.model_copy(update={"diagnosis": diagnosis}).model_dump(mode="json"))
+
+    def record(self, state: RunState) -> Changes:
+        """Make the evaluated candidate a step; it is durable before the graph moves on."""
+        pending = Pending.model_validate(state["pending"])
+        seconds = {"build": pending.built.seconds, "evaluate": pending.evaluate_s, "propose": state["propose_s"]}
+        self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds, state["next_index"])
+        waiting = len(state["queue"])
+        if state["phase"] == "search":
+            stop = self._stop_reason(state["round"], waiting)
+            return self._changes(pending=None, next_index=self.history.next_index, stop=stop)
+        late = self._clock.spent_s() > self._budget.total_s
+        return self._changes(pending=None, next_index=self.history.next_index, queue=[] if late else state["queue"])
+
+    def choose(self, state: RunState) -> Changes:
+        """The few candidates to measure in full; they are built again, which the compile cache makes free."""
+        self._clock.lap_s()
+        if not self._parts.sandbox.can_execute:
+            return self._changes(phase="final", queue=[])
+        best = [step.candidate for step in finalists(self.history.steps, self._run.task, self._run.chip, FINALISTS)]
+        built = {position: outcome for position, outcome, _ in self._outcomes(best) if isinstance(outcome, Built)}
+        queue = [built[position].model_dump(mode="json") for position in sorted(built)]
+        return self._changes(phase="final", queue=queue, propose_s=0.0, stop=state["stop"])
+
+    def _changes(self, **changes: Any) -> Changes:
+        return {**changes, "spent_s": self._clock.spent_s()}
+
+    def _fresh(self, proposed: Sequence[Candidate]) -> list[Candidate]:
+        seen = {step.candidate.id for step in self.history.steps}
+        return [c for c in {c.id: c for c in proposed}.values() if c.id not in seen]
+
+    def _outcomes(self, candidates: Sequence[AnyCandidate]) -> Iterator[tuple[int, Built | Evaluation, float]]:
+        """The sandbox's outcomes as they come, with the seconds since the batch began; waiting is not the agent's time."""
+        begin_s = self._clock.spent_s()
+        outcomes = iter(self._parts.sandbox.build(candidates, self._run.task)) if candidates else iter(())
+        while True:
+            with self._clock.outside():
+                item = next(outcomes, None)
+            if item is None:
+                return
+            position, outcome = item
+            yield position, outcome, outcome.seconds if isinstance(outcome, Built) else self._clock.spent_s() - begin_s
+
+    def _diagnosis(self, pending: Pending) -> Diagnosis | None:
+        candidate, task, chip = pending.built.candidate, self._run.task, self._run.chip
+        if not isinstance(candidate, Candidate):
+            return None  # a host candidate's launches are its own; there is no plan to reason about
+        plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms)
+        measured = pending.evaluation if isinstance(pending.evaluation, Measured) else None
+        return self._parts.diagnose(pending.built.inspection, plan, task, chip, measured)
+
+    def _record(
+        self,
+        state: RunState,
+        candidate: AnyCandidate,
+        evaluation: Evaluation,
+        diagnosis: Diagnosis | None,
+        seconds: dict[str, float],
+        index: int | None = None,
+    ) -> None:
+        """`index` None: the next one. A final measurement keeps the round and the observation that led to its candidate."""
+        first = self.history.first(candidate.id) if state["phase"] == "final" else None
+        earned = reward(evaluation, self._run.task, self._run.chip)
+        step = Step(
+            run_id=self._run.run_id,
+            index=self.history.next_index if index is None else index,
+            round=first.round if first else state["round"],
+            observation_id=first.observation_id if first else state["observation_id"],
+            candidate=first.candidate if first else candidate,
+            evaluation=evaluation,
+            diagnosis=diagnosis,
+            reward=earned,
+            seconds={**seconds, "agent": self._clock.lap_s()},
+            created_at=datetime.now(UTC),
+        )
+        self.history.add(step)
+        best = leader(self.history.steps, self._run.task, self._run.chip)
+        self._emit(
+            StepFinished(
+                index=step.index,
+                candidate_id=candidate.id,
+                label=label_of(candidate),
+                evaluation=evaluation,
+                reward=earned,
+                best_candidate_id=best.candidate.id if best else None,
+            )
+        )
+
+    def _stop_reason(self, number: int, waiting: int) -> str:
+        """Why the search ends now; empty while it goes on. At least one built candidate is always tried."""
+        steps, can_execute = self.history.steps, self._parts.sandbox.can_execute
+        tried = any("evaluate" in step.seconds for step in steps)
+        if self._clock.spent_s() > self._budget.search_s(can_execute) and (tried or not waiting):
+            return "the time is spent"
+        if near_roofline(steps, self._run.task, self._run.chip):
+            return "the roofline is near"
+        if waiting:
+            return ""
+        if len(steps) >= self._budget.candidates:
+            return f"the budget of {self._budget.candidates} candidates is spent"
+        if not can_execute and no_better_prediction(steps, number):
+            return "another round brought no better prediction"
+        return ""
+
+
+def _proven(evaluation: Evaluation) -> bool:
+    """Whether a candidate was executed and found right."""
+    return isinstance(evaluation, Measured) or (isinstance(evaluation, Unmeasured) and evaluation.verified_by != "nothing")
+
+
+def _built_event(candidate: AnyCandidate, outcome: Built | Evaluation, seconds: float) -> CandidateBuilt:
+    if isinstance(outcome, Built):
+        return CandidateBuilt(candidate_id=candidate.id, seconds=seconds, cached=outcome.cached)
+    return CandidateBuilt(candidate_id=candidate.id, seconds=seconds, cached=False, failed=outcome)

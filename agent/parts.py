@@ -1,0 +1,26 @@
+"""What a run is made of: the doubles' and the real parts' one shape."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contract.chip import Chip
+from contract.diagnosis import Diagnosis
+from contract.evaluation import Measured
+from contract.inspection import Inspection
+from contract.knowledge import Retriever
+from contract.plan import ResolvedPlan
+from contract.protocols import Policy, Sandbox, TrajectoryStore
+from contract.task import GemmTask
+
+Diagnose = Callable[[Inspection, ResolvedPlan, GemmTask, Chip, Measured | None], Diagnosis]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts a run is wired from; whoever opened them closes them."""
+
+    sandbox: Sandbox
+    policy: Policy
+    retriever: Retriever
+    store: TrajectoryStore
+    diagnose: Diagnose

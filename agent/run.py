@@ -1,0 +1,146 @@
+"""A run from its start, or from where it was killed, to its end."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+from langchain_core.runnables import RunnableConfig
+
+from agent.checkpoint import open_checkpoints
+from agent.clock import RunClock
+from agent.graph import compile_graph
+from agent.nodes import Nodes
+from agent.parts import Parts
+from agent.ranking import leader
+from agent.state import initial_state
+from agent.stopping import Budget
+from agent.versions import versions
+from contract.errors import Cudal2Error, UsageError
+from contract.events import Emit, RunFinished, RunStarted
+from contract.settings import Settings
+from contract.task import GemmTask
+from contract.trajectory import RunRecord, Step
+
+# What a run's outcome depends on; a resumed run takes these from its record unless a flag says otherwise.
+REPLAYED = ("budget", "minutes", "round_size", "seed", "policy", "rounds", "quick_rounds", "device")
+_ENDLESS = 1_000_000_000  # supersteps; the budget and the clock end a run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run that has ended, for good or for now. `best`: the leading candidate's latest step."""
+
+    run: RunRecord
+    steps: list[Step]
+    best: Step | None
+    reason: str
+    spent_s: float
+
+
+def new_run(task: GemmTask, settings: Settings, parts: Parts, out: Path | None) -> RunRecord:
+    """A record for a run that is about to start; the store does not have it yet."""
+    now = datetime.now(UTC)
+    run_id = f"{task.shape}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return RunRecord(
+        run_id=run_id,
+        task=task,
+        chip=parts.sandbox.chip,
+        policy=settings.policy,
+        seed=settings.seed,
+        settings=settings.model_dump(mode="json"),
+        versions=versions(),
+        status="running",
+        created_at=now,
+        out=str(out or settings.runs_dir / run_id),
+    )
+
+
+def start_run(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outcome:
+    """Raises: StoreError, and whatever the machine's fault is; what was recorded by then stays and can be resumed."""
+    with _locked(settings, run.run_id):
+        parts.store.start_run(run)
+        return _drive(run, settings, parts, emit)
+
+
+def resume_run(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outcome:
+    """Continue a run after its last checkpoint.
+
+    Raises: UsageError where the run has finished, another process has it, or this machine has another chip.
+    """
+    if run.status == "finished":
+        raise UsageError(f"run {run.run_id} has finished; its results are in {run.out}")
+    chip = parts.sandbox.chip
+    if chip.name != run.chip.name:
+        raise UsageError(f"run {run.run_id} was for {run.chip.name}, this machine offers {chip.name}; start a new run here")
+    with _locked(settings, run.run_id):
+        run = run.model_copy(update={"status": "running", "finished_at": None, "settings": settings.model_dump(mode="json")})
+        parts.store.update_run(run)
+        return _drive(run, settings, parts, emit)
+
+
+def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outcome:
+    """Runs the graph. The checkpoints go only after the run's end is in the store."""
+    with open_checkpoints(settings.checkpoint_path) as checkpoints:
+        config: RunnableConfig = {"configurable": {"thread_id": run.run_id}, "recursion_limit": _ENDLESS}
+        saved = checkpoints.get_tuple(config)
+        clock = RunClock(float(saved.checkpoint["channel_values"].get("spent_s", 0.0)) if saved else 0.0)
+        budget = Budget(candidates=settings.budget, minutes=settings.minutes)
+        nodes = Nodes(run, parts, budget, settings.round_size, clock, emit)
+        emit(_started(run, parts, settings, resumed_at=nodes.history.next_index))
+        begin = None if saved else initial_state(max((step.round for step in nodes.history.steps), default=0))
+        status: Literal["finished", "interrupted"] = "finished"
+        try:
+            reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability="sync")["stop"]
+        except KeyboardInterrupt:
+            status = reason = "interrupted"
+        except Cudal2Error:
+            parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
+            raise
+        steps = list(nodes.history.steps)
+        best = leader(steps, run.task, run.chip)
+        run = _ended(run, status, best)
+        parts.store.update_run(run)
+        if status == "finished":
+            checkpoints.delete_thread(run.run_id)
+    emit(RunFinished(run_id=run.run_id, reason=reason, steps=len(steps), best_candidate_id=run.best_candidate_id))
+    return Outcome(run=run, steps=steps, best=best, reason=reason, spent_s=clock.spent_s())
+
+
+def _ended(run: RunRecord, status: str, best: Step | None) -> RunRecord:
+    best_id = best.candidate.id if best else None
+    return run.model_copy(update={"status": status, "finished_at": datetime.now(UTC), "best_candidate_id": best_id})
+
+
+def _started(run: RunRecord, parts: Parts, settings: Settings, resumed_at: int) -> RunStarted:
+    device = parts.sandbox.environment.gpu if parts.sandbox.environment else f"none (for {run.chip.name})"
+    return RunStarted(
+        run_id=run.run_id,
+        task=run.task,
+        device=device,
+        budget=settings.budget,
+        minutes=settings.minutes,
+        resumed_at_step=resumed_at,
+    )
+
+
+@contextmanager
+def _locked(settings: Settings, run_id: str) -> Iterator[None]:
+    """One process a run; the system releases the lock of a process that dies. Covers this machine's home folder only."""
+    folder = settings.home / "locks"
+    lock = FileLock(folder / f"{run_id}.lock", timeout=0)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as exc:
+        raise UsageError(f"run {run_id} is being worked on by another process; wait for it or stop it") from exc
+    except OSError as exc:
+        raise UsageError(f"{folder} is not writable ({exc.strerror}); set CUDAL2_HOME to a folder that is") from exc
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,51 @@
+"""When a search ends. Pure."""
+
+from collections.abc import Sequence
+
+from agent.ranking import best_prediction_us, leader
+from contract.base import Record
+from contract.chip import Chip, roofline_us
+from contract.evaluation import AUTOTUNED, Measured
+from contract.speedup import median_us, speedup_over
+from contract.task import GemmTask
+from contract.trajectory import Step
+
+ROOFLINE_NEAR = 0.98
+FINAL_SHARE = 0.25
+FINAL_MOST_S = 60.0
+
+
+class Budget(Record):
+    """`candidates` to try and `minutes` of wall-clock, the final measurements included in the time but not in the count."""
+
+    candidates: int
+    minutes: float
+
+    @property
+    def total_s(self) -> float:
+        return 60.0 * self.minutes
+
+    def search_s(self, can_execute: bool) -> float:
+        """What the search may take: a part is kept for the final measurements where there will be any."""
+        return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MOST_S) if can_execute else 0.0)
+
+
+def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
+    """Share of the roofline that a measured time reaches: 1 where it cannot get faster."""
+    return roofline_us(task.flops, task.operand_bytes, chip) / median_us(measured.timing)
+
+
+def near_roofline(steps: Sequence[Step], task: GemmTask, chip: Chip) -> bool:
+    """Whether the leader is within 2 % of the roofline and no slower than cuBLASLt-AutoTuning, where that was measured."""
+    best = leader(steps, task, chip)
+    if best is None or not isinstance(best.evaluation, Measured):
+        return False
+    speedup = speedup_over(best.evaluation, AUTOTUNED)
+    return roofline_fraction(best.evaluation, task, chip) >= ROOFLINE_NEAR and (speedup is None or speedup.ratio >= 1.0)
+
+
+def no_better_prediction(steps: Sequence[Step], last_round: int) -> bool:
+    """Whether a round without execution brought no better prediction than the ones before it."""
+    before = best_prediction_us([step for step in steps if step.round < last_round])
+    last = best_prediction_us([step for step in steps if step.round == last_round])
+    return before is not None and (last is None or last >= before)

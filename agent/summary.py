@@ -1,0 +1,68 @@
+"""Evaluations and candidates in one line each, for tables, progress and attempts."""
+
+from typing import assert_never
+
+from contract.candidate import AnyCandidate, HostCandidate
+from contract.evaluation import (
+    AUTOTUNED,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Measured,
+    Rejected,
+    TimedOut,
+    Unmeasured,
+    Wrong,
+)
+from contract.speedup import median_us, speedup_over
+
+_TILE_AXES = ("block_m", "block_n", "block_k")
+MESSAGE_CHARS = 200
+
+
+def message_of(evaluation: Evaluation) -> str:
+    """What became of a candidate, in a line; empty where a time says it all."""
+    match evaluation:
+        case Rejected(rule=rule, message=message):
+            text = f"{rule}: {message}"
+        case CompileFailed(message=message):
+            text = message
+        case Crashed(stage=stage, message=message):
+            text = f"while {stage}: {message}"
+        case TimedOut(stage=stage, limit_s=limit_s):
+            text = f"{stage} took more than {limit_s:g} s"
+        case Wrong(test=test):
+            text = f"{test.tier}/{test.name}: {test.message}"
+        case Unmeasured() | Measured():
+            text = ""
+        case _:
+            assert_never(evaluation)
+    line = " ".join(text.split())
+    return line if len(line) <= MESSAGE_CHARS else line[: MESSAGE_CHARS - 1] + "…"
+
+
+def result_of(evaluation: Evaluation) -> str:
+    """The time, measured or predicted and marked as such, or what went wrong."""
+    match evaluation:
+        case Measured():
+            speedup = speedup_over(evaluation, AUTOTUNED)
+            versus = f", {speedup.ratio:.3f}x cuBLASLt-AutoTuning" if speedup else ""
+            return f"{median_us(evaluation.timing):.2f} us{versus}"
+        case Unmeasured():
+            return f"{evaluation.prediction.predicted_us:.2f} us predicted"
+        case _:
+            return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"
+
+
+def label_of(candidate: AnyCandidate) -> str:
+    """A candidate in short: its schedule where a policy wrote one, else who wrote it and its id."""
+    schedule = candidate.origin.schedule
+    if not schedule:
+        host = " (host)" if isinstance(candidate, HostCandidate) else ""
+        return f"{candidate.origin.policy}{host} {candidate.id[:8]}"
+    rest = dict(schedule)
+    words = [str(rest.pop("family", ""))]
+    if all(axis in rest for axis in _TILE_AXES):
+        words.append("x".join(str(rest.pop(axis)) for axis in _TILE_AXES))
+    words += [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in rest.items()]
+    return " ".join(word for word in words if word)

@@ -1,0 +1,36 @@
+"""What a run ran under: the versions of this product and of the packages that shape its results."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+PACKAGES = (
+    "cudal2-agent",
+    "cupy-cuda13x",
+    "cuda-bindings",
+    "langgraph",
+    "numpy",
+    "nvidia-cuda-cccl",
+    "nvidia-cuda-nvrtc",
+    "nvidia-cuda-runtime",
+    "nvmath-python",
+    "pydantic",
+    "sqlalchemy",
+    "torch",
+)
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def versions() -> dict[str, str]:
+    """Package → version for those that are installed, and Python and the system."""
+    found = {package: installed_version(package) for package in PACKAGES}
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        **{package: text for package, text in found.items() if text is not None},
+    }

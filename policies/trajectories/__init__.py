@@ -1,0 +1,1 @@
+"""The memory of every attempt: the trajectory store and its exports."""

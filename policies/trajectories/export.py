@@ -1,0 +1,62 @@
+"""Trajectories as JSON lines, a step a line, each complete by itself. Schema: docs/trajectories.md."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Literal
+
+from contract.base import Record
+from contract.candidate import AnyCandidate
+from contract.chip import Chip
+from contract.diagnosis import Diagnosis
+from contract.evaluation import Evaluation
+from contract.task import GemmTask
+from contract.trajectory import Observation, Trajectory
+
+
+class ExportedStep(Record):
+    """One line of an export: the task, what the policy had seen, what it wrote, what became of it, what that was worth."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    index: int
+    round: int
+    seed: int
+    task: GemmTask
+    chip: Chip
+    observation: Observation
+    candidate_id: str
+    candidate: AnyCandidate
+    evaluation: Evaluation
+    diagnosis: Diagnosis | None
+    reward: float | None
+    seconds: dict[str, float]
+    versions: dict[str, str]
+    created_at: datetime
+
+
+def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
+    """The steps of a trajectory in order, each joined with its observation and its run's particulars."""
+    run = trajectory.run
+    for step in trajectory.steps:
+        yield ExportedStep(
+            run_id=step.run_id,
+            index=step.index,
+            round=step.round,
+            seed=run.seed,
+            task=run.task,
+            chip=run.chip,
+            observation=trajectory.observations[step.observation_id],
+            candidate_id=step.candidate.id,
+            candidate=step.candidate,
+            evaluation=step.evaluation,
+            diagnosis=step.diagnosis,
+            reward=step.reward,
+            seconds=step.seconds,
+            versions=run.versions,
+            created_at=step.created_at,
+        )
+
+
+def to_line(step: ExportedStep) -> str:
+    """One line of JSON without a newline; NaN and infinities are the constants Python's json reads."""
+    return step.model_dump_json()

@@ -1,0 +1,189 @@
+"""Doubles for what needs a GPU or a compiler: a scripted policy and a scripted sandbox; the graph and the store are real."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from contract.build import Built
+from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
+from contract.chip import REFERENCE_CHIPS, Chip
+from contract.diagnosis import Diagnosis, Finding
+from contract.evaluation import (
+    AUTOTUNED,
+    BASELINES,
+    CompileFailed,
+    Environment,
+    Evaluation,
+    Measured,
+    Prediction,
+    TestResult,
+    Timing,
+    Unmeasured,
+)
+from contract.inspection import Inspection, KernelResources
+from contract.knowledge import Chunk, Hit, Query
+from contract.options import Effort
+from contract.plan import Launch, LaunchPlan, ResolvedPlan, TensorArg
+from contract.task import AccumulatorType, Arch, GemmTask
+from contract.trajectory import Observation
+
+TASK = GemmTask(m=256, n=256, k=256)
+CHIP = REFERENCE_CHIPS[Arch.SM_90A]
+ENVIRONMENT = Environment(
+    gpu="scripted",
+    arch="sm_90a",
+    sms=132,
+    l2_bytes=1,
+    memory_bytes=1,
+    driver="0",
+    cuda="13",
+    nvrtc="13",
+    cublas="13",
+    python="3.11",
+    platform="test",
+)
+LAUNCH = Launch(
+    entry="gemm",
+    grid=("ceil(N/64)", "ceil(M/64)", 1),
+    block=(128, 1, 1),
+    args=(TensorArg(tensor="D", access="write"),),
+)
+PLAN = LaunchPlan(arch=Arch.SM_80, launches=(LAUNCH,))
+INSPECTION = Inspection(
+    cubin_sha256="0" * 64,
+    compile_seconds=0.1,
+    kernels=(
+        KernelResources(
+            entry="gemm",
+            registers=128,
+            spill_store_bytes=0,
+            spill_load_bytes=0,
+            stack_bytes=0,
+            static_smem_bytes=0,
+            dynamic_smem_bytes=0,
+            threads=128,
+            ctas_per_sm=4,
+            occupancy=0.25,
+            occupancy_limiter="registers",
+        ),
+    ),
+    opcodes={"HMMA": 64},
+    opcode_source="sass",
+    mma=("HMMA.16816.F32",),
+    accumulators=(AccumulatorType.F32,),
+)
+PASSED = TestResult(tier="exact", name="zero-one", passed=True)
+
+
+def candidate(number: int, padding: int = 0) -> Candidate:
+    """The `number`th candidate of a script; `padding`: characters of source beyond the least."""
+    schedule: dict[str, ScheduleValue] = {"family": "mma_sync", "block_m": 64, "block_n": 64, "block_k": 32, "number": number}
+    source = f"// candidate {number}\n" + "x" * padding
+    return Candidate(source=source, plan=PLAN, origin=Origin(policy="scripted", schedule=schedule))
+
+
+def number_of(scripted: AnyCandidate) -> int:
+    return int(scripted.source.splitlines()[0].split()[-1])
+
+
+def measured(time_us: float, baseline_us: float = 10.0, baselines: Sequence[str] = (AUTOTUNED,)) -> Measured:
+    """A measurement of steady samples, so that its speedup is baseline_us / time_us."""
+    return Measured(
+        mode=TASK.mode,
+        tests=(PASSED,),
+        timing=Timing(name="candidate", samples_us=(time_us,) * 5),
+        baselines=tuple(Timing(name=name, samples_us=(baseline_us,) * 5) for name in baselines),
+        environment=ENVIRONMENT,
+        inspection=INSPECTION,
+    )
+
+
+def unmeasured(predicted_us: float) -> Unmeasured:
+    prediction = Prediction(predicted_us=predicted_us, model="scripted", floor_us=1.0)
+    return Unmeasured(verified_by="nothing", prediction=prediction, inspection=INSPECTION)
+
+
+def diagnose(_: Inspection, __: ResolvedPlan, ___: GemmTask, ____: Chip, timed: Measured | None) -> Diagnosis:
+    finding = Finding(bottleneck="occupancy", evidence="4 CTAs", remedy="use fewer registers", weight=1.0)
+    return Diagnosis(basis="timed" if timed else "static", findings=(finding,))
+
+
+class ScriptedPolicy:
+    """Hands out the candidates of a list, a round at a time, starting after those already attempted."""
+
+    name = "scripted"
+
+    def __init__(self, script: Sequence[Candidate]) -> None:
+        self._script = list(script)
+        self.seen: list[Observation] = []
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]:
+        self.seen.append(observation)
+        tried = {attempt.candidate_id for attempt in observation.attempts}
+        return [new for new in self._script if new.id not in tried][:count]
+
+
+class ScriptedSandbox:
+    """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, in full 10 % slower."""
+
+    def __init__(
+        self,
+        times_us: dict[int, float] | None = None,
+        *,
+        failures: Sequence[int] = (),
+        can_execute: bool = True,
+        evaluate_s: float = 0.0,
+        outcomes: dict[int, Evaluation] | None = None,
+    ) -> None:
+        self._times_us = times_us or {}
+        self._failures = set(failures)
+        self._can_execute = can_execute
+        self._evaluate_s = evaluate_s
+        self._outcomes = outcomes or {}
+        self.evaluated: list[tuple[int, Effort]] = []
+        self.closed = False
+
+    @property
+    def chip(self) -> Chip:
+        return CHIP
+
+    @property
+    def can_execute(self) -> bool:
+        return self._can_execute
+
+    @property
+    def environment(self) -> Environment | None:
+        return ENVIRONMENT if self._can_execute else None
+
+    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+        for position, one in reversed(list(enumerate(candidates))):  # out of order, as a parallel build finishes
+            if number_of(one) in self._failures:
+                yield position, CompileFailed(message=f"line 1: error in {number_of(one)} for {task.shape}", log="long log")
+            else:
+                yield position, Built(candidate=one, inspection=INSPECTION, artifact_path="", cached=False, seconds=0.01)
+
+    def evaluate(self, built: Built, _: GemmTask, effort: Effort) -> Evaluation:
+        number = number_of(built.candidate)
+        time.sleep(self._evaluate_s)
+        self.evaluated.append((number, effort))
+        if number in self._outcomes:
+            return self._outcomes[number]
+        time_us = self._times_us.get(number, 20.0)
+        if not self._can_execute:
+            return unmeasured(time_us)
+        return measured(time_us * 1.1, baselines=BASELINES) if effort == "full" else measured(time_us)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedRetriever:
+    """Always the same hit; keeps the queries."""
+
+    def __init__(self) -> None:
+        self.queries: list[Query] = []
+        chunk = Chunk(release="builtin", path="x.md", start_line=1, end_line=2, symbol="x", kind="note", text="read me")
+        self.hit = Hit(chunk=chunk, score=1.0)
+
+    def search(self, query: Query) -> list[Hit]:
+        self.queries.append(query)
+        return [self.hit]
