@@ -1,0 +1,159 @@
+"""Operands between canary bands: what a candidate writes where it must not shows, and to which byte.
+
+Covered: writes up to a band's width on either side of A, B, D and the workspace; any change of A or B.
+Not covered: writes that jump over a band into memory of this process; reads out of bounds (the emulator tells those).
+The array module is a parameter, so that the same code guards cupy arrays on a GPU and numpy arrays in tests.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cupy
+import numpy as np
+
+from contract.plan import TensorName, operand_shape
+from contract.task import ElementType, GemmTask, Layout
+from sandbox.cuda.contender import Operands
+
+ALIGNMENT_BYTES = 256
+MIN_BAND_BYTES = 4 * 1024
+MAX_BAND_BYTES = 1024 * 1024
+POISON = 0xFF  # four of them are a NaN in f32, two of them one in f16 and in bf16
+_PERIOD = 251  # a prime, so that the pattern repeats in step with no tile or row
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule of the buffers that a candidate broke. `buffer` is A, B, D or workspace."""
+
+    buffer: str
+    message: str
+
+
+class Guarded:
+    """Bytes with a patterned band before and, from the very next byte, after them.
+
+    The payload starts at a multiple of 256 bytes. The bands are an eighth of it wide, between 4 KiB and 1 MiB.
+    """
+
+    def __init__(self, size_bytes: int, xp: Any = cupy) -> None:
+        band = min(MAX_BAND_BYTES, max(MIN_BAND_BYTES, size_bytes // 8)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        whole = xp.empty(size_bytes + 2 * band + ALIGNMENT_BYTES, dtype=xp.uint8)
+        start = band + -address(whole) % ALIGNMENT_BYTES
+        self._before = whole[start - band : start]
+        self.payload = whole[start : start + size_bytes]
+        self._after = whole[start + size_bytes : start + size_bytes + band]
+        self._pattern = ((xp.arange(band, dtype=xp.uint32) * 167 + 89) % _PERIOD).astype(xp.uint8)
+        self.repair()
+
+    def repair(self) -> None:
+        """Write the pattern into both bands."""
+        self._before[:] = self._pattern
+        self._after[:] = self._pattern
+
+    def view(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        return self.payload.view(dtype).reshape(shape)
+
+    def fill(self, byte: int) -> None:
+        self.payload.fill(byte)
+
+    def violation(self) -> str | None:
+        """Where the bands were written: the damaged byte next to the payload, and how many there are; None if intact."""
+        before, after = self._before != self._pattern, self._after != self._pattern
+        if count := int(before.sum()):
+            distance = int(before[::-1].argmax()) + 1
+            return f"written {distance} byte(s) before its start ({count} bytes of the band changed)"
+        if count := int(after.sum()):
+            distance = int(after.argmax()) + 1
+            return f"written {distance} byte(s) past its end ({count} bytes of the band changed)"
+        return None
+
+
+class GuardedOperands:
+    """One guarded set of a task's operands. `operands` is what a contender binds.
+
+    B lies in the task's layout only, unless `both_layouts` asks for the other one too (cuBLAS may like that better).
+    """
+
+    def __init__(self, task: GemmTask, workspace_bytes: int = 0, *, both_layouts: bool = False, xp: Any = cupy) -> None:
+        self._xp = xp
+        self._pristine: dict[str, Any] = {}
+        nn, tn = (task.model_copy(update={"layout": layout}) for layout in (Layout.NN, Layout.TN))
+        wanted: list[tuple[str, TensorName, GemmTask]] = [("A", "A", task), ("D", "D", task)]
+        wanted += [("b_nn", "B", nn)] if both_layouts or task.layout is Layout.NN else []
+        wanted += [("b_tn", "B", tn)] if both_layouts or task.layout is Layout.TN else []
+        self._guards = {key: Guarded(_operand_bytes(shaped, name), xp) for key, name, shaped in wanted}
+        views = {
+            key: self._guards[key].view(operand_shape(shaped, name), storage_type(task.element)) for key, name, shaped in wanted
+        }
+        self.operands = Operands(a=views["A"], b_nn=views.get("b_nn"), b_tn=views.get("b_tn"), d=views["D"])
+        if workspace_bytes:
+            self._guards["workspace"] = Guarded(workspace_bytes, xp)
+            self.operands = replace(self.operands, workspace=self._guards["workspace"].payload)
+        self.poison()
+
+    def load(self, a: Any, b_nn: Any | None = None, b_tn: Any | None = None) -> None:
+        """Copy inputs in. The arrays given stay the pristine copies that `violations` compares with, bit for bit.
+
+        Shape: as in `Operands`. Raises: ValueError where an input that this set holds is missing or of another shape.
+        """
+        for key, target, source in (
+            ("A", self.operands.a, a),
+            ("b_nn", self.operands.b_nn, b_nn),
+            ("b_tn", self.operands.b_tn, b_tn),
+        ):
+            if target is None:
+                continue
+            if source is None or source.shape != target.shape:
+                raise ValueError(f"{key} should be {target.shape}, not {getattr(source, 'shape', None)}")
+            bits = self._xp.ascontiguousarray(source).view(self._xp.uint16)
+            target.view(self._xp.uint16)[...] = bits
+            self._pristine[key] = bits
+
+    def poison(self) -> None:
+        """Fill D and the workspace with NaN, so that what is left unwritten, or read before it is written, shows."""
+        for key in ("D", "workspace"):
+            if key in self._guards:
+                self._guards[key].fill(POISON)
+
+    def zero_workspace(self, zero_bytes: int) -> None:
+        """Zero the head of the workspace, as a plan with `restored` is promised it once."""
+        if zero_bytes:
+            self._guards["workspace"].payload[:zero_bytes] = 0
+
+    def violations(self) -> tuple[Violation, ...]:
+        """Every band written and every input changed since `load`."""
+        found = []
+        for key, guard in self._guards.items():
+            name = "B" if key.startswith("b_") else key
+            if (written := guard.violation()) is not None:
+                found.append(Violation(name, f"{name} was {written}"))
+            if key in self._pristine and (changed := self._changed(key)):
+                found.append(Violation(name, f"input {name} was changed in {changed} element(s)"))
+        return tuple(found)
+
+    def repair(self) -> None:
+        """Make the set good again after a violation: the bands, and the inputs from their pristine copies."""
+        for key, guard in self._guards.items():
+            guard.repair()
+            if key in self._pristine:
+                guard.payload.view(self._xp.uint16)[...] = self._pristine[key].ravel()
+
+    def _changed(self, key: str) -> int:
+        bits = self._guards[key].payload.view(self._xp.uint16)
+        return int((bits != self._pristine[key].ravel()).sum())
+
+
+def storage_type(element: ElementType) -> Any:
+    """The array type that holds an element: numpy has no bfloat16, so its bits lie in uint16."""
+    return np.dtype(np.float16 if element is ElementType.F16 else np.uint16)
+
+
+def address(array: Any) -> int:
+    """Address of an array's first byte, on the device for cupy and on the host for numpy."""
+    return int(array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data)
+
+
+def _operand_bytes(task: GemmTask, name: TensorName) -> int:
+    rows, columns = operand_shape(task, name)
+    return rows * columns * 2

@@ -1,0 +1,88 @@
+"""One GPU of this process: its primary context, shared by cupy and the driver calls, and its stream."""
+
+from functools import cached_property
+
+import cupy
+from cuda.bindings import driver
+
+from contract.chip import Chip
+from contract.errors import DeviceUnavailable
+from contract.evaluation import Environment
+from contract.task import Arch
+from sandbox.cuda.driver import NO_DRIVER, call, describe
+from sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
+
+_ATTRIBUTE = driver.CUdevice_attribute
+
+
+class Device:
+    """Makes one GPU the current one of this thread, for good: its primary context and `stream`, a cupy stream.
+
+    All cupy work of the thread goes to `stream` from here on, so that buffers and launches are ordered without more ado.
+    Raises: DeviceUnavailable with the remedy where there is no such GPU, or none that the product has a target for.
+    """
+
+    def __init__(self, index: int) -> None:
+        count = _count_devices()
+        if index >= count:
+            raise DeviceUnavailable(
+                f"cuda:{index} does not exist; this machine has {count} GPU(s): use cuda:0 to cuda:{count - 1}"
+            )
+        self.index = index
+        self.arch = _arch(index)
+        try:
+            cupy.cuda.Device(index).use()
+            cupy.cuda.runtime.deviceSynchronize()  # creates the primary context here rather than in a timed region
+            self.stream = cupy.cuda.Stream(non_blocking=True)
+        except cupy.cuda.runtime.CUDARuntimeError as exc:
+            raise DeviceUnavailable(
+                f"cuda:{index} ({device_name(index)}) gives no context: {exc}; is another process holding it?"
+            ) from exc
+        self.stream.use()
+
+    @cached_property
+    def chip(self) -> Chip:
+        return read_chip(self.index, self.arch)
+
+    @cached_property
+    def environment(self) -> Environment:
+        return read_environment(self.index, self.arch)
+
+    @cached_property
+    def pci_bus_id(self) -> str:
+        """Name that NVML knows the GPU by, whatever CUDA_VISIBLE_DEVICES says."""
+        return str(cupy.cuda.Device(self.index).pci_bus_id)
+
+    def synchronize(self) -> None:
+        """Wait for all work on the GPU. Raises: DriverFault with what a kernel did wrong, if one did."""
+        call(driver.cuCtxSynchronize)
+
+    def poison(self) -> str | None:
+        """The error that the context is stuck with, None while it is healthy; no call succeeds after a sticky error."""
+        (status,) = driver.cuCtxSynchronize()
+        return None if status == driver.CUresult.CUDA_SUCCESS else ": ".join(describe(status))
+
+
+def _count_devices() -> int:
+    try:
+        count: int = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as exc:
+        raise DeviceUnavailable(f"{NO_DRIVER} ({exc})") from exc
+    if count == 0:
+        raise DeviceUnavailable(
+            "the driver shows no GPU to this process; check CUDA_VISIBLE_DEVICES, or run with --device none"
+        )
+    return count
+
+
+def _arch(index: int) -> Arch:
+    call(driver.cuInit, 0)
+    major = device_attribute(index, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+    minor = device_attribute(index, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    arch = arch_of(major, minor)
+    if arch is None:
+        raise DeviceUnavailable(
+            f"cuda:{index} ({device_name(index)}) has compute capability {major}.{minor}; "
+            f"supported are {', '.join(Arch)}: run with --device none to build for one of them"
+        )
+    return arch

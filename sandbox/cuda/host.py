@@ -1,0 +1,65 @@
+"""Host candidates: a shared library whose C entry launches on the stream it is given.
+
+Only the isolated worker loads one: its code runs in this process with everything that this process may do.
+"""
+
+import ctypes
+from typing import Literal
+
+from contract.task import GemmTask
+from sandbox.cuda.contender import Operands
+from sandbox.cuda.driver import Fault
+from sandbox.cuda.launcher import operand_pointers
+
+ENTRY = "launch"
+_POINTER = ctypes.c_void_p
+_ARGUMENTS = (_POINTER, _POINTER, _POINTER, ctypes.c_int, ctypes.c_int, ctypes.c_int, _POINTER, ctypes.c_size_t, _POINTER)
+
+
+class HostFault(Fault):
+    """A host candidate that does not load or says itself that it failed."""
+
+
+class HostKernel:
+    """A `Contender` around a host candidate's entry. It declares no atomics, so its results must repeat bit by bit.
+
+    Raises: HostFault where the library does not load or lacks the entry.
+    """
+
+    workspace_bytes: int
+    zero: bool | Literal["restored"] = False
+    zero_bytes = 0
+    programmatic = False
+    atomics = False
+
+    def __init__(self, name: str, library_path: str, task: GemmTask, workspace_bytes: int) -> None:
+        self.name = name
+        self.workspace_bytes = workspace_bytes
+        self._task = task
+        try:
+            self._entry = ctypes.CDLL(library_path)[ENTRY]
+        except (OSError, AttributeError) as exc:
+            raise HostFault(f"the library does not load: {exc}") from exc
+        self._entry.argtypes = _ARGUMENTS
+        self._entry.restype = ctypes.c_int
+
+    def bind(self, operands: Operands) -> "BoundHostKernel":
+        pointers = operand_pointers(operands, self._task, self.workspace_bytes)
+        sizes = (self._task.m, self._task.n, self._task.k)
+        workspace = (pointers.get("workspace"), self.workspace_bytes)
+        return BoundHostKernel(self._entry, (pointers["A"], pointers["B"], pointers["D"], *sizes, *workspace))
+
+    def close(self) -> None:
+        """Nothing: a library that registered device code with the runtime cannot be unloaded safely."""
+
+
+class BoundHostKernel:
+    def __init__(self, entry: "ctypes._NamedFuncPointer", arguments: tuple[int | None, ...]) -> None:
+        self._entry = entry
+        self._arguments = arguments
+
+    def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (how it launches is its own)
+        """Call the entry with a stream. Raises: HostFault with the code that it returned."""
+        code = self._entry(*self._arguments, stream)
+        if code != 0:
+            raise HostFault(f"{ENTRY}() returned {code}")

@@ -1,0 +1,234 @@
+"""The trusted launcher: turns a resolved plan and a cubin into launches on a stream.
+
+A candidate's author writes device code only; everything on the host side of it is here.
+"""
+
+import ctypes
+import itertools
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from cuda.bindings import driver
+
+from contract.plan import (
+    PORTABLE_CLUSTER,
+    Arg,
+    ResolvedLaunch,
+    ResolvedPlan,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+    WorkspaceArg,
+)
+from contract.task import GemmTask, Layout
+from sandbox.cuda.buffers import address
+from sandbox.cuda.contender import Operands
+from sandbox.cuda.driver import Fault, call
+from sandbox.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
+
+_ATTRIBUTE = driver.CUlaunchAttributeID
+_FUNCTION = driver.CUfunction_attribute
+_SCALAR_FORMAT = {"i32": "<i", "u32": "<I", "i64": "<q", "f32": "<f"}
+
+
+class ParameterMismatch(Fault):
+    """A plan whose arguments are not the parameters that the kernel declares."""
+
+
+class Kernel:
+    """A candidate on the device: a `Contender` whose every launch comes from its plan.
+
+    Raises: DriverFault where the driver refuses the cubin, an entry, or its shared memory and cluster size;
+    ParameterMismatch where an entry takes other parameters than its plan passes.
+    """
+
+    def __init__(self, name: str, cubin: bytes, plan: ResolvedPlan, task: GemmTask, *, atomics: bool = False) -> None:
+        self.name = name
+        self.workspace_bytes = plan.workspace_bytes
+        self.zero: bool | Literal["restored"] = plan.zero
+        self.zero_bytes = plan.zero_bytes
+        self.programmatic = any(programmatic_edges(plan))
+        self.atomics = atomics
+        self._plan, self._task = plan, task
+        self._module = call(driver.cuModuleLoadData, cubin)
+        self._functions = [_load_function(self._module, launch) for launch in plan.launches]
+
+    def bind(self, operands: Operands) -> "BoundKernel":
+        """Fix the operands: encode tensor maps, pack parameters, build launch configurations.
+
+        Raises: ValueError where an operand of the task or the workspace is missing or too small.
+        """
+        pointers = operand_pointers(operands, self._task, self.workspace_bytes)
+        edges = programmatic_edges(self._plan)
+        launches = [
+            _Prepared(function, launch, edge, Parameters(launch.args, pointers, self._task))
+            for function, launch, edge in zip(self._functions, self._plan.launches, edges, strict=True)
+        ]
+        zeroed = (pointers["workspace"], self.zero_bytes) if zeroes_every_run(self._plan) else None
+        return BoundKernel(launches, zeroed)
+
+    def close(self) -> None:
+        """Unload the code. Graphs and bound kernels made from it may not be launched any more."""
+        call(driver.cuModuleUnload, self._module)
+
+
+class BoundKernel:
+    """Launches ready to enqueue; only asynchronous calls, so that a stream capture records them."""
+
+    def __init__(self, launches: Sequence["_Prepared"], zeroed: tuple[int, int] | None) -> None:
+        self._launches = launches
+        self._zeroed = zeroed
+
+    def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:
+        """Put the zeroing that the plan asks for, then every launch, on a stream. Raises: DriverFault."""
+        if self._zeroed is not None:
+            pointer, size_bytes = self._zeroed
+            call(driver.cuMemsetD8Async, pointer, 0, size_bytes, stream)
+        for launch in self._launches:
+            launch.enqueue(stream, programmatic is not False)
+
+
+class Parameters:
+    """The kernel parameters of one launch in one block of host memory, and the array of pointers the driver reads."""
+
+    def __init__(self, args: Sequence[Arg], pointers: dict[str, int], task: GemmTask) -> None:
+        values = [pack_argument(arg, pointers, task) for arg in args]
+        offsets = aligned_offsets([len(value) for value in values])
+        self._memory = (ctypes.c_char * (offsets[-1] + 64))()
+        base = ctypes.addressof(self._memory)
+        base += -base % 64  # the alignment of a CUtensorMap
+        for value, offset in zip(values, offsets, strict=False):
+            ctypes.memmove(base + offset, value, len(value))
+        self._array = (ctypes.c_void_p * max(len(values), 1))(*(base + offset for offset in offsets[:-1]))
+        self.address = ctypes.addressof(self._array)
+
+
+class _Prepared:
+    """One launch with its two configurations: as planned, and without programmatic serialization."""
+
+    def __init__(self, function: Any, launch: ResolvedLaunch, programmatic: bool, parameters: Parameters) -> None:
+        self._function = function
+        self._parameters = parameters
+        self._plain = launch_config(launch, programmatic=False)
+        self._planned = launch_config(launch, programmatic=True) if programmatic else self._plain
+
+    def enqueue(self, stream: int, programmatic: bool) -> None:
+        config = self._planned if programmatic else self._plain
+        config.hStream = stream
+        call(driver.cuLaunchKernelEx, config, self._function, self._parameters.address, 0)
+
+
+def zeroes_every_run(plan: ResolvedPlan) -> bool:
+    """Whether a memset goes before the first launch of every run."""
+    return plan.zero is True and plan.zero_bytes > 0
+
+
+def programmatic_edges(plan: ResolvedPlan) -> list[bool]:
+    """For each launch, whether it really is launched with programmatic serialization.
+
+    A programmatic edge leads from a kernel to a kernel. After the workspace's memset the first launch waits for a memset
+    node, which triggers nothing, so it is launched plainly: its `griddepcontrol.wait` then returns at once, the memset has
+    itself waited for the kernel before it, and a graph capture sees no programmatic edge that it would have to refuse.
+    """
+    return [
+        launch.programmatic and not (first and zeroes_every_run(plan))
+        for launch, first in zip(plan.launches, itertools.chain([True], itertools.repeat(False)), strict=False)
+    ]
+
+
+def launch_config(launch: ResolvedLaunch, *, programmatic: bool) -> Any:
+    """A CUlaunchConfig without its stream."""
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.dynamic_smem
+    attributes = []
+    if launch.cluster != (1, 1, 1):
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = _ATTRIBUTE.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = attribute.value.clusterDim
+        size.x, size.y, size.z = launch.cluster
+        attributes.append(attribute)
+    if programmatic:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = _ATTRIBUTE.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
+    return config
+
+
+def operand_pointers(operands: Operands, task: GemmTask, workspace_bytes: int) -> dict[str, int]:
+    """Addresses by name: A, B in the task's layout, D, workspace. Raises: ValueError where one is missing or too small."""
+    b = operands.b_nn if task.layout is Layout.NN else operands.b_tn
+    if b is None:
+        raise ValueError(f"the operands hold no B in layout {task.layout}")
+    pointers = {"A": address(operands.a), "B": address(b), "D": address(operands.d)}
+    if workspace_bytes:
+        if operands.workspace is None or operands.workspace.nbytes < workspace_bytes:
+            raise ValueError(f"the operands hold no workspace of {workspace_bytes} bytes")
+        pointers["workspace"] = address(operands.workspace)
+    return pointers
+
+
+def pack_argument(arg: Arg, pointers: dict[str, int], task: GemmTask) -> bytes:
+    """One kernel parameter as the bytes the device will see."""
+    match arg:
+        case TensorMapArg(tensor_map=spec):
+            return encode_tensor_map(spec, task, pointers[spec.of])
+        case TensorArg(tensor=name):
+            return struct.pack("<Q", pointers[name])
+        case WorkspaceArg(workspace=offset):
+            return struct.pack("<Q", pointers.get("workspace", 0) + int(offset))
+        case ScalarArg(scalar=value, type=kind):
+            return struct.pack(_SCALAR_FORMAT[kind], value)
+
+
+def argument_bytes(arg: Arg) -> int:
+    """Size of one kernel parameter."""
+    match arg:
+        case TensorMapArg():
+            return TENSOR_MAP_BYTES
+        case ScalarArg(type=kind):
+            return struct.calcsize(_SCALAR_FORMAT[kind])
+        case _:
+            return struct.calcsize("<Q")
+
+
+def aligned_offsets(sizes: Sequence[int]) -> list[int]:
+    """Offset of every value, each at its natural alignment (64 for a tensor map), and at the end the size of all."""
+    offsets, end = [], 0
+    for size in sizes:
+        alignment = 64 if size == TENSOR_MAP_BYTES else size
+        start = math.ceil(end / alignment) * alignment
+        offsets.append(start)
+        end = start + size
+    return [*offsets, end]
+
+
+def _load_function(module: Any, launch: ResolvedLaunch) -> Any:
+    """The entry of one launch, allowed the shared memory and the cluster that its plan asks for."""
+    function = call(driver.cuModuleGetFunction, module, launch.entry.encode())
+    planned, declared = [argument_bytes(arg) for arg in launch.args], _parameter_bytes(function)
+    if planned != declared:  # the driver would read past what was packed
+        raise ParameterMismatch(f"{launch.entry} takes parameters of {declared} bytes; its plan passes {planned}")
+    if launch.dynamic_smem:
+        attribute = _FUNCTION.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        call(driver.cuFuncSetAttribute, function, attribute, launch.dynamic_smem)
+    if math.prod(launch.cluster) > PORTABLE_CLUSTER:
+        attribute = _FUNCTION.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        call(driver.cuFuncSetAttribute, function, attribute, 1)
+    return function
+
+
+def _parameter_bytes(function: Any) -> list[int]:
+    """Sizes of the parameters that a kernel declares; the driver tells them one by one until there is no next."""
+    sizes: list[int] = []
+    while True:
+        status, _, size = driver.cuFuncGetParamInfo(function, len(sizes))
+        if status != driver.CUresult.CUDA_SUCCESS:
+            return sizes
+        sizes.append(int(size))
