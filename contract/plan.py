@@ -130,7 +130,7 @@ def parse_plan(source: str) -> LaunchPlan:
     text = re.sub(r"(?m)^[ \t]*//", "", source[starts[0] :])
     try:
         data, _ = json.JSONDecoder().raw_decode(text)
-    except (json.JSONDecodeError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:  # ValueError: also a number of thousands of digits
         raise PlanError("plan-json", f"the launch plan is not JSON: {exc}") from exc
     return plan_from_json(data)
 

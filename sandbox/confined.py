@@ -1,0 +1,54 @@
+"""Starts one command under limits: `python -I -S confined.py '{...}' command arguments…`. Standard library only.
+
+The limits are set here, in a fresh single-threaded process that then becomes the command, because a fork hook in a parent
+with threads may deadlock and because a user namespace can't be entered by a process with threads.
+
+Covered: CPU time, address space, file size, open files, core dumps, death with the parent, the network (best effort).
+Not covered: reading files of the same user, number of processes (Linux counts it for the whole user), system calls.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_PR_SET_PDEATHSIG = 1
+_OPEN_FILES = 1024
+
+
+def _limit(kind: int, value: int | None) -> None:
+    if value is not None:
+        _, hard = resource.getrlimit(kind)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
+
+
+def _die_with(libc: ctypes.CDLL, parent: int) -> None:
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the request was made
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(request: str, command: list[str]) -> None:
+    """Set the limits of a JSON request on this process, then replace it by the command."""
+    limits = json.loads(request)
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if limits["parent"] is not None:
+            _die_with(libc, limits["parent"])
+        if not limits["network"]:
+            libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)  # refused on some systems; process.network_isolated() tells
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_CPU, limits["cpu_s"])
+    _limit(resource.RLIMIT_AS, limits["memory_bytes"])
+    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

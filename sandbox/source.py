@@ -1,0 +1,100 @@
+"""C++ source as the static check reads it: comments and literals taken apart, preprocessing directives found.
+
+Covered: line splices, both kinds of comment, strings, characters, raw strings, digraphs, comments between tokens.
+Not covered: macro expansion. What a macro may hide is looked for again in the compiled code (`ptx.py`).
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+_SPLICE = re.compile(r"\\\n")
+_TOKEN = re.compile(
+    r"""
+      (?P<raw>(?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\((?P<raw_text>.*?)\)(?P=delimiter)")
+    | (?P<string>(?:u8|[uUL])?"(?P<text>(?:\\.|[^"\\\n])*)")
+    | (?P<character>'(?:\\.|[^'\\\n]){1,8}')
+    | (?P<comment>//[^\n]*|/\*.*?\*/)
+    | (?P<number>\.?\d(?:'?[\w.]|[eEpP][+-])*)
+    | (?P<word>[A-Za-z_]\w*)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_GAP = r"(?:\s|/\*.*?\*/)*"
+# Looked for everywhere, inside comments and strings too: no confusion about where those end can hide an inclusion.
+_FILE_DIRECTIVE = re.compile(
+    rf"(?:\#|%:|\?\?=){_GAP}(?P<name>include_next|include|import|embed)\b(?P<rest>[^\n]*)", re.DOTALL
+)
+_DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:#|%:|\?\?=)[ \t\f\v]*(?P<name>\w*)(?P<rest>[^\n]*)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Directive:
+    name: str
+    rest: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source. Lines are counted in the original text."""
+
+    original: str
+
+    @cached_property
+    def spliced(self) -> str:
+        """The text with lines that end in a backslash joined, as the compiler joins them."""
+        return _SPLICE.sub("", self.original)
+
+    @cached_property
+    def code(self) -> str:
+        """The text with comments and the contents of literals blanked; every other character keeps its place."""
+        return _TOKEN.sub(_blank, self.spliced)
+
+    @cached_property
+    def strings(self) -> str:
+        """The contents of all string literals, neighbours joined as the compiler joins them, one group a line."""
+        groups: list[str] = []
+        end = -1
+        for match in _TOKEN.finditer(self.spliced):
+            text = match["text"] if match["raw"] is None else match["raw_text"]
+            if text is None:
+                continue
+            if groups and not self.code[end : match.start()].strip():
+                groups[-1] += text
+            else:
+                groups.append(text)
+            end = match.end()
+        return "\n".join(groups)
+
+    @cached_property
+    def file_directives(self) -> tuple[Directive, ...]:
+        """Everything that could name a file to the preprocessor, wherever it stands."""
+        return tuple(self._directive(match) for match in _FILE_DIRECTIVE.finditer(self.spliced))
+
+    @cached_property
+    def directives(self) -> tuple[Directive, ...]:
+        """The preprocessing directives."""
+        return tuple(self._directive(match) for match in _DIRECTIVE.finditer(self.code))
+
+    def line_of(self, position: int) -> int:
+        """Line in the original text of a position in the spliced one."""
+        before = 1 + self.spliced.count("\n", 0, position)
+        for match in _SPLICE.finditer(self.original):
+            if match.start() - 2 * self.original.count("\\\n", 0, match.start()) >= position:
+                break
+            before += 1
+        return before
+
+    def _directive(self, match: re.Match[str]) -> Directive:
+        return Directive(match["name"], match["rest"].strip(), self.line_of(match.start()))
+
+
+def _blank(match: re.Match[str]) -> str:
+    if match["comment"] is not None:
+        return re.sub(r"[^\n]", " ", match[0])
+    if match["word"] is not None or match["number"] is not None:
+        return match[0]
+    opening = match[0].index("'" if match["character"] is not None else '"')
+    inner = re.sub(r"[^\n]", " ", match[0][opening + 1 : -1])
+    return match[0][: opening + 1] + inner + match[0][-1]
