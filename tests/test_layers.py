@@ -1,0 +1,140 @@
+"""The layers hold: contract <- {knowledge, indexer, sandbox, policies} <- agent, and each border's packages stay behind it."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies"})
+LAYERS = SIBLINGS | {"contract", "agent"}
+STDLIB = frozenset(sys.stdlib_module_names)
+
+# What a bare GPU worker does not have.
+NOT_ON_WORKERS = frozenset({"langgraph", "chromadb", "openai", "sqlalchemy", "typer", "rich", "pydantic_settings"})
+# Modules that draw on a terminal; libraries emit events instead.
+MAY_IMPORT_RICH = ("agent/cli/",)
+# The settings, and the clean environment that a worker's child processes are given.
+MAY_READ_ENVIRONMENT = frozenset({"contract/settings.py", "sandbox/process.py"})
+
+
+def sources() -> list[Path]:
+    return sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
+
+
+def imports_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of every import anywhere in a module, those inside functions and TYPE_CHECKING included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, "." * node.level + (node.module or "")
+        elif isinstance(node, ast.Call) and _callee(node) in {"import_module", "__import__"}:
+            name = node.args[0] if node.args else None
+            yield node.lineno, name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
+
+
+def _callee(node: ast.Call) -> str:
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else ""
+
+
+def broken_imports(name: str, source: str) -> list[str]:
+    """What is wrong with the imports of one module; `name` is its path from the root of the project."""
+    layer = name.partition("/")[0]
+    broken = []
+    for line, module in imports_of(ast.parse(source)):
+        top = module.partition(".")[0]
+        reason = "relative import" if module.startswith(".") else _why_broken(name, layer, top)
+        if reason:
+            broken.append(f"{name}:{line} imports {module}: {reason}")
+    return broken
+
+
+def _why_broken(name: str, layer: str, top: str) -> str:
+    if top in LAYERS and top != layer and layer != "agent" and top != "contract":
+        return f"{layer} may import contract only"
+    if layer == "contract" and top not in STDLIB | {"contract", "pydantic"}:
+        allowed = name == "contract/settings.py" and top == "pydantic_settings"
+        return "" if allowed else "contract is records over pydantic only"
+    if layer == "sandbox" and top in NOT_ON_WORKERS:
+        return "a GPU worker does not have it"
+    if top == "rich" and not name.startswith(MAY_IMPORT_RICH):
+        return "only the command line draws; emit an event"
+    return ""
+
+
+def environment_reads(source: str) -> list[int]:
+    """Lines that touch the process environment through os."""
+    return [node.lineno for node in ast.walk(ast.parse(source)) if _reads_environment(node)]
+
+
+def _reads_environment(node: ast.AST) -> bool:
+    names = {"environ", "environb", "getenv", "putenv", "unsetenv"}
+    if isinstance(node, ast.Attribute):
+        return node.attr in names and isinstance(node.value, ast.Name) and node.value.id == "os"
+    return isinstance(node, ast.ImportFrom) and node.module == "os" and bool(names & {alias.name for alias in node.names})
+
+
+def test_every_layer_has_sources() -> None:
+    assert {path.relative_to(ROOT).parts[0] for path in sources()} == LAYERS
+
+
+def test_imports_keep_to_their_layers() -> None:
+    broken = [line for path in sources() for line in broken_imports(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))]
+    assert broken == []
+
+
+def test_only_the_settings_read_the_environment() -> None:
+    broken = [
+        f"{name}:{line}"
+        for path in sources()
+        if (name := path.relative_to(ROOT).as_posix()) not in MAY_READ_ENVIRONMENT
+        for line in environment_reads(path.read_text("utf-8"))
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("contract/x.py", "import torch"),
+        ("contract/x.py", "import pydantic_settings"),
+        ("contract/x.py", "from agent.graph import run"),
+        ("contract/x.py", "def f():\n    import numpy"),
+        ("sandbox/x.py", "from policies.chat import ask"),
+        ("sandbox/x.py", "import rich.console"),
+        ("sandbox/x.py", "from pydantic_settings import BaseSettings"),
+        ("sandbox/x.py", "if TYPE_CHECKING:\n    import sqlalchemy"),
+        ("knowledge/x.py", "import indexer"),
+        ("policies/x.py", "from importlib import import_module\nimport_module('sandbox.worker')"),
+        ("policies/x.py", "from agent import graph"),
+        ("policies/schedule/x.py", "from .family import Schedule"),
+        ("agent/x.py", "from . import cli"),
+        ("agent/graph.py", "from rich.progress import Progress"),
+    ],
+)
+def test_a_broken_layer_is_seen(name: str, source: str) -> None:
+    assert broken_imports(name, source)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("contract/settings.py", "from pydantic_settings import BaseSettings"),
+        ("contract/x.py", "import json\nfrom contract.base import Record\nfrom pydantic import Field"),
+        ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom sandbox.cuda import buffers"),
+        ("agent/x.py", "from sandbox.pool import Pool\nfrom knowledge.bm25 import open_knowledge"),
+        ("agent/cli/progress.py", "from rich.progress import Progress"),
+    ],
+)
+def test_a_sound_layer_passes(name: str, source: str) -> None:
+    assert broken_imports(name, source) == []
+
+
+@pytest.mark.parametrize("source", ["import os\nos.environ['X']", "from os import getenv", "import os\nos.getenv('X')"])
+def test_a_read_of_the_environment_is_seen(source: str) -> None:
+    assert environment_reads(source)
