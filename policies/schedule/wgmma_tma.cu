@@ -1,0 +1,516 @@
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cudal2/barrier.cuh>
+#include <cudal2/cluster.cuh>
+#include <cudal2/mbarrier.cuh>
+#include <cudal2/programmatic.cuh>
+#include <cudal2/raster.cuh>
+#include <cudal2/shared.cuh>
+#include <cudal2/stmatrix.cuh>
+#include <cudal2/tma.cuh>
+#include <cudal2/wgmma.cuh>
+
+using namespace cudal2;
+
+//@constants
+
+// ---- what follows from the constants --------------------------------------------------------------------------------------
+
+
+constexpr int kWarpgroup = 128;
+constexpr int BLOCK_M = 64 * kAtoms * kConsumers;
+constexpr int kConsumerThreads = kWarpgroup * kConsumers;
+constexpr int kThreads = kConsumerThreads + 32;
+constexpr int kRegisterShare = 65536 / (kThreads * kCtasPerSm) / 8 * 8;
+constexpr int kMaxRegisters = kRegisterShare < 248 ? kRegisterShare : 248;
+constexpr int kClusterSize = kClusterM * kClusterN * kClusterK;
+constexpr int kPanels = BLOCK_K / 64;  // K-major operands lie in panels of 64 elements (128 bytes) along K
+
+constexpr int kColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of an MN-major column group
+constexpr int kSwizzle = 2 * kColumns;
+constexpr int kColumnGroups = BLOCK_N / kColumns;
+constexpr bool kSliceColumns = kColumnGroups % kClusterM == 0;  // how multicast slices an MN-major B: by columns, else by K
+constexpr int kSliceGroups = kSliceColumns ? kColumnGroups / kClusterM : kColumnGroups;
+constexpr int kSliceRows = kSliceColumns ? BLOCK_K : BLOCK_K / kClusterM;
+
+constexpr int kBytesA = BLOCK_M * BLOCK_K * 2;
+constexpr int kBytesB = BLOCK_N * BLOCK_K * 2;
+constexpr int kStageBytes = kBytesA + kBytesB;
+constexpr int kStoreBytes = kTmaStore ? kStoreBuffers * 64 * kSwizzle : 0;  // of one consumer
+constexpr int kBarriers = kStages * kStageBytes + kConsumers * kStoreBytes;
+constexpr int kRegisters = wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::kRegisters;
+constexpr int kPartialPitch = BLOCK_N + 8;  // floats; the 8 keep fragment writes of 4 rows in different banks
+
+static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
+static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
+static_assert(kClusterK == 1 || !kPersistent, "partials take the place of the pipeline, so each CTA has one tile");
+static_assert(kClusterK == 1 || BLOCK_M * kPartialPitch * 4 <= kStages * kStageBytes, "partials fit where the pipeline was");
+static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows");
+
+using Accumulators = Register[kAtoms][kRegisters];
+
+// A CTA's place in the cluster.
+struct Rank {
+  int m, n, k;
+
+  __device__ static Rank of(unsigned rank) {
+    return {int(rank % kClusterM), int(rank / kClusterM % kClusterN), int(rank / (kClusterM * kClusterN))};
+  }
+  __device__ unsigned peer(int peer_m, int peer_n, int peer_k) const {
+    return (peer_k * kClusterN + peer_n) * kClusterM + peer_m;
+  }
+};
+
+// One unit of work: an output tile and the K blocks [begin, end) of it that this CTA multiplies.
+struct Unit {
+  int row, column;  // of the tile, in elements
+  int begin, end;   // in K blocks
+  int split;
+  int slot;  // number of the (tile, CTA of the cluster), for the workspace
+};
+
+struct Scheduler {
+  int tiles_m, tiles_n, k_blocks, rank_index;
+  Rank rank;
+
+  __device__ Scheduler(int m, int n, int k, unsigned cta_rank)
+      : tiles_m((m + kClusterM * BLOCK_M - 1) / (kClusterM * BLOCK_M)),
+        tiles_n((n + kClusterN * BLOCK_N - 1) / (kClusterN * BLOCK_N)),
+        k_blocks((k + BLOCK_K - 1) / BLOCK_K),
+        rank_index(cta_rank),
+        rank(Rank::of(cta_rank)) {}
+
+  __device__ int first() const { return blockIdx.x / kClusterSize; }
+  __device__ int step() const { return gridDim.x / kClusterSize; }
+  __device__ int units() const { return kPersistent ? tiles_m * tiles_n * kSplits : first() + 1; }
+
+  __device__ Unit unit(int index) const {
+    const int tile = index / kSplits, split = index % kSplits;
+    const TileIndex at = grouped_raster<kGroup>(tile, tiles_m, tiles_n);
+    constexpr int kParts = kSplits * kClusterK;
+    const int part = split * kClusterK + rank.k;
+    return {(at.m * kClusterM + rank.m) * BLOCK_M, (at.n * kClusterN + rank.n) * BLOCK_N,
+            part * k_blocks / kParts,              (part + 1) * k_blocks / kParts,
+            split,                                 tile * kClusterSize + rank_index};
+  }
+};
+
+// Position in the ring of stages; the parity flips on every wrap.
+struct Ring {
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+__device__ __forceinline__ unsigned full_barrier(unsigned smem, int stage) { return smem + kBarriers + 16 * stage; }
+__device__ __forceinline__ unsigned empty_barrier(unsigned smem, int stage) { return smem + kBarriers + 16 * stage + 8; }
+
+// ---- producer: one thread keeps the ring full --------------------------------------------------------------------------------
+__device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y, unsigned mask, bool many) {
+  if (many) {
+    tma_load_multicast(smem, map, barrier, x, y, static_cast<unsigned short>(mask));
+  } else {
+    tma_load(smem, map, barrier, x, y);
+  }
+}
+
+__device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, unsigned barrier, int row, int k, const Rank& rank) {
+  constexpr int kRows = BLOCK_M / kClusterN;  // this CTA's slice, sent to every CTA of its row
+  unsigned mask = 0;
+#pragma unroll
+  for (int peer = 0; peer < kClusterN; ++peer) mask |= 1u << rank.peer(rank.m, peer, rank.k);
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    const unsigned target = stage + (panel * BLOCK_M + rank.n * kRows) * 128;
+    load(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
+  }
+}
+
+__device__ __forceinline__ void load_b(unsigned stage, const TensorMap& map, unsigned barrier, int column, int k, const Rank& rank) {
+  unsigned mask = 0;
+#pragma unroll
+  for (int peer = 0; peer < kClusterM; ++peer) mask |= 1u << rank.peer(peer, rank.n, rank.k);
+  if constexpr (kRowMajorB) {
+    const int first = kSliceColumns ? rank.m * kSliceGroups : 0;
+    const int k_row = kSliceColumns ? 0 : rank.m * kSliceRows;
+#pragma unroll
+    for (int group = 0; group < kSliceGroups; ++group) {
+      const unsigned target = stage + kBytesA + ((first + group) * BLOCK_K + k_row) * kSwizzle;
+      load(target, map, barrier, column + (first + group) * kColumns, k + k_row, mask, kClusterM > 1);
+    }
+  } else {
+    constexpr int kRows = BLOCK_N / kClusterM;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const unsigned target = stage + kBytesA + (panel * BLOCK_N + rank.m * kRows) * 128;
+      load(target, map, barrier, k + 64 * panel, column + rank.m * kRows, mask, kClusterM > 1);
+    }
+  }
+}
+
+__device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, const TensorMap& map_b, const Scheduler& scheduler) {
+  Ring ring;
+  for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
+    const Unit unit = scheduler.unit(index);
+    for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
+      mbarrier_wait_cluster(empty_barrier(smem, ring.stage), ring.parity ^ 1);
+      const unsigned full = full_barrier(smem, ring.stage);
+      mbarrier_arrive_expect(full, kStageBytes);
+      const unsigned stage = smem + ring.stage * kStageBytes;
+      load_a(stage, map_a, full, unit.row, block * BLOCK_K, scheduler.rank);
+      load_b(stage, map_b, full, unit.column, block * BLOCK_K, scheduler.rank);
+    }
+  }
+}
+
+// ---- consumers: a warpgroup multiplies its rows of the tile ---------------------------------------------------------------
+// Tells every CTA that writes into this stage that this warp has read it; the lanes share the peers.
+__device__ __forceinline__ void release(unsigned smem, int stage, const Rank& rank) {
+  const int lane = threadIdx.x % 32;
+  const unsigned barrier = empty_barrier(smem, stage);
+  if constexpr (kClusterM * kClusterN == 1) {
+    if (lane == 0) mbarrier_arrive(barrier);
+  } else {
+    if (lane < kClusterM) mbarrier_arrive_remote(barrier, rank.peer(lane, rank.n, rank.k));
+    if (lane >= kClusterM && lane < kClusterM + kClusterN && lane - kClusterM != rank.n) {
+      mbarrier_arrive_remote(barrier, rank.peer(rank.m, lane - kClusterM, rank.k));
+    }
+  }
+}
+
+__device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long long a, unsigned long long b, bool accumulate) {
+#pragma unroll
+  for (int step = 0; step < BLOCK_K / 16; ++step) {
+    const unsigned panel = step / 4, within = step % 4 * 32;
+    const unsigned offset_b = kRowMajorB ? step * 16 * kSwizzle : panel * BLOCK_N * 128 + within;
+#pragma unroll
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      const unsigned offset_a = (panel * BLOCK_M + atom * 64) * 128 + within;
+      wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::run(acc[atom], wgmma_advance(a, offset_a), wgmma_advance(b, offset_b),
+                                                                step > 0 || accumulate);
+    }
+  }
+}
+
+__device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const Unit& unit, Ring& ring, const Rank& rank) {
+  const int consumer = threadIdx.x / kWarpgroup;
+  const unsigned long long a = wgmma_descriptor<128>(smem + consumer * kAtoms * 64 * 128, 16, 1024);
+  const unsigned long long b = kRowMajorB ? wgmma_descriptor<kSwizzle>(smem + kBytesA, BLOCK_K * kSwizzle, 8 * kSwizzle)
+                                          : wgmma_descriptor<128>(smem + kBytesA, 16, 1024);
+  int previous = ring.stage;
+  for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
+    mbarrier_wait(full_barrier(smem, ring.stage), ring.parity);
+#pragma unroll
+    for (int atom = 0; atom < kAtoms; ++atom) wgmma_pin(acc[atom]);
+    wgmma_fence();
+    multiply_stage(acc, wgmma_advance(a, ring.stage * kStageBytes), wgmma_advance(b, ring.stage * kStageBytes), block > unit.begin);
+    wgmma_commit();
+    // One group stays in flight, so that the tensor cores never wait for the barrier of the next stage.
+    wgmma_wait<1>();
+    if (block > unit.begin) release(smem, previous, rank);
+    previous = ring.stage;
+  }
+#pragma unroll
+  for (int atom = 0; atom < kAtoms; ++atom) wgmma_pin(acc[atom]);
+  wgmma_wait<0>();
+#pragma unroll
+  for (int atom = 0; atom < kAtoms; ++atom) wgmma_pin(acc[atom]);
+  release(smem, previous, rank);
+}
+
+// ---- fragments ----------------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ unsigned pack(float low, float high, __half) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+__device__ __forceinline__ unsigned pack(float low, float high, __nv_bfloat16) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+// Two neighbouring outputs of column group `group` (8 columns), upper row (half 0) or 8 rows below (half 1).
+__device__ __forceinline__ unsigned packed_pair(const float (&d)[BLOCK_N / 2], int group, int half) {
+  return pack(d[4 * group + 2 * half], d[4 * group + 2 * half + 1], Element());
+}
+__device__ __forceinline__ unsigned packed_pair(const unsigned (&d)[BLOCK_N / 4], int group, int half) { return d[2 * group + half]; }
+
+// The four outputs of column group `group` in float: two of the upper row, two of the row 8 below.
+__device__ __forceinline__ float4 quad(const float (&d)[BLOCK_N / 2], int group) {
+  return make_float4(d[4 * group], d[4 * group + 1], d[4 * group + 2], d[4 * group + 3]);
+}
+__device__ __forceinline__ float4 quad(const unsigned (&d)[BLOCK_N / 4], int group) {
+  const float2 upper = __half22float2(*reinterpret_cast<const __half2*>(&d[2 * group]));
+  const float2 lower = __half22float2(*reinterpret_cast<const __half2*>(&d[2 * group + 1]));
+  return make_float4(upper.x, upper.y, lower.x, lower.y);
+}
+
+// ---- epilogue -----------------------------------------------------------------------------------------------------------------
+// 64 rows through shared memory, one swizzled box at a time, `kStoreBuffers` boxes in flight.
+template <typename Fragment>
+__device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, consumer = threadIdx.x / kWarpgroup;
+  const int fragment_row = thread / 32 * 16 + lane % 16;
+#pragma unroll
+  for (int box = 0; box < BLOCK_N / kColumns; ++box) {
+    const unsigned buffer = buffers + turn * 64 * kSwizzle;
+    turn = turn + 1 == kStoreBuffers ? 0 : turn + 1;
+    if (thread == 0) tma_store_wait_read<kStoreBuffers - 1>();
+    named_barrier(1 + consumer, kWarpgroup);
+#pragma unroll
+    for (int pair = 0; pair < kColumns / 16; ++pair) {
+      const int group = box * (kColumns / 8) + 2 * pair;
+      const unsigned chunk = 2 * pair + lane / 16;
+      const unsigned offset = fragment_row * kSwizzle + chunk * 16;
+      // The TMA swizzle XORs the 16-byte chunk index with the index of the 128-byte line, within its period.
+      const unsigned swizzled = offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4);
+      stmatrix_x4(buffer + swizzled, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
+                  packed_pair(d, group + 1, 1));
+    }
+    fence_proxy_async();
+    named_barrier(1 + consumer, kWarpgroup);
+    if (thread == 0) {
+      tma_store(map, buffer, column + box * kColumns, row);
+      tma_store_commit();
+    }
+  }
+}
+
+template <typename Fragment>
+__device__ __forceinline__ void store_directly(const Fragment& d, Element* out, int row, int column, int m, int n) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
+  const int upper = row + thread / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int at = upper + 8 * half;
+    if (at >= m) continue;
+    Element* line = out + static_cast<long long>(at) * n;
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+      const int col = column + group * 8 + lane % 4 * 2;
+      if (col < n) *reinterpret_cast<unsigned*>(line + col) = packed_pair(d, group, half);
+    }
+  }
+}
+
+template <typename Fragment>
+__device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned smem, const TensorMap& map, Element* out,
+                                           const Unit& unit, int m, int n, int& turn) {
+  const int consumer = threadIdx.x / kWarpgroup;
+#pragma unroll
+  for (int atom = 0; atom < kAtoms; ++atom) {
+    const int row = unit.row + (consumer * kAtoms + atom) * 64;
+    if constexpr (kTmaStore) {
+      store_by_tma(d[atom], smem + kStages * kStageBytes + consumer * kStoreBytes, map, row, unit.column, turn);
+    } else {
+      store_directly(d[atom], out, row, unit.column, m, n);
+    }
+  }
+}
+
+// ---- split-K: partials in the workspace, summed in order by whichever CTA arrives last ------------------------------------
+// Volatile, so that the compiler does not hoist the loads of a whole tile at once and spill.
+__device__ __forceinline__ float4 load_from_l2(const float4* pointer) {
+  float4 value;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(pointer)
+               : "memory");
+  return value;
+}
+
+struct Splits {
+  unsigned* counters;  // one a (tile, CTA of the cluster); atomicInc wraps them to zero by itself
+  float4* slots;
+
+  __device__ Splits(void* workspace, int slots_in_all)
+      : counters(static_cast<unsigned*>(workspace)),
+        slots(reinterpret_cast<float4*>(static_cast<char*>(workspace) + (slots_in_all * 4 + 255) / 256 * 256)) {}
+
+  __device__ float4* slot(const Unit& unit, int split) const {
+    constexpr int kSlot = BLOCK_M * BLOCK_N / kClusterK / 4;
+    return slots + (static_cast<long long>(unit.slot) * kSplits + split) * kSlot;
+  }
+
+  // Whether this CTA is the last of its tile; every consumer thread calls it after writing its partials.
+  __device__ bool last(const Unit& unit, unsigned flag_address) const {
+    __threadfence();
+    named_barrier(1 + kConsumers, kConsumerThreads);
+    if (threadIdx.x == 0) {
+      const unsigned ticket = atomicInc(counters + unit.slot, kSplits - 1);
+      asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag_address), "r"(ticket) : "memory");
+    }
+    named_barrier(1 + kConsumers, kConsumerThreads);
+    unsigned ticket;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(flag_address) : "memory");
+    __threadfence();
+    return ticket == kSplits - 1;
+  }
+
+  __device__ float4 sum(const Unit& unit, int index) const {
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int split = 0; split < kSplits; ++split) {
+      const float4 part = load_from_l2(slot(unit, split) + index);
+      total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
+    }
+    return total;
+  }
+};
+
+using Packed = unsigned[kAtoms][BLOCK_N / 4];
+
+// Hands this fragment in; true in the CTA that arrives last, which gets the sum of all splits, rounded and packed.
+__device__ __forceinline__ bool combine_fragments(const Accumulators& acc, Packed& sums, const Splits& splits, const Unit& unit,
+                                                  unsigned flag) {
+  float4* mine = splits.slot(unit, unit.split) + threadIdx.x;
+#pragma unroll
+  for (int atom = 0; atom < kAtoms; ++atom) {
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+      __stcg(mine + (atom * BLOCK_N / 8 + group) * kConsumerThreads, quad(acc[atom], group));
+    }
+  }
+  if (!splits.last(unit, flag)) return false;
+#pragma unroll
+  for (int atom = 0; atom < kAtoms; ++atom) {
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+      const float4 total = splits.sum(unit, threadIdx.x + (atom * BLOCK_N / 8 + group) * kConsumerThreads);
+      sums[atom][2 * group] = pack(total.x, total.y, Element());
+      sums[atom][2 * group + 1] = pack(total.z, total.w, Element());
+    }
+  }
+  return true;
+}
+
+// ---- K-cluster: partials in shared memory, each CTA sums its rows over the cluster -----------------------------------------
+__device__ __forceinline__ void write_partials(const Accumulators& acc, unsigned smem) {
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, consumer = threadIdx.x / kWarpgroup;
+#pragma unroll
+  for (int atom = 0; atom < kAtoms; ++atom) {
+    const int row = (consumer * kAtoms + atom) * 64 + thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int group = 0; group < BLOCK_N / 8; ++group) {
+      const float4 v = quad(acc[atom], group);
+      const unsigned at = smem + (row * kPartialPitch + group * 8 + lane % 4 * 2) * 4;
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v.x), "f"(v.y) : "memory");
+      asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at + 8 * kPartialPitch * 4), "f"(v.z), "f"(v.w) : "memory");
+    }
+  }
+}
+
+__device__ __forceinline__ float4 sum_over_cluster(unsigned address, const Rank& rank) {
+  float4 parts[kClusterK];
+#pragma unroll
+  for (int peer = 0; peer < kClusterK; ++peer) parts[peer] = load_remote(map_to_rank(address, rank.peer(rank.m, rank.n, peer)));
+  float4 total = parts[0];
+#pragma unroll
+  for (int peer = 1; peer < kClusterK; ++peer) {
+    total = make_float4(total.x + parts[peer].x, total.y + parts[peer].y, total.z + parts[peer].z, total.w + parts[peer].w);
+  }
+  return total;
+}
+
+__device__ __forceinline__ void reduce_cluster(unsigned smem, const Unit& unit, const Rank& rank, const Splits& splits, unsigned flag,
+                                               Element* out, int m, int n) {
+  constexpr int kQuads = BLOCK_M / kClusterK * BLOCK_N / 4;
+  constexpr int kQuadsPerRow = BLOCK_N / 4;
+  const int first_row = rank.k * (BLOCK_M / kClusterK);
+  const auto store = [&](int quad, float4 v) {
+    const int row = unit.row + first_row + quad / kQuadsPerRow, column = unit.column + quad % kQuadsPerRow * 4;
+    if (row >= m || column >= n) return;
+    *reinterpret_cast<uint2*>(out + static_cast<long long>(row) * n + column) =
+        make_uint2(pack(v.x, v.y, Element()), pack(v.z, v.w, Element()));
+  };
+  for (int quad = threadIdx.x; quad < kQuads; quad += kConsumerThreads) {
+    const int row = first_row + quad / kQuadsPerRow;
+    const float4 total = sum_over_cluster(smem + (row * kPartialPitch + quad % kQuadsPerRow * 4) * 4, rank);
+    if constexpr (kSplits > 1) {
+      __stcg(splits.slot(unit, unit.split) + quad, total);
+    } else {
+      store(quad, total);
+    }
+  }
+  if constexpr (kSplits > 1) {
+    if (!splits.last(unit, flag)) return;
+    for (int quad = threadIdx.x; quad < kQuads; quad += kConsumerThreads) store(quad, splits.sum(unit, quad));
+  }
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ void init_barriers(unsigned smem) {
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+    mbarrier_init(full_barrier(smem, stage), 1);
+    mbarrier_init(empty_barrier(smem, stage), 4 * kConsumers * (kClusterM + kClusterN - 1));
+  }
+  mbarrier_init_fence();
+}
+
+__device__ __forceinline__ void sync_ctas() {
+  if constexpr (kClusterSize > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+}
+
+// Not __launch_bounds__: for code with wgmma the assembler counts its threads in whole warpgroups, and would spill to leave
+// registers to 96 threads that do not exist.
+extern "C" __global__ void __maxnreg__(kMaxRegisters)
+    wgmma_tma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                   const __grid_constant__ TensorMap map_d, Element* d, void* workspace, int m, int n, int k) {
+  extern __shared__ unsigned char dynamic_smem[];
+  const unsigned smem = align_up<1024>(smem_address(dynamic_smem));
+  const unsigned flag = smem + kBarriers + 16 * kStages;
+  const bool producer = threadIdx.x >= kConsumerThreads;
+  const Scheduler scheduler(m, n, k, kClusterSize > 1 ? cluster_rank() : 0);
+  const Splits splits(workspace, scheduler.tiles_m * scheduler.tiles_n * kClusterSize);
+
+  if (threadIdx.x == 0) init_barriers(smem);
+  if (threadIdx.x == kConsumerThreads) {
+    tma_prefetch_map(map_a);
+    tma_prefetch_map(map_b);
+    if constexpr (kTmaStore) tma_prefetch_map(map_d);
+  }
+  launch_dependents();
+  sync_ctas();
+  wait_for_dependencies();
+
+  if (producer) {
+    if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, scheduler);
+    __syncwarp();
+  } else {
+    Ring ring;
+    int turn = 0;
+    for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
+      const Unit unit = scheduler.unit(index);
+      Accumulators acc;
+      multiply(acc, smem, unit, ring, scheduler.rank);
+      if constexpr (kClusterK > 1) {
+        named_barrier(1 + kConsumers, kConsumerThreads);  // both consumers have read their last stage
+        write_partials(acc, smem);
+      } else if constexpr (kSplits > 1) {
+        Packed sums;
+        if (combine_fragments(acc, sums, splits, unit, flag)) store_tile(sums, smem, map_d, d, unit, m, n, turn);
+      } else {
+        store_tile(acc, smem, map_d, d, unit, m, n, turn);
+      }
+    }
+    if constexpr (kTmaStore) {
+      if (threadIdx.x % kWarpgroup == 0) tma_store_wait_read<0>();
+    }
+  }
+  if constexpr (kClusterK > 1) {
+    cluster_sync();
+    if (!producer) reduce_cluster(smem, scheduler.unit(scheduler.first()), scheduler.rank, splits, flag, d, m, n);
+  }
+  if constexpr (kClusterSize > 1) cluster_sync();  // no CTA ends while a peer may still reach into its shared memory
+}

@@ -1,0 +1,340 @@
+"""The `wgmma_tma` family (sm_90a): TMA loads, an mbarrier ring, one producer warp, warpgroups that multiply with wgmma.
+
+The source is `wgmma_tma.cu`, generic in shape; a schedule sets the constants at its top and the launch plan.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from typing import Literal
+
+from pydantic import ValidationError
+
+from contract.candidate import Candidate, Origin, ScheduleValue
+from contract.chip import LIMITS, Chip
+from contract.plan import (
+    Launch,
+    LaunchPlan,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+    TensorMapSpec,
+    Workspace,
+    WorkspaceArg,
+    render_plan,
+)
+from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from policies.schedule.family import Schedule, Work
+
+ENTRY = "wgmma_tma_gemm"
+REGISTERS_PER_SM = 65536
+MAX_ACCUMULATORS = 128  # 32-bit accumulator registers a thread
+MAX_WORKSPACE_BYTES = 256 * 1024**2
+
+
+class WgmmaTmaSchedule(Schedule):
+    """`consumers` × `atoms` × 64 rows by `block_n` columns a CTA; `cluster_*`: CTAs that share operands (m, n) or a sum (k).
+
+    `splits`: parts of K summed through the workspace. `group`: tile rows visited together. `store_buffers`: boxes in flight
+    between registers and TMA stores.
+    """
+
+    family: Literal["wgmma_tma"] = "wgmma_tma"
+    consumers: int
+    atoms: int
+    block_n: int
+    block_k: int
+    stages: int
+    cluster_m: int = 1
+    cluster_n: int = 1
+    cluster_k: int = 1
+    splits: int = 1
+    group: int = 8
+    persistent: bool = False
+    tma_store: bool = True
+    store_buffers: int = 2
+    ctas_per_sm: int = 1
+    programmatic: bool = True
+
+    @property
+    def block_m(self) -> int:
+        return 64 * self.consumers * self.atoms
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.consumers + 32
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def stage_bytes(self) -> int:
+        return 2 * self.block_k * (self.block_m + self.block_n)
+
+    @property
+    def columns(self) -> int:
+        """Width of a store box and of an MN-major column group of B, in elements."""
+        return next(width for width in (64, 32, 16) if self.block_n % width == 0)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
+        store = self.consumers * self.store_buffers * 64 * 2 * self.columns if self.tma_store else 0
+        return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
+    """Whether the kernel's own static assertions, the chip and the task allow a schedule."""
+    s = schedule
+    limits = LIMITS[Arch.SM_90A]
+    registers = s.atoms * s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
+    k_blocks = ceil_div(task.k, s.block_k)
+    register_budget = REGISTERS_PER_SM // (s.threads * s.ctas_per_sm)
+    return (
+        s.smem_bytes <= limits.max_smem_per_block_bytes
+        and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
+        and registers <= MAX_ACCUMULATORS
+        and registers + 64 <= register_budget
+        and s.block_n in accumulator_widths(task)
+        and s.block_m % (8 * s.cluster_n) == 0
+        and s.block_n % (8 * s.cluster_m) == 0
+        and (s.block_n // s.columns % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
+        and s.cluster <= limits.max_cluster
+        and s.block_m // s.cluster_n <= 256
+        and s.block_n // s.cluster_m <= 256
+        and s.splits * s.cluster_k <= k_blocks
+        and (s.cluster_k == 1 or _cluster_sum_fits(s))
+        and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
+    )
+
+
+def _cluster_sum_fits(s: WgmmaTmaSchedule) -> bool:
+    partial = s.block_m * (s.block_n + 8) * 4
+    return not s.persistent and partial <= s.stages * s.stage_bytes and s.block_m % s.cluster_k == 0
+
+
+def accumulator_widths(task: GemmTask) -> tuple[int, ...]:
+    """Widths N of the wgmma instructions the device library wraps for the task's accumulator."""
+    wide = (32, 64, 96, 128, 160, 192, 224, 256)
+    return (16, *wide) if task.accumulate is AccumulatorType.F16 else (16, *wide, 48, 80, 112)
+
+
+def cluster_tiles(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    return ceil_div(task.m, s.cluster_m * s.block_m) * ceil_div(task.n, s.cluster_n * s.block_n)
+
+
+def _counter_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    return ceil_div(cluster_tiles(s, task) * s.cluster * 4, 256) * 256
+
+
+def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Counters first, then one float32 slot a tile and split; nothing without split-K."""
+    if s.splits == 1:
+        return 0
+    slot = s.block_m * s.block_n * 4 // s.cluster_k
+    return _counter_bytes(s, task) + cluster_tiles(s, task) * s.cluster * s.splits * slot
+
+
+class WgmmaTma:
+    """The family: its space, its cost model inputs, its source."""
+
+    name = "wgmma_tma"
+
+    def supports(self, task: GemmTask) -> bool:
+        """Rows of A, B and D must be multiples of 16 bytes for TMA."""
+        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
+
+    def parse(self, values: dict[str, ScheduleValue]) -> WgmmaTmaSchedule:
+        try:
+            return WgmmaTmaSchedule.model_validate(values)
+        except ValidationError as exc:
+            raise ValueError(f"not a {self.name} schedule: {exc.errors(include_url=False)[0]['msg']}") from exc
+
+    def space(self, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+        if not self.supports(task):
+            return
+        for shape in _tile_shapes(task):
+            for depth in _depths(shape, task):
+                for cut in _cuts(depth, task, chip):
+                    yield from (s for s in _launches(cut, task, chip) if is_valid(s, task))
+
+    def work(self, schedule: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Work:
+        s = schedule
+        tiles = cluster_tiles(s, task)
+        ctas = tiles * s.cluster * s.splits
+        resident = s.ctas_per_sm * chip.sms // s.cluster * s.cluster
+        k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
+        per_block = 2 * s.block_k * (s.block_m / s.cluster_n + s.block_n / s.cluster_m)
+        partial = s.block_m * s.block_n * 4
+        return Work(
+            tile=(s.block_m, s.block_n, s.block_k),
+            stages=s.stages,
+            ctas=min(ctas, resident) if s.persistent else ctas,
+            ctas_per_sm=s.ctas_per_sm,
+            cluster=s.cluster,
+            k_blocks=k_blocks,
+            loaded_bytes=int(ctas * k_blocks * per_block),
+            reduced_bytes=2 * ctas * partial // s.cluster_k if s.splits > 1 else 0,
+            launches=1,
+            persistent=s.persistent,
+            programmatic=s.programmatic,
+            mma_efficiency=_mma_efficiency(s),
+        )
+
+    def write(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Candidate:
+        """Raises: ValueError for a schedule that is not valid for the task."""
+        if not self.supports(task) or not is_valid(schedule, task):
+            raise ValueError(f"{schedule.values()} is not valid for {task.shape}")
+        plan = _plan(schedule, task)
+        source = render_plan(plan) + _template().replace("//@constants", _constants(schedule, task))
+        return Candidate(source=source, plan=plan, origin=Origin(policy="schedule", schedule=schedule.values()))
+
+
+@cache
+def _template() -> str:
+    return files("policies.schedule").joinpath("wgmma_tma.cu").read_text()
+
+
+def _constants(s: WgmmaTmaSchedule, task: GemmTask) -> str:
+    element = "__half" if task.element is ElementType.F16 else "__nv_bfloat16"
+    register = "float" if task.accumulate is AccumulatorType.F32 else "unsigned"
+    flag = {True: "true", False: "false"}
+    return "\n".join(
+        [
+            "// ---- schedule " + "-" * 111,
+            f"using Element = {element};",
+            f"using Register = {register};  // of the accumulator: a float, or two packed halves",
+            f"constexpr int kConsumers = {s.consumers};  // warpgroups that multiply",
+            f"constexpr int kAtoms = {s.atoms};  // 64-row instructions a warpgroup has in flight",
+            f"constexpr int BLOCK_N = {s.block_n};",
+            f"constexpr int BLOCK_K = {s.block_k};",
+            f"constexpr int kStages = {s.stages};",
+            f"constexpr int kClusterM = {s.cluster_m};  // CTAs that share their columns of B by multicast",
+            f"constexpr int kClusterN = {s.cluster_n};  // CTAs that share their rows of A by multicast",
+            f"constexpr int kClusterK = {s.cluster_k};  // CTAs that sum parts of K through distributed shared memory",
+            f"constexpr int kSplits = {s.splits};  // parts of K summed through the workspace",
+            f"constexpr int kGroup = {s.group};  // rows of tiles visited together",
+            f"constexpr bool kPersistent = {flag[s.persistent]};",
+            f"constexpr bool kRowMajorB = {flag[task.layout is Layout.NN]};",
+            f"constexpr bool kTmaStore = {flag[s.tma_store]};",
+            f"constexpr int kStoreBuffers = {s.store_buffers};",
+            f"constexpr int kCtasPerSm = {s.ctas_per_sm};",
+        ]
+    )
+
+
+def _plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
+    tiles = f"ceil(M/{s.cluster_m * s.block_m})*ceil(N/{s.cluster_n * s.block_n})"
+    ctas = f"{tiles}*{s.splits * s.cluster}"
+    grid = f"min({ctas}, SMS*{s.ctas_per_sm}//{s.cluster}*{s.cluster})" if s.persistent else ctas
+    if task.layout is Layout.TN:
+        box_b = (64, s.block_n // s.cluster_m)
+    else:
+        by_columns = s.block_n // s.columns % s.cluster_m == 0
+        box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
+    swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
+    counters = f"ceil({tiles}*{s.cluster}*4/256)*256"
+    slots = f"{tiles}*{s.cluster * s.splits * (s.block_m * s.block_n * 4 // s.cluster_k)}"
+    requires = ["N%8==0", "K%8==0"]
+    if s.splits * s.cluster_k > 1:
+        requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
+    return LaunchPlan(
+        arch=Arch.SM_90A,
+        launches=(
+            Launch(
+                entry=ENTRY,
+                grid=(grid, 1, 1),
+                block=(s.threads, 1, 1),
+                cluster=(s.cluster, 1, 1),
+                dynamic_smem=s.smem_bytes,
+                programmatic=s.programmatic,
+                args=(
+                    TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(64, s.block_m // s.cluster_n), swizzle=128, l2=256)),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=swizzle_b, l2=256)),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.columns, 64), swizzle=_swizzle(s))),
+                    TensorArg(tensor="D", access="write"),
+                    WorkspaceArg(workspace=0),
+                    ScalarArg(scalar="M"),
+                    ScalarArg(scalar="N"),
+                    ScalarArg(scalar="K"),
+                ),
+            ),
+        ),
+        workspace=Workspace(bytes=f"{counters}+{slots}", zero="restored", zero_bytes=counters) if s.splits > 1 else None,
+        accumulate=task.accumulate,
+        requires=tuple(requires),
+    )
+
+
+def _swizzle(s: WgmmaTmaSchedule) -> Literal[32, 64, 128]:
+    return 128 if s.columns == 64 else 64 if s.columns == 32 else 32
+
+
+def _mma_efficiency(s: WgmmaTmaSchedule) -> float:
+    """Share of the tensor rate: an m64nNk16 reads 2 KiB of A and 32·N bytes of B from shared memory in N/2 cycles of math.
+
+    Shared memory gives 128 bytes a cycle, so narrow instructions wait for A; one warpgroup alone cannot hide its own waits.
+    """
+    cycles_math = s.block_n / 2
+    cycles_smem = (2048 + 32 * s.block_n) / 128
+    in_flight = s.consumers * s.atoms * s.ctas_per_sm
+    return min(1.0, cycles_math / cycles_smem) * (1.0 if in_flight > 1 else 0.85)
+
+
+def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int]]:
+    """(consumers, atoms, block_n) no larger than what the task fills by more than one step."""
+    for consumers, atoms in ((1, 1), (2, 1), (1, 2), (3, 1), (2, 2), (4, 1)):
+        for block_n in sorted(accumulator_widths(task)):
+            rows_needed = ceil_div(task.m, 64) * 64
+            columns_needed = ceil_div(task.n, 16) * 16
+            if 64 * consumers * atoms <= max(64, 2 * rows_needed - 1) and block_n <= max(16, 2 * columns_needed - 1):
+                yield consumers, atoms, block_n
+
+
+def _depths(shape: tuple[int, int, int], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
+    """Pipelines: K block 64 or 128, as many stages as fit one or two CTAs an SM, and a shallower one."""
+    consumers, atoms, block_n = shape
+    for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2), (True, False)):
+        base = WgmmaTmaSchedule(
+            consumers=consumers,
+            atoms=atoms,
+            block_n=block_n,
+            block_k=block_k,
+            stages=1,
+            ctas_per_sm=ctas_per_sm,
+            tma_store=tma_store,
+        )
+        room = LIMITS[Arch.SM_90A].smem_per_sm_bytes // ctas_per_sm - 1024 - (base.smem_bytes - base.stage_bytes - 16)
+        deepest = min(room // (base.stage_bytes + 16), 12, ceil_div(task.k, block_k))
+        for stages in sorted({deepest, min(deepest, 4), min(deepest, 6), min(deepest, 2)}):
+            if stages >= 1 and (stages > 1 or task.k <= block_k):
+                yield base.model_copy(update={"stages": stages})
+
+
+def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """Ways to share operands in a cluster, and to split K while there are fewer tiles than the chip has places."""
+    tiles = ceil_div(task.m, base.block_m) * ceil_div(task.n, base.block_n)
+    places = chip.sms * base.ctas_per_sm
+    for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)):
+        if cluster_m * base.block_m > 2 * task.m or cluster_n * base.block_n > 2 * task.n:
+            continue
+        for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)):
+            parts = cluster_k * splits
+            if parts == 1 or tiles * parts <= max(places + places // 4, 2 * tiles if tiles < places else 0):
+                yield base.model_copy(
+                    update={"cluster_m": cluster_m, "cluster_n": cluster_n, "cluster_k": cluster_k, "splits": splits}
+                )
+
+
+def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """Persistent or not, raster group, programmatic launch or not (the search turns it off only where it was on first)."""
+    many = cluster_tiles(cut, task) * cut.cluster * cut.splits > chip.sms * cut.ctas_per_sm
+    for persistent in (True, False) if many and cut.cluster_k == 1 else (False,):
+        for group in (4, 8, 16) if many else (8,):
+            yield cut.model_copy(update={"persistent": persistent, "group": group})

@@ -1,0 +1,11 @@
+// Named barriers: subsets of a CTA's warps meet without stopping the others.
+#pragma once
+
+namespace cudal2 {
+
+// `id` 1..15 (0 is __syncthreads); `threads` a multiple of 32, the same for all that meet.
+__device__ __forceinline__ void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+}  // namespace cudal2

@@ -1,0 +1,17 @@
+// Shared-memory addresses as the 32-bit numbers that PTX instructions take.
+#pragma once
+
+namespace cudal2 {
+
+__device__ __forceinline__ unsigned smem_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+// First address at or above `address` that is a multiple of kAlign (a power of two).
+template <unsigned kAlign>
+__device__ __forceinline__ unsigned align_up(unsigned address) {
+  static_assert((kAlign & (kAlign - 1)) == 0, "alignment is a power of two");
+  return (address + kAlign - 1) & ~(kAlign - 1);
+}
+
+}  // namespace cudal2

@@ -1,0 +1,158 @@
+// wgmma: asynchronous warpgroup matrix multiply-accumulate of sm_90a, both operands in shared memory.
+//
+// A warpgroup computes D(64 x N) += A(64 x 16) * B(16 x N). Fragment: thread t of the warpgroup holds, for every group j of
+// 8 columns, rows 16*(t/32) + (t%32)/4 and 8 below, columns 8*j + 2*(t%4) and the next one.
+//   float accumulators: d[4*j + 0, 1] the upper row, d[4*j + 2, 3] the lower row
+//   half accumulators:  d[2*j] the upper row, d[2*j + 1] the lower row, two packed halves each
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace cudal2 {
+
+// Orders register writes of this warp before the wgmma that follow; needed before the first one that reads them.
+__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// Waits until at most kPending committed groups are incomplete.
+template <int kPending>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from moving accesses of accumulator registers across this point.
+__device__ __forceinline__ void wgmma_pin(float& d) { asm volatile("" : "+f"(d)::"memory"); }
+__device__ __forceinline__ void wgmma_pin(unsigned& d) { asm volatile("" : "+r"(d)::"memory"); }
+
+template <typename Register, int kCount>
+__device__ __forceinline__ void wgmma_pin(Register (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) wgmma_pin(d[i]);
+}
+
+// Descriptor of a shared-memory operand with the swizzle of its TMA box (128, 64 or 32 bytes).
+// K-major: rows of kSwizzle bytes along K; `stride` is the distance of two groups of 8 rows, `leading` is not used.
+// MN-major: rows of kSwizzle bytes along M or N, one row a K index; `leading` is the distance of two such column groups,
+// `stride` that of two groups of 8 K indices. Source: PTX ISA, "Matrix Descriptor Format".
+template <int kSwizzle>
+__device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned smem, unsigned leading, unsigned stride) {
+  static_assert(kSwizzle == 128 || kSwizzle == 64 || kSwizzle == 32, "the swizzle is 128, 64 or 32 bytes");
+  constexpr unsigned long long kMode = kSwizzle == 128 ? 1 : kSwizzle == 64 ? 2 : 3;
+  const auto field = [](unsigned bytes) { return static_cast<unsigned long long>((bytes & 0x3FFFF) >> 4); };
+  return field(smem) | field(leading) << 16 | field(stride) << 32 | kMode << 62;
+}
+
+// Advances a descriptor's start address.
+__device__ __forceinline__ unsigned long long wgmma_advance(unsigned long long descriptor, unsigned bytes) {
+  return descriptor + (bytes >> 4);
+}
+
+// wgmma_shared<Element, Register, kN, kTransposeB>::run(d, a, b, accumulate): Register is float, or unsigned for two packed
+// halves; kTransposeB is 1 for an MN-major B; with accumulate 0 the old d is ignored.
+template <typename Element, typename Register, int kN, int kTransposeB>
+struct wgmma_shared;
+
+// clang-format off
+#define CUDAL2_R8_0 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define CUDAL2_R8_1 "%8,%9,%10,%11,%12,%13,%14,%15"
+#define CUDAL2_R8_2 "%16,%17,%18,%19,%20,%21,%22,%23"
+#define CUDAL2_R8_3 "%24,%25,%26,%27,%28,%29,%30,%31"
+#define CUDAL2_R8_4 "%32,%33,%34,%35,%36,%37,%38,%39"
+#define CUDAL2_R8_5 "%40,%41,%42,%43,%44,%45,%46,%47"
+#define CUDAL2_R8_6 "%48,%49,%50,%51,%52,%53,%54,%55"
+#define CUDAL2_R8_7 "%56,%57,%58,%59,%60,%61,%62,%63"
+#define CUDAL2_R8_8 "%64,%65,%66,%67,%68,%69,%70,%71"
+#define CUDAL2_R8_9 "%72,%73,%74,%75,%76,%77,%78,%79"
+#define CUDAL2_R8_10 "%80,%81,%82,%83,%84,%85,%86,%87"
+#define CUDAL2_R8_11 "%88,%89,%90,%91,%92,%93,%94,%95"
+#define CUDAL2_R8_12 "%96,%97,%98,%99,%100,%101,%102,%103"
+#define CUDAL2_R8_13 "%104,%105,%106,%107,%108,%109,%110,%111"
+#define CUDAL2_R8_14 "%112,%113,%114,%115,%116,%117,%118,%119"
+#define CUDAL2_R8_15 "%120,%121,%122,%123,%124,%125,%126,%127"
+
+#define CUDAL2_REGS_4 "%0,%1,%2,%3"
+#define CUDAL2_REGS_8 CUDAL2_R8_0
+#define CUDAL2_REGS_16 CUDAL2_REGS_8 "," CUDAL2_R8_1
+#define CUDAL2_REGS_24 CUDAL2_REGS_16 "," CUDAL2_R8_2
+#define CUDAL2_REGS_32 CUDAL2_REGS_24 "," CUDAL2_R8_3
+#define CUDAL2_REGS_40 CUDAL2_REGS_32 "," CUDAL2_R8_4
+#define CUDAL2_REGS_48 CUDAL2_REGS_40 "," CUDAL2_R8_5
+#define CUDAL2_REGS_56 CUDAL2_REGS_48 "," CUDAL2_R8_6
+#define CUDAL2_REGS_64 CUDAL2_REGS_56 "," CUDAL2_R8_7
+#define CUDAL2_REGS_80 CUDAL2_REGS_64 "," CUDAL2_R8_8 "," CUDAL2_R8_9
+#define CUDAL2_REGS_96 CUDAL2_REGS_80 "," CUDAL2_R8_10 "," CUDAL2_R8_11
+#define CUDAL2_REGS_112 CUDAL2_REGS_96 "," CUDAL2_R8_12 "," CUDAL2_R8_13
+#define CUDAL2_REGS_128 CUDAL2_REGS_112 "," CUDAL2_R8_14 "," CUDAL2_R8_15
+
+#define CUDAL2_D4(C, i) C(d[i]), C(d[i + 1]), C(d[i + 2]), C(d[i + 3])
+#define CUDAL2_D8(C, i) CUDAL2_D4(C, i), CUDAL2_D4(C, i + 4)
+#define CUDAL2_D16(C, i) CUDAL2_D8(C, i), CUDAL2_D8(C, i + 8)
+#define CUDAL2_D32(C, i) CUDAL2_D16(C, i), CUDAL2_D16(C, i + 16)
+#define CUDAL2_OUT_4(C) CUDAL2_D4(C, 0)
+#define CUDAL2_OUT_8(C) CUDAL2_D8(C, 0)
+#define CUDAL2_OUT_16(C) CUDAL2_D16(C, 0)
+#define CUDAL2_OUT_24(C) CUDAL2_D16(C, 0), CUDAL2_D8(C, 16)
+#define CUDAL2_OUT_32(C) CUDAL2_D32(C, 0)
+#define CUDAL2_OUT_40(C) CUDAL2_D32(C, 0), CUDAL2_D8(C, 32)
+#define CUDAL2_OUT_48(C) CUDAL2_D32(C, 0), CUDAL2_D16(C, 32)
+#define CUDAL2_OUT_56(C) CUDAL2_D32(C, 0), CUDAL2_D16(C, 32), CUDAL2_D8(C, 48)
+#define CUDAL2_OUT_64(C) CUDAL2_D32(C, 0), CUDAL2_D32(C, 32)
+#define CUDAL2_OUT_80(C) CUDAL2_OUT_64(C), CUDAL2_D16(C, 64)
+#define CUDAL2_OUT_96(C) CUDAL2_OUT_64(C), CUDAL2_D32(C, 64)
+#define CUDAL2_OUT_112(C) CUDAL2_OUT_96(C), CUDAL2_D16(C, 96)
+#define CUDAL2_OUT_128(C) CUDAL2_OUT_96(C), CUDAL2_D32(C, 96)
+#define CUDAL2_FLOAT(x) "+f"(x)
+#define CUDAL2_UNSIGNED(x) "+r"(x)
+
+// One specialisation: N columns, COUNT registers numbered %0.., then the operands A, B, accumulate, transpose at IA.. IT.
+#define CUDAL2_WGMMA(ELEMENT, TYPES, REGISTER, CONSTRAINT, N, COUNT, IA, IB, IS, IT)                                  \
+  template <int kTransposeB>                                                                                          \
+  struct wgmma_shared<ELEMENT, REGISTER, N, kTransposeB> {                                                            \
+    static constexpr int kRegisters = COUNT;                                                                          \
+    static __device__ __forceinline__ void run(REGISTER (&d)[COUNT], unsigned long long a, unsigned long long b,      \
+                                               int accumulate) {                                                      \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #IS ", 0;\n"                                                  \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16." TYPES " {" CUDAL2_REGS_##COUNT "}, %" #IA ", %" #IB  \
+                   ", p, 1, 1, 0, %" #IT ";\n}"                                                                       \
+                   : CUDAL2_OUT_##COUNT(CONSTRAINT)                                                                   \
+                   : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposeB)                                                \
+                   : "memory");                                                                                       \
+    }                                                                                                                 \
+  };
+
+#define CUDAL2_WGMMA_F32(N, COUNT, IA, IB, IS, IT)                                                     \
+  CUDAL2_WGMMA(__half, "f32.f16.f16", float, CUDAL2_FLOAT, N, COUNT, IA, IB, IS, IT)                   \
+  CUDAL2_WGMMA(__nv_bfloat16, "f32.bf16.bf16", float, CUDAL2_FLOAT, N, COUNT, IA, IB, IS, IT)
+#define CUDAL2_WGMMA_F16(N, COUNT, IA, IB, IS, IT) \
+  CUDAL2_WGMMA(__half, "f16.f16.f16", unsigned, CUDAL2_UNSIGNED, N, COUNT, IA, IB, IS, IT)
+
+CUDAL2_WGMMA_F32(16, 8, 8, 9, 10, 11)
+CUDAL2_WGMMA_F32(32, 16, 16, 17, 18, 19)
+CUDAL2_WGMMA_F32(48, 24, 24, 25, 26, 27)
+CUDAL2_WGMMA_F32(64, 32, 32, 33, 34, 35)
+CUDAL2_WGMMA_F32(80, 40, 40, 41, 42, 43)
+CUDAL2_WGMMA_F32(96, 48, 48, 49, 50, 51)
+CUDAL2_WGMMA_F32(112, 56, 56, 57, 58, 59)
+CUDAL2_WGMMA_F32(128, 64, 64, 65, 66, 67)
+CUDAL2_WGMMA_F32(160, 80, 80, 81, 82, 83)
+CUDAL2_WGMMA_F32(192, 96, 96, 97, 98, 99)
+CUDAL2_WGMMA_F32(224, 112, 112, 113, 114, 115)
+CUDAL2_WGMMA_F32(256, 128, 128, 129, 130, 131)
+CUDAL2_WGMMA_F16(16, 4, 4, 5, 6, 7)
+CUDAL2_WGMMA_F16(32, 8, 8, 9, 10, 11)
+CUDAL2_WGMMA_F16(64, 16, 16, 17, 18, 19)
+CUDAL2_WGMMA_F16(96, 24, 24, 25, 26, 27)
+CUDAL2_WGMMA_F16(128, 32, 32, 33, 34, 35)
+CUDAL2_WGMMA_F16(160, 40, 40, 41, 42, 43)
+CUDAL2_WGMMA_F16(192, 48, 48, 49, 50, 51)
+CUDAL2_WGMMA_F16(224, 56, 56, 57, 58, 59)
+CUDAL2_WGMMA_F16(256, 64, 64, 65, 66, 67)
+
+#undef CUDAL2_WGMMA_F16
+#undef CUDAL2_WGMMA_F32
+#undef CUDAL2_WGMMA
+// clang-format on
+
+}  // namespace cudal2
