@@ -34,8 +34,8 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Fraction, Fraction], bool]] = {
 }
 _CALLS: dict[str, Callable[..., Fraction]] = {
     "ceil": lambda a: Fraction(math.ceil(a)),
-    "min": min,
-    "max": max,
+    "min": lambda *values: min(values),
+    "max": lambda *values: max(values),
 }
 
 
