@@ -4,6 +4,7 @@ Covered: several processes and threads at once, a process killed while it writes
 Not covered: somebody with write access to the cache who also forges the hashes.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -70,7 +71,9 @@ class CompileCache:
                     raise
                 shutil.rmtree(building, ignore_errors=True)
         except OSError as exc:
-            raise MachineError(f"the compile cache {self._folder} is not writable: {exc}; free or choose another folder") from exc
+            raise MachineError(
+                f"the compile cache {self._folder} is not writable: {exc}; free or choose another folder"
+            ) from exc
 
     def scratch(self) -> Path:
         """A fresh private folder on the cache's file system. Raises: MachineError."""
@@ -78,15 +81,15 @@ class CompileCache:
             self._folder.mkdir(parents=True, exist_ok=True)
             return Path(tempfile.mkdtemp(prefix=_BUILDING, dir=self._folder))
         except OSError as exc:
-            raise MachineError(f"the compile cache {self._folder} is not writable: {exc}; free or choose another folder") from exc
+            raise MachineError(
+                f"the compile cache {self._folder} is not writable: {exc}; free or choose another folder"
+            ) from exc
 
     def _discard(self, folder: Path) -> None:
         """Remove a damaged entry: renamed first, so that nobody sees it half gone."""
         aside = self.scratch()
-        try:
+        with contextlib.suppress(FileNotFoundError):  # another process was quicker
             os.rename(folder, aside / "damaged")
-        except FileNotFoundError:
-            pass  # another process was quicker
         shutil.rmtree(aside, ignore_errors=True)
 
 

@@ -32,9 +32,8 @@ _ALLOWED_HEADER = re.compile(
     r"|(?:cute|cutlass)/[\w/]+\.(?:hpp|h|inl)",
     re.ASCII,
 )
-_DIRECTIVES = frozenset(
-    "define undef if ifdef ifndef elif elifdef elifndef else endif error warning pragma include".split()
-) | {""}
+_CONDITIONALS = {"if", "ifdef", "ifndef", "elif", "elifdef", "elifndef", "else", "endif"}
+_DIRECTIVES = _CONDITIONALS | {"define", "undef", "error", "warning", "pragma", "include", ""}
 _PRAGMA = re.compile(r"(?:unroll|nounroll|once|nv_diagnostic|nv_diag_\w+|diag_suppress|diag_default|hd_warning_disable)\b")
 _PRAGMA_OPERATOR = re.compile(r"\b_Pragma\s*(?:\(\s*\"(?P<text>[^\"\n]*)\"\s*\))?")
 _CONTROL = re.compile(r"[^\t\n\x20-\x7e\u00a0-\U0010ffff]|[\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -87,7 +86,9 @@ _FORBIDDEN_ASM = (
     ),
 )
 _DECLARATION = re.compile(r"[^;{}]*\b__(?:device|managed)__\b[^;{}]*[;{]?")
-_ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__launch_bounds__|__attribute__|__declspec|decltype|sizeof)\s*\((?:[^()]|\([^()]*\))*\)")
+_ATTRIBUTE = re.compile(
+    r"\b(?:alignas|__align__|__launch_bounds__|__attribute__|__declspec|decltype|sizeof)\s*\((?:[^()]|\([^()]*\))*\)"
+)
 
 
 def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int) -> Rejected | None:
@@ -135,7 +136,7 @@ def _size(source: str) -> Iterator[Rejected]:
 
 
 def _characters(source: str) -> Iterator[Rejected]:
-    """Characters on which readers and compilers disagree: controls, lone carriage returns, direction marks, spelled-out ones."""
+    """Characters on which readers and compilers disagree: controls, direction marks, spelled-out ones."""
     found = _CONTROL.search(source.replace("\r\n", "\n")) or _UNIVERSAL_NAME.search(source)
     if found:
         line = source.count("\n", 0, found.start()) + 1

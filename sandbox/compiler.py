@@ -204,7 +204,9 @@ def _refused(job: _Job, ended: Finished, log: str) -> bool:
 
 
 def _death(ended: Finished, log: str, options: CompileOptions) -> str:
-    limit = f"its limits are {options.memory_bytes / 2**30:.0f} GiB of memory and {options.max_output_bytes / 2**20:.0f} MiB a file"
+    limit = (
+        f"its limits are {options.memory_bytes / 2**30:.0f} GiB of memory and {options.max_output_bytes / 2**20:.0f} MiB a file"
+    )
     if ended.returncode < 0:
         return f"the compiler died with {signal.Signals(-ended.returncode).name}; {limit}"
     return f"the compiler gave up: {first_error(log)}; {limit}"[: 2 * _MESSAGE_CHARS]

@@ -153,9 +153,7 @@ def run(
     )
 
 
-def _start(
-    command: list[str], scratch: Path, source: IO[bytes], extra: Mapping[str, str] | None
-) -> subprocess.Popen[bytes]:
+def _start(command: list[str], scratch: Path, source: IO[bytes], extra: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command,

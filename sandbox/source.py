@@ -22,9 +22,7 @@ _TOKEN = re.compile(
 )
 _GAP = r"(?:\s|/\*.*?\*/)*"
 # Looked for everywhere, inside comments and strings too: no confusion about where those end can hide an inclusion.
-_FILE_DIRECTIVE = re.compile(
-    rf"(?:\#|%:|\?\?=){_GAP}(?P<name>include_next|include|import|embed)\b(?P<rest>[^\n]*)", re.DOTALL
-)
+_FILE_DIRECTIVE = re.compile(rf"(?:\#|%:|\?\?=){_GAP}(?P<name>include_next|include|import|embed)\b(?P<rest>[^\n]*)", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t\f\v]*(?:#|%:|\?\?=)[ \t\f\v]*(?P<name>\w*)(?P<rest>[^\n]*)", re.MULTILINE)
 
 

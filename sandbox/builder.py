@@ -1,0 +1,69 @@
+"""The builder: check, compile and inspect a batch of candidates in parallel child processes."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
+from contract.build import Built
+from contract.candidate import AnyCandidate, Candidate
+from contract.chip import LIMITS, Chip
+from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
+from contract.options import CompileOptions
+from contract.plan import resolve
+from contract.task import GemmTask
+from sandbox.check import check
+from sandbox.compiler import Compiler
+from sandbox.inspection import inspect
+
+
+class Builder:
+    """Builds for one chip. The threads only wait for child processes, so the interpreter's lock does not hold them up."""
+
+    def __init__(self, options: CompileOptions, chip: Chip) -> None:
+        self._options = options
+        self._chip = chip
+        self._compiler = Compiler(options)
+
+    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+        """(position, outcome) as each finishes; equal candidates are built once. Closing the iterator ends its children.
+
+        Raises: CompilerMissing, MachineError.
+        """
+        positions: dict[str, list[int]] = {}
+        for position, candidate in enumerate(candidates):
+            positions.setdefault(candidate.id, []).append(position)
+        cancel = threading.Event()
+        with ThreadPoolExecutor(self._options.jobs, thread_name_prefix="build") as pool:
+            pending: dict[Future[Built | Evaluation], list[int]] = {
+                pool.submit(self.build_one, candidates[same[0]], task, cancel): same for same in positions.values()
+            }
+            try:
+                for done in as_completed(pending):
+                    outcome = done.result()
+                    yield from ((position, outcome) for position in pending[done])
+            finally:
+                cancel.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def build_one(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None = None) -> Built | Evaluation:
+        """Check, compile and inspect one candidate. Raises: CompilerMissing, MachineError."""
+        started = time.monotonic()
+        limits = LIMITS[task.arch]
+        rejected = check(candidate, task, limits, self._chip.sms)
+        if rejected is not None:
+            return rejected
+        compiled = self._compiler.compile(candidate, task.arch, cancel)
+        if isinstance(compiled, CompileFailed | TimedOut):
+            return compiled
+        plan = resolve(candidate.plan, task, limits, self._chip.sms) if isinstance(candidate, Candidate) else None
+        inspection = inspect(compiled, candidate, plan, task, limits)
+        if isinstance(inspection, Rejected):
+            return inspection
+        return Built(
+            candidate=candidate,
+            inspection=inspection,
+            artifact_path=compiled.artifact_path,
+            cached=compiled.cached,
+            seconds=time.monotonic() - started,
+        )
