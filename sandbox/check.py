@@ -81,7 +81,9 @@ _FORBIDDEN_ASM = (
     ("device-trap", re.compile(r"\b(?:trap|brkpt)\s*;|\bpmevent\b"), "a kernel ends by returning; remove the trap"),
     (
         "asm-declaration",
-        re.compile(r"(?:^|[\s;{}n])\.(?:global|const|extern|visible|weak|common|entry|func|file|section|include|incbin)\b"),
+        re.compile(
+            r"(?:^|[\s;{}]|\\[nt])\.(?:global|const|extern|visible|weak|common|entry|func|file|section|include|incbin)\b"
+        ),
         "inline assembly may hold instructions and local registers only",
     ),
 )

@@ -93,7 +93,7 @@ def _launch_rules(launch: ResolvedLaunch, entry: Entry | None) -> Iterator[Rejec
 def _resource_rules(kernel: KernelResources, limits: ChipLimits) -> Iterator[Rejected]:
     smem = kernel.static_smem_bytes + kernel.dynamic_smem_bytes
     if smem > limits.max_smem_per_block_bytes:
-        message = f"{kernel.entry}: {smem} bytes of shared memory, static and dynamic; the chip allows {limits.max_smem_per_block_bytes}"
+        message = f"{kernel.entry}: {smem} bytes of shared memory; the chip allows {limits.max_smem_per_block_bytes}"
         yield Rejected(rule="smem-limit", message=message)
     elif kernel.threads and not kernel.ctas_per_sm:
         message = (
@@ -141,7 +141,7 @@ def _argument_bytes(arg: Arg) -> int:
 def _kernels(
     code: Ptx, resources: dict[str, Resources], plan: ResolvedPlan | None, limits: ChipLimits
 ) -> tuple[KernelResources, ...]:
-    """Resources of every launch; for a host candidate of every entry, whose dynamic shared memory is known only to its launcher."""
+    """Resources of every launch; for a host candidate of every entry, its dynamic shared memory unknown."""
     if plan is None:
         launches = [(entry.name, entry.max_threads or 0, 0) for entry in code.entries.values()]
     else:

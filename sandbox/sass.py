@@ -19,7 +19,7 @@ _LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=8 * 2**30, file_bytes=2**20, 
 
 @dataclass(frozen=True)
 class Sass:
-    """The disassembly of one cubin, in numbers. `opcodes` by first word; `mma` by full name; `clocks`: registers that tell time."""
+    """The disassembly of one cubin in short. `opcodes` by first word, `mma` by full name, `clocks`: registers that tell time."""
 
     opcodes: dict[str, int]
     mma: tuple[str, ...]
