@@ -136,13 +136,15 @@ def parse_plan(source: str) -> LaunchPlan:
 
 
 def plan_from_json(data: Any) -> LaunchPlan:
-    """A launch plan from decoded JSON. Raises: PlanError naming the first wrong field."""
+    """A launch plan from decoded JSON. Raises: PlanError naming a wrong field."""
     try:
         return LaunchPlan.model_validate(data)
     except ValidationError as exc:
-        first = exc.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise PlanError("plan-schema", f"launch plan field {where!r}: {first['msg']}") from exc
+        errors = exc.errors(include_url=False)
+        # An argument is tried as every kind of argument; the fields it lacks as another kind say nothing.
+        told = next((error for error in errors if error["type"] not in {"missing", "extra_forbidden"}), errors[0])
+        where = ".".join(str(part) for part in told["loc"])
+        raise PlanError("plan-schema", f"launch plan field {where!r}: {told['msg']}") from exc
 
 
 def render_plan(plan: LaunchPlan) -> str:
