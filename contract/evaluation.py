@@ -52,7 +52,7 @@ class Timing(Record):
     """Device time of one contender; `samples_us[i]` was taken in round i, as were all other contenders' samples i."""
 
     name: str
-    samples_us: Annotated[tuple[float, ...], Field(min_length=1)]
+    samples_us: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(min_length=1)]
     detail: str = ""
 
 

@@ -27,14 +27,16 @@ def reward(evaluation: Evaluation, task: GemmTask, chip: Chip) -> float | None:
     """Log of the paired speedup over cuBLASLt-AutoTuning, smoothly clipped; the floor for anything not verified.
 
     r = CLIP · tanh(ln(speedup) / CLIP), so that a doubling near 1× counts fully and an outlier cannot dominate a group.
-    None where the candidate was verified or built but not measured: the absence of a time is not a bad time.
+    None where the candidate or the baseline was not measured: the absence of a time is not a bad time.
     A time under ALARM_RATIO of the roofline is not a reward but an alarm, and earns the floor.
     """
     match evaluation:
         case Measured():
             speedup = speedup_over(evaluation, AUTOTUNED)
-            if speedup is None or beyond_roofline(evaluation, task, chip):
+            if beyond_roofline(evaluation, task, chip):
                 return FLOOR
+            if speedup is None:
+                return None
             return CLIP * math.tanh(math.log(speedup.ratio) / CLIP)
         case Unmeasured():
             return None
