@@ -1,0 +1,156 @@
+"""Every rule of `resolve`: a plan that breaks it, with the rule's name, and the nearest plan that keeps it."""
+
+from typing import Any
+
+import pytest
+from plans import AMPERE, HOPPER, LAUNCH, plan, tensor_map, with_args
+
+from contract.chip import LIMITS
+from contract.errors import PlanError
+from contract.plan import (
+    MAX_WORKSPACE_BYTES,
+    LaunchPlan,
+    ResolvedPlan,
+    ScalarArg,
+    TensorMapArg,
+    WorkspaceArg,
+    operand_shape,
+    plan_from_json,
+    resolve,
+)
+from contract.task import AccumulatorType, Arch, GemmTask, Layout
+
+SMEM_80 = LIMITS[Arch.SM_80].max_smem_per_block_bytes
+SPACE = {"workspace": {"bytes": 256}}
+MOST = MAX_WORKSPACE_BYTES
+
+
+def resolved(candidate: LaunchPlan, task: GemmTask = AMPERE) -> ResolvedPlan:
+    return resolve(candidate, task, LIMITS[task.arch], sms=108)
+
+
+def hopper(launch: dict[str, Any] | None = None, **fields: Any) -> LaunchPlan:
+    return plan(launch, **({"arch": "sm_90a"} | fields))
+
+
+def typed(value: int, kind: str) -> dict[str, Any]:
+    return with_args({"scalar": value, "type": kind})
+
+
+def test_expressions_become_numbers() -> None:
+    launch = resolved(plan(with_args({"scalar": "ceil(K/64)"}, {"workspace": "16*2"}), workspace={"bytes": "N"})).launches[0]
+    assert launch.grid == (8, 32, 1)
+    assert launch.args[1:] == (ScalarArg(scalar=8), WorkspaceArg(workspace=32))
+
+
+# (rule, a plan that breaks it, the nearest one that keeps it, the task for both), on one line each to be read as a table
+BROKEN_AND_KEPT = [
+    ("plan-arch", plan(arch="sm_86"), plan(arch="sm_80"), AMPERE),
+    ("plan-arch", hopper(), plan(arch="sm_80"), AMPERE),
+    ("plan-arch", hopper(), plan(arch="sm_89"), HOPPER.model_copy(update={"arch": Arch.SM_100A})),
+    ("plan-arch", plan(arch="sm_100a"), hopper(), HOPPER),
+    ("plan-accumulate", plan(accumulate="f16"), plan(accumulate="f32"), AMPERE),
+    ("plan-requires", plan(requires=["K%1024==0"]), plan(requires=["K%64==0", "M>N"]), AMPERE),
+    ("plan-expression", plan(requires=["K"]), plan(requires=["K>0"]), AMPERE),
+    ("plan-expression", plan({"grid": ["N/3", 1, 1]}), plan({"grid": ["ceil(N/3)", 1, 1]}), AMPERE),
+    ("plan-output", plan({"args": [{"tensor": "A"}]}), plan({"args": [{"tensor": "D", "access": "write"}]}), AMPERE),
+    ("plan-output", hopper({"args": []}), hopper(tensor_map(of="D")), HOPPER),
+    ("plan-workspace", plan(workspace={"bytes": -1}), plan(workspace={"bytes": 0}), AMPERE),
+    ("plan-workspace", plan(workspace={"bytes": MOST + 1}), plan(workspace={"bytes": MOST}), AMPERE),
+    ("plan-workspace", plan(workspace={"bytes": 8, "zero_bytes": 9}), plan(workspace={"bytes": 8, "zero_bytes": 8}), AMPERE),
+    ("plan-workspace", plan(workspace={"bytes": 64, "zero_bytes": -1}), plan(workspace={"bytes": 64, "zero_bytes": 0}), AMPERE),
+    ("plan-workspace", plan(with_args({"workspace": 8}), **SPACE), plan(with_args({"workspace": 16}), **SPACE), AMPERE),
+    ("plan-workspace", plan(with_args({"workspace": 256}), **SPACE), plan(with_args({"workspace": 240}), **SPACE), AMPERE),
+    ("plan-workspace", plan(with_args({"workspace": -16}), **SPACE), plan(with_args({"workspace": 0}), **SPACE), AMPERE),
+    ("plan-grid", plan({"grid": [0, 1, 1]}), plan({"grid": [1, 1, 1]}), AMPERE),
+    ("plan-grid", plan({"grid": ["-M", 1, 1]}), plan({"grid": ["M", 1, 1]}), AMPERE),
+    ("plan-grid", plan({"grid": [2**31, 1, 1]}), plan({"grid": [2**31 - 1, 1, 1]}), AMPERE),
+    ("plan-grid", plan({"grid": [1, 65536, 1]}), plan({"grid": [1, 65535, 1]}), AMPERE),
+    ("plan-grid", plan({"grid": [1, 1, 65536]}), plan({"grid": [1, 1, 65535]}), AMPERE),
+    ("plan-block", plan({"block": [1025, 1, 1]}), plan({"block": [1024, 1, 1]}), AMPERE),
+    ("plan-block", plan({"block": [32, 33, 1]}), plan({"block": [32, 32, 1]}), AMPERE),
+    ("plan-block", plan({"block": [0, 1, 1]}), plan({"block": [1, 1, 1]}), AMPERE),
+    ("plan-block", plan({"block": [-32, -32, 1]}), plan({"block": [32, 32, 1]}), AMPERE),
+    ("plan-block", plan({"block": [1, 1, 65]}), plan({"block": [1, 1, 64]}), AMPERE),
+    ("plan-cluster", plan({"cluster": [2, 1, 1]}), plan({"cluster": [1, 1, 1]}), AMPERE),
+    ("plan-cluster", hopper({"cluster": [4, 8, 1]}), hopper({"cluster": [4, 4, 1]}), HOPPER),
+    ("plan-cluster", hopper({"cluster": [0, 1, 1]}), hopper({"cluster": [1, 1, 1]}), HOPPER),
+    ("plan-cluster", hopper({"cluster": [-2, -1, 1]}), hopper({"cluster": [1, 2, 1]}), HOPPER),
+    ("plan-cluster", hopper({"cluster": [3, 1, 1]}), hopper({"cluster": [8, 1, 1]}), HOPPER),
+    ("plan-smem-limit", plan({"dynamic_smem": SMEM_80 + 1}), plan({"dynamic_smem": SMEM_80}), AMPERE),
+    ("plan-smem-limit", plan({"dynamic_smem": -1}), plan({"dynamic_smem": 0}), AMPERE),
+    ("plan-programmatic", plan({"programmatic": True}), plan({"programmatic": False}), AMPERE),
+    ("plan-write-input", plan(with_args({"tensor": "A", "access": "write"})), plan(with_args({"tensor": "A"})), AMPERE),
+    ("plan-write-input", plan(with_args({"tensor": "B", "access": "write"})), plan(with_args({"tensor": "B"})), AMPERE),
+    ("plan-scalar", plan(typed(2**31, "i32")), plan(typed(2**31 - 1, "i32")), AMPERE),
+    ("plan-scalar", plan(typed(-1, "u32")), plan(typed(2**32 - 1, "u32")), AMPERE),
+    ("plan-scalar", plan(typed(2**63, "i64")), plan(typed(2**63 - 1, "i64")), AMPERE),
+    ("plan-scalar", plan(typed(2**24, "f32")), plan(typed(-(2**24), "f32")), AMPERE),
+    ("plan-tensor-map", plan(tensor_map()), plan(with_args({"tensor": "A"})), AMPERE),
+    ("plan-tensor-map", hopper(tensor_map(box=[0, 128])), hopper(tensor_map(box=[8, 128], swizzle=0)), HOPPER),
+    ("plan-tensor-map", hopper(tensor_map(box=[64, 257])), hopper(tensor_map(box=[64, 256])), HOPPER),
+    ("plan-tensor-map", hopper(tensor_map(box=[12, 128])), hopper(tensor_map(box=[16, 128])), HOPPER),
+    ("plan-tensor-map", hopper(tensor_map(box=[72, 128])), hopper(tensor_map(box=[72, 128], swizzle=0)), HOPPER),
+    ("plan-tensor-map", hopper(tensor_map(box=[64, 8], swizzle=64)), hopper(tensor_map(box=[32, 8], swizzle=64)), HOPPER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "broken", "kept", "task"), BROKEN_AND_KEPT)
+def test_a_broken_rule_is_named_and_the_nearest_sound_plan_passes(
+    rule: str, broken: LaunchPlan, kept: LaunchPlan, task: GemmTask
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        resolved(broken, task)
+    assert caught.value.rule == rule
+    assert "\n" not in str(caught.value)
+    assert resolved(kept, task).launches
+
+
+@pytest.mark.parametrize(("k", "fits"), [(512, True), (520, True), (516, False), (511, False), (7, False)])
+def test_a_tensor_map_needs_rows_of_sixteen_bytes(k: int, fits: bool) -> None:
+    task = HOPPER.model_copy(update={"k": k})
+    if fits:
+        args = resolved(hopper(tensor_map(box=[8, 8], swizzle=0)), task).launches[0].args
+        assert isinstance(args[1], TensorMapArg)
+    else:
+        with pytest.raises(PlanError, match="multiple of 16"):
+            resolved(hopper(tensor_map(box=[8, 8], swizzle=0)), task)
+
+
+def test_the_row_of_b_is_n_or_k_by_the_layout() -> None:
+    odd_n = HOPPER.model_copy(update={"n": 1001})
+    with pytest.raises(PlanError, match="row of B"):
+        resolved(hopper(tensor_map(of="B")), odd_n)
+    assert resolved(hopper(tensor_map(of="B")), odd_n.model_copy(update={"layout": Layout.TN})).launches
+    assert operand_shape(odd_n, "B") == (512, 1001)
+    assert operand_shape(odd_n, "A") == (4096, 512)
+    assert operand_shape(odd_n, "D") == (4096, 1001)
+
+
+def test_f16_plans_meet_f16_tasks_only() -> None:
+    task = AMPERE.model_copy(update={"accumulate": AccumulatorType.F16})
+    assert resolved(plan(accumulate="f16"), task).launches
+    with pytest.raises(PlanError, match="accumulates in f32"):
+        resolved(plan(), task)
+
+
+@pytest.mark.parametrize(
+    ("workspace", "expected"),
+    [
+        (None, (0, False, 0)),
+        ({"bytes": 64}, (64, False, 0)),
+        ({"bytes": 64, "zero": True}, (64, True, 64)),
+        ({"bytes": "4*M", "zero": True, "zero_bytes": 32}, (16384, True, 32)),
+        ({"bytes": 64, "zero": "restored", "zero_bytes": "N/64"}, (64, "restored", 16)),
+        ({"bytes": 64, "zero": False, "zero_bytes": 32}, (64, False, 0)),
+    ],
+)
+def test_what_of_the_workspace_is_zeroed(workspace: dict[str, Any] | None, expected: tuple[Any, ...]) -> None:
+    found = resolved(plan(workspace=workspace) if workspace else plan())
+    assert (found.workspace_bytes, found.zero, found.zero_bytes) == expected
+
+
+def test_every_launch_of_a_plan_is_checked() -> None:
+    second = LAUNCH | {"entry": "reduce", "block": [2048, 1, 1]}
+    with pytest.raises(PlanError, match="reduce"):
+        resolved(plan_from_json({"arch": "sm_80", "launches": [LAUNCH, second]}))
