@@ -21,7 +21,7 @@ from agent.state import initial_state
 from agent.stopping import Budget
 from agent.versions import versions
 from contract.errors import Cudal2Error, UsageError
-from contract.events import Emit, RunFinished, RunStarted
+from contract.events import Emit, Notice, RunFinished, RunStarted
 from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
@@ -67,13 +67,18 @@ def start_run(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> O
         return _drive(run, settings, parts, emit)
 
 
+def check_resumable(run: RunRecord) -> None:
+    """Raises: UsageError where the run has finished."""
+    if run.status == "finished":
+        raise UsageError(f"run {run.run_id} has finished; its results are in {run.out}")
+
+
 def resume_run(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outcome:
     """Continue a run after its last checkpoint.
 
     Raises: UsageError where the run has finished, another process has it, or this machine has another chip.
     """
-    if run.status == "finished":
-        raise UsageError(f"run {run.run_id} has finished; its results are in {run.out}")
+    check_resumable(run)
     chip = parts.sandbox.chip
     if chip.name != run.chip.name:
         raise UsageError(f"run {run.run_id} was for {run.chip.name}, this machine offers {chip.name}; start a new run here")
@@ -99,6 +104,7 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
         except KeyboardInterrupt:
             status = reason = "interrupted"
         except Cudal2Error:
+            emit(Notice(message=f"what the run recorded is kept; continue it with: cudal2-agent runs resume {run.run_id}"))
             parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
             raise
         steps = list(nodes.history.steps)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
@@ -26,6 +26,12 @@ class Store:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         self._engine.dispose()

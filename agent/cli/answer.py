@@ -1,0 +1,76 @@
+"""What a run answers on stdout: a few lines for a person, or one JSON object."""
+
+import json
+from pathlib import Path
+
+from agent.report import NO_KERNEL, PREDICTED_ONLY
+from agent.run import Outcome
+from agent.summary import label_of
+from contract.evaluation import Measured, Unmeasured
+from contract.speedup import median_us, speedup_over
+from contract.trajectory import Step
+
+
+def print_outcome(outcome: Outcome, folder: Path, as_json: bool) -> None:
+    print(json.dumps(outcome_json(outcome, folder)) if as_json else "\n".join(_lines(outcome, folder)))
+
+
+def outcome_json(outcome: Outcome, folder: Path) -> dict[str, object]:
+    """The run and its best step. `executed` tells a measured answer from a predicted one."""
+    best = outcome.best
+    return {
+        "run_id": outcome.run.run_id,
+        "status": outcome.run.status,
+        "reason": outcome.reason,
+        "task": outcome.run.task.model_dump(mode="json"),
+        "chip": outcome.run.chip.name,
+        "steps": len(outcome.steps),
+        "seconds": round(outcome.spent_s, 3),
+        "out": str(folder),
+        "executed": best is not None and isinstance(best.evaluation, Measured),
+        "best": best_json(best) if best else None,
+    }
+
+
+def best_json(step: Step) -> dict[str, object]:
+    """A step's candidate and evaluation; a time is `time_us` where it was measured and `predicted_us` where it was not."""
+    evaluation = step.evaluation
+    answer: dict[str, object] = {
+        "candidate_id": step.candidate.id,
+        "label": label_of(step.candidate),
+        "status": evaluation.status,
+        "reward": step.reward,
+    }
+    if isinstance(evaluation, Unmeasured):
+        answer["predicted_us"] = evaluation.prediction.predicted_us
+    if isinstance(evaluation, Measured):
+        speedups = [speedup_over(evaluation, timing.name) for timing in evaluation.baselines]
+        answer["time_us"] = median_us(evaluation.timing)
+        answer["speedups"] = [speedup.model_dump() for speedup in speedups if speedup]
+    return answer
+
+
+def _lines(outcome: Outcome, folder: Path) -> list[str]:
+    kernel = [f"kernel: {folder / 'kernel.cu'}"] if outcome.best else []
+    return [*kernel, *best_lines(outcome.best), f"report: {folder / 'report.md'}"]
+
+
+def best_lines(best: Step | None) -> list[str]:
+    """The leading candidate and its time, measured or predicted."""
+    if best is None:
+        return [NO_KERNEL]
+    head = f"schedule: {label_of(best.candidate)}"
+    if isinstance(best.evaluation, Measured):
+        return [head, f"time: {median_us(best.evaluation.timing):.2f} us, measured", *speedup_lines(best.evaluation)]
+    assert isinstance(best.evaluation, Unmeasured)
+    return [head, f"time: {best.evaluation.prediction.predicted_us:.2f} us, predicted", PREDICTED_ONLY]
+
+
+def speedup_lines(measured: Measured) -> list[str]:
+    """One line a baseline: its time, the speedup and the speedup's 95 % interval."""
+    lines = []
+    for timing in measured.baselines:
+        if speedup := speedup_over(measured, timing.name):
+            interval = f"[{speedup.low:.3f}, {speedup.high:.3f}]"
+            lines.append(f"  {timing.name:<20} {median_us(timing):>9.2f} us   {speedup.ratio:.3f}x {interval}")
+    return lines

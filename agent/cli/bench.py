@@ -1,0 +1,33 @@
+"""`cudal2-agent bench`: kernel files against the four baselines."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
+
+EXAMPLE = "\b\nExample:\n  cudal2-agent bench my-kernel/kernel.cu other.cu --shape 4096x1024x512 --json"
+
+
+def bench(
+    files: Annotated[list[Path], typer.Argument(help="CUDA sources with their launch plans.", show_default=False)],
+    shape: Shape,
+    accumulate: Accumulate = "f32",
+    element: Element = "f16",
+    layout: LayoutName = "nn",
+    arch: ArchName = None,
+    mode: Mode = "offline",
+    device: Device = None,
+    host: Annotated[bool, typer.Option("--host", help="FILES are C++ launchers for nvcc, not device code.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt; needs a GPU, fails unless all pass."""
+    from agent.cli.files import evaluate_files, print_times
+    from contract.settings import load_settings
+
+    settings = load_settings(device=device)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings)
+    results = evaluate_files(files, task, settings, "full", host=host)
+    print_times(results, as_json)
+    raise typer.Exit(0 if all(result.passed for result in results) else 1)

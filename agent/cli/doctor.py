@@ -1,0 +1,28 @@
+"""`cudal2-agent doctor`: what this machine can do, each missing thing with its remedy."""
+
+import json
+
+import typer
+
+from agent.cli.inputs import AsJson
+
+EXAMPLE = "\b\nExample:\n  cudal2-agent doctor"
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check packages, compiler, GPU, baselines and folders; fails only where `optimize` could not work at all."""
+    from agent.checkup import examine
+    from contract.settings import load_settings
+
+    checks = examine(load_settings())
+    works = all(check.ok for check in checks if check.needed)
+    if as_json:
+        print(json.dumps({"works": works, "checks": [check.model_dump(mode="json") for check in checks]}))
+    else:
+        for check in checks:
+            mark = "ok" if check.ok else "MISSING" if check.needed else "absent"
+            print(f"{mark:<8} {check.name:<22} {check.detail}")
+            if not check.ok:
+                print(f"{'':<8} {'':<22} remedy: {check.remedy}")
+        print("optimize works on this machine" if works else "optimize does not work on this machine yet")
+    raise typer.Exit(0 if works else 1)

@@ -1,0 +1,106 @@
+"""Kernel files through the sandbox, for `verify` and `bench`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.cli.answer import speedup_lines
+from agent.cli.progress import Progress
+from agent.report import PREDICTED_ONLY
+from agent.summary import message_of
+from agent.wiring import open_box
+from contract.base import Record
+from contract.build import Built
+from contract.candidate import AnyCandidate, Candidate, HostCandidate, Origin
+from contract.errors import DeviceUnavailable, UsageError
+from contract.evaluation import Evaluation, Measured, Unmeasured
+from contract.options import Effort
+from contract.settings import Settings
+from contract.speedup import median_us
+from contract.task import GemmTask
+
+
+class FileResult(Record):
+    """What became of one file."""
+
+    file: str
+    candidate_id: str
+    evaluation: Evaluation
+
+    @property
+    def passed(self) -> bool:
+        return isinstance(self.evaluation, Measured | Unmeasured)
+
+
+def evaluate_files(
+    files: Sequence[Path], task: GemmTask, settings: Settings, effort: Effort, *, host: bool
+) -> list[FileResult]:
+    """One result a file, in order.
+
+    Raises: UsageError for a file that cannot be read or has no valid launch plan; DeviceUnavailable where times are asked
+    (`full`) and nothing can be executed.
+    """
+    candidates = [read_candidate(file, host=host) for file in files]
+    with Progress() as progress, open_box(task, settings, progress.emit) as sandbox:
+        if effort == "full" and not sandbox.can_execute:
+            raise DeviceUnavailable(
+                f"bench times kernels, and there is no {task.arch} GPU to run them on (device {settings.device}); "
+                "verify checks and compiles without one"
+            )
+        outcomes = dict(sandbox.build(candidates, task))
+        results = []
+        for position, (file, candidate) in enumerate(zip(files, candidates, strict=True)):
+            outcome = outcomes[position]
+            evaluation = sandbox.evaluate(outcome, task, effort) if isinstance(outcome, Built) else outcome
+            results.append(FileResult(file=str(file), candidate_id=candidate.id, evaluation=evaluation))
+        return results
+
+
+def read_candidate(file: Path, *, host: bool) -> AnyCandidate:
+    """Raises: UsageError."""
+    try:
+        source = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"{file} cannot be read: {reason}") from exc
+    origin = Origin(policy="file", note=file.name)
+    return HostCandidate(source=source, origin=origin) if host else Candidate.from_source(source, origin)
+
+
+def print_verdict(result: FileResult, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(result.model_dump(mode="json")))
+        return
+    evaluation = result.evaluation
+    print(f"{result.file}: {_verdict(evaluation)}")
+    tests = getattr(evaluation, "tests", ())
+    for test in tests:
+        mark = "passed" if test.passed else "FAILED"
+        print(f"  {mark}  {test.tier}/{test.name}  {test.message}".rstrip())
+    inspection = getattr(evaluation, "inspection", None)
+    for kernel in inspection.kernels if inspection else ():
+        print(
+            f"  {kernel.entry}: {kernel.registers} registers, {kernel.spill_store_bytes} bytes spilled, "
+            f"{kernel.static_smem_bytes + kernel.dynamic_smem_bytes} bytes of shared memory, {kernel.ctas_per_sm} CTAs an SM"
+        )
+    if isinstance(evaluation, Unmeasured):
+        print(PREDICTED_ONLY if evaluation.verified_by == "nothing" else f"Executed by {evaluation.verified_by}, not timed.")
+
+
+def print_times(results: Sequence[FileResult], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([result.model_dump(mode="json") for result in results]))
+        return
+    for result in results:
+        print(f"{result.file}: {_verdict(result.evaluation)}")
+        if isinstance(result.evaluation, Measured):
+            print("\n".join(speedup_lines(result.evaluation)))
+
+
+def _verdict(evaluation: Evaluation) -> str:
+    if isinstance(evaluation, Measured):
+        return f"verified, {median_us(evaluation.timing):.2f} us measured"
+    if isinstance(evaluation, Unmeasured):
+        executed = "not executed" if evaluation.verified_by == "nothing" else "verified"
+        return f"compiles, {executed}, {evaluation.prediction.predicted_us:.2f} us predicted"
+    return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"

@@ -1,0 +1,63 @@
+"""What the commands' flags share: their declarations and how they become a task and settings."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from pydantic import ValidationError
+
+from contract.errors import UsageError
+from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
+
+if TYPE_CHECKING:
+    from contract.settings import Settings
+
+E = TypeVar("E", bound=StrEnum)
+
+Shape = Annotated[str, typer.Option("--shape", help="M x N x K, like 4096x1024x512.", show_default=False)]
+Accumulate = Annotated[str, typer.Option("--accumulate", help="Accumulator type: f32 or f16.")]
+Element = Annotated[str, typer.Option("--element", help="Element type of A, B and D: f16 or bf16.")]
+LayoutName = Annotated[str, typer.Option("--layout", help="nn: B row-major; tn: B column-major.")]
+ArchName = Annotated[
+    str | None,
+    typer.Option(
+        "--arch", help="sm_80, sm_86, sm_89, sm_90a or sm_100a; default: the device's, else sm_90a.", show_default=False
+    ),
+]
+Mode = Annotated[str, typer.Option("--mode", help="Timing: offline (back to back) or server (idle GPU, cold L2).")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, none or cuda:N.", show_default="auto")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+def read_task(
+    shape: str, accumulate: str, element: str, layout: str, arch: str | None, mode: str, settings: "Settings"
+) -> GemmTask:
+    """The task that the flags name. Raises: UsageError with the flag that is wrong."""
+    m, n, k = parse_shape(shape)
+    chosen = _choice("--arch", Arch, arch) if arch is not None else _default_arch(settings)
+    try:
+        return GemmTask(
+            m=m,
+            n=n,
+            k=k,
+            element=_choice("--element", ElementType, element),
+            accumulate=_choice("--accumulate", AccumulatorType, accumulate),
+            layout=_choice("--layout", Layout, layout),
+            arch=chosen,
+            mode=_choice("--mode", TimingMode, mode),
+        )
+    except ValidationError as exc:
+        raise UsageError(exc.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from exc
+
+
+def _choice(flag: str, choices: type[E], text: str) -> E:
+    try:
+        return choices(text.lower())
+    except ValueError as exc:
+        raise UsageError(f"{flag} {text!r} is not known; choose from {', '.join(choices)}") from exc
+
+
+def _default_arch(settings: "Settings") -> Arch:
+    from agent.gpus import default_arch
+
+    return default_arch(settings.device)

@@ -1,0 +1,62 @@
+"""The command `cudal2-agent`: its verbs, and the one place where errors become a line and an exit code."""
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from agent.cli import bench, doctor, optimize, runs, trajectories, verify
+from contract.errors import Cudal2Error
+
+INTERRUPTED = 130
+# What typer raises for a wrong command line; its own name for that class changes between its versions.
+_CommandLineError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+app = typer.Typer(
+    name="cudal2-agent",
+    help="Writes, proves and times half-precision GEMM kernels for the GPU in front of it.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("optimize", epilog=optimize.EXAMPLE)(optimize.optimize)
+app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
+app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
+app.add_typer(runs.app, name="runs")
+app.add_typer(trajectories.app, name="trajectories")
+app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the process's exit code. stdout carries the answer, stderr everything else."""
+    try:
+        code = app(args=arguments, prog_name="cudal2-agent", standalone_mode=False)
+    except Cudal2Error as exc:
+        return _fail(str(exc), exc.exit_code, exc.log)
+    except typer.Abort:
+        return _fail("interrupted", INTERRUPTED)
+    except _CommandLineError as exc:
+        return _fail(exc.format_message(), exc.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader went away; the interpreter must not complain about it at exit
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int, log: str = "") -> int:
+    """One line on stderr; a long log goes to a file that the line names."""
+    where = ""
+    if log:
+        with tempfile.NamedTemporaryFile("w", prefix="cudal2-", suffix=".log", delete=False, encoding="utf-8") as file:
+            file.write(log)
+        where = f" (log: {file.name})"
+    print(f"error: {' '.join(message.split())}{where}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Live progress on stderr: the only module that knows rich. Plain lines where stderr is not a terminal."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+
+from agent.summary import result_of
+from contract.evaluation import Measured, Unmeasured
+from contract.events import (
+    CandidateBuilt,
+    Event,
+    Notice,
+    Proposed,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    StepFinished,
+    WorkerRestarted,
+)
+from contract.speedup import median_us
+
+
+class Progress:
+    """Draws a run's events: a line a step, and on a terminal a status line with the stage, the best and the time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._status: Status | None = None
+        self._deadline_s: float | None = None
+        self._best = ""
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case Proposed():
+                dropped = f", {event.dropped} dropped" if event.dropped else ""
+                self._line(f"round {event.round}: {event.count} candidates from {event.policy}{dropped}")
+                self._now("building")
+            case CandidateBuilt():
+                self._now(f"built {event.candidate_id[:8]}")
+            case StageStarted():
+                self._now(f"{event.stage} {event.candidate_id[:8]}")
+            case StepFinished():
+                self._step(event)
+            case WorkerRestarted():
+                self._line(f"worker restarted: {event.reason}")
+            case Notice():
+                self._line(f"note: {event.message}")
+            case RunFinished():
+                self._line(f"run {event.run_id}: {event.reason}, after {event.steps} steps")
+
+    def _start(self, event: RunStarted) -> None:
+        self._deadline_s = time.monotonic() + 60 * event.minutes
+        resumed = f", resumed at step {event.resumed_at_step}" if event.resumed_at_step else ""
+        self._line(f"run {event.run_id} on {event.device}: up to {event.budget} candidates, {event.minutes:g} min{resumed}")
+
+    def _step(self, event: StepFinished) -> None:
+        self._line(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}")
+        match event.evaluation:
+            case Measured(timing=timing) if event.candidate_id == event.best_candidate_id:
+                self._best = f"best {median_us(timing):.2f} us"
+            case Unmeasured(prediction=prediction) if event.candidate_id == event.best_candidate_id:
+                self._best = f"best {prediction.predicted_us:.2f} us predicted"
+        self._now("next")
+
+    def _now(self, doing: str) -> None:
+        if self._status is not None:
+            left_s = max(self._deadline_s - time.monotonic(), 0.0) if self._deadline_s else None
+            left = f"{left_s:.0f} s left" if left_s is not None else ""
+            self._status.update(escape("  ".join(part for part in (doing, self._best, left) if part)))
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False)

@@ -1,0 +1,63 @@
+"""`cudal2-agent runs`: list the runs, show one, continue one."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from agent.cli.inputs import AsJson, Device
+
+app = typer.Typer(
+    help="The runs in the store.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="\b\nExample:\n  cudal2-agent runs list",
+)
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `runs list` shows it.", show_default=False)]
+
+
+@app.command("list", epilog="\b\nExample:\n  cudal2-agent runs list --json")
+def list_runs(as_json: AsJson = False) -> None:
+    """The runs, oldest first."""
+    from contract.settings import load_settings
+    from policies.trajectories.store import open_store
+
+    with open_store(load_settings().store_url) as store:
+        runs, counts = store.runs(), store.step_counts()
+    if as_json:
+        print(json.dumps([{**run.model_dump(mode="json"), "steps": counts.get(run.run_id, 0)} for run in runs]))
+        return
+    for run in runs:
+        print(f"{run.run_id}  {run.status:<11}  {counts.get(run.run_id, 0):>4} steps  {run.task.arch}  {run.chip.name}")
+
+
+@app.command("show", epilog="\b\nExample:\n  cudal2-agent runs show 4096x1024x512-20261121-130401-ab12")
+def show(run_id: RunId, as_json: AsJson = False) -> None:
+    """One run: what it was asked, how it stands, its best kernel, where its files are."""
+    from agent.cli.answer import best_json, best_lines
+    from agent.ranking import leader
+    from contract.settings import load_settings
+    from policies.trajectories.store import open_store
+
+    with open_store(load_settings().store_url) as store:
+        run, steps = store.run(run_id), store.steps(run_id)
+    best = leader(steps, run.task, run.chip)
+    if as_json:
+        print(json.dumps({**run.model_dump(mode="json"), "steps": len(steps), "best": best_json(best) if best else None}))
+        return
+    print(f"run: {run.run_id}, {run.status}, {len(steps)} steps\nchip: {run.chip.name} ({run.task.arch})\nfiles: {run.out}")
+    print("\n".join(best_lines(best)))
+
+
+@app.command("resume", epilog="\b\nExample:\n  cudal2-agent runs resume 4096x1024x512-20261121-130401-ab12 --minutes 10")
+def resume(
+    run_id: RunId,
+    budget: Annotated[int | None, typer.Option("--budget", help="Candidates to try in all.", show_default="the run's")] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Minutes in all.", show_default="the run's")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a run that was interrupted or killed; no finished step is lost or repeated."""
+    from agent.cli.session import resume_by_id
+
+    raise typer.Exit(resume_by_id(run_id, as_json=as_json, budget=budget, minutes=minutes, device=device))

@@ -1,0 +1,62 @@
+"""One run as the command line drives it: parts opened, run driven, output written, answer printed."""
+
+from pathlib import Path
+
+from agent.cli.answer import print_outcome
+from agent.cli.progress import Progress
+from agent.output import reserve, write_output
+from agent.parts import Parts
+from agent.run import REPLAYED, Outcome, check_resumable, new_run, resume_run, start_run
+from agent.wiring import open_parts
+from contract.build import Built
+from contract.settings import Settings, load_settings
+from contract.task import GemmTask
+from contract.trajectory import RunRecord
+from policies.trajectories.store import open_store
+
+NO_KERNEL = 1
+INTERRUPTED = 130
+
+
+def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_json: bool) -> int:
+    """A new run; the exit code. Whatever is wrong with the input fails before any work."""
+    if out is not None:
+        reserve(out.absolute())
+    with (
+        Progress() as progress,
+        open_store(settings.store_url) as store,
+        open_parts(task, settings, store, progress.emit) as parts,
+    ):
+        run = new_run(task, settings, parts, out.absolute() if out else None)
+        reserve(_folder(run))
+        outcome = start_run(run, settings, parts, progress.emit)
+        return _conclude(outcome, parts, as_json)
+
+
+def resume_by_id(run_id: str, *, as_json: bool, **flags: str | int | float | None) -> int:
+    """Continue a run under its own settings, save those that a flag changes; the exit code."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    with Progress() as progress, open_store(load_settings().store_url) as store:
+        run = store.run(run_id)
+        check_resumable(run)
+        settings = load_settings(**{name: run.settings[name] for name in REPLAYED if name in run.settings} | given)
+        reserve(_folder(run))
+        with open_parts(run.task, settings, store, progress.emit) as parts:
+            return _conclude(resume_run(run, settings, parts, progress.emit), parts, as_json)
+
+
+def _conclude(outcome: Outcome, parts: Parts, as_json: bool) -> int:
+    built = None
+    if outcome.best is not None:  # from the compile cache
+        [(_, result)] = parts.sandbox.build([outcome.best.candidate], outcome.run.task)
+        built = result if isinstance(result, Built) else None
+    folder = _folder(outcome.run)
+    write_output(folder, outcome, built)
+    print_outcome(outcome, folder, as_json)
+    if outcome.run.status == "interrupted":
+        return INTERRUPTED
+    return 0 if outcome.best is not None else NO_KERNEL
+
+
+def _folder(run: RunRecord) -> Path:
+    return Path(run.out or run.run_id)

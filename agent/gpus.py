@@ -1,0 +1,53 @@
+"""The GPUs that this process may see, asked of the driver without making a context on any of them."""
+
+from typing import Any
+
+from contract.base import Record
+from contract.task import Arch
+
+
+class Gpu(Record):
+    """`arch`: the target whose kernels run on it, None where this product has none."""
+
+    index: int
+    name: str
+    arch: Arch | None
+
+
+def visible_gpus() -> list[Gpu]:
+    """The GPUs in the driver's order, CUDA_VISIBLE_DEVICES applied; none where there is no driver.
+
+    `cuda.bindings` raises RuntimeError where it cannot load the driver's library.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError:
+        return []
+    try:
+        status, *_ = driver.cuInit(0)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            return []
+        _, count = driver.cuDeviceGetCount()
+    except RuntimeError:
+        return []
+    return [_read(driver, index) for index in range(count)]
+
+
+def default_arch(device: str) -> Arch:
+    """The architecture to write for: that of the chosen GPU, else sm_90a."""
+    if device == "none":
+        return Arch.SM_90A
+    wanted = int(device.partition(":")[2]) if device.startswith("cuda:") else 0
+    found = next((gpu.arch for gpu in visible_gpus() if gpu.index == wanted), None)
+    return found or Arch.SM_90A
+
+
+def _read(driver: Any, index: int) -> Gpu:
+    attribute = driver.CUdevice_attribute
+    _, handle = driver.cuDeviceGet(index)
+    _, name = driver.cuDeviceGetName(128, handle)
+    _, major = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
+    _, minor = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
+    from sandbox.cuda.environment import arch_of
+
+    return Gpu(index=index, name=name.split(b"\0")[0].decode(), arch=arch_of(major, minor))

@@ -1,0 +1,182 @@
+"""The report of a run in Markdown: what was found, how it compares, what was tried, what was not done."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from agent.ranking import attempt_of
+from agent.run import Outcome
+from agent.stopping import roofline_fraction
+from agent.summary import label_of, message_of
+from contract.chip import roofline_us
+from contract.evaluation import BASELINES, Measured, SideFigures, Unmeasured
+from contract.speedup import median_us, speedup_over
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
+from contract.trajectory import RunRecord, Step
+
+PREDICTED_ONLY = "The kernel was not executed; its time is predicted, not measured."
+NO_KERNEL = "No candidate passed; there is no kernel to show."
+
+
+def render_report(outcome: Outcome, out: Path) -> str:
+    """The whole report; `out` is where its files lie, for the command lines it shows."""
+    run = outcome.run
+    sections = [
+        f"# GEMM {run.task.shape}",
+        _verdict(outcome),
+        _best(outcome),
+        _diagnosis(outcome.best),
+        _attempts(outcome),
+        "![time by step](progress.svg)",
+        _not_done(outcome),
+        _again(run, outcome.best, out),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _verdict(outcome: Outcome) -> str:
+    run = outcome.run
+    task = run.task
+    lines = [
+        f"- task: {task.element} elements, {task.accumulate} accumulation, layout {task.layout}, {task.arch}, {task.mode}",
+        f"- run: `{run.run_id}`, {run.status}: {outcome.reason}",
+        f"- policy: {run.policy}, seed {run.seed}; {len(outcome.steps)} steps in {outcome.spent_s:.0f} s",
+        f"- chip: {run.chip.name} ({run.chip.sms} SMs); roofline {_roofline_us(run):.2f} us",
+    ]
+    return "\n".join(lines)
+
+
+def _best(outcome: Outcome) -> str:
+    if outcome.best is None:
+        return f"## Result\n\n**{NO_KERNEL}**"
+    evaluation, label = outcome.best.evaluation, label_of(outcome.best.candidate)
+    head = f"## Result\n\nBest candidate: `{outcome.best.candidate.id}`, {label} (`kernel.cu`)."
+    if isinstance(evaluation, Measured):
+        return f"{head}\n\n{measured_section(evaluation, outcome.run)}"
+    assert isinstance(evaluation, Unmeasured)
+    prediction = evaluation.prediction
+    return f"{head}\n\n**{PREDICTED_ONLY}** Predicted: {prediction.predicted_us:.2f} us (by {prediction.model})."
+
+
+def measured_section(measured: Measured, run: RunRecord) -> str:
+    """Time, speedups with their intervals, roofline share, side figures, environment."""
+    time_us = median_us(measured.timing)
+    tflops = run.task.flops / time_us / 1e6
+    fraction = roofline_fraction(measured, run.task, run.chip)
+    parts = [
+        f"**{time_us:.2f} us** ({tflops:.0f} TFLOP/s, {fraction:.0%} of the roofline), {measured.mode} timing, "
+        f"median of {len(measured.timing.samples_us)} rounds; {len(measured.tests)} verification tests passed.",
+        speedup_table(measured),
+        _side(measured.side),
+        f"{measured.environment.gpu}, driver {measured.environment.driver}, CUDA {measured.environment.cuda}, "
+        f"cuBLAS {measured.environment.cublas}.",
+        "\n".join(f"- note: {note}" for note in measured.notes),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def speedup_table(measured: Measured) -> str:
+    rows = []
+    known = {timing.name: timing for timing in measured.baselines}
+    for name in [*BASELINES, *(name for name in known if name not in BASELINES)]:
+        speedup = speedup_over(measured, name)
+        if speedup is None:
+            rows.append((name, "not measured", "", "", ""))
+        else:
+            interval = f"{speedup.low:.3f} – {speedup.high:.3f}"
+            rows.append((name, f"{median_us(known[name]):.2f}", f"{speedup.ratio:.3f}x", interval, known[name].detail))
+    return table(("baseline", "time, us", "speedup", "95 % interval", "detail"), rows)
+
+
+def _side(side: SideFigures) -> str:
+    figures = {
+        "host time of one launch": side.host_launch_us,
+        "device time with operands in L2": side.hot_l2_us,
+        "host clock around one synchronised call": side.wall_clock_us,
+        "device time without programmatic launch": side.without_programmatic_us,
+    }
+    rows = [(name, f"{figure_us:.2f}") for name, figure_us in figures.items() if figure_us is not None]
+    return table(("side figure", "us"), rows) if rows else ""
+
+
+def _diagnosis(best: Step | None) -> str:
+    if best is None or best.diagnosis is None or not best.diagnosis.findings:
+        return ""
+    rows = [(f.bottleneck, f.evidence, f.remedy) for f in best.diagnosis.findings]
+    return f"## Diagnosis ({best.diagnosis.basis})\n\n" + table(("bottleneck", "evidence", "what usually helps"), rows)
+
+
+def _attempts(outcome: Outcome) -> str:
+    rows = []
+    for step in outcome.steps:
+        attempt = attempt_of(step)
+        time = f"{attempt.time_us:.2f}" if attempt.time_us is not None else ""
+        if attempt.predicted_us is not None:
+            time = f"({attempt.predicted_us:.2f} predicted)"
+        speedup = f"{attempt.speedup:.3f}x" if attempt.speedup is not None else ""
+        earned = f"{attempt.reward:+.3f}" if attempt.reward is not None else ""
+        status = attempt.status.replace("_", " ")
+        said = f"{status}: {message_of(step.evaluation)}" if attempt.message else status
+        rows.append((str(step.index), label_of(step.candidate), said, time, speedup, earned))
+    head = ("step", "schedule", "status", "time, us", "over AutoTuning", "reward")
+    return "## Attempts\n\n" + (table(head, rows) if rows else "None.")
+
+
+def _not_done(outcome: Outcome) -> str:
+    """What a reader might take for done."""
+    missing = []
+    evaluations = [step.evaluation for step in outcome.steps]
+    if not any(isinstance(evaluation, Measured) for evaluation in evaluations):
+        missing.append("nothing was executed: not verified, not timed, no baseline measured; " + PREDICTED_ONLY.lower())
+    best = outcome.best
+    if best and isinstance(best.evaluation, Measured):
+        known = {timing.name for timing in best.evaluation.baselines}
+        missing += [f"baseline {name} was not measured" for name in BASELINES if name not in known]
+    if outcome.run.status == "interrupted":
+        missing.append(f"the run was interrupted; continue it with `cudal2-agent runs resume {outcome.run.run_id}`")
+    missing.append("no hardware counters were read; the diagnosis rests on inspection and times")
+    return "## Not done\n\n" + "\n".join(f"- {line}" for line in missing)
+
+
+def _again(run: RunRecord, best: Step | None, out: Path) -> str:
+    lines = [optimize_command(run)]
+    if best is not None:
+        kernel = shlex.quote(str(out / "kernel.cu"))
+        lines += [f"cudal2-agent {verb} {kernel} {task_flags(run.task)}" for verb in ("verify", "bench")]
+    return "## Again\n\n```\n" + "\n".join(lines) + "\n```"
+
+
+def optimize_command(run: RunRecord) -> str:
+    """The command line that starts this run anew."""
+    words = [f"cudal2-agent optimize {task_flags(run.task)}", f"--policy {shlex.quote(run.policy)}", f"--seed {run.seed}"]
+    words += [f"--{name} {run.settings[name]}" for name in ("budget", "minutes") if name in run.settings]
+    return " ".join(words)
+
+
+def task_flags(task: GemmTask) -> str:
+    """The flags that name a task, defaults left out but for the architecture."""
+    flags = [f"--shape {task.shape}", f"--arch {task.arch}"]
+    if task.accumulate is not AccumulatorType.F32:
+        flags.append(f"--accumulate {task.accumulate}")
+    if task.element is not ElementType.F16:
+        flags.append(f"--element {task.element}")
+    if task.layout is not Layout.NN:
+        flags.append(f"--layout {task.layout}")
+    if task.mode is not TimingMode.OFFLINE:
+        flags.append(f"--mode {task.mode}")
+    return " ".join(flags)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a cell's bars and line breaks cannot break it."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _roofline_us(run: RunRecord) -> float:
+    return roofline_us(run.task.flops, run.task.operand_bytes, run.chip)

@@ -1,0 +1,63 @@
+"""Joins the real parts: the one place that knows which policy, sandbox, retriever and store a setting stands for."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from policies.schedule.families import families
+from policies.schedule.policy import SchedulePolicy, predict
+from sandbox.diagnosis import diagnose
+from sandbox.local import LocalSandbox, open_sandbox
+
+from agent.parts import Parts
+from contract.errors import UsageError
+from contract.events import Emit
+from contract.protocols import Policy
+from contract.settings import Settings
+from contract.task import GemmTask
+from knowledge.bm25 import open_knowledge
+from policies.trajectories.store import Store
+from sandbox.headers import find_headers
+from sandbox.toolchain import nvrtc_version
+
+POLICIES = ("schedule",)
+
+
+@contextmanager
+def open_parts(task: GemmTask, settings: Settings, store: Store, emit: Emit) -> Iterator[Parts]:
+    """Everything a run needs, checked before any work is done.
+
+    Raises: UsageError for an unknown policy or operands that do not fit, MachineError for a missing compiler or device,
+    KnowledgeError.
+    """
+    policy = make_policy(task, settings)
+    retriever = open_knowledge()
+    with open_box(task, settings, emit) as sandbox:
+        yield Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose)
+
+
+@contextmanager
+def open_box(task: GemmTask, settings: Settings, emit: Emit) -> Iterator[LocalSandbox]:
+    """The sandbox for a task. Raises: CompilerMissing, DeviceUnavailable, UsageError."""
+    nvrtc_version()
+    find_headers()
+    with closing(
+        open_sandbox(
+            task=task,
+            device=settings.device,
+            compile_options=settings.compile_options(),
+            verify_options=settings.verify_options(settings.seed),
+            quick=settings.time_options(settings.seed, full=False),
+            full=settings.time_options(settings.seed, full=True),
+            worker=settings.worker_options(),
+            predict=predict,
+            emit=emit,
+        )
+    ) as sandbox:
+        yield sandbox
+
+
+def make_policy(task: GemmTask, settings: Settings) -> Policy:
+    """The policy that the settings name. Raises: UsageError."""
+    if settings.policy != "schedule":
+        raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
+    return SchedulePolicy(families(task.arch), seed=settings.seed)
