@@ -7,6 +7,7 @@ Division is exact (rational), so `ceil(N/256)` rounds up and a bare `N/3` must c
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -14,6 +15,8 @@ from contract.errors import PlanError
 
 MAX_LENGTH = 200
 MAX_VALUE = 2**63
+# Keeps out look-alike letters, which Python folds into M, N and K, and the quotes and escapes that its parser warns of.
+_ALPHABET = re.compile(r"[A-Za-z0-9_ ()+\-*/%,<>=!.]*")
 VARIABLES = frozenset({"M", "N", "K", "SMS"})
 
 _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -46,6 +49,8 @@ def _fail(text: str, why: str) -> PlanError:
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise _fail(text, f"longer than {MAX_LENGTH} characters")
+    if not _ALPHABET.fullmatch(text):
+        raise _fail(text, "has a character that no expression needs")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:

@@ -140,11 +140,24 @@ def plan_from_json(data: Any) -> LaunchPlan:
     try:
         return LaunchPlan.model_validate(data)
     except ValidationError as exc:
-        errors = exc.errors(include_url=False)
-        # An argument is tried as every kind of argument; the fields it lacks as another kind say nothing.
-        told = next((error for error in errors if error["type"] not in {"missing", "extra_forbidden"}), errors[0])
-        where = ".".join(str(part) for part in told["loc"])
-        raise PlanError("plan-schema", f"launch plan field {where!r}: {told['msg']}") from exc
+        where, message = _most_telling(exc)
+        raise PlanError("plan-schema", f"launch plan field {where!r}: {message}") from exc
+
+
+def _most_telling(exc: ValidationError) -> tuple[str, str]:
+    """Dotted field and message of the error that its writer should read.
+
+    Not a container's that only echoes its items; and, since an argument is tried as every kind of argument, not a field
+    that it lacks as another kind while a field it has is wrong.
+    """
+    errors = exc.errors(include_url=False)
+    inner = [error for error in errors if not any(_lies_within(other["loc"], error["loc"]) for other in errors)]
+    told = next((error for error in inner if error["type"] not in {"missing", "extra_forbidden"}), inner[0])
+    return ".".join(str(part) for part in told["loc"]), told["msg"]
+
+
+def _lies_within(inner: tuple[int | str, ...], outer: tuple[int | str, ...]) -> bool:
+    return len(inner) > len(outer) and inner[: len(outer)] == outer
 
 
 def render_plan(plan: LaunchPlan) -> str:
