@@ -89,6 +89,8 @@ def test_a_number_is_itself() -> None:
         "M(2)",
         "\u0661\u0662",
         "\uff11",
+        "\uff2d",
+        "\u039c",
         "M\x00",
         "\ud800",
         "M\nN",

@@ -1,0 +1,103 @@
+"""One evaluation of every kind, with every field away from its default."""
+
+from contract.evaluation import (
+    AUTOTUNED,
+    CUBLAS,
+    CompileFailed,
+    Crashed,
+    Environment,
+    Evaluation,
+    Measured,
+    Prediction,
+    Rejected,
+    SideFigures,
+    Telemetry,
+    TestResult,
+    TimedOut,
+    Timing,
+    Unmeasured,
+    Wrong,
+)
+from contract.inspection import Inspection, KernelResources
+from contract.task import AccumulatorType, TimingMode
+
+ENVIRONMENT = Environment(
+    gpu="H200",
+    arch="sm_90a",
+    sms=132,
+    l2_bytes=60 * 2**20,
+    memory_bytes=141 * 10**9,
+    driver="580.1",
+    cuda="13.0",
+    nvrtc="13.0",
+    cublas="13.1",
+    torch="2.13",
+    python="3.12",
+    platform="Linux",
+)
+KERNEL = KernelResources(
+    entry="hgemm",
+    registers=168,
+    spill_store_bytes=8,
+    spill_load_bytes=4,
+    stack_bytes=16,
+    static_smem_bytes=1024,
+    dynamic_smem_bytes=200_000,
+    threads=384,
+    ctas_per_sm=1,
+    occupancy=0.1875,
+    occupancy_limiter="shared memory",
+)
+INSPECTION = Inspection(
+    cubin_sha256="0" * 64,
+    compile_seconds=0.25,
+    kernels=(KERNEL,),
+    opcodes={"HGMMA": 64, "UTMALDG": 2},
+    opcode_source="sass",
+    mma=("wgmma.m64n256k16.f32.f16",),
+    accumulators=(AccumulatorType.F32,),
+    warnings=("serialised",),
+)
+FAILED = TestResult(tier="1", name="exact", passed=False, worst=float("inf"), message="D[3,5] is NaN")
+PASSED = TestResult(tier="2", name="gaussian", passed=True, worst=0.125)
+
+
+def measured(candidate_us: tuple[float, ...] = (8.0, 8.5, 8.25), **baselines: tuple[float, ...]) -> Measured:
+    """A measurement with the autotuned baseline at 10 µs unless baselines are given (by name, underscores for dashes)."""
+    named = {name.replace("_", "-"): samples for name, samples in baselines.items()}
+    return Measured(
+        mode=TimingMode.OFFLINE,
+        tests=(PASSED,),
+        timing=Timing(name="candidate", samples_us=candidate_us),
+        baselines=tuple(
+            Timing(name=name, samples_us=samples)
+            for name, samples in (named or {AUTOTUNED: (10.0,) * len(candidate_us)}).items()
+        ),
+        side=SideFigures(host_launch_us=4.1, hot_l2_us=7.9, wall_clock_us=12.0, without_programmatic_us=8.6),
+        telemetry=Telemetry(
+            sm_clock_mhz=(1980.0,),
+            memory_clock_mhz=(3201.0,),
+            temperature_c=(41.0,),
+            power_w=(612.5,),
+            throttle_reasons=("power",),
+        ),
+        environment=ENVIRONMENT,
+        inspection=INSPECTION,
+        notes=("repeated once",),
+    )
+
+
+UNMEASURED = Unmeasured(
+    verified_by="emulator",
+    tests=(PASSED,),
+    prediction=Prediction(predicted_us=9.5, model="analytic", floor_us=6.25),
+    inspection=INSPECTION,
+)
+FAULTS: tuple[Evaluation, ...] = (
+    Rejected(rule="plan-smem-limit", message="too much", line=7),
+    CompileFailed(message="error: expected ';'", log="a.cu(3): error\n" * 3),
+    Crashed(stage="verify", message="illegal address", inspection=INSPECTION),
+    TimedOut(stage="time", limit_s=30.0, inspection=INSPECTION),
+    Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION),
+)
+EVALUATIONS: tuple[Evaluation, ...] = (*FAULTS, UNMEASURED, measured(), measured(**{CUBLAS: (9.0, 9.0, 9.0)}))

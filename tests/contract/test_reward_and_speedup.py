@@ -1,0 +1,118 @@
+"""The reward is monotone in the paired speedup, floors what is not verified, and is silent where nothing was measured."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from records import FAULTS, UNMEASURED, measured
+
+from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing
+from contract.reward import ALARM_RATIO, CLIP, FLOOR, beyond_roofline, reward
+from contract.speedup import median_us, paired_speedup, speedup_over
+from contract.task import Arch, GemmTask
+
+TASK = GemmTask(m=512, n=512, k=512)
+CHIP = REFERENCE_CHIPS[Arch.SM_90A]
+CUBED = GemmTask(m=4096, n=4096, k=4096)
+
+times = st.floats(0.5, 1e5)
+
+
+def reward_at(candidate_us: float, baseline_us: float) -> float:
+    earned = reward(measured((candidate_us,) * 3, **{AUTOTUNED: (baseline_us,) * 3}), TASK, CHIP)
+    assert earned is not None
+    return earned
+
+
+def test_equal_times_earn_nothing() -> None:
+    assert reward_at(10.0, 10.0) == 0.0
+
+
+def test_near_one_it_is_the_logarithm() -> None:
+    assert reward_at(10.0, 10.5) == pytest.approx(math.log(1.05), rel=1e-2)
+
+
+@given(times, times, times)
+def test_a_faster_candidate_never_earns_less(first: float, second: float, baseline: float) -> None:
+    fast, slow = sorted((first, second))
+    assert reward_at(fast, baseline) >= reward_at(slow, baseline)
+
+
+@given(times, times)
+def test_it_stays_within_the_clip_and_above_the_floor(candidate: float, baseline: float) -> None:
+    earned = reward_at(candidate, baseline)
+    assert -CLIP <= earned <= CLIP
+    assert earned > FLOOR
+    assert earned == pytest.approx(-reward_at(baseline, candidate))
+
+
+@pytest.mark.parametrize("evaluation", FAULTS, ids=lambda evaluation: evaluation.status)
+def test_what_is_not_verified_earns_the_floor(evaluation: Evaluation) -> None:
+    assert reward(evaluation, TASK, CHIP) == FLOOR
+
+
+def test_no_measurement_is_no_reward() -> None:
+    assert reward(UNMEASURED, TASK, CHIP) is None
+
+
+def test_no_baseline_is_no_reward() -> None:
+    assert reward(measured((8.0, 8.0, 8.0), **{CUBLAS: (9.0, 9.0, 9.0)}), TASK, CHIP) is None
+
+
+def test_a_time_beyond_the_roofline_is_an_alarm() -> None:
+    floor_us = roofline_us(CUBED.flops, CUBED.operand_bytes, CHIP) - CHIP.launch_us
+    honest, cheat = floor_us * ALARM_RATIO * 1.01, floor_us * ALARM_RATIO * 0.99
+    assert not beyond_roofline(measured((honest,) * 3), CUBED, CHIP)
+    assert beyond_roofline(measured((cheat,) * 3), CUBED, CHIP)
+    assert reward(measured((cheat,) * 3, **{AUTOTUNED: (500.0,) * 3}), CUBED, CHIP) == FLOOR
+    assert (reward(measured((honest,) * 3, **{AUTOTUNED: (500.0,) * 3}), CUBED, CHIP) or 0) > 0
+    assert reward(measured((cheat,) * 3, **{CUBLAS: (500.0,) * 3}), CUBED, CHIP) == FLOOR
+
+
+@pytest.mark.parametrize("arch", list(Arch))
+def test_the_roofline_is_the_slower_of_arithmetic_and_memory_plus_a_launch(arch: Arch) -> None:
+    chip = REFERENCE_CHIPS[arch]
+    assert chip.arch is arch
+    assert roofline_us(0, 0, chip) == chip.launch_us
+    assert roofline_us(chip.tensor_tflops * 1e12, 1, chip) == pytest.approx(1e6 + chip.launch_us)
+    assert roofline_us(1, chip.dram_tbps * 1e12, chip) == pytest.approx(1e6 + chip.launch_us)
+
+
+def test_ratios_are_paired_round_by_round() -> None:
+    candidate = Timing(name="candidate", samples_us=(1.0, 10.0, 100.0))
+    baseline = Timing(name="baseline", samples_us=(2.0, 20.0, 200.0))
+    speedup = paired_speedup(candidate, baseline)
+    assert (speedup.low, speedup.ratio, speedup.high) == (2.0, 2.0, 2.0)
+    assert speedup.baseline == "baseline"
+
+
+def test_different_rounds_cannot_be_paired() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        paired_speedup(Timing(name="a", samples_us=(1.0, 2.0, 3.0)), Timing(name="b", samples_us=(1.0, 2.0)))
+
+
+@given(st.lists(st.tuples(times, times), min_size=1, max_size=15), st.integers(0, 5))
+def test_the_interval_holds_the_ratio_and_repeats(pairs: list[tuple[float, float]], seed: int) -> None:
+    candidate = Timing(name="candidate", samples_us=tuple(pair[0] for pair in pairs))
+    baseline = Timing(name="baseline", samples_us=tuple(pair[1] for pair in pairs))
+    speedup = paired_speedup(candidate, baseline, seed)
+    assert speedup.low <= speedup.ratio <= speedup.high
+    assert speedup == paired_speedup(candidate, baseline, seed)
+
+
+def test_one_round_has_an_interval_of_no_width() -> None:
+    speedup = paired_speedup(Timing(name="a", samples_us=(4.0,)), Timing(name="b", samples_us=(6.0,)))
+    assert (speedup.low, speedup.ratio, speedup.high) == (1.5, 1.5, 1.5)
+
+
+def test_speedup_over_a_baseline_that_is_absent_is_absent() -> None:
+    found = speedup_over(measured((8.0, 8.0)), AUTOTUNED)
+    assert found is not None
+    assert found.ratio == 1.25
+    assert speedup_over(measured((8.0, 8.0)), "torch.matmul") is None
+
+
+def test_median() -> None:
+    assert median_us(Timing(name="a", samples_us=(9.0, 1.0, 5.0, 7.0))) == 6.0

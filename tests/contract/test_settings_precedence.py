@@ -1,0 +1,114 @@
+"""Settings: defaults < cudal2.toml < CUDAL2_* < flags, and one line for a wrong one."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from contract.errors import UsageError
+from contract.settings import CONFIG_FILE, Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working folder and an environment in which nobody has set anything."""
+    import os
+
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.upper().startswith("CUDAL2_")]:
+        monkeypatch.delenv(name)
+
+
+def configure(text: str) -> None:
+    Path(CONFIG_FILE).write_text(text, encoding="utf-8")
+
+
+def test_each_source_overrides_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    default = Settings.model_fields["budget"].default
+    assert load_settings().budget == default
+    configure("budget = 11\nseed = 5")
+    assert load_settings().budget == 11
+    monkeypatch.setenv("CUDAL2_BUDGET", "12")
+    assert load_settings().budget == 12
+    assert load_settings(budget=13).budget == 13
+    assert load_settings(budget=13).seed == 5
+
+
+def test_a_flag_that_was_not_given_overrides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAL2_POLICY", "portfolio")
+    assert load_settings(policy=None).policy == "portfolio"
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAL2_BUDGET", "")
+    assert load_settings().budget == Settings.model_fields["budget"].default
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"budget": 0}, "budget"),
+        ({"budget": "many"}, "budget"),
+        ({"budget": 10**9}, "budget"),
+        ({"minutes": 0}, "minutes"),
+        ({"minutes": -1.0}, "minutes"),
+        ({"minutes": float("nan")}, "minutes"),
+        ({"device": "cuda"}, "device"),
+        ({"device": "cuda:x"}, "device"),
+        ({"device": "cuda:0 "}, "device"),
+        ({"round_size": 0}, "round_size"),
+        ({"rounds": 2}, "rounds"),
+        ({"seed": 1.5}, "seed"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(flags: dict[str, object], name: str) -> None:
+    with pytest.raises(UsageError, match=name) as caught:
+        load_settings(**flags)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_variable_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAL2_MINUTES", "soon")
+    with pytest.raises(UsageError, match="CUDAL2_MINUTES") as caught:
+        load_settings()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["budget = ", "budget = 'many'", "[budget]\nx = 1", "unknown = 1", "budget = 1\nbudget = 2"])
+def test_a_wrong_file_is_one_line(text: str) -> None:
+    configure(text)
+    with pytest.raises(UsageError, match=CONFIG_FILE) as caught:
+        load_settings()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_utf8_is_one_line() -> None:
+    Path(CONFIG_FILE).write_bytes(b"policy = '\xff\xfe'")
+    with pytest.raises(UsageError, match=CONFIG_FILE):
+        load_settings()
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        load_settings().budget = 3  # type: ignore[misc]
+
+
+def test_places_follow_home(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path / "home")
+    assert settings.store_url == f"sqlite:///{tmp_path / 'home' / 'trajectories.sqlite'}"
+    assert settings.checkpoint_path.parent == settings.runs_dir.parent == tmp_path / "home"
+    assert settings.compile_options().cache_dir.startswith(str(tmp_path))
+    assert load_settings(store="postgresql://db/x").store_url == "postgresql://db/x"
+
+
+def test_slices_carry_what_they_are_given() -> None:
+    settings = load_settings(device="cuda:3", rounds=33, quick_rounds=5, compile_jobs=4, nvcc="nvcc")
+    assert settings.worker_options().device == 3
+    assert load_settings().worker_options().device == 0
+    assert settings.compile_options().jobs == 4
+    assert settings.compile_options().nvcc == "nvcc"
+    full, quick = settings.time_options(9, full=True), settings.time_options(9, full=False)
+    assert (full.rounds, full.all_baselines, full.side, full.seed) == (33, True, True, 9)
+    assert (quick.rounds, quick.all_baselines, quick.side) == (5, False, False)
+    assert settings.verify_options(7).seed == 7

@@ -1,0 +1,91 @@
+"""Tasks and shapes: what a user may write, and one line for what not."""
+
+import pytest
+from pydantic import ValidationError
+
+from contract.errors import UsageError
+from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, parse_shape
+
+
+@pytest.mark.parametrize(
+    "text", ["4096x1024x512", "4096_1024_512", "4096X1024X512", "4096×1024×512", " 4096x1024x512\n", "4096x1024_512"]
+)
+def test_spellings_of_a_shape(text: str) -> None:
+    assert parse_shape(text) == (4096, 1024, 512)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "4096x1024",
+        "4096x1024x512x2",
+        "0x64x64",
+        "64x0x64",
+        "64x64x00",
+        "-1x2x3",
+        "+1x2x3",
+        "axbxc",
+        "1.5x2x3",
+        "1e3x2x3",
+        "0x10x16x16",
+        "4096 x 1024 x 512",
+        "4096,1024,512",
+        "1234567890x2x3",
+        "9" * 5000 + "x2x3",
+        "\u0664x2x3",
+        "\uff11x2x3",
+        "²x2x3",
+        "4096x1024x512; rm",
+        "4096x1024x\n512",
+        "x" * 100_000,
+    ],
+)
+def test_anything_else_is_one_clear_line(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_shape(text)
+    assert caught.value.exit_code == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_a_task_counts_its_work() -> None:
+    task = GemmTask(m=4, n=3, k=2)
+    assert task.shape == "4x3x2"
+    assert task.flops == 48
+    assert task.operand_bytes == 2 * (8 + 6 + 12)
+
+
+def test_every_field_of_a_task_is_part_of_its_id() -> None:
+    base = GemmTask(m=64, n=128, k=256)
+    others = [
+        GemmTask(m=128, n=64, k=256),
+        GemmTask(m=64, n=128, k=512),
+        base.model_copy(update={"element": ElementType.BF16}),
+        base.model_copy(update={"accumulate": AccumulatorType.F16}),
+        base.model_copy(update={"layout": Layout.TN}),
+        base.model_copy(update={"arch": Arch.SM_80}),
+    ]
+    assert len({base.id, *(other.id for other in others)}) == len(others) + 1
+    assert base.id == GemmTask.model_validate_json(base.model_dump_json()).id
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(2**16, 2**15, 1), (1, 2**16, 2**15), (2**16, 1, 2**15), (0, 1, 1), (1, -1, 1)])
+def test_a_task_that_no_kernel_can_index_is_refused(m: int, n: int, k: int) -> None:
+    with pytest.raises(ValidationError):
+        GemmTask(m=m, n=n, k=k)
+
+
+def test_the_largest_operand_is_accepted() -> None:
+    assert GemmTask(m=2**16 - 1, n=1, k=2**15).flops > 0
+
+
+def test_bf16_accumulates_in_f32_only() -> None:
+    with pytest.raises(ValidationError, match="bf16"):
+        GemmTask(m=1, n=1, k=1, element=ElementType.BF16, accumulate=AccumulatorType.F16)
+
+
+@pytest.mark.parametrize(
+    ("arch", "number"), [(Arch.SM_80, 80), (Arch.SM_86, 86), (Arch.SM_89, 89), (Arch.SM_90A, 90), (Arch.SM_100A, 100)]
+)
+def test_arch_numbers(arch: Arch, number: int) -> None:
+    assert arch.number == number
