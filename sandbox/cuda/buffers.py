@@ -6,7 +6,7 @@ The array module is a parameter, so that the same code guards cupy arrays on a G
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import cupy
 import numpy as np
@@ -24,8 +24,9 @@ _PERIOD = 251  # a prime, so that the pattern repeats in step with no tile or ro
 
 @dataclass(frozen=True)
 class Violation:
-    """A rule of the buffers that a candidate broke. `buffer` is A, B, D or workspace."""
+    """A rule of the buffers that a candidate broke: a band written, or an input changed. `buffer`: A, B, D or workspace."""
 
+    kind: Literal["canary", "input"]
     buffer: str
     message: str
 
@@ -127,9 +128,9 @@ class GuardedOperands:
         for key, guard in self._guards.items():
             name = "B" if key.startswith("b_") else key
             if (written := guard.violation()) is not None:
-                found.append(Violation(name, f"{name} was {written}"))
+                found.append(Violation("canary", name, f"{name} was {written}"))
             if key in self._pristine and (changed := self._changed(key)):
-                found.append(Violation(name, f"input {name} was changed in {changed} element(s)"))
+                found.append(Violation("input", name, f"input {name} was changed in {changed} element(s)"))
         return tuple(found)
 
     def repair(self) -> None:

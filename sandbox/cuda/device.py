@@ -9,7 +9,7 @@ from contract.chip import Chip
 from contract.errors import DeviceUnavailable
 from contract.evaluation import Environment
 from contract.task import Arch
-from sandbox.cuda.driver import NO_DRIVER, call, describe
+from sandbox.cuda.driver import NO_DRIVER, DriverFault, call
 from sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
 
 _ATTRIBUTE = driver.CUdevice_attribute
@@ -57,10 +57,13 @@ class Device:
         """Wait for all work on the GPU. Raises: DriverFault with what a kernel did wrong, if one did."""
         call(driver.cuCtxSynchronize)
 
-    def poison(self) -> str | None:
+    def poison(self) -> DriverFault | None:
         """The error that the context is stuck with, None while it is healthy; no call succeeds after a sticky error."""
-        (status,) = driver.cuCtxSynchronize()
-        return None if status == driver.CUresult.CUDA_SUCCESS else ": ".join(describe(status))
+        try:
+            self.synchronize()
+        except DriverFault as fault:
+            return fault
+        return None
 
 
 def _count_devices() -> int:

@@ -1,0 +1,145 @@
+"""What a worker does with one candidate on its GPU: load, verify, time, verify again."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, assert_never
+
+import cupy
+
+from contract.build import Built
+from contract.candidate import Candidate, HostCandidate
+from contract.chip import LIMITS
+from contract.errors import MachineError
+from contract.evaluation import Crashed, Measured, TestResult, Wrong
+from contract.options import TimeOptions
+from contract.plan import resolve
+from contract.task import GemmTask
+from sandbox.cuda.contender import Contender
+from sandbox.cuda.device import Device
+from sandbox.cuda.driver import Fault
+from sandbox.cuda.host import HostKernel
+from sandbox.cuda.launcher import Kernel
+from sandbox.cuda.timer import Timer
+from sandbox.cuda.verifier import Verifier
+from sandbox.messages import Done, Evaluate, Stage, Verified
+
+# Sticky errors that no kernel causes.
+_MACHINE_FAULTS = frozenset(
+    {
+        "CUDA_ERROR_DEVICE_UNAVAILABLE",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_NO_DEVICE",
+        "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        "CUDA_ERROR_SYSTEM_NOT_READY",
+    }
+)
+
+
+class Loaded(Contender, Protocol):
+    """A contender whose code can be unloaded."""
+
+    def close(self) -> None: ...
+
+
+class Evaluator:
+    """Evaluates candidates one after another; what it prepares for a task is kept until the task changes."""
+
+    def __init__(self, device: Device, enter: Callable[[Stage], None]) -> None:
+        self._device = device
+        self._enter = enter
+        self._stage: Stage = "load"
+        self._tools: tuple[GemmTask, Verifier, Timer] | None = None
+
+    def evaluate(self, request: Evaluate) -> Done | Verified:
+        """The candidate's outcome; its faults are outcomes too.
+
+        Raises: MachineError where the GPU has too little memory or fails by itself; what else is raised while
+        `fault_of` finds the context healthy is a bug of ours.
+        """
+        try:
+            return self._evaluate(request)
+        except (Fault, cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as exc:
+            return self.fault_of(request.built) or Done(evaluation=self._crashed(request.built, exc))
+        except MemoryError as exc:  # cupy's OutOfMemoryError is one
+            raise MachineError(f"too little free memory to evaluate {request.task.shape}: {exc}") from exc
+
+    def fault_of(self, built: Built) -> Done | None:
+        """The outcome where the candidate has poisoned the context, None where the context is healthy.
+
+        Raises: MachineError where the context is lost for a reason that no kernel gives.
+        """
+        poison = self._device.poison()
+        if poison is None:
+            return None
+        if poison.status in _MACHINE_FAULTS:
+            raise MachineError(f"the GPU failed: {poison}; see dmesg and nvidia-smi -q") from poison
+        return Done(evaluation=self._crashed(built, poison), healthy=False)
+
+    def _evaluate(self, request: Evaluate) -> Done | Verified:
+        self._begin("load")
+        contender = load(request.built, request.task, self._device)
+        verifier, _ = self._prepare(request.task)
+        self._begin("verify")
+        tests = verifier.verify(contender, request.verify)
+        self._device.synchronize()
+        if not tests[-1].passed:
+            answer: Done | Verified = Done(evaluation=_wrong(request.built, tests))
+        elif request.time is None:
+            answer = Verified(tests=tests)
+        else:
+            answer = self._time(request, request.time, contender, tests)
+        contender.close()
+        return answer
+
+    def _time(self, request: Evaluate, options: TimeOptions, contender: Contender, tests: tuple[TestResult, ...]) -> Done:
+        verifier, timer = self._prepare(request.task)
+        self._begin("time")
+        measurement = timer.measure(contender, options)
+        self._begin("recheck")
+        tests = (*tests, verifier.recheck(contender, request.verify))
+        self._device.synchronize()
+        if not tests[-1].passed:
+            return Done(evaluation=_wrong(request.built, tests))
+        measured = Measured(
+            mode=request.task.mode,
+            tests=tests,
+            timing=measurement.timing,
+            baselines=measurement.baselines,
+            side=measurement.side,
+            telemetry=measurement.telemetry,
+            environment=self._device.environment,
+            inspection=request.built.inspection,
+            notes=measurement.notes,
+        )
+        return Done(evaluation=measured)
+
+    def _begin(self, stage: Stage) -> None:
+        self._stage = stage
+        self._enter(stage)
+
+    def _prepare(self, task: GemmTask) -> tuple[Verifier, Timer]:
+        if self._tools is None or self._tools[0] != task:
+            self._tools = None
+            cupy.get_default_memory_pool().free_all_blocks()
+            self._tools = (task, Verifier(task, self._device), Timer(task, self._device))
+        return self._tools[1], self._tools[2]
+
+    def _crashed(self, built: Built, fault: Exception) -> Crashed:
+        return Crashed(stage=self._stage, message=str(fault), inspection=built.inspection)
+
+
+def load(built: Built, task: GemmTask, device: Device) -> Loaded:
+    """The contender of a built candidate, its code on the device. Raises: Fault, PlanError."""
+    candidate = built.candidate
+    match candidate:
+        case Candidate(plan=plan):
+            resolved = resolve(plan, task, LIMITS[task.arch], device.chip.sms)
+            return Kernel(candidate.id, Path(built.artifact_path).read_bytes(), resolved, task, atomics=plan.atomics)
+        case HostCandidate(workspace_bytes=workspace_bytes):
+            return HostKernel(candidate.id, built.artifact_path, task, workspace_bytes)
+        case _:
+            assert_never(candidate)
+
+
+def _wrong(built: Built, tests: tuple[TestResult, ...]) -> Wrong:
+    return Wrong(test=tests[-1], tests=tests, inspection=built.inspection)

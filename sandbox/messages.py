@@ -1,0 +1,121 @@
+"""What a worker and its parent say to each other: one JSON record a line, over the worker's stdin and stdout; never pickle.
+
+parent → worker   Evaluate
+worker → parent   Ready | Failed once, then for every Evaluate: StageEntered … and one of Done | Verified | Failed
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from contract.base import Record
+from contract.build import Built
+from contract.chip import Chip
+from contract.errors import Cudal2Error, DeviceUnavailable, MachineError, WorkerError
+from contract.evaluation import Environment, Evaluation, TestResult
+from contract.options import TimeOptions, VerifyOptions
+from contract.task import GemmTask
+
+MAX_LINE_BYTES = 64 * 1024**2
+
+Stage = Literal["load", "verify", "time", "recheck"]
+
+
+class Evaluate(Record):
+    """Prove a built candidate and, where `time` is given, measure it."""
+
+    message: Literal["evaluate"] = "evaluate"
+    built: Built
+    task: GemmTask
+    verify: VerifyOptions
+    time: TimeOptions | None = None
+
+    def limit_s(self, stage: Stage | None) -> float:
+        """Wall-clock that a stage may take; None stands for the moment before the first."""
+        match stage:
+            case "verify" | "recheck":
+                return self.verify.timeout_s
+            case "time" if self.time is not None:
+                return self.time.timeout_s
+            case _:
+                return LOAD_TIMEOUT_S
+
+
+LOAD_TIMEOUT_S = 60.0
+
+
+class Ready(Record):
+    """The worker holds its GPU."""
+
+    message: Literal["ready"] = "ready"
+    environment: Environment
+    chip: Chip
+
+
+class StageEntered(Record):
+    """The candidate's next stage has begun; its deadline runs from here."""
+
+    message: Literal["stage"] = "stage"
+    stage: Stage
+
+
+class Done(Record):
+    """The candidate's outcome. `healthy`: whether the worker can go on; if not, it exits by itself."""
+
+    message: Literal["done"] = "done"
+    evaluation: Evaluation
+    healthy: bool = True
+
+
+class Verified(Record):
+    """Every test passed and no time was asked for."""
+
+    message: Literal["verified"] = "verified"
+    tests: tuple[TestResult, ...]
+
+
+class Failed(Record):
+    """Something of ours or of the machine's failed; the candidate is not to blame. The worker exits after it."""
+
+    message: Literal["failed"] = "failed"
+    kind: Literal["device", "machine", "worker"]
+    reason: str
+    log: str = ""
+
+    def error(self) -> Cudal2Error:
+        match self.kind:
+            case "device":
+                return DeviceUnavailable(self.reason, log=self.log)
+            case "machine":
+                return MachineError(self.reason, log=self.log)
+            case "worker":
+                return WorkerError(self.reason, log=self.log)
+
+
+Reply = Annotated[Ready | StageEntered | Done | Verified | Failed, Field(discriminator="message")]
+_REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
+
+
+class ProtocolError(Exception):
+    """A line that is no message of this protocol."""
+
+
+def encode(record: Record) -> bytes:
+    """One line, its newline included."""
+    return record.model_dump_json().encode() + b"\n"
+
+
+def decode_reply(line: bytes) -> Reply:
+    """Raises: ProtocolError."""
+    try:
+        return _REPLY.validate_json(line)
+    except ValidationError as exc:
+        raise ProtocolError(f"not a reply: {line[:120]!r}") from exc
+
+
+def decode_request(line: bytes) -> Evaluate:
+    """Raises: ProtocolError."""
+    try:
+        return Evaluate.model_validate_json(line)
+    except ValidationError as exc:
+        raise ProtocolError(f"not a request: {line[:120]!r}") from exc

@@ -1,0 +1,138 @@
+"""The worker process of one GPU: `python -m sandbox.worker --device 0`, driven over stdin and stdout by `pool.py`.
+
+Covered: whatever libraries or candidates print cannot reach the protocol (stdout is moved away before anything is
+imported); the worker ends when its parent does, even in a hung kernel; an error of ours is reported with its traceback.
+Not covered: a host candidate shares this process and could forge a reply; that is why it is marked wherever it is shown.
+"""
+
+import argparse
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO
+
+from contract.base import Record
+from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
+from sandbox.messages import Done, Evaluate, Failed, Ready, StageEntered, decode_request, encode
+
+if TYPE_CHECKING:
+    from sandbox.cuda.evaluator import Evaluator
+
+ORPHAN_GRACE_S = 3.0
+
+Say = Callable[[Record], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve one GPU until stdin ends. The exit code is 0, or 1 where the worker cannot go on."""
+    parser = argparse.ArgumentParser(prog="python -m sandbox.worker", description=__doc__)
+    parser.add_argument("--device", type=int, default=0, help="index of the GPU, as CUDA counts")
+    index: int = parser.parse_args(arguments).device
+    requests, say = claim_pipes()
+    session = Session(say)
+    sys.excepthook = session.report_uncaught
+    try:
+        return session.serve(index, read_ahead(requests))
+    except Cudal2Error as exc:
+        say(failure(exc))
+        return 1
+
+
+def claim_pipes() -> tuple[BinaryIO, Say]:
+    """Take stdin and stdout for the protocol; afterwards fd 0 reads nothing and fd 1 writes to stderr."""
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb", buffering=0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+
+    def say(record: Record) -> None:
+        rest = memoryview(encode(record))
+        while rest:
+            rest = rest[replies.write(rest) or 0 :]
+
+    return requests, say
+
+
+def read_ahead(requests: BinaryIO) -> "queue.SimpleQueue[bytes | None]":
+    """Request lines, then None, read by a thread that notices the parent's end while a kernel runs."""
+    lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in requests:
+            lines.put(line)
+        lines.put(None)
+        time.sleep(ORPHAN_GRACE_S)
+        os._exit(1)  # nobody is left to answer to, and the main thread may wait for a kernel that never ends
+
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    return lines
+
+
+class Session:
+    """Answers requests one after another; knows what is running, for the report of an error that nobody caught."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._running: tuple[Evaluator, Evaluate] | None = None
+
+    def serve(self, index: int, lines: "queue.SimpleQueue[bytes | None]") -> int:
+        """Announce the GPU, then answer until the requests end or the context is poisoned.
+
+        Raises: Cudal2Error for what no candidate is to blame for.
+        """
+        evaluator, ready = open_gpu(index, self._say)
+        self._say(ready)
+        while (line := lines.get()) is not None:
+            request = decode_request(line)
+            self._running = evaluator, request
+            answer = evaluator.evaluate(request)
+            self._running = None
+            self._say(answer)
+            if isinstance(answer, Done) and not answer.healthy:
+                return 1
+        return 0
+
+    def report_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """An `excepthook`: blames the candidate where it left the context poisoned, else tells of a bug of ours."""
+        log = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write(log)
+        if self._running is not None:
+            evaluator, request = self._running
+            if (done := evaluator.fault_of(request.built)) is not None:
+                self._say(done)
+                return
+        self._say(Failed(kind="worker", reason=f"the worker failed: {kind.__name__}: {error}", log=log))
+
+
+def open_gpu(index: int, say: Say) -> "tuple[Evaluator, Ready]":
+    """The GPU's evaluator, and what to announce. Raises: DeviceUnavailable, MachineError."""
+    try:
+        from sandbox.cuda.device import Device
+        from sandbox.cuda.evaluator import Evaluator
+    except ImportError as exc:
+        raise MachineError(f"a GPU worker needs cupy and cuda-bindings in {sys.executable}: {exc}") from exc
+    device = Device(index)
+    evaluator = Evaluator(device, lambda stage: say(StageEntered(stage=stage)))
+    return evaluator, Ready(environment=device.environment, chip=device.chip)
+
+
+def failure(error: Cudal2Error) -> Failed:
+    match error:
+        case DeviceUnavailable():
+            return Failed(kind="device", reason=str(error), log=error.log)
+        case MachineError():
+            return Failed(kind="machine", reason=str(error), log=error.log)
+        case _:
+            return Failed(kind="worker", reason=str(error), log=error.log)
+
+
+if __name__ == "__main__":
+    # Without finalisation: destructors of a poisoned context complain at best and hang at worst.
+    os._exit(main())
