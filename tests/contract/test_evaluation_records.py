@@ -4,9 +4,9 @@ import typing
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
-from records import EVALUATIONS, INSPECTION, PASSED, measured
 
 from contract.evaluation import BASELINES, Evaluation, Measured, Timing
+from tests.contract.records import EVALUATIONS, INSPECTION, PASSED, measured
 
 ADAPTER: TypeAdapter[Evaluation] = TypeAdapter(Evaluation)
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from plans import AMPERE, HOPPER, LAUNCH, plan, tensor_map, with_args
 
 from contract.chip import LIMITS
 from contract.errors import PlanError
@@ -19,6 +18,7 @@ from contract.plan import (
     resolve,
 )
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from tests.contract.plans import AMPERE, HOPPER, LAUNCH, plan, tensor_map, with_args
 
 SMEM_80 = LIMITS[Arch.SM_80].max_smem_per_block_bytes
 SPACE = {"workspace": {"bytes": 256}}

@@ -5,11 +5,11 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import LAUNCH, plan, tensor_map
 
 from contract.candidate import Candidate, Origin
 from contract.errors import PlanError
 from contract.plan import LaunchPlan, parse_plan, plan_from_json, render_plan
+from tests.contract.plans import LAUNCH, plan, tensor_map
 
 BODY = 'extern "C" __global__ void hgemm() {}\n'
 PLAIN = json.dumps({"arch": "sm_80", "launches": [LAUNCH]})

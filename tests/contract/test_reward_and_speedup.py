@@ -5,13 +5,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from records import FAULTS, UNMEASURED, measured
 
 from contract.chip import REFERENCE_CHIPS, roofline_us
 from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing
 from contract.reward import ALARM_RATIO, CLIP, FLOOR, beyond_roofline, reward
 from contract.speedup import median_us, paired_speedup, speedup_over
 from contract.task import Arch, GemmTask
+from tests.contract.records import FAULTS, UNMEASURED, measured
 
 TASK = GemmTask(m=512, n=512, k=512)
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
