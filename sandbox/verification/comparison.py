@@ -8,7 +8,7 @@ import numpy as np
 
 from contract.task import GemmTask
 from sandbox.verification.bounds import Growth, accumulation_factor
-from sandbox.verification.elements import FORMATS, Array, decode, encode
+from sandbox.verification.elements import FORMATS, POISON, Array, decode, encode
 from sandbox.verification.reference import Block, Reference
 
 NEGATIVE_ZERO = 0x8000
@@ -110,7 +110,7 @@ def _tally(xp: Any, task: GemmTask, found: Comparison, block: Block, got: Array,
     if not count:
         return
     found.mismatches += count
-    found.unwritten += int((wrong & (got == FORMATS[task.element].poison)).sum())
+    found.unwritten += int((wrong & (got == POISON)).sum())
     rows, columns = xp.flatnonzero(wrong.any(axis=1)), xp.flatnonzero(wrong.any(axis=0))
     top, bottom = block.start + int(rows[0]), block.start + int(rows[-1])
     left, right = int(columns[0]), int(columns[-1])

@@ -10,24 +10,26 @@ from contract.task import ElementType
 Array = Any  # numpy.ndarray or cupy.ndarray; neither is a base of the other
 
 
+# Every byte 0xFF: a NaN in both formats that no arithmetic produces, so that an unwritten output is told from a computed NaN.
+POISON = 0xFFFF
+
+
 @dataclass(frozen=True)
 class Format:
     """What a format holds.
 
     `roundoff`: relative error of rounding to nearest. `overflow`: magnitudes from here round to infinity. `tiny`: the
-    smallest subnormal. `poison`: a quiet NaN whose payload no arithmetic produces, so that an unwritten output is told
-    from a computed NaN.
+    smallest subnormal.
     """
 
     roundoff: float
     overflow: float
     tiny: float
-    poison: int
 
 
 FORMATS: dict[ElementType, Format] = {
-    ElementType.F16: Format(roundoff=2.0**-11, overflow=65520.0, tiny=2.0**-24, poison=0x7E5A),
-    ElementType.BF16: Format(roundoff=2.0**-8, overflow=(2 - 2.0**-8) * 2.0**127, tiny=2.0**-133, poison=0x7FDA),
+    ElementType.F16: Format(roundoff=2.0**-11, overflow=65520.0, tiny=2.0**-24),
+    ElementType.BF16: Format(roundoff=2.0**-8, overflow=(2 - 2.0**-8) * 2.0**127, tiny=2.0**-133),
 }
 
 

@@ -15,21 +15,21 @@ class Source:
         self.host = np.random.default_rng(seed)
         self._device = np.random.default_rng(seed) if xp is np else xp.random.Generator(xp.random.Philox4x3210(seed))
 
-    def normal(self, shape: tuple[int, int]) -> Array:
+    def normal(self, shape: tuple[int, ...]) -> Array:
         return self._device.standard_normal(shape, dtype=self.xp.float32)
 
-    def uniform(self, shape: tuple[int, int]) -> Array:
+    def uniform(self, shape: tuple[int, ...]) -> Array:
         """Evenly in [0, 1)."""
         return self._device.random(shape, dtype=self.xp.float32)
 
-    def hits(self, shape: tuple[int, int], probability: float) -> Array:
+    def hits(self, shape: tuple[int, ...], probability: float) -> Array:
         """1 with the given probability, else 0."""
         return (self.uniform(shape) < probability).astype(self.xp.float32)
 
-    def signs(self, shape: tuple[int, int]) -> Array:
+    def signs(self, shape: tuple[int, ...]) -> Array:
         return 1 - 2 * self.hits(shape, 0.5)
 
-    def odd(self, shape: tuple[int, int], low: int, high: int) -> Array:
+    def odd(self, shape: tuple[int, ...], low: int, high: int) -> Array:
         """Odd whole numbers in low..high (both odd) with a random sign."""
         steps = (high - low) // 2 + 1
         magnitude = low + 2 * self.xp.floor(self.uniform(shape) * steps)

@@ -13,7 +13,7 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask
 from sandbox.verification.bounds import rounding_floor
-from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, Prepared, caveat, cases_for
+from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, Prepared, cases_for, caveat
 from sandbox.verification.comparison import Comparison, compare_exact
 from sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
 from sandbox.verification.inputs import flip_one, sparse_ones
@@ -116,7 +116,10 @@ class Proof:
             again = self._run(prepared, fresh_workspace=False)
             differing = int((first != again.output).sum())
             if differing:
-                message = f"{differing} of {first.size} outputs differ between two runs on equal inputs; declare atomics or fix a race"
+                message = (
+                    f"{differing} of {first.size} outputs differ between two runs on equal inputs; "
+                    "declare atomics in the plan if sums are combined in arrival order, or fix a race"
+                )
                 return TestResult(tier="repeatability", name="bitwise", passed=False, worst=float(differing), message=message)
         return TestResult(tier="repeatability", name="bitwise", passed=True)
 

@@ -10,7 +10,7 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask
 from sandbox.verification.cases import CaseStore
-from sandbox.verification.elements import FORMATS, Array, decode, encode
+from sandbox.verification.elements import POISON, Array, decode, encode
 from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.tiers import Proof, run_until_failure
@@ -69,7 +69,7 @@ class InMemoryExecutor:
         memory = self._slots[slot]
         memory.a[:], memory.b[:] = inputs.a, inputs.b
         if fill is not Fill.STALE:
-            memory.d[:] = FORMATS[self._task.element].poison if fill is Fill.POISON else 0
+            memory.d[:] = POISON if fill is Fill.POISON else 0
         if fresh_workspace:
             self._workspace = {}
         memory.workspace = self._workspace

@@ -7,7 +7,7 @@ from in_memory import InMemoryExecutor, Memory, honest, product, prove
 from contract.options import VerifyOptions
 from contract.task import GemmTask
 from sandbox.verification.cases import CaseStore
-from sandbox.verification.elements import FORMATS, decode, encode
+from sandbox.verification.elements import POISON, decode, encode
 from sandbox.verification.executor import Traits
 from sandbox.verification.tiers import Proof, run_until_failure
 
@@ -170,7 +170,7 @@ def test_accumulating_onto_d_unless_it_is_nan_fails():
 
 def test_skipping_work_when_d_looks_done_fails():
     def kernel(task, memory: Memory):
-        if (memory.d == FORMATS[task.element].poison).any():
+        if (memory.d == POISON).any():
             honest(task, memory)
 
     assert _tier(prove(TASK, kernel)) == "freshness"

@@ -1,0 +1,106 @@
+"""What the library baselines share: how a row-major product is put to a column-major library, types, and scalars."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import cupy
+import numpy as np
+
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout
+from sandbox.cuda.contender import Bound, Operands
+
+WORKSPACE_BYTES = 64 * 1024**2
+
+
+class Unavailable(Exception):
+    """A baseline that this machine, task or library version does not have; the message says why."""
+
+
+@dataclass(frozen=True)
+class ColumnMajor:
+    """Row-major D = A B as the column-major D' = B' A', whose operands lie in memory as ours do.
+
+    left is B (`rows` = N by `depth` = K, transposed where B is stored N x K), right is A, and `columns` = M.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    transpose_left: bool
+    lead_left: int
+    lead_right: int
+    lead_out: int
+
+
+def column_major(task: GemmTask, layout: Layout) -> ColumnMajor:
+    transposed = layout is Layout.TN
+    return ColumnMajor(
+        rows=task.n,
+        columns=task.m,
+        depth=task.k,
+        transpose_left=transposed,
+        lead_left=task.k if transposed else task.n,
+        lead_right=task.k,
+        lead_out=task.n,
+    )
+
+
+def pointers(operands: Operands, layout: Layout) -> tuple[int, int, int]:
+    """Addresses of left (B in the layout), right (A) and out (D). Raises: Unavailable where B is not there."""
+    b = operands.b_nn if layout is Layout.NN else operands.b_tn
+    if b is None:
+        raise Unavailable(f"the operands hold no B in layout {layout}")
+    return b.data.ptr, operands.a.data.ptr, operands.d.data.ptr
+
+
+class Scalars:
+    """alpha 1 and beta 0 in the scale type of the computation, in host memory that outlives the calls."""
+
+    def __init__(self, accumulate: AccumulatorType) -> None:
+        self._values = np.array([1, 0], dtype=np.float32 if accumulate is AccumulatorType.F32 else np.float16)
+        self.alpha = int(self._values.ctypes.data)
+        self.beta = self.alpha + self._values.itemsize
+
+
+def new_workspace() -> Any:
+    """Scratch memory of a library on one stream; launches there do not overlap, so one is enough."""
+    return cupy.empty(WORKSPACE_BYTES, dtype=cupy.uint8)
+
+
+def data_type(element: ElementType) -> int:
+    """The element's cudaDataType_t."""
+    from nvmath import CudaDataType
+
+    return int(CudaDataType.CUDA_R_16F if element is ElementType.F16 else CudaDataType.CUDA_R_16BF)
+
+
+def scale_type(accumulate: AccumulatorType) -> int:
+    """The cudaDataType_t of alpha and beta."""
+    from nvmath import CudaDataType
+
+    return int(CudaDataType.CUDA_R_32F if accumulate is AccumulatorType.F32 else CudaDataType.CUDA_R_16F)
+
+
+def compute_type(accumulate: AccumulatorType) -> int:
+    """The cublasComputeType_t: sums in f32 for f32, in f16 for f16."""
+    from nvmath.bindings import cublas
+
+    return int(cublas.ComputeType.COMPUTE_32F if accumulate is AccumulatorType.F32 else cublas.ComputeType.COMPUTE_16F)
+
+
+class LibraryContender(ABC):
+    """A contender that brings its own workspace and keeps no state between runs."""
+
+    workspace_bytes = 0
+    zero: bool | Literal["restored"] = False
+    zero_bytes = 0
+    programmatic = False
+    atomics = False
+
+    def __init__(self, name: str, detail: str) -> None:
+        self.name = name
+        self.detail = detail
+
+    @abstractmethod
+    def bind(self, operands: Operands) -> Bound: ...

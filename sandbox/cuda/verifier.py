@@ -1,0 +1,166 @@
+"""Verification on the GPU: the tiers of `sandbox.verification` over guarded buffers."""
+
+from dataclasses import replace
+from typing import Any
+
+import cupy
+
+from contract.evaluation import TestResult
+from contract.options import VerifyOptions
+from contract.task import GemmTask, Layout
+from sandbox.cuda.baselines import open_reference_library
+from sandbox.cuda.buffers import POISON as POISON_BYTE
+from sandbox.cuda.buffers import Guarded, GuardedOperands
+from sandbox.cuda.contender import Bound, Contender, Operands
+from sandbox.cuda.device import Device
+from sandbox.cuda.trusted import Bystanders
+from sandbox.verification.cases import CaseStore
+from sandbox.verification.elements import POISON, Array
+from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
+from sandbox.verification.inputs import Inputs
+from sandbox.verification.tiers import Proof, run_until_failure
+
+CASE_SHARE = 0.25  # of the free device memory, for inputs and references kept between candidates
+
+
+class Verifier:
+    """Proves candidates of one task on one GPU; buffers, inputs and references are kept between candidates.
+
+    Raises: MemoryError (cupy's OutOfMemoryError is one) where the task does not fit.
+    """
+
+    def __init__(self, task: GemmTask, device: Device) -> None:
+        self._task, self._device = task, device
+        self._bystanders = Bystanders()
+        self._proofs = 0
+        self._slots = tuple(GuardedOperands(task) for _ in range(SLOTS))
+        self._library = open_reference_library(task)
+        free_bytes, _ = cupy.cuda.runtime.memGetInfo()
+        self._store = CaseStore(cupy, task, int(CASE_SHARE * free_bytes))
+
+    def verify(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
+        """All tests up to the first that fails. Raises: DriverFault where the contender breaks the device's context."""
+        return run_until_failure(self._proof(contender, options).tests())
+
+    def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult:
+        """Fresh data once more, after the timing."""
+        return self._proof(contender, options).freshness()
+
+    def _proof(self, contender: Contender, options: VerifyOptions) -> Proof:
+        self._proofs += 1
+        executor = CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders)
+        traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
+        return Proof(executor, self._task, traits, self._store, options, salt=self._proofs)
+
+
+class CudaExecutor:
+    """Runs one contender between canaries. One workspace serves all slots, as it does back to back on a stream."""
+
+    xp = cupy
+
+    def __init__(
+        self,
+        task: GemmTask,
+        device: Device,
+        contender: Contender,
+        slots: tuple[GuardedOperands, ...],
+        library: Contender | None,
+        bystanders: Bystanders,
+    ) -> None:
+        self._task, self._device, self._contender = task, device, contender
+        self._slots, self._library, self._bystanders = slots, library, bystanders
+        self._workspace = Guarded(contender.workspace_bytes) if contender.workspace_bytes else None
+        self._bounds: dict[int, Bound] = {}
+        self._renew_workspace()
+
+    def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
+        guarded = self._slots[slot]
+        guarded.load(**self._as_stored(inputs))
+        if fill is Fill.POISON:
+            guarded.poison()
+        elif fill is Fill.ZERO:
+            guarded.operands.d.fill(0)
+        if fresh_workspace:
+            self._renew_workspace()
+        bound = self._bound(slot)
+        self._device.synchronize()
+        bound.enqueue(self._device.stream.ptr)
+        self._device.synchronize()
+        return Run(_bits(guarded.operands.d), self._violations(guarded))
+
+    def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
+        guarded, bound, stream = self._slots[0], self._bound(0), self._device.stream.ptr
+        guarded.load(**self._as_stored(inputs))  # what the inputs must be afterwards
+        guarded.poison()
+        self._renew_workspace()
+        a, b, d = (_bits(array) for array in self._stored_operands(guarded.operands))
+        late = (a.copy(), b.copy())
+        a[...] = decoy.a
+        b[...] = decoy.b if self._task.layout is Layout.NN else decoy.b.T
+        early_writes, seen = cupy.zeros(1, dtype=cupy.uint64), cupy.empty_like(d)
+        self._bystanders.compile()
+        self._device.synchronize()
+        self._bystanders.produce(late, (a, b), d, POISON, early_writes)
+        bound.enqueue(stream)
+        self._bystanders.consume(d, seen, stream)
+        self._device.synchronize()
+        return Run(seen, self._early(int(early_writes[0])) + self._violations(guarded))
+
+    def library(self, inputs: Inputs) -> Array | None:
+        if self._library is None:
+            return None
+        guarded = self._slots[0]
+        guarded.load(**self._as_stored(inputs))
+        guarded.poison()
+        self._library.bind(guarded.operands).enqueue(self._device.stream.ptr)
+        self._device.synchronize()
+        return _bits(guarded.operands.d)
+
+    def _as_stored(self, inputs: Inputs) -> dict[str, Any]:
+        """The inputs by operand, B as the task's layout has it in memory."""
+        if self._task.layout is Layout.NN:
+            return {"a": inputs.a, "b_nn": inputs.b, "b_tn": None}
+        return {"a": inputs.a, "b_nn": None, "b_tn": cupy.ascontiguousarray(inputs.b.T)}
+
+    def _stored_operands(self, operands: Operands) -> tuple[Any, Any, Any]:
+        return operands.a, operands.b_nn if self._task.layout is Layout.NN else operands.b_tn, operands.d
+
+    def _bound(self, slot: int) -> Bound:
+        if slot not in self._bounds:
+            operands: Operands = self._slots[slot].operands
+            workspace = None if self._workspace is None else self._workspace.payload
+            self._bounds[slot] = self._contender.bind(replace(operands, workspace=workspace))
+        return self._bounds[slot]
+
+    def _renew_workspace(self) -> None:
+        if self._workspace is not None:
+            self._workspace.fill(POISON_BYTE)
+            if self._contender.zero == "restored":
+                self._workspace.payload[: self._contender.zero_bytes] = 0
+
+    def _violations(self, guarded: GuardedOperands) -> tuple[Violation, ...]:
+        """What the run did to memory; the buffers are made good again for the next run."""
+        found = [
+            Violation("input" if fault.message.startswith("input ") else "canary", fault.message)
+            for fault in guarded.violations()
+        ]
+        if self._workspace is not None and (written := self._workspace.violation()) is not None:
+            found.append(Violation("canary", f"the workspace was {written}"))
+            self._workspace.repair()
+        if self._contender.zero == "restored" and self._workspace is not None:
+            left = int(cupy.count_nonzero(self._workspace.payload[: self._contender.zero_bytes]))
+            if left:
+                found.append(Violation("workspace", f"{left} bytes of the workspace were not restored to zero"))
+        if found:
+            guarded.repair()
+        return tuple(found)
+
+    @staticmethod
+    def _early(count: int) -> tuple[Violation, ...]:
+        if not count:
+            return ()
+        return (Violation("order", f"{count} outputs were written before the kernel ahead had finished: griddepcontrol.wait"),)
+
+
+def _bits(array: Any) -> Array:
+    return array.view(cupy.uint16)
