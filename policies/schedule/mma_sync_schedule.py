@@ -1,0 +1,38 @@
+"""The axes of the `mma_sync` family."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from policies.schedule.family import Schedule
+
+Reduction = Literal["none", "workspace", "cluster"]
+Epilogue = Literal["direct", "staged"]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class MmaSyncSchedule(Schedule):
+    """A CTA computes a block_m × block_n tile with warps_m × warps_n × warps_k warps, block_k at a time.
+
+    `warps_k`: warps that share an output tile and split every K block between them. `stages`: shared-memory buffers; one
+    means that the whole K range of a CTA is a single block. `split_k`: CTAs that share an output tile; `reduction`: where
+    their sums meet. `group_m`: rows of tiles visited together, so that CTAs running at once share operands in L2.
+    `epilogue`: whether D goes through shared memory for wide stores. `constant_shape`: M, N, K compiled in.
+    `min_ctas`: CTAs that an SM should hold at least, which bounds registers.
+    """
+
+    family: Literal["mma_sync"] = "mma_sync"
+    block_m: Count
+    block_n: Count
+    block_k: Count
+    warps_m: Count
+    warps_n: Count
+    warps_k: Count = 1
+    stages: Count
+    split_k: Count = 1
+    reduction: Reduction = "none"
+    group_m: Count = 1
+    epilogue: Epilogue = "staged"
+    min_ctas: Count = 1
+    constant_shape: bool = False
+    programmatic: bool = False
