@@ -22,7 +22,7 @@ from sandbox.source import Source
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FLAGS = 32
 
-_HEADER_NAME = re.compile(r"(?:\s|/\*.*?\*/)*(?:<(?P<angled>[^<>\"\n]+)>|\"(?P<quoted>[^\"\n]+)\")")
+_HEADER_NAME = re.compile(r"<(?P<angled>[^<>\"]+)>|\"(?P<quoted>[^\"]+)\"")
 _ALLOWED_HEADER = re.compile(
     r"cudal2/[\w/]+\.cuh"
     r"|cuda_(?:fp16|bf16|fp8|fp6|fp4|pipeline|pipeline_primitives|awbarrier|awbarrier_primitives)\.h|mma\.h"
@@ -87,10 +87,10 @@ _FORBIDDEN_ASM = (
         "inline assembly may hold instructions and local registers only",
     ),
 )
-_DECLARATION = re.compile(r"[^;{}]*\b__(?:device|managed)__\b[^;{}]*[;{]?")
-_ATTRIBUTE = re.compile(
-    r"\b(?:alignas|__align__|__launch_bounds__|__attribute__|__declspec|decltype|sizeof)\s*\((?:[^()]|\([^()]*\))*\)"
-)
+_DEVICE_SPACE = re.compile(r"\b__(?:device|managed)__\b")
+_LASTING = re.compile(r"\b(?:constexpr|const|__constant__|operator|using|typedef)\b")
+_ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__launch_bounds__|__attribute__|decltype)\s*+\((?>[^()]|\([^()]*\))*+\)")
+_DECLARATION_CHARS = 1000
 
 
 def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int) -> Rejected | None:
@@ -120,7 +120,9 @@ def _host_rules(candidate: HostCandidate) -> Iterator[Rejected]:
         match = _HEADER_NAME.match(directive.rest)
         name = (match["angled"] or match["quoted"]) if match else None
         if directive.name != "include" or name is None or name.startswith("/") or ".." in name:
-            yield Rejected(rule="include", message=f"#{directive.name} {directive.rest[:80]}", line=directive.line)
+            yield Rejected(
+                rule="include", message=f"#{directive.name} {directive.rest[:80]}", line=source.line_of(directive.position)
+            )
     yield from _flags(candidate.flags, nvcc=True, host=True)
     for folder in candidate.include_dirs:
         if not _INCLUDE_DIR.fullmatch(folder) or not Path(folder).is_dir():
@@ -148,16 +150,20 @@ def _characters(source: str) -> Iterator[Rejected]:
 def _inclusions(source: Source) -> Iterator[Rejected]:
     for directive in source.file_directives:
         if directive.name != "include":
-            yield Rejected(rule="include", message=f"#{directive.name} is not allowed", line=directive.line)
+            yield Rejected(rule="include", message=f"#{directive.name} is not allowed", line=source.line_of(directive.position))
             continue
         match = _HEADER_NAME.match(directive.rest)
         if match is None:
-            yield Rejected(rule="include", message="#include must name its header literally", line=directive.line)
+            yield Rejected(
+                rule="include", message="#include must name its header literally", line=source.line_of(directive.position)
+            )
             continue
         name = match["angled"] or match["quoted"]
         if name not in NVRTC_HEADERS and not _ALLOWED_HEADER.fullmatch(name):
             why = "allowed are cudal2/*.cuh, cuda_fp16.h, cuda_bf16.h, mma.h, cuda/*, cute/*, cutlass/*, cooperative_groups"
-            yield Rejected(rule="include", message=f"header {name[:80]!r} is not allowed; {why}", line=directive.line)
+            yield Rejected(
+                rule="include", message=f"header {name[:80]!r} is not allowed; {why}", line=source.line_of(directive.position)
+            )
     found = re.search(r"\b__has_(?:include|include_next|embed)\b", source.spliced)
     if found:
         yield Rejected(rule="include", message=f"{found[0]} is not allowed", line=source.line_of(found.start()))
@@ -166,9 +172,15 @@ def _inclusions(source: Source) -> Iterator[Rejected]:
 def _directives(source: Source) -> Iterator[Rejected]:
     for directive in source.directives:
         if directive.name not in _DIRECTIVES or (not directive.name and directive.rest):
-            yield Rejected(rule="directive", message=f"#{directive.name} is not allowed", line=directive.line)
+            yield Rejected(
+                rule="directive", message=f"#{directive.name} is not allowed", line=source.line_of(directive.position)
+            )
         elif directive.name == "pragma" and not _PRAGMA.match(directive.rest):
-            yield Rejected(rule="directive", message=f"#pragma {directive.rest[:60]} is not allowed", line=directive.line)
+            yield Rejected(
+                rule="directive",
+                message=f"#pragma {directive.rest[:60]} is not allowed",
+                line=source.line_of(directive.position),
+            )
     for match in _PRAGMA_OPERATOR.finditer(source.spliced):
         if not _PRAGMA.match(match["text"] or ""):
             message = f"{match[0][:60]} is not allowed; write #pragma unroll"
@@ -207,17 +219,24 @@ def _forbidden(source: Source) -> Iterator[Rejected]:
 
 def _state(source: Source) -> Iterator[Rejected]:
     """Variables in device memory that outlive a launch: results could be kept in them."""
-    for match in _DECLARATION.finditer(source.code):
-        text = _ATTRIBUTE.sub(" ", match[0])
-        if re.search(r"\b(?:constexpr|const|__constant__|operator|using|typedef)\b", text):
-            continue
-        tail = re.split(r"\b__(?:device|managed)__\b", text)[-1]
-        end = re.search(r"[(;=\[]", tail)
-        if end is not None and end[0] != "(" and not re.match(r"\s*(?:struct|class|enum)\b", tail):
-            name = re.search(r"(\w+)\s*$", tail[: end.start()])
-            line = source.line_of(match.start() + len(match[0]) - len(match[0].lstrip()))
-            message = f"variable {name[1] if name else ''} outlives a launch; only const, constexpr and __constant__ may"
-            yield Rejected(rule="device-state", message=message, line=line)
+    for match in _DEVICE_SPACE.finditer(source.code):
+        name = _variable(source.code, match)
+        if name is not None:
+            message = f"variable {name} outlives a launch; only const, constexpr and __constant__ may"
+            yield Rejected(rule="device-state", message=message, line=source.line_of(match.start()))
+
+
+def _variable(code: str, space: re.Match[str]) -> str | None:
+    """Name of the mutable variable that a `__device__` declares; None where it belongs to a function, type or constant."""
+    before = re.split(r"[;{}]", code[max(0, space.start() - _DECLARATION_CHARS) : space.start()])[-1]
+    after = _ATTRIBUTE.sub(" ", code[space.end() : space.end() + _DECLARATION_CHARS])
+    head, end, _ = re.split(r"([;{}=(\[])", after, maxsplit=1) if re.search(r"[;{}=(\[]", after) else (after, "", "")
+    if end not in (";", "=", "[") or _LASTING.search(before) or _LASTING.search(head):
+        return None
+    if re.match(r"\s*(?:struct|class|enum|union)\b", head):
+        return None
+    words = re.findall(r"\w+", head)
+    return words[-1] if words else None
 
 
 def _entries(candidate: Candidate, source: Source) -> Iterator[Rejected]:

@@ -125,7 +125,7 @@ def _wave_findings(launch: ResolvedLaunch, per_sm: int, chip: Chip) -> Iterator[
         yield Finding(
             bottleneck="tail-wave",
             evidence=f"{launch.entry}: {ctas} CTAs in slots for {slots} make {waves} waves, {used:.0%} of them in use",
-            remedy="choose a tile that divides the output into whole waves, a persistent grid with a tile scheduler, or stream-K",
+            remedy="choose a tile that divides the output into whole waves, a persistent grid, or stream-K",
             weight=1 - used,
         )
 

@@ -21,7 +21,7 @@ from sandbox.occupancy import occupancy
 from sandbox.ptx import Entry, Ptx
 from sandbox.ptxas_log import Resources, parse_resources, parse_warnings
 
-MAX_PTX_BYTES = 64 * 2**20
+MAX_PTX_BYTES = 16 * 2**20
 _POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
 _SCALAR_BYTES = {"i32": 4, "u32": 4, "i64": 8, "f32": 4}
 

@@ -4,7 +4,7 @@ This is the text that ptxas assembled, so macros can hide nothing from it.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,26 @@ _NAME = re.compile(r"(?<![\w$%.])[A-Za-z_$][\w$]*")
 _NUMBER = re.compile(r"(?<![\w$%.])0[fdFDxX][0-9a-fA-F]+U?\b")
 _EXTERN_FUNCTION = re.compile(r"\.extern\s+\.func\b\s*(?:\([^)]*\))?\s*(?P<name>[\w$]+)")
 _CLOCK = re.compile(r"%(?:clock|globaltimer|gridid|pm\d|envreg)\w*")
-_DIRECT_READ = re.compile(r"^[^\[\]]*\[\s*(?P<name>[A-Za-z_$][\w$]*)\s*(?:\+\s*\d+)?\s*\]\s*$", re.DOTALL)
+_SYMBOL = re.compile(r"(?<![\w$%.])[%A-Za-z_$][\w$%]*")
+_NOT_A_NAME = re.compile(r"\[[^\]]*\]|\.\w+(?:\([^)]*\))?")
+_FUNCTION = re.compile(r"(?=\.(?:entry|func)\b)")
+_LOADS = ("ld.", "ldu.", "setp.", "isspacep.", "prefetch")
+_ADDRESS_ARITHMETIC = (
+    "mov.",
+    "add.",
+    "sub.",
+    "mad.",
+    "mul.",
+    "cvta.",
+    "cvt.",
+    "shl.",
+    "or.",
+    "and.",
+    "xor.",
+    "selp.",
+    "min.",
+    "max.",
+)
 _TRAPS = frozenset({"trap", "brkpt", "pmevent"})
 _TENSOR_CORE = re.compile(r"(?:mma|wgmma\.mma_async|wmma\.mma|tcgen05\.mma)\b")
 
@@ -43,6 +62,20 @@ class Instruction:
     opcode: str
     operands: str
 
+    @property
+    def targets(self) -> set[str]:
+        """Symbols and registers of the first operand, where arithmetic puts its result."""
+        return set(_SYMBOL.findall(self._split()[0]))
+
+    @property
+    def sources(self) -> set[str]:
+        """Symbols and registers of the other operands; of all where the first is an address."""
+        return set(_SYMBOL.findall(self._split()[1]))
+
+    def _split(self) -> tuple[str, str]:
+        first, _, others = self.operands.partition("}" if self.operands.lstrip().startswith("{") else ",")
+        return ("", self.operands) if "[" in first or not others else (first, others)
+
 
 @dataclass(frozen=True)
 class Ptx:
@@ -61,9 +94,13 @@ class Ptx:
         return {match["name"]: _entry(match) for match in _ENTRY.finditer(self.text)}
 
     @cached_property
+    def functions(self) -> tuple[tuple[Instruction, ...], ...]:
+        """The instructions of each function; what stands before the first one comes as a group of its own."""
+        return tuple(tuple(_instructions(body)) for body in _FUNCTION.split(self.text))
+
+    @cached_property
     def instructions(self) -> tuple[Instruction, ...]:
-        matches = (_STATEMENT.match(statement) for statement in self.text.split(";"))
-        return tuple(Instruction(match["opcode"], match["operands"]) for match in matches if match)
+        return tuple(instruction for function in self.functions for instruction in function)
 
     @cached_property
     def opcodes(self) -> dict[str, int]:
@@ -77,21 +114,20 @@ class Ptx:
         return tuple(sorted({name for name in names if _TENSOR_CORE.match(name)}))
 
     def state(self) -> Iterator[str]:
-        """Variables in device memory that code could write, or whose address leaves a plain read.
+        """Variables in device memory that code could write.
 
-        Constants stand in `.global` too, and nothing marks them as such, so the use decides: a read by name is harmless.
+        Constants stand in `.global` too, and nothing marks them as such, so their use decides: the address may be computed
+        with and read through, and not written through, stored, passed on or kept in an initialiser.
         """
-        declared = {}
+        declared: set[str] = set()
         for match in _STATE.finditer(self.text):
-            head = _NAME.findall(re.sub(r"\[[^\]]*\]|\.\w+(?:\([^)]*\))?", " ", match["head"]))
+            names = _NAME.findall(_NOT_A_NAME.sub(" ", match["head"]))
             if match["space"] == "global":
-                declared.update(dict.fromkeys(head))
+                declared.update(names)
             if _NAME.search(_NUMBER.sub(" ", match["value"] or "")):
-                yield from head  # an initialiser that holds an address
-        for instruction in self.instructions:
-            for name in _NAME.findall(instruction.operands):
-                if name in declared and not _is_read(instruction, name):
-                    yield name
+                yield from names  # the initialiser holds an address
+        for function in self.functions:
+            yield from _written(function, declared)
 
     def clocks(self) -> Iterator[str]:
         """Special registers that tell the time or count launches."""
@@ -151,6 +187,28 @@ def _product(sizes: tuple[int, ...]) -> int:
     return x * y * z
 
 
-def _is_read(instruction: Instruction, name: str) -> bool:
-    match = _DIRECT_READ.match(instruction.operands) if instruction.opcode.startswith("ld.") else None
-    return match is not None and match["name"] == name
+def _instructions(text: str) -> Iterator[Instruction]:
+    for statement in text.split(";"):
+        match = _STATEMENT.match(statement)
+        if match:
+            yield Instruction(match["opcode"], match["operands"])
+
+
+def _written(function: tuple[Instruction, ...], declared: set[str]) -> Iterator[str]:
+    """Variables whose address reaches anything but arithmetic and loads. Order of instructions is ignored: loops go back."""
+    readers = defaultdict(list)
+    for instruction in function:
+        if not instruction.opcode.startswith(_LOADS):
+            for name in instruction.sources:
+                readers[name].append(instruction)
+    origin = {name: name for name in declared if name in readers}  # symbol or register → variable whose address it may hold
+    pending = list(origin)
+    while pending:
+        name = pending.pop()
+        for instruction in readers[name]:
+            if not instruction.opcode.startswith(_ADDRESS_ARITHMETIC):
+                yield origin[name]
+                continue
+            fresh = [register for register in instruction.targets if register not in origin]
+            origin |= dict.fromkeys(fresh, origin[name])
+            pending += fresh

@@ -14,12 +14,12 @@ _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P\w+\s+)?(?P<
 _CLOCK = re.compile(r"\bSR_(?:CLOCK\w*|GLOBALTIMER\w*|GRIDID|PM\d\w*)")
 _TENSOR_CORE = re.compile(r"(?:HMMA|HGMMA|IMMA|IGMMA|QMMA|QGMMA|OMMA|DMMA|BMMA|BGMMA|UTC\w*MMA)\b")
 _HALF_TENSOR_CORE = re.compile(r"(?:HMMA|HGMMA|QMMA|QGMMA)\b")
-_LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=8 * 2**30, file_bytes=2**20, output_bytes=256 * 2**20)
+_LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=8 * 2**30, file_bytes=2**20, output_bytes=64 * 2**20)
 
 
 @dataclass(frozen=True)
 class Sass:
-    """The disassembly of one cubin in short. `opcodes` by first word, `mma` by full name, `clocks`: registers that tell time."""
+    """One cubin in short. `opcodes` by first word, `mma` by full name, `clocks`: registers that tell the time."""
 
     opcodes: dict[str, int]
     mma: tuple[str, ...]
@@ -32,7 +32,7 @@ def disassemble(cubin: Path) -> Sass | None:
     if nvdisasm is None:
         return None
     with tempfile.TemporaryDirectory() as scratch:
-        ended = run([nvdisasm, "-c", str(cubin.resolve())], scratch=Path(scratch), limits=_LIMITS)
+        ended = run([nvdisasm, "-c", "-ndf", str(cubin.resolve())], scratch=Path(scratch), limits=_LIMITS)
     return parse(ended.stdout.decode(errors="replace")) if ended.returncode == 0 else None
 
 
