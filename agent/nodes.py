@@ -114,10 +114,14 @@ class Nodes:
         return self._changes(pending=pending.model_copy(update={"diagnosis": diagnosis}).model_dump(mode="json"))
 
     def record(self, state: RunState) -> Changes:
-        """Make the evaluated candidate a step; it is durable before the graph moves on."""
+        """Make the evaluated candidate a step; it is durable before the graph moves on.
+
+        A step that is there already was recorded just before a kill, ahead of the checkpoint; it stays as it is.
+        """
         pending = Pending.model_validate(state["pending"])
         seconds = {"build": pending.built.seconds, "evaluate": pending.evaluate_s, "propose": state["propose_s"]}
-        self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds, state["next_index"])
+        if self.history.next_index == state["next_index"]:
+            self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds)
         waiting = len(state["queue"])
         if state["phase"] == "search":
             stop = self._stop_reason(state["round"], waiting)
@@ -169,35 +173,24 @@ class Nodes:
         evaluation: Evaluation,
         diagnosis: Diagnosis | None,
         seconds: dict[str, float],
-        index: int | None = None,
     ) -> None:
-        """`index` None: the next one. A final measurement keeps the round and the observation that led to its candidate."""
+        """The next step. A final measurement keeps the round and the observation that led to its candidate."""
         first = self.history.first(candidate.id) if state["phase"] == "final" else None
-        earned = reward(evaluation, self._run.task, self._run.chip)
         step = Step(
             run_id=self._run.run_id,
-            index=self.history.next_index if index is None else index,
+            index=self.history.next_index,
             round=first.round if first else state["round"],
             observation_id=first.observation_id if first else state["observation_id"],
             candidate=first.candidate if first else candidate,
             evaluation=evaluation,
             diagnosis=diagnosis,
-            reward=earned,
+            reward=reward(evaluation, self._run.task, self._run.chip),
             seconds={**seconds, "agent": self._clock.lap_s()},
             created_at=datetime.now(UTC),
         )
         self.history.add(step)
         best = leader(self.history.steps, self._run.task, self._run.chip)
-        self._emit(
-            StepFinished(
-                index=step.index,
-                candidate_id=candidate.id,
-                label=label_of(candidate),
-                evaluation=evaluation,
-                reward=earned,
-                best_candidate_id=best.candidate.id if best else None,
-            )
-        )
+        self._emit(_finished_event(step, best))
 
     def _stop_reason(self, number: int, waiting: int) -> str:
         """Why the search ends now; empty while it goes on. At least one built candidate is always tried."""
@@ -219,6 +212,17 @@ class Nodes:
 def _proven(evaluation: Evaluation) -> bool:
     """Whether a candidate was executed and found right."""
     return isinstance(evaluation, Measured) or (isinstance(evaluation, Unmeasured) and evaluation.verified_by != "nothing")
+
+
+def _finished_event(step: Step, best: Step | None) -> StepFinished:
+    return StepFinished(
+        index=step.index,
+        candidate_id=step.candidate.id,
+        label=label_of(step.candidate),
+        evaluation=step.evaluation,
+        reward=step.reward,
+        best_candidate_id=best.candidate.id if best else None,
+    )
 
 
 def _built_event(candidate: AnyCandidate, outcome: Built | Evaluation, seconds: float) -> CandidateBuilt:

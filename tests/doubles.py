@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
@@ -24,7 +25,7 @@ from contract.knowledge import Chunk, Hit, Query
 from contract.options import Effort
 from contract.plan import Launch, LaunchPlan, ResolvedPlan, TensorArg
 from contract.task import AccumulatorType, Arch, GemmTask
-from contract.trajectory import Observation
+from contract.trajectory import Observation, RunRecord, Step
 
 TASK = GemmTask(m=256, n=256, k=256)
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -48,6 +49,8 @@ LAUNCH = Launch(
     args=(TensorArg(tensor="D", access="write"),),
 )
 PLAN = LaunchPlan(arch=Arch.SM_80, launches=(LAUNCH,))
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+OBSERVATION = Observation(task=TASK, chip=CHIP, round=1, seed=0)
 INSPECTION = Inspection(
     cubin_sha256="0" * 64,
     compile_seconds=0.1,
@@ -95,6 +98,16 @@ def measured(time_us: float, baseline_us: float = 10.0, baselines: Sequence[str]
         environment=ENVIRONMENT,
         inspection=INSPECTION,
     )
+
+
+def run_record(run_id: str = "run-1", **changes: object) -> RunRecord:
+    fields = {"task": TASK, "chip": CHIP, "policy": "scripted", "seed": 0, "settings": {}, "versions": {}}
+    return RunRecord.model_validate({"run_id": run_id, "status": "running", "created_at": NOW, **fields, **changes})
+
+
+def step(index: int, number: int = 0, run_id: str = "run-1", **changes: object) -> Step:
+    fields = {"round": 1, "observation_id": OBSERVATION.id, "candidate": candidate(number), "evaluation": measured(5.0)}
+    return Step.model_validate({"run_id": run_id, "index": index, "created_at": NOW, **fields, **changes})
 
 
 def unmeasured(predicted_us: float) -> Unmeasured:

@@ -88,7 +88,7 @@ class Store:
         """Number of steps by run; runs without a step are absent."""
         query = select(tables.steps.c.run_id, func.count()).group_by(tables.steps.c.run_id)
         with translated(self._engine.url), self._engine.connect() as connection:
-            return dict(connection.execute(query).tuples().all())
+            return {row[0]: row[1] for row in connection.execute(query)}
 
     def steps(self, run_id: str) -> list[Step]:
         """Steps of a run by index; none where the run has none yet."""

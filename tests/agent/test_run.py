@@ -1,14 +1,25 @@
 """The real graph, the real store and the real checkpoints over a scripted policy and sandbox."""
 
+import json
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
+from agent.checkpoint import open_checkpoints
 from agent.parts import Parts
-from agent.run import Outcome, new_run, start_run
-from contract.evaluation import BASELINES, Measured
-from contract.events import Event
+from agent.run import Outcome, new_run, resume_run, start_run
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import roofline_us
+from contract.errors import StoreError, UsageError, WorkerError
+from contract.evaluation import BASELINES, Evaluation, Measured, TestResult, TimedOut, Unmeasured, Wrong
+from contract.events import Event, Proposed, StepFinished
+from contract.options import Effort
+from contract.reward import FLOOR
 from contract.settings import Settings
+from contract.task import GemmTask
+from contract.trajectory import Observation
 from policies.trajectories.store import Store, open_store
 from tests import doubles
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, number_of
@@ -46,3 +57,228 @@ def test_search_then_full_measurement_of_the_three_fastest(settings: Settings, s
     assert outcome.reason == "the budget of 12 candidates is spent"
     assert store.run(outcome.run.run_id).status == "finished"
     assert store.steps(outcome.run.run_id) == outcome.steps
+
+
+def test_what_fails_to_build_is_a_step_and_never_runs(settings: Settings, store: Store) -> None:
+    sandbox = ScriptedSandbox(failures=(0, 5))
+    outcome = drive(settings, parts(store, sandbox))
+    failed = [number_of(s.candidate) for s in outcome.steps if s.evaluation.status == "compile_failed"]
+    assert sorted(failed) == [0, 5]
+    assert {number for number, _ in sandbox.evaluated}.isdisjoint(failed)
+    assert len(outcome.steps) == 12 + 3
+
+
+def test_the_full_measurement_decides_not_the_quick_one(settings: Settings, store: Store) -> None:
+    """Candidate 0 looks fastest in the quick timing and turns out wrong in the full one; 1 wins."""
+    failed = TestResult(tier="again", name="fresh", passed=False)
+
+    class Fickle(ScriptedSandbox):
+        def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+            if number_of(built.candidate) == 0 and effort == "full":
+                return Wrong(test=failed, tests=(failed,), inspection=doubles.INSPECTION)
+            return super().evaluate(built, task, effort)
+
+    outcome = drive(settings, parts(store, Fickle({0: 5.0, 1: 6.0})))
+    assert outcome.best is not None
+    assert number_of(outcome.best.candidate) == 1
+
+
+def test_a_time_beyond_the_roofline_is_no_winner(settings: Settings, store: Store) -> None:
+    outcome = drive(settings, parts(store, ScriptedSandbox({3: 0.001, 4: 6.0})))
+    assert outcome.best is not None
+    assert number_of(outcome.best.candidate) == 4
+    [alarm] = [step for step in outcome.steps if number_of(step.candidate) == 3]
+    assert alarm.reward == FLOOR
+
+
+def test_ends_when_the_roofline_is_near_and_the_baseline_beaten(settings: Settings, store: Store) -> None:
+    near_us = roofline_us(TASK.flops, TASK.operand_bytes, doubles.CHIP)
+    sandbox = ScriptedSandbox({2: near_us})
+    outcome = drive(settings, parts(store, sandbox))
+    assert outcome.reason == "the roofline is near"
+    assert [number for number, effort in sandbox.evaluated if effort == "quick"] == [0, 1, 2]
+
+
+def test_ends_when_the_policy_has_nothing_new(settings: Settings, store: Store) -> None:
+    outcome = drive(settings, parts(store, ScriptedSandbox(), count=3))
+    assert outcome.reason == "the policy has nothing new"
+    assert len(outcome.steps) == 3 + 3
+
+
+def test_repeated_proposals_are_dropped(settings: Settings, store: Store) -> None:
+    class Stubborn(ScriptedPolicy):
+        def propose(self, _: Observation, __: int) -> list[Candidate]:
+            return [candidate(0), candidate(0), candidate(1)]
+
+    events: list[Event] = []
+    made = parts(store, ScriptedSandbox())
+    outcome = drive(settings, Parts(**{**vars(made), "policy": Stubborn([])}), events)
+    assert [(e.count, e.dropped) for e in events if isinstance(e, Proposed)] == [(2, 1), (0, 3)]
+    assert outcome.reason == "the policy has nothing new"
+
+
+def test_time_is_spent_and_one_candidate_is_tried_still(settings: Settings, store: Store) -> None:
+    hasty = settings.model_copy(update={"minutes": 1e-6})
+    sandbox = ScriptedSandbox()
+    outcome = drive(hasty, parts(store, sandbox))
+    assert outcome.reason == "the time is spent"
+    assert sandbox.evaluated == [(0, "quick"), (0, "full")]
+    assert outcome.best is not None
+
+
+def test_without_a_gpu_the_best_prediction_leads_and_nothing_is_measured(settings: Settings, store: Store) -> None:
+    predictions = {number: 10.0 + number for number in range(12)}
+    sandbox = ScriptedSandbox(predictions, can_execute=False)
+    outcome = drive(settings, parts(store, sandbox))
+    assert outcome.reason == "another round brought no better prediction"
+    assert {effort for _, effort in sandbox.evaluated} == {"quick"}
+    assert outcome.best is not None
+    assert isinstance(outcome.best.evaluation, Unmeasured)
+    assert number_of(outcome.best.candidate) == 0
+    assert all(step.reward is None for step in outcome.steps)
+
+
+def test_nothing_passes(settings: Settings, store: Store) -> None:
+    hang = TimedOut(stage="verify", limit_s=1.0)
+    outcome = drive(settings, parts(store, ScriptedSandbox(outcomes=dict.fromkeys(range(12), hang))))
+    assert outcome.best is None
+    assert len(outcome.steps) == 12
+    assert store.run(outcome.run.run_id).best_candidate_id is None
+
+
+def test_the_policy_sees_attempts_best_diagnosis_and_hits(settings: Settings, store: Store) -> None:
+    made = parts(store, ScriptedSandbox({1: 5.0}, failures=(2,)))
+    outcome = drive(settings, made)
+    assert isinstance(made.policy, ScriptedPolicy)
+    first, second, *_ = made.policy.seen
+    assert first.attempts == ()
+    assert {a.candidate_id: a.status for a in second.attempts}[candidate(2).id] == "compile_failed"
+    assert second.best is not None
+    assert second.best.id == candidate(1).id
+    assert second.diagnosis is not None
+    assert outcome.steps[0].candidate.origin.chunk_ids == (second.hits[0].chunk.id,)
+    assert store.observation(outcome.steps[-1].observation_id).task == TASK
+
+
+def test_the_query_asks_for_what_is_wrong(settings: Settings, store: Store) -> None:
+    made = parts(store, ScriptedSandbox())
+    drive(settings, made)
+    assert isinstance(made.retriever, ScriptedRetriever)
+    assert "occupancy" not in made.retriever.queries[0].words
+    assert "use fewer registers" in made.retriever.queries[1].words
+
+
+class Lost(ScriptedSandbox):
+    """Fails at its fourth evaluation, as often as told, with whatever it is given."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error: BaseException | None = error
+
+    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+        if len(self.evaluated) == 3 and self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return super().evaluate(built, task, effort)
+
+
+def test_interrupted_ends_cleanly_and_continues(settings: Settings, store: Store) -> None:
+    sandbox = Lost(KeyboardInterrupt())
+    made = parts(store, sandbox)
+    outcome = drive(settings, made)
+    assert (outcome.run.status, outcome.reason, len(outcome.steps)) == ("interrupted", "interrupted", 3)
+    assert outcome.best is not None
+    again = resume_run(store.run(outcome.run.run_id), settings, made, lambda _: None)
+    assert again.run.status == "finished"
+    assert again.steps[:3] == outcome.steps
+    assert [number for number, effort in sandbox.evaluated if effort == "quick"] == list(range(12))
+    assert again.spent_s > outcome.spent_s
+
+
+def test_a_lost_worker_fails_the_run_and_keeps_its_steps(settings: Settings, store: Store) -> None:
+    made = parts(store, Lost(WorkerError("the worker does not start")))
+    with pytest.raises(WorkerError):
+        drive(settings, made)
+    [run] = store.runs()
+    assert run.status == "failed"
+    assert len(store.steps(run.run_id)) == 3
+    assert resume_run(run, settings, made, lambda _: None).run.status == "finished"
+
+
+def test_without_its_checkpoints_a_run_goes_on_from_its_steps(settings: Settings, store: Store) -> None:
+    made = parts(store, Lost(KeyboardInterrupt()))
+    outcome = drive(settings, made)
+    settings.checkpoint_path.unlink()
+    again = resume_run(store.run(outcome.run.run_id), settings, made, lambda _: None)
+    assert again.steps[:3] == outcome.steps
+    assert sorted({number_of(step.candidate) for step in again.steps}) == list(range(12))
+
+
+def test_time_spent_before_counts(settings: Settings, store: Store) -> None:
+    """A run that has used its time does not get it again by being resumed."""
+    sandbox = Lost(KeyboardInterrupt())
+    made = parts(store, sandbox)
+    outcome = drive(settings, made)
+    spent = settings.model_copy(update={"minutes": outcome.spent_s / 60})
+    assert resume_run(store.run(outcome.run.run_id), spent, made, lambda _: None).reason == "the time is spent"
+
+
+def test_a_finished_run_is_not_resumed(settings: Settings, store: Store) -> None:
+    made = parts(store, ScriptedSandbox(), count=1)
+    outcome = drive(settings, made)
+    with pytest.raises(UsageError, match="has finished"):
+        resume_run(outcome.run, settings, made, lambda _: None)
+
+
+def test_another_chip_is_refused(settings: Settings, store: Store) -> None:
+    made = parts(store, Lost(KeyboardInterrupt()))
+    run = drive(settings, made).run
+    elsewhere = run.model_copy(update={"chip": run.chip.model_copy(update={"name": "A100"})})
+    with pytest.raises(UsageError, match="was for A100"):
+        resume_run(elsewhere, settings, made, lambda _: None)
+
+
+def test_two_processes_do_not_work_on_one_run(settings: Settings, store: Store) -> None:
+    made = parts(store, Lost(KeyboardInterrupt()))
+    run = drive(settings, made).run
+    (settings.home / "locks").mkdir(exist_ok=True)
+    with FileLock(settings.home / "locks" / f"{run.run_id}.lock"), pytest.raises(UsageError, match="another process"):
+        resume_run(run, settings, made, lambda _: None)
+
+
+def test_corrupt_checkpoints_are_one_line_and_left_alone(settings: Settings, store: Store) -> None:
+    settings.checkpoint_path.write_bytes(b"no checkpoints\n" * 500)
+    with pytest.raises(StoreError, match="move the file away"):
+        drive(settings, parts(store, ScriptedSandbox()))
+    assert settings.checkpoint_path.read_bytes() == b"no checkpoints\n" * 500
+
+
+def test_checkpoints_are_plain_and_go_with_the_run(settings: Settings, store: Store) -> None:
+    made = parts(store, Lost(KeyboardInterrupt()))
+    run = drive(settings, made).run
+    with open_checkpoints(settings.checkpoint_path) as checkpoints:
+        saved = checkpoints.get_tuple({"configurable": {"thread_id": run.run_id}})
+        assert saved is not None
+        json.dumps(saved.checkpoint["channel_values"])
+    resume_run(run, settings, made, lambda _: None)
+    with open_checkpoints(settings.checkpoint_path) as checkpoints:
+        assert checkpoints.get_tuple({"configurable": {"thread_id": run.run_id}}) is None
+
+
+def test_events_tell_the_run(settings: Settings, store: Store) -> None:
+    events: list[Event] = []
+    outcome = drive(settings, parts(store, ScriptedSandbox(), count=2), events)
+    kinds = [event.event for event in events]
+    assert kinds[0] == "run_started"
+    assert kinds[-1] == "run_finished"
+    assert kinds.count("step_finished") == len(outcome.steps)
+    finished = [event for event in events if isinstance(event, StepFinished)]
+    assert finished[0].label == "mma_sync 64x64x32 number=0"
+
+
+def test_the_agents_own_time_is_recorded_and_small(settings: Settings, store: Store) -> None:
+    sandbox = ScriptedSandbox(evaluate_s=0.2)
+    outcome = drive(settings, parts(store, sandbox, count=2))
+    for step in outcome.steps:
+        assert step.seconds["evaluate"] >= 0.2
+        assert 0 < step.seconds["agent"] < 0.2

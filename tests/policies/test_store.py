@@ -1,0 +1,202 @@
+"""The trajectory store: what goes in comes out, twice is once, and a bad file is left as it was."""
+
+import math
+import multiprocessing
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from contract.candidate import Origin
+from contract.errors import StoreError, UsageError
+from contract.evaluation import TestResult, Wrong
+from policies.trajectories.store import Store, open_store
+from tests.doubles import INSPECTION, OBSERVATION, candidate, measured, run_record, step
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'deep' / 'folder' / 'store.sqlite'}"
+
+
+@pytest.fixture
+def store(url: str) -> Store:
+    made = open_store(url)
+    made.start_run(run_record())
+    made.record_observation(OBSERVATION)
+    return made
+
+
+def test_what_was_recorded_is_there_after_reopening(store: Store, url: str) -> None:
+    steps = [step(0), step(1, number=1, reward=0.5, seconds={"agent": 0.01})]
+    for one in steps:
+        store.record_step(one)
+    trajectory = open_store(url).trajectory("run-1")
+    assert trajectory.run == run_record()
+    assert list(trajectory.steps) == steps
+    assert trajectory.observations == {OBSERVATION.id: OBSERVATION}
+
+
+def test_a_step_recorded_twice_is_one_and_the_last_counts(store: Store) -> None:
+    store.record_step(step(0, reward=0.1))
+    store.record_step(step(0, reward=0.2))
+    assert [one.reward for one in store.steps("run-1")] == [0.2]
+
+
+def test_equal_code_is_stored_once_and_each_step_keeps_its_origin(store: Store, url: str) -> None:
+    other = candidate(0).model_copy(update={"origin": Origin(policy="chat", prompt_hash="abc")})
+    store.record_step(step(0))
+    store.record_step(step(1, candidate=other))
+    assert [one.candidate.origin.policy for one in store.steps("run-1")] == ["scripted", "chat"]
+    assert count(url, "candidates") == 1
+
+
+def test_an_observation_is_stored_once(store: Store, url: str) -> None:
+    assert store.record_observation(OBSERVATION) == OBSERVATION.id
+    assert count(url, "observations") == 1
+    assert store.observation(OBSERVATION.id) == OBSERVATION
+
+
+def test_nan_and_infinity_survive(store: Store) -> None:
+    failed = TestResult(tier="bounds", name="gaussian", passed=False, worst=math.nan)
+    worse = TestResult(tier="bounds", name="uniform", passed=False, worst=math.inf)
+    store.record_step(step(0, evaluation=Wrong(test=failed, tests=(failed, worse), inspection=INSPECTION)))
+    [back] = store.steps("run-1")
+    assert isinstance(back.evaluation, Wrong)
+    assert math.isnan(back.evaluation.test.worst)
+    assert back.evaluation.tests[1].worst == math.inf
+
+
+def test_unknown_ids_are_the_users_mistake(store: Store) -> None:
+    with pytest.raises(UsageError, match="no run 'other'"):
+        store.run("other")
+    with pytest.raises(UsageError, match="no run 'other'"):
+        store.update_run(run_record("other"))
+    with pytest.raises(StoreError, match="observation 123 is not in the store"):
+        store.observation("123")
+    assert store.steps("other") == []
+
+
+def test_a_run_is_started_once(store: Store) -> None:
+    with pytest.raises(StoreError, match="exists already"):
+        store.start_run(run_record())
+
+
+def test_a_step_of_nothing_recorded_is_refused_and_leaves_nothing(store: Store, url: str) -> None:
+    with pytest.raises(StoreError, match="was not recorded"):
+        store.record_step(step(0, run_id="other"))
+    with pytest.raises(StoreError, match="was not recorded"):
+        store.record_step(step(0, observation_id="other"))
+    assert count(url, "steps") == 0
+    assert count(url, "candidates") == 0
+
+
+@pytest.mark.parametrize("content", [b"not a database at all\n" * 100, b"SQLite format 3\0" + b"\xff" * 4096])
+def test_a_corrupt_file_is_one_line_and_left_untouched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "store.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="left untouched") as caught:
+        open_store(f"sqlite:///{path}")
+    assert path.read_bytes() == content
+    assert "\n" not in str(caught.value)
+
+
+def test_a_store_damaged_in_the_middle_is_reported_when_it_is_read(store: Store, url: str) -> None:
+    for index in range(40):
+        store.record_step(step(index, number=index, evaluation=measured(5.0 + index)))
+    store.close()
+    path = Path(url.removeprefix("sqlite:///"))
+    content = bytearray(path.read_bytes())
+    content[8192:] = b"\xa5" * len(content[8192:])
+    path.write_bytes(content)
+    with pytest.raises(StoreError):
+        open_store(url).steps("run-1")
+
+
+def test_somebody_elses_database_is_not_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "photos.sqlite"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE photos (id INTEGER)")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="somebody else's tables"):
+        open_store(f"sqlite:///{path}")
+    assert path.read_bytes() == before
+
+
+def test_a_store_of_another_version_is_refused(store: Store, url: str) -> None:
+    store.close()
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE cudal2_meta SET value = '2'")
+    connection.close()
+    with pytest.raises(StoreError, match="schema 2"):
+        open_store(url)
+
+
+def test_a_record_that_does_not_load_is_named(store: Store, url: str) -> None:
+    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        connection.execute("UPDATE runs SET record = '{}'")
+    connection.close()
+    with pytest.raises(StoreError, match="run run-1 in the store cannot be read"):
+        store.run("run-1")
+
+
+@pytest.mark.usefixtures("store")
+def test_a_locked_store_says_so(url: str) -> None:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreError, match="locked by another process"):
+        open_store(url, busy_timeout_s=0.1).record_step(step(0))
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("no url", "not an SQLAlchemy URL"),
+        ("nosuchdatabase://x/y", "not an SQLAlchemy URL"),
+        ("sqlite:////proc/no/such/folder/x.sqlite", "cannot be made"),
+    ],
+)
+def test_a_wrong_address_is_one_line(address: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        open_store(address)
+
+
+def test_a_password_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(StoreError) as caught:
+        open_store(f"sqlite://user:hunter2@/{tmp_path}")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be used"):
+        open_store(f"sqlite:///{tmp_path}")
+
+
+def _write_run(url: str, name: str, count: int) -> None:
+    store = open_store(url)
+    store.start_run(run_record(name))
+    store.record_observation(OBSERVATION)
+    for index in range(count):
+        store.record_step(step(index, number=index, run_id=name))
+
+
+def test_processes_write_at_once(url: str) -> None:
+    """Three processes open the same new store and record the same candidates."""
+    context = multiprocessing.get_context("spawn")
+    names = ["run-a", "run-b", "run-c"]
+    workers = [context.Process(target=_write_run, args=(url, name, 15)) for name in names]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+    assert open_store(url).step_counts() == dict.fromkeys(names, 15)
+    assert count(url, "candidates") == 15
+
+
+def count(url: str, table: str) -> int:
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    [(number,)] = connection.execute(f"SELECT count(*) FROM {table}")
+    connection.close()
+    return int(number)
