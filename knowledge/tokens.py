@@ -2,8 +2,11 @@
 
 import re
 
+SPELLINGS = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"}
+
 # One run of letters, digits and underscores, joined by dots or double colons: cp.async.bulk, cute::Layout, sm_90a, 4096x1024.
 _COMPOUND = re.compile(r"\w+(?:(?:\.|::)\w+)*")
+_SEPARATOR = re.compile(r"\.|::|_")
 _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*|\d+[a-z]*")
 
 _STOP_TEXT = (
@@ -15,29 +18,36 @@ STOP_WORDS = frozenset(_STOP_TEXT.split())
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case search words in order, e.g. `cp.async.bulk` gives itself, `cp`, `async` and `bulk`."""
-    words: list[str] = []
-    for match in _COMPOUND.finditer(text):
-        words.extend(_words_of_compound(match.group()))
-    return [word for word in words if word not in STOP_WORDS]
+    """Lower-case search words in order; an identifier gives itself and everything that a question may call it by.
+
+    `cp.async.bulk` gives `cp.async.bulk`, `cp.async`, `cp`, `async`, `bulk`; `stageCount` gives `stagecount`, `stage`, `count`.
+    """
+    return [word for match in _COMPOUND.finditer(text) for word in _words_of_compound(match.group()) if word not in STOP_WORDS]
 
 
 def _words_of_compound(compound: str) -> list[str]:
-    names = [name for name in re.split(r"\.|::|_", compound) if name]
-    parts = [part for name in names for part in (_CAMEL.findall(name) if _is_camel(name) else [name])]
+    names = [name for name in _SEPARATOR.split(compound) if name]
+    parts = [_normal(part.lower()) for name in names for part in (_CAMEL.findall(name) if _is_camel(name) else [name])]
     whole = compound.strip("_").lower()
-    words = [_singular(part.lower()) for part in parts]
-    return words if words == [_singular(whole)] else [whole, *words]
+    if not parts or parts == [_normal(whole)]:
+        return parts
+    prefixes = [whole[: dot.start()] for dot in re.finditer(r"\.", whole)]
+    return [whole, *(prefix for prefix in prefixes if prefix not in parts), *parts]
 
 
 def _is_camel(name: str) -> bool:
-    """True for `stageCount` and `TensorMap`; False for `f16`, `B200`, `TMA` and `m16n8k16`, which are words of their own."""
-    return bool(re.search(r"[a-z][A-Z]|[A-Z]{2}[a-z]|[A-Z][a-z]+\d*[A-Z]", name))
+    """True for `stageCount` and `TensorMap`; False for `f16`, `B200`, `CTAs` and `m16n8k16`, which are words of their own."""
+    return not re.fullmatch(r"[A-Z]+s", name) and bool(re.search(r"[a-z][A-Z]|[A-Z]{2}[a-z]|[A-Z][a-z]+\d*[A-Z]", name))
+
+
+def _normal(word: str) -> str:
+    """The word in the spelling that this index uses: one name a type, British -ise, no plural."""
+    return _singular(re.sub(r"iz(?=e|ing|ation)", "is", SPELLINGS.get(word, word)))
 
 
 def _singular(word: str) -> str:
     """The word without an English plural. Source: the S-stemmer of Harman, How effective is suffixing? (1991)."""
-    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us")):
+    if len(word) < 3 or not word.endswith("s") or word.endswith(("ss", "us")):
         return word
     if word.endswith("ies") and not word.endswith(("eies", "aies")):
         return word[:-3] + "y"
