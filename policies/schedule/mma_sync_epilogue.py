@@ -80,22 +80,21 @@ _SUM_SPLITS = """\
 // Leaves this CTA's sums in its slot of the workspace. The last CTA of a tile to arrive adds up all slots in the order of
 // the splits, so that the result does not depend on who was last; the others get false and are done.
 __device__ __forceinline__ bool sum_splits(Sums& sums, float4* __restrict__ partials, unsigned* __restrict__ counters,
-                                           const Place& place) {
+                                           const Place& place, int tile, int split) {
   constexpr int kSlot = kFragments * kTileThreads;
   constexpr int kUnroll = kFragments >= 16 ? 1 : 16 / kFragments;  // enough loads in flight to hide the trip to L2
-  float4* tile = partials + blockIdx.x * (kSplits * kSlot) + threadIdx.x % kTileThreads;
+  float4* slots = partials + tile * (kSplits * kSlot) + threadIdx.x % kTileThreads;
   if (place.slice == 0) {
-    float4* slot = tile + blockIdx.y * kSlot;
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) __stcg(slot + f * kTileThreads, fragment(sums, f));
+    for (int f = 0; f < kFragments; ++f) __stcg(slots + split * kSlot + f * kTileThreads, fragment(sums, f));
   }
-  if (!arrives_last(counters + blockIdx.x, kSplits)) return false;
+  if (!arrives_last(counters + tile, kSplits)) return false;
   if (place.slice > 0) return true;
   clear(sums);
 #pragma unroll kUnroll
-  for (int split = 0; split < kSplits; ++split) {
+  for (int slot = 0; slot < kSplits; ++slot) {
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) add_fragment(sums, f, __ldcg(tile + split * kSlot + f * kTileThreads));
+    for (int f = 0; f < kFragments; ++f) add_fragment(sums, f, __ldcg(slots + slot * kSlot + f * kTileThreads));
   }
   return true;
 }

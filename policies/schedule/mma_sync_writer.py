@@ -45,9 +45,9 @@ def _plan(geometry: Geometry) -> LaunchPlan:
         args += [ScalarArg(scalar=name) for name in ("M", "N", "K")]
     launch = Launch(
         entry=ENTRY,
-        grid=(tiles, s.split_k, 1),
+        grid=(tiles if s.split_k == 1 else f"{tiles}*{s.split_k}", 1, 1),
         block=(geometry.threads, 1, 1),
-        cluster=(1, s.split_k if s.reduction == "cluster" else 1, 1),
+        cluster=(s.split_k if s.reduction == "cluster" else 1, 1, 1),
         dynamic_smem=geometry.smem_bytes,
         programmatic=s.programmatic,
         args=tuple(args),
@@ -191,26 +191,29 @@ extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas)
 
 def _raster(geometry: Geometry) -> str:
     s = geometry.schedule
+    block = "blockIdx.x" if s.split_k == 1 else "tile"
+    cut = ""
+    if s.split_k > 1:
+        cut = "  // The CTAs that share a tile are neighbours, so that their sums are ready at about the same time.\n"
+        cut += "  const int tile = blockIdx.x / kSplits, split = blockIdx.x % kSplits;\n"
     if s.group_m == 1:
-        return """\
-  const int blocks_n = (N + BLOCK_N - 1) / BLOCK_N;
-  const int m0 = blockIdx.x / blocks_n * BLOCK_M;
-  const int n0 = blockIdx.x % blocks_n * BLOCK_N;
+        return f"""\
+{cut}  const int blocks_n = (N + BLOCK_N - 1) / BLOCK_N;
+  const int m0 = {block} / blocks_n * BLOCK_M, n0 = {block} % blocks_n * BLOCK_N;
 """
-    return """\
-  const TileIndex tile = grouped_raster<kGroupM>(blockIdx.x, (M + BLOCK_M - 1) / BLOCK_M, (N + BLOCK_N - 1) / BLOCK_N);
-  const int m0 = tile.m * BLOCK_M;
-  const int n0 = tile.n * BLOCK_N;
+    return f"""\
+{cut}  const TileIndex block = grouped_raster<kGroupM>({block}, (M + BLOCK_M - 1) / BLOCK_M, (N + BLOCK_N - 1) / BLOCK_N);
+  const int m0 = block.m * BLOCK_M, n0 = block.n * BLOCK_N;
 """
 
 
 def _k_range(geometry: Geometry) -> str:
     if geometry.schedule.split_k == 1:
-        return "  const int k_begin = 0;\n  const int k_blocks = (K + BLOCK_K - 1) / BLOCK_K;\n"
+        return "  const int k_begin = 0, k_blocks = (K + BLOCK_K - 1) / BLOCK_K;\n"
     return """\
   // Splits are whole K blocks, so that only the last one can reach past K.
   const int split_blocks = (K + BLOCK_K * kSplits - 1) / (BLOCK_K * kSplits);
-  const int k_begin = static_cast<int>(blockIdx.y) * split_blocks * BLOCK_K;
+  const int k_begin = split * split_blocks * BLOCK_K;
   const int k_blocks = min(split_blocks, (K - k_begin + BLOCK_K - 1) / BLOCK_K);
 """
 
@@ -233,7 +236,7 @@ def _finish(geometry: Geometry) -> str:
     if s.warps_k > 1:
         lines.append(f"sum_slices({sums}, memory, place);")
     if s.reduction == "workspace":
-        lines.append(f"if (!sum_splits({sums}, partials, counters, place)) return;")
+        lines.append(f"if (!sum_splits({sums}, partials, counters, place, tile, split)) return;")
     if s.reduction == "cluster":
         lines.append(f"store_cluster_sum(d, {sums}, memory, place, m0, n0, M, N);")
     elif s.epilogue == "staged":
