@@ -58,4 +58,10 @@ QUESTIONS: list[tuple[str, Arch | None, str]] = [
     ("tcgen05.mma accumulators in tensor memory", Arch.SM_100A, "sm_100a.md"),
     ("TMEM allocation blocks", Arch.SM_100A, "sm_100a.md"),
     ("cta_group::2 CTA pair 256 wide tile", Arch.SM_100A, "sm_100a.md"),
+    ("kernel spills registers to local memory", Arch.SM_90A, "registers_and_occupancy.md"),
+    ("low occupancy limited by registers", Arch.SM_86, "registers_and_occupancy.md"),
+    ("stack frame but no spill, array indexed dynamically", None, "registers_and_occupancy.md"),
+    ("K is odd and TMA cannot be used", Arch.SM_90A, "odd_shapes.md"),
+    ("1000x1000x1000 tail tiles not a multiple of 128", Arch.SM_90A, "odd_shapes.md"),
+    ("unaligned rows 2 byte loads", Arch.SM_80, "odd_shapes.md"),
 ]  # fmt: skip

@@ -52,3 +52,10 @@ def test_the_notes_belong_to_the_package() -> None:
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
     assert '"*.md"' in project
     assert BUILTIN_FOLDER.parent.name == "knowledge"
+
+
+def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "knowledge.md").read_text("utf-8")
+    example = text.partition("```python\n")[2].partition("```")[0]
+    exec(compile(example, "docs/knowledge.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("wgmma.md ")
