@@ -6,6 +6,7 @@
 #include <cudal2/mbarrier.cuh>
 #include <cudal2/programmatic.cuh>
 #include <cudal2/raster.cuh>
+#include <cudal2/registers.cuh>
 #include <cudal2/shared.cuh>
 #include <cudal2/stmatrix.cuh>
 #include <cudal2/tma.cuh>
@@ -21,9 +22,12 @@ using namespace cudal2;
 constexpr int kWarpgroup = 128;
 constexpr int BLOCK_M = 64 * kAtoms * kConsumers;
 constexpr int kConsumerThreads = kWarpgroup * kConsumers;
-constexpr int kThreads = kConsumerThreads + 32;
-constexpr int kRegisterShare = 65536 / (kThreads * kCtasPerSm) / 8 * 8;
-constexpr int kMaxRegisters = kRegisterShare < 248 ? kRegisterShare : 248;
+// The producer is one warp; where the consumers need more registers than an even share, it is a whole warpgroup, so that
+// its registers can be handed over.
+constexpr bool kHandOver = kConsumers > 1;
+constexpr int kThreads = kConsumerThreads + (kHandOver ? kWarpgroup : 32);
+constexpr int kProducerRegisters = 40;
+constexpr int kConsumerRegisters = (512 / kCtasPerSm - kProducerRegisters) / kConsumers / 8 * 8;
 constexpr int kClusterSize = kClusterM * kClusterN * kClusterK;
 constexpr int kPanels = BLOCK_K / 64;  // K-major operands lie in panels of 64 elements (128 bytes) along K
 
@@ -160,7 +164,7 @@ __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, c
   for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
     const Unit unit = scheduler.unit(index);
     for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
-      mbarrier_wait_cluster(empty_barrier(smem, ring.stage), ring.parity ^ 1);
+      mbarrier_wait(empty_barrier(smem, ring.stage), ring.parity ^ 1);
       const unsigned full = full_barrier(smem, ring.stage);
       mbarrier_arrive_expect(full, kStageBytes);
       const unsigned stage = smem + ring.stage * kStageBytes;
@@ -456,15 +460,13 @@ __device__ __forceinline__ void init_barriers(unsigned smem) {
 
 __device__ __forceinline__ void sync_ctas() {
   if constexpr (kClusterSize > 1) {
-    cluster_sync();
+    cluster_meet();
   } else {
     __syncthreads();
   }
 }
 
-// Not __launch_bounds__: for code with wgmma the assembler counts its threads in whole warpgroups, and would spill to leave
-// registers to 96 threads that do not exist.
-extern "C" __global__ void __maxnreg__(kMaxRegisters)
+extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     wgmma_tma_gemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
                    const __grid_constant__ TensorMap map_d, Element* d, void* workspace, int m, int n, int k) {
   extern __shared__ unsigned char dynamic_smem[];
@@ -485,9 +487,11 @@ extern "C" __global__ void __maxnreg__(kMaxRegisters)
   wait_for_dependencies();
 
   if (producer) {
+    if constexpr (kHandOver) registers_decrease<kProducerRegisters>();
     if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, scheduler);
     __syncwarp();
   } else {
+    if constexpr (kHandOver) registers_increase<kConsumerRegisters>();
     Ring ring;
     int turn = 0;
     for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
@@ -512,5 +516,5 @@ extern "C" __global__ void __maxnreg__(kMaxRegisters)
     cluster_sync();
     if (!producer) reduce_cluster(smem, scheduler.unit(scheduler.first()), scheduler.rank, splits, flag, d, m, n);
   }
-  if constexpr (kClusterSize > 1) cluster_sync();  // no CTA ends while a peer may still reach into its shared memory
+  if constexpr (kClusterSize > 1) cluster_meet();  // no CTA ends while a peer may still reach into its shared memory
 }

@@ -28,7 +28,7 @@ from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from policies.schedule.family import Schedule, Work
 
 ENTRY = "wgmma_tma_gemm"
-REGISTERS_PER_SM = 65536
+OVERHEAD_REGISTERS = 40  # addresses, descriptors and loop state beside the accumulators
 MAX_ACCUMULATORS = 128  # 32-bit accumulator registers a thread
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 
@@ -63,7 +63,15 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def threads(self) -> int:
-        return 128 * self.consumers + 32
+        """Consumers, and a producer warp; a producer warpgroup where its registers go to the consumers."""
+        return 128 * self.consumers + (128 if self.consumers > 1 else 32)
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers a consumer thread may use: an even share, or what is left when the producer gives up its own."""
+        if self.consumers == 1:
+            return min(255, 65536 // self.ctas_per_sm // 256 // 8 * 8)
+        return min(255, (512 // self.ctas_per_sm - 40) // self.consumers // 8 * 8)
 
     @property
     def cluster(self) -> int:
@@ -95,12 +103,11 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
     limits = LIMITS[Arch.SM_90A]
     registers = s.atoms * s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
     k_blocks = ceil_div(task.k, s.block_k)
-    register_budget = REGISTERS_PER_SM // (s.threads * s.ctas_per_sm)
     return (
         s.smem_bytes <= limits.max_smem_per_block_bytes
         and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
         and registers <= MAX_ACCUMULATORS
-        and registers + 64 <= register_budget
+        and registers + OVERHEAD_REGISTERS <= s.consumer_registers
         and s.block_n in accumulator_widths(task)
         and s.block_m % (8 * s.cluster_n) == 0
         and s.block_n % (8 * s.cluster_m) == 0

@@ -19,6 +19,13 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
+// As cluster_sync, but publishes no writes, and so costs no memory barrier: for barriers that were initialised behind
+// mbarrier_init_fence, and for waiting until no peer reaches into this CTA any more.
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  cluster_wait();
+}
+
 // The address of the same shared-memory location in another CTA of the cluster.
 __device__ __forceinline__ unsigned map_to_rank(unsigned smem, unsigned cta_rank) {
   unsigned remote;

@@ -23,13 +23,14 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, unsigne
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives on the barrier at the same address in another CTA of the cluster.
+// Arrives on the barrier at the same address in another CTA of the cluster. Without a cluster-scope release, which would cost
+// a GPU-wide memory barrier: it tells that asynchronous reads are over (wgmma_wait came first), it does not publish writes.
 __device__ __forceinline__ void mbarrier_arrive_remote(unsigned barrier, unsigned cta_rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}" ::"r"(barrier), "r"(cta_rank)
       : "memory");
 }
@@ -41,20 +42,6 @@ __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity)
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra finished;\n"
-      "bra again;\n"
-      "finished:\n"
-      "}" ::"r"(barrier), "r"(parity)
-      : "memory");
-}
-
-// As mbarrier_wait, ordered after arrivals of other CTAs of the cluster too.
-__device__ __forceinline__ void mbarrier_wait_cluster(unsigned barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
       "@done bra finished;\n"
       "bra again;\n"
       "finished:\n"
