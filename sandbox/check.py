@@ -102,7 +102,7 @@ def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int)
 def _rules(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -> Iterator[Rejected]:
     yield from _size(candidate.source)
     yield from _characters(candidate.source)
-    source = Source(candidate.source)
+    source = _source(candidate)
     yield from _inclusions(source)
     yield from _directives(source)
     yield from _flags(candidate.flags, nvcc=candidate.compiler == "nvcc", host=False)
@@ -115,20 +115,26 @@ def _rules(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -
 def _host_rules(candidate: HostCandidate) -> Iterator[Rejected]:
     yield from _size(candidate.source)
     yield from _characters(candidate.source)
-    source = Source(candidate.source)
+    source = _source(candidate)
     for directive in source.file_directives:
         match = _HEADER_NAME.match(directive.rest)
         name = (match["angled"] or match["quoted"]) if match else None
         if directive.name != "include" or name is None or name.startswith("/") or ".." in name:
-            yield Rejected(
-                rule="include", message=f"#{directive.name} {directive.rest[:80]}", line=source.line_of(directive.position)
-            )
+            yield _at(source, directive.position, "include", f"#{directive.name} {directive.rest[:80]} is not allowed")
     yield from _flags(candidate.flags, nvcc=True, host=True)
     for folder in candidate.include_dirs:
         if not _INCLUDE_DIR.fullmatch(folder) or not Path(folder).is_dir():
             yield Rejected(rule="include-dir", message=f"{folder!r} is not the absolute path of a folder in plain characters")
     if not re.search(r"\blaunch\s*\(", source.code):
         yield Rejected(rule="entry-missing", message='the source has no extern "C" int launch(...)')
+
+
+def _source(candidate: AnyCandidate) -> Source:
+    return Source(candidate.source.replace("\r\n", "\n"))
+
+
+def _at(source: Source, position: int, rule: str, message: str) -> Rejected:
+    return Rejected(rule=rule, message=message, line=source.line_of(position))
 
 
 def _size(source: str) -> Iterator[Rejected]:
@@ -149,42 +155,29 @@ def _characters(source: str) -> Iterator[Rejected]:
 
 def _inclusions(source: Source) -> Iterator[Rejected]:
     for directive in source.file_directives:
-        if directive.name != "include":
-            yield Rejected(rule="include", message=f"#{directive.name} is not allowed", line=source.line_of(directive.position))
-            continue
         match = _HEADER_NAME.match(directive.rest)
-        if match is None:
-            yield Rejected(
-                rule="include", message="#include must name its header literally", line=source.line_of(directive.position)
-            )
-            continue
-        name = match["angled"] or match["quoted"]
-        if name not in NVRTC_HEADERS and not _ALLOWED_HEADER.fullmatch(name):
+        name = (match["angled"] or match["quoted"]) if match else ""
+        if directive.name != "include":
+            yield _at(source, directive.position, "include", f"#{directive.name} is not allowed")
+        elif not name:
+            yield _at(source, directive.position, "include", "#include must name its header literally")
+        elif name not in NVRTC_HEADERS and not _ALLOWED_HEADER.fullmatch(name):
             why = "allowed are cudal2/*.cuh, cuda_fp16.h, cuda_bf16.h, mma.h, cuda/*, cute/*, cutlass/*, cooperative_groups"
-            yield Rejected(
-                rule="include", message=f"header {name[:80]!r} is not allowed; {why}", line=source.line_of(directive.position)
-            )
+            yield _at(source, directive.position, "include", f"header {name[:80]!r} is not allowed; {why}")
     found = re.search(r"\b__has_(?:include|include_next|embed)\b", source.spliced)
     if found:
-        yield Rejected(rule="include", message=f"{found[0]} is not allowed", line=source.line_of(found.start()))
+        yield _at(source, found.start(), "include", f"{found[0]} is not allowed")
 
 
 def _directives(source: Source) -> Iterator[Rejected]:
     for directive in source.directives:
         if directive.name not in _DIRECTIVES or (not directive.name and directive.rest):
-            yield Rejected(
-                rule="directive", message=f"#{directive.name} is not allowed", line=source.line_of(directive.position)
-            )
+            yield _at(source, directive.position, "directive", f"#{directive.name} is not allowed")
         elif directive.name == "pragma" and not _PRAGMA.match(directive.rest):
-            yield Rejected(
-                rule="directive",
-                message=f"#pragma {directive.rest[:60]} is not allowed",
-                line=source.line_of(directive.position),
-            )
+            yield _at(source, directive.position, "directive", f"#pragma {directive.rest[:60]} is not allowed")
     for match in _PRAGMA_OPERATOR.finditer(source.spliced):
         if not _PRAGMA.match(match["text"] or ""):
-            message = f"{match[0][:60]} is not allowed; write #pragma unroll"
-            yield Rejected(rule="directive", message=message, line=source.line_of(match.start()))
+            yield _at(source, match.start(), "directive", f"{match[0][:60]} is not allowed; write #pragma unroll")
 
 
 def _flags(flags: tuple[str, ...], *, nvcc: bool, host: bool) -> Iterator[Rejected]:
@@ -210,7 +203,7 @@ def _forbidden(source: Source) -> Iterator[Rejected]:
     for rule, pattern, why in _FORBIDDEN_CODE:
         found = pattern.search(source.code)
         if found:
-            yield Rejected(rule=rule, message=f"{found[0].rstrip(' (')}: {why}", line=source.line_of(found.start()))
+            yield _at(source, found.start(), rule, f"{found[0].rstrip(' (')}: {why}")
     for rule, pattern, why in _FORBIDDEN_ASM:
         found = pattern.search(source.strings)
         if found:
@@ -223,7 +216,7 @@ def _state(source: Source) -> Iterator[Rejected]:
         name = _variable(source.code, match)
         if name is not None:
             message = f"variable {name} outlives a launch; only const, constexpr and __constant__ may"
-            yield Rejected(rule="device-state", message=message, line=source.line_of(match.start()))
+            yield _at(source, match.start(), "device-state", message)
 
 
 def _variable(code: str, space: re.Match[str]) -> str | None:

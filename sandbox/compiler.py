@@ -33,7 +33,7 @@ SHARED = "kernel.so"
 SOURCE = "kernel.cu"
 _STANDARD = "-std=c++17"
 _LOG_HEAD_CHARS, _LOG_TAIL_CHARS, _MESSAGE_CHARS = 48_000, 16_000, 300
-_ERROR_LINE = re.compile(r"\b(?:fatal|error)\b", re.IGNORECASE)
+_ERROR_LINE = re.compile(r"^(?!.*\bwarning\b).*\b(?:fatal|error)(?: #[\w-]+)?\s*:", re.IGNORECASE)
 _TOOL_DIED = re.compile(r"died due to signal|bad_alloc|out of memory|no space left|file size limit", re.IGNORECASE)
 
 
@@ -174,7 +174,7 @@ class Compiler:
 def first_error(log: str) -> str:
     """The first line of a compiler's log that names an error, else its first line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = (line for line in lines if _ERROR_LINE.search(line) and not line.startswith("#"))
+    errors = (line for line in lines if _ERROR_LINE.match(line))
     return next(errors, lines[0] if lines else "the compiler gave no reason")[:_MESSAGE_CHARS]
 
 
@@ -198,9 +198,8 @@ def _limits(options: CompileOptions) -> Limits:
 
 def _refused(job: _Job, ended: Finished, log: str) -> bool:
     """Whether the compiler itself said no, which it would say again; a death or a full disk is no verdict."""
-    if job.stdin:
-        return ended.returncode == compile_child.REFUSED
-    return ended.returncode > 0 and not _TOOL_DIED.search(log)
+    said_no = ended.returncode == compile_child.REFUSED if job.stdin else ended.returncode > 0
+    return said_no and not _TOOL_DIED.search(log)
 
 
 def _death(ended: Finished, log: str, options: CompileOptions) -> str:

@@ -20,11 +20,12 @@ _PR_SET_PDEATHSIG = 1
 _OPEN_FILES = 1024
 
 
-def _limit(kind: int, value: int | None) -> None:
+def _limit(kind: int, value: int | None, *, grace: int = 0) -> None:
+    """Set a limit; `grace` is how far the hard limit lies above the soft one, which only sends a signal."""
     if value is not None:
         _, hard = resource.getrlimit(kind)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        most = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)
+        resource.setrlimit(kind, (min(value, most), most))
 
 
 def _die_with(libc: ctypes.CDLL, parent: int) -> None:
@@ -44,7 +45,7 @@ def main(request: str, command: list[str]) -> None:
             libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET)  # refused on some systems; process.network_isolated() tells
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    _limit(resource.RLIMIT_CPU, limits["cpu_s"])
+    _limit(resource.RLIMIT_CPU, limits["cpu_s"], grace=1)  # the soft limit's SIGXCPU says why it died
     _limit(resource.RLIMIT_AS, limits["memory_bytes"])
     _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
     os.execv(command[0], command)
