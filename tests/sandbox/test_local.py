@@ -1,0 +1,187 @@
+"""The local sandbox where there is no GPU for the task, and its refusals before anything runs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from contract.build import Built
+from contract.candidate import Candidate, Origin
+from contract.chip import REFERENCE_CHIPS
+from contract.errors import DeviceUnavailable, UsageError
+from contract.evaluation import Measured, Rejected, Unmeasured
+from contract.events import Notice, StageStarted, WorkerRestarted
+from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.task import Arch, GemmTask
+from sandbox import local
+from sandbox.local import LocalSandbox, open_sandbox
+from sandbox.pool import WorkerPool
+from tests.doubles import TASK, unmeasured
+
+SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
+PREDICTION = unmeasured(12.5).prediction
+NAIVE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "gemm",
+//   "grid": ["ceil(N/16)", "ceil(M/16)", 1], "block": [16, 16, 1],
+//   "args": [{"tensor": "A"}, {"tensor": "B"}, {"tensor": "D", "access": "write"},
+//            {"scalar": "M"}, {"scalar": "N"}, {"scalar": "K"}]}]}
+#include <cuda_fp16.h>
+extern "C" __global__ void gemm(const __half* a, const __half* b, __half* d, int m, int n, int k) {
+  const int row = blockIdx.y * 16 + threadIdx.y, column = blockIdx.x * 16 + threadIdx.x;
+  if (row >= m || column >= n) return;
+  float sum = 0.0f;
+  for (int i = 0; i < k; ++i) sum += __half2float(a[row * k + i]) * __half2float(b[i * n + column]);
+  d[row * n + column] = __float2half(sum);
+}
+"""
+
+
+@pytest.fixture
+def options(tmp_path):
+    return {
+        "compile_options": CompileOptions(cache_dir=str(tmp_path / "compile")),
+        "verify_options": VerifyOptions(seed=41),
+        "quick": TimeOptions(rounds=7),
+        "full": TimeOptions(rounds=21),
+        "predict": lambda *_: PREDICTION,
+    }
+
+
+@pytest.fixture
+def without_driver(monkeypatch):
+    monkeypatch.setattr(local, "driver_present", lambda: False)
+
+
+@pytest.fixture
+def with_script(monkeypatch):
+    """A driver, and in the worker's place the scripted one, which says that it holds an H200."""
+
+    def pretend(start: str = "ready"):
+        real = WorkerPool
+        monkeypatch.setattr(local, "driver_present", lambda: True)
+        monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
+        command = [sys.executable, "-P", SCRIPT, start]
+        monkeypatch.setattr(local, "WorkerPool", lambda *given, **named: real(*given, **named, command=command))
+
+    return pretend
+
+
+def opened(options, task=TASK, device="auto"):
+    events = []
+    sandbox = open_sandbox(task=task, device=device, worker=WorkerOptions(), emit=events.append, **options)
+    return sandbox, events
+
+
+def built_from(sandbox: LocalSandbox, source: str, task=TASK) -> Built:
+    candidate = Candidate.from_source(source, Origin(policy="test"))
+    [(position, outcome)] = sandbox.build([candidate], task)
+    assert position == 0
+    assert isinstance(outcome, Built), outcome
+    return outcome
+
+
+def scripted(sandbox: LocalSandbox, *acts: str) -> Built:
+    return built_from(sandbox, NAIVE).model_copy(
+        update={"candidate": Candidate.from_source(NAIVE, Origin(policy="test")).model_copy(update={"source": "\n".join(acts)})}
+    )
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_without_a_gpu_a_kernel_is_built_and_predicted_but_never_timed(options):
+    sandbox, events = opened(options)
+    built = built_from(sandbox, NAIVE)
+    for effort in ("quick", "full"):
+        evaluation = sandbox.evaluate(built, TASK, effort)
+        assert evaluation == Unmeasured(verified_by="nothing", prediction=PREDICTION, inspection=built.inspection)
+    assert not sandbox.can_execute
+    assert sandbox.environment is None
+    assert sandbox.chip == REFERENCE_CHIPS[Arch.SM_90A]
+    assert [type(event) for event in events] == [Notice]
+    assert "not executed" in events[0].message
+    sandbox.close()
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_device_none_says_nothing(options):
+    sandbox, events = opened(options, device="none")
+    assert not sandbox.can_execute
+    assert events == []
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_a_rejected_candidate_comes_back_as_such(options):
+    sandbox, _ = opened(options)
+    candidate = Candidate.from_source(NAIVE.replace("<cuda_fp16.h>", '"/etc/passwd"'), Origin(policy="test"))
+    [(_, outcome)] = sandbox.build([candidate], TASK)
+    assert isinstance(outcome, Rejected)
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_a_gpu_that_was_asked_for_and_is_not_there_is_an_error_with_a_remedy(options):
+    with pytest.raises(DeviceUnavailable, match="--device none") as caught:
+        opened(options, device="cuda:0")
+    assert caught.value.exit_code == 2
+
+
+def test_a_gpu_that_does_not_work_is_a_notice_for_auto_and_an_error_for_cuda(options, with_script):
+    with_script("no-gpu")
+    sandbox, events = opened(options)
+    assert not sandbox.can_execute
+    assert "no GPU in this script" in events[0].message
+    with pytest.raises(DeviceUnavailable, match="no GPU in this script"):
+        opened(options, device="cuda:0")
+
+
+def test_a_gpu_of_another_architecture_executes_nothing(options, with_script):
+    with_script()
+    task = GemmTask(m=256, n=256, k=256, arch=Arch.SM_80)
+    sandbox, events = opened(options, task=task)
+    assert not sandbox.can_execute
+    assert sandbox.chip == REFERENCE_CHIPS[Arch.SM_80]
+    assert "runs sm_90a, the task is for sm_80" in events[0].message
+
+
+def test_on_a_gpu_candidates_are_measured_and_stages_told(options, with_script):
+    with_script()
+    sandbox, events = opened(options)
+    assert sandbox.can_execute
+    assert sandbox.environment.gpu == "scripted"
+    built = scripted(sandbox, "stage load", "stage time", "measured")
+    evaluation = sandbox.evaluate(built, TASK, "quick")
+    assert isinstance(evaluation, Measured)
+    assert evaluation.baselines[0].samples_us == (42.0,), "the script answers with the seed that it was given, plus one"
+    assert events == [StageStarted(candidate_id=built.candidate.id, stage=stage) for stage in ("load", "time")]
+    sandbox.close()
+
+
+def test_verified_without_a_time_carries_the_prediction(options, with_script):
+    with_script()
+    sandbox, _ = opened(options)
+    evaluation = sandbox.verify(scripted(sandbox, "stage verify", "verified"), TASK)
+    assert isinstance(evaluation, Unmeasured)
+    assert evaluation.verified_by == "gpu"
+    assert evaluation.tests
+    assert evaluation.prediction == PREDICTION
+    sandbox.close()
+
+
+def test_a_worker_that_is_replaced_is_told(options, with_script):
+    with_script()
+    sandbox, events = opened(options)
+    sandbox.evaluate(scripted(sandbox, "stage verify", "exit"), TASK, "quick")
+    assert isinstance(events[-1], WorkerRestarted)
+    sandbox.close()
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_operands_beyond_the_memory_are_refused_before_anything_runs(options, monkeypatch):
+    small = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"memory_bytes": 3 * TASK.operand_bytes})
+    monkeypatch.setitem(local.REFERENCE_CHIPS, Arch.SM_90A, small)
+    sandbox, _ = opened(options)
+    built = built_from(sandbox, NAIVE)
+    larger = TASK.model_copy(update={"m": TASK.m + 1})
+    with pytest.raises(UsageError, match="choose a smaller shape"):
+        opened(options, task=larger)
+    with pytest.raises(UsageError, match="257x256x256"):
+        sandbox.build([], larger)
+    with pytest.raises(UsageError, match="257x256x256"):
+        sandbox.evaluate(built, larger, "quick")
