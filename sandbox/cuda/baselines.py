@@ -22,7 +22,7 @@ Sample = Callable[[LibraryContender], float]
 
 @dataclass(frozen=True)
 class Baselines:
-    """Contenders to time, by the baseline they stand for: of several, the best median counts. `notes`: what is missing, and why."""
+    """Contenders to time, by the baseline they stand for (of several, the best median counts); notes on what is missing."""
 
     contenders: dict[str, tuple[LibraryContender, ...]]
     notes: tuple[str, ...]

@@ -37,7 +37,7 @@ class CublasGemm(LibraryContender):
         super().__init__(CUBLAS, f"layout {layout}")
         self.layout = layout
         self._task, self._cublas = task, _bindings()
-        self._scalars, self._workspace = Scalars(task.accumulate), new_workspace()
+        self._scalars = Scalars(task.accumulate)
         self._stream: int | None = None
         try:
             self._handle = self._cublas.create()
@@ -45,6 +45,7 @@ class CublasGemm(LibraryContender):
                 self._cublas.set_math_mode(self._handle, int(self._cublas.Math.DISALLOW_REDUCED_PRECISION_REDUCTION))
         except (self._cublas.cuBLASError, RuntimeError) as exc:
             raise Unavailable(f"cuBLAS does not start: {exc}") from exc
+        self._workspace = new_workspace()
 
     def bind(self, operands: Operands) -> "BoundCublas":
         return BoundCublas(self, pointers(operands, self.layout))

@@ -40,7 +40,7 @@ class LtProduct:
 
     def __init__(self, task: GemmTask, layout: Layout) -> None:
         self.layout, self._task, self._lt = layout, task, _bindings()
-        self._scalars, self._workspace = Scalars(task.accumulate), new_workspace()
+        self._scalars = Scalars(task.accumulate)
         try:
             self._handle = self._lt.create()
             self._describe(task, layout)
@@ -49,6 +49,7 @@ class LtProduct:
             raise Unavailable(f"cuBLASLt has nothing for {task.shape} in layout {layout}: {exc}") from exc
         if not self.suggestions:
             raise Unavailable(f"cuBLASLt suggests nothing for {task.shape} in layout {layout}")
+        self._workspace = new_workspace()
 
     def _describe(self, task: GemmTask, layout: Layout) -> None:
         lt, shape, kind = self._lt, column_major(task, layout), data_type(task.element)

@@ -48,7 +48,7 @@ class TimedGraph:
                 bound.enqueue(stream.ptr, programmatic=programmatic)
             call(driver.cuEventRecordWithFlags, self._end.ptr, stream.ptr, _EXTERNAL)
         except BaseException:
-            call(driver.cuStreamEndCapture, stream.ptr)
+            driver.cuStreamEndCapture(stream.ptr)  # its status only repeats what went wrong
             raise
         try:
             return stream.end_capture()

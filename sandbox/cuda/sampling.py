@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import cupy
@@ -37,6 +37,14 @@ class Track:
         count = count_sets(task, device.chip.l2_bytes, int(MEMORY_SHARE * free_bytes))
         self.sets = OperandSets(task, count, seed)
         self.cold = stays_cold(task, count, device.chip.l2_bytes)
+
+    @cached_property
+    def _flushed(self) -> Any:
+        return cupy.empty(FLUSH_L2_MULTIPLE * self.device.chip.l2_bytes, dtype=cupy.uint8)
+
+    def flush_l2(self, byte: int) -> None:
+        """Write so much that nothing of the operands is left in L2."""
+        self._flushed.fill(byte)
 
     def bind(self, contender: Contender, count: int) -> list[Bound]:
         """The contender bound to the first `count` sets, with one workspace for all: launches on a stream follow each other."""
@@ -79,7 +87,6 @@ class ServerLane:
         bounds[0].enqueue(track.device.stream.ptr)
         track.device.synchronize()
         self._graphs = [TimedGraph(track.device, [bound]) for bound in bounds]
-        self._flush = cupy.empty(FLUSH_L2_MULTIPLE * track.device.chip.l2_bytes, dtype=cupy.uint8)
 
     def sample_us(self) -> float:
         self._samples += 1
@@ -89,7 +96,7 @@ class ServerLane:
         return statistics.median(self._request_us(index, interval) for index, interval in enumerate(intervals))
 
     def _request_us(self, index: int, interval_us: float) -> float:
-        self._flush.fill(index % 251)
+        self._track.flush_l2(index % 251)
         self._track.device.synchronize()
         _wait_us(interval_us)
         return self._graphs[index % len(self._graphs)].run_us()
@@ -113,5 +120,4 @@ def _workspace(contender: Contender) -> Any:
 
 def hot_lane(track: Track, contender: Contender, round_us: float) -> OfflineLane:
     """Back to back over one operand set, which then stays in L2 as far as it fits."""
-    workspace = _workspace(contender)
-    return OfflineLane(track, [contender.bind(replace(track.sets.operands(0), workspace=workspace))], round_us)
+    return OfflineLane(track, track.bind(contender, 1), round_us)

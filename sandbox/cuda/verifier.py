@@ -50,7 +50,7 @@ class Verifier:
         self._proofs += 1
         executor = CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders)
         traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
-        return Proof(executor, self._task, traits, self._store, options, salt=self._proofs)
+        return Proof(executor, self._task, traits, self._store, options, salt=f"{contender.name}/{self._proofs}")
 
 
 class CudaExecutor:

@@ -119,9 +119,10 @@ def nonfinite(source: Source, task: GemmTask) -> Inputs:
     a, b = source.normal(left) * scale, source.normal(right) * scale
     values = (math.nan, math.inf, -math.inf, math.inf)
     for row, value in zip(source.indices(task.m, min(SPECIAL_LINES, max(1, task.m // 2))), values, strict=False):
-        a[row, source.indices(task.k, 2)] = value
+        for k in source.indices(task.k, 2):
+            a[row, k] = value
     for column, value in zip(source.indices(task.n, min(SPECIAL_LINES, task.n // 2)), values, strict=False):
-        b[source.indices(task.k, 1), column] = value
+        b[source.indices(task.k, 1)[0], column] = value
     return _encoded(source, task, a, b)
 
 

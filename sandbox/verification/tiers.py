@@ -28,7 +28,7 @@ class Proof:
     """One contender's way through the tiers. `salt` makes the fresh data of one proof differ from those of the next."""
 
     def __init__(
-        self, executor: Executor, task: GemmTask, traits: Traits, store: CaseStore, options: VerifyOptions, salt: int = 0
+        self, executor: Executor, task: GemmTask, traits: Traits, store: CaseStore, options: VerifyOptions, salt: str = ""
     ) -> None:
         self._executor, self._task, self._traits = executor, task, traits
         self._store, self._options = store, options

@@ -1,0 +1,33 @@
+// A plain correct kernel: one thread an output. COLUMN_MAJOR_B for the tn layout, BF16 for bf16 elements.
+/* cudal2: {"arch": "sm_80",
+ "launches": [{"entry": "hgemm", "grid": ["ceil(N/16)", "ceil(M/16)", 1], "block": [16, 16, 1],
+   "args": [
+            {"tensor": "A"}, {"tensor": "B"}, {"tensor": "D", "access": "write"},
+            {"scalar": "M"}, {"scalar": "N"}, {"scalar": "K"}]}]} */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#ifdef BF16
+using element = __nv_bfloat16;
+__device__ float widen(element x) { return __bfloat162float(x); }
+__device__ element narrow(float x) { return __float2bfloat16(x); }
+#else
+using element = half;
+__device__ float widen(element x) { return __half2float(x); }
+__device__ element narrow(float x) { return __float2half(x); }
+#endif
+
+extern "C" __global__ void hgemm(const element* a, const element* b, element* d, int m, int n, int k) {
+  const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+  if (row >= m || column >= n) return;
+  float sum = 0;
+  for (int i = 0; i < k; ++i) {
+#ifdef COLUMN_MAJOR_B
+    const size_t at = column * (size_t)k + i;
+#else
+    const size_t at = i * (size_t)n + column;
+#endif
+    sum += widen(a[row * (size_t)k + i]) * widen(b[at]);
+  }
+  d[row * (size_t)n + column] = narrow(sum);
+}

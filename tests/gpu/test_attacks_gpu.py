@@ -1,0 +1,145 @@
+"""Kernels that are wrong or hostile, each in one way, through the whole sandbox: the tier that is there for it must say so."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.build import Built
+from contract.candidate import Candidate, Origin
+from contract.chip import LIMITS
+from contract.evaluation import Crashed, Evaluation, Prediction, TimedOut, Unmeasured, Wrong
+from contract.events import ignore
+from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.task import Arch, GemmTask
+from sandbox.local import LocalSandbox, open_sandbox
+from sandbox.pool import WorkerPool
+
+pytestmark = pytest.mark.gpu
+
+ATTACKS = Path(__file__).with_name("attacks")
+SHAPE = {"m": 200, "n": 168, "k": 320}
+
+
+@pytest.fixture(scope="module")
+def arch() -> Arch:
+    pool = WorkerPool([WorkerOptions()])
+    try:
+        return pool.ready().chip.arch
+    finally:
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def sandbox(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+    opened = open_sandbox(
+        task=GemmTask(arch=arch, **SHAPE),
+        device="cuda:0",
+        compile_options=CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache") / "compile")),
+        verify_options=VerifyOptions(timeout_s=20),
+        quick=TimeOptions(rounds=3, all_baselines=False, side=False),
+        full=TimeOptions(rounds=3),
+        worker=WorkerOptions(),
+        predict=lambda _candidate, _task, _inspection: Prediction(predicted_us=1, model="none", floor_us=1),
+        emit=ignore,
+    )
+    yield opened
+    opened.close()
+
+
+def verify(
+    sandbox: LocalSandbox, task: GemmTask, name: str, *, flags: tuple[str, ...] = (), atomics: bool = False
+) -> Evaluation:
+    source = (ATTACKS / f"{name}.cu").read_text()
+    if atomics:
+        source = source.replace('{"arch"', '{"atomics": true, "arch"', 1)
+    candidate = Candidate.from_source(source, Origin(policy="attack"), flags)
+    ((_, built),) = sandbox.build([candidate], task)
+    assert isinstance(built, Built), built
+    return sandbox.verify(built, task)
+
+
+@pytest.mark.parametrize(
+    ("name", "tier", "test"),
+    [
+        ("unwritten", "guards", "unwritten"),
+        ("past_the_end", "guards", "canary"),
+        ("before_the_start", "guards", "canary"),
+        ("mutates_a", "guards", "input"),
+        ("not_restored", "guards", "workspace"),
+        ("stale_d", "exact", "zero-one"),
+        ("zero_one_only", "exact", "wide-sums"),
+        ("half_accumulate", "exact", "wide-sums"),
+        ("half_partial_sums", "exact", "wide-sums"),
+        ("saturates", "special", "large"),
+        ("skips_when_done", "freshness", "round-1"),
+        ("cached_result", "freshness", "round-1"),
+        ("cached_under_sample", "freshness", "one-element-changed"),
+    ],
+)
+def test_wrong_kernel_falls_at_its_tier(sandbox: LocalSandbox, arch: Arch, name: str, tier: str, test: str) -> None:
+    outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), name)
+    assert isinstance(outcome, Wrong), outcome
+    assert (outcome.test.tier, outcome.test.name) == (tier, test), outcome.test
+
+
+@pytest.mark.parametrize("shape", [(37, 53, 71), (1, 1, 1), (1, 257, 3), (200, 168, 320), (64, 48, 4099)])
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_honest_kernel_passes(
+    sandbox: LocalSandbox, arch: Arch, shape: tuple[int, int, int], layout: str, element: str
+) -> None:
+    m, n, k = shape
+    flags = (("-DCOLUMN_MAJOR_B",) if layout == "tn" else ()) + (("-DBF16",) if element == "bf16" else ())
+    outcome = verify(sandbox, GemmTask(m=m, n=n, k=k, layout=layout, element=element, arch=arch), "honest", flags=flags)
+    assert isinstance(outcome, Unmeasured), outcome
+    assert all(test.passed for test in outcome.tests)
+
+
+@pytest.mark.parametrize(("wrong", "layout"), [((), "tn"), (("-DCOLUMN_MAJOR_B",), "nn")])
+def test_wrong_layout_fails(sandbox: LocalSandbox, arch: Arch, wrong: tuple[str, ...], layout: str) -> None:
+    outcome = verify(sandbox, GemmTask(m=64, n=64, k=64, layout=layout, arch=arch), "honest", flags=wrong)
+    assert isinstance(outcome, Wrong)
+    assert outcome.test.tier == "exact"
+
+
+def test_sums_in_arrival_order_must_be_declared(sandbox: LocalSandbox, arch: Arch) -> None:
+    task = GemmTask(m=512, n=512, k=4096, arch=arch)
+    undeclared = verify(sandbox, task, "arrival_order")
+    assert isinstance(undeclared, Wrong)
+    assert undeclared.test.tier == "repeatability"
+    declared = verify(sandbox, task, "arrival_order", atomics=True)
+    assert isinstance(declared, Unmeasured), declared
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_missing_dependency_wait_shows(sandbox: LocalSandbox, arch: Arch, place: int) -> None:
+    if not LIMITS[arch].programmatic_launch:
+        pytest.skip(f"{arch} has no programmatic launch")
+    outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), "dependency", flags=(f"-DWAIT_AT={place}",))
+    assert isinstance(outcome, Wrong), outcome
+    assert outcome.test.tier == "programmatic", outcome.test
+
+
+def test_dependency_wait_in_its_place_passes(sandbox: LocalSandbox, arch: Arch) -> None:
+    if not LIMITS[arch].programmatic_launch:
+        pytest.skip(f"{arch} has no programmatic launch")
+    outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), "dependency", flags=("-DWAIT_AT=0",))
+    assert isinstance(outcome, Unmeasured), outcome
+    assert outcome.tests[-1].tier == "programmatic"
+
+
+def test_illegal_address_crashes_and_the_next_candidate_runs(sandbox: LocalSandbox, arch: Arch) -> None:
+    task = GemmTask(arch=arch, **SHAPE)
+    outcome = verify(sandbox, task, "illegal_address")
+    assert isinstance(outcome, Crashed), outcome
+    assert outcome.stage == "verify"
+    assert isinstance(verify(sandbox, task, "honest"), Unmeasured)
+
+
+def test_endless_kernel_times_out_and_the_next_candidate_runs(sandbox: LocalSandbox, arch: Arch) -> None:
+    task = GemmTask(arch=arch, **SHAPE)
+    outcome = verify(sandbox, task, "spins")
+    assert isinstance(outcome, TimedOut), outcome
+    assert outcome.stage == "verify"
+    assert isinstance(verify(sandbox, task, "honest"), Unmeasured)
