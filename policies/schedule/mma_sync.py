@@ -58,7 +58,7 @@ class MmaSync:
             cluster=schedule.split_k if schedule.reduction == "cluster" else 1,
             k_blocks=geometry.k_blocks,
             loaded_bytes=geometry.ctas * geometry.k_blocks * geometry.stage_bytes,
-            reduced_bytes=0 if schedule.split_k == 1 else 2 * tile_bytes * geometry.ctas,
+            reduced_bytes=2 * tile_bytes * geometry.ctas if schedule.reduction == "workspace" else 0,
             launches=1,
             persistent=False,
             programmatic=schedule.programmatic,

@@ -1,0 +1,137 @@
+"""The schedule policy: proposes written kernels by searching the families' schedule spaces. No key, no network.
+
+Its parts stay apart so that each can be replaced: the prior (`prior`), what a run's measurements add to it (`surrogate`),
+and the choice of what to try (`acquisition`).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from contract.candidate import AnyCandidate, Candidate
+from contract.chip import REFERENCE_CHIPS, Chip, roofline_us
+from contract.evaluation import Prediction
+from contract.inspection import Inspection
+from contract.task import GemmTask
+from contract.trajectory import Attempt, Observation
+from policies.schedule.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.families import families
+from policies.schedule.family import Family
+from policies.schedule.pool import Entry, Key, Pool, schedule_key
+from policies.schedule.prior import predict_us
+from policies.schedule.surrogate import Encoding, Surrogate
+
+FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
+PARENTS = 3  # the best schedules so far, whose neighbours are tried
+
+
+class SchedulePolicy:
+    """Round 0 follows the prior; later rounds follow what was measured: half anywhere, half around the best.
+
+    Deterministic in (seed, observation). Never repeats a schedule of the run or a candidate it has seen.
+    """
+
+    name = "schedule"
+
+    def __init__(self, families: Sequence[Family[Any]], seed: int = 0) -> None:
+        self._families = tuple(families)
+        self._seed = seed
+        self._cached: tuple[GemmTask, Chip, Pool, Encoding | None] | None = None
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]:
+        """Fewer than `count`, or none, once the spaces are exhausted."""
+        pool, encode = self._pool(observation.task, observation.chip)
+        if encode is None or count < 1:
+            return []
+        rng = np.random.default_rng([self._seed, observation.seed, observation.round])
+        tried = [(attempt, entry) for attempt in observation.attempts if (entry := _entry_of(attempt, pool)) is not None]
+        seen = {attempt.candidate_id for attempt in observation.attempts}
+        keys = {schedule_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
+        candidates: list[Candidate] = []
+        for entry in self._order(pool, encode, tried, keys, count, rng):
+            if len(candidates) == count:
+                break
+            candidate = entry.family.write(entry.schedule, observation.task)
+            if entry.key not in keys and candidate.id not in seen:
+                keys.add(entry.key)
+                seen.add(candidate.id)
+                candidates.append(candidate)
+        return candidates
+
+    def _pool(self, task: GemmTask, chip: Chip) -> tuple[Pool, Encoding | None]:
+        """The pool and its encoding, kept from round to round; no encoding where no schedule fits the task."""
+        if self._cached is None or self._cached[:2] != (task, chip):
+            pool = Pool(self._families, task, chip, self._seed)
+            self._cached = (task, chip, pool, Encoding(pool.entries) if pool.entries else None)
+        return self._cached[2], self._cached[3]
+
+    def _order(
+        self,
+        pool: Pool,
+        encode: Encoding,
+        tried: Sequence[tuple[Attempt, Entry]],
+        keys: set[Key],
+        count: int,
+        rng: np.random.Generator,
+    ) -> Iterator[Entry]:
+        """Entries worth trying, best first; by the prior alone where nothing has been learned."""
+        free = [index for index, entry in enumerate(pool.entries) if entry.key not in keys]
+        entries, predicted_us = [pool.entries[index] for index in free], pool.predicted_us[free]
+        by_prior = rank_by_prior(entries, predicted_us, [entry for _, entry in tried])
+        learned = _learn(pool, encode, tried)
+        if learned is None:
+            return by_prior
+        near = [entry for entry in _around_best(pool, tried, rng) if entry.key not in keys]
+        drawn_near = rank_by_draws(near, pool.predict_us(near), learned, encode, rng, count // 2) if near else []
+        drawn = rank_by_draws(entries, predicted_us, learned, encode, rng, count)
+        return chain(drawn_near, drawn, by_prior)
+
+
+def _entry_of(attempt: Attempt, pool: Pool) -> Entry | None:
+    """The entry behind an attempt; None where another policy wrote it or no family can write it here."""
+    return pool.entry(attempt.schedule) if attempt.schedule else None
+
+
+def _learn(pool: Pool, encode: Encoding, tried: Sequence[tuple[Attempt, Entry]]) -> Surrogate | None:
+    """A surrogate of all attempts with a time or a failure; None where there are none."""
+    telling = [(attempt, entry) for attempt, entry in tried if attempt.time_us is not None or attempt.status in FAILED]
+    if not telling:
+        return None
+    entries = [entry for _, entry in telling]
+    predicted_us = pool.predict_us(entries)
+    ratios = [
+        None if attempt.time_us is None else math.log(attempt.time_us / float(predicted))
+        for (attempt, _), predicted in zip(telling, predicted_us, strict=True)
+    ]
+    return Surrogate(encode(entries), ratios)
+
+
+def _around_best(pool: Pool, tried: Sequence[tuple[Attempt, Entry]], rng: np.random.Generator) -> list[Entry]:
+    """Neighbours of the fastest schedules so far, each once."""
+    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None]
+    parents = [entry for _, entry in sorted(timed, key=lambda pair: pair[0])[:PARENTS]]
+    found = {neighbour.key: neighbour for parent in parents for neighbour in pool.neighbours(parent, rng)}
+    return list(found.values())
+
+
+def predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:
+    """Predicted time on the reference chip of the task's arch: by the schedule behind the source, else by the roofline.
+
+    The compiler's own occupancy replaces the schedule's estimate of it.
+    """
+    chip = REFERENCE_CHIPS[task.arch]
+    floor = roofline_us(task.flops, task.operand_bytes, chip)
+    values = candidate.origin.schedule or {}
+    for family in families(task.arch):
+        if values.get("family") == family.name:
+            try:
+                work = family.work(family.parse(values), task, chip)
+            except ValueError:
+                break
+            resident = min((kernel.ctas_per_sm for kernel in inspection.kernels), default=0) or work.ctas_per_sm
+            predicted = predict_us(work.model_copy(update={"ctas_per_sm": resident}), task, chip)
+            return Prediction(predicted_us=predicted, model=f"schedule-prior/{family.name} on {chip.name}", floor_us=floor)
+    return Prediction(predicted_us=floor, model=f"roofline on {chip.name}", floor_us=floor)
