@@ -42,6 +42,17 @@ class Work(Record):
     mma_efficiency: float
 
 
+# Most SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a cluster
+# lies within one GPC, and GPCs are not whole multiples of 4, 8 or 16 SMs.
+_CLUSTER_SHARE = {1: 132 / 132, 2: 132 / 132, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
+
+
+def cluster_sms(chip: Chip, cluster: int) -> int:
+    """SMs on which clusters of a size can be resident together; a whole number of clusters."""
+    share = next(share for size, share in _CLUSTER_SHARE.items() if size >= cluster)
+    return max(int(chip.sms * share + 1e-9) // cluster * cluster, cluster)
+
+
 S = TypeVar("S", bound=Schedule)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from itertools import product
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from contract.candidate import Candidate, Origin, ScheduleValue
 from contract.chip import LIMITS, Chip
@@ -25,12 +25,15 @@ from contract.plan import (
     render_plan,
 )
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
-from policies.schedule.family import Schedule, Work
+from policies.schedule.family import Schedule, Work, cluster_sms
 
 ENTRY = "wgmma_tma_gemm"
 OVERHEAD_REGISTERS = 40  # addresses, descriptors and loop state beside the accumulators
 MAX_ACCUMULATORS = 128  # 32-bit accumulator registers a thread
 MAX_WORKSPACE_BYTES = 256 * 1024**2
+
+
+Axis = Annotated[int, Field(ge=1)]
 
 
 class WgmmaTmaSchedule(Schedule):
@@ -41,20 +44,20 @@ class WgmmaTmaSchedule(Schedule):
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
-    consumers: int
-    atoms: int
-    block_n: int
-    block_k: int
-    stages: int
-    cluster_m: int = 1
-    cluster_n: int = 1
-    cluster_k: int = 1
-    splits: int = 1
-    group: int = 8
+    consumers: Axis
+    atoms: Axis
+    block_n: Axis
+    block_k: Axis
+    stages: Axis
+    cluster_m: Axis = 1
+    cluster_n: Axis = 1
+    cluster_k: Axis = 1
+    splits: Axis = 1
+    group: Axis = 8
     persistent: bool = False
     tma_store: bool = True
-    store_buffers: int = 2
-    ctas_per_sm: int = 1
+    store_buffers: Axis = 2
+    ctas_per_sm: Axis = 1
     programmatic: bool = True
 
     @property
@@ -100,6 +103,8 @@ def ceil_div(a: int, b: int) -> int:
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
     """Whether the kernel's own static assertions, the chip and the task allow a schedule."""
     s = schedule
+    if s.block_n not in accumulator_widths(task):
+        return False
     limits = LIMITS[Arch.SM_90A]
     registers = s.atoms * s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
     k_blocks = ceil_div(task.k, s.block_k)
@@ -108,7 +113,6 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
         and registers <= MAX_ACCUMULATORS
         and registers + OVERHEAD_REGISTERS <= s.consumer_registers
-        and s.block_n in accumulator_widths(task)
         and s.block_m % (8 * s.cluster_n) == 0
         and s.block_n % (8 * s.cluster_m) == 0
         and (s.block_n // s.columns % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
@@ -116,7 +120,7 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.block_m // s.cluster_n <= 256
         and s.block_n // s.cluster_m <= 256
         and s.splits * s.cluster_k <= k_blocks
-        and (s.cluster_k == 1 or _cluster_sum_fits(s))
+        and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
         and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
     )
 
@@ -167,15 +171,15 @@ class WgmmaTma:
         if not self.supports(task):
             return
         for shape in _tile_shapes(task):
-            for depth in _depths(shape, task):
-                for cut in _cuts(depth, task, chip):
+            for pipeline in _pipelines(shape, task):
+                for cut in _cuts(pipeline, task, chip):
                     yield from (s for s in _launches(cut, task, chip) if is_valid(s, task))
 
     def work(self, schedule: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Work:
         s = schedule
         tiles = cluster_tiles(s, task)
         ctas = tiles * s.cluster * s.splits
-        resident = s.ctas_per_sm * chip.sms // s.cluster * s.cluster
+        resident = s.ctas_per_sm * cluster_sms(chip, s.cluster)
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
         per_block = 2 * s.block_k * (s.block_m / s.cluster_n + s.block_n / s.cluster_m)
         partial = s.block_m * s.block_n * 4
@@ -295,19 +299,22 @@ def _mma_efficiency(s: WgmmaTmaSchedule) -> float:
 
 
 def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int]]:
-    """(consumers, atoms, block_n) no larger than what the task fills by more than one step."""
-    for consumers, atoms in ((1, 1), (2, 1), (1, 2), (3, 1), (2, 2), (4, 1)):
+    """(consumers, atoms, block_n) whose accumulators fit, no larger than twice what the task fills."""
+    packed = 2 if task.accumulate is AccumulatorType.F32 else 4
+    for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1)):
         for block_n in sorted(accumulator_widths(task)):
-            rows_needed = ceil_div(task.m, 64) * 64
-            columns_needed = ceil_div(task.n, 16) * 16
-            if 64 * consumers * atoms <= max(64, 2 * rows_needed - 1) and block_n <= max(16, 2 * columns_needed - 1):
+            fits = atoms * block_n // packed <= MAX_ACCUMULATORS
+            if fits and 64 * consumers * atoms < 2 * max(task.m, 64) and block_n < 2 * max(task.n, 16):
                 yield consumers, atoms, block_n
 
 
-def _depths(shape: tuple[int, int, int], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
-    """Pipelines: K block 64 or 128, as many stages as fit one or two CTAs an SM, and a shallower one."""
+def _pipelines(shape: tuple[int, int, int], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
+    """K block 64, or 128 where at least four fit; as many stages as fit one or two CTAs an SM, and half as many.
+
+    Two CTAs share an SM only where one warpgroup multiplies; stores go straight from registers only for narrow tiles.
+    """
     consumers, atoms, block_n = shape
-    for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2), (True, False)):
+    for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2) if consumers == 1 else (1,), (True, False)):
         base = WgmmaTmaSchedule(
             consumers=consumers,
             atoms=atoms,
@@ -317,31 +324,38 @@ def _depths(shape: tuple[int, int, int], task: GemmTask) -> Iterator[WgmmaTmaSch
             ctas_per_sm=ctas_per_sm,
             tma_store=tma_store,
         )
-        room = LIMITS[Arch.SM_90A].smem_per_sm_bytes // ctas_per_sm - 1024 - (base.smem_bytes - base.stage_bytes - 16)
-        deepest = min(room // (base.stage_bytes + 16), 12, ceil_div(task.k, block_k))
-        for stages in sorted({deepest, min(deepest, 4), min(deepest, 6), min(deepest, 2)}):
-            if stages >= 1 and (stages > 1 or task.k <= block_k):
+        limits = LIMITS[Arch.SM_90A]
+        room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
+        deepest = (room - base.smem_bytes) // (base.stage_bytes + 16) + 1
+        needed = ceil_div(task.k, block_k)
+        if (block_k == 128 and min(deepest, needed) < 4 and deepest < needed) or (not tma_store and block_n > 64):
+            continue
+        deepest = min(deepest, needed, 12)
+        for stages in {deepest, max(deepest // 2, min(deepest, 3))}:
+            if stages > 0:
                 yield base.model_copy(update={"stages": stages})
 
 
 def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
-    """Ways to share operands in a cluster, and to split K while there are fewer tiles than the chip has places."""
-    tiles = ceil_div(task.m, base.block_m) * ceil_div(task.n, base.block_n)
-    places = chip.sms * base.ctas_per_sm
-    for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)):
-        if cluster_m * base.block_m > 2 * task.m or cluster_n * base.block_n > 2 * task.n:
+    """Ways to share operands in a cluster, and to split K while everything still runs in one wave."""
+    for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2)):
+        if (cluster_m > 1 and task.m <= base.block_m) or (cluster_n > 1 and task.n <= base.block_n):
             continue
-        for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)):
-            parts = cluster_k * splits
-            if parts == 1 or tiles * parts <= max(places + places // 4, 2 * tiles if tiles < places else 0):
-                yield base.model_copy(
-                    update={"cluster_m": cluster_m, "cluster_n": cluster_n, "cluster_k": cluster_k, "splits": splits}
-                )
+        shared = base.model_copy(update={"cluster_m": cluster_m, "cluster_n": cluster_n})
+        tiles = cluster_tiles(shared, task) * shared.cluster
+        for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
+            size, parts = shared.cluster * cluster_k, cluster_k * splits
+            if size > 16 or (cluster_k > 1 and base.tma_store):
+                continue
+            one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
+            if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
+                yield shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
 
 
 def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
-    """Persistent or not, raster group, programmatic launch or not (the search turns it off only where it was on first)."""
-    many = cluster_tiles(cut, task) * cut.cluster * cut.splits > chip.sms * cut.ctas_per_sm
-    for persistent in (True, False) if many and cut.cluster_k == 1 else (False,):
-        for group in (4, 8, 16) if many else (8,):
-            yield cut.model_copy(update={"persistent": persistent, "group": group})
+    """Where there is more than one wave: persistent or not, and how many tile rows are visited together."""
+    if cluster_tiles(cut, task) * cut.cluster <= cluster_sms(chip, cut.cluster) * cut.ctas_per_sm:
+        yield cut
+        return
+    for persistent, group in product((True, False), (4, 8, 16)):
+        yield cut.model_copy(update={"persistent": persistent, "group": group})
