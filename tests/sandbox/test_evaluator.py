@@ -1,0 +1,177 @@
+"""The evaluator's order of stages and whose fault is whose, with the GPU's parts replaced by scripted ones."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("cupy")
+
+from contract.build import Built
+from contract.candidate import Candidate, Origin
+from contract.errors import MachineError
+from contract.evaluation import AUTOTUNED, Crashed, Measured, SideFigures, Telemetry, TestResult, Timing, Wrong
+from contract.options import TimeOptions, VerifyOptions
+from sandbox.cuda import evaluator as evaluator_module
+from sandbox.cuda.driver import DriverFault
+from sandbox.cuda.evaluator import Evaluator
+from sandbox.messages import Done, Evaluate, Verified
+from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK
+
+PASSED = TestResult(tier="exact", name="zero-one", passed=True)
+FAILED = TestResult(tier="freshness", name="round-1", passed=False)
+ILLEGAL = DriverFault("cuCtxSynchronize", "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered")
+REFUSED = DriverFault("cuLaunchKernelEx", "CUDA_ERROR_INVALID_VALUE", "invalid argument")
+
+
+class ScriptedGpu:
+    """Counts what is made and closed; raises or fails where a test says so."""
+
+    def __init__(self, monkeypatch):
+        self.stuck_with = None
+        self.raises = {}
+        self.tests, self.recheck = (PASSED,), PASSED
+        self.stages, self.made, self.closed = [], [], 0
+        self.environment = ENVIRONMENT
+        monkeypatch.setattr(evaluator_module, "load", self._load)
+        monkeypatch.setattr(evaluator_module, "Verifier", self._make("verifier", verify=self._verify, recheck=self._recheck))
+        monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure))
+        pool = SimpleNamespace(free_all_blocks=lambda: None)
+        monkeypatch.setattr(evaluator_module.cupy, "get_default_memory_pool", lambda: pool)
+
+    def poison(self):
+        return self.stuck_with
+
+    def synchronize(self):
+        if self.stuck_with is not None:
+            raise self.stuck_with
+
+    def evaluate(self, evaluator, *, task=TASK, timed=True):
+        candidate = Candidate(source="x", plan=PLAN, origin=Origin(policy="test"))
+        built = Built(candidate=candidate, inspection=INSPECTION, artifact_path="x", cached=True, seconds=0)
+        timing = TimeOptions() if timed else None
+        return evaluator.evaluate(Evaluate(built=built, task=task, verify=VerifyOptions(), time=timing))
+
+    def _make(self, what, **methods):
+        def make(task, device):
+            assert device is self
+            self.made.append((what, task.shape))
+            return SimpleNamespace(**methods)
+
+        return make
+
+    def _meet(self, stage):
+        if stage in self.raises:
+            raise self.raises[stage]
+
+    def _load(self, *_):
+        self._meet("load")
+        return SimpleNamespace(close=self._close)
+
+    def _close(self):
+        self.closed += 1
+
+    def _verify(self, *_):
+        self._meet("verify")
+        return self.tests
+
+    def _recheck(self, *_):
+        self._meet("recheck")
+        return self.recheck
+
+    def _measure(self, *_):
+        self._meet("time")
+        timing, baseline = (Timing(name=name, samples_us=(5.0, 6.0)) for name in ("candidate", AUTOTUNED))
+        return SimpleNamespace(timing=timing, baselines=(baseline,), side=SideFigures(), telemetry=Telemetry(), notes=("note",))
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    return ScriptedGpu(monkeypatch)
+
+
+@pytest.fixture
+def evaluator(gpu):
+    return Evaluator(gpu, gpu.stages.append)
+
+
+def test_a_right_candidate_is_loaded_verified_timed_and_verified_again(gpu, evaluator):
+    done = gpu.evaluate(evaluator)
+    assert isinstance(done, Done)
+    assert isinstance(done.evaluation, Measured)
+    assert done.healthy
+    assert done.evaluation.tests == (PASSED, PASSED)
+    assert done.evaluation.environment == ENVIRONMENT
+    assert done.evaluation.notes == ("note",)
+    assert gpu.stages == ["load", "verify", "time", "recheck"]
+    assert gpu.closed == 1
+
+
+def test_the_first_failing_test_ends_it_untimed(gpu, evaluator):
+    gpu.tests = (PASSED, FAILED)
+    done = gpu.evaluate(evaluator)
+    assert done.evaluation == Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION)
+    assert gpu.stages == ["load", "verify"]
+    assert gpu.closed == 1
+
+
+def test_a_time_does_not_save_what_fails_afterwards(gpu, evaluator):
+    gpu.recheck = FAILED
+    done = gpu.evaluate(evaluator)
+    assert done.evaluation == Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION)
+
+
+def test_without_time_options_nothing_is_timed(gpu, evaluator):
+    assert gpu.evaluate(evaluator, timed=False) == Verified(tests=(PASSED,))
+    assert gpu.stages == ["load", "verify"]
+
+
+def test_what_is_prepared_for_a_task_is_kept_until_the_task_changes(gpu, evaluator):
+    other = TASK.model_copy(update={"m": 17})
+    for task in (TASK, TASK, other, other, TASK):
+        gpu.evaluate(evaluator, task=task)
+    assert [shape for what, shape in gpu.made if what == "verifier"] == [TASK.shape, other.shape, TASK.shape]
+    assert len(gpu.made) == 6
+
+
+@pytest.mark.parametrize("stage", ["load", "verify", "time", "recheck"])
+def test_a_refused_launch_is_the_candidates_and_leaves_the_worker_healthy(gpu, evaluator, stage):
+    gpu.raises = {stage: REFUSED}
+    done = gpu.evaluate(evaluator)
+    assert done == Done(evaluation=Crashed(stage=stage, message=str(REFUSED), inspection=INSPECTION), healthy=True)
+    gpu.raises = {}
+    assert isinstance(gpu.evaluate(evaluator).evaluation, Measured)
+
+
+def test_a_poisoned_context_is_the_candidates_and_ends_the_worker(gpu, evaluator):
+    gpu.raises, gpu.stuck_with = {"verify": REFUSED}, ILLEGAL
+    done = gpu.evaluate(evaluator)
+    assert isinstance(done.evaluation, Crashed)
+    assert done.evaluation.stage == "verify"
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.evaluation.message
+    assert not done.healthy
+
+
+def test_a_context_poisoned_behind_the_verifiers_back_is_found_before_the_verdict(gpu, evaluator):
+    gpu.stuck_with = ILLEGAL
+    done = gpu.evaluate(evaluator)
+    assert isinstance(done.evaluation, Crashed)
+    assert not done.healthy
+
+
+def test_memory_that_does_not_suffice_is_the_machines(gpu, evaluator):
+    gpu.raises = {"time": evaluator_module.cupy.cuda.memory.OutOfMemoryError(1, 2)}
+    with pytest.raises(MachineError, match="too little free memory to evaluate 256x256x256"):
+        gpu.evaluate(evaluator)
+
+
+def test_a_gpu_that_fails_by_itself_is_the_machines(gpu, evaluator):
+    gpu.raises = {"time": REFUSED}
+    gpu.stuck_with = DriverFault("cuCtxSynchronize", "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error")
+    with pytest.raises(MachineError, match="ECC"):
+        gpu.evaluate(evaluator)
+
+
+def test_a_bug_of_ours_is_raised_and_not_blamed_on_the_candidate(gpu, evaluator):
+    gpu.raises = {"time": ZeroDivisionError("ours")}
+    with pytest.raises(ZeroDivisionError):
+        gpu.evaluate(evaluator)
