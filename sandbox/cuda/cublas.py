@@ -1,5 +1,6 @@
 """cuBLAS through cublasGemmEx: the algorithm it picks by itself, for one layout of B."""
 
+from functools import cache
 from typing import Any
 
 from contract.evaluation import CUBLAS
@@ -17,6 +18,10 @@ from sandbox.cuda.library import (
     pointers,
 )
 
+# cublasMath_t
+DEFAULT = 0
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+
 
 def _bindings() -> Any:
     """nvmath's cuBLAS bindings. Raises: Unavailable."""
@@ -25,6 +30,20 @@ def _bindings() -> Any:
     except ImportError as exc:
         raise Unavailable(f"cuBLAS bindings are missing ({exc}); pip install nvmath-python") from exc
     return cublas
+
+
+@cache
+def _handle(math_mode: int) -> int:
+    """One cuBLAS handle a process for each math mode. Raises: Unavailable."""
+    cublas = _bindings()
+    try:
+        handle: int = cublas.create()
+        cublas.set_math_mode(handle, math_mode)
+    except RuntimeError as exc:  # no driver, or no library
+        raise Unavailable(f"cuBLAS does not start: {exc}") from exc
+    except cublas.cuBLASError as exc:
+        raise Unavailable(f"cuBLAS does not start: {exc}") from exc
+    return handle
 
 
 class CublasGemm(LibraryContender):
@@ -37,14 +56,9 @@ class CublasGemm(LibraryContender):
         super().__init__(CUBLAS, f"layout {layout}")
         self.layout = layout
         self._task, self._cublas = task, _bindings()
+        narrow_splits = not strict or task.accumulate is AccumulatorType.F16
+        self._handle = _handle(DEFAULT if narrow_splits else DISALLOW_REDUCED_PRECISION_REDUCTION)
         self._scalars = Scalars(task.accumulate)
-        self._stream: int | None = None
-        try:
-            self._handle = self._cublas.create()
-            if strict and task.accumulate is AccumulatorType.F32:
-                self._cublas.set_math_mode(self._handle, int(self._cublas.Math.DISALLOW_REDUCED_PRECISION_REDUCTION))
-        except (self._cublas.cuBLASError, RuntimeError) as exc:
-            raise Unavailable(f"cuBLAS does not start: {exc}") from exc
         self._workspace = new_workspace()
 
     def bind(self, operands: Operands) -> "BoundCublas":
@@ -55,10 +69,8 @@ class CublasGemm(LibraryContender):
         cublas, shape = self._cublas, column_major(self._task, self.layout)
         kind, (left, right, out) = data_type(self._task.element), addresses
         try:
-            if stream != self._stream:
-                cublas.set_stream(self._handle, stream)
-                cublas.set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES)
-                self._stream = stream
+            cublas.set_stream(self._handle, stream)  # forgets the workspace
+            cublas.set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES)
             cublas.gemm_ex(
                 self._handle,
                 int(shape.transpose_left),

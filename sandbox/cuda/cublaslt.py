@@ -1,5 +1,6 @@
 """cuBLASLt through nvmath's bindings: its suggestions for a product, each a contender of its own."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,19 @@ def _bindings() -> Any:
     return cublasLt
 
 
+@cache
+def _handle() -> int:
+    """One cuBLASLt handle a process. Raises: Unavailable."""
+    lt = _bindings()
+    try:
+        handle: int = lt.create()
+    except RuntimeError as exc:  # no driver, or no library
+        raise Unavailable(f"cuBLASLt does not start: {exc}") from exc
+    except lt.cuBLASLtError as exc:
+        raise Unavailable(f"cuBLASLt does not start: {exc}") from exc
+    return handle
+
+
 class LtProduct:
     """One product in one layout of B: descriptors, workspace and the library's suggestions, best first as it sees them.
 
@@ -40,12 +54,11 @@ class LtProduct:
 
     def __init__(self, task: GemmTask, layout: Layout) -> None:
         self.layout, self._task, self._lt = layout, task, _bindings()
-        self._scalars = Scalars(task.accumulate)
+        self._handle, self._scalars = _handle(), Scalars(task.accumulate)
         try:
-            self._handle = self._lt.create()
             self._describe(task, layout)
             self._results, self.suggestions = self._ask()
-        except (self._lt.cuBLASLtError, RuntimeError) as exc:
+        except self._lt.cuBLASLtError as exc:
             raise Unavailable(f"cuBLASLt has nothing for {task.shape} in layout {layout}: {exc}") from exc
         if not self.suggestions:
             raise Unavailable(f"cuBLASLt suggests nothing for {task.shape} in layout {layout}")

@@ -9,7 +9,7 @@ from sandbox.cuda.contender import Bound
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import Fault, call
 
-_EXTERNAL = driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+_EXTERNAL = int(driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
 
 
 class TimedGraph:

@@ -7,7 +7,11 @@ import cupy
 from contract.task import GemmTask
 from sandbox.cuda.buffers import ALIGNMENT_BYTES, storage_type
 from sandbox.cuda.contender import Operands
+from sandbox.verification.bounds import Growth
+from sandbox.verification.comparison import Comparison, compare_bounded
 from sandbox.verification.elements import POISON, encode
+from sandbox.verification.inputs import Inputs
+from sandbox.verification.reference import Reference
 from sandbox.verification.source import Source
 
 CHUNK_ELEMENTS = 2**24
@@ -42,9 +46,14 @@ class OperandSets:
         """Poison every D, so that a launch that leaves its output alone shows."""
         self._d.fill(POISON)
 
-    def unwritten(self) -> int:
-        """Outputs of any set that still hold the poison."""
-        return int(sum(int(cupy.count_nonzero(d == POISON)) for d in _chunks(self._d)))
+    def unwritten(self, count: int) -> int:
+        """Outputs of the first `count` sets that still hold the poison."""
+        return sum(int(cupy.count_nonzero(d == POISON)) for d in _chunks(self._d[:count]))
+
+    def compare(self, index: int) -> Comparison:
+        """One set's D against the float64 product of its inputs, within twice the bound of a verified kernel."""
+        reference = Reference(cupy, self._task, Inputs(self._a[index], self._b_nn[index]), keep=False)
+        return compare_bounded(cupy, self._task, self._d[index], reference, Growth.WALK, slack=2.0)
 
 
 def _pool(count: int, rows: int, columns: int) -> Any:

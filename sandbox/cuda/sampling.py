@@ -22,6 +22,10 @@ SERVER_SETS = 8
 
 
 class Lane(Protocol):
+    """`sets`: how many of the operand sets every sample goes through, from the first on."""
+
+    sets: int
+
     def sample_us(self) -> float:
         """One sample: device time per launch. Unit: microseconds."""
         ...
@@ -61,7 +65,7 @@ class OfflineLane:
     """Launches back to back in one graph, over rotating operand sets."""
 
     def __init__(self, track: Track, bounds: Sequence[Bound], round_us: float, *, programmatic: bool | None = None) -> None:
-        self._track, device = track, track.device
+        self._track, self.sets, device = track, len(bounds), track.device
         for bound in bounds[:2]:  # outside any graph, where a library may still allocate
             bound.enqueue(device.stream.ptr)
         device.synchronize()
@@ -83,7 +87,8 @@ class ServerLane:
 
     def __init__(self, track: Track, contender: Contender, options: TimeOptions) -> None:
         self._track, self._options, self._samples = track, options, 0
-        bounds = track.bind(contender, min(len(track.sets), SERVER_SETS))
+        self.sets = min(len(track.sets), SERVER_SETS, options.server_launches)
+        bounds = track.bind(contender, self.sets)
         bounds[0].enqueue(track.device.stream.ptr)
         track.device.synchronize()
         self._graphs = [TimedGraph(track.device, [bound]) for bound in bounds]

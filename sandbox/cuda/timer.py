@@ -1,9 +1,12 @@
 """Timing: candidate and baselines on the same buffers, in the same rounds, in random order.
 
-Covered: device time only (events are nodes of the graph); cold operands; clocks and throttling watched; random data.
-Not covered: other processes on the same GPU; a kernel that finds its whole input unchanged and its output in place.
+Covered: device time only (events are nodes of the graph); cold operands; random data; clocks and throttling watched; outputs
+of timed launches looked at, so that a kernel cannot tell proof from timing and work in one of them only.
+Not covered: other processes on the same GPU; a kernel that, within one sample, finds its input unchanged and its output in
+place and leaves it there.
 """
 
+import random
 import statistics
 import time
 from collections.abc import Sequence
@@ -25,7 +28,12 @@ from sandbox.timing import shuffled_rounds, throttled_apart
 SIDE_SAMPLES = 5
 HOST_LAUNCHES = 64
 WALL_CLOCK_CALLS = 30
+CHECKED_SETS = 2
 CANDIDATE = "candidate"
+
+
+class WrongWhileTimed(Fault):
+    """Outputs of timed launches that are not what the same kernel computed when it was verified."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Timer:
     def measure(self, contender: Contender, options: TimeOptions) -> Measurement:
         """All samples of the candidate and of the baselines, round by round.
 
-        Raises: Fault where the candidate cannot be captured, or leaves outputs unwritten while it is timed.
+        Raises: Fault where the candidate cannot be captured in a graph, WrongWhileTimed where its timed outputs are wrong.
         """
         self._options = options
         baselines = self._libraries.open(BASELINES if options.all_baselines else (AUTOTUNED,))
@@ -78,7 +86,7 @@ class Timer:
         notes = list(baselines.notes) + self._cold_note()
         with open_sampler(self._device.pci_bus_id) as sampler:
             rounds = self._all_rounds(lanes, options, sampler, notes)
-            self._check_written(lanes[CANDIDATE])
+            self._check_outputs(lanes[CANDIDATE], options.seed)
             side = self._side_figures(contender, options) if options.side else SideFigures()
             telemetry = sampler.telemetry()
         return Measurement(
@@ -113,16 +121,18 @@ class Timer:
             sampler.sample()
         return rounds
 
-    def _check_written(self, lane: Lane) -> None:
-        """A last sample after which no output may be left as it was. Raises: Fault.
+    def _check_outputs(self, lane: Lane, seed: int) -> None:
+        """A last sample whose outputs are looked at: none unwritten, and some sets, drawn at random, compared in full.
 
-        Not in server mode, whose few launches do not go through every set.
+        Raises: WrongWhileTimed for a kernel that works only where it is verified.
         """
-        if self._task.mode is TimingMode.SERVER:
-            return
         lane.sample_us()
-        if unwritten := self._track.sets.unwritten():
-            raise Fault(f"{unwritten} outputs were left unwritten by timed launches that had been written when verified")
+        if unwritten := self._track.sets.unwritten(lane.sets):
+            raise WrongWhileTimed(f"{unwritten} outputs were left unwritten by timed launches")
+        for index in random.Random(seed).sample(range(lane.sets), min(CHECKED_SETS, lane.sets)):
+            comparison = self._track.sets.compare(index)
+            if comparison.mismatches:
+                raise WrongWhileTimed(f"timed launches computed something else: {comparison.describe()}")
 
     def _library_lane(self, contender: LibraryContender) -> Lane:
         if contender not in self._lanes:

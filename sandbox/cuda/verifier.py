@@ -44,7 +44,7 @@ class Verifier:
 
     def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult:
         """Fresh data once more, after the timing."""
-        return self._proof(contender, options).freshness()
+        return self._proof(contender, options).freshness("after-timing")
 
     def _proof(self, contender: Contender, options: VerifyOptions) -> Proof:
         self._proofs += 1

@@ -46,7 +46,7 @@ class Proof:
         if self._traits.programmatic:
             yield self._dependency()
 
-    def freshness(self) -> TestResult:
+    def freshness(self, name: str = "fresh-data") -> TestResult:
         """Fresh data in an order of buffers, fills and workspace states that the kernel cannot foresee."""
         worst = 0.0
         for index in range(max(self._options.rounds, 2)):
@@ -60,7 +60,7 @@ class Proof:
             if failed is not None:
                 return failed
             worst = max(worst, comparison.worst)
-        return TestResult(tier="freshness", name="fresh-data", passed=True, worst=worst)
+        return TestResult(tier="freshness", name=name, passed=True, worst=worst)
 
     def _fixed(self, case: Case) -> TestResult:
         prepared = self._store.prepare(case)

@@ -166,14 +166,15 @@ def test_cold_operands_take_longer_than_hot_ones(device):
     assert median_us(measurement.timing) > 1.1 * measurement.side.hot_l2_us
 
 
-def test_work_left_out_while_timed_is_a_fault(device, honest):
-    """A kernel that skips what looks done passes no timing either: outputs are poisoned between samples, then looked at."""
-    from sandbox.cuda.driver import Fault
-    from sandbox.cuda.timer import Timer
+@pytest.mark.parametrize("name", ["unwritten", "zero_one_only"])
+@pytest.mark.parametrize("mode", ["offline", "server"])
+def test_wrong_outputs_of_timed_launches_are_a_fault(device, honest, name, mode):
+    """Outputs are poisoned between samples and looked at after the last: proof and timing cannot be told apart."""
+    from sandbox.cuda.timer import Timer, WrongWhileTimed
 
-    task = GemmTask(m=64, n=64, k=64, arch=device.arch)
-    with pytest.raises(Fault, match="unwritten"):
-        Timer(task, device).measure(honest(task, "unwritten"), BRIEF)
+    task = GemmTask(m=64, n=64, k=64, mode=mode, arch=device.arch)
+    with pytest.raises(WrongWhileTimed):
+        Timer(task, device).measure(honest(task, name), BRIEF)
 
 
 def test_programmatic_kernel_is_timed_with_and_without(device, honest):
