@@ -7,11 +7,11 @@ import numpy as np
 
 from policies.schedule.pool import Entry
 from policies.schedule.prior import Floats
-from policies.schedule.surrogate import Encoding, Surrogate
+from policies.schedule.surrogate import Surrogate
 
 GROUP_CROWDING = 1.15  # a schedule must be predicted this much faster to follow another of its group
 FAMILY_CROWDING = 1.04  # and this much to follow another of its family
-SHORTLIST = 256  # entries that a joint draw covers
+SHORTLIST = 128  # schedules that a joint draw covers
 
 
 def rank_by_prior(entries: Sequence[Entry], predicted_us: Floats, tried: Sequence[Entry]) -> Iterator[Entry]:
@@ -34,27 +34,18 @@ def rank_by_prior(entries: Sequence[Entry], predicted_us: Floats, tried: Sequenc
 
 
 def rank_by_draws(
-    entries: Sequence[Entry],
-    predicted_us: Floats,
-    surrogate: Surrogate,
-    encode: Encoding,
-    rng: np.random.Generator,
-    count: int,
-) -> list[Entry]:
-    """At most `count` entries, each the fastest in one joint draw of all their times (Thompson sampling).
+    predicted_us: Floats, features: Floats, surrogate: Surrogate, rng: np.random.Generator, count: int
+) -> list[int]:
+    """At most `count` indices, each the fastest in one joint draw of all times (Thompson sampling).
 
-    The draws cover a shortlist: the entries with the lowest optimistic time.
+    The draws cover a shortlist: the schedules with the lowest optimistic time.
     """
-    if not entries:
-        return []
-    features = encode(entries)
     mean, deviation = surrogate.predict(features)
     optimistic = np.log(predicted_us) + mean - deviation
     shortlist = np.argsort(optimistic, kind="stable")[:SHORTLIST]
     draws = np.log(predicted_us[shortlist]) + surrogate.draw(features[shortlist], count, rng)
     chosen: list[int] = []
-    for draw in draws:
+    for draw in draws[: len(shortlist)]:
         draw[chosen] = np.inf
-        if np.isfinite(draw).any():
-            chosen.append(int(np.argmin(draw)))
-    return [entries[shortlist[index]] for index in chosen]
+        chosen.append(int(np.argmin(draw)))
+    return [int(shortlist[index]) for index in chosen]

@@ -146,17 +146,12 @@ class Geometry:
 
     def violation(self) -> str | None:
         """Why the schedule cannot run for the task, or None."""
-        return self._tile_violation() or self._pipeline_violation() or self._reduction_violation() or self._limit_violation()
-
-    def _tile_violation(self) -> str | None:
-        s = self.schedule
-        if s.block_m % (16 * s.warps_m) or s.block_n % (16 * s.warps_n):
-            return "a warp's tile must be a multiple of 16 x 16"
-        if s.block_k % (16 * s.warps_k):
-            return "block_k must give every warp along K a multiple of 16"
-        if s.block_k & (s.block_k - 1):
-            return "block_k must be a power of two"
-        return None
+        return (
+            self.schedule.contradiction()
+            or self._pipeline_violation()
+            or self._reduction_violation()
+            or self._limit_violation()
+        )
 
     def _pipeline_violation(self) -> str | None:
         s = self.schedule
@@ -170,12 +165,8 @@ class Geometry:
 
     def _reduction_violation(self) -> str | None:
         s, limits = self.schedule, LIMITS[self.task.arch]
-        if (s.split_k == 1) != (s.reduction == "none"):
-            return "a split needs a reduction, and only a split does"
         if s.reduction == "cluster" and s.split_k > min(limits.max_cluster, PORTABLE_CLUSTER):
             return "the splits do not fit into one cluster"
-        if s.reduction == "cluster" and s.epilogue != "direct":
-            return "the cluster reduction stores D itself; its epilogue is direct"
         if s.epilogue == "staged" and self.task.n % 8:
             return "wide stores need rows of D that are a multiple of 16 bytes"
         if s.programmatic and not limits.programmatic_launch:

@@ -1,8 +1,8 @@
 """The axes of the `mma_sync` family."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from policies.schedule.family import Schedule
 
@@ -36,3 +36,23 @@ class MmaSyncSchedule(Schedule):
     min_ctas: Count = 1
     constant_shape: bool = False
     programmatic: bool = False
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if reason := self.contradiction():
+            raise ValueError(reason)
+        return self
+
+    def contradiction(self) -> str | None:
+        """Why no task could be computed so, or None."""
+        if self.block_m % (16 * self.warps_m) or self.block_n % (16 * self.warps_n):
+            return "a warp's tile must be a multiple of 16 x 16"
+        if self.block_k % (16 * self.warps_k):
+            return "block_k must give every warp along K a multiple of 16"
+        if self.block_k & (self.block_k - 1):
+            return "block_k must be a power of two"
+        if (self.split_k == 1) != (self.reduction == "none"):
+            return "a split needs a reduction, and only a split does"
+        if self.reduction == "cluster" and self.epilogue != "direct":
+            return "the cluster reduction stores D itself; its epilogue is direct"
+        return None

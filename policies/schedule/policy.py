@@ -18,13 +18,15 @@ from contract.inspection import Inspection
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.encoding import Encoding
 from policies.schedule.families import families
 from policies.schedule.family import Family
 from policies.schedule.pool import Entry, Key, Pool, schedule_key
 from policies.schedule.prior import predict_us
-from policies.schedule.surrogate import Encoding, Surrogate
+from policies.schedule.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
+REMEMBERED = 256  # latest attempts that are learned from; fitting takes the cube of their number
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
 
 
@@ -85,9 +87,9 @@ class SchedulePolicy:
         if learned is None:
             return by_prior
         near = [entry for entry in _around_best(pool, tried, rng) if entry.key not in keys]
-        drawn_near = rank_by_draws(near, pool.predict_us(near), learned, encode, rng, count // 2) if near else []
-        drawn = rank_by_draws(entries, predicted_us, learned, encode, rng, count)
-        return chain(drawn_near, drawn, by_prior)
+        drawn_near = rank_by_draws(pool.predict_us(near), encode(near), learned, rng, count // 2) if near else []
+        drawn = rank_by_draws(predicted_us, encode.fitted[free], learned, rng, count) if free else []
+        return chain((near[index] for index in drawn_near), (entries[index] for index in drawn), by_prior)
 
 
 def _entry_of(attempt: Attempt, pool: Pool) -> Entry | None:
@@ -98,6 +100,7 @@ def _entry_of(attempt: Attempt, pool: Pool) -> Entry | None:
 def _learn(pool: Pool, encode: Encoding, tried: Sequence[tuple[Attempt, Entry]]) -> Surrogate | None:
     """A surrogate of all attempts with a time or a failure; None where there are none."""
     telling = [(attempt, entry) for attempt, entry in tried if attempt.time_us is not None or attempt.status in FAILED]
+    telling = telling[-REMEMBERED:]
     if not telling:
         return None
     entries = [entry for _, entry in telling]

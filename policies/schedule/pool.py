@@ -19,7 +19,7 @@ Group = tuple[str, int, int, int]
 Values = dict[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; mutations of good schedules reach what the sample left out
-PAIRED_MUTATIONS = 48  # of two axes at once, where one alone would not be valid
+PAIRED_MUTATIONS = 24  # of two axes at once, where one alone would not be valid
 
 
 def schedule_key(values: Values) -> Key:
@@ -50,6 +50,7 @@ class Pool:
         self.families = {family.name: family for family in families if family.supports(task)}
         self.entries = [entry for family in self.families.values() for entry in self._sample(family, seed)]
         self.predicted_us = self.predict_us(self.entries)
+        self._axes = {name: _axis_values(name, self.entries) for name in self.families}
 
     def _sample(self, family: Family[Any], seed: int) -> Iterator[Entry]:
         space = list(family.space(self.task, self.chip))
@@ -68,40 +69,50 @@ class Pool:
         return predict_many_us([entry.work for entry in entries], self.task, self.chip)
 
     def entry(self, values: Values) -> Entry | None:
-        """The entry of a schedule given by its values; None where no family of the pool can write it for the task."""
+        """The entry of a schedule given by its values; None where it is of no family of the pool."""
         family = self.families.get(str(values.get("family")))
         if family is None:
             return None
         try:
-            schedule = family.parse(values)
-            family.write(schedule, self.task)
+            return self._entry(family, family.parse(values))
         except ValueError:
             return None
-        return self._entry(family, schedule)
 
     def neighbours(self, entry: Entry, rng: np.random.Generator) -> Iterator[Entry]:
-        """Schedules that differ from one in a step along one axis, or along two."""
-        steps = self._steps(entry)
+        """Valid schedules that differ from one in a step along one axis, or along two."""
+        steps = list(self._steps(entry))
         pairs = [pair for pair in combinations(steps, 2) if pair[0][0] != pair[1][0]]
         size = min(PAIRED_MUTATIONS, len(pairs))
         chosen = [int(i) for i in rng.choice(len(pairs), size, replace=False)] if pairs else []
         for changes in [*((step,) for step in steps), *(pairs[i] for i in chosen)]:
             neighbour = self.entry(entry.values | dict(changes))
-            if neighbour is not None:
+            if neighbour is not None and self._is_valid(neighbour):
                 yield neighbour
 
-    def _steps(self, entry: Entry) -> list[tuple[str, ScheduleValue]]:
+    def _is_valid(self, entry: Entry) -> bool:
+        """Whether the family can write it for the task: what the space yields is valid, what a mutation makes need not be."""
+        try:
+            entry.family.write(entry.schedule, self.task)
+        except ValueError:
+            return False
+        return True
+
+    def _steps(self, entry: Entry) -> Iterator[tuple[str, ScheduleValue]]:
         """Single changes: the next smaller and larger value that the pool has for a number, every other one for the rest."""
-        steps: list[tuple[str, ScheduleValue]] = []
         for axis, value in entry.values.items():
-            known = {other.values[axis] for other in self.entries if other.family is entry.family} - {value}
+            known = [other for other in self._axes[entry.family.name].get(axis, ()) if other != value]
             if isinstance(value, int) and not isinstance(value, bool):
                 numbers = [int(other) for other in known]
-                near = [
-                    max((x for x in numbers if x < value), default=None),
-                    min((x for x in numbers if x > value), default=None),
-                ]
-                steps += [(axis, number) for number in near if number is not None]
-            else:
-                steps += [(axis, other) for other in sorted(known, key=str)]
-        return steps
+                smaller, larger = [x for x in numbers if x < value], [x for x in numbers if x > value]
+                known = [*smaller[-1:], *larger[:1]]
+            yield from ((axis, other) for other in known)
+
+
+def _axis_values(family: str, entries: Sequence[Entry]) -> dict[str, list[ScheduleValue]]:
+    """The values that each axis of a family takes in the pool, in order."""
+    found: dict[str, set[ScheduleValue]] = {}
+    for entry in entries:
+        if entry.family.name == family:
+            for axis, value in entry.values.items():
+                found.setdefault(axis, set()).add(value)
+    return {axis: sorted(values, key=lambda value: (str(type(value)), value)) for axis, values in found.items()}
