@@ -82,7 +82,7 @@ _FORBIDDEN_ASM = (
     (
         "asm-declaration",
         re.compile(
-            r"(?:^|[\s;{}]|\\[nt])\.(?:global|const|extern|visible|weak|common|entry|func|file|section|include|incbin)\b"
+            r"(?:^|[\s;{}]|\\[nt])\.(?:global|const|extern|visible|weak|common|entry|func|file|loc|section|include|incbin)\b"
         ),
         "inline assembly may hold instructions and local registers only",
     ),

@@ -16,7 +16,7 @@ _RESERVED_SMEM_BYTES = 1024  # per CTA, by the driver
 
 @dataclass(frozen=True)
 class Occupancy:
-    """`limiter`: `registers`, `shared-memory`, `threads` or `ctas`, the first to refuse another CTA."""
+    """`limiter`: `threads`, `registers`, `shared-memory` or `ctas`, the first to refuse another CTA."""
 
     ctas_per_sm: int
     fraction: float
@@ -27,9 +27,9 @@ def occupancy(threads: int, registers: int, smem_bytes: int, limits: ChipLimits)
     """Occupancy of CTAs of `threads` threads with `smem_bytes` of static and dynamic shared memory."""
     warps = _divide_up(threads, WARP)
     allowed = {
+        "threads": limits.max_threads_per_sm // (warps * WARP),
         "registers": _by_registers(warps, registers, limits),
         "shared-memory": _by_smem(smem_bytes, limits),
-        "threads": limits.max_threads_per_sm // (warps * WARP),
         "ctas": limits.max_blocks_per_sm,
     }
     limiter = min(allowed, key=lambda name: allowed[name])

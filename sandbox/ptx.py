@@ -13,7 +13,10 @@ from contract.task import AccumulatorType
 
 _COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LINE_DIRECTIVE = re.compile(r"^[ \t]*\.(?:version|target|address_size|loc|file)\b[^\n;]*$", re.MULTILINE)
-_STATEMENT = re.compile(r"^(?:[\s{}]|[\w$%]+:(?!:)|@!?%?[\w$]+\s)*(?P<opcode>[a-z][\w.:]*)(?P<operands>.*)$", re.DOTALL)
+_POSITION = r"\.(?:loc|file)(?:\s+\d+)+(?:\s*,\s*(?:function_name|inlined_at)\s+[\w$]+(?:\s*\+\s*\d+)?(?:\s+\d+)*)*"
+_STATEMENT = re.compile(
+    rf"^(?:[\s{{}}]++|[\w$%]++:(?!:)|@!?%?[\w$]++\s|{_POSITION})*+(?P<opcode>[a-z][\w.:]*)(?P<operands>.*)$", re.DOTALL
+)
 _ENTRY = re.compile(r"\.entry\s+(?P<name>[\w$]+)\s*(?:\((?P<parameters>[^)]*)\))?(?P<bounds>[^{;]*)")
 _PARAMETER = re.compile(r"\.param\b[^,]*?\.(?P<type>[busf])(?P<bits>8|16|32|64)\b[^,]*?[\w$]+(?:\[(?P<count>\d+)\])?\s*(?:,|$)")
 _BOUND = re.compile(r"\.(?P<name>maxntid|reqntid|reqnctapercluster)\s+(?P<sizes>\d+(?:\s*,\s*\d+)*)")
@@ -25,6 +28,7 @@ _CLOCK = re.compile(r"%(?:clock|globaltimer|gridid|pm\d|envreg)\w*")
 _SYMBOL = re.compile(r"(?<![\w$%.])[%A-Za-z_$][\w$%]*")
 _NOT_A_NAME = re.compile(r"\[[^\]]*\]|\.\w+(?:\([^)]*\))?")
 _FUNCTION = re.compile(r"(?=\.(?:entry|func)\b)")
+_HEADER = re.compile(r"^\.(?:entry|func)\b[^{;]*+\{")
 _LOADS = ("ld.", "ldu.", "setp.", "isspacep.", "prefetch")
 _ADDRESS_ARITHMETIC = (
     "mov.",
@@ -42,8 +46,8 @@ _ADDRESS_ARITHMETIC = (
     "min.",
     "max.",
 )
-_TRAPS = frozenset({"trap", "brkpt", "pmevent"})
-_TENSOR_CORE = re.compile(r"(?:mma|wgmma\.mma_async|wmma\.mma|tcgen05\.mma)\b")
+_TRAP = re.compile(r"(?<![\w.$%])(?:trap|brkpt)(?=\s*;)|(?<![\w.$%])pmevent\b")
+_TENSOR_CORE = re.compile(r"(?<![\w.$%])(?:mma|wgmma\.mma_async|wmma\.mma|tcgen05\.mma)\b[\w.:]*")
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,7 @@ class Ptx:
     @cached_property
     def mma(self) -> tuple[str, ...]:
         """The distinct tensor-core instructions, by full name."""
-        names = (instruction.opcode for instruction in self.instructions)
-        return tuple(sorted({name for name in names if _TENSOR_CORE.match(name)}))
+        return tuple(sorted(set(_TENSOR_CORE.findall(self.text))))
 
     def state(self) -> Iterator[str]:
         """Variables in device memory that code could write.
@@ -129,22 +132,18 @@ class Ptx:
         for function in self.functions:
             yield from _written(function, declared)
 
-    def clocks(self) -> Iterator[str]:
+    def clocks(self) -> list[str]:
         """Special registers that tell the time or count launches."""
-        for instruction in self.instructions:
-            yield from _CLOCK.findall(instruction.operands)
+        return _CLOCK.findall(self.text)
 
-    def outside_calls(self) -> Iterator[str]:
-        """Functions called that the module does not define: printing, allocation, assertions, device-side launches."""
-        outside = {match["name"] for match in _EXTERN_FUNCTION.finditer(self.text)}
-        for instruction in self.instructions:
-            if instruction.opcode.startswith("call"):
-                yield from (name for name in _NAME.findall(instruction.operands) if name in outside)
+    def outside_calls(self) -> list[str]:
+        """Functions used that the module does not define: printing, allocation, assertions, device-side launches."""
+        outside = dict.fromkeys(match["name"] for match in _EXTERN_FUNCTION.finditer(self.text))
+        used = Counter(name for name in _NAME.findall(self.text) if name in outside)
+        return [name for name in outside if used[name] > 1]  # once is its declaration
 
-    def traps(self) -> Iterator[str]:
-        for instruction in self.instructions:
-            if instruction.opcode in _TRAPS:
-                yield instruction.opcode
+    def traps(self) -> list[str]:
+        return _TRAP.findall(self.text)
 
 
 def accumulators(mma: str) -> set[AccumulatorType]:
@@ -188,7 +187,7 @@ def _product(sizes: tuple[int, ...]) -> int:
 
 
 def _instructions(text: str) -> Iterator[Instruction]:
-    for statement in text.split(";"):
+    for statement in _HEADER.sub("", text).split(";"):
         match = _STATEMENT.match(statement)
         if match:
             yield Instruction(match["opcode"], match["operands"])

@@ -54,7 +54,8 @@ def test_allowed_headers_compile(compiler: Compiler) -> None:
         "#include <cstdint>\n#include <stdint.h>\n#include <type_traits>\n#include <utility>\n#include <algorithm>\n"
         "#include <limits>\n#include <cuda.h>\n#include <cuda_bf16.h>\n#include <cooperative_groups.h>\n#include <cassert>\n"
         "static_assert(sizeof(CUtensorMap) == 128 && alignof(CUtensorMap) == 64);\n"
-        "static_assert(std::is_same_v<std::uint32_t, uint32_t> && std::numeric_limits<int>::max() == std::max(0, 0x7fffffff));\n"
+        "static_assert(std::is_same_v<std::uint32_t, uint32_t>);\n"
+        "static_assert(std::numeric_limits<int>::max() == std::max(0, ~(1 << 31)));\n"
     )
     compiled(compiler, text + NAIVE)
 
