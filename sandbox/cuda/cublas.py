@@ -58,7 +58,8 @@ class CublasGemm(LibraryContender):
         self._task, self._cublas = task, _bindings()
         narrow_splits = not strict or task.accumulate is AccumulatorType.F16
         self._handle = _handle(DEFAULT if narrow_splits else DISALLOW_REDUCED_PRECISION_REDUCTION)
-        self._scalars = Scalars(task.accumulate)
+        self._shape, self._scalars = column_major(task, layout), Scalars(task.accumulate)
+        self._data_type, self._compute_type = data_type(task.element), compute_type(task.accumulate)
         self._workspace = new_workspace()
 
     def bind(self, operands: Operands) -> "BoundCublas":
@@ -66,8 +67,8 @@ class CublasGemm(LibraryContender):
 
     def multiply(self, addresses: tuple[int, int, int], stream: int) -> None:
         """Enqueue D = A B. Raises: Unavailable where cuBLAS refuses the product."""
-        cublas, shape = self._cublas, column_major(self._task, self.layout)
-        kind, (left, right, out) = data_type(self._task.element), addresses
+        cublas, shape, kind = self._cublas, self._shape, self._data_type
+        left, right, out = addresses
         try:
             cublas.set_stream(self._handle, stream)  # forgets the workspace
             cublas.set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES)
@@ -89,7 +90,7 @@ class CublasGemm(LibraryContender):
                 out,
                 kind,
                 shape.lead_out,
-                compute_type(self._task.accumulate),
+                self._compute_type,
                 int(cublas.GemmAlgo.DEFAULT),
             )
         except cublas.cuBLASError as exc:
