@@ -80,18 +80,20 @@ class Worker:
         The first attempt is cut off from the network; after a failure the next ones are not, lest the driver needs it.
         Raises: DeviceUnavailable, MachineError, or WorkerError with the log after three failures in a row.
         """
-        failures = 0
+        failures: list[Cudal2Error] = []
         while self._ready is None:
             try:
                 self._ready = self._await_ready()
             except Cudal2Error as error:
                 self.discard()
-                failures += 1
-                if failures == ATTEMPTS or (isinstance(error, MachineError) and not self._isolated):
+                failures.append(error)
+                if len(failures) == ATTEMPTS or (isinstance(error, MachineError) and not self._isolated):
                     raise
-                logger.warning("%s: %s; trying again without network isolation", self._name, error)
                 self._isolated = False
-                time.sleep(BACK_OFF_S * 2**failures)
+                time.sleep(BACK_OFF_S * 2 ** len(failures))
+            else:
+                if failures:
+                    logger.warning("the %s runs without network isolation: with it, %s", self._name, failures[0])
         return self._ready
 
     def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | Lost:
@@ -222,7 +224,7 @@ class WorkerPool:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """End every worker, at once where it is busy."""
+        """End every worker. No evaluation may be running; to stop one, interrupt its thread."""
         for worker in self._workers:
             worker.close()
         self._folders.close()

@@ -103,12 +103,18 @@ class Session:
         """An `excepthook`: blames the candidate where it left the context poisoned, else tells of a bug of ours."""
         log = "".join(traceback.format_exception(kind, error, trace))
         sys.stderr.write(log)
-        if self._running is not None:
-            evaluator, request = self._running
-            if (done := evaluator.fault_of(request.built)) is not None:
-                self._say(done)
-                return
-        self._say(Failed(kind="worker", reason=f"the worker failed: {kind.__name__}: {error}", log=log))
+        try:
+            blamed: Done | Failed | None = self._blame()
+        except MachineError as exc:
+            blamed = failure(exc)
+        self._say(blamed or Failed(kind="worker", reason=f"the worker failed: {kind.__name__}: {error}", log=log))
+
+    def _blame(self) -> Done | None:
+        """The running candidate's outcome where it poisoned the context. Raises: MachineError where the GPU failed."""
+        if self._running is None:
+            return None
+        evaluator, request = self._running
+        return evaluator.fault_of(request.built)
 
 
 def open_gpu(index: int, say: Say) -> "tuple[Evaluator, Ready]":

@@ -25,7 +25,7 @@ from contract.plan import (
 from contract.task import GemmTask, Layout
 from sandbox.cuda.buffers import address
 from sandbox.cuda.contender import Operands
-from sandbox.cuda.driver import Fault, call
+from sandbox.cuda.driver import DriverFault, Fault, call
 from sandbox.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
@@ -212,6 +212,7 @@ def aligned_offsets(sizes: Sequence[int]) -> list[int]:
 def _load_function(module: Any, launch: ResolvedLaunch) -> Any:
     """The entry of one launch, allowed the shared memory and the cluster that its plan asks for."""
     function = call(driver.cuModuleGetFunction, module, launch.entry.encode())
+    call(driver.cuFuncLoad, function)  # now, rather than lazily inside a capture or a timed region
     planned, declared = [argument_bytes(arg) for arg in launch.args], _parameter_bytes(function)
     if planned != declared:  # the driver would read past what was packed
         raise ParameterMismatch(f"{launch.entry} takes parameters of {declared} bytes; its plan passes {planned}")
@@ -228,7 +229,10 @@ def _parameter_bytes(function: Any) -> list[int]:
     """Sizes of the parameters that a kernel declares; the driver tells them one by one until there is no next."""
     sizes: list[int] = []
     while True:
-        status, _, size = driver.cuFuncGetParamInfo(function, len(sizes))
-        if status != driver.CUresult.CUDA_SUCCESS:
+        try:
+            _, size = call(driver.cuFuncGetParamInfo, function, len(sizes))
+        except DriverFault as fault:
+            if fault.status != "CUDA_ERROR_INVALID_VALUE":
+                raise
             return sizes
         sizes.append(int(size))
