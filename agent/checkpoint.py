@@ -25,6 +25,8 @@ def open_checkpoints(path: Path) -> Iterator[SqliteSaver]:
         with closing(sqlite3.connect(path, check_same_thread=False, timeout=BUSY_TIMEOUT_S)) as connection:
             saver = SqliteSaver(connection, serde=serializer)
             saver.setup()
+            # Survives the death of the process, not of the machine: the store, which does, is the truth about steps.
+            connection.execute("PRAGMA synchronous=NORMAL")
             yield saver
     except sqlite3.DatabaseError as exc:
         raise StoreError(f"checkpoints {path} cannot be used ({exc}); move the file away or free it, then try again") from exc

@@ -1,30 +1,42 @@
-"""The steps of one run: the store's content, mirrored in memory so that no node reads it all again."""
+"""The steps of one run: the store's content, ranked and mirrored in memory so that no node reads it all again."""
 
 from collections.abc import Sequence
 
+from agent.ranking import Ranked, rank
 from contract.protocols import TrajectoryStore
-from contract.trajectory import Step
+from contract.trajectory import RunRecord, Step
 
 
 class History:
     """Steps by index. A step is in here only once it is durable in the store."""
 
-    def __init__(self, store: TrajectoryStore, run_id: str) -> None:
+    def __init__(self, store: TrajectoryStore, run: RunRecord) -> None:
         self._store = store
-        self._steps = {step.index: step for step in store.steps(run_id)}
+        self._run = run
+        self._ranked = [rank(step, run.task, run.chip) for step in store.steps(run.run_id)]
+        self._first: dict[str, Step] = {}
+        for one in self._ranked:
+            self._first.setdefault(one.attempt.candidate_id, one.step)
 
     @property
-    def steps(self) -> Sequence[Step]:
-        return [self._steps[index] for index in sorted(self._steps)]
+    def ranked(self) -> Sequence[Ranked]:
+        return self._ranked
+
+    @property
+    def steps(self) -> list[Step]:
+        return [one.step for one in self._ranked]
 
     @property
     def next_index(self) -> int:
-        return max(self._steps, default=-1) + 1
+        return self._ranked[-1].step.index + 1 if self._ranked else 0
 
     def add(self, step: Step) -> None:
+        """Record the next step."""
         self._store.record_step(step)
-        self._steps[step.index] = step
+        one = rank(step, self._run.task, self._run.chip)
+        self._ranked.append(one)
+        self._first.setdefault(one.attempt.candidate_id, step)
 
     def first(self, candidate_id: str) -> Step | None:
-        """The step in which a candidate was tried first."""
-        return next((step for step in self.steps if step.candidate.id == candidate_id), None)
+        """The step in which a candidate was tried first; None where it never was."""
+        return self._first.get(candidate_id)

@@ -9,11 +9,11 @@ from pydantic import TypeAdapter
 from agent.clock import RunClock
 from agent.history import History
 from agent.parts import Parts
-from agent.ranking import attempt_of, finalists, leader
+from agent.ranking import Ranked, finalists, leader
 from agent.retrieval import query_for, with_chunks
 from agent.state import Pending, RunState
 from agent.stopping import Budget, near_roofline, no_better_prediction
-from agent.summary import label_of, message_of
+from agent.summary import label_of
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import LIMITS
@@ -40,35 +40,35 @@ class Nodes:
         self._round_size = round_size
         self._clock = clock
         self._emit = emit
-        self.history = History(parts.store, run.run_id)
+        self.history = History(parts.store, run)
 
     def retrieve(self, state: RunState) -> Changes:
         """What the policy will see: the task, the attempts so far, the best of them, what the knowledge says."""
-        task, steps, number = self._run.task, self.history.steps, state["round"] + 1
-        best = leader(steps, task, self._run.chip)
-        proven = best if best and _proven(best.evaluation) else None
-        in_hand = best or (steps[-1] if steps else None)
+        task, ranked = self._run.task, self.history.ranked
+        best = leader(ranked)
+        proven = best.step if best and _proven(best.step.evaluation) else None
+        in_hand = (best or ranked[-1]).step if ranked else None
         diagnosis = in_hand.diagnosis if in_hand else None
-        failure = message_of(steps[-1].evaluation) if steps else ""
+        failure = ranked[-1].attempt.message if ranked else ""
         hits = self._parts.retriever.search(query_for(task, in_hand.candidate if in_hand else None, diagnosis, failure))
         observation = Observation(
             task=task,
             chip=self._run.chip,
-            round=number,
+            round=state["round"] + 1,
             seed=self._run.seed,
-            attempts=tuple(attempt_of(step) for step in steps),
+            attempts=tuple(one.attempt for one in ranked),
             best=proven.candidate if proven else None,
             best_evaluation=proven.evaluation if proven else None,
             diagnosis=diagnosis,
             hits=tuple(hits),
         )
         observation_id = self._parts.store.record_observation(observation)
-        return self._changes(round=number, observation_id=observation_id)
+        return self._changes(round=observation.round, observation_id=observation_id)
 
     def propose(self, state: RunState) -> Changes:
         """New candidates from the policy; what the run has tried already is dropped."""
         observation = self._parts.store.observation(state["observation_id"])
-        count = min(self._round_size, self._budget.candidates - len(self.history.steps))
+        count = min(self._round_size, self._budget.candidates - len(self.history.ranked))
         begin_s = self._clock.spent_s()
         with self._clock.outside():
             proposed = self._parts.policy.propose(observation, count)
@@ -83,8 +83,7 @@ class Nodes:
 
     def build(self, state: RunState) -> Changes:
         """Check, compile and inspect the batch in parallel; those that fail become steps at once."""
-        done = {step.candidate.id for step in self.history.steps}
-        batch = [c for c in _CANDIDATES.validate_python(state["batch"]) if c.id not in done]
+        batch = [c for c in _CANDIDATES.validate_python(state["batch"]) if self.history.first(c.id) is None]
         built: dict[int, Built] = {}
         for position, outcome, seconds in self._outcomes(batch):
             candidate = batch[position]
@@ -116,11 +115,12 @@ class Nodes:
     def record(self, state: RunState) -> Changes:
         """Make the evaluated candidate a step; it is durable before the graph moves on.
 
-        A step that is there already was recorded just before a kill, ahead of the checkpoint; it stays as it is.
+        A step that is there already was recorded before a kill, ahead of the checkpoint; it stays as it is.
         """
         pending = Pending.model_validate(state["pending"])
         seconds = {"build": pending.built.seconds, "evaluate": pending.evaluate_s, "propose": state["propose_s"]}
-        if self.history.next_index == state["next_index"]:
+        known = state["phase"] == "search" and self.history.first(pending.built.candidate.id) is not None
+        if self.history.next_index == state["next_index"] and not known:
             self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds)
         waiting = len(state["queue"])
         if state["phase"] == "search":
@@ -134,7 +134,7 @@ class Nodes:
         self._clock.lap_s()
         if not self._parts.sandbox.can_execute:
             return self._changes(phase="final", queue=[])
-        best = [step.candidate for step in finalists(self.history.steps, self._run.task, self._run.chip, FINALISTS)]
+        best = [step.candidate for step in finalists(self.history.ranked, FINALISTS)]
         built = {position: outcome for position, outcome, _ in self._outcomes(best) if isinstance(outcome, Built)}
         queue = [built[position].model_dump(mode="json") for position in sorted(built)]
         return self._changes(phase="final", queue=queue, propose_s=0.0, stop=state["stop"])
@@ -143,8 +143,7 @@ class Nodes:
         return {**changes, "spent_s": self._clock.spent_s()}
 
     def _fresh(self, proposed: Sequence[Candidate]) -> list[Candidate]:
-        seen = {step.candidate.id for step in self.history.steps}
-        return [c for c in {c.id: c for c in proposed}.values() if c.id not in seen]
+        return [c for candidate_id, c in {c.id: c for c in proposed}.items() if self.history.first(candidate_id) is None]
 
     def _outcomes(self, candidates: Sequence[AnyCandidate]) -> Iterator[tuple[int, Built | Evaluation, float]]:
         """The sandbox's outcomes as they come, with the seconds since the batch began; waiting is not the agent's time."""
@@ -158,11 +157,10 @@ class Nodes:
             position, outcome = item
             yield position, outcome, outcome.seconds if isinstance(outcome, Built) else self._clock.spent_s() - begin_s
 
-    def _diagnosis(self, pending: Pending) -> Diagnosis | None:
+    def _diagnosis(self, pending: Pending) -> Diagnosis:
+        """A host candidate's launches are its own, so that it is diagnosed without a plan."""
         candidate, task, chip = pending.built.candidate, self._run.task, self._run.chip
-        if not isinstance(candidate, Candidate):
-            return None  # a host candidate's launches are its own; there is no plan to reason about
-        plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms)
+        plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms) if isinstance(candidate, Candidate) else None
         measured = pending.evaluation if isinstance(pending.evaluation, Measured) else None
         return self._parts.diagnose(pending.built.inspection, plan, task, chip, measured)
 
@@ -189,22 +187,21 @@ class Nodes:
             created_at=datetime.now(UTC),
         )
         self.history.add(step)
-        best = leader(self.history.steps, self._run.task, self._run.chip)
-        self._emit(_finished_event(step, best))
+        self._emit(_finished_event(self.history.ranked[-1], leader(self.history.ranked)))
 
     def _stop_reason(self, number: int, waiting: int) -> str:
         """Why the search ends now; empty while it goes on. At least one built candidate is always tried."""
-        steps, can_execute = self.history.steps, self._parts.sandbox.can_execute
-        tried = any("evaluate" in step.seconds for step in steps)
+        ranked, can_execute = self.history.ranked, self._parts.sandbox.can_execute
+        tried = any("evaluate" in one.step.seconds for one in ranked)
         if self._clock.spent_s() > self._budget.search_s(can_execute) and (tried or not waiting):
             return "the time is spent"
-        if near_roofline(steps, self._run.task, self._run.chip):
+        if near_roofline(leader(ranked), self._run.task, self._run.chip):
             return "the roofline is near"
         if waiting:
             return ""
-        if len(steps) >= self._budget.candidates:
+        if len(ranked) >= self._budget.candidates:
             return f"the budget of {self._budget.candidates} candidates is spent"
-        if not can_execute and no_better_prediction(steps, number):
+        if not can_execute and no_better_prediction(ranked, number):
             return "another round brought no better prediction"
         return ""
 
@@ -214,14 +211,14 @@ def _proven(evaluation: Evaluation) -> bool:
     return isinstance(evaluation, Measured) or (isinstance(evaluation, Unmeasured) and evaluation.verified_by != "nothing")
 
 
-def _finished_event(step: Step, best: Step | None) -> StepFinished:
+def _finished_event(last: Ranked, best: Ranked | None) -> StepFinished:
     return StepFinished(
-        index=step.index,
-        candidate_id=step.candidate.id,
-        label=label_of(step.candidate),
-        evaluation=step.evaluation,
-        reward=step.reward,
-        best_candidate_id=best.candidate.id if best else None,
+        index=last.step.index,
+        candidate_id=last.attempt.candidate_id,
+        label=label_of(last.step.candidate),
+        evaluation=last.step.evaluation,
+        reward=last.step.reward,
+        best_candidate_id=best.attempt.candidate_id if best else None,
     )
 
 

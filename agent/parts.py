@@ -12,7 +12,7 @@ from contract.plan import ResolvedPlan
 from contract.protocols import Policy, Sandbox, TrajectoryStore
 from contract.task import GemmTask
 
-Diagnose = Callable[[Inspection, ResolvedPlan, GemmTask, Chip, Measured | None], Diagnosis]
+Diagnose = Callable[[Inspection, ResolvedPlan | None, GemmTask, Chip, Measured | None], Diagnosis]
 
 
 @dataclass(frozen=True)

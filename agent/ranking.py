@@ -1,79 +1,95 @@
 """Which step leads a run, which are measured again at its end, and the steps in short as a policy sees them. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agent.summary import message_of
 from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured, Unmeasured
 from contract.reward import beyond_roofline
-from contract.speedup import median_us, speedup_over
+from contract.speedup import median_us, ratio_over
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Step
 
 
-def leader(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | None:
+@dataclass(frozen=True)
+class Ranked:
+    """A step with its short form. `trusted`: measured, and not so fast that it must be a trick."""
+
+    step: Step
+    attempt: Attempt
+    trusted: bool
+
+    @property
+    def time_us(self) -> float:
+        return _known(self.attempt.time_us)
+
+    @property
+    def predicted_us(self) -> float:
+        return _known(self.attempt.predicted_us)
+
+
+def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
+    evaluation = step.evaluation
+    trusted = isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, chip)
+    return Ranked(step=step, attempt=attempt_of(step), trusted=trusted)
+
+
+def leader(ranked: Sequence[Ranked]) -> Ranked | None:
     """The best candidate's latest step; None where none passed.
 
     A measured time beats any prediction. Candidates that were measured again, in full, are compared among themselves by
     their paired speedup; others by their time. A candidate whose latest evaluation failed is out, whatever it was before.
     """
-    latest = {step.candidate.id: step for step in steps}
-    timed = [step for step in latest.values() if _trusted(step, task, chip)]
+    latest = {one.attempt.candidate_id: one for one in ranked}
+    timed = [one for one in latest.values() if one.trusted]
     if not timed:
-        return min((s for s in latest.values() if isinstance(s.evaluation, Unmeasured)), key=_predicted_us, default=None)
-    repeated = [step for step in timed if _count(steps, step.candidate.id) > 1]
-    return max(repeated, key=_final_score) if repeated else min(timed, key=_time_us)
+        predicted = (one for one in latest.values() if one.attempt.predicted_us is not None)
+        return min(predicted, key=lambda one: one.predicted_us, default=None)
+    times = Counter(one.attempt.candidate_id for one in ranked)
+    repeated = [one for one in timed if times[one.attempt.candidate_id] > 1]
+    return max(repeated, key=_final_score) if repeated else min(timed, key=lambda one: one.time_us)
 
 
-def finalists(steps: Sequence[Step], task: GemmTask, chip: Chip, count: int) -> list[Step]:
+def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | None:
+    """`leader` over steps that were not ranked yet."""
+    best = leader([rank(step, task, chip) for step in steps])
+    return best.step if best else None
+
+
+def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
     """The fastest candidates of the search, fastest first."""
-    return sorted((step for step in steps if _trusted(step, task, chip)), key=_time_us)[:count]
+    return [one.step for one in sorted((one for one in ranked if one.trusted), key=lambda one: one.time_us)[:count]]
 
 
 def attempt_of(step: Step) -> Attempt:
     """A step in short."""
     evaluation = step.evaluation
-    time_us = median_us(evaluation.timing) if isinstance(evaluation, Measured) else None
-    speedup = speedup_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None
     return Attempt(
         candidate_id=step.candidate.id,
         policy=step.candidate.origin.policy,
         schedule=step.candidate.origin.schedule,
         status=evaluation.status,
         message=message_of(evaluation),
-        time_us=time_us,
+        time_us=median_us(evaluation.timing) if isinstance(evaluation, Measured) else None,
         predicted_us=evaluation.prediction.predicted_us if isinstance(evaluation, Unmeasured) else None,
-        speedup=speedup.ratio if speedup else None,
+        speedup=ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None,
         reward=step.reward,
     )
 
 
-def best_prediction_us(steps: Sequence[Step]) -> float | None:
+def best_prediction_us(ranked: Sequence[Ranked]) -> float | None:
     """The least predicted time among steps that were not executed."""
-    return min((_predicted_us(step) for step in steps if isinstance(step.evaluation, Unmeasured)), default=None)
+    return min((one.predicted_us for one in ranked if one.attempt.predicted_us is not None), default=None)
 
 
-def _trusted(step: Step, task: GemmTask, chip: Chip) -> bool:
-    """Measured, and not so fast that it must be a trick."""
-    return isinstance(step.evaluation, Measured) and not beyond_roofline(step.evaluation, task, chip)
-
-
-def _count(steps: Sequence[Step], candidate_id: str) -> int:
-    return sum(step.candidate.id == candidate_id for step in steps)
-
-
-def _final_score(step: Step) -> tuple[float, float]:
+def _final_score(one: Ranked) -> tuple[float, float]:
     """Speedup over the autotuned baseline, then time; without that baseline time alone decides."""
-    assert isinstance(step.evaluation, Measured)
-    speedup = speedup_over(step.evaluation, AUTOTUNED)
-    return speedup.ratio if speedup else 0.0, -_time_us(step)
+    return one.attempt.speedup or 0.0, -one.time_us
 
 
-def _time_us(step: Step) -> float:
-    assert isinstance(step.evaluation, Measured)
-    return median_us(step.evaluation.timing)
-
-
-def _predicted_us(step: Step) -> float:
-    assert isinstance(step.evaluation, Unmeasured)
-    return step.evaluation.prediction.predicted_us
+def _known(value_us: float | None) -> float:
+    if value_us is None:
+        raise ValueError("the step has no such time")
+    return value_us

@@ -16,7 +16,7 @@ from agent.clock import RunClock
 from agent.graph import compile_graph
 from agent.nodes import Nodes
 from agent.parts import Parts
-from agent.ranking import leader
+from agent.ranking import leading_step
 from agent.state import initial_state
 from agent.stopping import Budget
 from agent.versions import versions
@@ -107,8 +107,8 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
             emit(Notice(message=f"what the run recorded is kept; continue it with: cudal2-agent runs resume {run.run_id}"))
             parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
             raise
-        steps = list(nodes.history.steps)
-        best = leader(steps, run.task, run.chip)
+        steps = nodes.history.steps
+        best = leading_step(steps, run.task, run.chip)
         run = _ended(run, status, best)
         parts.store.update_run(run)
         if status == "finished":

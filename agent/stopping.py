@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from agent.ranking import best_prediction_us, leader
+from agent.ranking import Ranked, best_prediction_us
 from contract.base import Record
 from contract.chip import Chip, roofline_us
-from contract.evaluation import AUTOTUNED, Measured
-from contract.speedup import median_us, speedup_over
+from contract.evaluation import Measured
+from contract.speedup import median_us
 from contract.task import GemmTask
-from contract.trajectory import Step
 
 ROOFLINE_NEAR = 0.98
 FINAL_SHARE = 0.25
@@ -35,17 +34,16 @@ def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
     return roofline_us(task.flops, task.operand_bytes, chip) / median_us(measured.timing)
 
 
-def near_roofline(steps: Sequence[Step], task: GemmTask, chip: Chip) -> bool:
+def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
     """Whether the leader is within 2 % of the roofline and no slower than cuBLASLt-AutoTuning, where that was measured."""
-    best = leader(steps, task, chip)
-    if best is None or not isinstance(best.evaluation, Measured):
+    if best is None or not isinstance(best.step.evaluation, Measured):
         return False
-    speedup = speedup_over(best.evaluation, AUTOTUNED)
-    return roofline_fraction(best.evaluation, task, chip) >= ROOFLINE_NEAR and (speedup is None or speedup.ratio >= 1.0)
+    ahead = best.attempt.speedup is None or best.attempt.speedup >= 1.0
+    return ahead and roofline_fraction(best.step.evaluation, task, chip) >= ROOFLINE_NEAR
 
 
-def no_better_prediction(steps: Sequence[Step], last_round: int) -> bool:
+def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
     """Whether a round without execution brought no better prediction than the ones before it."""
-    before = best_prediction_us([step for step in steps if step.round < last_round])
-    last = best_prediction_us([step for step in steps if step.round == last_round])
+    before = best_prediction_us([one for one in ranked if one.step.round < last_round])
+    last = best_prediction_us([one for one in ranked if one.step.round == last_round])
     return before is not None and (last is None or last >= before)

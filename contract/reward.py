@@ -15,7 +15,7 @@ from contract.evaluation import (
     Unmeasured,
     Wrong,
 )
-from contract.speedup import median_us, speedup_over
+from contract.speedup import median_us, ratio_over
 from contract.task import GemmTask
 
 FLOOR = -2.0
@@ -32,12 +32,12 @@ def reward(evaluation: Evaluation, task: GemmTask, chip: Chip) -> float | None:
     """
     match evaluation:
         case Measured():
-            speedup = speedup_over(evaluation, AUTOTUNED)
+            ratio = ratio_over(evaluation, AUTOTUNED)
             if beyond_roofline(evaluation, task, chip):
                 return FLOOR
-            if speedup is None:
+            if ratio is None:
                 return None
-            return CLIP * math.tanh(math.log(speedup.ratio) / CLIP)
+            return CLIP * math.tanh(math.log(ratio) / CLIP)
         case Unmeasured():
             return None
         case Rejected() | CompileFailed() | Crashed() | TimedOut() | Wrong():

@@ -20,7 +20,7 @@ class Speedup(Record):
 
 def paired_speedup(candidate: Timing, baseline: Timing, seed: int = 0) -> Speedup:
     """Raises: ValueError where the two were not sampled in the same rounds."""
-    ratios = [b / c for c, b in zip(candidate.samples_us, baseline.samples_us, strict=True)]
+    ratios = _ratios(candidate, baseline)
     rng = random.Random(seed)
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
     return Speedup(
@@ -35,9 +35,21 @@ def median_us(timing: Timing) -> float:
     return statistics.median(timing.samples_us)
 
 
+def ratio_over(measured: Measured, baseline: str) -> float | None:
+    """The ratio of `speedup_over` alone, without the cost of its interval."""
+    for timing in measured.baselines:
+        if timing.name == baseline:
+            return statistics.median(_ratios(measured.timing, timing))
+    return None
+
+
 def speedup_over(measured: Measured, baseline: str) -> Speedup | None:
     """Speedup over one baseline of the same run; None where that baseline was not measured."""
     for timing in measured.baselines:
         if timing.name == baseline:
             return paired_speedup(measured.timing, timing)
     return None
+
+
+def _ratios(candidate: Timing, baseline: Timing) -> list[float]:
+    return [b / c for c, b in zip(candidate.samples_us, baseline.samples_us, strict=True)]

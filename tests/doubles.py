@@ -115,7 +115,7 @@ def unmeasured(predicted_us: float) -> Unmeasured:
     return Unmeasured(verified_by="nothing", prediction=prediction, inspection=INSPECTION)
 
 
-def diagnose(_: Inspection, __: ResolvedPlan, ___: GemmTask, ____: Chip, timed: Measured | None) -> Diagnosis:
+def diagnose(_: Inspection, __: ResolvedPlan | None, ___: GemmTask, ____: Chip, timed: Measured | None) -> Diagnosis:
     finding = Finding(bottleneck="occupancy", evidence="4 CTAs", remedy="use fewer registers", weight=1.0)
     return Diagnosis(basis="timed" if timed else "static", findings=(finding,))
 

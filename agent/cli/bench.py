@@ -28,6 +28,6 @@ def bench(
 
     settings = load_settings(device=device)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
-    results = evaluate_files(files, task, settings, "full", host=host)
+    results = evaluate_files(files, task, settings, timed=True, host=host)
     print_times(results, as_json)
     raise typer.Exit(0 if all(result.passed for result in results) else 1)

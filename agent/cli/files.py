@@ -14,10 +14,10 @@ from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, HostCandidate, Origin
 from contract.errors import DeviceUnavailable, UsageError
 from contract.evaluation import Evaluation, Measured, Unmeasured
-from contract.options import Effort
 from contract.settings import Settings
 from contract.speedup import median_us
 from contract.task import GemmTask
+from sandbox.local import LocalSandbox
 
 
 class FileResult(Record):
@@ -32,28 +32,31 @@ class FileResult(Record):
         return isinstance(self.evaluation, Measured | Unmeasured)
 
 
-def evaluate_files(
-    files: Sequence[Path], task: GemmTask, settings: Settings, effort: Effort, *, host: bool
-) -> list[FileResult]:
+def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *, timed: bool, host: bool) -> list[FileResult]:
     """One result a file, in order.
 
     Raises: UsageError for a file that cannot be read or has no valid launch plan; DeviceUnavailable where times are asked
-    (`full`) and nothing can be executed.
+    and nothing can be executed.
     """
     candidates = [read_candidate(file, host=host) for file in files]
     with Progress() as progress, open_box(task, settings, progress.emit) as sandbox:
-        if effort == "full" and not sandbox.can_execute:
+        if timed and not sandbox.can_execute:
             raise DeviceUnavailable(
                 f"bench times kernels, and there is no {task.arch} GPU to run them on (device {settings.device}); "
                 "verify checks and compiles without one"
             )
         outcomes = dict(sandbox.build(candidates, task))
-        results = []
-        for position, (file, candidate) in enumerate(zip(files, candidates, strict=True)):
-            outcome = outcomes[position]
-            evaluation = sandbox.evaluate(outcome, task, effort) if isinstance(outcome, Built) else outcome
-            results.append(FileResult(file=str(file), candidate_id=candidate.id, evaluation=evaluation))
-        return results
+        evaluations = [_evaluate(sandbox, outcomes[position], task, timed) for position in range(len(candidates))]
+    return [
+        FileResult(file=str(file), candidate_id=candidate.id, evaluation=evaluation)
+        for file, candidate, evaluation in zip(files, candidates, evaluations, strict=True)
+    ]
+
+
+def _evaluate(sandbox: LocalSandbox, outcome: Built | Evaluation, task: GemmTask, timed: bool) -> Evaluation:
+    if not isinstance(outcome, Built):
+        return outcome
+    return sandbox.evaluate(outcome, task, "full") if timed else sandbox.verify(outcome, task)
 
 
 def read_candidate(file: Path, *, host: bool) -> AnyCandidate:

@@ -35,13 +35,13 @@ def list_runs(as_json: AsJson = False) -> None:
 def show(run_id: RunId, as_json: AsJson = False) -> None:
     """One run: what it was asked, how it stands, its best kernel, where its files are."""
     from agent.cli.answer import best_json, best_lines
-    from agent.ranking import leader
+    from agent.ranking import leading_step
     from contract.settings import load_settings
     from policies.trajectories.store import open_store
 
     with open_store(load_settings().store_url) as store:
         run, steps = store.run(run_id), store.steps(run_id)
-    best = leader(steps, run.task, run.chip)
+    best = leading_step(steps, run.task, run.chip)
     if as_json:
         print(json.dumps({**run.model_dump(mode="json"), "steps": len(steps), "best": best_json(best) if best else None}))
         return

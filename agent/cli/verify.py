@@ -28,6 +28,6 @@ def verify(
 
     settings = load_settings(device=device)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
-    [result] = evaluate_files([file], task, settings, "quick", host=host)
+    [result] = evaluate_files([file], task, settings, timed=False, host=host)
     print_verdict(result, as_json)
     raise typer.Exit(0 if result.passed else 1)
