@@ -28,7 +28,7 @@ class Builder:
     def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
         """(position, outcome) as each finishes; equal candidates are built once. Closing the iterator ends its children.
 
-        Raises: CompilerMissing, MachineError.
+        Raises: CompilerMissing, MachineError, WorkerError.
         """
         positions: dict[str, list[int]] = {}
         for position, candidate in enumerate(candidates):
@@ -47,7 +47,7 @@ class Builder:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def build_one(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None = None) -> Built | Evaluation:
-        """Check, compile and inspect one candidate. Raises: CompilerMissing, MachineError."""
+        """Check, compile and inspect one candidate. Raises: CompilerMissing, MachineError, WorkerError."""
         started = time.monotonic()
         limits = LIMITS[task.arch]
         rejected = check(candidate, task, limits, self._chip.sms)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from contract.errors import MachineError
 
 _ENTRY = "entry.json"
 _BUILDING = "building-"
+_ABANDONED_S = 24 * 3600
 FORMAT = 1  # part of every key: raise it when an entry's meaning changes
 
 
@@ -84,6 +86,13 @@ class CompileCache:
             raise MachineError(
                 f"the compile cache {self._folder} is not writable: {exc}; free or choose another folder"
             ) from exc
+
+    def sweep(self) -> None:
+        """Remove what processes that were killed left half built, once it is certain that nobody works on it."""
+        for folder in self._folder.glob(f"{_BUILDING}*"):
+            with contextlib.suppress(FileNotFoundError):  # its owner, or another sweep, was quicker
+                if time.time() - folder.stat().st_mtime > _ABANDONED_S:
+                    shutil.rmtree(folder, ignore_errors=True)
 
     def _discard(self, folder: Path) -> None:
         """Remove a damaged entry: renamed first, so that nobody sees it half gone."""

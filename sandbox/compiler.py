@@ -72,13 +72,14 @@ class Compiler:
     def __init__(self, options: CompileOptions) -> None:
         self._options = options
         self._cache = CompileCache(Path(options.cache_dir))
+        self._cache.sweep()
 
     def compile(
         self, candidate: AnyCandidate, arch: Arch, cancel: threading.Event | None = None
     ) -> Compiled | CompileFailed | TimedOut:
         """Compile for an architecture, or find it in the cache.
 
-        Raises: CompilerMissing, MachineError; Cancelled once `cancel` is set.
+        Raises: CompilerMissing, MachineError, WorkerError; Cancelled once `cancel` is set.
         """
         nvrtc = isinstance(candidate, Candidate) and candidate.compiler == "nvrtc"
         job = self._nvrtc_job(candidate, arch) if nvrtc else self._nvcc_job(candidate, arch)

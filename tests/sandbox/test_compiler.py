@@ -1,6 +1,7 @@
 """The compiler against the real NVRTC (and nvcc where there is one): limits, the cache, what is missing."""
 
 import json
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -147,6 +148,15 @@ def test_too_little_memory_is_no_verdict_that_stays(options: CompileOptions) -> 
     assert isinstance(outcome, CompileFailed)
     assert "out of memory" in outcome.message
     assert not list(Path(options.cache_dir).glob("*/*/entry.json"))
+
+
+def test_what_a_killed_process_left_is_swept_after_a_day(options: CompileOptions) -> None:
+    for name, age_s in (("building-old", 2 * 86400), ("building-new", 60)):
+        folder = Path(options.cache_dir) / name
+        folder.mkdir(parents=True)
+        os.utime(folder, (time.time() - age_s,) * 2)
+    Compiler(options)
+    assert [folder.name for folder in Path(options.cache_dir).iterdir()] == ["building-new"]
 
 
 def test_many_threads_compile_one_source(compiler: Compiler) -> None:
