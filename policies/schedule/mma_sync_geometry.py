@@ -8,10 +8,9 @@ from contract.plan import MAX_WORKSPACE_BYTES
 from contract.task import AccumulatorType, GemmTask, Layout
 from policies.schedule.mma_sync_schedule import MmaSyncSchedule
 
-# Registers of a thread beside accumulators, fragments and copy addresses. Read off compiled kernels.
+# Registers of a thread beside accumulators and fragments. Read off compiled kernels.
 OVERHEAD_REGISTERS = 32
 LEAST_OVERHEAD_REGISTERS = 40
-UNROLLED_COPIES = 16  # eight of each operand, as the tile copies are unrolled
 MAX_REGISTERS = 255
 RESERVED_SMEM_BYTES = 1024  # taken by the system from every CTA's share on sm_80 and up
 STAGING_PAD = 8  # floats between staged rows of the cluster reduction, against bank conflicts
@@ -111,18 +110,9 @@ class Geometry:
         return m // 4 + n // 4
 
     @cached_property
-    def copies(self) -> int:
-        """Copies of a thread in one K block."""
-        s = self.schedule
-        a_copies = s.block_m * s.block_k // copy_width(self.a_columns)
-        b_copies = s.block_n * s.block_k // copy_width(self.b_columns)
-        return -(-a_copies // self.threads) + -(-b_copies // self.threads)
-
-    @cached_property
     def registers(self) -> int:
         """Estimated registers of a thread: what the compiler likes to have, within what `min_ctas` leaves it."""
-        addresses = 2 * min(self.copies, UNROLLED_COPIES)
-        liked = self.accumulator_registers + 2 * self.fragment_registers + OVERHEAD_REGISTERS + addresses
+        liked = self.accumulator_registers + 2 * self.fragment_registers + OVERHEAD_REGISTERS
         return min(liked, self.register_limit)
 
     @cached_property

@@ -10,20 +10,26 @@ template <int kRows, int kColumns, int kVector, bool kGuarded>
 __device__ __forceinline__ void load_tile(unsigned smem, const Element* __restrict__ matrix, int row0, int column0, int rows,
                                           int columns) {
   constexpr int kRowCopies = kColumns / kVector;
-  constexpr int kCopies = kRows * kRowCopies;
-#pragma unroll 8  // more would hold too many addresses in registers
-  for (int first = 0; first < kCopies; first += kThreads) {
-    const int copy = first + threadIdx.x;
-    if (kCopies % kThreads != 0 && copy >= kCopies) break;
-    const int row = copy / kRowCopies;
-    const int column = copy % kRowCopies * kVector;
-    const unsigned target = smem + swizzled<kColumns>(row, column);
-    if constexpr (kGuarded) {
-      const bool inside = row0 + row < rows && column0 + column < columns;
-      const Element* source = inside ? matrix + (row0 + row) * columns + column0 + column : matrix;
-      cp_async_or_zero<kVector * sizeof(Element)>(target, source, inside);
-    } else {
-      cp_async<kVector * sizeof(Element)>(target, matrix + (row0 + row) * columns + column0 + column);
+  constexpr int kAcross = kRowCopies < kThreads ? kRowCopies : kThreads;  // threads side by side along a row
+  constexpr int kDown = kThreads / kAcross;                              // rows that the CTA copies at a time
+  const int row = threadIdx.x / kAcross, column = threadIdx.x % kAcross * kVector;
+  if (kThreads % kAcross != 0 && row >= kDown) return;
+  const Element* source = matrix + static_cast<long long>(row0 + row) * columns + column0 + column;
+  hide(source);  // else the compiler keeps the address of every copy in registers through the whole K loop
+#pragma unroll 8
+  for (int r = 0; r < kRows; r += kDown) {
+    if (kRows % kDown != 0 && row + r >= kRows) break;
+#pragma unroll
+    for (int c = 0; c < kColumns; c += kAcross * kVector) {
+      if (kColumns % (kAcross * kVector) != 0 && column + c >= kColumns) break;
+      const unsigned target = smem + swizzled<kColumns>(row + r, column + c);
+      const Element* from = source + static_cast<long long>(r) * columns + c;
+      if constexpr (kGuarded) {
+        const bool inside = row0 + row + r < rows && column0 + column + c < columns;
+        cp_async_or_zero<kVector * sizeof(Element)>(target, from, inside);
+      } else {
+        cp_async<kVector * sizeof(Element)>(target, from);
+      }
     }
   }
 }
@@ -211,7 +217,7 @@ def write_mainloop(geometry: Geometry) -> str:
     if geometry.schedule.stages == 1:
         return _ONE_SHOT.format(signature=_SIGNATURE)
     odd = geometry.schedule.block_k // (16 * geometry.schedule.warps_k) % 2 == 1
-    hint = "#pragma unroll 2\n" if odd else ""
+    hint = f"#pragma unroll {2 if odd else 1}\n"
     swap = (
         "    fragments[0] = fragments[1];  // an odd number of steps; the unrolled loop renames instead of copying\n"
         if odd

@@ -119,7 +119,7 @@ def _summary(geometry: Geometry) -> str:
 
 def _includes(geometry: Geometry) -> str:
     s = geometry.schedule
-    names = ["convert", "cp_async", "ldmatrix", "mma", "shared", "swizzle"]
+    names = ["convert", "cp_async", "ldmatrix", "mma", "opaque", "shared", "swizzle"]
     names += ["arrival"] if s.reduction == "workspace" else []
     names += ["cluster"] if s.reduction == "cluster" else []
     names += ["raster"] if s.group_m > 1 else []

@@ -14,7 +14,7 @@ __device__ __forceinline__ void cp_async(unsigned smem, const void* source) {
   }
 }
 
-// As cp_async where `inside`; elsewhere writes zeros and does not read `source`, which must still be a valid address.
+// As cp_async where `inside`; elsewhere writes zeros and does not read `source`, which may then be any address.
 template <int kBytes>
 __device__ __forceinline__ void cp_async_or_zero(unsigned smem, const void* source, bool inside) {
   static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async copies 4, 8 or 16 bytes");
