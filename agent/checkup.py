@@ -92,7 +92,7 @@ def _compiler(settings: Settings) -> Check:
 
 def _disassembler() -> Check:
     found = find_nvdisasm()
-    detail = found or "opcodes are counted in PTX instead of SASS"
+    detail = str(found or "opcodes are counted in PTX instead of SASS")
     return Check(name="nvdisasm", ok=found is not None, needed=False, detail=detail, remedy="pip install nvidia-cuda-nvdisasm")
 
 

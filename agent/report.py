@@ -38,7 +38,7 @@ def _verdict(outcome: Outcome) -> str:
     run = outcome.run
     task = run.task
     lines = [
-        f"- task: {task.element} elements, {task.accumulate} accumulation, layout {task.layout}, {task.arch}, {task.mode}",
+        f"- task: {task.element} elements, {task.accumulate} accumulation, layout {task.layout}, {task.arch}",
         f"- run: `{run.run_id}`, {run.status}: {outcome.reason}",
         f"- policy: {run.policy}, seed {run.seed}; {len(outcome.steps)} steps in {outcome.spent_s:.0f} s",
         f"- chip: {run.chip.name} ({run.chip.sms} SMs); roofline {_roofline_us(run):.2f} us",

@@ -96,7 +96,7 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
         clock = RunClock(float(saved.checkpoint["channel_values"].get("spent_s", 0.0)) if saved else 0.0)
         budget = Budget(candidates=settings.budget, minutes=settings.minutes)
         nodes = Nodes(run, parts, budget, settings.round_size, clock, emit)
-        emit(_started(run, parts, settings, resumed_at=nodes.history.next_index))
+        emit(_started(run, parts, budget, clock, nodes.history.next_index))
         begin = None if saved else initial_state(max((step.round for step in nodes.history.steps), default=0))
         status: Literal["finished", "interrupted"] = "finished"
         try:
@@ -122,15 +122,15 @@ def _ended(run: RunRecord, status: str, best: Step | None) -> RunRecord:
     return run.model_copy(update={"status": status, "finished_at": datetime.now(UTC), "best_candidate_id": best_id})
 
 
-def _started(run: RunRecord, parts: Parts, settings: Settings, resumed_at: int) -> RunStarted:
+def _started(run: RunRecord, parts: Parts, budget: Budget, clock: RunClock, next_index: int) -> RunStarted:
     device = parts.sandbox.environment.gpu if parts.sandbox.environment else f"none (for {run.chip.name})"
     return RunStarted(
         run_id=run.run_id,
         task=run.task,
         device=device,
-        budget=settings.budget,
-        minutes=settings.minutes,
-        resumed_at_step=resumed_at,
+        budget=budget.candidates,
+        minutes=max(budget.minutes - clock.spent_s() / 60, 0.0),
+        resumed_at_step=next_index,
     )
 
 

@@ -46,4 +46,4 @@ def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
     """Whether a round without execution brought no better prediction than the ones before it."""
     before = best_prediction_us([one for one in ranked if one.step.round < last_round])
     last = best_prediction_us([one for one in ranked if one.step.round == last_round])
-    return before is not None and (last is None or last >= before)
+    return before is not None and last is not None and last >= before

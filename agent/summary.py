@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from contract.candidate import AnyCandidate, HostCandidate
+from contract.candidate import AnyCandidate, HostCandidate, ScheduleValue
 from contract.evaluation import (
     AUTOTUNED,
     CompileFailed,
@@ -55,7 +55,7 @@ def result_of(evaluation: Evaluation) -> str:
 
 
 def label_of(candidate: AnyCandidate) -> str:
-    """A candidate in short: its schedule where a policy wrote one, else who wrote it and its id."""
+    """A candidate in short: its schedule's axes in use where a policy wrote one, else who wrote it and its id."""
     schedule = candidate.origin.schedule
     if not schedule:
         host = " (host)" if isinstance(candidate, HostCandidate) else ""
@@ -64,5 +64,10 @@ def label_of(candidate: AnyCandidate) -> str:
     words = [str(rest.pop("family", ""))]
     if all(axis in rest for axis in _TILE_AXES):
         words.append("x".join(str(rest.pop(axis)) for axis in _TILE_AXES))
-    words += [f"{name}={int(value) if isinstance(value, bool) else value}" for name, value in rest.items()]
+    words += [name if value is True else f"{name}={value}" for name, value in rest.items() if not _neutral(value)]
     return " ".join(word for word in words if word)
+
+
+def _neutral(value: ScheduleValue) -> bool:
+    """Whether an axis is at the value that means it is not used: off, none, or one of something."""
+    return value is False or value == "none" or (value is not True and value == 1)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from agent.cli.answer import speedup_lines
 from agent.cli.progress import Progress
-from agent.report import PREDICTED_ONLY
 from agent.summary import message_of
 from agent.wiring import open_box
 from contract.base import Record
@@ -86,8 +85,6 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
             f"  {kernel.entry}: {kernel.registers} registers, {kernel.spill_store_bytes} bytes spilled, "
             f"{kernel.static_smem_bytes + kernel.dynamic_smem_bytes} bytes of shared memory, {kernel.ctas_per_sm} CTAs an SM"
         )
-    if isinstance(evaluation, Unmeasured):
-        print(PREDICTED_ONLY if evaluation.verified_by == "nothing" else f"Executed by {evaluation.verified_by}, not timed.")
 
 
 def print_times(results: Sequence[FileResult], as_json: bool) -> None:
@@ -104,6 +101,5 @@ def _verdict(evaluation: Evaluation) -> str:
     if isinstance(evaluation, Measured):
         return f"verified, {median_us(evaluation.timing):.2f} us measured"
     if isinstance(evaluation, Unmeasured):
-        executed = "not executed" if evaluation.verified_by == "nothing" else "verified"
-        return f"compiles, {executed}, {evaluation.prediction.predicted_us:.2f} us predicted"
+        return "compiles, not executed" if evaluation.verified_by == "nothing" else f"verified by {evaluation.verified_by}"
     return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"

@@ -68,7 +68,7 @@ class Progress:
     def _start(self, event: RunStarted) -> None:
         self._deadline_s = time.monotonic() + 60 * event.minutes
         resumed = f", resumed at step {event.resumed_at_step}" if event.resumed_at_step else ""
-        self._line(f"run {event.run_id} on {event.device}: up to {event.budget} candidates, {event.minutes:g} min{resumed}")
+        self._line(f"run {event.run_id} on {event.device}: up to {event.budget} candidates, {event.minutes:.3g} min{resumed}")
 
     def _step(self, event: StepFinished) -> None:
         self._line(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}")

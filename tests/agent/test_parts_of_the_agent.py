@@ -1,0 +1,109 @@
+"""The agent's pure parts: the clock, the query, the stopping rules, the labels."""
+
+import pytest
+
+from agent.clock import RunClock
+from agent.ranking import rank
+from agent.retrieval import query_for, with_chunks
+from agent.stopping import Budget, no_better_prediction
+from agent.summary import MESSAGE_CHARS, label_of, message_of, result_of
+from contract.candidate import Origin
+from contract.evaluation import CompileFailed, Crashed, Rejected
+from contract.task import Arch, GemmTask
+from contract.trajectory import Step
+from tests.doubles import CHIP, TASK, ScriptedRetriever, candidate, measured, step, unmeasured
+
+
+class Ticking:
+    """A clock that a test moves."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_clock_goes_on_from_what_was_spent() -> None:
+    ticking = Ticking()
+    clock = RunClock(30.0, ticking)
+    ticking.now_s += 5
+    assert clock.spent_s() == pytest.approx(35.0)
+
+
+def test_a_lap_leaves_out_what_was_outside() -> None:
+    ticking = Ticking()
+    clock = RunClock(0.0, ticking)
+    ticking.now_s += 2
+    with clock.outside():
+        ticking.now_s += 10
+    ticking.now_s += 1
+    assert clock.lap_s() == pytest.approx(3.0)
+    ticking.now_s += 4
+    assert clock.lap_s() == pytest.approx(4.0)
+
+
+def test_time_outside_counts_even_when_it_ends_in_an_error() -> None:
+    ticking = Ticking()
+    clock = RunClock(0.0, ticking)
+
+    def lose_the_worker() -> None:
+        with clock.outside():
+            ticking.now_s += 10
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        lose_the_worker()
+    assert clock.lap_s() == 0.0
+
+
+def test_a_part_of_the_time_is_kept_for_the_final_measurements() -> None:
+    assert Budget(candidates=1, minutes=1.0).search_s(True) == 45.0
+    assert Budget(candidates=1, minutes=20.0).search_s(True) == 1140.0
+    assert Budget(candidates=1, minutes=1.0).search_s(False) == 60.0
+
+
+def test_no_better_prediction_compares_rounds() -> None:
+    def ranked(*steps: Step) -> bool:
+        return no_better_prediction([rank(one, TASK, CHIP) for one in steps], 2)
+
+    first = step(0, evaluation=unmeasured(9.0))
+    assert not ranked(first)
+    assert ranked(first, step(1, number=1, round=2, evaluation=unmeasured(9.0)))
+    assert not ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.9)))
+    assert not ranked(first, step(1, number=1, round=2, evaluation=Rejected(rule="x", message="y")))
+
+
+def test_the_query_follows_the_shape() -> None:
+    def words(m: int, n: int, k: int) -> str:
+        return query_for(GemmTask(m=m, n=n, k=k), None, None, "").words
+
+    assert "latency" in words(64, 64, 64)
+    assert "split-K" in words(128, 128, 16384)
+    assert "odd" in words(1000, 1001, 1000)
+    assert {"latency", "split-K", "odd"}.isdisjoint(words(8192, 8192, 8192).split())
+    assert query_for(GemmTask(m=1, n=1, k=1, arch=Arch.SM_80), None, None, "").arch is Arch.SM_80
+
+
+def test_the_chunks_that_a_policy_named_are_kept() -> None:
+    hits = tuple(ScriptedRetriever().search(query_for(TASK, None, None, "")))
+    assert with_chunks(candidate(0), hits).origin.chunk_ids == (hits[0].chunk.id,)
+    own = candidate(0).model_copy(update={"origin": Origin(policy="chat", chunk_ids=("mine",))})
+    assert with_chunks(own, hits).origin.chunk_ids == ("mine",)
+    assert with_chunks(candidate(0), hits).id == candidate(0).id
+
+
+def test_a_label_shows_the_axes_in_use() -> None:
+    schedule = {"family": "f", "block_m": 64, "block_n": 32, "block_k": 16, "stages": 4, "splits": 1, "tma": True, "pdl": False}
+    one = candidate(0).model_copy(update={"origin": Origin.model_validate({"policy": "schedule", "schedule": schedule})})
+    assert label_of(one) == "f 64x32x16 stages=4 tma"
+    bare = candidate(0).model_copy(update={"origin": Origin(policy="file")})
+    assert label_of(bare) == f"file {bare.id[:8]}"
+
+
+def test_messages_are_one_short_line() -> None:
+    line = message_of(CompileFailed(message="error\n" * 100, log=""))
+    assert "\n" not in line
+    assert len(line) == MESSAGE_CHARS
+    assert result_of(Crashed(stage="verify", message="illegal address")) == "crashed: while verify: illegal address"
+    assert result_of(unmeasured(3.0)) == "3.00 us predicted"
+    assert result_of(measured(5.0)) == "5.00 us, 2.000x cuBLASLt-AutoTuning"

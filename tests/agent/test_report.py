@@ -1,0 +1,126 @@
+"""The report, the picture and the output folder of a measured run."""
+
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from agent.output import replacing, reserve, write_output
+from agent.picture import draw_progress
+from agent.report import optimize_command, render_report, table, task_flags
+from agent.run import Outcome
+from contract.build import Built
+from contract.errors import UsageError
+from contract.evaluation import AUTOTUNED, BASELINES, TORCH, CompileFailed, Evaluation, Measured, SideFigures
+from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from tests.doubles import INSPECTION, TASK, candidate, measured, run_record, step, unmeasured
+
+SIDE = SideFigures(host_launch_us=2.125, wall_clock_us=31.5)
+FAILED = CompileFailed(message="a | b\nc", log="")
+
+
+def outcome_of(*evaluations: Evaluation, best: int | None = 0, status: str = "finished") -> Outcome:
+    steps = [step(index, number=index, evaluation=evaluation) for index, evaluation in enumerate(evaluations)]
+    run = run_record(status=status, settings={"budget": 8, "minutes": 2.0})
+    return Outcome(run=run, steps=steps, best=steps[best] if best is not None else None, reason="the end", spent_s=12.0)
+
+
+def full(time_us: float = 5.0) -> Measured:
+    return measured(time_us, baselines=BASELINES).model_copy(update={"side": SIDE})
+
+
+def test_a_measured_run_shows_every_baseline_with_its_interval() -> None:
+    report = render_report(outcome_of(full(), FAILED), Path("out"))
+    for name in BASELINES:
+        assert f"| {name} | 10.00 | 2.000x | 2.000 – 2.000 |" in report
+    assert "**5.00 us**" in report
+    assert "| host time of one launch | 2.12 |" in report
+    assert "device time with operands in L2" not in report
+    assert "predicted" not in report
+
+
+def test_a_baseline_that_is_missing_is_named() -> None:
+    evaluation = measured(5.0, baselines=(AUTOTUNED,))
+    report = render_report(outcome_of(evaluation), Path("out"))
+    assert f"| {TORCH} | not measured |" in report
+    assert f"- baseline {TORCH} was not measured" in report
+
+
+def test_a_prediction_is_never_shown_as_a_measurement() -> None:
+    report = render_report(outcome_of(unmeasured(7.5)), Path("out"))
+    assert "not executed; its time is predicted, not measured" in report
+    assert "(7.50 predicted)" in report
+    assert "TFLOP/s" not in report
+
+
+def test_without_a_kernel_the_report_says_so() -> None:
+    report = render_report(outcome_of(FAILED, best=None), Path("out"))
+    assert "there is no kernel to show" in report
+    assert "cudal2-agent verify" not in report
+
+
+def test_an_interrupted_run_says_how_to_go_on() -> None:
+    report = render_report(outcome_of(full(), status="interrupted"), Path("out"))
+    assert "cudal2-agent runs resume run-1" in report
+
+
+def test_a_cell_cannot_break_the_table() -> None:
+    rows = table(("a",), [("x | y\nz",)]).splitlines()
+    assert rows == ["| a |", "|---|", "| x \\| y z |"]
+
+
+def test_the_command_line_names_the_task_whole() -> None:
+    task = GemmTask(m=1, n=2, k=3, accumulate=AccumulatorType.F16, layout=Layout.TN, arch=Arch.SM_80)
+    assert task_flags(task) == "--shape 1x2x3 --arch sm_80 --accumulate f16 --layout tn"
+    command = optimize_command(outcome_of(full()).run)
+    assert command == f"cudal2-agent optimize {task_flags(TASK)} --policy scripted --seed 0 --budget 8 --minutes 2.0"
+
+
+def test_the_picture_draws_measured_steps_and_baselines() -> None:
+    outcome = outcome_of(full(), full(4.0), unmeasured(1.0), FAILED)
+    root = ElementTree.fromstring(draw_progress(outcome.steps, outcome.best))
+    assert len(root.findall("{*}circle")) == 2
+    words = [text.text for text in root.findall("{*}text")]
+    assert set(BASELINES) <= set(words)
+
+
+def test_the_picture_marks_predictions_and_survives_having_nothing() -> None:
+    predicted = outcome_of(unmeasured(7.5))
+    assert "PREDICTED" in draw_progress(predicted.steps, predicted.best)
+    assert "no candidate passed" in draw_progress([], None)
+
+
+def test_the_folder_is_proved_writable_first(tmp_path: Path) -> None:
+    reserve(tmp_path / "a" / "b")
+    assert list((tmp_path / "a" / "b").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        reserve(tmp_path / "file")
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    target = tmp_path / "report.md"
+    target.write_text("old")
+
+    def fail_midway() -> None:
+        with replacing(target) as file:
+            file.write("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_midway()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
+    assert target.read_text() == "old"
+
+
+def test_the_cubin_is_copied_and_a_lost_folder_is_one_line(tmp_path: Path) -> None:
+    cubin = tmp_path / "cached.cubin"
+    cubin.write_bytes(b"\x7fELF")
+    built = Built(candidate=candidate(0), inspection=INSPECTION, artifact_path=str(cubin), cached=True, seconds=0.0)
+    out = tmp_path / "out"
+    reserve(out)
+    write_output(out, outcome_of(full()), built)
+    assert (out / "kernel.cubin").read_bytes() == b"\x7fELF"
+    assert (out / "kernel.cu").read_text() == candidate(0).source
+    with pytest.raises(UsageError, match="nothing is lost: cudal2-agent runs show run-1"):
+        write_output(tmp_path / "gone", outcome_of(full()), built)
