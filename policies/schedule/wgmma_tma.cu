@@ -24,7 +24,7 @@ constexpr int BLOCK_M = 64 * kAtoms * kConsumers;
 constexpr int kConsumerThreads = kWarpgroup * kConsumers;
 // The producer is one warp; where the consumers need more registers than an even share, it is a whole warpgroup, so that
 // its registers can be handed over.
-constexpr bool kHandOver = kConsumers > 1;
+constexpr bool kHandOver = kConsumers > 1 || kCtasPerSm > 1;
 constexpr int kThreads = kConsumerThreads + (kHandOver ? kWarpgroup : 32);
 constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = (512 / kCtasPerSm - kProducerRegisters) / kConsumers / 8 * 8;
@@ -41,8 +41,14 @@ constexpr int kSliceRows = kSliceColumns ? BLOCK_K : BLOCK_K / kClusterM;
 constexpr int kBytesA = BLOCK_M * BLOCK_K * 2;
 constexpr int kBytesB = BLOCK_N * BLOCK_K * 2;
 constexpr int kStageBytes = kBytesA + kBytesB;
-constexpr int kStoreBytes = kTmaStore ? kStoreBuffers * 64 * kSwizzle : 0;  // of one consumer
-constexpr int kBarriers = kStages * kStageBytes + kConsumers * kStoreBytes;
+
+// Stores leave through boxes of 16 rows, a warp's own. A CTA with one tile has them where the pipeline was, all at once.
+constexpr bool kStoreInPlace = !kPersistent;
+constexpr int kBoxes = BLOCK_N / kColumns;
+constexpr int kStoreBuffers = kStoreInPlace ? kAtoms * kBoxes : kStoreBoxes;
+constexpr int kBoxBytes = 16 * kSwizzle;
+constexpr int kStoreBytes = kStoreBuffers * kBoxBytes;  // of one warp
+constexpr int kBarriers = kStages * kStageBytes + (kTmaStore && !kStoreInPlace ? 4 * kConsumers * kStoreBytes : 0);
 constexpr int kRegisters = wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::kRegisters;
 constexpr int kPartialPitch = BLOCK_N + 8;  // floats; the 8 keep fragment writes of 4 rows in different banks
 
@@ -50,6 +56,7 @@ static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period o
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
 static_assert(kClusterK == 1 || !kPersistent, "partials take the place of the pipeline, so each CTA has one tile");
 static_assert(kClusterK == 1 || BLOCK_M * kPartialPitch * 4 <= kStages * kStageBytes, "partials fit where the pipeline was");
+static_assert(!kTmaStore || !kStoreInPlace || 4 * kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
 static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows");
 
 using Accumulators = Register[kAtoms][kRegisters];
@@ -256,30 +263,30 @@ __device__ __forceinline__ float4 quad(const unsigned (&d)[BLOCK_N / 4], int gro
 }
 
 // ---- epilogue -----------------------------------------------------------------------------------------------------------------
-// 64 rows through shared memory, one swizzled box at a time, `kStoreBuffers` boxes in flight.
+// Each warp sends its own 16 rows, one swizzled box at a time, and waits for no other warp.
 template <typename Fragment>
 __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, consumer = threadIdx.x / kWarpgroup;
-  const int fragment_row = thread / 32 * 16 + lane % 16;
+  const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int box = 0; box < BLOCK_N / kColumns; ++box) {
-    const unsigned buffer = buffers + turn * 64 * kSwizzle;
-    turn = turn + 1 == kStoreBuffers ? 0 : turn + 1;
-    if (thread == 0) tma_store_wait_read<kStoreBuffers - 1>();
-    named_barrier(1 + consumer, kWarpgroup);
+  for (int box = 0; box < kBoxes; ++box) {
+    const unsigned buffer = buffers + turn * kBoxBytes;
+    if (++turn == kStoreBuffers) turn = 0;
+    if constexpr (!kStoreInPlace) {
+      if (lane == 0) tma_store_wait_read<kStoreBuffers - 1>();
+      __syncwarp();
+    }
 #pragma unroll
     for (int pair = 0; pair < kColumns / 16; ++pair) {
       const int group = box * (kColumns / 8) + 2 * pair;
-      const unsigned chunk = 2 * pair + lane / 16;
-      const unsigned offset = fragment_row * kSwizzle + chunk * 16;
+      const unsigned offset = lane % 16 * kSwizzle + (2 * pair + lane / 16) * 16;
       // The TMA swizzle XORs the 16-byte chunk index with the index of the 128-byte line, within its period.
       const unsigned swizzled = offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4);
       stmatrix_x4(buffer + swizzled, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
                   packed_pair(d, group + 1, 1));
     }
     fence_proxy_async();
-    named_barrier(1 + consumer, kWarpgroup);
-    if (thread == 0) {
+    __syncwarp();
+    if (lane == 0) {
       tma_store(map, buffer, column + box * kColumns, row);
       tma_store_commit();
     }
@@ -306,12 +313,14 @@ __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, 
 template <typename Fragment>
 __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned smem, const TensorMap& map, Element* out,
                                            const Unit& unit, int m, int n, int& turn) {
-  const int consumer = threadIdx.x / kWarpgroup;
+  const int consumer = threadIdx.x / kWarpgroup, warp = threadIdx.x / 32;
+  const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp * kStoreBytes;
+  if constexpr (kTmaStore && kStoreInPlace) named_barrier(1 + kConsumers, kConsumerThreads);  // the pipeline has been read
 #pragma unroll
   for (int atom = 0; atom < kAtoms; ++atom) {
     const int row = unit.row + (consumer * kAtoms + atom) * 64;
     if constexpr (kTmaStore) {
-      store_by_tma(d[atom], smem + kStages * kStageBytes + consumer * kStoreBytes, map, row, unit.column, turn);
+      store_by_tma(d[atom], buffers, map, row + warp % 4 * 16, unit.column, turn);
     } else {
       store_directly(d[atom], out, row, unit.column, m, n);
     }
@@ -509,7 +518,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
       }
     }
     if constexpr (kTmaStore) {
-      if (threadIdx.x % kWarpgroup == 0) tma_store_wait_read<0>();
+      if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();
     }
   }
   if constexpr (kClusterK > 1) {

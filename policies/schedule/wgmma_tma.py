@@ -28,7 +28,8 @@ from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from policies.schedule.family import Schedule, Work, cluster_sms
 
 ENTRY = "wgmma_tma_gemm"
-OVERHEAD_REGISTERS = 40  # addresses, descriptors and loop state beside the accumulators
+OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state beside the accumulators
+INSTRUCTION_OVERHEAD = 24  # the assembler refuses one wgmma whose registers nearly fill the count at launch (C7602)
 MAX_ACCUMULATORS = 128  # 32-bit accumulator registers a thread
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 
@@ -39,8 +40,8 @@ Axis = Annotated[int, Field(ge=1)]
 class WgmmaTmaSchedule(Schedule):
     """`consumers` × `atoms` × 64 rows by `block_n` columns a CTA; `cluster_*`: CTAs that share operands (m, n) or a sum (k).
 
-    `splits`: parts of K summed through the workspace. `group`: tile rows visited together. `store_buffers`: boxes in flight
-    between registers and TMA stores.
+    `splits`: parts of K summed through the workspace. `group`: tile rows visited together. `store_boxes`: boxes in flight
+    between a warp and its TMA stores, where a persistent CTA cannot use the pipeline's memory for them.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -56,7 +57,7 @@ class WgmmaTmaSchedule(Schedule):
     group: Axis = 8
     persistent: bool = False
     tma_store: bool = True
-    store_buffers: Axis = 2
+    store_boxes: Axis = 2
     ctas_per_sm: Axis = 1
     programmatic: bool = True
 
@@ -67,13 +68,23 @@ class WgmmaTmaSchedule(Schedule):
     @property
     def threads(self) -> int:
         """Consumers, and a producer warp; a producer warpgroup where its registers go to the consumers."""
-        return 128 * self.consumers + (128 if self.consumers > 1 else 32)
+        return 128 * self.consumers + (128 if self.hands_over else 32)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the producer is a whole warpgroup that hands its registers to the consumers."""
+        return self.consumers > 1 or self.ctas_per_sm > 1
+
+    @property
+    def launch_registers(self) -> int:
+        """Registers a thread starts with."""
+        return min(255, 65536 // (self.threads * self.ctas_per_sm) // 8 * 8)
 
     @property
     def consumer_registers(self) -> int:
         """Registers a consumer thread may use: an even share, or what is left when the producer gives up its own."""
-        if self.consumers == 1:
-            return min(255, 65536 // self.ctas_per_sm // 256 // 8 * 8)
+        if not self.hands_over:
+            return 255
         return min(255, (512 // self.ctas_per_sm - 40) // self.consumers // 8 * 8)
 
     @property
@@ -90,9 +101,14 @@ class WgmmaTmaSchedule(Schedule):
         return next(width for width in (64, 32, 16) if self.block_n % width == 0)
 
     @property
+    def box_bytes(self) -> int:
+        """A store box: 16 rows, a warp's own."""
+        return 16 * 2 * self.columns
+
+    @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
-        store = self.consumers * self.store_buffers * 64 * 2 * self.columns if self.tma_store else 0
+        store = 4 * self.consumers * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
         return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
 
 
@@ -106,13 +122,15 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
     if s.block_n not in accumulator_widths(task):
         return False
     limits = LIMITS[Arch.SM_90A]
-    registers = s.atoms * s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
+    instruction_registers = s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
+    registers = s.atoms * instruction_registers
     k_blocks = ceil_div(task.k, s.block_k)
     return (
         s.smem_bytes <= limits.max_smem_per_block_bytes
         and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
         and registers <= MAX_ACCUMULATORS
         and registers + OVERHEAD_REGISTERS <= s.consumer_registers
+        and instruction_registers + INSTRUCTION_OVERHEAD <= s.launch_registers
         and s.block_m % (8 * s.cluster_n) == 0
         and s.block_n % (8 * s.cluster_m) == 0
         and (s.block_n // s.columns % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
@@ -120,6 +138,7 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.block_m // s.cluster_n <= 256
         and s.block_n // s.cluster_m <= 256
         and s.splits * s.cluster_k <= k_blocks
+        and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
         and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
         and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
     )
@@ -234,7 +253,7 @@ def _constants(s: WgmmaTmaSchedule, task: GemmTask) -> str:
             f"constexpr bool kPersistent = {flag[s.persistent]};",
             f"constexpr bool kRowMajorB = {flag[task.layout is Layout.NN]};",
             f"constexpr bool kTmaStore = {flag[s.tma_store]};",
-            f"constexpr int kStoreBuffers = {s.store_buffers};",
+            f"constexpr int kStoreBoxes = {s.store_boxes};  // a warp's boxes in flight, in a persistent CTA",
             f"constexpr int kCtasPerSm = {s.ctas_per_sm};",
         ]
     )
@@ -268,7 +287,7 @@ def _plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 args=(
                     TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(64, s.block_m // s.cluster_n), swizzle=128, l2=256)),
                     TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=swizzle_b, l2=256)),
-                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.columns, 64), swizzle=_swizzle(s))),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.columns, 16), swizzle=_swizzle(s))),
                     TensorArg(tensor="D", access="write"),
                     WorkspaceArg(workspace=0),
                     ScalarArg(scalar="M"),

@@ -1,6 +1,6 @@
 // Adds the parts of a split K in arrival order. Right where the plan declares atomics; this one does not.
 /* cudal2: {"arch": "sm_80",
- "launches": [{"entry": "hgemm", "grid": ["ceil(N/16)", "ceil(M/16)", 64], "block": [16, 16, 1],
+ "launches": [{"entry": "hgemm", "grid": [64, "ceil(N/16)", "ceil(M/16)"], "block": [16, 16, 1],
    "args": [
             {"tensor": "A"}, {"tensor": "B"}, {"tensor": "D", "access": "write"},
             {"scalar": "M"}, {"scalar": "N"}, {"scalar": "K"},
@@ -11,10 +11,11 @@
 #include <cuda_fp16.h>
 
 extern "C" __global__ void hgemm(const half* a, const half* b, half*, int m, int n, int k, float* sums) {
-  const int column = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;
+  // The parts of one tile are neighbours in the grid, so that they run, and arrive, together.
+  const int column = blockIdx.y * blockDim.x + threadIdx.x, row = blockIdx.z * blockDim.y + threadIdx.y;
   if (row >= m || column >= n) return;
   float sum = 0;
-  for (int i = blockIdx.z; i < k; i += gridDim.z) {
+  for (int i = blockIdx.x; i < k; i += gridDim.x) {
     sum += __half2float(a[row * (size_t)k + i]) * __half2float(b[i * (size_t)n + column]);
   }
   atomicAdd(sums + row * (size_t)n + column, sum);

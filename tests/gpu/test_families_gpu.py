@@ -1,0 +1,86 @@
+"""Both kernel families over a seeded sample of their spaces: every kernel that is written must be proved right on the GPU."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import Chip
+from contract.evaluation import Unmeasured
+from contract.events import ignore
+from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.task import GemmTask
+from policies.schedule.families import families
+from policies.schedule.policy import predict
+from sandbox.local import LocalSandbox, open_sandbox
+from sandbox.pool import WorkerPool
+
+pytestmark = pytest.mark.gpu
+
+SAMPLE = 10
+TASKS = [
+    {"m": 520, "n": 1000, "k": 1016, "layout": "nn"},
+    {"m": 520, "n": 1000, "k": 1016, "layout": "tn"},
+    {"m": 384, "n": 640, "k": 2048, "layout": "nn", "accumulate": "f16"},
+    {"m": 384, "n": 640, "k": 2048, "layout": "tn", "accumulate": "f16"},
+    {"m": 257, "n": 321, "k": 515, "layout": "nn"},
+    {"m": 257, "n": 321, "k": 515, "layout": "tn", "element": "bf16"},
+    {"m": 64, "n": 64, "k": 64, "layout": "nn"},
+    {"m": 128, "n": 128, "k": 16384, "layout": "tn", "element": "bf16"},
+    {"m": 1, "n": 7, "k": 3, "layout": "nn"},
+]
+
+
+@pytest.fixture(scope="module")
+def chip() -> Chip:
+    pool = WorkerPool([WorkerOptions()])
+    try:
+        return pool.ready().chip
+    finally:
+        pool.close()
+
+
+@pytest.fixture(scope="module")
+def sandbox(chip: Chip, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
+    opened = open_sandbox(
+        task=GemmTask(m=64, n=64, k=64, arch=chip.arch),
+        device="cuda:0",
+        compile_options=CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache") / "compile"), jobs=8),
+        verify_options=VerifyOptions(timeout_s=30),
+        quick=TimeOptions(rounds=3, all_baselines=False, side=False),
+        full=TimeOptions(rounds=3),
+        worker=WorkerOptions(),
+        predict=predict,
+        emit=ignore,
+    )
+    yield opened
+    opened.close()
+
+
+def sample(task: GemmTask, chip: Chip) -> list[Candidate]:
+    rng = random.Random(task.id)
+    written = []
+    for family in families(chip.arch):
+        if family.supports(task):
+            space = list(family.space(task, chip))
+            written += [family.write(schedule, task) for schedule in rng.sample(space, min(SAMPLE, len(space)))]
+    return written
+
+
+@pytest.mark.parametrize("fields", TASKS, ids=lambda fields: "-".join(str(value) for value in fields.values()))
+def test_sampled_kernels_are_right(sandbox: LocalSandbox, chip: Chip, fields: dict[str, object]) -> None:
+    task = GemmTask.model_validate({**fields, "arch": chip.arch})
+    candidates = sample(task, chip)
+    assert candidates
+    wrong = []
+    for position, built in sandbox.build(candidates, task):
+        schedule = candidates[position].origin.schedule
+        if not isinstance(built, Built):
+            wrong.append((schedule, built))
+            continue
+        evaluation = sandbox.verify(built, task)
+        if not isinstance(evaluation, Unmeasured):
+            wrong.append((schedule, evaluation.model_copy(update={"inspection": None})))
+    assert not wrong
