@@ -9,7 +9,7 @@ from contract.task import AccumulatorType, GemmTask, Layout
 from policies.schedule.mma_sync_schedule import MmaSyncSchedule
 
 # Registers of a thread beside accumulators and fragments. Read off compiled kernels.
-OVERHEAD_REGISTERS = 32
+OVERHEAD_REGISTERS = 40
 LEAST_OVERHEAD_REGISTERS = 40
 MAX_REGISTERS = 255
 RESERVED_SMEM_BYTES = 1024  # taken by the system from every CTA's share on sm_80 and up
