@@ -19,6 +19,7 @@ WARP_TILES = ((16, 16), (16, 32), (32, 32), (32, 48), (32, 64), (64, 32), (64, 4
 MAX_TILE = 128 * 256
 MAX_WARPS = 8
 CTAS_PER_SM_OF_A_SPLIT = 2  # beyond this many CTAs for every SM, more splits only add partial sums
+LEAST_BUSY = 0.2  # share of the SMs that a split should at least put to work
 CTAS_PER_SM_OF_SMALL_TILES = 4  # beyond this many, small tiles only read operands more often
 UNROLLABLE_K_BLOCKS = 16  # with so few K blocks, a shape compiled in lets the compiler unroll the K loop
 SMALL_TILE = 64 * 64  # smaller tiles read too much for their arithmetic, unless they are what keeps the chip busy
@@ -44,8 +45,7 @@ def _loops(block_m: int, block_n: int, task: GemmTask, chip: Chip) -> Iterator[M
     if block_m * block_n < SMALL_TILE and tiles > CTAS_PER_SM_OF_SMALL_TILES * chip.sms:
         return
     warps = sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
-    splits = [split for split in SPLITS if split == 1 or tiles * split <= CTAS_PER_SM_OF_A_SPLIT * chip.sms]
-    for (warps_m, warps_n), warps_k, block_k, split_k in product(warps, WARPS_K, _blocks_k(task), splits):
+    for (warps_m, warps_n), warps_k, block_k, split_k in product(warps, WARPS_K, _blocks_k(task), _splits(tiles, task, chip)):
         k_blocks = -(-task.k // (block_k * split_k))
         if warps_m * warps_n * warps_k > MAX_WARPS or block_k % (16 * warps_k) or (split_k - 1) * k_blocks * block_k >= task.k:
             continue
@@ -64,6 +64,13 @@ def _loops(block_m: int, block_n: int, task: GemmTask, chip: Chip) -> Iterator[M
                     constant_shape=k_blocks <= UNROLLABLE_K_BLOCKS,
                     programmatic=LIMITS[task.arch].programmatic_launch,
                 )
+
+
+def _splits(tiles: int, task: GemmTask, chip: Chip) -> list[int]:
+    """Splits that neither leave most of the chip idle, where K is long enough to help it, nor crowd it."""
+    most = CTAS_PER_SM_OF_A_SPLIT * chip.sms
+    possible = [split for split in SPLITS if split == 1 or (tiles * split <= most and split * BLOCKS_K[0] <= task.k)]
+    return [split for split in possible if tiles * split >= LEAST_BUSY * chip.sms] or possible
 
 
 def _blocks_k(task: GemmTask) -> tuple[int, ...]:

@@ -1,10 +1,9 @@
 """The schedule policy: proposes written kernels by searching the families' schedule spaces. No key, no network.
 
-Its parts stay apart so that each can be replaced: the prior (`prior`), what a run's measurements add to it (`surrogate`),
-and the choice of what to try (`acquisition`).
+Its parts stay apart so that each can be replaced: the prior (`prior`), what a run's measurements
+add to it (`surrogate`) and its failures (`risk`), and the choice of what to try (`acquisition`).
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -23,10 +22,11 @@ from policies.schedule.families import families
 from policies.schedule.family import Family
 from policies.schedule.pool import Entry, Key, Pool, schedule_key
 from policies.schedule.prior import predict_us
+from policies.schedule.risk import Risk
 from policies.schedule.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
-REMEMBERED = 256  # latest attempts that are learned from; fitting takes the cube of their number
+REMEMBERED = 256  # latest timed attempts that are learned from; fitting takes the cube of their number
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
 
 
@@ -79,16 +79,22 @@ class SchedulePolicy:
         count: int,
         rng: np.random.Generator,
     ) -> Iterator[Entry]:
-        """Entries worth trying, best first; by the prior alone where nothing has been learned."""
+        """Entries worth trying, best first; by the prior alone where nothing was measured.
+
+        A time is divided by the chance of success: what counts is how long a success takes to come by.
+        """
+        risk = Risk([entry for _, entry in tried], [attempt.status in FAILED for attempt, _ in tried])
         free = [index for index, entry in enumerate(pool.entries) if entry.key not in keys]
-        entries, predicted_us = [pool.entries[index] for index in free], pool.predicted_us[free]
-        by_prior = rank_by_prior(entries, predicted_us, [entry for _, entry in tried])
+        entries = [pool.entries[index] for index in free]
+        expected_us = pool.predicted_us[free] / (1 - risk(entries))
+        by_prior = rank_by_prior(entries, expected_us, [entry for _, entry in tried])
         learned = _learn(pool, encode, tried)
-        if learned is None:
+        if learned is None or not entries:
             return by_prior
+        drawn = rank_by_draws(expected_us, encode.fitted[free], learned, rng, count)
         near = [entry for entry in _around_best(pool, tried, rng) if entry.key not in keys]
-        drawn_near = rank_by_draws(pool.predict_us(near), encode(near), learned, rng, count // 2) if near else []
-        drawn = rank_by_draws(predicted_us, encode.fitted[free], learned, rng, count) if free else []
+        near_us = pool.predict_us(near) / (1 - risk(near))
+        drawn_near = rank_by_draws(near_us, encode(near), learned, rng, count // 2) if near else []
         return chain((near[index] for index in drawn_near), (entries[index] for index in drawn), by_prior)
 
 
@@ -98,18 +104,13 @@ def _entry_of(attempt: Attempt, pool: Pool) -> Entry | None:
 
 
 def _learn(pool: Pool, encode: Encoding, tried: Sequence[tuple[Attempt, Entry]]) -> Surrogate | None:
-    """A surrogate of all attempts with a time or a failure; None where there are none."""
-    telling = [(attempt, entry) for attempt, entry in tried if attempt.time_us is not None or attempt.status in FAILED]
-    telling = telling[-REMEMBERED:]
-    if not telling:
+    """A surrogate of the latest timed attempts; None where there are none."""
+    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None][-REMEMBERED:]
+    if not timed:
         return None
-    entries = [entry for _, entry in telling]
-    predicted_us = pool.predict_us(entries)
-    ratios = [
-        None if attempt.time_us is None else math.log(attempt.time_us / float(predicted))
-        for (attempt, _), predicted in zip(telling, predicted_us, strict=True)
-    ]
-    return Surrogate(encode(entries), ratios)
+    entries = [entry for _, entry in timed]
+    measured_us = np.array([time_us for time_us, _ in timed])
+    return Surrogate(encode(entries), np.log(measured_us / pool.predict_us(entries)))
 
 
 def _around_best(pool: Pool, tried: Sequence[tuple[Attempt, Entry]], rng: np.random.Generator) -> list[Entry]:

@@ -51,26 +51,30 @@ class _Columns:
     """
 
     def __init__(self, works: Sequence[Work], task: GemmTask, chip: Chip) -> None:
-        table = np.array(
-            [
-                (
-                    *work.tile,
-                    work.stages,
-                    work.ctas,
-                    work.ctas_per_sm,
-                    work.cluster,
-                    work.k_blocks,
-                    work.loaded_bytes,
-                    work.reduced_bytes,
-                    work.launches,
-                    work.persistent,
-                    work.programmatic,
-                    work.mma_efficiency,
-                )
-                for work in works
-            ],
-            dtype=np.float64,
-        ).T
+        table = (
+            np.array(
+                [
+                    (
+                        *work.tile,
+                        work.stages,
+                        work.ctas,
+                        work.ctas_per_sm,
+                        work.cluster,
+                        work.k_blocks,
+                        work.loaded_bytes,
+                        work.reduced_bytes,
+                        work.launches,
+                        work.persistent,
+                        work.programmatic,
+                        work.mma_efficiency,
+                    )
+                    for work in works
+                ],
+                dtype=np.float64,
+            )
+            .reshape(-1, 14)
+            .T
+        )  # no works: fourteen empty columns
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks, self.loaded_bytes = table[:9]
         self.reduced_bytes, self.launches, self.persistent, self.programmatic, self.efficiency = table[9:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)

@@ -4,26 +4,18 @@ The process models ln(measured / predicted), so that with no data it is the prio
 this task and chip are learned from and carried to similar schedules.
 """
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 
 from policies.schedule.gaussian_process import GaussianProcess
 from policies.schedule.prior import Floats
 
-FAILURE_PENALTY = math.log(2.0)  # a schedule that failed counts as twice the worst error measured
-
 
 class Surrogate:
-    """Fitted on the log ratios of measured to predicted time of tried schedules; None marks one that failed."""
+    """Fitted on the log ratios of measured to predicted time of at least one schedule."""
 
-    def __init__(self, features: Floats, log_ratios: Sequence[float | None]) -> None:
-        measured = [ratio for ratio in log_ratios if ratio is not None]
-        self._bias = float(np.median(measured)) if measured else 0.0
-        failed = max(measured, default=0.0) + FAILURE_PENALTY
-        targets = np.array([failed if ratio is None else ratio for ratio in log_ratios])
-        self._process = GaussianProcess(features, targets - self._bias)
+    def __init__(self, features: Floats, log_ratios: Floats) -> None:
+        self._bias = float(np.median(log_ratios))
+        self._process = GaussianProcess(features, log_ratios - self._bias)
 
     def predict(self, features: Floats) -> tuple[Floats, Floats]:
         """Mean and deviation of the log ratio of measured to predicted time."""
