@@ -69,14 +69,15 @@ class Pool:
         return predict_many_us([entry.work for entry in entries], self.task, self.chip)
 
     def entry(self, values: Values) -> Entry | None:
-        """The entry of a schedule given by its values; None where it is of no family of the pool."""
+        """The entry of a schedule given by its values; None where it is of no family of the pool, or too large for an SM."""
         family = self.families.get(str(values.get("family")))
         if family is None:
             return None
         try:
-            return self._entry(family, family.parse(values))
+            entry = self._entry(family, family.parse(values))
         except ValueError:
             return None
+        return entry if entry.work.ctas_per_sm > 0 else None
 
     def neighbours(self, entry: Entry, rng: np.random.Generator) -> Iterator[Entry]:
         """Valid schedules that differ from one in a step along one axis, or along two."""
