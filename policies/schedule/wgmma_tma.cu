@@ -20,7 +20,8 @@ using namespace cudal2;
 
 
 constexpr int kWarpgroup = 128;
-constexpr int BLOCK_M = 64 * kAtoms * kConsumers;
+constexpr int kTileWarpgroups = kPingpong ? 1 : kConsumers;  // that share one tile
+constexpr int BLOCK_M = 64 * kAtoms * kTileWarpgroups;
 constexpr int kConsumerThreads = kWarpgroup * kConsumers;
 // The producer is one warp; where the consumers need more registers than an even share, it is a whole warpgroup, so that
 // its registers can be handed over.
@@ -54,10 +55,15 @@ constexpr int kPartialPitch = BLOCK_N + 8;  // floats; the 8 keep fragment write
 
 static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
+static_assert(!kPingpong || (kPersistent && kSplits == 1), "warpgroups alternate over the tiles of a persistent CTA, and share no sums");
 static_assert(kClusterK == 1 || !kPersistent, "partials take the place of the pipeline, so each CTA has one tile");
 static_assert(kClusterK == 1 || BLOCK_M * kPartialPitch * 4 <= kStages * kStageBytes, "partials fit where the pipeline was");
 static_assert(!kTmaStore || !kStoreInPlace || 4 * kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
 static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows");
+
+// Named barriers; the one of a warpgroup's turn is kTurn plus its number.
+constexpr int kAllConsumers = 1;
+constexpr int kTurn = 2;
 
 using Accumulators = Register[kAtoms][kRegisters];
 
@@ -117,6 +123,10 @@ struct Ring {
       stage = 0;
       parity ^= 1;
     }
+  }
+  __device__ void skip(int stages) {
+    parity ^= (stage + stages) / kStages & 1;
+    stage = (stage + stages) % kStages;
   }
 };
 
@@ -181,7 +191,19 @@ __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, c
   }
 }
 
-// ---- consumers: a warpgroup multiplies its rows of the tile ---------------------------------------------------------------
+// ---- consumers: a warpgroup multiplies its rows of the tile, or with ping-pong every other tile ---------------------------------------------------------------
+// First row of the tile that this warpgroup multiplies.
+__device__ __forceinline__ int tile_rows() { return kPingpong ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * kAtoms * 64; }
+
+// Ping-pong: a warpgroup waits until the one before it has taken its last stage, and then hands on the turn. Without this it
+// could look at a barrier of the ring a whole phase early, where the parity it waits for is that of the phase before.
+__device__ __forceinline__ void await_turn() {
+  if constexpr (kPingpong) named_barrier(kTurn + threadIdx.x / kWarpgroup, 2 * kWarpgroup);
+}
+__device__ __forceinline__ void pass_turn() {
+  if constexpr (kPingpong) named_barrier_arrive(kTurn + (threadIdx.x / kWarpgroup + 1) % kConsumers, 2 * kWarpgroup);
+}
+
 // Tells every CTA that writes into this stage that this warp has read it; the lanes share the peers.
 __device__ __forceinline__ void release(unsigned smem, int stage, const Rank& rank) {
   const int lane = threadIdx.x % 32;
@@ -211,11 +233,11 @@ __device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long 
 }
 
 __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const Unit& unit, Ring& ring, const Rank& rank) {
-  const int consumer = threadIdx.x / kWarpgroup;
-  const unsigned long long a = wgmma_descriptor<128>(smem + consumer * kAtoms * 64 * 128, 16, 1024);
+  const unsigned long long a = wgmma_descriptor<128>(smem + tile_rows() * 128, 16, 1024);
   const unsigned long long b = kRowMajorB ? wgmma_descriptor<kSwizzle>(smem + kBytesA, BLOCK_K * kSwizzle, 8 * kSwizzle)
                                           : wgmma_descriptor<128>(smem + kBytesA, 16, 1024);
   int previous = ring.stage;
+  await_turn();
   for (int block = unit.begin; block < unit.end; ++block, ring.advance()) {
     mbarrier_wait(full_barrier(smem, ring.stage), ring.parity);
 #pragma unroll
@@ -228,6 +250,7 @@ __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const
     if (block > unit.begin) release(smem, previous, rank);
     previous = ring.stage;
   }
+  pass_turn();
 #pragma unroll
   for (int atom = 0; atom < kAtoms; ++atom) wgmma_pin(acc[atom]);
   wgmma_wait<0>();
@@ -313,12 +336,12 @@ __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, 
 template <typename Fragment>
 __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned smem, const TensorMap& map, Element* out,
                                            const Unit& unit, int m, int n, int& turn) {
-  const int consumer = threadIdx.x / kWarpgroup, warp = threadIdx.x / 32;
+  const int warp = threadIdx.x / 32;
   const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp * kStoreBytes;
-  if constexpr (kTmaStore && kStoreInPlace) named_barrier(1 + kConsumers, kConsumerThreads);  // the pipeline has been read
+  if constexpr (kTmaStore && kStoreInPlace) named_barrier(kAllConsumers, kConsumerThreads);  // the pipeline has been read
 #pragma unroll
   for (int atom = 0; atom < kAtoms; ++atom) {
-    const int row = unit.row + (consumer * kAtoms + atom) * 64;
+    const int row = unit.row + tile_rows() + atom * 64;
     if constexpr (kTmaStore) {
       store_by_tma(d[atom], buffers, map, row + warp % 4 * 16, unit.column, turn);
     } else {
@@ -354,12 +377,12 @@ struct Splits {
   // Whether this CTA is the last of its tile; every consumer thread calls it after writing its partials.
   __device__ bool last(const Unit& unit, unsigned flag_address) const {
     __threadfence();
-    named_barrier(1 + kConsumers, kConsumerThreads);
+    named_barrier(kAllConsumers, kConsumerThreads);
     if (threadIdx.x == 0) {
       const unsigned ticket = atomicInc(counters + unit.slot, kSplits - 1);
       asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag_address), "r"(ticket) : "memory");
     }
-    named_barrier(1 + kConsumers, kConsumerThreads);
+    named_barrier(kAllConsumers, kConsumerThreads);
     unsigned ticket;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(ticket) : "r"(flag_address) : "memory");
     __threadfence();
@@ -405,10 +428,10 @@ __device__ __forceinline__ bool combine_fragments(const Accumulators& acc, Packe
 
 // ---- K-cluster: partials in shared memory, each CTA sums its rows over the cluster -----------------------------------------
 __device__ __forceinline__ void write_partials(const Accumulators& acc, unsigned smem) {
-  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, consumer = threadIdx.x / kWarpgroup;
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
 #pragma unroll
   for (int atom = 0; atom < kAtoms; ++atom) {
-    const int row = (consumer * kAtoms + atom) * 64 + thread / 32 * 16 + lane / 4;
+    const int row = tile_rows() + atom * 64 + thread / 32 * 16 + lane / 4;
 #pragma unroll
     for (int group = 0; group < BLOCK_N / 8; ++group) {
       const float4 v = quad(acc[atom], group);
@@ -462,7 +485,7 @@ __device__ __forceinline__ void init_barriers(unsigned smem) {
 #pragma unroll
   for (int stage = 0; stage < kStages; ++stage) {
     mbarrier_init(full_barrier(smem, stage), 1);
-    mbarrier_init(empty_barrier(smem, stage), 4 * kConsumers * (kClusterM + kClusterN - 1));
+    mbarrier_init(empty_barrier(smem, stage), 4 * kTileWarpgroups * (kClusterM + kClusterN - 1));
   }
   mbarrier_init_fence();
 }
@@ -503,12 +526,21 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     if constexpr (kHandOver) registers_increase<kConsumerRegisters>();
     Ring ring;
     int turn = 0;
+    int other = kPingpong ? threadIdx.x / kWarpgroup : 0;  // tiles that the other warpgroups take first
+    if (kPingpong && threadIdx.x >= kConsumerThreads - kWarpgroup) pass_turn();  // the first turn is the first warpgroup's
     for (int index = scheduler.first(); index < scheduler.units(); index += scheduler.step()) {
       const Unit unit = scheduler.unit(index);
+      if constexpr (kPingpong) {
+        if (other-- > 0) {
+          ring.skip(unit.end - unit.begin);
+          continue;
+        }
+        other = kConsumers - 1;
+      }
       Accumulators acc;
       multiply(acc, smem, unit, ring, scheduler.rank);
       if constexpr (kClusterK > 1) {
-        named_barrier(1 + kConsumers, kConsumerThreads);  // both consumers have read their last stage
+        named_barrier(kAllConsumers, kConsumerThreads);  // both consumers have read their last stage
         write_partials(acc, smem);
       } else if constexpr (kSplits > 1) {
         Packed sums;

@@ -38,7 +38,8 @@ Axis = Annotated[int, Field(ge=1)]
 
 
 class WgmmaTmaSchedule(Schedule):
-    """`consumers` × `atoms` × 64 rows by `block_n` columns a CTA; `cluster_*`: CTAs that share operands (m, n) or a sum (k).
+    """`consumers` × `atoms` × 64 rows by `block_n` columns a tile, or with `pingpong` `atoms` × 64 rows, and the consumers take
+    turns, so that one stores its tile while the other multiplies. `cluster_*`: CTAs that share operands (m, n) or a sum (k).
 
     `splits`: parts of K summed through the workspace. `group`: tile rows visited together. `store_boxes`: boxes in flight
     between a warp and its TMA stores, where a persistent CTA cannot use the pipeline's memory for them.
@@ -56,6 +57,7 @@ class WgmmaTmaSchedule(Schedule):
     splits: Axis = 1
     group: Axis = 8
     persistent: bool = False
+    pingpong: bool = False
     tma_store: bool = True
     store_boxes: Axis = 2
     ctas_per_sm: Axis = 1
@@ -63,7 +65,7 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def block_m(self) -> int:
-        return 64 * self.consumers * self.atoms
+        return 64 * self.atoms * (1 if self.pingpong else self.consumers)
 
     @property
     def threads(self) -> int:
@@ -139,6 +141,7 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.block_n // s.cluster_m <= 256
         and s.splits * s.cluster_k <= k_blocks
         and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
+        and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
         and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
         and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
     )
@@ -251,6 +254,7 @@ def _constants(s: WgmmaTmaSchedule, task: GemmTask) -> str:
             f"constexpr int kSplits = {s.splits};  // parts of K summed through the workspace",
             f"constexpr int kGroup = {s.group};  // rows of tiles visited together",
             f"constexpr bool kPersistent = {flag[s.persistent]};",
+            f"constexpr bool kPingpong = {flag[s.pingpong]};  // warpgroups take turns over whole tiles",
             f"constexpr bool kRowMajorB = {flag[task.layout is Layout.NN]};",
             f"constexpr bool kTmaStore = {flag[s.tma_store]};",
             f"constexpr int kStoreBoxes = {s.store_boxes};  // a warp's boxes in flight, in a persistent CTA",
@@ -317,22 +321,24 @@ def _mma_efficiency(s: WgmmaTmaSchedule) -> float:
     return min(1.0, cycles_math / cycles_smem) * (1.0 if in_flight > 1 else 0.85)
 
 
-def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int]]:
-    """(consumers, atoms, block_n) whose accumulators fit, no larger than twice what the task fills."""
+def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
+    """(consumers, atoms, block_n, pingpong) whose accumulators fit, no larger than twice what the task fills."""
     packed = 2 if task.accumulate is AccumulatorType.F32 else 4
-    for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1)):
+    plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
+    for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
+        rows = 64 * atoms * (1 if pingpong else consumers)
         for block_n in sorted(accumulator_widths(task)):
             fits = atoms * block_n // packed <= MAX_ACCUMULATORS
-            if fits and 64 * consumers * atoms < 2 * max(task.m, 64) and block_n < 2 * max(task.n, 16):
-                yield consumers, atoms, block_n
+            if fits and rows < 2 * max(task.m, 64) and block_n < 2 * max(task.n, 16):
+                yield consumers, atoms, block_n, pingpong
 
 
-def _pipelines(shape: tuple[int, int, int], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
+def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
     """K block 64, or 128 where at least four fit; as many stages as fit one or two CTAs an SM, and half as many.
 
     Two CTAs share an SM only where one warpgroup multiplies; stores go straight from registers only for narrow tiles.
     """
-    consumers, atoms, block_n = shape
+    consumers, atoms, block_n, pingpong = shape
     for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2) if consumers == 1 else (1,), (True, False)):
         base = WgmmaTmaSchedule(
             consumers=consumers,
@@ -342,6 +348,8 @@ def _pipelines(shape: tuple[int, int, int], task: GemmTask) -> Iterator[WgmmaTma
             stages=1,
             ctas_per_sm=ctas_per_sm,
             tma_store=tma_store,
+            persistent=pingpong,
+            pingpong=pingpong,
         )
         limits = LIMITS[Arch.SM_90A]
         room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
@@ -364,7 +372,7 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
         tiles = cluster_tiles(shared, task) * shared.cluster
         for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
-            if size > 16 or (cluster_k > 1 and base.tma_store):
+            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
                 continue
             one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
             if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
@@ -372,9 +380,10 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
 
 
 def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
-    """Where there is more than one wave: persistent or not, and how many tile rows are visited together."""
+    """Where there is more than one wave: persistent or not, ping-pong or not, and how many tile rows are visited together."""
     if cluster_tiles(cut, task) * cut.cluster <= cluster_sms(chip, cut.cluster) * cut.ctas_per_sm:
-        yield cut
+        if not cut.pingpong:
+            yield cut
         return
-    for persistent, group in product((True, False), (4, 8, 16)):
+    for persistent, group in product((True,) if cut.pingpong else (True, False), (4, 8, 16)):
         yield cut.model_copy(update={"persistent": persistent, "group": group})
