@@ -69,15 +69,16 @@ class Pool:
         return predict_many_us([entry.work for entry in entries], self.task, self.chip)
 
     def entry(self, values: Values) -> Entry | None:
-        """The entry of a schedule given by its values; None where it is of no family of the pool, or too large for an SM."""
+        """The entry of a schedule given by its values; None where no family of the pool can write it for the task."""
         family = self.families.get(str(values.get("family")))
         if family is None:
             return None
         try:
-            entry = self._entry(family, family.parse(values))
+            schedule = family.parse(values)
+            family.write(schedule, self.task)  # refuses what is not valid; only what is valid has defined work
         except ValueError:
             return None
-        return entry if entry.work.ctas_per_sm > 0 else None
+        return self._entry(family, schedule)
 
     def neighbours(self, entry: Entry, rng: np.random.Generator) -> Iterator[Entry]:
         """Valid schedules that differ from one in a step along one axis, or along two."""
@@ -87,16 +88,8 @@ class Pool:
         chosen = [int(i) for i in rng.choice(len(pairs), size, replace=False)] if pairs else []
         for changes in [*((step,) for step in steps), *(pairs[i] for i in chosen)]:
             neighbour = self.entry(entry.values | dict(changes))
-            if neighbour is not None and self._is_valid(neighbour):
+            if neighbour is not None:
                 yield neighbour
-
-    def _is_valid(self, entry: Entry) -> bool:
-        """Whether the family can write it for the task: what the space yields is valid, what a mutation makes need not be."""
-        try:
-            entry.family.write(entry.schedule, self.task)
-        except ValueError:
-            return False
-        return True
 
     def _steps(self, entry: Entry) -> Iterator[tuple[str, ScheduleValue]]:
         """Single changes: the next smaller and larger value that the pool has for a number, every other one for the rest."""

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.task import Arch, GemmTask
-from policies.schedule.family import Work
+from policies.schedule.family import Work, cluster_sms
 
 Floats = npt.NDArray[np.float64]
 
 # Measured on one H200 where not said otherwise; per SM, so that chips of the same lineage scale by their SMs.
-L2_BYTES_PER_US = 5.5e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together read 5.5 TB/s
+L2_BYTES_PER_US = 14e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together; the fastest kernels moved 10 TB/s out of L2
 MEMORY_TRIP_US = 0.8  # a load that misses L2, from issue to use, under load
 L2_TRIP_US = 0.45  # a load that hits L2, under load (estimate)
 STORE_US = 0.35  # the last stores of a kernel until the next may see them (estimate)
@@ -59,7 +59,6 @@ class _Columns:
                         work.stages,
                         work.ctas,
                         work.ctas_per_sm,
-                        work.cluster,
                         work.k_blocks,
                         work.loaded_bytes,
                         work.reduced_bytes,
@@ -75,12 +74,12 @@ class _Columns:
             .reshape(-1, 14)
             .T
         )  # no works: fourteen empty columns
-        self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks, self.loaded_bytes = table[:9]
-        self.reduced_bytes, self.launches, self.persistent, self.programmatic, self.efficiency = table[9:]
+        self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, self.k_blocks, self.loaded_bytes = table[:8]
+        self.reduced_bytes, self.launches, self.persistent, self.programmatic, self.efficiency = table[8:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
-        self.sms = np.maximum(np.floor(chip.sms / cluster) * cluster, 1.0)
+        self.sms = np.array([cluster_sms(chip, int(size)) for size in cluster], dtype=np.float64)
         self.rounds = np.ceil(self.units / self.sms)
         self.resident = np.minimum(ctas_per_sm, self.rounds)
         self.turns = np.ceil(self.rounds / self.resident)

@@ -11,6 +11,7 @@ from contract.chip import REFERENCE_CHIPS
 from contract.task import Arch, GemmTask
 from policies.schedule.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.encoding import Encoding
+from policies.schedule.families import families
 from policies.schedule.gaussian_process import GaussianProcess
 from policies.schedule.mma_sync import MmaSync
 from policies.schedule.pool import MAX_OF_FAMILY, Pool
@@ -145,3 +146,13 @@ def test_encoding_places_what_it_never_saw(pool: Pool) -> None:
     assert rows.shape == (5, encode.fitted.shape[1])
     assert np.isfinite(rows).all()
     assert encode(pool.entries[:10]) == pytest.approx(encode.fitted)
+
+
+def test_a_mutation_that_cannot_run_is_never_asked_for_its_work() -> None:
+    task = GemmTask(m=128, n=128, k=16384)
+    pool = Pool(families(task.arch), task, REFERENCE_CHIPS[task.arch], seed=0)
+    valid = next(entry for entry in pool.entries if entry.values.get("cluster_k") == 8)
+    assert pool.entry(valid.values) is not None
+    assert pool.entry(valid.values | {"cluster_k": 16, "cluster_m": 4, "cluster_n": 4}) is None
+    for entry in pool.entries[:: len(pool.entries) // 20]:
+        assert all(neighbour.work.ctas > 0 for neighbour in pool.neighbours(entry, np.random.default_rng(0)))
