@@ -25,6 +25,7 @@ class Work(Record):
     `ctas`: CTAs launched (output tiles times splits); `ctas_per_sm`: how many are resident together; `persistent`: CTAs
     loop over tiles. `k_blocks`: main-loop steps of one tile. `loaded_bytes`: bytes that all CTAs together bring into shared
     memory through L2, multicast counted once. `reduced_bytes`: bytes of partial sums written and read again between splits.
+    `alternating`: one tile of a CTA is stored while the next is multiplied.
     `mma_efficiency`: the share of the tensor rate this tile shape can reach in steady state (0 to 1).
     """
 
@@ -40,6 +41,7 @@ class Work(Record):
     persistent: bool
     programmatic: bool
     mma_efficiency: float
+    alternating: bool = False
 
 
 # Most SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a cluster

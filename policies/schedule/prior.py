@@ -21,13 +21,13 @@ Floats = npt.NDArray[np.float64]
 
 # Measured on one H200 where not said otherwise; per SM, so that chips of the same lineage scale by their SMs.
 L2_BYTES_PER_US = 14e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together; the fastest kernels moved 10 TB/s out of L2
+STORE_BYTES_PER_US = 4.3e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together, when they store at once
 MEMORY_TRIP_US = 0.8  # a load that misses L2, from issue to use, under load
 L2_TRIP_US = 0.45  # a load that hits L2, under load (estimate)
 STORE_US = 0.35  # the last stores of a kernel until the next may see them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 trips, partly overlapped
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a trip through distributed shared memory (estimate)
 PROGRAMMATIC_GAIN_US = 0.4  # dependent launch 1.26 us, programmatic 0.77 us, of which 0.1 us is waiting
-PERSISTENT_OVERLAP = 0.25  # share of a later tile's fill and store that a persistent CTA leaves exposed (estimate)
 SOFTNESS = 8.0  # exponent of the norm that joins the rates; 1 would add them, infinity take the largest
 
 
@@ -51,31 +51,10 @@ class _Columns:
     """
 
     def __init__(self, works: Sequence[Work], task: GemmTask, chip: Chip) -> None:
-        table = (
-            np.array(
-                [
-                    (
-                        *work.tile,
-                        work.stages,
-                        work.ctas,
-                        work.ctas_per_sm,
-                        work.k_blocks,
-                        work.loaded_bytes,
-                        work.reduced_bytes,
-                        work.launches,
-                        work.persistent,
-                        work.programmatic,
-                        work.mma_efficiency,
-                    )
-                    for work in works
-                ],
-                dtype=np.float64,
-            )
-            .reshape(-1, 14)
-            .T
-        )  # no works: fourteen empty columns
-        self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, self.k_blocks, self.loaded_bytes = table[:8]
-        self.reduced_bytes, self.launches, self.persistent, self.programmatic, self.efficiency = table[8:]
+        table = np.array([_row(work) for work in works], dtype=np.float64).reshape(-1, COLUMNS).T
+        self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
+        self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
+        self.persistent, self.programmatic, self.efficiency, self.alternating = table[11:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -83,6 +62,15 @@ class _Columns:
         self.rounds = np.ceil(self.units / self.sms)
         self.resident = np.minimum(ctas_per_sm, self.rounds)
         self.turns = np.ceil(self.rounds / self.resident)
+
+
+COLUMNS = 15
+
+
+def _row(work: Work) -> tuple[float, ...]:
+    sizes = (*work.tile, work.stages, work.ctas, work.ctas_per_sm, work.cluster, work.k_blocks)
+    costs = (work.loaded_bytes, work.reduced_bytes, work.launches, work.persistent, work.programmatic, work.mma_efficiency)
+    return (*sizes, *costs, work.alternating)
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -104,14 +92,24 @@ def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
 
 
 def _exposed_us(c: _Columns) -> Floats:
-    """Fill and store of every turn after the first; other CTAs on the SM cover their share, a persistent CTA most of it."""
-    exposed = np.where(c.persistent > 0, PERSISTENT_OVERLAP, 1.0) / c.resident
-    trips: Floats = (c.turns - 1) * exposed * (L2_TRIP_US + STORE_US)
+    """Fill and store of every turn after the first; other CTAs on the SM cover their share.
+
+    A persistent CTA fills while it multiplies and leaves the store exposed; alternating warpgroups cover that too.
+    """
+    exposed = np.where(c.persistent > 0, 0.0, L2_TRIP_US) + np.where(c.alternating > 0, 0.0, _tile_store_us(c))
+    trips: Floats = (c.turns - 1) * exposed / c.resident
     return trips
 
 
 def _store_us(c: _Columns) -> Floats:
-    store: Floats = STORE_US + 2.0 * c.m * c.n / L2_BYTES_PER_US
+    """The last tiles' way to memory; the CTAs that share an SM end together, alternating warpgroups one by one."""
+    together = np.where(c.alternating > 0, 1.0, c.resident)
+    store: Floats = STORE_US + (_tile_store_us(c) - STORE_US) * together
+    return store
+
+
+def _tile_store_us(c: _Columns) -> Floats:
+    store: Floats = STORE_US + 2.0 * c.m * c.n / STORE_BYTES_PER_US
     return store
 
 
