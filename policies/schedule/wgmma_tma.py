@@ -218,6 +218,7 @@ class WgmmaTma:
             persistent=s.persistent,
             programmatic=s.programmatic,
             mma_efficiency=_mma_efficiency(s),
+            alternating=s.pingpong,
         )
 
     def write(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Candidate:
@@ -311,14 +312,16 @@ def _swizzle(s: WgmmaTmaSchedule) -> Literal[32, 64, 128]:
 
 
 def _mma_efficiency(s: WgmmaTmaSchedule) -> float:
-    """Share of the tensor rate: an m64nNk16 reads 2 KiB of A and 32·N bytes of B from shared memory in N/2 cycles of math.
+    """Share of the tensor rate that shared memory can feed, at 128 bytes a cycle.
 
-    Shared memory gives 128 bytes a cycle, so narrow instructions wait for A; one warpgroup alone cannot hide its own waits.
+    An m64nNk16 reads 2 KiB of A and 32·N bytes of B for N/2 cycles of math; meanwhile TMA writes the operands of later
+    steps, of which about half is hidden. One warpgroup with one instruction in flight cannot hide its own waits.
     """
     cycles_math = s.block_n / 2
-    cycles_smem = (2048 + 32 * s.block_n) / 128
+    cycles_read = (2048 + 32 * s.block_n) / 128
+    cycles_write = 32 * (s.block_m + s.block_n) / 128 / (s.block_m // 64) / 2
     in_flight = s.consumers * s.atoms * s.ctas_per_sm
-    return min(1.0, cycles_math / cycles_smem) * (1.0 if in_flight > 1 else 0.85)
+    return min(1.0, cycles_math / (cycles_read + cycles_write)) * (1.0 if in_flight > 1 else 0.85)
 
 
 def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
