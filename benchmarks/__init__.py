@@ -1,0 +1,1 @@
+"""Committed benchmarks; each result names the command, commit, machine and date that made it."""
