@@ -194,12 +194,15 @@ def resolve(plan: LaunchPlan, task: GemmTask, limits: ChipLimits, sms: int) -> R
     workspace_bytes, zero, zero_bytes = _workspace(plan.workspace, names)
     launches = tuple(_resolve_launch(launch, task, limits, names, workspace_bytes) for launch in plan.launches)
     writes = any(
-        isinstance(arg, TensorArg) and arg.tensor == "D" or isinstance(arg, TensorMapArg) and arg.tensor_map.of == "D"
+        arg == TensorArg(tensor="D", access="write") or isinstance(arg, TensorMapArg) and arg.tensor_map.of == "D"
         for launch in launches
         for arg in launch.args
     )
     if not writes:
-        raise PlanError("plan-output", "no launch takes D; the result would never be written")
+        raise PlanError(
+            "plan-output",
+            'no launch takes D for writing ("access": "write", or a tensor map of D); the result would never be written',
+        )
     return ResolvedPlan(launches=launches, workspace_bytes=workspace_bytes, zero=zero, zero_bytes=zero_bytes)
 
 

@@ -19,7 +19,7 @@ from sandbox.cuda.device import Device
 from sandbox.cuda.driver import Fault
 from sandbox.cuda.host import HostKernel
 from sandbox.cuda.launcher import Kernel
-from sandbox.cuda.timer import Timer
+from sandbox.cuda.timer import Timer, WrongWhileTimed
 from sandbox.cuda.verifier import Verifier
 from sandbox.messages import Done, Evaluate, Stage, Verified
 
@@ -94,7 +94,11 @@ class Evaluator:
     def _time(self, request: Evaluate, options: TimeOptions, contender: Contender, tests: tuple[TestResult, ...]) -> Done:
         verifier, timer = self._prepare(request.task)
         self._begin("time")
-        measurement = timer.measure(contender, options)
+        try:
+            measurement = timer.measure(contender, options)
+        except WrongWhileTimed as exc:
+            failed = TestResult(tier="freshness", name="while-timed", passed=False, message=str(exc))
+            return Done(evaluation=_wrong(request.built, (*tests, failed)))
         self._begin("recheck")
         tests = (*tests, verifier.recheck(contender, request.verify))
         self._device.synchronize()

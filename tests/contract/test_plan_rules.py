@@ -55,6 +55,7 @@ BROKEN_AND_KEPT = [
     ("plan-expression", plan({"grid": ["N/3", 1, 1]}), plan({"grid": ["ceil(N/3)", 1, 1]}), AMPERE),
     ("plan-output", plan({"args": [{"tensor": "A"}]}), plan({"args": [{"tensor": "D", "access": "write"}]}), AMPERE),
     ("plan-output", hopper({"args": []}), hopper(tensor_map(of="D")), HOPPER),
+    ("plan-output", plan({"args": [{"tensor": "D"}]}), plan({"args": [{"tensor": "D", "access": "write"}]}), AMPERE),
     ("plan-workspace", plan(workspace={"bytes": -1}), plan(workspace={"bytes": 0}), AMPERE),
     ("plan-workspace", plan(workspace={"bytes": MOST + 1}), plan(workspace={"bytes": MOST}), AMPERE),
     ("plan-workspace", plan(workspace={"bytes": 8, "zero_bytes": 9}), plan(workspace={"bytes": 8, "zero_bytes": 8}), AMPERE),

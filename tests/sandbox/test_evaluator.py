@@ -14,6 +14,7 @@ from contract.options import TimeOptions, VerifyOptions
 from sandbox.cuda import evaluator as evaluator_module
 from sandbox.cuda.driver import DriverFault
 from sandbox.cuda.evaluator import Evaluator
+from sandbox.cuda.timer import WrongWhileTimed
 from sandbox.messages import Done, Evaluate, Verified
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK
 
@@ -118,6 +119,15 @@ def test_a_time_does_not_save_what_fails_afterwards(gpu, evaluator):
     gpu.recheck = FAILED
     done = gpu.evaluate(evaluator)
     assert done.evaluation == Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION)
+
+
+def test_outputs_that_are_wrong_only_while_timed_are_wrong(gpu, evaluator):
+    gpu.raises["time"] = WrongWhileTimed("7 outputs were left unwritten by timed launches")
+    done = gpu.evaluate(evaluator)
+    assert isinstance(done.evaluation, Wrong)
+    assert (done.evaluation.test.tier, done.evaluation.test.name) == ("freshness", "while-timed")
+    assert "7 outputs" in done.evaluation.test.message
+    assert done.healthy
 
 
 def test_without_time_options_nothing_is_timed(gpu, evaluator):
