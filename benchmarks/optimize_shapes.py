@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES))
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--budget", type=int, default=48)
+    parser.add_argument("--budget", type=int, default=96)
     parser.add_argument("--commit", required=True, help="the commit that is being measured")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("extra", nargs="*", help="further options of optimize, after --")

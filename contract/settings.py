@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     store: str | None = Field(default=None, description="SQLAlchemy URL of the trajectory store; SQLite in home by default")
     device: str = Field(default="auto", pattern=r"^(auto|none|cuda:\d+)$", description="auto, none, or cuda:N")
     policy: str = "schedule"
-    budget: int = Field(default=48, ge=1, le=100_000, description="candidates a run may evaluate")
+    budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
     minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
     seed: int = 0

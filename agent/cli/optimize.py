@@ -10,7 +10,7 @@ from contract.errors import UsageError
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel"
 
-Budget = Annotated[int | None, typer.Option("--budget", help="Candidates to try.", show_default="48")]
+Budget = Annotated[int | None, typer.Option("--budget", help="Candidates to try.", show_default="96")]
 Minutes = Annotated[float | None, typer.Option("--minutes", help="Wall-clock limit.", show_default="4")]
 
 
