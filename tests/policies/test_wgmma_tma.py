@@ -11,7 +11,8 @@ from contract.evaluation import CompileFailed
 from contract.options import CompileOptions
 from contract.plan import parse_plan, resolve
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
-from policies.schedule.wgmma_tma import WgmmaTma, WgmmaTmaSchedule, is_valid, workspace_bytes
+from policies.schedule.wgmma_tma import WgmmaTma
+from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule, is_valid, workspace_bytes
 from sandbox.builder import Builder
 
 FAMILY = WgmmaTma()
