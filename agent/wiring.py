@@ -3,11 +3,6 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from policies.schedule.families import families
-from policies.schedule.policy import SchedulePolicy, predict
-from sandbox.diagnosis import diagnose
-from sandbox.local import LocalSandbox, open_sandbox
-
 from agent.parts import Parts
 from contract.errors import UsageError
 from contract.events import Emit
@@ -15,8 +10,12 @@ from contract.protocols import Policy
 from contract.settings import Settings
 from contract.task import GemmTask
 from knowledge.bm25 import open_knowledge
+from policies.schedule.families import families
+from policies.schedule.policy import SchedulePolicy, predict
 from policies.trajectories.store import Store
+from sandbox.diagnosis import diagnose
 from sandbox.headers import find_headers
+from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.toolchain import nvrtc_version
 
 POLICIES = ("schedule",)

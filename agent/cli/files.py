@@ -1,6 +1,5 @@
 """Kernel files through the sandbox, for `verify` and `bench`."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,7 +70,7 @@ def read_candidate(file: Path, *, host: bool) -> AnyCandidate:
 
 def print_verdict(result: FileResult, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(result.model_dump(mode="json")))
+        print(result.model_dump_json())
         return
     evaluation = result.evaluation
     print(f"{result.file}: {_verdict(evaluation)}")
@@ -81,15 +80,17 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         print(f"  {mark}  {test.tier}/{test.name}  {test.message}".rstrip())
     inspection = getattr(evaluation, "inspection", None)
     for kernel in inspection.kernels if inspection else ():
+        smem_bytes = kernel.static_smem_bytes + kernel.dynamic_smem_bytes
+        resident = f", {kernel.ctas_per_sm} CTAs an SM" if kernel.threads else ""  # a host candidate's launch is its own
         print(
             f"  {kernel.entry}: {kernel.registers} registers, {kernel.spill_store_bytes} bytes spilled, "
-            f"{kernel.static_smem_bytes + kernel.dynamic_smem_bytes} bytes of shared memory, {kernel.ctas_per_sm} CTAs an SM"
+            f"{smem_bytes} bytes of shared memory{resident}"
         )
 
 
 def print_times(results: Sequence[FileResult], as_json: bool) -> None:
     if as_json:
-        print(json.dumps([result.model_dump(mode="json") for result in results]))
+        print(f"[{', '.join(result.model_dump_json() for result in results)}]")
         return
     for result in results:
         print(f"{result.file}: {_verdict(result.evaluation)}")

@@ -58,5 +58,5 @@ def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
 
 
 def to_line(step: ExportedStep) -> str:
-    """One line of JSON without a newline; NaN and infinities are the constants Python's json reads."""
+    """One line of JSON without a newline; NaN and infinities stand as strings, which strict readers take."""
     return step.model_dump_json()

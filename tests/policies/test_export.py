@@ -22,6 +22,20 @@ def test_a_step_a_line_complete_by_itself() -> None:
     assert first.candidate_id == candidate(0).id
 
 
+def test_numbers_that_are_not_finite_are_strict_json() -> None:
+    """Readers other than Python's refuse the bare words NaN and Infinity; both forms load."""
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"bare {word} in a line")
+
+    exported = [ExportedStep.model_validate_json(line) for line in FIXTURE.read_text().splitlines()]
+    infinite = [step for step in exported if "Infinity" in to_line(step)]
+    assert infinite
+    for step in infinite:
+        json.loads(to_line(step), parse_constant=refuse)
+        assert ExportedStep.model_validate_json(to_line(step)) == step
+
+
 def test_lines_of_the_first_release_still_load() -> None:
     """A change that breaks this file needs a new schema version and a reader for the old one."""
     exported = [ExportedStep.model_validate_json(line) for line in FIXTURE.read_text().splitlines()]
