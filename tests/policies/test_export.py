@@ -31,9 +31,9 @@ def test_numbers_that_are_not_finite_are_strict_json() -> None:
     exported = [ExportedStep.model_validate_json(line) for line in FIXTURE.read_text().splitlines()]
     infinite = [step for step in exported if "Infinity" in to_line(step)]
     assert infinite
-    for step in infinite:
-        json.loads(to_line(step), parse_constant=refuse)
-        assert ExportedStep.model_validate_json(to_line(step)) == step
+    for one in infinite:
+        json.loads(to_line(one), parse_constant=refuse)
+        assert ExportedStep.model_validate_json(to_line(one)) == one
 
 
 def test_lines_of_the_first_release_still_load() -> None:
