@@ -52,7 +52,7 @@ def new_run(task: GemmTask, settings: Settings, parts: Parts, out: Path | None) 
         chip=parts.sandbox.chip,
         policy=settings.policy,
         seed=settings.seed,
-        settings=settings.model_dump(mode="json"),
+        settings=settings.recorded(),
         versions=versions(),
         status="running",
         created_at=now,
@@ -83,7 +83,7 @@ def resume_run(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> 
     if chip.name != run.chip.name:
         raise UsageError(f"run {run.run_id} was for {run.chip.name}, this machine offers {chip.name}; start a new run here")
     with _locked(settings, run.run_id):
-        run = run.model_copy(update={"status": "running", "finished_at": None, "settings": settings.model_dump(mode="json")})
+        run = run.model_copy(update={"status": "running", "finished_at": None, "settings": settings.recorded()})
         parts.store.update_run(run)
         return _drive(run, settings, parts, emit)
 

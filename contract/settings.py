@@ -1,6 +1,7 @@
 """Settings, merged once: defaults < cudal2.toml < CUDAL2_* < flags. Nothing else reads the environment."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,13 @@ class Settings(BaseSettings):
     @property
     def runs_dir(self) -> Path:
         return self.home / "runs"
+
+    def recorded(self) -> dict[str, Any]:
+        """The settings as plain values, to be saved beside a run; the store's password is left out."""
+        values = self.model_dump(mode="json")
+        if self.store:
+            values["store"] = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", self.store)
+        return values
 
     def compile_options(self) -> CompileOptions:
         return CompileOptions(

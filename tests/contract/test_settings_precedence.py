@@ -112,3 +112,15 @@ def test_slices_carry_what_they_are_given() -> None:
     assert (full.rounds, full.all_baselines, full.side, full.seed) == (33, True, True, 9)
     assert (quick.rounds, quick.all_baselines, quick.side) == (5, False, False)
     assert settings.verify_options(7).seed == 7
+
+
+@pytest.mark.parametrize(
+    ("url", "recorded"),
+    [
+        ("postgresql+psycopg://ann:sesame@host/db", "postgresql+psycopg://ann:***@host/db"),
+        ("postgresql+psycopg://ann@host:5432/db", "postgresql+psycopg://ann@host:5432/db"),
+        ("sqlite:///runs.sqlite", "sqlite:///runs.sqlite"),
+    ],
+)
+def test_what_is_recorded_of_the_settings_has_no_password(url: str, recorded: str) -> None:
+    assert load_settings(store=url).recorded()["store"] == recorded
