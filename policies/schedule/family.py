@@ -25,6 +25,8 @@ class Work(Record):
     `ctas`: CTAs launched (output tiles times splits); `ctas_per_sm`: how many are resident together; `persistent`: CTAs
     loop over tiles. `k_blocks`: main-loop steps of one tile. `loaded_bytes`: bytes that all CTAs together bring into shared
     memory through L2, multicast counted once. `reduced_bytes`: bytes of partial sums written and read again between splits.
+    `lines`: rows of at most 128 bytes that the bulk copy engine of an SM handles for a K block; 0 for other kinds of copies.
+    `step_us`: time of a K block after the first that nothing fills, where barriers and fragment loads stand in line.
     `alternating`: one tile of a CTA is stored while the next is multiplied.
     `mma_efficiency`: the share of the tensor rate this tile shape can reach in steady state (0 to 1).
     """
@@ -41,6 +43,8 @@ class Work(Record):
     persistent: bool
     programmatic: bool
     mma_efficiency: float
+    lines: int = 0
+    step_us: float = 0.0
     alternating: bool = False
 
 

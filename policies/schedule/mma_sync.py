@@ -23,6 +23,9 @@ MMA_SYNC_RATE: dict[Arch, float] = {
     Arch.SM_90A: 0.62,
     Arch.SM_100A: 0.25,
 }
+STEP_US = (
+    0.25  # measured on an H200: 0.2 to 0.4 over what math and copies take, at 4096x1024x512, 1000x1000x1000, 128x128x16384
+)
 SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores fed
 
 
@@ -63,6 +66,7 @@ class MmaSync:
             persistent=False,
             programmatic=schedule.programmatic,
             mma_efficiency=_mma_efficiency(geometry, chip),
+            step_us=STEP_US,
         )
 
     def write(self, schedule: MmaSyncSchedule, task: GemmTask) -> Candidate:

@@ -2,9 +2,10 @@
 
     time = launch + fill + steady + exposed + store + sum
 
-`steady` is the larger, softly, of four rates at which the busiest SM works: tensor math, operands out of L2, operands out
-of DRAM, and the round trips that too few stages leave uncovered. `fill` is the first trip to memory, `exposed` the trips of
-later CTAs that nothing overlaps, `store` the way of the last tile to memory, `sum` what splitting K costs.
+`steady` is the larger, softly, of the rates at which the busiest SM works: tensor math, operands out of L2, operands out of
+DRAM, the round trips that too few stages leave uncovered, and the lines that its copy engine handles; and what a family
+loses on every step. `fill` is the first trip to memory, `exposed` the trips of later CTAs that nothing overlaps, `store` the
+way of the last tile to memory, `sum` what splitting K costs.
 A prior ranks schedules; its times are predictions and are never reported as anything else.
 """
 
@@ -23,6 +24,8 @@ Floats = npt.NDArray[np.float64]
 L2_BYTES_PER_US = 14e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together; the fastest kernels moved 10 TB/s out of L2
 STORE_BYTES_PER_US = 4.3e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together, when they store at once
 MEMORY_TRIP_US = 0.8  # a load that misses L2, from issue to use, under load
+LINE_US = 0.0009  # of the bulk copy engine; 8192x8192x8192 with rows of 64 bytes takes 1.5 times its math
+LOADED_TRIP_US = 0.9  # of a load in mid-run, when all SMs load: 8192x8192x8192 with 3 stages of 32 KiB takes 1.3 times 6 stages
 L2_TRIP_US = 0.45  # a load that hits L2, under load (estimate)
 STORE_US = 0.35  # the last stores of a kernel until the next may see them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 trips, partly overlapped
@@ -54,7 +57,7 @@ class _Columns:
         table = np.array([_row(work) for work in works], dtype=np.float64).reshape(-1, COLUMNS).T
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
-        self.persistent, self.programmatic, self.efficiency, self.alternating = table[11:]
+        self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -64,13 +67,13 @@ class _Columns:
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 15
+COLUMNS = 17
 
 
 def _row(work: Work) -> tuple[float, ...]:
     sizes = (*work.tile, work.stages, work.ctas, work.ctas_per_sm, work.cluster, work.k_blocks)
     costs = (work.loaded_bytes, work.reduced_bytes, work.launches, work.persistent, work.programmatic, work.mma_efficiency)
-    return (*sizes, *costs, work.alternating)
+    return (*sizes, *costs, work.alternating, work.lines, work.step_us)
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -79,15 +82,16 @@ def _launch_us(c: _Columns, chip: Chip) -> Floats:
 
 
 def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
-    """The main loops of the busiest SM: the slowest of math, L2, DRAM and uncovered latency."""
+    """The main loops of the busiest SM: the slowest of math, L2, DRAM, uncovered latency and the copy engine."""
     flops = 2.0 * c.m * c.n * c.k * c.k_blocks * c.rounds
     math_us = flops / (chip.tensor_tflops * 1e6 / chip.sms * c.efficiency)
     l2_us = c.loaded_bytes / c.units * c.rounds / L2_BYTES_PER_US
     dram_us = np.full_like(math_us, task.operand_bytes / (chip.dram_tbps * 1e6))
     ahead = np.maximum(c.stages - 1, 1)
-    latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * L2_TRIP_US / ahead
-    rates = np.stack([math_us, l2_us, dram_us, latency_us])
-    norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS)
+    latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * LOADED_TRIP_US / ahead
+    copy_us = c.lines * c.k_blocks * c.rounds * LINE_US
+    rates = np.stack([math_us, l2_us, dram_us, latency_us, copy_us])
+    norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS) + c.turns * (c.k_blocks - 1) * c.step_us
     return norm
 
 

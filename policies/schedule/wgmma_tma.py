@@ -59,6 +59,7 @@ class WgmmaTma:
             persistent=s.persistent,
             programmatic=s.programmatic,
             mma_efficiency=_mma_efficiency(s),
+            lines=_lines(s, task),
             alternating=s.pingpong,
         )
 
@@ -67,6 +68,16 @@ class WgmmaTma:
         if not self.supports(task) or not is_valid(schedule, task):
             raise ValueError(f"{schedule.values()} is not valid for {task.shape}")
         return write_candidate(schedule, task)
+
+
+def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Rows of shared memory that arrive for a K block, or lines of L2 that this CTA asks for, whichever are more."""
+    panels = s.block_k // 64
+    rows_a = s.block_m * panels
+    rows_b = s.block_n // s.columns * s.block_k if task.layout is Layout.NN else s.block_n * panels
+    columns_b = task.n if task.layout is Layout.NN else task.k
+    asked = rows_a // s.cluster_n * _lines_a_row(task.k) + rows_b // s.cluster_m * _lines_a_row(columns_b)
+    return max(rows_a + rows_b, asked)
 
 
 def _lines_a_row(columns: int) -> int:

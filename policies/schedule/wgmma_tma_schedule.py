@@ -11,6 +11,8 @@ from policies.schedule.family import Schedule
 OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state beside the accumulators
 INSTRUCTION_OVERHEAD = 24  # the assembler refuses one wgmma whose registers nearly fill the count at launch (C7602)
 MAX_ACCUMULATORS = 128  # 32-bit accumulator registers a thread
+# One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
+EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 
 Axis = Annotated[int, Field(ge=1)]
@@ -21,7 +23,8 @@ class WgmmaTmaSchedule(Schedule):
     turns, so that one stores its tile while the other multiplies. `cluster_*`: CTAs that share operands (m, n) or a sum (k).
 
     `splits`: parts of K summed through the workspace. `group`: tile rows visited together. `store_boxes`: boxes in flight
-    between a warp and its TMA stores, where a persistent CTA cannot use the pipeline's memory for them.
+    between a warp and its TMA stores, where a persistent CTA cannot use the pipeline's memory for them. `exclusive`: asks for
+    so much shared memory that no other CTA fits beside it; the hardware otherwise packs the CTAs of a cluster onto few SMs.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -40,6 +43,7 @@ class WgmmaTmaSchedule(Schedule):
     tma_store: bool = True
     store_boxes: Axis = 2
     ctas_per_sm: Axis = 1
+    exclusive: bool = False
     programmatic: bool = True
 
     @property
@@ -89,6 +93,11 @@ class WgmmaTmaSchedule(Schedule):
     @property
     def smem_bytes(self) -> int:
         """Dynamic shared memory: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
+        return max(self.needed_smem_bytes, EXCLUSIVE_SMEM_BYTES if self.exclusive else 0)
+
+    @property
+    def needed_smem_bytes(self) -> int:
+        """What the kernel uses of it."""
         store = 4 * self.consumers * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
         return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
 
@@ -109,6 +118,7 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
     return (
         s.smem_bytes <= limits.max_smem_per_block_bytes
         and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
+        and not (s.exclusive and s.ctas_per_sm > 1)
         and registers <= MAX_ACCUMULATORS
         and registers + OVERHEAD_REGISTERS <= s.consumer_registers
         and instruction_registers + INSTRUCTION_OVERHEAD <= s.launch_registers
