@@ -1,3 +1,7 @@
+// D = A B on Hopper: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D row-major M x N.
+// One thread of the producer keeps a ring of shared-memory stages full with TMA; consumer warpgroups multiply the stages with
+// wgmma, keep the sums in registers, and store them through shared memory with TMA. CTAs of a cluster may share operands by
+// multicast, and may each take a part of K. M, N and K are arguments; rows must be multiples of 16 bytes.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -17,8 +21,6 @@ using namespace cudal2;
 //@constants
 
 // ---- what follows from the constants --------------------------------------------------------------------------------------
-
-
 constexpr int kWarpgroup = 128;
 constexpr int kTileWarpgroups = kPingpong ? 1 : kConsumers;  // that share one tile
 constexpr int BLOCK_M = 64 * kAtoms * kTileWarpgroups;

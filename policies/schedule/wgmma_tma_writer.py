@@ -66,7 +66,9 @@ def _constants(s: WgmmaTmaSchedule, task: GemmTask) -> str:
 def _plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     tiles = f"ceil(M/{s.cluster_m * s.block_m})*ceil(N/{s.cluster_n * s.block_n})"
     ctas = f"{tiles}*{s.splits * s.cluster}"
-    grid = f"min({ctas}, SMS*{s.ctas_per_sm}//{s.cluster}*{s.cluster})" if s.persistent else ctas
+    places = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
+    whole = places if s.cluster == 1 else f"{places}//{s.cluster}*{s.cluster}"
+    grid = f"min({ctas}, {whole})" if s.persistent else ctas
     if task.layout is Layout.TN:
         box_b = (64, s.block_n // s.cluster_m)
     else:
