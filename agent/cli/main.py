@@ -1,5 +1,6 @@
 """The command `cudal2-agent`: its verbs, and the one place where errors become a line and an exit code."""
 
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -59,5 +60,11 @@ def _fail(message: str, code: int, log: str = "") -> int:
     return code
 
 
+def run() -> int:
+    """The command of the package. A scheduler's SIGTERM ends a run as Ctrl-C does: with its report, and resumable."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

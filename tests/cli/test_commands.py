@@ -145,14 +145,17 @@ def test_doctor_fails_where_nothing_can_be_written(
     assert "MISSING  store" in capsys.readouterr().out
 
 
-def test_control_c_ends_cleanly_and_the_run_goes_on(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_cleanly_and_the_run_goes_on(
+    sent: signal.Signals, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["optimize", "--shape", "128x128x128", "--device", "none", "--arch", "sm_80", "--budget", "400"]
     command = [sys.executable, "-m", "agent.cli.main", *words]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=environment(home), stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
         seen = [process.stderr.readline() for _ in range(6)]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     run_id = next(line.split()[1] for line in seen if line.startswith("run "))
