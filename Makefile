@@ -27,7 +27,7 @@ optimize: setup
 	$(BIN)/cudal2-agent optimize --shape $(SHAPE) $(ARGS)
 
 test: setup
-	$(BIN)/python -m pytest -m 'not gpu and not slow' -n auto $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu $(ARGS)
