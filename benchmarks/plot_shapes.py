@@ -23,7 +23,7 @@ def draw(result: dict[str, Any]) -> str:
     plot_height = HEIGHT - TOP - BOTTOM
 
     def y(speedup: float) -> float:
-        return TOP + plot_height * (1 - speedup / most)
+        return TOP + plot_height * float(1 - speedup / most)
 
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}">']
     parts += [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *_legend(rows, result), *_grid(most, y)]

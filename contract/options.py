@@ -41,7 +41,7 @@ class TimeOptions(Record):
 
 
 class WorkerOptions(Record):
-    """A worker process of one GPU. `host_memory_bytes` bounds its address space beyond what CUDA maps."""
+    """A worker process of one GPU. Its address space has no limit: CUDA maps far more than it uses."""
 
     device: int = 0
     start_timeout_s: float = 120.0

@@ -117,11 +117,6 @@ class GuardedOperands:
             if key in self._guards:
                 self._guards[key].fill(POISON)
 
-    def zero_workspace(self, zero_bytes: int) -> None:
-        """Zero the head of the workspace, as a plan with `restored` is promised it once."""
-        if zero_bytes:
-            self._guards["workspace"].payload[:zero_bytes] = 0
-
     def violations(self) -> tuple[Violation, ...]:
         """Every band written and every input changed since `load`."""
         found = []

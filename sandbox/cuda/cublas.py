@@ -1,7 +1,6 @@
 """cuBLAS through cublasGemmEx: the algorithm it picks by itself, for one layout of B."""
 
 from functools import cache
-from typing import Any
 
 from contract.evaluation import CUBLAS
 from contract.task import AccumulatorType, GemmTask, Layout
@@ -11,11 +10,13 @@ from sandbox.cuda.library import (
     LibraryContender,
     Scalars,
     Unavailable,
+    bindings,
     column_major,
     compute_type,
     data_type,
     new_workspace,
     pointers,
+    starting,
 )
 
 # cublasMath_t
@@ -23,26 +24,13 @@ DEFAULT = 0
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 
 
-def _bindings() -> Any:
-    """nvmath's cuBLAS bindings. Raises: Unavailable."""
-    try:
-        from nvmath.bindings import cublas
-    except ImportError as exc:
-        raise Unavailable(f"cuBLAS bindings are missing ({exc}); pip install nvmath-python") from exc
-    return cublas
-
-
 @cache
 def _handle(math_mode: int) -> int:
     """One cuBLAS handle a process for each math mode. Raises: Unavailable."""
-    cublas = _bindings()
-    try:
+    cublas = bindings("cublas", "cuBLAS")
+    with starting("cuBLAS", cublas.cuBLASError):
         handle: int = cublas.create()
         cublas.set_math_mode(handle, math_mode)
-    except RuntimeError as exc:  # no driver, or no library
-        raise Unavailable(f"cuBLAS does not start: {exc}") from exc
-    except cublas.cuBLASError as exc:
-        raise Unavailable(f"cuBLAS does not start: {exc}") from exc
     return handle
 
 
@@ -55,7 +43,7 @@ class CublasGemm(LibraryContender):
     def __init__(self, task: GemmTask, layout: Layout, *, strict: bool = False) -> None:
         super().__init__(CUBLAS, f"layout {layout}")
         self.layout = layout
-        self._task, self._cublas = task, _bindings()
+        self._task, self._cublas = task, bindings("cublas", "cuBLAS")
         narrow_splits = not strict or task.accumulate is AccumulatorType.F16
         self._handle = _handle(DEFAULT if narrow_splits else DISALLOW_REDUCED_PRECISION_REDUCTION)
         self._shape, self._scalars = column_major(task, layout), Scalars(task.accumulate)

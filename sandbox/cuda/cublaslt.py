@@ -12,36 +12,25 @@ from sandbox.cuda.library import (
     LibraryContender,
     Scalars,
     Unavailable,
+    bindings,
     column_major,
     compute_type,
     data_type,
     new_workspace,
     pointers,
     scale_type,
+    starting,
 )
 
 MAX_SUGGESTIONS = 100
 
 
-def _bindings() -> Any:
-    """nvmath's cuBLASLt bindings. Raises: Unavailable."""
-    try:
-        from nvmath.bindings import cublasLt
-    except ImportError as exc:
-        raise Unavailable(f"cuBLASLt bindings are missing ({exc}); pip install nvmath-python") from exc
-    return cublasLt
-
-
 @cache
 def _handle() -> int:
     """One cuBLASLt handle a process. Raises: Unavailable."""
-    lt = _bindings()
-    try:
+    lt = bindings("cublasLt", "cuBLASLt")
+    with starting("cuBLASLt", lt.cuBLASLtError):
         handle: int = lt.create()
-    except RuntimeError as exc:  # no driver, or no library
-        raise Unavailable(f"cuBLASLt does not start: {exc}") from exc
-    except lt.cuBLASLtError as exc:
-        raise Unavailable(f"cuBLASLt does not start: {exc}") from exc
     return handle
 
 
@@ -53,7 +42,7 @@ class LtProduct:
     """
 
     def __init__(self, task: GemmTask, layout: Layout) -> None:
-        self.layout, self._task, self._lt = layout, task, _bindings()
+        self.layout, self._task, self._lt = layout, task, bindings("cublasLt", "cuBLASLt")
         self._handle, self._scalars = _handle(), Scalars(task.accumulate)
         try:
             self._describe(task, layout)

@@ -1,6 +1,9 @@
 """What the library baselines share: how a row-major product is put to a column-major library, types, and scalars."""
 
+import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +18,23 @@ WORKSPACE_BYTES = 64 * 1024**2
 
 class Unavailable(Exception):
     """A baseline that this machine, task or library version does not have; the message says why."""
+
+
+def bindings(module: str, library: str) -> Any:
+    """nvmath's bindings of a library. Raises: Unavailable."""
+    try:
+        return importlib.import_module(f"nvmath.bindings.{module}")
+    except ImportError as exc:
+        raise Unavailable(f"{library} bindings are missing ({exc}); pip install nvmath-python") from exc
+
+
+@contextmanager
+def starting(library: str, error: type[Exception]) -> Iterator[None]:
+    """Where a library is started. Raises: Unavailable for its own error, and where there is no driver or no library."""
+    try:
+        yield
+    except (RuntimeError, error) as exc:
+        raise Unavailable(f"{library} does not start: {exc}") from exc
 
 
 @dataclass(frozen=True)

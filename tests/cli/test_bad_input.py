@@ -143,10 +143,17 @@ def test_a_run_that_does_not_exist(arguments: list[str], capsys: pytest.CaptureF
     assert "no run 'nothing'" in refusal([*arguments, "nothing"], capsys)
 
 
-@pytest.mark.parametrize("content", ["budget = 'many'", "frobnicate = 1", "not toml at all ["])
-def test_a_wrong_settings_file(content: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("budget = 'many'", "setting 'budget'"),
+        ("frobnicate = 1", "setting 'frobnicate'"),
+        ("not toml at all [", "cudal2.toml: "),
+    ],
+)
+def test_a_wrong_settings_file(content: str, said: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home.parent / "cudal2.toml").write_text(content)
-    refusal(["optimize", *SHAPE], capsys)
+    assert said in refusal(["optimize", *SHAPE], capsys)
 
 
 def test_a_wrong_store_address(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

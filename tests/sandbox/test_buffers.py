@@ -149,13 +149,6 @@ def test_writing_d_and_the_workspace_is_allowed():
     assert made.violations() == ()
 
 
-def test_zeroing_the_workspace_zeroes_its_head_only():
-    made = make(workspace_bytes=96)
-    made.zero_workspace(16)
-    assert made.operands.workspace[:16].tolist() == [0] * 16
-    assert (made.operands.workspace[16:] == 0xFF).all()
-
-
 def test_loading_what_does_not_fit_is_refused():
     made = GuardedOperands(TASK, xp=np)
     with pytest.raises(ValueError, match="A should be"):

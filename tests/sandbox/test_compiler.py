@@ -58,7 +58,7 @@ def test_allowed_headers_compile(compiler: Compiler) -> None:
         "static_assert(std::is_same_v<std::uint32_t, uint32_t>);\n"
         "static_assert(std::numeric_limits<int>::max() == std::max(0, ~(1 << 31)));\n"
     )
-    compiled(compiler, text + NAIVE)
+    assert Path(compiled(compiler, text + NAIVE).artifact_path).read_bytes()[:4] == b"\x7fELF"
 
 
 def test_assertions_are_off_so_that_they_cannot_serialise_wgmma(compiler: Compiler) -> None:
