@@ -8,7 +8,10 @@ Cudal2Error
 │   └── DeviceUnavailable
 ├── WorkerError           a worker process could not be started or kept alive (not: killed by a candidate)
 ├── StoreError            the trajectory store or a checkpoint is corrupt, locked or unreachable
-└── KnowledgeError        the knowledge base cannot be read
+└── KnowledgeError        the knowledge base cannot be read or written; the message says what to do
+    ├── SourceError       a release, archive, checkout or folder that cannot be indexed; exit code 2
+    ├── ModelMismatch     a store whose vectors come from another embedding model; never mixed
+    └── KnowledgeBusy     another process is writing the knowledge base
 """
 
 
@@ -55,4 +58,16 @@ class StoreError(Cudal2Error):
 
 
 class KnowledgeError(Cudal2Error):
+    pass
+
+
+class SourceError(KnowledgeError):
+    exit_code = 2
+
+
+class ModelMismatch(KnowledgeError):
+    exit_code = 2
+
+
+class KnowledgeBusy(KnowledgeError):
     pass

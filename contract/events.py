@@ -66,6 +66,16 @@ class Notice(Record):
     message: str
 
 
+class IndexProgress(Record):
+    """How far indexing has come. `done` and `total` count what `stage` names: files read or split, pieces embedded."""
+
+    event: Literal["index_progress"] = "index_progress"
+    release: str
+    stage: Literal["fetch", "read", "split", "embed", "publish"]
+    done: int
+    total: int | None = None
+
+
 class RunFinished(Record):
     event: Literal["run_finished"] = "run_finished"
     run_id: str
@@ -75,7 +85,15 @@ class RunFinished(Record):
 
 
 Event = Annotated[
-    RunStarted | Proposed | CandidateBuilt | StageStarted | StepFinished | WorkerRestarted | Notice | RunFinished,
+    RunStarted
+    | Proposed
+    | CandidateBuilt
+    | StageStarted
+    | StepFinished
+    | WorkerRestarted
+    | Notice
+    | IndexProgress
+    | RunFinished,
     Field(discriminator="event"),
 ]
 Emit = Callable[[Event], None]

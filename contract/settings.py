@@ -39,6 +39,13 @@ class Settings(BaseSettings):
     time_timeout_s: float = Field(default=120.0, gt=0)
     rounds: int = Field(default=21, ge=3, description="paired timing rounds of the final measurement")
     quick_rounds: int = Field(default=7, ge=3, description="paired timing rounds while searching")
+    knowledge: Path | None = Field(default=None, description="folder of the knowledge base; in home by default")
+    cutlass: str = Field(default="4.2.0", description="CUTLASS release that the default index holds")
+    embedding_model: str = Field(default="default", description="default, or a sentence-transformers model: a name or a folder")
+    embedding_device: str = Field(default="cpu", description="where another model than the default one runs: cpu, cuda, cuda:1")
+    embedding_precision: str = Field(default="float32", pattern=r"^(float32|bfloat16|float16)$")
+    chroma_host: str | None = Field(default=None, description="host of a Chroma server; a folder beside the index by default")
+    chroma_port: int = Field(default=8000, ge=1, le=65535)
     nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
 
     @classmethod
@@ -63,6 +70,10 @@ class Settings(BaseSettings):
     @property
     def runs_dir(self) -> Path:
         return self.home / "runs"
+
+    @property
+    def knowledge_dir(self) -> Path:
+        return self.knowledge or self.home / "knowledge"
 
     def recorded(self) -> dict[str, Any]:
         """The settings as plain values, to be saved beside a run; the store's password is left out."""

@@ -17,6 +17,9 @@ EXIT_CODES = {
     "WorkerError": 1,
     "StoreError": 2,
     "KnowledgeError": 1,
+    "SourceError": 2,
+    "ModelMismatch": 2,
+    "KnowledgeBusy": 1,
 }
 KINDS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
 
@@ -31,7 +34,7 @@ def test_the_tree_is_complete() -> None:
 
 
 def test_the_drawing_at_the_top_shows_every_error() -> None:
-    assert set(re.findall(r"\b\w+(?:Error|Missing|Unavailable)\b", errors.__doc__ or "")) == set(EXIT_CODES)
+    assert set(re.findall(r"\b\w+(?:Error|Missing|Unavailable|Mismatch|Busy)\b", errors.__doc__ or "")) == set(EXIT_CODES)
 
 
 @pytest.mark.parametrize("name", sorted(EXIT_CODES))
