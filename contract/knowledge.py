@@ -38,13 +38,17 @@ class Piece(Record):
 
 
 class SplitFile(Record):
-    """One version of a file and its pieces, in the order of their lines. Every line with text lies in a piece."""
+    """One version of a file and its pieces, in the order of their lines. Every line with text lies in a piece.
+
+    `terms`: search words of each piece by field where the splitting process has analysed them already; else empty.
+    """
 
     path: str
     sha256: str
     splitter: str
     text: str
     pieces: tuple[Piece, ...]
+    terms: tuple[dict[str, str], ...] = ()
 
     @property
     def key(self) -> str:

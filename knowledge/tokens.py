@@ -1,6 +1,7 @@
 """Words of a text for lexical search: identifiers are kept whole and also taken apart."""
 
 import re
+from functools import lru_cache
 
 SPELLINGS = {"fp16": "f16", "float16": "f16", "fp32": "f32", "float32": "f32", "bfloat16": "bf16"}
 
@@ -25,14 +26,15 @@ def words_of(text: str) -> list[str]:
     return [word for match in _COMPOUND.finditer(text) for word in _words_of_compound(match.group()) if word not in STOP_WORDS]
 
 
-def _words_of_compound(compound: str) -> list[str]:
+@lru_cache(maxsize=1 << 17)
+def _words_of_compound(compound: str) -> tuple[str, ...]:
     names = [name for name in _SEPARATOR.split(compound) if name]
     parts = [_normal(part.lower()) for name in names for part in (_CAMEL.findall(name) if _is_camel(name) else [name])]
     whole = compound.strip("_").lower()
     if not parts or parts == [_normal(whole)]:
-        return parts
+        return tuple(parts)
     prefixes = [whole[: dot.start()] for dot in re.finditer(r"\.", whole)]
-    return [whole, *(prefix for prefix in prefixes if prefix not in parts), *parts]
+    return (whole, *(prefix for prefix in prefixes if prefix not in parts), *parts)
 
 
 def _is_camel(name: str) -> bool:

@@ -1,0 +1,49 @@
+"""From a piece of source to the words it is searched by and the text its vector is made of."""
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from contract.knowledge import Piece, SplitFile
+from knowledge.tokens import words_of
+
+ANALYSIS = "words-1"  # part of every file version's key: another analysis means another version
+FIELDS = ("names", "card", "body")
+
+# A generated wrapper repeats its operands by the hundred; past a few times a word says nothing more.
+_MOST_REPEATS = 4
+_BODY_LINES = 160
+
+Terms = dict[str, str]
+
+
+def analyse(path: str, piece: Piece, text: str) -> Terms:
+    """Search words of a piece by field, joined by spaces: its names, its card, its body."""
+    stem = PurePosixPath(path).stem
+    return {
+        "names": _join(words_of(f"{piece.symbol} {stem}")),
+        "card": _join(words_of(f"{piece.card} {path}")),
+        "body": _join(words_of("\n".join(text.split("\n", _BODY_LINES)[:_BODY_LINES]))),
+    }
+
+
+def analysed(split: SplitFile) -> SplitFile:
+    """The file with the search words of its pieces; runs where the file was split, so that the processes share the work."""
+    lines = split.text.split("\n")
+    terms = tuple(analyse(split.path, piece, "\n".join(lines[piece.start_line - 1 : piece.end_line])) for piece in split.pieces)
+    return split.model_copy(update={"terms": terms})
+
+
+def embedded_text(path: str, piece: Piece, text: str) -> str:  # noqa: ARG001 (another model may want the text itself)
+    """What the vector of a piece is made of; empty where the lexical index alone will do."""
+    return piece.card
+
+
+def _join(words: Iterable[str]) -> str:
+    counts: Counter[str] = Counter()
+    kept = []
+    for word in words:
+        counts[word] += 1
+        if counts[word] <= _MOST_REPEATS:
+            kept.append(word)
+    return " ".join(kept)
