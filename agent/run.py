@@ -27,7 +27,7 @@ from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 
 # What a run's outcome depends on; a resumed run takes these from its record unless a flag says otherwise.
-REPLAYED = ("budget", "minutes", "round_size", "seed", "policy", "rounds", "quick_rounds", "device")
+REPLAYED = ("budget", "minutes", "round_size", "seed", "policy", "rounds", "quick_rounds", "device", "use_knowledge")
 _ENDLESS = 1_000_000_000  # supersteps; the budget and the clock end a run
 
 

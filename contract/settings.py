@@ -39,6 +39,7 @@ class Settings(BaseSettings):
     time_timeout_s: float = Field(default=120.0, gt=0)
     rounds: int = Field(default=21, ge=3, description="paired timing rounds of the final measurement")
     quick_rounds: int = Field(default=7, ge=3, description="paired timing rounds while searching")
+    use_knowledge: bool = Field(default=True, description="whether candidates are written with what the knowledge base says")
     knowledge: Path | None = Field(default=None, description="folder of the knowledge base; in home by default")
     cutlass: str = Field(default="4.2.0", description="CUTLASS release that the default index holds")
     embedding_model: str = Field(default="default", description="default, or a sentence-transformers model: a name or a folder")
