@@ -10,6 +10,7 @@ from agent.stopping import roofline_fraction
 from agent.summary import label_of, message_of
 from contract.chip import roofline_us
 from contract.evaluation import BASELINES, Measured, SideFigures, Unmeasured
+from contract.knowledge import Hit
 from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import RunRecord, Step
@@ -26,6 +27,7 @@ def render_report(outcome: Outcome, out: Path) -> str:
         _verdict(outcome),
         _best(outcome),
         _diagnosis(outcome.best),
+        _looked_up(outcome.looked_up),
         _attempts(outcome),
         "![time by step](progress.svg)",
         _not_done(outcome),
@@ -106,6 +108,14 @@ def _diagnosis(best: Step | None) -> str:
     return f"## Diagnosis ({best.diagnosis.basis})\n\n" + table(("bottleneck", "evidence", "what usually helps"), rows)
 
 
+def _looked_up(hits: Sequence[Hit]) -> str:
+    """What the best candidate's policy was shown; nothing where it was shown nothing."""
+    rows = [
+        (hit.chunk.release, f"{hit.chunk.path}:{hit.chunk.start_line}-{hit.chunk.end_line}", hit.chunk.symbol) for hit in hits
+    ]
+    return "## What was looked up\n\n" + table(("release", "lines", "what"), rows) if rows else ""
+
+
 def _attempts(outcome: Outcome) -> str:
     rows = []
     for step in outcome.steps:
@@ -134,6 +144,9 @@ def _not_done(outcome: Outcome) -> str:
         missing += [f"baseline {name} was not measured" for name in BASELINES if name not in known]
     if outcome.run.status == "interrupted":
         missing.append(f"the run was interrupted; continue it with `cudal2-agent runs resume {outcome.run.run_id}`")
+    if outcome.best is not None and not outcome.looked_up:
+        why = "" if outcome.run.settings.get("use_knowledge", True) else " (--no-knowledge)"
+        missing.append(f"nothing was looked up in the knowledge base for the best candidate{why}")
     missing.append("no hardware counters were read; the diagnosis rests on inspection and times")
     return "## Not done\n\n" + "\n".join(f"- {line}" for line in missing)
 
@@ -150,6 +163,7 @@ def optimize_command(run: RunRecord) -> str:
     """The command line that starts this run anew."""
     words = [f"cudal2-agent optimize {task_flags(run.task)}", f"--policy {shlex.quote(run.policy)}", f"--seed {run.seed}"]
     words += [f"--{name} {run.settings[name]}" for name in ("budget", "minutes") if name in run.settings]
+    words += ["--no-knowledge"] if run.settings.get("use_knowledge") is False else []
     return " ".join(words)
 
 

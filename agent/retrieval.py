@@ -1,19 +1,50 @@
-"""What to look up before a round: a query from the task, the schedule in hand and the last diagnosis."""
+"""What to look up before a round: a question from the task, the schedule in hand and the last diagnosis, asked twice.
 
-from contract.candidate import AnyCandidate, Candidate, Origin
+Notes say what to do, code shows how; asked together, the many pieces of code would crowd the few notes out.
+"""
+
+from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
 from contract.diagnosis import Diagnosis
-from contract.knowledge import Hit, Query
+from contract.errors import KnowledgeError
+from contract.events import Emit, Notice
+from contract.knowledge import Hit, Query, Retriever
 from contract.task import GemmTask
 
-HITS = 6
+DOCUMENT_KINDS = ("note", "section")
+CODE_KINDS = ("class", "function", "alias", "macro", "variable", "enum", "text")
+NOTE_HITS, NOTE_TOKENS = 3, 1500
+CODE_HITS, CODE_TOKENS = 5, 3000
 _SMALL = 256
 _DEEP = 4
+# What an axis of a schedule is about, in the words of those who write about it; an axis that is not here says nothing.
+_AXES = {
+    "cluster_k": "sums over K through distributed shared memory of a cluster",
+    "cluster_m": "a thread block cluster with TMA multicast",
+    "cluster_n": "a thread block cluster with TMA multicast",
+    "persistent": "a persistent tile scheduler",
+    "pingpong": "ping-pong consumer warpgroups",
+    "programmatic": "programmatic dependent launch",
+    "split_k": "split-K with a reduction of partial sums",
+    "splits": "split-K with a reduction of partial sums through a workspace",
+    "tma_store": "an epilogue with TMA stores from shared memory",
+}
+_FAMILIES = {
+    "mma_sync": "a cp.async multistage pipeline with ldmatrix and mma.sync",
+    "wgmma_tma": "a warp-specialised TMA and mbarrier pipeline that feeds wgmma",
+}
 
 
-def query_for(task: GemmTask, best: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> Query:
-    """`message`: what went wrong in the last attempt that failed, empty where none did."""
-    words = [*_task_words(task), *_schedule_words(best), *_diagnosis_words(diagnosis), message]
-    return Query(words=" ".join(word for word in words if word), arch=task.arch, count=HITS)
+def look_up(retriever: Retriever, words: str, task: GemmTask) -> list[Hit]:
+    """Notes first, then code; each within its own number of hits and tokens."""
+    notes = Query(words=words, arch=task.arch, kinds=DOCUMENT_KINDS, count=NOTE_HITS, tokens=NOTE_TOKENS)
+    code = Query(words=words, arch=task.arch, kinds=CODE_KINDS, count=CODE_HITS, tokens=CODE_TOKENS)
+    return [*retriever.search(notes), *retriever.search(code)]
+
+
+def question(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> str:
+    """What to ask in plain words, the most pressing first. `message`: what went wrong in the last attempt, empty if nothing."""
+    asked = [message, *_findings(diagnosis), *_schedule(in_hand), *_shape(task), f"Half-precision GEMM for {task.arch}."]
+    return " ".join(sentence for sentence in asked if sentence)
 
 
 def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:
@@ -24,24 +55,54 @@ def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:
     return candidate.model_copy(update={"origin": origin})
 
 
-def _task_words(task: GemmTask) -> list[str]:
-    words = ["gemm", str(task.arch), str(task.element), f"accumulate {task.accumulate}", f"layout {task.layout}"]
-    if max(task.m, task.n) <= _SMALL:
-        words.append("small shape latency")
-    if task.k >= _DEEP * max(task.m, task.n):
-        words.append("split-K reduction")
-    if task.k % 8 or task.n % 8:
-        words.append("unaligned odd sizes")
-    return words
+class NoKnowledge:
+    """The retriever of a run without a knowledge base."""
 
-
-def _schedule_words(candidate: AnyCandidate | None) -> list[str]:
-    schedule = (candidate.origin.schedule if candidate else None) or {}
-    used = [name for name, value in schedule.items() if isinstance(value, bool) and value]
-    return [str(schedule.get("family", "")), *used]
-
-
-def _diagnosis_words(diagnosis: Diagnosis | None) -> list[str]:
-    if diagnosis is None:
+    def search(self, _: Query) -> list[Hit]:
         return []
-    return [f"{finding.bottleneck} {finding.remedy}" for finding in diagnosis.findings[:2]]
+
+
+class Forgiving:
+    """A retriever whose first failure is said and ends the looking up, not the run."""
+
+    def __init__(self, retriever: Retriever, emit: Emit) -> None:
+        self._retriever: Retriever = retriever
+        self._emit = emit
+
+    def search(self, query: Query) -> list[Hit]:
+        try:
+            return self._retriever.search(query)
+        except KnowledgeError as exc:
+            self._retriever = NoKnowledge()
+            self._emit(Notice(message=f"{exc}; the run goes on without the knowledge base"))
+            return []
+
+
+def _findings(diagnosis: Diagnosis | None) -> list[str]:
+    """The two heaviest, without their figures: numbers match everything and nothing."""
+    found = diagnosis.findings[:2] if diagnosis else ()
+    return [f"{finding.bottleneck.replace('-', ' ').capitalize()}: {finding.remedy}." for finding in found]
+
+
+def _schedule(candidate: AnyCandidate | None) -> list[str]:
+    schedule = (candidate.origin.schedule if candidate else None) or {}
+    used = [words for axis, words in _AXES.items() if _in_use(schedule.get(axis))]
+    family = _FAMILIES.get(str(schedule.get("family", "")))
+    parts = list(dict.fromkeys([*([family] if family else []), *used]))
+    return [f"The kernel has {', '.join(parts)}."] if parts else []
+
+
+def _in_use(value: ScheduleValue | None) -> bool:
+    return value is True or (isinstance(value, int) and value > 1)
+
+
+def _shape(task: GemmTask) -> list[str]:
+    """What is out of the ordinary about the task."""
+    said = []
+    if max(task.m, task.n) <= _SMALL:
+        said.append("The shape is small: latency of launch, prologue and epilogue dominates.")
+    if task.k >= _DEEP * max(task.m, task.n):
+        said.append("K is much larger than M and N: split-K or stream-K spreads the reduction over more SMs.")
+    if task.k % 8 or task.n % 8:
+        said.append("Odd sizes: rows are not aligned to 16 bytes, residue tiles need predication.")
+    return said

@@ -22,6 +22,7 @@ from agent.stopping import Budget
 from agent.versions import versions
 from contract.errors import Cudal2Error, UsageError
 from contract.events import Emit, Notice, RunFinished, RunStarted
+from contract.knowledge import Hit
 from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
@@ -33,13 +34,15 @@ _ENDLESS = 1_000_000_000  # supersteps; the budget and the clock end a run
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that has ended, for good or for now. `best`: the leading candidate's latest step."""
+    """A run that has ended, for good or for now. `best`: the leading candidate's latest step; `looked_up`: what its policy
+    had been shown."""
 
     run: RunRecord
     steps: list[Step]
     best: Step | None
     reason: str
     spent_s: float
+    looked_up: tuple[Hit, ...] = ()
 
 
 def new_run(task: GemmTask, settings: Settings, parts: Parts, out: Path | None) -> RunRecord:
@@ -114,7 +117,8 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
         if status == "finished":
             checkpoints.delete_thread(run.run_id)
     emit(RunFinished(run_id=run.run_id, reason=reason, steps=len(steps), best_candidate_id=run.best_candidate_id))
-    return Outcome(run=run, steps=steps, best=best, reason=reason, spent_s=clock.spent_s())
+    looked_up = parts.store.observation(best.observation_id).hits if best else ()
+    return Outcome(run=run, steps=steps, best=best, reason=reason, spent_s=clock.spent_s(), looked_up=looked_up)
 
 
 def _ended(run: RunRecord, status: str, best: Step | None) -> RunRecord:

@@ -4,14 +4,12 @@ import pytest
 
 from agent.clock import RunClock
 from agent.ranking import rank
-from agent.retrieval import query_for, with_chunks
 from agent.stopping import Budget, no_better_prediction
 from agent.summary import MESSAGE_CHARS, label_of, message_of, result_of
 from contract.candidate import Origin
 from contract.evaluation import CompileFailed, Crashed, Rejected
-from contract.task import Arch, GemmTask
 from contract.trajectory import Step
-from tests.doubles import CHIP, TASK, ScriptedRetriever, candidate, measured, step, unmeasured
+from tests.doubles import CHIP, TASK, candidate, measured, step, unmeasured
 
 
 class Ticking:
@@ -71,25 +69,6 @@ def test_no_better_prediction_compares_rounds() -> None:
     assert ranked(first, step(1, number=1, round=2, evaluation=unmeasured(9.0)))
     assert not ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.9)))
     assert not ranked(first, step(1, number=1, round=2, evaluation=Rejected(rule="x", message="y")))
-
-
-def test_the_query_follows_the_shape() -> None:
-    def words(m: int, n: int, k: int) -> str:
-        return query_for(GemmTask(m=m, n=n, k=k), None, None, "").words
-
-    assert "latency" in words(64, 64, 64)
-    assert "split-K" in words(128, 128, 16384)
-    assert "odd" in words(1000, 1001, 1000)
-    assert {"latency", "split-K", "odd"}.isdisjoint(words(8192, 8192, 8192).split())
-    assert query_for(GemmTask(m=1, n=1, k=1, arch=Arch.SM_80), None, None, "").arch is Arch.SM_80
-
-
-def test_the_chunks_that_a_policy_named_are_kept() -> None:
-    hits = tuple(ScriptedRetriever().search(query_for(TASK, None, None, "")))
-    assert with_chunks(candidate(0), hits).origin.chunk_ids == (hits[0].chunk.id,)
-    own = candidate(0).model_copy(update={"origin": Origin(policy="chat", chunk_ids=("mine",))})
-    assert with_chunks(own, hits).origin.chunk_ids == ("mine",)
-    assert with_chunks(candidate(0), hits).id == candidate(0).id
 
 
 def test_a_label_shows_the_axes_in_use() -> None:

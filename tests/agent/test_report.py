@@ -1,6 +1,7 @@
 """The report, the picture and the output folder of a measured run."""
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from agent.run import Outcome
 from contract.build import Built
 from contract.errors import UsageError
 from contract.evaluation import AUTOTUNED, BASELINES, TORCH, CompileFailed, Evaluation, Measured, SideFigures
+from contract.knowledge import Chunk, Hit
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from tests.doubles import INSPECTION, TASK, candidate, measured, run_record, step, unmeasured
 
@@ -62,6 +64,26 @@ def test_without_a_kernel_the_report_says_so() -> None:
 def test_an_interrupted_run_says_how_to_go_on() -> None:
     report = render_report(outcome_of(full(), status="interrupted"), Path("out"))
     assert "cudal2-agent runs resume run-1" in report
+
+
+def test_what_was_looked_up_is_named_with_its_lines() -> None:
+    chunk = Chunk(release="notes", path="wgmma.md", start_line=3, end_line=9, symbol="wgmma > Fences", kind="note", text="x")
+    outcome = replace(outcome_of(full()), looked_up=(Hit(chunk=chunk, score=1.0),))
+    report = render_report(outcome, Path("out"))
+    assert "## What was looked up" in report
+    assert "| notes | wgmma.md:3-9 | wgmma > Fences |" in report
+    assert "nothing was looked up" not in report
+
+
+def test_a_run_without_knowledge_says_so_and_is_repeated_so() -> None:
+    outcome = outcome_of(full())
+    assert "nothing was looked up" in render_report(outcome, Path("out"))
+    without = replace(outcome, run=outcome.run.model_copy(update={"settings": {"use_knowledge": False}}))
+    report = render_report(without, Path("out"))
+    assert "(--no-knowledge)" in report
+    assert "What was looked up" not in report
+    assert optimize_command(without.run).endswith(" --no-knowledge")
+    assert "--no-knowledge" not in optimize_command(outcome.run)
 
 
 def test_a_cell_cannot_break_the_table() -> None:

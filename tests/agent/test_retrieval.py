@@ -1,0 +1,115 @@
+"""What the agent asks, and what it does when there is no answer."""
+
+import pytest
+
+from agent.retrieval import CODE_KINDS, DOCUMENT_KINDS, Forgiving, NoKnowledge, look_up, question, with_chunks
+from contract.candidate import Candidate, Origin, ScheduleValue
+from contract.diagnosis import Diagnosis, Finding
+from contract.errors import KnowledgeError
+from contract.events import Event, Notice
+from contract.knowledge import Hit, Piece, Query
+from contract.task import Arch, GemmTask
+from tests.doubles import TASK, ScriptedRetriever, candidate
+
+ORDINARY = GemmTask(m=8192, n=8192, k=8192)
+DIAGNOSIS = Diagnosis(
+    basis="timed",
+    findings=(
+        Finding(bottleneck="tail-wave", evidence="8 CTAs", remedy="use a persistent grid", weight=0.9),
+        Finding(bottleneck="occupancy", evidence="4 CTAs", remedy="use fewer registers", weight=0.5),
+        Finding(bottleneck="spills", evidence="12 bytes", remedy="use smaller tiles", weight=0.1),
+    ),
+)
+
+
+def scheduled(**schedule: ScheduleValue) -> Candidate:
+    return candidate(0).model_copy(update={"origin": Origin(policy="schedule", schedule=schedule)})
+
+
+def test_the_question_follows_the_shape() -> None:
+    def asked(m: int, n: int, k: int) -> str:
+        return question(GemmTask(m=m, n=n, k=k), None, None, "")
+
+    assert "latency" in asked(64, 64, 64)
+    assert "split-K" in asked(128, 128, 16384)
+    assert "Odd sizes" in asked(1000, 1001, 1000)
+    assert question(ORDINARY, None, None, "") == "Half-precision GEMM for sm_90a."
+
+
+def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
+    asked = question(ORDINARY, None, DIAGNOSIS, "illegal address in the epilogue")
+    assert asked.startswith("illegal address in the epilogue Tail wave: use a persistent grid. Occupancy: use fewer registers.")
+    assert "8 CTAs" not in asked
+    assert "smaller tiles" not in asked
+
+
+def test_the_schedule_is_asked_about_in_words() -> None:
+    in_hand = scheduled(family="wgmma_tma", cluster_m=2, cluster_n=2, splits=1, pingpong=True, programmatic=False, stages=4)
+    asked = question(ORDINARY, in_hand, None, "")
+    assert "warp-specialised TMA" in asked
+    assert "ping-pong" in asked
+    assert asked.count("multicast") == 1
+    assert "split-K" not in asked
+    assert "programmatic" not in asked
+    assert question(ORDINARY, scheduled(), None, "") == question(ORDINARY, None, None, "")
+
+
+def test_notes_and_code_are_asked_apart() -> None:
+    retriever = ScriptedRetriever()
+    task = GemmTask(m=1, n=1, k=1, arch=Arch.SM_80)
+    assert look_up(retriever, "warps", task) == [retriever.hit, retriever.hit]
+    notes, code = retriever.queries
+    assert (notes.kinds, code.kinds) == (DOCUMENT_KINDS, CODE_KINDS)
+    assert {query.arch for query in retriever.queries} == {Arch.SM_80}
+    assert all(query.tokens > 0 for query in retriever.queries)
+
+
+def test_every_kind_of_piece_is_asked_for_once() -> None:
+    known = Piece.model_fields["kind"].annotation
+    assert sorted(DOCUMENT_KINDS + CODE_KINDS) == sorted(known.__args__)  # type: ignore[union-attr]
+
+
+def test_the_chunks_that_a_policy_named_are_kept() -> None:
+    hits = tuple(ScriptedRetriever().search(Query(words="")))
+    assert with_chunks(candidate(0), hits).origin.chunk_ids == (hits[0].chunk.id,)
+    own = candidate(0).model_copy(update={"origin": Origin(policy="chat", chunk_ids=("mine",))})
+    assert with_chunks(own, hits).origin.chunk_ids == ("mine",)
+    assert with_chunks(candidate(0), hits).id == candidate(0).id
+
+
+class Failing:
+    """Answers twice, then its server is gone."""
+
+    asked = 0
+
+    def search(self, query: Query) -> list[Hit]:
+        self.asked += 1
+        if self.asked > 2:
+            raise KnowledgeError("the Chroma server is gone; start it again")
+        return ScriptedRetriever().search(query)
+
+
+def test_a_search_that_fails_in_mid_run_is_said_once() -> None:
+    events: list[Event] = []
+    failing = Failing()
+    retriever = Forgiving(failing, events.append)
+    assert len(look_up(retriever, "warps", TASK)) == 2
+    assert look_up(retriever, "warps", TASK) == []
+    assert look_up(retriever, "warps", TASK) == []
+    assert failing.asked == 3
+    [notice] = events
+    assert isinstance(notice, Notice)
+    assert notice.message == "the Chroma server is gone; start it again; the run goes on without the knowledge base"
+
+
+def test_other_errors_are_not_forgiven() -> None:
+    class Broken:
+        def search(self, _: Query) -> list[Hit]:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Forgiving(Broken(), lambda _: None).search(Query(words="x"))
+
+
+def test_without_knowledge_there_are_no_hits() -> None:
+    assert look_up(NoKnowledge(), "warps", TASK) == []
