@@ -8,11 +8,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
+from agent.cli.meter import Meter
 from agent.summary import result_of
 from contract.evaluation import Measured, Unmeasured
 from contract.events import (
     CandidateBuilt,
     Event,
+    IndexProgress,
     Notice,
     Proposed,
     RunFinished,
@@ -25,13 +27,17 @@ from contract.speedup import median_us
 
 
 class Progress:
-    """Draws a run's events: a line a step, and on a terminal a status line with the stage, the best and the time left."""
+    """Draws a run's events: a line a step, and on a terminal a status line with the stage, the best and the time left.
+
+    Indexing is a status line with rate and time left; without a terminal a line now and then.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
         self._status: Status | None = None
         self._deadline_s: float | None = None
         self._best = ""
+        self._meter = Meter()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -62,6 +68,8 @@ class Progress:
                 self._line(f"worker restarted: {event.reason}")
             case Notice():
                 self._line(f"note: {event.message}")
+            case IndexProgress():
+                self._index(event)
             case RunFinished():
                 self._line(f"run {event.run_id}: {event.reason}, after {event.steps} steps")
 
@@ -78,6 +86,13 @@ class Progress:
             case Unmeasured(prediction=prediction) if event.candidate_id == event.best_candidate_id:
                 self._best = f"best {prediction.predicted_us:.2f} us predicted"
         self._now("next")
+
+    def _index(self, event: IndexProgress) -> None:
+        line = self._meter.line(event)
+        if self._status is not None:
+            self._status.update(escape(line))
+        elif self._meter.is_due(event):
+            self._line(line)
 
     def _now(self, doing: str) -> None:
         if self._status is not None:

@@ -2,11 +2,23 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
+from agent.cli.meter import Meter
 from agent.cli.progress import Progress
 from contract.evaluation import CompileFailed
-from contract.events import Event, Notice, Proposed, RunFinished, RunStarted, StageStarted, StepFinished, WorkerRestarted
+from contract.events import (
+    Event,
+    IndexProgress,
+    Notice,
+    Proposed,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    StepFinished,
+    WorkerRestarted,
+)
 from tests.doubles import TASK, measured
 
 STARTED = RunStarted(run_id="r", task=TASK, device="H200", budget=8, minutes=2.0, resumed_at_step=3)
@@ -49,6 +61,51 @@ def test_plain_lines_without_a_terminal() -> None:
         "note: something",
         "run r: the end, after 2 steps",
     ]
+
+
+class Ticking:
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def embedding(done: int, total: int | None = 1000) -> IndexProgress:
+    return IndexProgress(release="cutlass-4.2.0", stage="embed", done=done, total=total)
+
+
+def test_the_meter_tells_rate_and_time_left() -> None:
+    ticking = Ticking()
+    meter = Meter(ticking)
+    assert meter.line(embedding(0)) == "cutlass-4.2.0: embedding pieces 0 of 1,000"
+    ticking.now_s = 2.0
+    assert meter.line(embedding(200)) == "cutlass-4.2.0: embedding pieces 200 of 1,000, 100/s, 8 s left"
+    assert meter.line(embedding(1000)) == "cutlass-4.2.0: embedding pieces 1,000 of 1,000, 500/s"
+    assert meter.line(embedding(200, total=None)) == "cutlass-4.2.0: embedding pieces 200, 100/s"
+    assert meter.line(IndexProgress(release="notes", stage="fetch", done=0)) == "notes: fetching"
+
+
+def test_a_log_gets_few_lines_of_indexing() -> None:
+    ticking = Ticking()
+    meter = Meter(ticking)
+    said = []
+    for done in range(1001):
+        ticking.now_s = done / 40
+        if meter.is_due(embedding(done)):
+            said.append(done)
+    assert said == [0, 400, 800, 1000]
+    assert not meter.is_due(embedding(1000))
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_indexing_is_shown(terminal: bool) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=200, soft_wrap=True, highlight=False)
+    with Progress(console) as progress:
+        progress.emit(embedding(0))
+        progress.emit(embedding(1))
+    assert ("cutlass-4.2.0: embedding pieces 0 of 1,000\n" in file.getvalue()) is not terminal
+    assert "1 of 1,000" not in file.getvalue() or terminal
 
 
 def test_a_terminal_has_the_lines_too() -> None:

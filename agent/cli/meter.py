@@ -1,0 +1,42 @@
+"""How fast a stage of indexing goes and how long it takes still, from its progress events."""
+
+import time
+from collections.abc import Callable
+
+from contract.events import IndexProgress
+
+_DOING = {"fetch": "fetching", "read": "reading files", "split": "splitting files", "embed": "embedding pieces"}
+_SURE_S = 1.0  # below this a rate says nothing
+EVERY_S = 10.0
+
+
+class Meter:
+    """One line a stage: done of total, rate, time left. Stages may take turns; each has a clock of its own."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._begun: dict[tuple[str, str], tuple[float, int]] = {}
+        self._said: dict[tuple[str, str], tuple[float, bool]] = {}  # when, and whether at the end
+
+    def line(self, event: IndexProgress) -> str:
+        """What is being done now."""
+        key = (event.release, event.stage)
+        begin_s, first = self._begun.setdefault(key, (self._now_s(), event.done))
+        words = f"{event.release}: {_DOING.get(event.stage, event.stage)}"
+        if event.done or event.total:
+            words += f" {event.done:,}" + (f" of {event.total:,}" if event.total else "")
+        spent_s, done = self._now_s() - begin_s, event.done - first
+        if spent_s < _SURE_S or done <= 0:
+            return words
+        rate = done / spent_s
+        left = f", {(event.total - event.done) / rate:.0f} s left" if event.total and event.total > event.done else ""
+        return f"{words}, {rate:,.0f}/s{left}"
+
+    def is_due(self, event: IndexProgress) -> bool:
+        """Whether a log that nobody redraws should have this line: a stage's first and last, and one now and then."""
+        key, ended = (event.release, event.stage), event.total is not None and event.done >= event.total
+        said_s, said_end = self._said.get(key, (float("-inf"), False))
+        if said_end or (not ended and self._now_s() - said_s < EVERY_S):
+            return False
+        self._said[key] = (self._now_s(), ended)
+        return True
