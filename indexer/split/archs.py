@@ -1,0 +1,22 @@
+"""Which GPU architectures a piece is for, by the names in it."""
+
+import re
+
+_KNOWN = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+_NAMED = re.compile(r"(?<![A-Za-z0-9])(?:sm|Sm|SM)_?(\d{2,3})[af]?(?![0-9])")
+
+
+def archs_in(text: str) -> tuple[str, ...]:
+    """Tags of the architectures that a text names, in their order."""
+    named = {f"sm_{number}" for number in _NAMED.findall(text)}
+    return tuple(tag for tag in _KNOWN if tag in named)
+
+
+def piece_archs(of_path: tuple[str, ...], symbol: str, text: str) -> tuple[str, ...]:
+    """The path's architectures, else the symbol's, else the one that the text names alone."""
+    if of_path:
+        return of_path
+    if of_symbol := archs_in(symbol):
+        return of_symbol
+    of_text = archs_in(text)
+    return of_text if len(of_text) == 1 else ()

@@ -1,0 +1,109 @@
+"""C++ as the grammar reads it best: without preprocessor and decoration, each byte and line where it was.
+
+Covered: directives, macros that stand for attributes, launch bounds; of the branches of a conditional all where each is
+whole by itself, else the first. Not covered: macros that expand to part of a declaration and take arguments.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+_BLANK = bytes(byte if byte == 0x0A else 0x20 for byte in range(256))
+
+_DECORATION = re.compile(
+    rb"\b(?:(?:CUTE|CUTLASS)_(?:HOST_DEVICE|DEVICE|HOST|HOST_RTC|GLOBAL|GCC_UNREACHABLE|UNROLL|NO_UNROLL|LAMBDA_FUNC_INLINE"
+    rb"|PRAGMA_\w+|CONSTEXPR_IF_CXX17|FORCEINLINE|RESTRICT|DEPRECATED)\b(?:\(\))?"
+    rb"|(?:CUTE|CUTLASS)_INLINE_CONSTANT\b"
+    rb"|__grid_constant__|__forceinline__|__noinline__|__host__|__device__|__restrict__"
+    rb"|(?:__launch_bounds__|__cluster_dims__|__align__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\))"
+)
+_CONSTANTS = {b"CUTE_INLINE_CONSTANT": b"static constexpr    ", b"CUTLASS_INLINE_CONSTANT": b"static constexpr       "}
+_DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(\w*)((?:[^\\\n]+|\\\n|\\.)*)", re.MULTILINE)
+_COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_MACRO = re.compile(rb"[ \t]+(\w+)(\([^()]*\))?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """A macro with a body; lines count from 1, inclusive."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Conditional:
+    """An open `#if`: where its branches start and end, and whether it is `#if 0`."""
+
+    never: bool
+    start: int
+    branches: list[tuple[int, int]] = field(default_factory=list)
+
+    def close(self, end: int, start: int) -> None:
+        self.branches.append((self.start, end))
+        self.start = start
+
+
+def blanked(data: bytes) -> tuple[bytes, list[Macro]]:
+    """The same text with spaces for what confuses the grammar, and the macros it defines."""
+    buffer = bytearray(_DECORATION.sub(_replace_decoration, data))
+    macros: list[Macro] = []
+    open_: list[_Conditional] = []
+    line, at = 1, 0
+    for match in _directives(data):
+        start, end = match.span()
+        word = match[1]
+        line += data.count(b"\n", at, start)
+        at = start
+        _blank(buffer, start, end)
+        if word == b"define":
+            macros.extend(_macro(match, line))
+        elif word in (b"if", b"ifdef", b"ifndef"):
+            open_.append(_Conditional(word == b"if" and match[2].strip() == b"0", end))
+        elif word in (b"else", b"elif") and open_:
+            open_[-1].close(start, end)
+        elif word == b"endif" and open_:
+            closed = open_.pop()
+            closed.close(start, end)
+            _choose(buffer, closed)
+    return bytes(buffer), macros
+
+
+def _replace_decoration(match: re.Match[bytes]) -> bytes:
+    return _CONSTANTS.get(match[0]) or match[0].translate(_BLANK)
+
+
+def _directives(data: bytes) -> list[re.Match[bytes]]:
+    """Preprocessor lines with their continuations, those in comments left out."""
+    found = list(_DIRECTIVE.finditer(data))
+    if not found:
+        return found
+    comments = [match.span() for match in _COMMENT.finditer(data) if match[0].startswith(b"/*") and b"#" in match[0]]
+    return [match for match in found if not any(start < match.start() < end for start, end in comments)]
+
+
+def _macro(match: re.Match[bytes], line: int) -> list[Macro]:
+    parts = _MACRO.fullmatch(match[2])
+    if parts is None or not parts[3].strip():
+        return []  # an include guard or a switch
+    return [Macro(parts[1].decode("utf-8", "replace"), line, line + match[0].count(b"\n"))]
+
+
+def _choose(buffer: bytearray, conditional: _Conditional) -> None:
+    """Blank the branches that would not parse beside the others."""
+    branches = conditional.branches
+    if conditional.never:
+        _blank(buffer, *branches[0])
+        branches = branches[1:]
+    if len(branches) > 1 and not all(_whole(bytes(buffer[start:end])) for start, end in branches):
+        for start, end in branches[1:]:
+            _blank(buffer, start, end)
+
+
+def _whole(branch: bytes) -> bool:
+    code = _COMMENT.sub(b"", branch).strip()
+    return not code or (code.endswith((b";", b"}")) and code.count(b"{") == code.count(b"}"))
+
+
+def _blank(buffer: bytearray, start: int, end: int) -> None:
+    buffer[start:end] = buffer[start:end].translate(_BLANK)

@@ -1,0 +1,13 @@
+"""Text of no known grammar: windows that end at blank lines. Never fails."""
+
+from contract.knowledge import SplitFile
+from indexer.split.assembly import assemble
+from indexer.split.lines import read_lines, windows
+from indexer.split.spans import Span
+
+
+def split_plain(path: str, data: bytes) -> SplitFile:
+    """Windows of at most 60 lines over the whole file."""
+    lines = read_lines(data)
+    spans = [Span(start, end, path, "text", (start, end)) for start, end in windows(lines, 1, len(lines))]
+    return assemble(path, data, lines, spans)

@@ -1,0 +1,168 @@
+"""From definitions to pieces of a size to be read: short ones together, long ones in parts, and nothing left between."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from contract.knowledge import PieceKind
+from indexer.split.lines import WINDOW, trim, windows
+from indexer.split.outline import Definition
+
+WHOLE = 80  # lines of a definition that stays one piece
+MERGED = 40  # lines of several short ones together
+_SHORT_MEMBER, _SHORT_FREE = 8, 6
+
+_CLOSING = re.compile(r"\s*(?:[})\];,]+[\s;]*(?://.*|/\*.*)?|#\s*endif.*|)")
+_OPENING = re.compile(
+    r"\s*(?:#.*|/{2,}[/*=\-\s]*|/\*[*=\-\s]*(?:\*/)?|\*+/|(?:inline\s+)?namespace\b.*|using namespace .*|extern \"C\".*"
+    r"|(?:public|private|protected)\s*:.*|[{;]*|)"
+)
+_SALVAGED = re.compile(
+    r"^\s*(?:typedef\s+)?(?P<class>struct|class|union|enum(?:\s+class)?)\s+(?:alignas\([^)]*\)\s*)?(?P<name>\w+)[^;]*$"
+    r"|^[ ]{0,4}(?:[\w:<>,*&]+\s+)*?[*&]*(?P<function>~?\w{3,})\s*\([^;]*$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece in the making. `part`: its place among the parts of a definition; `own`: the definitions it is made of."""
+
+    start: int
+    end: int
+    symbol: str
+    kind: PieceKind
+    definition: tuple[int, int]
+    names: tuple[str, ...] = ()
+    family: str = ""
+    part: int = 0
+    whole: bool = True
+
+
+def cut(definitions: tuple[Definition, ...], lines: list[str], start: int, scope: str = "") -> list[Span]:
+    """Spans over all lines with text from `start` on, in their order."""
+    return _region(definitions, lines, start, len(lines), scope, short=_SHORT_FREE)
+
+
+def _region(
+    definitions: tuple[Definition, ...], lines: list[str], start: int, end: int, scope: str, *, short: int
+) -> list[Span]:
+    spans: list[Span] = []
+    at = start
+    for definition in definitions:
+        if definition.end < at:
+            continue
+        first = max(definition.start, at)
+        opened = _between(spans, lines, at, first - 1, scope)
+        made = list(_definition(definition, lines, first))
+        made[0] = _grown(made[0], start=opened)
+        spans.extend(made)
+        at = definition.end + 1
+    rest = _between(spans, lines, at, end, scope)
+    if left := trim(lines, rest, end):
+        if spans and all(_OPENING.fullmatch(lines[line - 1]) for line in range(left[0], left[1] + 1)):
+            spans[-1] = _grown(spans[-1], end=left[1])
+        else:
+            spans.extend(_texts(lines, *left, scope))
+    return list(_merged(spans, short))
+
+
+def _between(spans: list[Span], lines: list[str], start: int, end: int, scope: str) -> int:
+    """Give the lines between two definitions away: closings to the one above, text to itself; the line the rest starts with."""
+    at = start
+    if spans:
+        while at <= end and _CLOSING.fullmatch(lines[at - 1]):
+            if lines[at - 1].strip():
+                spans[-1] = _grown(spans[-1], end=at)
+            at += 1
+    last = end
+    while last >= at and _OPENING.fullmatch(lines[last - 1]):
+        last -= 1
+    if text := trim(lines, at, last):
+        spans.extend(_texts(lines, *text, scope))
+        at = last + 1
+    return (trim(lines, at, end) or (end + 1,))[0]
+
+
+def _grown(span: Span, *, start: int = 0, end: int = 0) -> Span:
+    first, last = min(start or span.start, span.start), max(end, span.end)
+    whole = (min(first, span.definition[0]), max(last, span.definition[1])) if span.whole else span.definition
+    return replace(span, start=first, end=last, definition=whole)
+
+
+def _texts(lines: list[str], start: int, end: int, scope: str) -> Iterator[Span]:
+    """Lines that no definition claims, with the name that they seem to define."""
+    for first, last in windows(lines, start, end):
+        symbol, kind = _salvaged("\n".join(lines[first - 1 : last]))
+        name = f"{scope}::{symbol}" if scope and symbol else symbol or scope
+        yield Span(first, last, name, kind, (first, last), (name,) if name else ())
+
+
+def _salvaged(text: str) -> tuple[str, PieceKind]:
+    match = _SALVAGED.search(text)
+    if match is None:
+        return "", "text"
+    if match["name"]:
+        return match["name"], "enum" if match["class"].startswith("enum") else "class"
+    return match["function"], "function"
+
+
+def _definition(definition: Definition, lines: list[str], start: int) -> Iterator[Span]:
+    own = (start, definition.end)
+    names = definition.names or ((definition.symbol,) if definition.symbol else ())
+    span = Span(start, definition.end, definition.symbol, definition.kind, own, names, definition.family)
+    if definition.end - start + 1 <= WHOLE:
+        yield span
+    elif definition.members:
+        yield from _class(definition, lines, span)
+    else:
+        yield from _parts(span, lines, start, definition.end, WINDOW)
+
+
+def _parts(span: Span, lines: list[str], start: int, end: int, longest: int) -> Iterator[Span]:
+    for part, (first, last) in enumerate(windows(lines, start, end, longest=longest)):
+        yield replace(span, start=first, end=last, part=part, whole=False)
+
+
+def _class(definition: Definition, lines: list[str], span: Span) -> Iterator[Span]:
+    """A long class: its head up to the first method, then its members."""
+    first = next((i for i, member in enumerate(definition.members) if member.kind in ("function", "class")), None)
+    if first is None:
+        yield from _parts(span, lines, span.start, span.end, WHOLE)
+        return
+    begins = definition.members[first].start
+    head = list(_parts(span, lines, span.start, begins - 1, WHOLE)) if begins > span.start else []
+    yield from head
+    rest = _region(definition.members[first:], lines, begins, definition.end, definition.symbol, short=_SHORT_MEMBER)
+    for part, made in enumerate(rest, start=len(head)):
+        yield replace(made, family=definition.family, part=part) if definition.family else made
+
+
+def _merged(spans: list[Span], short: int) -> Iterator[Span]:
+    """Short neighbours as one, and overloads."""
+    held: Span | None = None
+    for span in spans:
+        if held is not None and _belong(held, span, short):
+            names = tuple(dict.fromkeys((*held.names, *span.names)))
+            held = replace(
+                held, end=span.end, names=names, definition=(held.start, span.end), symbol=held.symbol or span.symbol
+            )
+            continue
+        if held is not None:
+            yield held
+        held = span
+    if held is not None:
+        yield held
+
+
+def _belong(held: Span, span: Span, short: int) -> bool:
+    if not (held.whole and span.whole) or span.end - held.start + 1 > MERGED or held.family != span.family:
+        return False
+    if held.family and "class" in (held.kind, span.kind):
+        return False
+    alike = held.symbol == span.symbol and held.kind == span.kind == "function"
+    return alike or (_length(span) < short and (_length(held) < short or len(held.names) > 1))
+
+
+def _length(span: Span) -> int:
+    return span.end - span.start + 1
