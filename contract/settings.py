@@ -45,6 +45,7 @@ class Settings(BaseSettings):
     embedding_model: str = Field(default="default", description="default, or a sentence-transformers model: a name or a folder")
     embedding_device: str = Field(default="cpu", description="where another model than the default one runs: cpu, cuda, cuda:1")
     embedding_precision: str = Field(default="float32", pattern=r"^(float32|bfloat16|float16)$")
+    index_jobs: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256, description="processes that split files")
     chroma_host: str | None = Field(default=None, description="host of a Chroma server; a folder beside the index by default")
     chroma_port: int = Field(default=8000, ge=1, le=65535)
     nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
