@@ -1,0 +1,26 @@
+"""What was left out of a run, told as one notice a reason."""
+
+from contract.events import Emit, Notice
+
+_NAMED = 3
+
+
+class Skips:
+    """Names by reason; a reason reads on after 'RELEASE: '."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, list[str]] = {}
+
+    def add(self, reason: str, name: str) -> None:
+        self._names.setdefault(reason, []).append(name)
+
+    def tell(self, release: str, emit: Emit) -> None:
+        for reason, names in self._names.items():
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            shown = ", ".join(printable(name) for name in names[:_NAMED])
+            emit(Notice(message=f"{release}: {reason} ({len(names)}): {shown}{more}"))
+
+
+def printable(name: str) -> str:
+    """A file's name as a terminal and a JSON file can show it: control characters and broken UTF-8 escaped."""
+    return name if name.isprintable() else ascii(name)

@@ -1,0 +1,121 @@
+"""A git checkout on disk, or a repository fetched at a tag; through the git command, which never gets to ask for anything."""
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from contract.base import Record
+from contract.errors import SourceError
+from contract.events import Emit
+from indexer.listing import is_sound, is_wanted
+from indexer.skips import Skips
+from indexer.sources.command import Finished, Run
+from indexer.sources.scratch import scratch
+from indexer.tree import Label, Tree, plant
+
+FETCH_TIMEOUT_S = 900.0
+_LOCAL_TIMEOUT_S = 60.0
+_SCHEMES = frozenset({"https", "http", "ssh", "git", "file"})  # ext:: and other helpers run commands of the URL's choice
+_REF = re.compile(r"[^\s:*?\[\\^~+-][^\s:*?\[\\^~]*")
+_PREFIX = "git+"
+_SHOWN_TAGS = 8
+
+
+class Remote(Record):
+    """A repository and what to take of it; `ref` is HEAD where the user named none."""
+
+    url: str
+    ref: str
+    origin: str
+
+
+def remote(spec: str) -> Remote | None:
+    """What `git+URL@TAG` asks for; None for a spec of another kind. Raises: SourceError for a URL that is not to be used."""
+    if not spec.startswith(_PREFIX):
+        return None
+    url = spec.removeprefix(_PREFIX)
+    head, _, last = url.rpartition("/")
+    last, at, ref = last.partition("@")
+    if not at and "@" in urlsplit(url).path:  # a tag with a slash in it
+        head, _, ref = url.rpartition("@")
+        head, _, last = head.rpartition("/")
+    parts = urlsplit(f"{head}/{last}")
+    if parts.scheme not in _SCHEMES or not last or "::" in url:
+        raise SourceError(f"{spec}: write git+https://HOST/PATH@TAG; git reads {', '.join(sorted(_SCHEMES))} URLs here")
+    if parts.password:
+        raise SourceError("a password in a URL would be kept with the release; leave it to git's credential helper or to ssh")
+    if (at or ref) and not _REF.fullmatch(ref):
+        raise SourceError(f"{spec}: {ref!r} cannot be a tag, a branch or a commit")
+    return Remote(url=f"{head}/{last}", ref=ref or "HEAD", origin=spec)
+
+
+@contextmanager
+def remote_tree(wanted: Remote, name: str | None, work_dir: Path, emit: Emit, run: Run) -> Iterator[Tree]:
+    """The tracked files of a repository at a tag. Raises: SourceError."""
+    with scratch(work_dir) as folder:
+        _fetch(wanted, folder, run)
+        version = _described(folder, run) if wanted.ref == "HEAD" else wanted.ref.removeprefix("refs/tags/")
+        title = wanted.url.rpartition("/")[2].removesuffix(".git")
+        yield _tracked(folder, Label(name=name, title=title, version=version, origin=wanted.origin), emit, run)
+
+
+def checkout_tree(folder: Path, name: str | None, origin: str, emit: Emit, run: Run) -> Tree:
+    """The tracked files of a checkout, as they are on disk now. Raises: SourceError."""
+    label = Label(name=name, title=folder.name, version=_described(folder, run), origin=origin)
+    return _tracked(folder, label, emit, run)
+
+
+def _fetch(wanted: Remote, folder: Path, run: Run) -> None:
+    """One commit without its history; a plain fetch takes tags, branches and, where the server allows, commits."""
+    _checked(_git(["init", "--quiet", "--template=", "."], folder, run), wanted.origin)
+    fetched = _git(["fetch", "--quiet", "--depth=1", "--no-tags", "--", wanted.url, wanted.ref], folder, run, FETCH_TIMEOUT_S)
+    if "couldn't find remote ref" in fetched.stderr:
+        raise SourceError(f"{wanted.url} has no {wanted.ref}{_tags(wanted, folder, run)}", log=fetched.stderr)
+    _checked(fetched, f"{wanted.url} cannot be fetched")
+    _checked(_git(["checkout", "--quiet", "--detach", "FETCH_HEAD"], folder, run, FETCH_TIMEOUT_S), wanted.origin)
+
+
+def _tags(wanted: Remote, folder: Path, run: Run) -> str:
+    """The newest tags, in words that end a message."""
+    listed = _git(["ls-remote", "--tags", "--refs", "--sort=v:refname", "--", wanted.url], folder, run, _LOCAL_TIMEOUT_S)
+    tags = re.findall(r"refs/tags/(\S+)", listed.stdout)
+    return f"; its last tags: {', '.join(tags[-_SHOWN_TAGS:])}" if tags else "; it has no tags"
+
+
+def _tracked(folder: Path, label: Label, emit: Emit, run: Run) -> Tree:
+    listed = _checked(_git(["ls-files", "-z", "--cached"], folder, run), f"{folder} cannot be read as a git checkout")
+    skips = Skips()
+    inside = str(folder.resolve())
+    wanted = {path for path in listed.stdout.split("\0") if path and is_wanted(path)}
+    files = [path for path in sorted(wanted) if is_sound(folder, path, inside, skips)]
+    skips.tell(label.origin, emit)
+    return plant(folder, files, label)
+
+
+def _described(folder: Path, run: Run) -> str:
+    """The nearest tag and the distance from it; empty for a checkout without a commit."""
+    return _git(["describe", "--tags", "--always"], folder, run).stdout.strip()
+
+
+def _git(arguments: Sequence[str], folder: Path, run: Run, timeout_s: float = _LOCAL_TIMEOUT_S) -> Finished:
+    """Run git without prompts, hooks, helpers for its file list, or a translation of its messages.
+
+    Raises: SourceError where there is no git.
+    """
+    git = shutil.which("git")
+    if git is None:
+        raise SourceError("git is not installed; install it, or name an archive or the folder inside the checkout")
+    environment = ["env", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_LFS_SKIP_SMUDGE=1", "LC_ALL=C"]
+    options = ["-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.askPass="]
+    return run([*environment, git, *options, *arguments], folder, timeout_s)
+
+
+def _checked(finished: Finished, what: str) -> Finished:
+    if finished.returncode != 0:
+        lines = [line.strip() for line in finished.stderr.splitlines() if line.startswith(("fatal:", "error:"))]
+        said = lines[0].partition(": ")[2] if lines else f"git ended with {finished.returncode}"
+        raise SourceError(f"{what}: {said[:200]}", log=finished.stderr)
+    return finished
