@@ -9,7 +9,7 @@ from indexer.split.archs import archs_in, piece_archs
 from indexer.split.card import area, card
 from indexer.split.spans import Span
 
-SPLITTER = "syntax-1"  # changes whenever the same file would be split otherwise
+SPLITTER = "syntax-2"  # changes whenever the same file would be split otherwise
 
 
 def assemble(path: str, data: bytes, lines: Sequence[str], spans: Sequence[Span], *, archs: tuple[str, ...] = ()) -> SplitFile:

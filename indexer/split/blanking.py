@@ -12,11 +12,20 @@ _BLANK = bytes(byte if byte == 0x0A else 0x20 for byte in range(256))
 _DECORATION = re.compile(
     rb"\b(?:(?:CUTE|CUTLASS)_(?:HOST_DEVICE|DEVICE|HOST|HOST_RTC|GLOBAL|GCC_UNREACHABLE|UNROLL|NO_UNROLL|LAMBDA_FUNC_INLINE"
     rb"|PRAGMA_\w+|CONSTEXPR_IF_CXX17|FORCEINLINE|RESTRICT|DEPRECATED)\b(?:\(\))?"
-    rb"|(?:CUTE|CUTLASS)_INLINE_CONSTANT\b"
+    rb"|(?:CUTE|CUTLASS)_(?:INLINE_CONSTANT|STATIC_ASSERT(?:_V)?)\b"
     rb"|__grid_constant__|__forceinline__|__noinline__|__host__|__device__|__restrict__"
-    rb"|(?:__launch_bounds__|__cluster_dims__|__align__)\s*\([^()]*(?:\([^()]*\)[^()]*)*\))"
+    rb"|typename(?=\s+(?:::\s*)?\w+\s*(?:<|::))|(?<=::)template\b"  # where it only says that a dependent name is a type
+    rb"|(?:__launch_bounds__|__cluster_dims__|__align__|alignas|CUTE_ALIGNAS|CUTLASS_ALIGNAS|ALIGNAS)"
+    rb"\s*\([^()]*(?:\([^()]*\)[^()]*)*\))"
 )
-_CONSTANTS = {b"CUTE_INLINE_CONSTANT": b"static constexpr    ", b"CUTLASS_INLINE_CONSTANT": b"static constexpr       "}
+_STANDS_FOR = {
+    b"CUTE_INLINE_CONSTANT": b"static constexpr    ",
+    b"CUTLASS_INLINE_CONSTANT": b"static constexpr       ",
+    b"CUTE_STATIC_ASSERT": b"static_assert     ",
+    b"CUTE_STATIC_ASSERT_V": b"static_assert       ",
+    b"CUTLASS_STATIC_ASSERT": b"static_assert        ",
+}
+_MACRO_LINE = re.compile(rb"^[ \t]*[A-Z][A-Z0-9_]{4,}\((?:[^()\n]|\([^()\n]*\))*\)[ \t]*;?[ \t]*$(?!\s*[{:])", re.MULTILINE)
 _DIRECTIVE = re.compile(rb"^[ \t]*#[ \t]*(\w*)((?:[^\\\n]+|\\\n|\\.)*)", re.MULTILINE)
 _COMMENT = re.compile(rb"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _MACRO = re.compile(rb"[ \t]+(\w+)(\([^()]*\))?(.*)", re.DOTALL)
@@ -46,7 +55,7 @@ class _Conditional:
 
 def blanked(data: bytes) -> tuple[bytes, list[Macro]]:
     """The same text with spaces for what confuses the grammar, and the macros it defines."""
-    buffer = bytearray(_DECORATION.sub(_replace_decoration, data))
+    buffer = bytearray(_MACRO_LINE.sub(_spaces, _DECORATION.sub(_replace_decoration, data)))
     macros: list[Macro] = []
     open_: list[_Conditional] = []
     line, at = 1, 0
@@ -70,7 +79,11 @@ def blanked(data: bytes) -> tuple[bytes, list[Macro]]:
 
 
 def _replace_decoration(match: re.Match[bytes]) -> bytes:
-    return _CONSTANTS.get(match[0]) or match[0].translate(_BLANK)
+    return _STANDS_FOR.get(match[0]) or _spaces(match)
+
+
+def _spaces(match: re.Match[bytes]) -> bytes:
+    return match[0].translate(_BLANK)
 
 
 def _directives(data: bytes) -> list[re.Match[bytes]]:

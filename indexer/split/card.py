@@ -6,8 +6,13 @@ from collections.abc import Iterable, Iterator
 from indexer.split.spans import Span
 
 WORDS = 60
-_PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+(?:[a-z](?![a-z]))?")
-_COMPOUNDS = re.compile(r"warpspecialized|multistage|blockscaled|threadblock|blockwise|groupwise|swizzled")
+_PART = re.compile(
+    r"sm\d+"
+    r"|(?:[tT]?[fF]|[bB][fF]|[fF][pP]|[sSuU]|[uU]?[iI]nt|[eE]\d[mM]|[mMnNkK](?=\d+(?![a-z])))\d+"
+    r"|\d+(?:x\d+)+"
+    r"|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+(?:[a-z](?![a-z]))?"
+)
+_ARCH = re.compile(r"(?:(?<![A-Za-z])(?:sm|SM)|Sm)_?(\d{2,3})")
 _COMPOUND_PARTS = {
     "warpspecialized": "warp specialized",
     "multistage": "multi stage",
@@ -15,8 +20,11 @@ _COMPOUND_PARTS = {
     "blockwise": "block wise",
     "groupwise": "group wise",
 }
+_COMPOUNDS = re.compile("|".join(_COMPOUND_PARTS))
 _COMMENT = re.compile(r"^\s*(?:///?<?|/\*\*?|\*(?!/))[ \t]?(.*?)(?:\*/)?\s*$")
 _TAG = re.compile(r"[@\\](?:brief|details?|param(?:\[\w+\])?|tparam|return|note|class|struct)\b|[`*/=\-_#]{3,}|[`*]")
+_SCOPE = re.compile(r"::(?![^<]*>)|\.(?=\w+$)")
+_THIN = 400  # characters of text that leave room for the names around it
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s")
 _MESSAGE = re.compile(
     r"(?:static_assert|CUTE_STATIC_ASSERT\w*|CUTLASS_ASSERT|CUTLASS_TRACE_HOST|CUTE_INVALID_CONTROL_PATH|CUTE_RUNTIME_ASSERT"
@@ -31,14 +39,8 @@ _PTX = re.compile(
 
 def split_words(name: str) -> str:
     """`MainloopSm90TmaGmma` and `sm90_mma_tma_gmma_ss_warpspecialized` as words in lower case."""
-    joined = re.sub(r"(?<![A-Za-z])(sm|SM|Sm)_?(\d+)", lambda m: f"sm{m[2]} ", name)
-    words: list[str] = []
-    for chunk in re.split(r"[^A-Za-z0-9]+", joined):
-        if re.fullmatch(r"[a-zA-Z]{1,4}\d+[a-z]?|\d+x[\dx]+[a-z]?", chunk):
-            words.append(chunk.lower())
-        else:
-            words.extend(part.lower() for part in _PART.findall(chunk))
-    return _COMPOUNDS.sub(lambda m: _COMPOUND_PARTS.get(m[0], m[0]), " ".join(words))
+    words = _PART.findall(_ARCH.sub(r" sm\1 ", name))
+    return _COMPOUNDS.sub(lambda m: _COMPOUND_PARTS[m[0]], " ".join(words).lower())
 
 
 def area(path: str) -> str:
@@ -53,15 +55,21 @@ def card(span: Span, area_words: str, text: str, neighbours: Iterable[str]) -> s
 
 def _said(span: Span, area_words: str, text: str, neighbours: Iterable[str]) -> Iterator[str]:
     yield area_words
-    owner, _, own = span.symbol.rpartition("::")
+    *owners, own = symbol_parts(span.symbol)
     yield f"{span.kind} {split_words(own)}"
-    yield split_words(owner.rpartition("::")[2])
+    yield split_words(bare(owners[-1])) if owners else ""
     yield doc_sentence(text)
-    yield " ".join(dict.fromkeys(_PTX.findall(text)))
+    yield " ".join(instructions(text))
     yield " ".join(dict.fromkeys(_MESSAGE.findall(text)))
-    yield " ".join(split_words(_last(name)) for name in span.names[1:])
-    if len(text) < 400:
-        yield " ".join(split_words(_last(name)) for name in neighbours)
+    yield " ".join(_named((*span.names[1:], *span.members)))
+    if len(text) < _THIN:
+        yield " ".join(_named(name for name in neighbours if name != span.symbol))
+
+
+def instructions(text: str) -> list[str]:
+    """The PTX instructions that a text names, the longest form of each."""
+    found = list(dict.fromkeys(_PTX.findall(text)))
+    return [one for one in found if not any(other != one and other.startswith(one) for other in found)]
 
 
 def _first_words(parts: Iterable[str]) -> str:
@@ -73,8 +81,18 @@ def _first_words(parts: Iterable[str]) -> str:
     return " ".join(words[:WORDS])
 
 
-def _last(symbol: str) -> str:
-    return symbol.partition("<")[0].rpartition("::")[2]
+def _named(symbols: Iterable[str]) -> dict[str, None]:
+    return dict.fromkeys(split_words(bare(symbol_parts(symbol)[-1])) for symbol in symbols)
+
+
+def symbol_parts(symbol: str) -> list[str]:
+    """`cute::Tensor<A, b::C>::size` as its three names."""
+    return _SCOPE.split(symbol)
+
+
+def bare(name: str) -> str:
+    """A name without its template arguments."""
+    return name.partition("<")[0] or name
 
 
 def doc_sentence(text: str, most: int = 28) -> str:

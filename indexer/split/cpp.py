@@ -27,12 +27,12 @@ _KINDS: dict[str, PieceKind] = {
     "namespace_alias_definition": "alias",
     "concept_definition": "alias",
     "template_instantiation": "class",
-    "using_declaration": "alias",
     "declaration": "variable",
     "field_declaration": "variable",
     "friend_declaration": "variable",
     "static_assert_declaration": "text",
 }
+_BRACKETS = re.compile(r"(?<=<) | (?=[<>,])")
 _SPACE = re.compile(r"\s+")
 _ANONYMOUS = "(anonymous)"
 
@@ -72,11 +72,15 @@ class _Walk:
     def block(self, node: Node, scope: str, depth: int) -> None:
         """Every definition among the children of a file, namespace, class body or broken stretch."""
         comment: tuple[int, int] | None = None
+        before = ""
         for child in node.children:
             kind = child.type
             if kind == "comment":
                 comment = self._join(comment, child)
                 continue
+            if before == "namespace" and node.type == "ERROR":  # opened, but not closed where the grammar expects it
+                scope = _join(scope, _text(child))
+            before = kind
             if not child.is_named:
                 continue
             start, end = child.start_point[0] + 1, child.end_point[0] + 1
@@ -193,7 +197,7 @@ def _name(node: Node) -> str:
 def _text(node: Node | None) -> str:
     if node is None or node.text is None:
         return ""
-    return _SPACE.sub(" ", node.text.decode("utf-8", "replace")).strip()
+    return _BRACKETS.sub("", _SPACE.sub(" ", node.text.decode("utf-8", "replace")).strip())
 
 
 def _join(scope: str, name: str) -> str:

@@ -14,9 +14,12 @@ _SHORT_MEMBER, _SHORT_FREE = 8, 6
 
 _CLOSING = re.compile(r"\s*(?:[})\];,]+[\s;]*(?://.*|/\*.*)?|#\s*endif.*|)")
 _OPENING = re.compile(
-    r"\s*(?:#.*|/{2,}[/*=\-\s]*|/\*[*=\-\s]*(?:\*/)?|\*+/|(?:inline\s+)?namespace\b.*|using namespace .*|extern \"C\".*"
-    r"|(?:public|private|protected)\s*:.*|[{;]*|)"
+    r"\s*(?:#.*|//.*|/\*[*=\-\s]*(?:\*/)?|\*+/|(?:inline\s+)?namespace\b.*|using namespace .*|extern \"C\".*"
+    r"|(?:public|private|protected)\s*:.*|[{;]*|(?:(?:CUTE|CUTLASS)_[A-Z_]+\s*|static\s*|inline\s*|constexpr\s*)+|)"
 )
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_INCLUDE = re.compile(r"\s*#\s*(?:include|pragma\s+once)|(?:from\s+[\w.]+\s+)?import\s")
+_REMARK = 12  # lines of comment that go with what follows them
 _SALVAGED = re.compile(
     r"^\s*(?:typedef\s+)?(?P<class>struct|class|union|enum(?:\s+class)?)\s+(?:alignas\([^)]*\)\s*)?(?P<name>\w+)[^;]*$"
     r"|^[ ]{0,4}(?:[\w:<>,*&]+\s+)*?[*&]*(?P<function>~?\w{3,})\s*\([^;]*$",
@@ -26,7 +29,10 @@ _SALVAGED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece in the making. `part`: its place among the parts of a definition; `own`: the definitions it is made of."""
+    """A piece in the making.
+
+    `names`: of the definitions in it; `members`: of what those hold; `part`: its place among the parts of a long one.
+    """
 
     start: int
     end: int
@@ -34,6 +40,7 @@ class Span:
     kind: PieceKind
     definition: tuple[int, int]
     names: tuple[str, ...] = ()
+    members: tuple[str, ...] = ()
     family: str = ""
     part: int = 0
     whole: bool = True
@@ -41,7 +48,20 @@ class Span:
 
 def cut(definitions: tuple[Definition, ...], lines: list[str], start: int, scope: str = "") -> list[Span]:
     """Spans over all lines with text from `start` on, in their order."""
-    return _region(definitions, lines, start, len(lines), scope, short=_SHORT_FREE)
+    head = _head(definitions, lines, start)
+    begin = head[-1].end + 1 if head else start
+    return [*head, *_region(definitions, lines, begin, len(lines), scope, short=_SHORT_FREE)]
+
+
+def _head(definitions: tuple[Definition, ...], lines: list[str], start: int) -> list[Span]:
+    """What a file says of itself and includes; it mentions all that the file defines."""
+    first = definitions[0].start if definitions else len(lines) + 1
+    includes = [line for line in range(start, min(first, len(lines) + 1)) if _INCLUDE.match(lines[line - 1])]
+    if not includes or not (stretch := trim(lines, start, includes[-1])):
+        return []
+    names = tuple(dict.fromkeys(definition.symbol for definition in definitions if definition.symbol))
+    parts = windows(lines, *stretch)
+    return [Span(*part, "", "text", part, members=() if index else names) for index, part in enumerate(parts)]
 
 
 def _region(
@@ -60,7 +80,7 @@ def _region(
         at = definition.end + 1
     rest = _between(spans, lines, at, end, scope)
     if left := trim(lines, rest, end):
-        if spans and all(_OPENING.fullmatch(lines[line - 1]) for line in range(left[0], left[1] + 1)):
+        if spans and (_opens(lines, *left) or _remark(lines, *left)):
             spans[-1] = _grown(spans[-1], end=left[1])
         else:
             spans.extend(_texts(lines, *left, scope))
@@ -78,10 +98,20 @@ def _between(spans: list[Span], lines: list[str], start: int, end: int, scope: s
     last = end
     while last >= at and _OPENING.fullmatch(lines[last - 1]):
         last -= 1
-    if text := trim(lines, at, last):
+    text = trim(lines, at, last)
+    if text and not _remark(lines, *text):
         spans.extend(_texts(lines, *text, scope))
         at = last + 1
     return (trim(lines, at, end) or (end + 1,))[0]
+
+
+def _opens(lines: list[str], start: int, end: int) -> bool:
+    return all(_OPENING.fullmatch(lines[line - 1]) for line in range(start, end + 1))
+
+
+def _remark(lines: list[str], start: int, end: int) -> bool:
+    """A short comment and nothing else."""
+    return end - start < _REMARK and not _COMMENT.sub("", "\n".join(lines[start - 1 : end])).strip()
 
 
 def _grown(span: Span, *, start: int = 0, end: int = 0) -> Span:
@@ -93,9 +123,9 @@ def _grown(span: Span, *, start: int = 0, end: int = 0) -> Span:
 def _texts(lines: list[str], start: int, end: int, scope: str) -> Iterator[Span]:
     """Lines that no definition claims, with the name that they seem to define."""
     for first, last in windows(lines, start, end):
-        symbol, kind = _salvaged("\n".join(lines[first - 1 : last]))
-        name = f"{scope}::{symbol}" if scope and symbol else symbol or scope
-        yield Span(first, last, name, kind, (first, last), (name,) if name else ())
+        found, kind = _salvaged("\n".join(lines[first - 1 : last]))
+        symbol = f"{scope}::{found}" if scope and found else found or scope
+        yield Span(first, last, symbol, kind, (first, last), (symbol,) if found else ())
 
 
 def _salvaged(text: str) -> tuple[str, PieceKind]:
@@ -110,7 +140,8 @@ def _salvaged(text: str) -> tuple[str, PieceKind]:
 def _definition(definition: Definition, lines: list[str], start: int) -> Iterator[Span]:
     own = (start, definition.end)
     names = definition.names or ((definition.symbol,) if definition.symbol else ())
-    span = Span(start, definition.end, definition.symbol, definition.kind, own, names, definition.family)
+    members = tuple(dict.fromkeys(member.symbol for member in definition.members if member.symbol))
+    span = Span(start, definition.end, definition.symbol, definition.kind, own, names, members, definition.family)
     if definition.end - start + 1 <= WHOLE:
         yield span
     elif definition.members:
@@ -121,7 +152,7 @@ def _definition(definition: Definition, lines: list[str], start: int) -> Iterato
 
 def _parts(span: Span, lines: list[str], start: int, end: int, longest: int) -> Iterator[Span]:
     for part, (first, last) in enumerate(windows(lines, start, end, longest=longest)):
-        yield replace(span, start=first, end=last, part=part, whole=False)
+        yield replace(span, start=first, end=last, part=part, whole=False, members=() if part else span.members)
 
 
 def _class(definition: Definition, lines: list[str], span: Span) -> Iterator[Span]:
@@ -143,16 +174,26 @@ def _merged(spans: list[Span], short: int) -> Iterator[Span]:
     held: Span | None = None
     for span in spans:
         if held is not None and _belong(held, span, short):
-            names = tuple(dict.fromkeys((*held.names, *span.names)))
-            held = replace(
-                held, end=span.end, names=names, definition=(held.start, span.end), symbol=held.symbol or span.symbol
-            )
+            held = _together(held, span)
             continue
         if held is not None:
             yield held
         held = span
     if held is not None:
         yield held
+
+
+def _together(first: Span, second: Span) -> Span:
+    """Both as one; named after the first that is a definition."""
+    named = second if first.kind == "text" else first
+    return replace(
+        named,
+        start=first.start,
+        end=second.end,
+        definition=(first.start, second.end),
+        names=tuple(dict.fromkeys((*first.names, *second.names))),
+        members=(*first.members, *second.members),
+    )
 
 
 def _belong(held: Span, span: Span, short: int) -> bool:
