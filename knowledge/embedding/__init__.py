@@ -1,0 +1,1 @@
+"""From texts to vectors: models that come as packages, and any other that sentence-transformers runs."""

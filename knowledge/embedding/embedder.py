@@ -1,0 +1,67 @@
+"""What the store asks of an embedding model, and the parts that all of them share."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract.errors import KnowledgeError
+
+Vectors = NDArray[np.float32]
+
+
+class Embedder(Protocol):
+    """A text's vector depends on the text and the model alone, not on what else was asked with it."""
+
+    @property
+    def identity(self) -> str:
+        """Model, hash or revision of its weights, precision, most tokens; vectors of two identities are never mixed."""
+        ...
+
+    @property
+    def dimensions(self) -> int: ...
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """A row of unit length for every text. Shape: (texts, dimensions). Raises: KnowledgeError."""
+        ...
+
+
+def packaged(package: str, file: str, remedy: str) -> Path:
+    """A data file of an installed package, found without importing it. Raises: KnowledgeError with the remedy."""
+    spec = find_spec(package)
+    path = Path(spec.origin).parent / file if spec and spec.origin else None
+    if path is None or not path.is_file():
+        raise KnowledgeError(f"embedding model: {package}/{file} is not installed; {remedy}")
+    return path
+
+
+def fingerprint(path: Path) -> str:
+    """First 12 hex digits of a file's SHA-256. Raises: KnowledgeError where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    except OSError as exc:
+        raise KnowledgeError(f"embedding model {path} cannot be read ({exc.strerror}); install it again") from exc
+
+
+def unit_rows(vectors: Vectors) -> Vectors:
+    """Rows scaled to unit length; a row of zeros (a text without a known token) becomes the first axis."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+    scaled[lengths[:, 0] == 0, 0] = 1.0
+    return scaled
+
+
+def batches_by_length(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
+    """Positions of texts, the shortest first, in batches whose padded size stays within `most_tokens`."""
+    batch: list[int] = []
+    for position in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[position] > most_tokens:
+            yield batch
+            batch = []
+        batch.append(position)
+    if batch:
+        yield batch

@@ -1,0 +1,161 @@
+"""`knowledge.sqlite`: one writer, readers that keep the state they opened, errors told in one line."""
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event, insert, inspect, select
+from sqlalchemy.dialects.sqlite import insert as upsert
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from contract.errors import KnowledgeBusy, KnowledgeError
+from knowledge.store.tables import FORMAT, meta, metadata
+
+FILE = "knowledge.sqlite"
+_BUSY_S = 10.0
+_FULL = "is out of space; free some and run the command again, it goes on where it stopped"
+
+
+def open_writer(folder: Path) -> Engine:
+    """An engine over the folder's database, created where there is none. Raises: KnowledgeError."""
+    engine = create_engine(f"sqlite:///{folder / FILE}", connect_args={"timeout": _BUSY_S})
+    event.listen(engine, "connect", _on_connect)
+    event.listen(engine, "begin", _on_begin)
+    try:
+        with translated(folder):
+            _create(engine, folder)
+    except KnowledgeError:
+        engine.dispose()
+        raise
+    return engine
+
+
+def open_reader(folder: Path) -> Engine:
+    """An engine that cannot write. Raises: KnowledgeError where there is no knowledge base, or it is damaged or newer."""
+    path = folder / FILE
+    if not path.is_file():
+        raise KnowledgeError(f"no knowledge base in {folder}; make one: cudal2-agent index add 4.2.0")
+    engine = create_engine("sqlite://", creator=lambda: _connect_reader(path), poolclass=NullPool)
+    event.listen(engine, "begin", _on_begin)
+    with translated(folder), engine.connect() as connection:
+        check_format(connection, folder)
+    return engine
+
+
+def _connect_reader(path: Path) -> sqlite3.Connection:
+    """Where the folder itself cannot be written and no writer left a log, SQLite is told that nothing will change."""
+    wal = path.with_name(path.name + "-wal")
+    immutable = "" if _can_share(path) or (wal.exists() and wal.stat().st_size) else "&immutable=1"
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro{immutable}", uri=True, timeout=_BUSY_S, check_same_thread=False
+    )
+    connection.isolation_level = None
+    return connection
+
+
+def _can_share(path: Path) -> bool:
+    """Whether SQLite can make the shared-memory file that readers of a write-ahead log need."""
+    shm = path.with_name(path.name + "-shm")
+    try:
+        made = not shm.exists()
+        shm.open("ab").close()
+        if made:
+            shm.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """A transaction that takes the write lock at its start."""
+    with engine.execution_options(cudal2_begin="BEGIN IMMEDIATE").begin() as connection:
+        yield connection
+
+
+@contextmanager
+def translated(folder: Path) -> Iterator[None]:
+    """Turns SQLite's and the system's errors into one `KnowledgeError` with a remedy."""
+    try:
+        yield
+    except DBAPIError as exc:
+        raise _from_sqlite(folder, exc.orig or exc) from exc
+    except sqlite3.Error as exc:
+        raise _from_sqlite(folder, exc) from exc
+    except SQLAlchemyError as exc:
+        raise _from_sqlite(folder, exc) from exc
+    except OSError as exc:
+        raise _from_system(folder, exc) from exc
+
+
+def _from_sqlite(folder: Path, exc: BaseException) -> KnowledgeError:
+    reason = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
+    if "full" in reason or "disk I/O" in reason:
+        return KnowledgeError(f"knowledge base {folder}: the disk {_FULL} ({reason})")
+    if "locked" in reason:
+        return KnowledgeBusy(f"knowledge base {folder} is being written by another process; wait for it, then try again")
+    if "readonly" in reason or "unable to open" in reason:
+        return KnowledgeError(f"knowledge base {folder} cannot be opened or written ({reason}); check its permissions")
+    return KnowledgeError(
+        f"knowledge base {folder} is damaged ({reason}); move the folder away and run: cudal2-agent index add 4.2.0"
+    )
+
+
+def _from_system(folder: Path, exc: OSError) -> KnowledgeError:
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return KnowledgeError(f"knowledge base {folder}: the disk {_FULL} ({exc.strerror})")
+    return KnowledgeError(f"knowledge base {folder}: {exc.strerror or exc}; check the path, its permissions and space")
+
+
+def _on_connect(connection: Any, _: Any) -> None:
+    connection.isolation_level = None  # transactions are begun by _on_begin, not by the driver
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _on_begin(connection: Connection) -> None:
+    begin = connection.get_execution_options().get("cudal2_begin", "BEGIN")
+    if begin:
+        connection.exec_driver_sql(begin)
+
+
+def _create(engine: Engine, folder: Path) -> None:
+    """Creates the tables in an empty database; otherwise looks before it writes."""
+    with engine.connect() as connection:
+        if inspect(connection).get_table_names():
+            check_format(connection, folder)
+            return
+    with engine.execution_options(cudal2_begin="").connect() as connection:
+        connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+    with writing(engine) as connection:
+        metadata.create_all(connection)
+        values = {"format": str(FORMAT), "store": uuid4().hex[:12], "generation": "0", "collections": "0"}
+        connection.execute(insert(meta), [{"key": key, "value": value} for key, value in values.items()])
+
+
+def check_format(connection: Connection, folder: Path) -> None:
+    """Raises: KnowledgeError where the tables are not ours or of a newer version."""
+    tables = inspect(connection).get_table_names()
+    found = get(connection, "format") if meta.name in tables else ""
+    if not found.isdigit():
+        raise KnowledgeError(f"{folder / FILE} is no knowledge base; point CUDAL2_KNOWLEDGE to another folder")
+    if int(found) != FORMAT:
+        raise KnowledgeError(
+            f"knowledge base {folder} has format {found}, this version reads {FORMAT}; "
+            "install the version that wrote it, or move the folder away and index again"
+        )
+
+
+def get(connection: Connection, key: str) -> str:
+    """A value of the table `meta`; empty where it was never put."""
+    return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar_one_or_none() or ""
+
+
+def put(connection: Connection, **values: str) -> None:
+    for key, value in values.items():
+        statement = upsert(meta).values(key=key, value=value)
+        connection.execute(statement.on_conflict_do_update(index_elements=["key"], set_={"value": value}))

@@ -1,0 +1,54 @@
+"""Embeds what has no vector yet, and plans how all vectors are made anew."""
+
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from contract.knowledge import Piece
+from knowledge.embedding.embedder import Embedder
+from knowledge.store.rows import unpack
+from knowledge.store.staging import document
+from knowledge.store.tables import files, pieces
+from knowledge.store.vectors import Document, VectorStore
+
+_BATCH = 512
+
+
+def embed_missing(
+    vectors: VectorStore,
+    embedder: Embedder,
+    documents: Sequence[Document],
+    advance: Callable[[int, int], None] = lambda _done, _total: None,
+) -> int:
+    """Embed the documents that the collection does not hold, batch by batch; how many there were. Ids are distinct."""
+    held = vectors.held([document.id for document in documents])
+    missing = [document for document in documents if document.id not in held]
+    for start in range(0, len(missing), _BATCH):
+        batch = missing[start : start + _BATCH]
+        vectors.add(batch, embedder.embed([document.text for document in batch]))
+        advance(len(held) + start + len(batch), len(documents))
+    return len(missing)
+
+
+def plan(connection: Connection) -> tuple[dict[str, Document], dict[int, str]]:
+    """All documents by id, and the pieces whose vector id is another than the recorded one."""
+    documents: dict[str, Document] = {}
+    changed: dict[int, str] = {}
+    for file_id, path, packed in connection.execute(select(files.c.id, files.c.path, files.c.text)):
+        lines = unpack(packed).split("\n")
+        statement = select(pieces.c.id, pieces.c.record, pieces.c.vector_id).where(pieces.c.file_id == file_id)
+        for piece_id, record, recorded in connection.execute(statement):
+            piece = Piece.model_validate_json(record)
+            found = document(path, piece, "\n".join(lines[piece.start_line - 1 : piece.end_line]))
+            if found:
+                documents.setdefault(found.id, found)
+            if recorded != (found.id if found else ""):
+                changed[piece_id] = found.id if found else ""
+    return documents, changed
+
+
+def apply(connection: Connection, changed: dict[int, str]) -> None:
+    """Record the vector ids of these pieces."""
+    if changed:
+        statement = update(pieces).where(pieces.c.id == bindparam("piece")).values(vector_id=bindparam("vector"))
+        connection.execute(statement, [{"piece": piece, "vector": vector} for piece, vector in changed.items()])

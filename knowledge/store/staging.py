@@ -1,0 +1,108 @@
+"""From split files to rows and documents, in batches that are each durable by themselves."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, insert, select
+
+from contract.base import digest
+from contract.knowledge import Piece, SplitFile
+from knowledge.analysis import Terms, analyse, embedded_text
+from knowledge.store.rows import pack
+from knowledge.store.tables import files, pieces
+from knowledge.store.vectors import Document
+
+_BATCH_PIECES = 4000
+_BATCH_DOCUMENTS = 1000
+_BATCH_BYTES = 8_000_000
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A file version with all that is written of it; `terms`, `digests` and `documents` are parallel to its pieces."""
+
+    split: SplitFile
+    terms: Sequence[Terms]
+    digests: Sequence[str]
+    documents: Sequence[Document | None]
+
+
+def prepare(split: SplitFile) -> Prepared:
+    lines = split.text.split("\n")
+    texts = ["\n".join(lines[piece.start_line - 1 : piece.end_line]) for piece in split.pieces]
+    pairs = list(zip(split.pieces, texts, strict=True))
+    return Prepared(
+        split=split,
+        terms=split.terms or [analyse(split.path, piece, text) for piece, text in pairs],
+        digests=[digest(text) for text in texts],
+        documents=[document(split.path, piece, text) for piece, text in pairs],
+    )
+
+
+def document(path: str, piece: Piece, text: str) -> Document | None:
+    """What Chroma holds of a piece; None where it has no vector."""
+    embedded = embedded_text(path, piece, text)
+    if not embedded:
+        return None
+    return Document(id=digest(embedded, length=32), text=embedded, path=path, symbol=piece.symbol, kind=piece.kind)
+
+
+def batches(splits: Iterable[SplitFile]) -> Iterator[list[Prepared]]:
+    batch: list[Prepared] = []
+    for split in splits:
+        batch.append(prepare(split))
+        if _full(batch):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _full(batch: Sequence[Prepared]) -> bool:
+    return (
+        sum(len(each.split.pieces) for each in batch) >= _BATCH_PIECES
+        or sum(document is not None for each in batch for document in each.documents) >= _BATCH_DOCUMENTS
+        or sum(len(each.split.text) for each in batch) >= _BATCH_BYTES
+    )
+
+
+def insert_batch(connection: Connection, batch: Iterable[Prepared]) -> None:
+    for prepared in batch:
+        split = prepared.split
+        values = {
+            "key": split.key,
+            "path": split.path,
+            "text_sha256": text_sha256(split.text),
+            "text": pack(split.text),
+            "terms": pack(json.dumps(list(prepared.terms), ensure_ascii=False)),
+            "pieces": len(split.pieces),
+        }
+        file_id = connection.execute(insert(files).values(values).returning(files.c.id)).scalar_one()
+        rows = [
+            {
+                "file_id": file_id,
+                "record": piece.model_dump_json(),
+                "text_digest": text_digest,
+                "vector_id": document.id if document else "",
+            }
+            for piece, text_digest, document in zip(split.pieces, prepared.digests, prepared.documents, strict=True)
+        ]
+        if rows:
+            connection.execute(insert(pieces), rows)
+
+
+def text_sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def known(connection: Connection, column: ColumnElement[str], values: Collection[str]) -> set[str]:
+    """Those of the values that stand in a column."""
+    listed = sorted(values)
+    found: set[str] = set()
+    for start in range(0, len(listed), _PAGE):
+        statement = select(column).distinct().where(column.in_(listed[start : start + _PAGE]))
+        found.update(connection.execute(statement).scalars())
+    return found
