@@ -9,33 +9,44 @@ from indexer.split.archs import archs_in, piece_archs
 from indexer.split.card import area, card
 from indexer.split.spans import Span
 
-SPLITTER = "syntax-2"  # changes whenever the same file would be split otherwise
+SPLITTER = "syntax-3"  # changes whenever the same file would be split otherwise
 
 
-def assemble(path: str, data: bytes, lines: Sequence[str], spans: Sequence[Span], *, archs: tuple[str, ...] = ()) -> SplitFile:
-    """The record of a file; `archs`: tags that hold for all of it."""
+def assemble(
+    path: str,
+    data: bytes,
+    lines: Sequence[str],
+    spans: Sequence[Span],
+    *,
+    archs: tuple[str, ...] = (),
+    guess_archs: bool = True,
+) -> SplitFile:
+    """The record of a file. `archs`: tags that hold for all of it; else those of its path and, if guessed, of each piece."""
     of_path = archs or archs_in(path)
     words = area(path)
+    pieces: list[Piece] = []
+    for index, span in enumerate(spans):
+        text = "\n".join(lines[span.start - 1 : span.end])
+        around = [spans[near].symbol for near in (index - 1, index + 1) if 0 <= near < len(spans)]
+        tags = piece_archs(of_path, span.symbol, text) if guess_archs else of_path
+        pieces.append(_piece(path, span, tags, card(span, words, text, around)))
     return SplitFile(
         path=path,
         sha256=hashlib.sha256(data).hexdigest(),
         splitter=SPLITTER,
         text="\n".join(lines),
-        pieces=tuple(_piece(path, index, spans, lines, of_path, words) for index in range(len(spans))),
+        pieces=tuple(pieces),
     )
 
 
-def _piece(path: str, index: int, spans: Sequence[Span], lines: Sequence[str], of_path: tuple[str, ...], words: str) -> Piece:
-    span = spans[index]
-    text = "\n".join(lines[span.start - 1 : span.end])
-    around = [spans[near].symbol for near in (index - 1, index + 1) if 0 <= near < len(spans)]
+def _piece(path: str, span: Span, archs: tuple[str, ...], about: str) -> Piece:
     return Piece(
         start_line=span.start,
         end_line=span.end,
         symbol=span.symbol or path,
         kind=span.kind,
         definition=span.definition,
-        archs=piece_archs(of_path, span.symbol, text),
-        card=card(span, words, text, around),
+        archs=archs,
+        card=about,
         family=digest([path, span.family, span.part], length=16) if span.family else "",
     )

@@ -21,9 +21,11 @@ _COMPOUND_PARTS = {
     "groupwise": "group wise",
 }
 _COMPOUNDS = re.compile("|".join(_COMPOUND_PARTS))
-_COMMENT = re.compile(r"^\s*(?:///?<?|/\*\*?|\*(?!/))[ \t]?(.*?)(?:\*/)?\s*$")
+_HASH = r"#(?!\s*(?:define|undef|if|ifdef|ifndef|elif|else|endif|include|pragma|error)\b)"
+_COMMENT = re.compile(rf"^\s*(?:///?<?|{_HASH}|/\*\*?|\*(?!/))[ \t]?(.*?)(?:\*/)?\s*$")
+_DOCSTRING = re.compile(r'^\s*[rf]?(?:"""|\'{3})\s*(.+?)(?:"""|\'{3}|\n\s*\n|\Z)', re.DOTALL | re.MULTILINE)
 _TAG = re.compile(r"[@\\](?:brief|details?|param(?:\[\w+\])?|tparam|return|note|class|struct)\b|[`*/=\-_#]{3,}|[`*]")
-_SCOPE = re.compile(r"::(?![^<]*>)|\.(?=\w+$)")
+_SCOPE = re.compile(r"::(?![^<]*>)")
 _THIN = 400  # characters of text that leave room for the names around it
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s")
 _MESSAGE = re.compile(
@@ -50,6 +52,8 @@ def area(path: str) -> str:
 
 def card(span: Span, area_words: str, text: str, neighbours: Iterable[str]) -> str:
     """At most 60 words about a span."""
+    if span.kind == "section":
+        return _first_words((area_words, span.symbol.replace(" > ", " ")))
     return _first_words(_said(span, area_words, text, neighbours))
 
 
@@ -87,7 +91,7 @@ def _named(symbols: Iterable[str]) -> dict[str, None]:
 
 def symbol_parts(symbol: str) -> list[str]:
     """`cute::Tensor<A, b::C>::size` as its three names."""
-    return _SCOPE.split(symbol)
+    return _SCOPE.split(symbol.replace("<…>", "")) if "::" in symbol else symbol.split(".")
 
 
 def bare(name: str) -> str:
@@ -96,7 +100,9 @@ def bare(name: str) -> str:
 
 
 def doc_sentence(text: str, most: int = 28) -> str:
-    """The first words of the first comment with words in it."""
+    """The first words of the docstring, or of the first comment with words in it."""
+    if docstring := _DOCSTRING.search(text):
+        return " ".join(docstring[1].split()[:most])
     said: list[str] = []
     for line in text.split("\n", 40)[:40]:
         match = _COMMENT.match(line)

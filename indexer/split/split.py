@@ -1,40 +1,69 @@
 """A file as pieces: by grammar where there is one for it, by its text where not."""
 
 import re
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
 from contract.knowledge import SplitFile
 from indexer.split.assembly import SPLITTER, assemble
 from indexer.split.cpp import cpp_outline
+from indexer.split.documents.hypertext import split_html
+from indexer.split.documents.markdown import split_markdown
+from indexer.split.documents.pdf import split_pdf
+from indexer.split.documents.restructured import split_restructured
 from indexer.split.families import with_families
 from indexer.split.lines import read_lines
+from indexer.split.outline import Definition
 from indexer.split.plain import split_plain
+from indexer.split.python import python_outline
 from indexer.split.spans import cut
 
 __all__ = ["SPLITTER", "split_file"]
 
-CPP = frozenset({".h", ".hpp", ".hh", ".hxx", ".cuh", ".cu", ".inl", ".inc", ".cpp", ".cc", ".cxx", ".ipp"})
-_LICENCE = re.compile(r"\s*(/\*.*?\*/|(?://[^\n]*\n)+)", re.DOTALL)
+_LICENCE = re.compile(
+    r"\s*(/\*.*?\*/|(?://[^\n]*(?:\n|\Z))+|(?:#(?!\s*(?:include|pragma|if|ifdef|ifndef|define)\b)[^\n]*(?:\n|\Z))+)", re.DOTALL
+)
 
 
 def split_file(path: str, data: bytes) -> SplitFile:
-    """The pieces of a file."""
-    if PurePosixPath(path).suffix.lower() in CPP:
-        return _split_cpp(path, data)
-    return split_plain(path, data)
+    """The pieces of a file. Raises: SourceError for a document that cannot be read."""
+    return _SPLITS.get(PurePosixPath(path).suffix.lower(), split_plain)(path, data)
 
 
 def _split_cpp(path: str, data: bytes) -> SplitFile:
     lines = read_lines(data)
-    text = "\n".join(lines)
-    start = _licence_end(text) + 1
-    outline = tuple(d for d in with_families(cpp_outline(text)) if d.end >= start)
-    return assemble(path, data, lines, cut(outline, lines, start))
+    return _split_code(path, data, lines, cpp_outline("\n".join(lines)))
 
 
-def _licence_end(text: str) -> int:
+def _split_python(path: str, data: bytes) -> SplitFile:
+    lines = read_lines(data)
+    try:
+        outline = python_outline(path, "\n".join(lines), lines)
+    except SyntaxError:
+        return split_plain(path, data)
+    return _split_code(path, data, lines, outline)
+
+
+def _split_code(path: str, data: bytes, lines: list[str], outline: tuple[Definition, ...]) -> SplitFile:
+    start = _licence_lines("\n".join(lines)) + 1
+    below = tuple(definition for definition in with_families(outline) if definition.end >= start)
+    return assemble(path, data, lines, cut(below, lines, start))
+
+
+def _licence_lines(text: str) -> int:
     """Number of lines that the licence takes at the top of a file."""
     match = _LICENCE.match(text)
-    if match is None or not re.search(r"copyright|licen[cs]e", match[1], re.IGNORECASE):
+    if match is None or not re.search(r"copyright|SPDX-License", match[1], re.IGNORECASE):
         return 0
-    return text.count("\n", 0, match.end()) + (not match[1].endswith("\n"))
+    ends_line = match[1].endswith("\n") or text[match.end() : match.end() + 1] in ("\n", "")
+    return text.count("\n", 0, match.end()) + (ends_line and not match[1].endswith("\n"))
+
+
+_SPLITS: dict[str, Callable[[str, bytes], SplitFile]] = {
+    **dict.fromkeys((".h", ".hpp", ".hh", ".hxx", ".cuh", ".cu", ".inl", ".inc", ".cpp", ".cc", ".cxx", ".ipp"), _split_cpp),
+    **dict.fromkeys((".py", ".pyi"), _split_python),
+    **dict.fromkeys((".md", ".markdown"), split_markdown),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), split_html),
+    ".rst": split_restructured,
+    ".pdf": split_pdf,
+}

@@ -1,0 +1,61 @@
+"""PDF: the text of its pages, a section each, under the headings of its outline."""
+
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from pypdf import PdfReader
+from pypdf.errors import PyPdfError
+
+from contract.errors import SourceError
+from contract.knowledge import SplitFile
+from indexer.split.archs import archs_in
+from indexer.split.documents.sections import Heading, split_sections
+from indexer.split.lines import read_lines
+
+_DEPTH = 12  # of nested outlines that are followed
+
+# pypdf reports every odd object of a file that it reads all the same
+logging.getLogger("pypdf").setLevel(logging.ERROR)
+
+
+def split_pdf(path: str, data: bytes) -> SplitFile:
+    """One piece a page. Raises: SourceError for a file that is encrypted, broken or holds no text."""
+    try:
+        reader = PdfReader(io.BytesIO(data))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise SourceError(f"{path} is encrypted; save it without a password to have it indexed")
+        pages = [read_lines((page.extract_text() or "").encode("utf-8", "replace")) for page in reader.pages]
+        outline = dict(_outline(reader, reader.outline, ()))
+        title = str((reader.metadata and reader.metadata.title) or "").strip() or PurePosixPath(path).stem
+    except SourceError:
+        raise
+    except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError) as exc:
+        raise SourceError(f"{path} cannot be read as PDF ({type(exc).__name__}: {exc}); is it whole?") from exc
+    if not any(line.strip() for page in pages for line in page):
+        raise SourceError(f"{path} holds no text; a scanned document needs text recognition first")
+    lines: list[str] = []
+    headings: list[Heading] = []
+    above: tuple[str, ...] = ()
+    for number, page in enumerate(pages):
+        above = outline.get(number, above)
+        symbol = " > ".join((title, *above, f"page {number + 1}"))
+        headings.append(Heading(len(lines) + 1, len(lines), 1, symbol))
+        lines.extend(page)
+    return split_sections(path, data, lines, headings, title=title, archs=archs_in(path))
+
+
+def _outline(reader: PdfReader, entries: list[Any], above: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(page number from 0, headings from the top down) of an outline, in its order."""
+    last = above
+    for entry in entries:
+        if isinstance(entry, list):
+            if len(above) < _DEPTH:
+                yield from _outline(reader, entry, last)
+            continue
+        last = (*above, " ".join(str(entry.title).split()))
+        number = reader.get_destination_page_number(entry)
+        if number is not None and number >= 0:
+            yield number, last

@@ -1,0 +1,46 @@
+"""reStructuredText: sections by the lines under (and over) their titles."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+
+from contract.knowledge import SplitFile
+from indexer.split.archs import archs_in
+from indexer.split.documents.sections import Heading, split_sections
+from indexer.split.lines import read_lines
+
+_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*")
+
+
+def split_restructured(path: str, data: bytes) -> SplitFile:
+    """One piece a section."""
+    lines = read_lines(data)
+    return split_sections(
+        path, data, lines, _headings(lines), title=PurePosixPath(path).stem, archs=archs_in(path), may_cut=_may_cut(lines)
+    )
+
+
+def _may_cut(lines: list[str]) -> Callable[[int], bool]:
+    """Not inside what is indented: code and the bodies of directives."""
+    return lambda line: not lines[line][:1].isspace() if line < len(lines) else True
+
+
+def _headings(lines: list[str]) -> Iterator[Heading]:
+    """Titles in their order; a style of adornment is one level deeper than those seen before it."""
+    styles: list[tuple[str, bool]] = []
+    for index in range(1, len(lines)):
+        title = lines[index - 1]
+        under = _ADORNMENT.fullmatch(lines[index])
+        if not under or not _is_title(title) or len(lines[index].rstrip()) < len(title.rstrip()):
+            continue
+        over = index >= 2 and lines[index - 2].rstrip() == lines[index].rstrip()
+        if title.startswith(" ") and not over:
+            continue
+        style = (under[1], over)
+        if style not in styles:
+            styles.append(style)
+        yield Heading(index - over, index + 1, styles.index(style) + 1, title.strip())
+
+
+def _is_title(line: str) -> bool:
+    return bool(line.strip()) and not _ADORNMENT.fullmatch(line) and not line.startswith((".. ", "\t"))
