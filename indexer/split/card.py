@@ -29,8 +29,8 @@ _SCOPE = re.compile(r"::(?![^<]*>)")
 _THIN = 400  # characters of text that leave room for the names around it
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s")
 _MESSAGE = re.compile(
-    r"(?:static_assert|CUTE_STATIC_ASSERT\w*|CUTLASS_ASSERT|CUTLASS_TRACE_HOST|CUTE_INVALID_CONTROL_PATH|CUTE_RUNTIME_ASSERT"
-    r"|runtime_error|printf|raise \w+|\w*Error)\s*\([^;\"]*\"((?:[^\"\\\n]|\\.){6,})\""
+    r"(?:static_assert|STATIC_ASSERT(?:_V)?|CUTLASS_ASSERT|TRACE_HOST|INVALID_CONTROL_PATH|RUNTIME_ASSERT|runtime_error|printf"
+    r"|Error|Exception)\s*\([^;\"]*\"((?:[^\"\\\n]|\\.){6,})\""
 )
 _PTX = re.compile(
     r"(?<![\w.])((?:wgmma|cp\.async|cp\.reduce|mbarrier|tcgen05|ldmatrix|stmatrix|mma\.sync|mma\.sp|fence|griddepcontrol"
@@ -71,7 +71,9 @@ def _said(span: Span, area_words: str, text: str, neighbours: Iterable[str]) -> 
 
 
 def instructions(text: str) -> list[str]:
-    """The PTX instructions that a text names, the longest form of each."""
+    """The PTX instructions in the assembly of a text, the longest form of each."""
+    if "asm" not in text:
+        return []
     found = list(dict.fromkeys(_PTX.findall(text)))
     return [one for one in found if not any(other != one and other.startswith(one) for other in found)]
 

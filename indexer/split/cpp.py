@@ -182,7 +182,7 @@ def _name(node: Node) -> str:
     if named is not None:
         return _shortened(_text(named))
     declarator = node.child_by_field_name("declarator")
-    while declarator is not None:
+    while declarator is not None and declarator.type != "operator_cast":
         inner = _within(declarator)
         if inner is None:
             break

@@ -14,12 +14,12 @@ _SHORT_MEMBER, _SHORT_FREE = 8, 6
 
 _CLOSING = re.compile(r"\s*(?:[})\];,]+[\s;]*(?://.*|/\*.*)?|#\s*endif.*|)")
 _OPENING = re.compile(
-    r"\s*(?:#.*|//.*|/\*[*=\-\s]*(?:\*/)?|\*+/|(?:inline\s+)?namespace\b.*|using namespace .*|extern \"C\".*"
+    r"\s*(?:#.*|//.*|/\*[*=\-\s]*(?:\*/)?|\*+/|(?:inline\s+)?namespace\b.*|using\s+(?:namespace\s+)?[\w:]+\s*;.*|extern \"C\".*"
     r"|(?:public|private|protected)\s*:.*|[{;]*|(?:(?:CUTE|CUTLASS)_[A-Z_]+\s*|static\s*|inline\s*|constexpr\s*)+|)"
 )
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\\\n]|\\.)*", re.DOTALL | re.MULTILINE)
 _INCLUDE = re.compile(r"\s*#\s*(?:include|pragma\s+once)|(?:from\s+[\w.]+\s+)?import\s")
-_REMARK = 12  # lines of comment that go with what follows them
+_REMARK = 24  # lines of comment that go with what follows them
 _SALVAGED = re.compile(
     r"^\s*(?:typedef\s+)?(?P<class>struct|class|union|enum(?:\s+class)?)\s+(?:alignas\([^)]*\)\s*)?(?P<name>\w+)[^;]*$"
     r"|^[ ]{0,4}(?:[\w:<>,*&]+\s+)*?[*&]*(?P<function>~?\w{3,})\s*\([^;]*$",
@@ -80,7 +80,7 @@ def _region(
         at = definition.end + 1
     rest = _between(spans, lines, at, end, scope)
     if left := trim(lines, rest, end):
-        if spans and (_opens(lines, *left) or _remark(lines, *left)):
+        if spans and _remark(lines, *left):
             spans[-1] = _grown(spans[-1], end=left[1])
         else:
             spans.extend(_texts(lines, *left, scope))
@@ -89,29 +89,41 @@ def _region(
 
 def _between(spans: list[Span], lines: list[str], start: int, end: int, scope: str) -> int:
     """Give the lines between two definitions away: closings to the one above, text to itself; the line the rest starts with."""
-    at = start
-    if spans:
-        while at <= end and _CLOSING.fullmatch(lines[at - 1]):
-            if lines[at - 1].strip():
-                spans[-1] = _grown(spans[-1], end=at)
-            at += 1
-    last = end
-    while last >= at and _OPENING.fullmatch(lines[last - 1]):
-        last -= 1
-    text = trim(lines, at, last)
-    if text and not _remark(lines, *text):
+    at = _close(spans, lines, start, end)
+    code = _code(lines, at, end)
+    last = max((line for line, text in enumerate(code, start=at) if not _OPENING.fullmatch(text)), default=at - 1)
+    if last < end and not _remark(lines, last + 1, end):
+        last = end
+    if text := trim(lines, at, last):
         spans.extend(_texts(lines, *text, scope))
         at = last + 1
     return (trim(lines, at, end) or (end + 1,))[0]
 
 
-def _opens(lines: list[str], start: int, end: int) -> bool:
-    return all(_OPENING.fullmatch(lines[line - 1]) for line in range(start, end + 1))
+def _close(spans: list[Span], lines: list[str], start: int, end: int) -> int:
+    """Give what closes blocks to the last span; the line after it."""
+    closed = start - 1
+    for line in range(start, end + 1 if spans else start):
+        if _CLOSING.fullmatch(lines[line - 1]):
+            closed = line if lines[line - 1].strip() else closed
+        elif not _OPENING.fullmatch(lines[line - 1]) or "namespace" in lines[line - 1]:
+            break
+    if closed >= start:
+        spans[-1] = _grown(spans[-1], end=closed)
+    return closed + 1
+
+
+def _code(lines: list[str], start: int, end: int) -> list[str]:
+    """The lines without the comments and directives in them."""
+    return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), "\n".join(lines[start - 1 : end])).split("\n")
 
 
 def _remark(lines: list[str], start: int, end: int) -> bool:
-    """A short comment and nothing else."""
-    return end - start < _REMARK and not _COMMENT.sub("", "\n".join(lines[start - 1 : end])).strip()
+    """Few lines, all comment or what opens a block."""
+    stretch = trim(lines, start, end)
+    if stretch is None:
+        return True
+    return stretch[1] - stretch[0] < _REMARK and all(_OPENING.fullmatch(text) for text in _code(lines, *stretch))
 
 
 def _grown(span: Span, *, start: int = 0, end: int = 0) -> Span:
@@ -193,13 +205,12 @@ def _together(first: Span, second: Span) -> Span:
         definition=(first.start, second.end),
         names=tuple(dict.fromkeys((*first.names, *second.names))),
         members=(*first.members, *second.members),
+        family="",
     )
 
 
 def _belong(held: Span, span: Span, short: int) -> bool:
-    if not (held.whole and span.whole) or span.end - held.start + 1 > MERGED or held.family != span.family:
-        return False
-    if held.family and "class" in (held.kind, span.kind):
+    if not (held.whole and span.whole) or span.end - held.start + 1 > MERGED:
         return False
     alike = held.symbol == span.symbol and held.kind == span.kind == "function"
     return alike or (_length(span) < short and (_length(held) < short or len(held.names) > 1))
