@@ -54,6 +54,7 @@ def examine(settings: Settings) -> list[Check]:
         _torch(),
         _ncu(),
         _store(settings),
+        _knowledge(settings),
         _folder("cache", Path(settings.compile_options().cache_dir)),
         _folder("runs", settings.runs_dir),
     ]
@@ -167,6 +168,21 @@ def _store(settings: Settings) -> Check:
     count = len(store.runs())
     store.close()
     return Check(name="store", ok=True, needed=True, detail=f"{count} runs")
+
+
+def _knowledge(settings: Settings) -> Check:
+    """Absent it is built by the first run, which waits for that."""
+    from agent.library import contents, lacking
+
+    name, build = "knowledge base", f"cudal2-agent index add {settings.cutlass}"
+    try:
+        found = contents(settings)
+    except Cudal2Error as exc:
+        return Check(name=name, ok=False, needed=False, detail="nothing can be looked up yet", remedy=str(exc))
+    names = ", ".join(release.name for release in found.releases) or "no release"
+    missing = lacking(found.releases, settings)
+    detail = f"{names}; {found.pieces:,} pieces, {found.model}"
+    return Check(name=name, ok=not missing, needed=False, detail=detail, remedy=build if missing else "")
 
 
 def _folder(name: str, path: Path) -> Check:

@@ -1,8 +1,12 @@
 """Doubles for what needs a GPU or a compiler: a scripted policy and a scripted sandbox; the graph and the store are real."""
 
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
 
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
@@ -200,3 +204,17 @@ class ScriptedRetriever:
     def search(self, query: Query) -> list[Hit]:
         self.queries.append(query)
         return [self.hit]
+
+
+class WordEmbedder:
+    """Texts that share words lie near one another; no weights. Deterministic, and quick enough for any test."""
+
+    identity = "words-8"
+    dimensions = 8
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        rows = np.full((len(texts), self.dimensions), 0.01, np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            for word in text.lower().split():
+                row[zlib.crc32(word.encode()) % self.dimensions] += 1.0
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)

@@ -26,6 +26,8 @@ ArchName = Annotated[
 ]
 Mode = Annotated[str, typer.Option("--mode", help="Timing: offline (back to back) or server (idle GPU, cold L2).")]
 Device = Annotated[str | None, typer.Option("--device", help="auto, none or cuda:N.", show_default="auto")]
+ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="A release, as `index list` names it.", show_default=False)]
+NoKnowledge = Annotated[bool, typer.Option("--no-knowledge", help="Write candidates without looking anything up.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
@@ -48,6 +50,12 @@ def read_task(
         )
     except ValidationError as exc:
         raise UsageError(exc.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from exc
+
+
+def read_arch(text: str) -> Arch:
+    """The target that `--arch` names; `sm_90` is `sm_90a`. Raises: UsageError."""
+    wanted = text.lower()
+    return next((arch for arch in Arch if arch.rstrip("a") == wanted), None) or _choice("--arch", Arch, text)
 
 
 def _choice(flag: str, choices: type[E], text: str) -> E:

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from agent.cli import bench, doctor, optimize, runs, trajectories, verify
+from agent.cli import bench, doctor, index, optimize, runs, trajectories, verify
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
@@ -29,6 +29,7 @@ app.command("optimize", epilog=optimize.EXAMPLE)(optimize.optimize)
 app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.add_typer(runs.app, name="runs")
+app.add_typer(index.app, name="index")
 app.add_typer(trajectories.app, name="trajectories")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 

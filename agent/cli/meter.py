@@ -16,14 +16,14 @@ class Meter:
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self._begun: dict[tuple[str, str], tuple[float, int]] = {}
-        self._said: dict[tuple[str, str], tuple[float, bool]] = {}  # when, and whether at the end
+        self._said_s: dict[tuple[str, str], float] = {}
 
     def line(self, event: IndexProgress) -> str:
         """What is being done now."""
         key = (event.release, event.stage)
         begin_s, first = self._begun.setdefault(key, (self._now_s(), event.done))
         words = f"{event.release}: {_DOING.get(event.stage, event.stage)}"
-        if event.done or event.total:
+        if event.total != 1 and (event.done or event.total):
             words += f" {event.done:,}" + (f" of {event.total:,}" if event.total else "")
         spent_s, done = self._now_s() - begin_s, event.done - first
         if spent_s < _SURE_S or done <= 0:
@@ -33,10 +33,9 @@ class Meter:
         return f"{words}, {rate:,.0f}/s{left}"
 
     def is_due(self, event: IndexProgress) -> bool:
-        """Whether a log that nobody redraws should have this line: a stage's first and last, and one now and then."""
-        key, ended = (event.release, event.stage), event.total is not None and event.done >= event.total
-        said_s, said_end = self._said.get(key, (float("-inf"), False))
-        if said_end or (not ended and self._now_s() - said_s < EVERY_S):
+        """Whether a log that nobody redraws should have this line: a stage's first, and one now and then."""
+        key = (event.release, event.stage)
+        if self._now_s() - self._said_s.get(key, float("-inf")) < EVERY_S:
             return False
-        self._said[key] = (self._now_s(), ended)
+        self._said_s[key] = self._now_s()
         return True

@@ -82,7 +82,7 @@ def test_the_meter_tells_rate_and_time_left() -> None:
     assert meter.line(embedding(200)) == "cutlass-4.2.0: embedding pieces 200 of 1,000, 100/s, 8 s left"
     assert meter.line(embedding(1000)) == "cutlass-4.2.0: embedding pieces 1,000 of 1,000, 500/s"
     assert meter.line(embedding(200, total=None)) == "cutlass-4.2.0: embedding pieces 200, 100/s"
-    assert meter.line(IndexProgress(release="notes", stage="fetch", done=0)) == "notes: fetching"
+    assert meter.line(IndexProgress(release="notes", stage="fetch", done=0, total=1)) == "notes: fetching"
 
 
 def test_a_log_gets_few_lines_of_indexing() -> None:
@@ -93,8 +93,7 @@ def test_a_log_gets_few_lines_of_indexing() -> None:
         ticking.now_s = done / 40
         if meter.is_due(embedding(done)):
             said.append(done)
-    assert said == [0, 400, 800, 1000]
-    assert not meter.is_due(embedding(1000))
+    assert said == [0, 400, 800]
 
 
 @pytest.mark.parametrize("terminal", [False, True])

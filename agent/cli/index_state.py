@@ -1,0 +1,98 @@
+"""`cudal2-agent index list`, `status`, `diff`, `verify`: what is in the knowledge base."""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.inputs import AsJson
+
+if TYPE_CHECKING:
+    from contract.knowledge import Piece
+
+LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent index list"
+STATUS_EXAMPLE = "\b\nExample:\n  cudal2-agent index status --json"
+DIFF_EXAMPLE = "\b\nExample:\n  cudal2-agent index diff cutlass-4.1.0 cutlass-4.2.0 --area cutlass/gemm"
+VERIFY_EXAMPLE = "\b\nExample:\n  cudal2-agent index verify"
+
+
+def list_releases(as_json: AsJson = False) -> None:
+    """The releases that are indexed, oldest first."""
+    from agent.library import open_library
+    from contract.settings import load_settings
+
+    with open_library(load_settings()) as store:
+        releases = store.releases()
+    if as_json:
+        print(json.dumps([release.model_dump(mode="json") for release in releases]))
+        return
+    for one in releases:
+        size = f"{one.files:>6,} files {one.pieces:>8,} pieces"
+        print(f"{one.name:<24} {one.kind:<10} {size}  {one.indexed_at}  {one.origin}")
+
+
+def status(as_json: AsJson = False) -> None:
+    """Place, size, model and releases of the knowledge base, and what `optimize` would add to it."""
+    from agent.library import contents, lacking
+    from contract.settings import load_settings
+
+    settings = load_settings()
+    found = contents(settings)
+    missing = lacking(found.releases, settings)
+    if as_json:
+        print(json.dumps({**found.model_dump(mode="json"), "lacking": missing}))
+        return
+    print(f"folder:    {found.folder}, {found.bytes / 1e6:,.0f} MB")
+    print(f"vectors:   {found.vectors}, made by {found.model}")
+    print(f"releases:  {', '.join(release.name for release in found.releases) or 'none'}; {found.pieces:,} pieces")
+    print(f"default:   {'complete' if not missing else 'lacks ' + ' and '.join(missing)}")
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A release, as `index list` names it.", show_default=False)],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Another one.", show_default=False)],
+    area: Annotated[str, typer.Option("--area", help="Only what lies under this folder.", show_default="all")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Symbols and files that NEW has added, removed or changed, by area."""
+    from agent.library import find_release, open_library
+    from contract.settings import load_settings
+    from indexer.diff import diff as compare
+
+    with open_library(load_settings()) as store:
+        before, after = find_release(store, old), find_release(store, new)
+        found = compare(_under(area, store.pieces(before.name)), _under(area, store.pieces(after.name)))
+    if as_json:
+        print(json.dumps({"old": before.name, "new": after.name, **found.model_dump(mode="json")}))
+        return
+    for part in found.areas:
+        moved = f", {part.moved} moved here" if part.moved else ""
+        print(f"{part.area}: {len(part.added)} added, {len(part.removed)} removed, {len(part.changed)} changed{moved}")
+        for mark, symbols in (("+", part.added), ("-", part.removed), ("~", part.changed)):
+            print("".join(f"  {mark} {symbol}\n" for symbol in symbols), end="")
+    changes = (("added", found.files_added), ("removed", found.files_removed), ("changed", found.files_changed))
+    print("files: " + ", ".join(f"{len(paths)} {what}" for what, paths in changes))
+    for mark, (_, paths) in zip("+-~", changes, strict=True):
+        print("".join(f"  {mark} {path}\n" for path in paths), end="")
+
+
+def _under(area: str, pieces: "Iterator[tuple[str, Piece, str]]") -> "Iterator[tuple[str, Piece, str]]":
+    """The pieces of a folder; what moved into it or out of it counts as added or removed then."""
+    folder = area.strip("/")
+    return (item for item in pieces if not folder or item[0] == folder or item[0].startswith(f"{folder}/"))
+
+
+def verify(as_json: AsJson = False) -> None:
+    """Check files, pieces, vectors and the lexical index against each other; fails where something does not fit."""
+    from agent.cli.progress import Progress
+    from agent.library import open_library
+    from contract.settings import load_settings
+
+    with Progress(), open_library(load_settings()) as store:
+        found = store.verify()
+    if as_json:
+        print(json.dumps({"sound": not found, "found": found}))
+    else:
+        print("\n".join(found) or "the knowledge base is sound")
+    raise typer.Exit(1 if found else 0)
