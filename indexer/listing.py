@@ -65,7 +65,7 @@ def _names(folder: Path, skips: Skips) -> Iterator[str]:
             if os.path.islink(os.path.join(where, name)):
                 skips.add("links to folders not followed", (base / name).as_posix())
         folders[:] = sorted(name for name in folders if not _passed_over(name))
-        yield from ((base / name).as_posix() for name in files)
+        yield from ((base / name).as_posix() for name in sorted(files))
 
 
 def _passed_over(folder: str) -> bool:

@@ -195,8 +195,8 @@ def _outcome(root: Path, path: str, split: Split) -> Outcome:
     try:
         return Outcome(path, split(path, load(root, path)))
     except SourceError as exc:
-        return Outcome(path, reason=str(exc), unreadable=True)
+        return Outcome(path, reason=str(exc).removeprefix(f"{path}: "), unreadable=True)
     except OSError as exc:
         return Outcome(path, reason=f"cannot be read: {exc.strerror or exc}", unreadable=True)
     except Exception as exc:  # noqa: BLE001 (one odd file must not end the run; the notice names it)
-        return Outcome(path, reason=f"the splitter failed: {type(exc).__name__}: {exc}"[:200])
+        return Outcome(path, reason=f"the splitter failed with {type(exc).__name__}")

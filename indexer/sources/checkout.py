@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from contract.base import Record
 from contract.errors import SourceError
@@ -19,6 +18,7 @@ from indexer.tree import Label, Tree, plant
 FETCH_TIMEOUT_S = 900.0
 _LOCAL_TIMEOUT_S = 60.0
 _SCHEMES = frozenset({"https", "http", "ssh", "git", "file"})  # ext:: and other helpers run commands of the URL's choice
+_URL = re.compile(r"(?P<url>(?P<scheme>\w+)://(?:(?P<user>[^/@]*)@)?[^/@]*/[^@\n]*[^@/\n])(?:@(?P<ref>.*))?")
 _REF = re.compile(r"[^\s:*?\[\\^~+-][^\s:*?\[\\^~]*")
 _PREFIX = "git+"
 _SHOWN_TAGS = 8
@@ -36,20 +36,14 @@ def remote(spec: str) -> Remote | None:
     """What `git+URL@TAG` asks for; None for a spec of another kind. Raises: SourceError for a URL that is not to be used."""
     if not spec.startswith(_PREFIX):
         return None
-    url = spec.removeprefix(_PREFIX)
-    head, _, last = url.rpartition("/")
-    last, at, ref = last.partition("@")
-    if not at and "@" in urlsplit(url).path:  # a tag with a slash in it
-        head, _, ref = url.rpartition("@")
-        head, _, last = head.rpartition("/")
-    parts = urlsplit(f"{head}/{last}")
-    if parts.scheme not in _SCHEMES or not last or "::" in url:
+    found = _URL.fullmatch(spec.removeprefix(_PREFIX))
+    if found is None or found["scheme"] not in _SCHEMES:
         raise SourceError(f"{spec}: write git+https://HOST/PATH@TAG; git reads {', '.join(sorted(_SCHEMES))} URLs here")
-    if parts.password:
+    if ":" in (found["user"] or ""):
         raise SourceError("a password in a URL would be kept with the release; leave it to git's credential helper or to ssh")
-    if (at or ref) and not _REF.fullmatch(ref):
-        raise SourceError(f"{spec}: {ref!r} cannot be a tag, a branch or a commit")
-    return Remote(url=f"{head}/{last}", ref=ref or "HEAD", origin=spec)
+    if found["ref"] is not None and not _REF.fullmatch(found["ref"]):
+        raise SourceError(f"{spec}: {found['ref']!r} cannot be a tag, a branch or a commit")
+    return Remote(url=found["url"], ref=found["ref"] or "HEAD", origin=spec)
 
 
 @contextmanager
