@@ -3,7 +3,7 @@
 import re
 
 _KNOWN = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
-_NAMED = re.compile(r"(?<![A-Za-z0-9])(?:sm|Sm|SM)_?(\d{2,3})[af]?(?![0-9])")
+_NAMED = re.compile(r"(?:(?<![A-Za-z0-9])(?:sm|SM)|Sm)_?(\d{2,3})[af]?(?![0-9])")
 
 
 def archs_in(text: str) -> tuple[str, ...]:

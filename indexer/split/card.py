@@ -22,15 +22,17 @@ _COMPOUND_PARTS = {
 }
 _COMPOUNDS = re.compile("|".join(_COMPOUND_PARTS))
 _HASH = r"#(?!\s*(?:define|undef|if|ifdef|ifndef|elif|else|endif|include|pragma|error)\b)"
-_COMMENT = re.compile(rf"^\s*(?:///?<?|{_HASH}|/\*\*?|\*(?!/))[ \t]?(.*?)(?:\*/)?\s*$")
+_COMMENT = re.compile(rf"/\*((?:[^*]|\*(?!/))*)\*/|((?:^[ \t]*(?://|{_HASH})[^\n]*\n?)+)|//([^\n]*)", re.MULTILINE)
+_MARK = re.compile(r"^[ \t]*(?:[/*#]+[!<]*|!)", re.MULTILINE)
 _DOCSTRING = re.compile(r'^\s*[rf]?(?:"""|\'{3})\s*(.+?)(?:"""|\'{3}|\n\s*\n|\Z)', re.DOTALL | re.MULTILINE)
-_TAG = re.compile(r"[@\\](?:brief|details?|param(?:\[\w+\])?|tparam|return|note|class|struct)\b|[`*/=\-_#]{3,}|[`*]")
+_TAG = re.compile(r"[@\\][a-z]+(?:\[\w+\])?(?=\s|$)|[`*/=\-_#]{3,}|[`*]")
 _SCOPE = re.compile(r"::(?![^<]*>)")
 _THIN = 400  # characters of text that leave room for the names around it
+_SAID_EARLY = 3000  # characters in which a comment says what a piece is for
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s")
 _MESSAGE = re.compile(
     r"(?:static_assert|STATIC_ASSERT(?:_V)?|CUTLASS_ASSERT|TRACE_HOST|INVALID_CONTROL_PATH|RUNTIME_ASSERT|runtime_error|printf"
-    r"|Error|Exception)\s*\([^;\"]*\"((?:[^\"\\\n]|\\.){6,})\""
+    r"|Error|Exception)\s*\([^;\"]{0,600}\"((?:[^\"\\\n]|\\.){6,})\""
 )
 _PTX = re.compile(
     r"(?<![\w.])((?:wgmma|cp\.async|cp\.reduce|mbarrier|tcgen05|ldmatrix|stmatrix|mma\.sync|mma\.sp|fence|griddepcontrol"
@@ -105,15 +107,9 @@ def doc_sentence(text: str, most: int = 28) -> str:
     """The first words of the docstring, or of the first comment with words in it."""
     if docstring := _DOCSTRING.search(text):
         return " ".join(docstring[1].split()[:most])
-    said: list[str] = []
-    for line in text.split("\n", 40)[:40]:
-        match = _COMMENT.match(line)
-        content = _TAG.sub(" ", match[1]).strip() if match else ""
-        if content and any(c.isalpha() for c in content):
-            said.append(content)
-        elif said:
-            break
-    joined = " ".join(said)
+    said = (_TAG.sub(" ", _MARK.sub("", match[0])) for match in _COMMENT.finditer(text[:_SAID_EARLY]))
+    joined = next((words for words in said if any(character.isalpha() for character in words)), "")
+    joined = " ".join(joined.removesuffix("*/").split())
     sentence = _SENTENCE.split(joined, maxsplit=2)
     kept = " ".join(sentence[:2]) if len(sentence[0].split()) < 10 else sentence[0]
     return " ".join(kept.split()[:most])

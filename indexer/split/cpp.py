@@ -33,6 +33,7 @@ _KINDS: dict[str, PieceKind] = {
     "static_assert_declaration": "text",
 }
 _BRACKETS = re.compile(r"(?<=<) | (?=[<>,])")
+_WORD = re.compile(r"\w")
 _SPACE = re.compile(r"\s+")
 _ANONYMOUS = "(anonymous)"
 
@@ -121,7 +122,7 @@ class _Walk:
         name = _name(inner)
         if kind == "variable" and _declares_function(inner):
             kind = "function"
-        return Definition(_join(scope, name) if name else "", kind, start, end)
+        return Definition(_join(scope, name) if _WORD.search(name) else "", kind, start, end)
 
 
 def _class(node: Node, scope: str, start: int, end: int, depth: int) -> Definition:

@@ -2,6 +2,7 @@
 
 WINDOW = 60
 _LEAST = 30
+_SCRAP = 20  # lines that are not worth a stretch of their own
 
 
 def read_lines(data: bytes) -> list[str]:
@@ -32,10 +33,8 @@ def trim(lines: list[str], start: int, end: int) -> tuple[int, int] | None:
 
 def _best_cut(lines: list[str], start: int, end: int, longest: int) -> int:
     """The line to start the next stretch with: after a blank line if there is one, and as little indented as can be."""
-    last = min(start + longest, end)
-    first = min(start + min(_LEAST, longest // 2), last)
-    if end - start + 1 < 2 * _LEAST + first - start:  # two halves rather than a stretch and a scrap
-        first = min(start + (end - start + 1) // 3, last)
+    last = min(start + longest, end + 1 - _SCRAP)
+    first = min(start + _LEAST, last)
 
     def cost(line: int) -> tuple[bool, int, int]:
         text = lines[line - 1]

@@ -15,7 +15,7 @@ _SHORT_MEMBER, _SHORT_FREE = 8, 6
 _CLOSING = re.compile(r"\s*(?:[})\];,]+[\s;]*(?://.*|/\*.*)?|#\s*endif.*|)")
 _OPENING = re.compile(
     r"\s*(?:#.*|//.*|/\*[*=\-\s]*(?:\*/)?|\*+/|(?:inline\s+)?namespace\b.*|using\s+(?:namespace\s+)?[\w:]+\s*;.*|extern \"C\".*"
-    r"|(?:public|private|protected)\s*:.*|[{;]*|(?:(?:CUTE|CUTLASS)_[A-Z_]+\s*|static\s*|inline\s*|constexpr\s*)+|)"
+    r"|(?:public|private|protected)\s*:.*|(?:if|elif|else|try|except|finally|with)\b.*:\s*|[{;]*|(?:(?:CUTE|CUTLASS)_[A-Z_]+\s*|static\s*|inline\s*|constexpr\s*)+|)"
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\\\n]|\\.)*", re.DOTALL | re.MULTILINE)
 _INCLUDE = re.compile(r"\s*#\s*(?:include|pragma\s+once)|(?:from\s+[\w.]+\s+)?import\s")
@@ -128,8 +128,8 @@ def _remark(lines: list[str], start: int, end: int) -> bool:
 
 def _grown(span: Span, *, start: int = 0, end: int = 0) -> Span:
     first, last = min(start or span.start, span.start), max(end, span.end)
-    whole = (min(first, span.definition[0]), max(last, span.definition[1])) if span.whole else span.definition
-    return replace(span, start=first, end=last, definition=whole)
+    around = (min(first, span.definition[0]), max(last, span.definition[1]))
+    return replace(span, start=first, end=last, definition=around)
 
 
 def _texts(lines: list[str], start: int, end: int, scope: str) -> Iterator[Span]:
