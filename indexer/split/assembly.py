@@ -9,7 +9,7 @@ from indexer.split.archs import archs_in, piece_archs
 from indexer.split.card import area, card
 from indexer.split.spans import Span
 
-SPLITTER = "syntax-4"  # changes whenever the same file would be split otherwise
+SPLITTER = "syntax-5"  # changes whenever the same file would be split otherwise
 
 
 def assemble(

@@ -9,7 +9,6 @@ from indexer.split.assembly import SPLITTER, assemble
 from indexer.split.cpp import cpp_outline
 from indexer.split.documents.hypertext import split_html
 from indexer.split.documents.markdown import split_markdown
-from indexer.split.documents.pdf import split_pdf
 from indexer.split.documents.restructured import split_restructured
 from indexer.split.families import with_families
 from indexer.split.lines import read_lines
@@ -44,6 +43,12 @@ def _split_python(path: str, data: bytes) -> SplitFile:
     return _split_code(path, data, lines, outline)
 
 
+def _split_pdf(path: str, data: bytes) -> SplitFile:
+    from indexer.split.documents.pdf import split_pdf  # costs each process 0.1 s that few need
+
+    return split_pdf(path, data)
+
+
 def _split_code(path: str, data: bytes, lines: list[str], outline: tuple[Definition, ...]) -> SplitFile:
     start = _licence_lines("\n".join(lines)) + 1
     below = tuple(definition for definition in with_families(outline) if definition.end >= start)
@@ -65,5 +70,5 @@ _SPLITS: dict[str, Callable[[str, bytes], SplitFile]] = {
     **dict.fromkeys((".md", ".markdown"), split_markdown),
     **dict.fromkeys((".html", ".htm", ".xhtml"), split_html),
     ".rst": split_restructured,
-    ".pdf": split_pdf,
+    ".pdf": _split_pdf,
 }

@@ -336,7 +336,7 @@ operator int() const;|R"(|)"|FOO(a, b);|typename T::template X<3> y;|int a; int 
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(FRAGMENTS, max_size=60), st.sampled_from([1, 1, 1, 30]))
 def test_no_line_is_lost_or_told_twice(fragments: list[str], times: int) -> None:
     found = split("int first;\n" + "\n".join(fragment for fragment in fragments for _ in range(times)))
