@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, insert, select
@@ -50,9 +50,12 @@ def document(path: str, piece: Piece, text: str) -> Document | None:
     return Document(id=digest(embedded, length=32), text=embedded, path=path, symbol=piece.symbol, kind=piece.kind)
 
 
-def batches(splits: Iterable[SplitFile]) -> Iterator[list[Prepared]]:
+def batches(splits: Iterable[SplitFile], held: Callable[[Collection[str]], set[str]]) -> Iterator[list[Prepared]]:
+    """Those files that are not held yet, each once, ready to be written."""
     batch: list[Prepared] = []
     for split in splits:
+        if held([split.key]) or any(split.key == each.split.key for each in batch):
+            continue
         batch.append(prepare(split))
         if _full(batch):
             yield batch

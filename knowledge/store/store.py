@@ -1,5 +1,6 @@
 """The knowledge base: file versions held once, releases that list them, their vectors and the lexical index."""
 
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -47,8 +48,7 @@ def open_store(
             opened.enter_context(write_lock(folder))
         engine = open_reader(folder) if read_only else open_writer(folder)
         opened.callback(engine.dispose)
-        address = Address(folder / "chroma", chroma_host, chroma_port)
-        store = Store(folder, engine, embedder, address, read_only=read_only)
+        store = Store(folder, engine, embedder, chroma_host, chroma_port, read_only=read_only)
         opened.callback(store.release)
         store.check(rebuild=rebuild)
         store.keep_open(opened.pop_all())
@@ -58,11 +58,14 @@ def open_store(
 class Store:
     """`contract.knowledge.KnowledgeStore`, and what search reads. Threads may share it."""
 
-    def __init__(self, folder: Path, engine: Engine, embedder: Embedder, address: Address, *, read_only: bool) -> None:
+    def __init__(
+        self, folder: Path, engine: Engine, embedder: Embedder, host: str | None, port: int, *, read_only: bool
+    ) -> None:
         self.folder = folder
         self._engine = engine
         self._embedder = embedder
-        self._address = address
+        self._host = host
+        self._port = port
         self._read_only = read_only
         self._generations = Generations(folder / "lexical")
         self._turn = RLock()
@@ -72,7 +75,7 @@ class Store:
         with self._reading() as connection:
             self.generation = int(get(connection, "generation"))
             self._store_name = get(connection, "store")
-            self._vectors = VectorStore(address, get(connection, "collection"))
+            self._vectors = self._collection(int(get(connection, "collections")), get(connection, "embedder"))
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +128,9 @@ class Store:
 
     def nearest(self, vector: Vectors, count: int, ids: Sequence[str] | None = None) -> list[tuple[str, float]]:
         """(vector id, cosine distance) of the nearest texts, staged ones and those of older states included."""
+        with self._reading() as connection:
+            if not _has_vectors(connection):
+                return []
         return self._vectors.nearest(vector, count, ids)
 
     def embed_query(self, words: str) -> Vectors:
@@ -165,7 +171,7 @@ class Store:
         """`advance` is told what each batch added; the answer is their sum."""
         self._writable()
         total = StoreCounts()
-        for batch in batches(splits):
+        for batch in batches(splits, self.held):
             counts = self._stage_batch(batch)
             total = StoreCounts(**{name: getattr(total, name) + getattr(counts, name) for name in StoreCounts.model_fields})
             advance(counts)
@@ -173,19 +179,17 @@ class Store:
 
     def _stage_batch(self, batch: Sequence[Prepared]) -> StoreCounts:
         """Vectors first, then the rows in one transaction: what is in the database has its vectors."""
-        held = self.held([prepared.split.key for prepared in batch])
-        fresh = list({prepared.split.key: prepared for prepared in batch if prepared.split.key not in held}.values())
-        documents = [document for prepared in fresh for document in prepared.documents if document]
+        documents = [document for prepared in batch for document in prepared.documents if document]
         embedded = self._embed_missing({document.id: document for document in documents})
         with translated(self.folder), writing(self._engine) as connection:
-            insert_batch(connection, fresh)
-        count = sum(len(prepared.split.pieces) for prepared in fresh)
+            insert_batch(connection, batch)
+        count = sum(len(prepared.split.pieces) for prepared in batch)
         return StoreCounts(pieces=count, embedded=embedded, reused=len(documents) - embedded)
 
     def _embed_missing(self, documents: dict[str, Document]) -> int:
         with self._reading() as connection:
             unknown = sorted(set(documents) - known(connection, pieces.c.vector_id, documents))
-            first = not connection.execute(select(pieces.c.id).where(pieces.c.vector_id != "").limit(1)).first()
+            first = not _has_vectors(connection)
         if not unknown:
             return 0
         if first:
@@ -223,11 +227,11 @@ class Store:
         self._writable()
         with translated(self.folder), writing(self._engine) as connection:
             unlisted = select(files.c.id).where(files.c.id.not_in(select(members.c.file_id)))
+            embedded = _has_vectors(connection)
             connection.execute(delete(pieces).where(pieces.c.file_id.in_(unlisted)))
             dropped = connection.execute(delete(files).where(files.c.id.in_(unlisted))).rowcount
             wanted = set(connection.execute(select(pieces.c.vector_id).distinct()).scalars()) - {""}
-            collection = get(connection, "collection")
-        if collection and (wanted or dropped):
+        if embedded:
             self._vectors.remove(self._vectors.ids() - wanted)
         return dropped
 
@@ -244,16 +248,15 @@ class Store:
         with self._reading() as connection:
             number = int(get(connection, "collections")) + 1
             documents, changed = reembedding.plan(connection)
-        name = f"cudal2-{self._store_name}-{number}-{digest(self._embedder.identity, length=8)}"
-        vectors = VectorStore(self._address, name)
+        vectors = self._collection(number, self._embedder.identity)
         vectors.create()
         reembedding.embed_missing(vectors, self._embedder, list(documents.values()), advance)
         with self._next_generation() as connection:
             reembedding.apply(connection, changed)
-            put(connection, collection=name, collections=str(number), embedder=self._embedder.identity)
+            put(connection, collections=str(number), embedder=self._embedder.identity)
         self._vectors.close()
         self._vectors = vectors
-        vectors.drop_others(f"cudal2-{self._store_name}-")
+        self._drop_others(number)
         return len(documents)
 
     @contextmanager
@@ -278,9 +281,26 @@ class Store:
     def _record_model(self) -> None:
         if not self._read_only:
             with translated(self.folder), writing(self._engine) as connection:
-                name = f"cudal2-{self._store_name}-0-{digest(self._embedder.identity, length=8)}"
-                put(connection, embedder=self._embedder.identity, collection=name)
-            self._vectors = VectorStore(self._address, name)
+                put(connection, embedder=self._embedder.identity)
+            self._vectors = self._collection(0, self._embedder.identity)
+            self._drop_others(-1)  # of a database that was deleted
+
+    def _collection(self, number: int, identity: str) -> VectorStore:
+        """Vectors have been made anew `number` times; each time has a folder of its own, on a server a collection."""
+        address = Address(self.folder / f"chroma-{number}", self._host, self._port)
+        return VectorStore(address, f"{self._prefix}{number}-{digest(identity, length=8)}")
+
+    @property
+    def _prefix(self) -> str:
+        return f"cudal2-{self._store_name}-"
+
+    def _drop_others(self, number: int) -> None:
+        """Delete all vectors of this store but those made last."""
+        for path in self.folder.glob("chroma-[0-9]*"):
+            if path.name != f"chroma-{number}":
+                shutil.rmtree(path, ignore_errors=True)
+        if self._host and number > 0:
+            self._vectors.drop_others(self._prefix)
 
     @staticmethod
     def _file_ids(connection: Connection, keys: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -312,3 +332,7 @@ class Store:
     def _writable(self) -> None:
         if self._read_only:
             raise KnowledgeError(f"knowledge base {self.folder} was opened for reading; open it for writing")
+
+
+def _has_vectors(connection: Connection) -> bool:
+    return connection.execute(select(pieces.c.id).where(pieces.c.vector_id > "").limit(1)).first() is not None

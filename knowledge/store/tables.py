@@ -6,7 +6,7 @@ FORMAT = 1
 
 metadata = MetaData()
 
-# format, store (a random name), embedder, dimensions, collection, generation
+# format, store (a random name), embedder, collections (how many times the vectors were made anew), generation
 meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", String, nullable=False))
 
 files = Table(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from knowledge.embedding.embedder import Vectors
 
 if TYPE_CHECKING:
     import chromadb
-    from chromadb.api import ClientAPI
+    from chromadb.api.client import Client
     from chromadb.api.collection_configuration import CreateCollectionConfiguration
 
 _PAGE = 1000
@@ -54,7 +54,7 @@ class VectorStore:
         self._address = address
         self.collection = collection
         self._open: chromadb.Collection | None = None
-        self._client: ClientAPI | None = None
+        self._client: Client | None = None
 
     def create(self) -> None:
         """Make the collection where it is not there yet."""
@@ -114,23 +114,31 @@ class VectorStore:
         return list(zip(answer["ids"][0], distances[0], strict=True)) if distances else []
 
     def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
         self._client = self._open = None
 
     def _get(self) -> chromadb.Collection:
         if self._open is None:
+            if not self._address.host and not self._address.folder.exists():  # Chroma would make an empty one
+                raise self._missing()
             self._open = self._connect().get_collection(self.collection, embedding_function=None)
         return self._open
 
-    def _connect(self) -> ClientAPI:
+    def _connect(self) -> Client:
         if self._client is None:
             import chromadb
             from chromadb.config import Settings
 
             settings = Settings(anonymized_telemetry=False)
-            if self._address.host:
-                self._client = chromadb.HttpClient(self._address.host, self._address.port, settings=settings)
-            else:
-                self._client = chromadb.PersistentClient(str(self._address.folder), settings)
+            try:
+                if self._address.host:
+                    client = chromadb.HttpClient(self._address.host, self._address.port, settings=settings)
+                else:
+                    client = chromadb.PersistentClient(str(self._address.folder), settings)
+            except AttributeError as exc:  # Chroma keeps a client that could not be started, and hands it out again
+                raise self._broken("it could not be opened before") from exc
+            self._client = cast("Client", client)
         return self._client
 
     @contextmanager
@@ -141,9 +149,7 @@ class VectorStore:
         try:
             yield
         except NotFoundError as exc:
-            raise KnowledgeError(
-                f"{self._address} does not hold this knowledge base's vectors; run: cudal2-agent index rebuild"
-            ) from exc
+            raise self._missing() from exc
         except (httpx.HTTPError, ConnectionError) as exc:
             raise self._gone(exc) from exc
         except ValueError as exc:  # what HttpClient says of a server that does not answer, and of vectors of another length
@@ -151,10 +157,16 @@ class VectorStore:
                 raise self._gone(exc) from exc
             raise KnowledgeError(f"{self._address} refused ({_first_line(exc)}); run: cudal2-agent index rebuild") from exc
         except (ChromaError, RuntimeError, OSError) as exc:
-            raise KnowledgeError(
-                f"{self._address} failed ({_first_line(exc)}); check its space and permissions, "
-                "then run: cudal2-agent index verify"
-            ) from exc
+            raise self._broken(_first_line(exc)) from exc
+
+    def _missing(self) -> KnowledgeError:
+        return KnowledgeError(f"{self._address} does not hold this knowledge base's vectors; run: cudal2-agent index rebuild")
+
+    def _broken(self, reason: str) -> KnowledgeError:
+        return KnowledgeError(
+            f"{self._address} failed ({reason}); check its space and permissions, "
+            "or make the vectors anew: cudal2-agent index rebuild"
+        )
 
     def _gone(self, exc: Exception) -> KnowledgeError:
         return KnowledgeError(

@@ -78,7 +78,7 @@ def _lexical(connection: Connection, generations: Generations) -> Iterator[str]:
     published = select(func.count()).select_from(pieces).where(pieces.c.file_id.in_(select(members.c.file_id)))
     count = connection.execute(published).scalar_one()
     if not generations.intact(generation):
-        yield f"The lexical index (generation {generation}) is missing or damaged."
+        yield f"The lexical index (generation {generation}) is missing or damaged; cudal2-agent index rebuild makes it anew."
     elif generations.pieces(generation) != count:
         yield f"The lexical index has {generations.pieces(generation)} pieces, the releases have {count}."
 

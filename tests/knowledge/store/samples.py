@@ -66,3 +66,9 @@ def filled(folder: Path, name: str = "1.0", files: int = 4, model: TinyModel | N
     """A store with one release of a few files, closed again."""
     with open_store(folder, model or TinyModel()) as store:
         add(store, name, [split_file(f"include/f{n}.hpp") for n in range(files)])
+
+
+def indexed(store: Store) -> dict[int, str]:
+    """Vector id by piece id, in the order of the lexical index that the store shows."""
+    with np.load(store.lexical_dir / "columns.npz") as columns:
+        return dict(zip(columns["piece_id"].tolist(), columns["vector"].tolist(), strict=True))

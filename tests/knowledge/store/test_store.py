@@ -7,9 +7,8 @@ import pytest
 
 from contract.errors import KnowledgeBusy, KnowledgeError, ModelMismatch
 from contract.knowledge import StoreCounts
-from knowledge.lexical import Lexical
 from knowledge.store import open_store
-from tests.knowledge.store.samples import TinyModel, add, filled, quiet, release, split_file
+from tests.knowledge.store.samples import TinyModel, add, filled, indexed, quiet, release, split_file
 
 
 def test_a_release_reads_back_as_it_was_published(tmp_path: Path) -> None:
@@ -22,8 +21,7 @@ def test_a_release_reads_back_as_it_was_published(tmp_path: Path) -> None:
         assert [(path, piece) for path, piece, _ in store.pieces("1.0")] == [
             (split.path, piece) for split in splits for piece in split.pieces
         ]
-        lexical = Lexical(store.lexical_dir)
-        rows = store.rows([int(each) for each in reversed(lexical.piece_ids)])
+        rows = store.rows(list(reversed(indexed(store))))
         assert [row.piece for row in rows] == [piece for split in reversed(splits) for piece in reversed(split.pieces)]
         assert "\n".join(store.text(rows[0].file_key)) == splits[1].text
         assert store.verify() == []
@@ -37,7 +35,7 @@ def test_staged_files_are_invisible_until_published(tmp_path: Path) -> None:
         assert store.held([split.key, "nothing"]) == {split.key}
         with open_store(tmp_path, TinyModel(), read_only=True) as reader:
             assert len(reader.releases()) == 1
-            assert len(Lexical(reader.lexical_dir)) == 12
+            assert len(indexed(reader)) == 12
 
 
 def test_a_file_in_two_releases_is_embedded_once(tmp_path: Path) -> None:
@@ -54,13 +52,12 @@ def test_a_file_in_two_releases_is_embedded_once(tmp_path: Path) -> None:
 def test_nearest_finds_the_text_itself(tmp_path: Path) -> None:
     filled(tmp_path)
     with open_store(tmp_path, TinyModel(), read_only=True) as store:
-        lexical = Lexical(store.lexical_dir)
+        vectors = indexed(store)
         (found, distance), *_ = store.nearest(store.embed_query("card 1 of include/f2.hpp "), 3)
         assert distance == pytest.approx(0, abs=1e-5)
-        (position,) = lexical.position_of_vector[found]
-        (row,) = store.rows([int(lexical.piece_ids[position])])
+        (row,) = store.rows([piece_id for piece_id, vector_id in vectors.items() if vector_id == found])
         assert (row.path, row.piece.symbol) == ("include/f2.hpp", "ns::f1")
-        others = [each for each in lexical.position_of_vector if each != found]
+        others = [each for each in vectors.values() if each not in ("", found)]
         assert found not in dict(store.nearest(store.embed_query("card 1 of include/f2.hpp "), 3, others))
 
 
@@ -96,7 +93,7 @@ def test_a_reader_keeps_the_state_it_opened(tmp_path: Path) -> None:
     filled(tmp_path)
     with open_store(tmp_path, TinyModel(), read_only=True) as reader:
         before = reader.manifest("1.0")
-        ids = [int(each) for each in Lexical(reader.lexical_dir).piece_ids]
+        ids = list(indexed(reader))
         with open_store(tmp_path, TinyModel()) as store:
             for salt in ("x", "y"):
                 add(store, "1.0", [split_file("include/f0.hpp", salt=salt)])
