@@ -5,6 +5,7 @@ whole by itself, else the first. Not covered: macros that expand to part of a de
 """
 
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 _BLANK = bytes(byte if byte == 0x0A else 0x20 for byte in range(256))
@@ -92,7 +93,13 @@ def _directives(data: bytes) -> list[re.Match[bytes]]:
     if not found:
         return found
     comments = [match.span() for match in _COMMENT.finditer(data) if match[0].startswith(b"/*") and b"#" in match[0]]
-    return [match for match in found if not any(start < match.start() < end for start, end in comments)]
+    starts = [start for start, _ in comments]
+
+    def commented(at: int) -> bool:
+        before = bisect_left(starts, at) - 1
+        return before >= 0 and at < comments[before][1]
+
+    return [match for match in found if not commented(match.start())]
 
 
 def _macro(match: re.Match[bytes], line: int) -> list[Macro]:
