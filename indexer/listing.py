@@ -42,11 +42,11 @@ def list_files(folder: Path, skips: Skips) -> list[str]:
 
 
 def is_sound(folder: Path, name: str, inside: str, skips: Skips) -> bool:
-    """Whether a file may be read: regular, inside `inside` also when it is a link, with a name that can be stored."""
+    """Whether a file may be read: regular, inside `inside` whatever links its path takes, with a name that can be stored."""
     path = folder / name
     if not _is_utf8(name):
         skips.add("skipped, name is not UTF-8", name)
-    elif path.is_symlink() and os.path.commonpath([inside, os.path.realpath(path)]) != inside:
+    elif os.path.commonpath([inside, os.path.realpath(path)]) != inside:
         skips.add("skipped, link out of the tree", name)
     elif not _is_regular(path):
         skips.add("skipped, no regular file", name)

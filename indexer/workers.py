@@ -97,7 +97,7 @@ class _Pool:
 
     def start(self, count: int) -> None:
         for _ in range(count):
-            self._workers.append(_Worker(self._root, self._split))
+            self._workers.append(self._worker())
 
     def feed(self, waiting: deque[str]) -> None:
         for worker in self._workers:
@@ -120,12 +120,18 @@ class _Pool:
             if reason:
                 outcomes += [Outcome(worker.path, reason=reason)] if worker.path else []
                 worker.end()
-                self._workers[index] = _Worker(self._root, self._split)
+                self._workers[index] = self._worker()
         return outcomes
 
     def stop(self) -> None:
         for worker in self._workers:
             worker.end()
+
+    def _worker(self) -> "_Worker":
+        try:
+            return _Worker(self._root, self._split)
+        except OSError as exc:
+            raise KnowledgeError(f"a process that splits files cannot be started: {exc.strerror or exc}") from exc
 
 
 class _Worker:

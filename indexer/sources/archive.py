@@ -113,6 +113,7 @@ def archive_suffix(path: Path) -> str:
 def unpack(archive: Path, into: Path, limits: ArchiveLimits | None = None) -> None:
     """Write the members that can be split under `into`. Raises: SourceError; `into` is then the caller's to delete."""
     try:
+        into.mkdir(parents=True, exist_ok=True)
         meter = _Meter(archive, limits or ArchiveLimits())
         suffix = archive_suffix(archive)
         if suffix in _ZIPS:

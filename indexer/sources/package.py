@@ -71,7 +71,6 @@ def package_tree(wanted: Wanted, name: str | None, work_dir: Path, emit: Emit, r
     with scratch(work_dir) as folder:
         archive = _fetch(wanted, folder, emit, run)
         unpacked = folder / "unpacked"
-        unpacked.mkdir()
         unpack(archive, unpacked)
         label = Label(name=name, title=wanted.name, version=_version_of(archive), origin=wanted.origin)
         yield folder_tree(unpacked, label, emit)
@@ -96,13 +95,11 @@ def _installed(wanted: Wanted, name: str | None, emit: Emit) -> Tree | None:
 
 def _fetch(wanted: Wanted, folder: Path, emit: Emit, run: Run) -> Path:
     """The wheel of a package, or its source archive where there is no wheel."""
-    target = folder / "fetched"
-    target.mkdir()
-    finished = _download(wanted, "--only-binary=:all:", target, run)
+    finished = _download(wanted, "--only-binary=:all:", folder, run)
     if finished.returncode != 0 and not _versions(finished) and not _reason(finished) and wanted.name != CUTLASS_PACKAGE:
         emit(Notice(message=f"{wanted.requirement} has no wheel; asking for its source, whose own build script pip then runs"))
-        finished = _download(wanted, f"--no-binary={wanted.name}", target, run)
-    fetched = sorted(target.iterdir())
+        finished = _download(wanted, f"--no-binary={wanted.name}", folder, run)
+    fetched = sorted(folder.iterdir())
     if finished.returncode != 0 or len(fetched) != 1:
         raise _failure(wanted, finished)
     return fetched[0]

@@ -55,6 +55,16 @@ def test_a_tracked_file_that_is_gone_is_left_out(repository: Path, tmp_path: Pat
         assert tree.files == ("scratch.hpp",)
 
 
+def test_a_tracked_folder_that_became_a_link_out_is_left_out(repository: Path, tmp_path: Path) -> None:
+    (repository / "in").mkdir()
+    (repository / "in/secret.hpp").write_text("int a;\n")
+    git(repository, "add", "in")
+    (repository / "in").rename(tmp_path / "out")
+    (repository / "in").symlink_to(tmp_path / "out")
+    with open_source(str(repository), name=None, work_dir=tmp_path, emit=ignore) as tree:
+        assert tree.files == ("lib.hpp",)
+
+
 def test_a_checkout_without_tracked_files_is_refused(tmp_path: Path) -> None:
     git(tmp_path, "init")
     (tmp_path / "a.hpp").write_text("int a;\n")

@@ -153,7 +153,7 @@ def install(site: Path, title: str = "nvidia_cutlass-9.1.0.0", record: str = "")
     with zipfile.ZipFile(wheel(site.parent, title)) as archive:
         archive.extractall(site)
         names = [f"{name},," for name in archive.namelist()]
-    (site / f"{title}.dist-info/RECORD").write_text(record or "\n".join([*names, "../../outside.py,,", "lib/gone.py,,"]) + "\n")
+    (site / f"{title}.dist-info/RECORD").write_text(record or "\n".join([*names, "lib/gone.py,,"]) + "\n")
 
 
 def test_an_installed_package_of_that_version_is_used_without_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +165,21 @@ def test_an_installed_package_of_that_version_is_used_without_pip(tmp_path: Path
         assert tree.root == site / "lib/source/include"
         assert tree.files == ("cute/a.hpp", "cutlass/version.h")
         assert tree.name == "cutlass-9.1.0"
+
+
+def test_an_installed_package_lists_nothing_outside_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    (site / "lib-1.0.dist-info").mkdir(parents=True)
+    (site / "lib-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: lib\nVersion: 1.0\n")
+    (site / "lib-1.0.dist-info/RECORD").write_text(f"lib.py,,\n../up.py,,\n{tmp_path}/absolute.py,,\nlink.py,,\n")
+    for file in (site / "lib.py", site / "unlisted.py", tmp_path / "up.py", tmp_path / "absolute.py"):
+        file.write_text("a = 1\n")
+    (site / "link.py").symlink_to("../up.py")
+    monkeypatch.syspath_prepend(str(site))
+    heard = Heard()
+    with open_source("lib==1.0.0", name=None, work_dir=tmp_path / "work", emit=heard, run=Pip()) as tree:
+        assert (tree.files, tree.name) == (("lib.py",), "lib-1.0")
+    assert "(2): " in heard.notices[0]
 
 
 @pytest.mark.parametrize(
