@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 from contract.errors import KnowledgeError
 from contract.knowledge import Piece
 from knowledge.analysis import FIELDS, Terms
+from knowledge.anchors import Anchors, find_anchors
+from knowledge.glossary import Glossary, load_glossary
+from knowledge.signatures import signature
 
 Scores = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Column = NDArray[np.int32]
+
 _TABLE = "table.json"
 _COLUMNS = "columns.npz"
+_CODED = ("path", "kind", "archs", "releases", "family")
+_PLAIN = ("piece_id", "start", "end", "outer_start", "outer_end")
+_NO_WORD = "\0"  # an index needs a word; this is one that no query has
 
 
 @dataclass(frozen=True)
@@ -42,31 +50,51 @@ class _Codes:
         return self.known.setdefault(text, len(self.known))
 
 
-def build(folder: Path, entries: Iterable[Entry]) -> None:
-    """Write the index of these pieces into an empty folder; positions in it are the order of the entries."""
+def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = None) -> None:
+    """Write the index of these pieces into an empty folder; a position in it is the place of its entry in the order given.
+
+    Pieces of one file stand together, in the order of their lines.
+    """
     texts: dict[str, list[list[str]]] = {field: [] for field in FIELDS}
-    codes = {name: _Codes() for name in ("path", "kind", "archs", "releases", "family")}
-    columns: dict[str, list[int]] = {name: [] for name in (*codes, "piece_id")}
+    codes = {name: _Codes() for name in _CODED}
+    columns: dict[str, list[int]] = {name: [] for name in (*_CODED, *_PLAIN)}
     vectors: list[str] = []
+    symbols: list[str] = []
     for entry in entries:
         for field in FIELDS:
             texts[field].append(entry.terms[field].split())
-        columns["piece_id"].append(entry.piece_id)
-        columns["path"].append(codes["path"](entry.path))
-        columns["kind"].append(codes["kind"](entry.piece.kind))
-        columns["archs"].append(codes["archs"](" ".join(entry.piece.archs)))
-        columns["releases"].append(codes["releases"](" ".join(entry.releases)))
-        columns["family"].append(codes["family"](entry.piece.family))
+        for name, value in _values(entry).items():
+            columns[name].append(codes[name](value) if isinstance(value, str) else value)
         vectors.append(entry.vector_id)
+        symbols.append(entry.piece.symbol)
     for field in FIELDS:
         index = bm25s.BM25()
-        # An index needs a word; the sentinel is one that no query has.
-        index.index([words or ["\0"] for words in texts[field]] or [["\0"]], show_progress=False)
+        index.index([words or [_NO_WORD] for words in texts[field]] or [[_NO_WORD]], show_progress=False)
         index.save(str(folder / field))
-    np.savez(
-        folder / _COLUMNS, vector=np.array(vectors or [""]), **{name: np.array(c, np.int32) for name, c in columns.items()}
-    )
-    (folder / _TABLE).write_text(json.dumps({name: list(code.known) for name, code in codes.items()}), encoding="utf-8")
+    arrays = {name: np.array(values, np.int32) for name, values in columns.items()}
+    arrays["signature"] = np.array([signature(words) for words in texts["body"]] or [signature([])])
+    arrays["vector"] = np.array(vectors or [""])
+    np.savez(folder / _COLUMNS, **arrays)  # type: ignore[arg-type]
+    tables = {name: list(code.known) for name, code in codes.items()}
+    (folder / _TABLE).write_text(json.dumps(tables), encoding="utf-8")
+    stems = [tables["path"][code] for code in columns["path"]]
+    find_anchors(glossary or load_glossary(), symbols, stems, texts).save(folder)
+
+
+def _values(entry: Entry) -> dict[str, str | int]:
+    piece = entry.piece
+    return {
+        "path": entry.path,
+        "kind": piece.kind,
+        "archs": " ".join(piece.archs),
+        "releases": " ".join(entry.releases),
+        "family": piece.family,
+        "piece_id": entry.piece_id,
+        "start": piece.start_line,
+        "end": piece.end_line,
+        "outer_start": piece.definition[0],
+        "outer_end": piece.definition[1],
+    }
 
 
 class Lexical:
@@ -77,38 +105,34 @@ class Lexical:
         try:
             self._fields = {field: bm25s.BM25.load(str(folder / field), mmap=True) for field in FIELDS}
             with np.load(folder / _COLUMNS) as columns:
-                self._columns: Mapping[str, NDArray[np.int32]] = {n: columns[n] for n in columns.files if n != "vector"}
-                self.vector_ids: Sequence[str] = columns["vector"]
+                self._columns: Mapping[str, NDArray[np.int32]] = {name: columns[name] for name in columns.files}
             self._tables: dict[str, list[str]] = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
+            self.anchors = Anchors.load(folder)
         except (OSError, ValueError, KeyError) as exc:
-            raise KnowledgeError(f"the lexical index in {folder} is damaged; run: cudal2-agent index verify") from exc
+            raise KnowledgeError(f"the lexical index in {folder} is damaged; run: cudal2-agent index update") from exc
 
     def __len__(self) -> int:
-        return len(self.piece_ids)
+        return len(self._columns["piece_id"])
+
+    def column(self, name: str) -> Column:
+        """A number for every position; for a coded column the index into `values`."""
+        return self._columns[name]
+
+    def values(self, name: str) -> list[str]:
+        return self._tables[name]
 
     @property
-    def piece_ids(self) -> NDArray[np.int32]:
-        return self._columns["piece_id"]
-
-    @property
-    def paths(self) -> list[str]:
-        return self._tables["path"]
-
-    @property
-    def path_of(self) -> NDArray[np.int32]:
-        """Index into `paths` of every position."""
-        return self._columns["path"]
-
-    @property
-    def family_of(self) -> NDArray[np.int32]:
-        return self._columns["family"]
+    def signatures(self) -> NDArray[np.uint32]:
+        """Shape: (positions, hashes)."""
+        found: NDArray[np.uint32] = self._columns["signature"].view(np.uint32)
+        return found
 
     @cached_property
-    def position_of_vector(self) -> dict[str, list[int]]:
+    def positions_of_vector(self) -> dict[str, list[int]]:
         positions: dict[str, list[int]] = {}
-        for position, vector_id in enumerate(self.vector_ids):
+        for position, vector_id in enumerate(self._columns["vector"].tolist()):
             if vector_id:
-                positions.setdefault(str(vector_id), []).append(position)
+                positions.setdefault(vector_id, []).append(position)
         return positions
 
     def scores(self, field: str, words: Sequence[str]) -> Scores:
@@ -118,8 +142,5 @@ class Lexical:
         return np.asarray(self._fields[field].get_scores(list(words)), np.float32)
 
     def where(self, column: str, accept: Iterable[bool]) -> Mask:
-        """Positions whose value in a column is accepted; `accept` is parallel to `values(column)`."""
-        return np.fromiter(accept, np.bool_)[self._columns[column]]
-
-    def values(self, column: str) -> list[str]:
-        return self._tables[column]
+        """Positions whose value in a coded column is accepted; `accept` is parallel to `values(column)`."""
+        return np.fromiter(accept, np.bool_, len(self.values(column)))[self._columns[column]]

@@ -1,0 +1,273 @@
+"""Hybrid search over the published releases: words, vectors and the glossary's concepts, fused by rank.
+
+A question is asked in three ways: BM25 over names, cards and bodies; the nearest vectors; and the definitions that the
+glossary names for the concepts that the question is about. Their ranks are fused, special variants that were not asked
+for step back, near-equal twins are folded into one hit, and a hit is shown with its enclosing definition.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from contract.base import Record
+from contract.knowledge import Chunk, Hit, Query, Retriever, arch_number, fits
+from knowledge.ask_vectors import ask_vectors
+from knowledge.concepts import Concepts, ConceptWeights
+from knowledge.embedding.embedder import Embedder, Vectors
+from knowledge.embedding.minilm import MiniLm
+from knowledge.excerpts import Lines, grow, overlap, tokens_of
+from knowledge.fusion import Scores, best, by_rank, by_score
+from knowledge.glossary import Glossary, load_glossary
+from knowledge.lexical import Lexical, Mask
+from knowledge.signatures import likeness, same_name
+from knowledge.store.rows import Row
+from knowledge.tokens import words_of
+from knowledge.variants import factors
+
+_NEAREST = 300
+_CANDIDATES = 400
+
+
+class SearchWeights(Record):
+    """What each sign counts; found on the development questions (`benchmarks/retrieval`), 0 switches it off."""
+
+    names: float = 0.5
+    card: float = 1.0
+    body: float = 1.0
+    lexical: float = 1.0
+    dense: float = 0.3
+    concepts: float = 1.5
+    concept_words: float = 0.3  # words of a concept's code, against the places it names
+    meaning: float = 1.0  # of a concept's sentences, against their words
+    variant: float = 0.85  # each special variant that was not asked for
+    other_arch: float = 0.6  # code for a target other than the query's
+    fusion: Literal["score", "rank"] = "score"
+    smoothing: float = 30.0  # of the fusion by rank
+    distinct: int = 5  # the first hits are of as many files
+    per_file: int = 3
+    alike: float = 0.8  # likeness from which pieces of one name are folded; above 1: never
+
+
+class Pieces(Protocol):
+    """What search reads of the store."""
+
+    folder: Path
+
+    @property
+    def lexical_dir(self) -> Path: ...
+    def rows(self, piece_ids: Sequence[int]) -> list[Row]: ...
+    def text(self, file_key: str) -> tuple[str, ...]: ...
+    def nearest(self, vector: Vectors, count: int, ids: Sequence[str] | None = None) -> list[tuple[str, float]]: ...
+    def embed_query(self, words: str) -> Vectors: ...
+
+
+class Searcher:
+    """`contract.knowledge.Retriever` over one published state of the store."""
+
+    def __init__(self, store: Pieces, index: Lexical, concepts: Concepts, weights: SearchWeights) -> None:
+        self._store = store
+        self._index = index
+        self._concepts = concepts
+        self._weights = weights
+
+    def search(self, query: Query) -> list[Hit]:
+        """Raises: KnowledgeError where the store cannot be read any more."""
+        if not query.count or not query.words.strip() or not len(self._index):
+            return []
+        scores = self._scores(query)
+        order = [int(p) for p in best(scores, _CANDIDATES)]
+        rows = dict(zip(order, self._store.rows([int(self._index.column("piece_id")[p]) for p in order]), strict=True))
+        chosen = self._choose(order, rows, query)
+        return list(self._within_budget(self._hits(chosen, rows, scores, query), query.tokens))
+
+    def _scores(self, query: Query) -> Scores:
+        """One number for every position; 0 where a filter leaves it out."""
+        weights, mask = self._weights, self._mask(query)
+        if not mask.any():
+            return np.zeros(len(self._index), np.float32)
+        factor = mask * self._variants(query) * self._targets(query)
+        signs = [
+            (self._lexical(words_of(query.words)) * factor, weights.lexical),
+            (self._concept_places(query.words) * factor, weights.concepts),
+            (self._dense(query.words, mask) * factor, weights.dense),
+        ]
+        return by_score(signs) if weights.fusion == "score" else by_rank(signs, weights.smoothing)
+
+    def _lexical(self, words: Sequence[str]) -> Scores:
+        total = np.zeros(len(self._index), np.float32)
+        for field in ("names", "card", "body"):
+            if weight := getattr(self._weights, field):
+                total += weight * self._index.scores(field, words)
+        return total
+
+    def _concept_places(self, question: str) -> Scores:
+        """The definitions that the glossary names, and pieces with their words, by how close the concept is."""
+        total = np.zeros(len(self._index), np.float32)
+        if not self._weights.concepts:
+            return total
+        for concept, weight in self._concepts.match(question, ConceptWeights(meaning=self._weights.meaning)):
+            places, shares = self._index.anchors.of(concept)
+            total[places] += weight * shares
+            if self._weights.concept_words:
+                code = " ".join(self._concepts.glossary.concepts[concept].code)
+                near = self._lexical(list(dict.fromkeys(words_of(code))))
+                total += np.float32(weight * self._weights.concept_words / max(float(near.max()), 1e-6)) * near
+        return total
+
+    def _dense(self, question: str, mask: Mask) -> Scores:
+        total = np.zeros(len(self._index), np.float32)
+        if not self._weights.dense or not self._index.positions_of_vector:
+            return total
+        narrow = self._vectors_of(mask) if mask.mean() < 0.2 else None
+        if narrow == []:
+            return total
+        for vector_id, distance in self._store.nearest(self._store.embed_query(question), _NEAREST, narrow):
+            for position in self._index.positions_of_vector.get(vector_id, ()):
+                total[position] = max(1.0 - distance, 0.0)
+        return total
+
+    def _vectors_of(self, mask: Mask) -> list[str] | None:
+        """The vectors that a narrow filter leaves; none to mean all where they are too many to list."""
+        kept = set(np.flatnonzero(mask).tolist())
+        found = [vector for vector, places in self._index.positions_of_vector.items() if not kept.isdisjoint(places)]
+        return found if len(found) <= 2000 else None
+
+    def _mask(self, query: Query) -> Mask:
+        index = self._index
+        mask = np.ones(len(index), np.bool_)
+        if query.releases:
+            wanted = set(query.releases)
+            mask &= index.where("releases", (not wanted.isdisjoint(names.split(" ")) for names in index.values("releases")))
+        if query.kinds:
+            mask &= index.where("kind", (kind in query.kinds for kind in index.values("kind")))
+        if query.path:
+            mask &= index.where("path", (_inside(path, query.path) for path in index.values("path")))
+        if query.only_arch and query.arch:
+            mask &= index.where("archs", (fits(tags.split(), query.arch) for tags in index.values("archs")))
+        return mask
+
+    def _variants(self, query: Query) -> Scores:
+        asked = f"{query.words} sm{arch_number(query.arch)}" if query.arch else query.words
+        each: Scores = factors(self._index.values("path"), asked, self._weights.variant)[self._index.column("path")]
+        return each
+
+    def _targets(self, query: Query) -> Scores:
+        other = [1.0 if fits(tags.split(), query.arch) else self._weights.other_arch for tags in self._index.values("archs")]
+        factor: Scores = np.array(other or [1.0], np.float32)[self._index.column("archs")]
+        return factor
+
+    def _choose(self, order: Sequence[int], rows: dict[int, Row], query: Query) -> list[tuple[int, Lines, list[int]]]:
+        """(position, lines shown, positions folded into it): the first of as many files, then more of each."""
+        first = self._pick(order, rows, min(query.count, self._weights.distinct), per_file=1)
+        taken = {position for position, _, twins in first for position in (position, *twins)}
+        rest = [position for position in order if position not in taken]
+        return self._pick(rest, rows, query.count, self._weights.per_file, first)
+
+    def _pick(
+        self,
+        order: Sequence[int],
+        rows: dict[int, Row],
+        count: int,
+        per_file: int,
+        chosen: Sequence[tuple[int, Lines, list[int]]] = (),
+    ) -> list[tuple[int, Lines, list[int]]]:
+        picked = list(chosen)
+        paths = Counter(rows[position].path for position, _, _ in picked)
+        for position in order:
+            if len(picked) == count:
+                break
+            row = rows[position]
+            if twin := self._twin(position, rows, picked):
+                twin[2].append(position)
+                continue
+            own = row.piece.start_line, row.piece.end_line
+            if paths[row.path] >= per_file or any(rows[p].path == row.path and overlap(own, seen) for p, seen, _ in picked):
+                continue
+            paths[row.path] += 1
+            picked.append((position, grow(self._index, position), []))
+        return picked
+
+    def _twin(
+        self, position: int, rows: dict[int, Row], picked: Sequence[tuple[int, Lines, list[int]]]
+    ) -> tuple[int, Lines, list[int]] | None:
+        """The hit that shows nearly the same: a like body under the same name, in another file."""
+        if self._weights.alike > 1 or not picked:
+            return None
+        signatures = self._index.signatures
+        alike = likeness(signatures[[p for p, _, _ in picked]], signatures[position])
+        row = rows[position]
+        for hit, share in zip(picked, alike, strict=True):
+            other = rows[hit[0]]
+            if share >= self._weights.alike and other.path != row.path and same_name([other.piece.symbol, row.piece.symbol]):
+                return hit
+        return None
+
+    def _hits(
+        self, chosen: Sequence[tuple[int, Lines, list[int]]], rows: dict[int, Row], scores: Scores, query: Query
+    ) -> Iterator[Hit]:
+        for position, (start, end), twins in chosen:
+            row = rows[position]
+            chunk = Chunk(
+                release=self._release(position, query),
+                path=row.path,
+                start_line=start,
+                end_line=end,
+                symbol=row.piece.symbol,
+                kind=row.piece.kind,
+                archs=row.piece.archs,
+                text="\n".join(self._store.text(row.file_key)[start - 1 : end]),
+            )
+            matched = row.piece.start_line, row.piece.end_line
+            others = tuple(dict.fromkeys(rows[twin].path for twin in twins))
+            yield Hit(chunk=chunk, score=round(float(scores[position]), 6), matched=matched, twins=others)
+
+    def _release(self, position: int, query: Query) -> str:
+        """The release that a piece is shown from: the last by name of those asked for."""
+        names = self._index.values("releases")[self._index.column("releases")[position]].split(" ")
+        return max(str(name) for name in names if not query.releases or name in query.releases)
+
+    def _within_budget(self, hits: Iterator[Hit], tokens: int) -> Iterator[Hit]:
+        """Hits until the tokens are spent; one that is too long is cut to the lines that were found, or left out."""
+        left = tokens
+        for hit in hits:
+            if tokens:
+                if tokens_of(hit.chunk.text) > left:
+                    hit = _cut_to_match(hit)
+                if tokens_of(hit.chunk.text) > left:
+                    continue
+                left -= tokens_of(hit.chunk.text)
+            yield hit
+
+
+def _cut_to_match(hit: Hit) -> Hit:
+    if hit.matched is None:
+        return hit
+    start, end = hit.matched
+    lines = hit.chunk.text.split("\n")[start - hit.chunk.start_line : end - hit.chunk.start_line + 1]
+    chunk = hit.chunk.model_copy(update={"start_line": start, "end_line": end, "text": "\n".join(lines)})
+    return hit.model_copy(update={"chunk": chunk})
+
+
+def _inside(path: str, wanted: str) -> bool:
+    if any(mark in wanted for mark in "*?["):
+        return fnmatchcase(path, wanted)
+    return path == wanted or path.startswith(wanted.rstrip("/") + "/")
+
+
+def open_search(
+    store: Pieces,
+    weights: SearchWeights | None = None,
+    glossary: Glossary | None = None,
+    asker: Embedder | None = None,
+) -> Retriever:
+    """Search over what the store shows. `asker`: the model that compares questions with the glossary's sentences.
+
+    Raises: KnowledgeError where the lexical index is damaged or a model is not installed.
+    """
+    glossary, asker = glossary or load_glossary(), asker or MiniLm()
+    concepts = Concepts(glossary, asker.embed, ask_vectors(glossary, asker, store.folder))
+    return Searcher(store, Lexical(store.lexical_dir), concepts, weights or SearchWeights())

@@ -1,0 +1,36 @@
+"""Signatures by which near-equal pieces are known: the same code written once for every target."""
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+HASHES = 16
+_SEEDS = np.random.default_rng(2512).integers(1, 2**32, (2, HASHES), dtype=np.uint64)
+_TARGET = re.compile(r"(?<![a-z])(sm)_?\d+[a-z]?")
+
+
+def signature(words: Iterable[str]) -> NDArray[np.uint32]:
+    """MinHash of a set of words, the target's number left out of them. Shape: (HASHES,).
+
+    Source: Broder, On the resemblance and containment of documents (1997).
+    """
+    codes = {zlib.crc32(_TARGET.sub(r"\1", word).encode("utf-8", "surrogatepass")) for word in words}
+    if not codes:
+        return np.zeros(HASHES, np.uint32)
+    values = np.fromiter(codes, np.uint64, len(codes))[:, None] * _SEEDS[0] + _SEEDS[1]
+    smallest: NDArray[np.uint32] = (values >> np.uint64(32)).min(axis=0).astype(np.uint32)
+    return smallest
+
+
+def likeness(signatures: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Estimated share of words in common (Jaccard) of each row with one signature. Shape: (rows,)."""
+    alike: NDArray[np.float64] = (signatures == other).mean(axis=1)
+    return alike
+
+
+def same_name(symbols: Sequence[str]) -> bool:
+    """Whether symbols differ in their target only, like `Sm90Compute` and `Sm100Compute`."""
+    return len({_TARGET.sub(r"\1", symbol.rsplit("::", 1)[-1].lower()) for symbol in symbols}) == 1

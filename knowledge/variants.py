@@ -1,0 +1,36 @@
+"""Which special variants a question asks for, and how much a path of another variant is worth beside the plain one."""
+
+import re
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FILE = Path(__file__).parent / "variants.toml"
+
+
+@cache
+def _table() -> dict[str, tuple[str, ...]]:
+    with _FILE.open("rb") as file:
+        return {name: tuple(words) for name, words in tomllib.load(file).items()}
+
+
+@cache
+def variants_of(path: str) -> frozenset[str]:
+    """The special variants that a path names: `sm100`, `array` for `.../sm100_mma_array_warpspecialized.hpp`."""
+    flat = re.sub(r"[/.]", "_", path.lower())
+    return frozenset(name for name in _table() if re.search(rf"(?<![a-z]){name}", flat))
+
+
+def asked_variants(question: str) -> frozenset[str]:
+    low = question.lower()
+    return frozenset(name for name, words in _table().items() if name in low or any(word in low for word in words))
+
+
+def factors(paths: Sequence[str], question: str, each: float) -> NDArray[np.float32]:
+    """`each` to the power of the variants of a path that the question does not ask for. Shape: (paths,)."""
+    asked = asked_variants(question)
+    return np.array([each ** len(variants_of(path) - asked) for path in paths], np.float32)
