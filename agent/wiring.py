@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from agent.default_index import open_retriever
 from agent.parts import Parts
 from contract.errors import UsageError
 from contract.events import Emit
 from contract.protocols import Policy
 from contract.settings import Settings
 from contract.task import GemmTask
-from knowledge.bm25 import open_knowledge
 from policies.schedule.families import families
 from policies.schedule.policy import SchedulePolicy, predict
 from policies.trajectories.store import Store
@@ -25,12 +25,11 @@ POLICIES = ("schedule",)
 def open_parts(task: GemmTask, settings: Settings, store: Store, emit: Emit) -> Iterator[Parts]:
     """Everything a run needs, checked before any work is done.
 
-    Raises: UsageError for an unknown policy or operands that do not fit, MachineError for a missing compiler or device,
-    KnowledgeError.
+    Raises: UsageError for an unknown policy or operands that do not fit, MachineError for a missing compiler or device.
     """
     policy = make_policy(task, settings)
-    retriever = open_knowledge()
-    with open_box(task, settings, emit) as sandbox:
+    # The sandbox first: whatever is wrong with task and machine is said before minutes go into an index.
+    with open_box(task, settings, emit) as sandbox, open_retriever(settings, emit) as retriever:
         yield Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose)
 
 

@@ -1,5 +1,7 @@
 """The agent's own time per step: the real graph, checkpoints, store and retrieval over a scripted policy and sandbox.
 
+Retrieval is from the knowledge base of the settings (CUDAL2_HOME), which is completed first where it is not whole.
+
 Run from the repository's root: python -m benchmarks.agent_overhead [--steps 48] [--source-bytes 20000]
 Prints JSON; milliseconds. A step's time is what lies between it and the step before, less what sandbox and policy took,
 so that the first step of a round carries that round's retrieval.
@@ -10,13 +12,15 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
+from agent.default_index import open_retriever
 from agent.parts import Parts
 from agent.run import Outcome, new_run, start_run
-from contract.settings import Settings
-from knowledge.bm25 import open_knowledge
+from contract.events import Event, Notice
+from contract.settings import Settings, load_settings
 from policies.trajectories.store import open_store
 from tests.doubles import TASK, ScriptedPolicy, ScriptedSandbox, candidate, diagnose
 
@@ -27,9 +31,14 @@ def run_scripted(home: Path, steps: int, source_bytes: int, round_size: int) -> 
     settings = Settings(home=home, budget=steps, round_size=round_size, minutes=60.0)
     policy = ScriptedPolicy([candidate(number, padding=source_bytes) for number in range(steps)])
     sandbox = ScriptedSandbox({number: 20.0 + number % 7 for number in range(steps)}, failures=range(5, steps, 11))
-    with open_store(settings.store_url) as store:
-        parts = Parts(sandbox=sandbox, policy=policy, retriever=open_knowledge(), store=store, diagnose=diagnose)
+    with open_store(settings.store_url) as store, open_retriever(load_settings(), _say) as retriever:
+        parts = Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose)
         return start_run(new_run(TASK, settings, parts, None), settings, parts, lambda _: None)
+
+
+def _say(event: Event) -> None:
+    if isinstance(event, Notice):
+        print(event.message, file=sys.stderr)
 
 
 def report(outcome: Outcome) -> dict[str, object]:

@@ -217,4 +217,5 @@ class WordEmbedder:
         for row, text in zip(rows, texts, strict=True):
             for word in text.lower().split():
                 row[zlib.crc32(word.encode()) % self.dimensions] += 1.0
-        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows

@@ -127,7 +127,7 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
         ("contract/settings.py", "from pydantic_settings import BaseSettings"),
         ("contract/x.py", "import json\nfrom contract.base import Record\nfrom pydantic import Field"),
         ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom sandbox.cuda import buffers"),
-        ("agent/x.py", "from sandbox.pool import Pool\nfrom knowledge.bm25 import open_knowledge"),
+        ("agent/x.py", "from sandbox.pool import Pool\nfrom knowledge.search import open_search"),
         ("agent/cli/progress.py", "from rich.progress import Progress"),
     ],
 )

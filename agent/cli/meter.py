@@ -7,6 +7,7 @@ from contract.events import IndexProgress
 
 _DOING = {"fetch": "fetching", "read": "reading files", "split": "splitting files", "embed": "embedding pieces"}
 _SURE_S = 1.0  # below this a rate says nothing
+_SURE_SHARE = 0.05  # below this the time left is a guess: the biggest files come first
 EVERY_S = 10.0
 
 
@@ -29,7 +30,8 @@ class Meter:
         if spent_s < _SURE_S or done <= 0:
             return words
         rate = done / spent_s
-        left = f", {(event.total - event.done) / rate:.0f} s left" if event.total and event.total > event.done else ""
+        told = event.total and event.total > event.done >= _SURE_SHARE * event.total
+        left = f", {(event.total - event.done) / rate:.0f} s left" if told and event.total else ""
         return f"{words}, {rate:,.0f}/s{left}"
 
     def is_due(self, event: IndexProgress) -> bool:

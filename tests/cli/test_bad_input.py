@@ -16,6 +16,7 @@ SHAPE = ["--shape", "64x64x64", "--device", "none"]
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("CUDAL2_USE_KNOWLEDGE", "false")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "home"
 

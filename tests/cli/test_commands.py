@@ -42,7 +42,11 @@ def optimized(home: Path) -> dict[str, object]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "CUDAL2_HOME": str(home), "PYTHONPATH": str(ROOT)}
+    source = home / "cutlass"  # a small stand-in, so that nothing is fetched
+    source.mkdir(exist_ok=True)
+    (source / "ring.hpp").write_text("/// Hands a buffer of the pipeline back.\ninline void release_buffer(int stage);\n")
+    own = {"CUDAL2_HOME": str(home), "CUDAL2_CUTLASS": str(source), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **own}
 
 
 def answer_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -118,6 +122,7 @@ def test_trajectories_list_show_export(
     exported = [ExportedStep.model_validate_json(line) for line in lines]
     assert [step.index for step in exported] == list(range(len(lines)))
     assert all(step.candidate.origin.chunk_ids for step in exported)
+    assert "## What was looked up" in (Path(str(optimized["out"])) / "report.md").read_text()
     written = answer_of(["trajectories", "export", run_id, "--out", str(tmp_path / "steps.jsonl"), "--json"], capsys)
     assert json.loads(written)["steps"] == len(lines)
     assert (tmp_path / "steps.jsonl").read_text().splitlines() == lines
@@ -149,7 +154,7 @@ def test_doctor_fails_where_nothing_can_be_written(
 def test_an_interrupt_ends_cleanly_and_the_run_goes_on(
     sent: signal.Signals, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["optimize", "--shape", "128x128x128", "--device", "none", "--arch", "sm_80", "--budget", "400"]
+    words = ["optimize", "--shape", "128x128x128", "--device", "none", "--arch", "sm_80", "--budget", "400", "--no-knowledge"]
     command = [sys.executable, "-m", "agent.cli.main", *words]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=environment(home), stdout=pipe, stderr=pipe, text=True) as process:
