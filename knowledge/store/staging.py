@@ -38,13 +38,13 @@ def prepare(split: SplitFile) -> Prepared:
         split=split,
         terms=split.terms or [analyse(split.path, piece, text) for piece, text in pairs],
         digests=[digest(text) for text in texts],
-        documents=[document(split.path, piece, text) for piece, text in pairs],
+        documents=[document(split.path, piece) for piece in split.pieces],
     )
 
 
-def document(path: str, piece: Piece, text: str) -> Document | None:
+def document(path: str, piece: Piece) -> Document | None:
     """What Chroma holds of a piece; None where it has no vector."""
-    embedded = embedded_text(path, piece, text)
+    embedded = embedded_text(piece)
     if not embedded:
         return None
     return Document(id=digest(embedded, length=32), text=embedded, path=path, symbol=piece.symbol, kind=piece.kind)
