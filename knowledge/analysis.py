@@ -34,9 +34,9 @@ def analysed(split: SplitFile) -> SplitFile:
     return split.model_copy(update={"terms": terms})
 
 
-def embedded_text(path: str, piece: Piece, text: str) -> str:  # noqa: ARG001 (another model may want the text itself)
-    """What the vector of a piece is made of; empty where the lexical index alone will do."""
-    return piece.card
+def embedded_text(piece: Piece) -> str:
+    """What the vector of a piece is made of; empty for generated siblings, which differ by their names alone."""
+    return "" if piece.family else piece.card
 
 
 def _join(words: Iterable[str]) -> str:

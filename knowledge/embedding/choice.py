@@ -11,8 +11,8 @@ def make_embedder(model: str = "default", device: str = "cpu", precision: str = 
 
     Device and precision are for the last; the packaged models run on the CPU in their own precision.
     """
-    if model in ("default", "minilm"):
-        return MiniLm()
-    if model == "static":
+    if model in ("default", "static"):
         return StaticModel()
+    if model == "minilm":
+        return MiniLm()
     return TransformerModel(model, device, precision)
