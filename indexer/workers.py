@@ -7,6 +7,7 @@ Not covered: the memory that a worker takes.
 import contextlib
 import logging
 import multiprocessing
+import os
 import queue
 import signal
 import threading
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -144,6 +146,7 @@ class _Worker:
         self.since = time.monotonic()
         self._started = False
         self._process = context.Process(target=_serve, args=(theirs, root, split), daemon=True)
+        resource_tracker.ensure_running()  # its first start would lift the mask that follows
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)  # inherited: Ctrl-C is the parent's affair from the first
         try:
             self._process.start()
@@ -190,11 +193,20 @@ def _serve(connection: "Connection[object, object]", root: Path, split: Split) -
     """The life of a worker: paths in, outcomes out, until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPT)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     logging.disable(logging.WARNING)  # a library's remarks on a file; what matters is in the outcome
     with contextlib.suppress(EOFError, ConnectionError):
         connection.send(_READY)
         while True:
             connection.send(_outcome(root, str(connection.recv()), split))
+
+
+def _die_with_parent() -> None:
+    """A parent that is killed closes the pipe, which a worker deep in a file would not notice."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _outcome(root: Path, path: str, split: Split) -> Outcome:

@@ -163,7 +163,9 @@ def _untar(archive: Path, stream: IO[bytes], into: Path, meter: _Meter) -> None:
 
 
 def _safe(archive: Path, name: str) -> str:
-    """The member's path under the tree. Raises: SourceError where it would lie outside."""
+    """The member's path under the tree. Raises: SourceError where it would lie outside, ValueError for no name at all."""
+    if not name:
+        raise ValueError("a member has no name")
     slashed = name.replace("\\", "/")
     if "\0" in name or slashed.startswith("/") or re.match(r"[A-Za-z]:", name) or ".." in slashed.split("/"):
         raise SourceError(

@@ -1,6 +1,7 @@
 """Archives of every kind, sound and hostile; each hostile one is refused and leaves nothing behind."""
 
 import bz2
+import contextlib
 import gzip
 import io
 import lzma
@@ -10,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from contract.errors import SourceError
 from contract.events import ignore
@@ -223,3 +226,30 @@ def test_an_archive_without_sources_is_refused(tmp_path: Path) -> None:
 
 def test_a_member_that_is_file_and_folder_is_refused(tmp_path: Path) -> None:
     refused(zipped(tmp_path / "x.zip", ("a.hpp", b"x"), ("a.hpp/b.hpp", b"y")), tmp_path, "cannot be unpacked")
+
+
+def test_a_member_without_a_name_is_refused(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "x.zip", ("q", b"int a;\n"))
+    data = archive.read_bytes()
+    start = data.index(b"PK\x01\x02")
+    archive.write_bytes(data[: start + 28] + b"\0\0" + data[start + 30 : start + 46] + data[start + 47 :])
+    refused(archive, tmp_path, "cannot be unpacked")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    suffix=st.sampled_from([".zip", ".tar", ".tar.gz", ".tar.xz"]),
+    damage=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=5)), min_size=1),
+)
+def test_damage_of_any_kind_is_a_source_error_or_nothing(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, damage: list[tuple[float, bytes]]
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    archive = packed(folder / f"x{suffix}", ("a.hpp", b"int a;\n" * 50), ("in/b.hpp", bytes(range(256))), ("in/é.md", b"# b"))
+    data = bytearray(archive.read_bytes())
+    for where, with_what in damage:
+        at = int(where * (len(data) - 1))
+        data[at : at + len(with_what)] = with_what
+    archive.write_bytes(bytes(data))
+    with contextlib.suppress(SourceError):
+        unpack(archive, folder / "out", ArchiveLimits(bytes=1 << 20))
