@@ -47,6 +47,11 @@ def fingerprint(path: Path) -> str:
         raise KnowledgeError(f"embedding model {path} cannot be read ({exc.strerror}); install it again") from exc
 
 
+def encodable(texts: Sequence[str]) -> list[str]:
+    """The texts with a question mark for each half of a torn character, which no tokenizer takes."""
+    return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+
+
 def unit_rows(vectors: Vectors) -> Vectors:
     """Rows scaled to unit length; a row of zeros (a text without a known token) becomes the first axis."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

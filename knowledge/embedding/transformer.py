@@ -12,7 +12,7 @@ import numpy as np
 
 from contract.base import digest
 from contract.errors import KnowledgeError
-from knowledge.embedding.embedder import Vectors, fingerprint, unit_rows
+from knowledge.embedding.embedder import Vectors, encodable, fingerprint, unit_rows
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -36,13 +36,13 @@ class TransformerModel:
 
     @cached_property
     def dimensions(self) -> int:
-        return int(self._model.get_sentence_embedding_dimension() or 0)
+        return int(self._model.get_embedding_dimension() or 0)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.zeros((0, self.dimensions), np.float32)
-        with _quiet(), self._translated():
-            rows = self._model.encode(list(texts), show_progress_bar=False, convert_to_tensor=True)
+        with self._translated(), _quiet():
+            rows = self._model.encode(encodable(texts), show_progress_bar=False, convert_to_tensor=True)
         return unit_rows(np.asarray(rows.float().cpu().numpy(), np.float32))
 
     def _cached_revision(self) -> str:
@@ -59,7 +59,7 @@ class TransformerModel:
 
     @cached_property
     def _model(self) -> "SentenceTransformer":
-        with _quiet(), self._translated():
+        with self._translated(), _quiet():
             import torch
             from sentence_transformers import SentenceTransformer
 
@@ -92,7 +92,11 @@ def _folder_revision(folder: Path) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keeps warnings, log lines and progress bars of the model's libraries off the terminal."""
+    from transformers.utils import logging as bars
+
     levels = {name: logging.getLogger(name).level for name in _LOUD}
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
     for name in _LOUD:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -100,5 +104,7 @@ def _quiet() -> Iterator[None]:
             simplefilter("ignore")
             yield
     finally:
+        if shown:
+            bars.enable_progress_bar()  # type: ignore[no-untyped-call]
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

@@ -6,7 +6,6 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from contract.knowledge import Piece
 from knowledge.embedding.embedder import Embedder
-from knowledge.store.rows import unpack
 from knowledge.store.staging import document
 from knowledge.store.tables import files, pieces
 from knowledge.store.vectors import Document, VectorStore
@@ -34,16 +33,13 @@ def plan(connection: Connection) -> tuple[dict[str, Document], dict[int, str]]:
     """All documents by id, and the pieces whose vector id is another than the recorded one."""
     documents: dict[str, Document] = {}
     changed: dict[int, str] = {}
-    for file_id, path, packed in connection.execute(select(files.c.id, files.c.path, files.c.text)):
-        lines = unpack(packed).split("\n")
-        statement = select(pieces.c.id, pieces.c.record, pieces.c.vector_id).where(pieces.c.file_id == file_id)
-        for piece_id, record, recorded in connection.execute(statement):
-            piece = Piece.model_validate_json(record)
-            found = document(path, piece, "\n".join(lines[piece.start_line - 1 : piece.end_line]))
-            if found:
-                documents.setdefault(found.id, found)
-            if recorded != (found.id if found else ""):
-                changed[piece_id] = found.id if found else ""
+    statement = select(pieces.c.id, files.c.path, pieces.c.record, pieces.c.vector_id).join(files)
+    for piece_id, path, record, recorded in connection.execute(statement):
+        found = document(path, Piece.model_validate_json(record))
+        if found:
+            documents.setdefault(found.id, found)
+        if recorded != (found.id if found else ""):
+            changed[piece_id] = found.id if found else ""
     return documents, changed
 
 
