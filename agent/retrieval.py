@@ -12,8 +12,8 @@ from contract.task import GemmTask
 
 DOCUMENT_KINDS = ("note", "section")
 CODE_KINDS = ("class", "function", "alias", "macro", "variable", "enum", "text")
-NOTE_HITS, NOTE_TOKENS = 3, 1500
-CODE_HITS, CODE_TOKENS = 5, 3000
+NOTE_HITS, NOTE_TOKENS = 3, 2500
+CODE_HITS, CODE_TOKENS = 5, 4500
 _SMALL = 256
 _DEEP = 4
 # What an axis of a schedule is about, in the words of those who write about it; an axis that is not here says nothing.

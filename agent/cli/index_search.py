@@ -155,4 +155,4 @@ def _shown(hit: Hit, full: bool) -> list[str]:
     if full:
         return lines
     first = hit.matched[0] - hit.chunk.start_line if hit.matched else 0
-    return [line for line in lines[first:] if line.strip()][:PREVIEW_LINES]
+    return [line for line in lines[first:] if any(c.isalnum() for c in line)][:PREVIEW_LINES]

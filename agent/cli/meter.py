@@ -5,7 +5,13 @@ from collections.abc import Callable
 
 from contract.events import IndexProgress
 
-_DOING = {"fetch": "fetching", "read": "reading files", "split": "splitting files", "embed": "embedding pieces"}
+_DOING = {
+    "fetch": "fetching",
+    "read": "reading files",
+    "split": "splitting files",
+    "embed": "embedding pieces",
+    "publish": "publishing",
+}
 _SURE_S = 1.0  # below this a rate says nothing
 _SURE_SHARE = 0.05  # below this the time left is a guess: the biggest files come first
 EVERY_S = 10.0
@@ -23,8 +29,10 @@ class Meter:
         """What is being done now."""
         key = (event.release, event.stage)
         begin_s, first = self._begun.setdefault(key, (self._now_s(), event.done))
-        words = f"{event.release}: {_DOING.get(event.stage, event.stage)}"
-        if event.total != 1 and (event.done or event.total):
+        words = f"{event.release}: {_DOING[event.stage]}"
+        if event.total == 1:
+            return words
+        if event.done or event.total:
             words += f" {event.done:,}" + (f" of {event.total:,}" if event.total else "")
         spent_s, done = self._now_s() - begin_s, event.done - first
         if spent_s < _SURE_S or done <= 0:
