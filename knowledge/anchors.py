@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -42,11 +42,9 @@ class Anchors:
             return cls(str(data["digest"]), data["bounds"], data["positions"], data["weights"])
 
 
-def find_anchors(
-    glossary: Glossary, symbols: Sequence[str], paths: Sequence[str], words: Mapping[str, Sequence[Sequence[str]]]
-) -> Anchors:
-    """Places of the glossary's symbols. `symbols`, `paths` and each field of `words` are parallel to the positions."""
-    places = _Places(symbols, paths, words["body"])
+def find_anchors(glossary: Glossary, symbols: Sequence[str], paths: Sequence[str], bodies: Sequence[Sequence[str]]) -> Anchors:
+    """Places of the glossary's symbols. `symbols`, `paths` and `bodies` (words) are parallel to the positions."""
+    places = _Places(symbols, paths, bodies)
     bounds, positions, weights = [0], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for concept in glossary.concepts:
         best: dict[int, float] = {}

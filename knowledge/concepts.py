@@ -16,9 +16,6 @@ from knowledge.tokens import words_of
 Vectors = NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
 
-_LEAST_WORDS = 4
-_CLAUSE_FACTOR = 0.9  # a clause alone says less than the question it stands in
-_CLAUSE = re.compile(r"(?<=[.?!;:])\s+|\n+|,\s+(?=(?:but|and|so|or)\b)|\s--\s")
 _LETTERS = re.compile(r"[a-z0-9]+")
 
 
@@ -35,7 +32,7 @@ class ConceptWeights:
 
 
 class Concepts:
-    """`embed` gives the vectors of a question's clauses; `asks`: those of the glossary's sentences, in their order."""
+    """`embed` gives the vector of a question; `asks`: those of the glossary's sentences, in their order."""
 
     def __init__(self, glossary: Glossary, embed: Embed, asks: Vectors) -> None:
         self.glossary = glossary
@@ -56,11 +53,9 @@ class Concepts:
         return [(int(c), (float(score[c]) / best) ** weights.steepness) for c in order if score[c] > weights.least]
 
     def _meaning(self, question: str) -> NDArray[np.float64]:
-        """The closest of a concept's sentences to the question or one of its clauses, as cosine."""
-        near = self._embed([question, *clauses(question)]) @ self._asks.T
-        near[1:] *= _CLAUSE_FACTOR
+        """The closest of a concept's sentences to the question, as cosine."""
         score = np.zeros(len(self.glossary.concepts))
-        np.maximum.at(score, self._owner, near.max(axis=0))
+        np.maximum.at(score, self._owner, (self._asks @ self._embed([question])[0]).astype(np.float64))
         return score
 
     def _words(self, question: str) -> NDArray[np.float64]:
@@ -88,13 +83,6 @@ class Concepts:
                     sure = min(1.0, 0.4 + 0.3 * len(name)) / self._shared[tuple(name)] ** 0.5
                     score[concept] = max(score[concept], sure)
         return score
-
-
-def clauses(question: str) -> list[str]:
-    """The parts of a long question that can stand alone; none where there is only one."""
-    parts = [part.strip() for part in _CLAUSE.split(question)]
-    parts = [part for part in parts if len(part.split()) >= _LEAST_WORDS]
-    return parts if len(parts) > 1 else []
 
 
 def _plain(text: str) -> list[str]:

@@ -10,7 +10,7 @@ Lines = tuple[int, int]
 
 def grow(index: Lexical, position: int, most_lines: int = MOST_LINES) -> Lines:
     """Lines around a piece, its own always among them: its definition, then neighbouring pieces of the file as they fit."""
-    start, end = _own(index, position)
+    start, end = own_lines(index, position)
     if end - start >= most_lines:
         return start, end
     outer = int(index.column("outer_start")[position]), int(index.column("outer_end")[position])
@@ -19,10 +19,10 @@ def grow(index: Lexical, position: int, most_lines: int = MOST_LINES) -> Lines:
     before, after = _neighbours(index, position, start, end)
     while before or after:
         if after:
-            low, high = _own(index, after.pop(0))
+            low, high = own_lines(index, after.pop(0))
             end, after = (max(end, high), after) if max(end, high) - start < most_lines else (end, [])
         if before:
-            low, high = _own(index, before.pop(0))
+            low, high = own_lines(index, before.pop(0))
             start, before = (min(start, low), before) if end - min(start, low) < most_lines else (start, [])
     return start, end
 
@@ -44,7 +44,7 @@ def _neighbours(index: Lexical, position: int, start: int, end: int) -> tuple[li
     return before, after
 
 
-def _own(index: Lexical, position: int) -> Lines:
+def own_lines(index: Lexical, position: int) -> Lines:
     return int(index.column("start")[position]), int(index.column("end")[position])
 
 

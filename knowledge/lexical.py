@@ -23,7 +23,7 @@ Column = NDArray[np.int32]
 
 _TABLE = "table.json"
 _COLUMNS = "columns.npz"
-_CODED = ("path", "kind", "archs", "releases", "family")
+_CODED = ("path", "symbol", "kind", "archs", "releases")
 _PLAIN = ("piece_id", "start", "end", "outer_start", "outer_end")
 _NO_WORD = "\0"  # an index needs a word; this is one that no query has
 
@@ -59,14 +59,12 @@ def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = No
     codes = {name: _Codes() for name in _CODED}
     columns: dict[str, list[int]] = {name: [] for name in (*_CODED, *_PLAIN)}
     vectors: list[str] = []
-    symbols: list[str] = []
     for entry in entries:
         for field in FIELDS:
             texts[field].append(entry.terms[field].split())
         for name, value in _values(entry).items():
             columns[name].append(codes[name](value) if isinstance(value, str) else value)
         vectors.append(entry.vector_id)
-        symbols.append(entry.piece.symbol)
     for field in FIELDS:
         index = bm25s.BM25()
         index.index([words or [_NO_WORD] for words in texts[field]] or [[_NO_WORD]], show_progress=False)
@@ -77,18 +75,18 @@ def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = No
     np.savez(folder / _COLUMNS, **arrays)  # type: ignore[arg-type]
     tables = {name: list(code.known) for name, code in codes.items()}
     (folder / _TABLE).write_text(json.dumps(tables), encoding="utf-8")
-    stems = [tables["path"][code] for code in columns["path"]]
-    find_anchors(glossary or load_glossary(), symbols, stems, texts).save(folder)
+    paths, symbols = ([tables[name][code] for code in columns[name]] for name in ("path", "symbol"))
+    find_anchors(glossary or load_glossary(), symbols, paths, texts["body"]).save(folder)
 
 
 def _values(entry: Entry) -> dict[str, str | int]:
     piece = entry.piece
     return {
         "path": entry.path,
+        "symbol": piece.symbol,
         "kind": piece.kind,
         "archs": " ".join(piece.archs),
         "releases": " ".join(entry.releases),
-        "family": piece.family,
         "piece_id": entry.piece_id,
         "start": piece.start_line,
         "end": piece.end_line,
@@ -120,6 +118,9 @@ class Lexical:
 
     def values(self, name: str) -> list[str]:
         return self._tables[name]
+
+    def value(self, name: str, position: int) -> str:
+        return self._tables[name][int(self._columns[name][position])]
 
     @property
     def signatures(self) -> NDArray[np.uint32]:

@@ -5,8 +5,8 @@ glossary names for the concepts that the question is about. Their ranks are fuse
 for step back, near-equal twins are folded into one hit, and a hit is shown with its enclosing definition.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, Protocol
@@ -19,7 +19,7 @@ from knowledge.ask_vectors import ask_vectors
 from knowledge.concepts import Concepts, ConceptWeights
 from knowledge.embedding.embedder import Embedder, Vectors
 from knowledge.embedding.minilm import MiniLm
-from knowledge.excerpts import Lines, grow, overlap, tokens_of
+from knowledge.excerpts import Lines, grow, overlap, own_lines, tokens_of
 from knowledge.fusion import Scores, best, by_rank, by_score
 from knowledge.glossary import Glossary, load_glossary
 from knowledge.lexical import Lexical, Mask
@@ -33,7 +33,7 @@ _CANDIDATES = 400
 
 
 class SearchWeights(Record):
-    """What each sign counts; found on the development questions (`benchmarks/retrieval`), 0 switches it off."""
+    """What each sign counts, found on the development questions (docs/knowledge.md); 0 switches it off."""
 
     names: float = 0.5
     card: float = 1.0
@@ -45,11 +45,20 @@ class SearchWeights(Record):
     meaning: float = 1.0  # of a concept's sentences, against their words
     variant: float = 0.85  # each special variant that was not asked for
     other_arch: float = 0.6  # code for a target other than the query's
-    fusion: Literal["score", "rank"] = "score"
+    fusion: Literal["score", "rank"] = "rank"
     smoothing: float = 30.0  # of the fusion by rank
     distinct: int = 5  # the first hits are of as many files
     per_file: int = 3
     alike: float = 0.8  # likeness from which pieces of one name are folded; above 1: never
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A piece to be shown, its lines with its surroundings, and the pieces folded into it."""
+
+    position: int
+    lines: Lines
+    twins: list[int]
 
 
 class Pieces(Protocol):
@@ -79,10 +88,8 @@ class Searcher:
         if not query.count or not query.words.strip() or not len(self._index):
             return []
         scores = self._scores(query)
-        order = [int(p) for p in best(scores, _CANDIDATES)]
-        rows = dict(zip(order, self._store.rows([int(self._index.column("piece_id")[p]) for p in order]), strict=True))
-        chosen = self._choose(order, rows, query)
-        return list(self._within_budget(self._hits(chosen, rows, scores, query), query.tokens))
+        chosen = self._choose([int(position) for position in best(scores, _CANDIDATES)], query.count)
+        return list(_within_budget(self._hits(chosen, scores, query), query.tokens))
 
     def _scores(self, query: Query) -> Scores:
         """One number for every position; 0 where a filter leaves it out."""
@@ -160,59 +167,45 @@ class Searcher:
         factor: Scores = np.array(other or [1.0], np.float32)[self._index.column("archs")]
         return factor
 
-    def _choose(self, order: Sequence[int], rows: dict[int, Row], query: Query) -> list[tuple[int, Lines, list[int]]]:
-        """(position, lines shown, positions folded into it): the first of as many files, then more of each."""
-        first = self._pick(order, rows, min(query.count, self._weights.distinct), per_file=1)
-        taken = {position for position, _, twins in first for position in (position, *twins)}
-        rest = [position for position in order if position not in taken]
-        return self._pick(rest, rows, query.count, self._weights.per_file, first)
+    def _choose(self, order: Sequence[int], count: int) -> list[_Choice]:
+        """The first hits are of as many files, then come more of each; pieces that are shown already are left out."""
+        first = self._pick(order, min(count, self._weights.distinct), 1, ())
+        taken = {position for choice in first for position in (choice.position, *choice.twins)}
+        return self._pick([p for p in order if p not in taken], count, self._weights.per_file, first)
 
-    def _pick(
-        self,
-        order: Sequence[int],
-        rows: dict[int, Row],
-        count: int,
-        per_file: int,
-        chosen: Sequence[tuple[int, Lines, list[int]]] = (),
-    ) -> list[tuple[int, Lines, list[int]]]:
-        picked = list(chosen)
-        paths = Counter(rows[position].path for position, _, _ in picked)
+    def _pick(self, order: Sequence[int], count: int, per_file: int, chosen: Sequence[_Choice]) -> list[_Choice]:
+        index, picked = self._index, list(chosen)
         for position in order:
             if len(picked) == count:
                 break
-            row = rows[position]
-            if twin := self._twin(position, rows, picked):
-                twin[2].append(position)
+            path = index.value("path", position)
+            if twin := self._twin(position, picked):
+                twin.twins.append(position)
                 continue
-            own = row.piece.start_line, row.piece.end_line
-            if paths[row.path] >= per_file or any(rows[p].path == row.path and overlap(own, seen) for p, seen, _ in picked):
-                continue
-            paths[row.path] += 1
-            picked.append((position, grow(self._index, position), []))
+            shown = [choice.lines for choice in picked if index.value("path", choice.position) == path]
+            if len(shown) < per_file and not any(overlap(own_lines(index, position), lines) for lines in shown):
+                picked.append(_Choice(position, grow(index, position), []))
         return picked
 
-    def _twin(
-        self, position: int, rows: dict[int, Row], picked: Sequence[tuple[int, Lines, list[int]]]
-    ) -> tuple[int, Lines, list[int]] | None:
-        """The hit that shows nearly the same: a like body under the same name, in another file."""
+    def _twin(self, position: int, picked: Sequence[_Choice]) -> _Choice | None:
+        """The choice that shows nearly the same: a like body under the same name, in another file."""
         if self._weights.alike > 1 or not picked:
             return None
-        signatures = self._index.signatures
-        alike = likeness(signatures[[p for p, _, _ in picked]], signatures[position])
-        row = rows[position]
-        for hit, share in zip(picked, alike, strict=True):
-            other = rows[hit[0]]
-            if share >= self._weights.alike and other.path != row.path and same_name([other.piece.symbol, row.piece.symbol]):
-                return hit
+        index = self._index
+        alike = likeness(index.signatures[[choice.position for choice in picked]], index.signatures[position])
+        for place in np.flatnonzero(alike >= self._weights.alike).tolist():
+            names = [index.value("symbol", p) for p in (picked[place].position, position)]
+            paths = [index.value("path", p) for p in (picked[place].position, position)]
+            if paths[0] != paths[1] and same_name(names):
+                return picked[place]
         return None
 
-    def _hits(
-        self, chosen: Sequence[tuple[int, Lines, list[int]]], rows: dict[int, Row], scores: Scores, query: Query
-    ) -> Iterator[Hit]:
-        for position, (start, end), twins in chosen:
-            row = rows[position]
+    def _hits(self, chosen: Sequence[_Choice], scores: Scores, query: Query) -> Iterator[Hit]:
+        ids = [int(self._index.column("piece_id")[choice.position]) for choice in chosen]
+        for choice, row in zip(chosen, self._store.rows(ids), strict=True):
+            start, end = choice.lines
             chunk = Chunk(
-                release=self._release(position, query),
+                release=self._release(choice.position, query),
                 path=row.path,
                 start_line=start,
                 end_line=end,
@@ -221,26 +214,30 @@ class Searcher:
                 archs=row.piece.archs,
                 text="\n".join(self._store.text(row.file_key)[start - 1 : end]),
             )
-            matched = row.piece.start_line, row.piece.end_line
-            others = tuple(dict.fromkeys(rows[twin].path for twin in twins))
-            yield Hit(chunk=chunk, score=round(float(scores[position]), 6), matched=matched, twins=others)
+            yield Hit(
+                chunk=chunk,
+                score=round(float(scores[choice.position]), 6),
+                matched=(row.piece.start_line, row.piece.end_line),
+                twins=tuple(dict.fromkeys(self._index.value("path", twin) for twin in choice.twins)),
+            )
 
     def _release(self, position: int, query: Query) -> str:
         """The release that a piece is shown from: the last by name of those asked for."""
-        names = self._index.values("releases")[self._index.column("releases")[position]].split(" ")
-        return max(str(name) for name in names if not query.releases or name in query.releases)
+        names = self._index.value("releases", position).split(" ")
+        return max(name for name in names if not query.releases or name in query.releases)
 
-    def _within_budget(self, hits: Iterator[Hit], tokens: int) -> Iterator[Hit]:
-        """Hits until the tokens are spent; one that is too long is cut to the lines that were found, or left out."""
-        left = tokens
-        for hit in hits:
-            if tokens:
-                if tokens_of(hit.chunk.text) > left:
-                    hit = _cut_to_match(hit)
-                if tokens_of(hit.chunk.text) > left:
-                    continue
-                left -= tokens_of(hit.chunk.text)
-            yield hit
+
+def _within_budget(hits: Iterator[Hit], tokens: int) -> Iterator[Hit]:
+    """Hits until the tokens are spent; one that is too long is cut to the lines that were found, or left out."""
+    left = tokens
+    for hit in hits:
+        if tokens:
+            if tokens_of(hit.chunk.text) > left:
+                hit = _cut_to_match(hit)
+            if tokens_of(hit.chunk.text) > left:
+                continue
+            left -= tokens_of(hit.chunk.text)
+        yield hit
 
 
 def _cut_to_match(hit: Hit) -> Hit:

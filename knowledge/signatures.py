@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,17 @@ def signature(words: Iterable[str]) -> NDArray[np.uint32]:
 
     Source: Broder, On the resemblance and containment of documents (1997).
     """
-    codes = {zlib.crc32(_TARGET.sub(r"\1", word).encode("utf-8", "surrogatepass")) for word in words}
+    codes = set(map(_code, words))
     if not codes:
         return np.zeros(HASHES, np.uint32)
     values = np.fromiter(codes, np.uint64, len(codes))[:, None] * _SEEDS[0] + _SEEDS[1]
     smallest: NDArray[np.uint32] = (values >> np.uint64(32)).min(axis=0).astype(np.uint32)
     return smallest
+
+
+@lru_cache(maxsize=1 << 18)
+def _code(word: str) -> int:
+    return zlib.crc32(_TARGET.sub(r"\1", word).encode("utf-8", "surrogatepass"))
 
 
 def likeness(signatures: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray[np.float64]:
