@@ -61,7 +61,10 @@ def file_key(path: str, sha256: str, splitter: str) -> str:
 
 
 class Release(Record):
-    """A named set of files. `origin`: where it came from, in words that `index update` reads again; times are ISO 8601 UTC."""
+    """A named set of files. `origin`: where it came from, in words that `index update` reads again; times are ISO 8601 UTC.
+
+    `splitter`: what split its files, so that an origin that never changes need not be read again; empty where not recorded.
+    """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")
     kind: ReleaseKind
@@ -70,6 +73,7 @@ class Release(Record):
     indexed_at: str
     files: int
     pieces: int
+    splitter: str = ""
 
 
 class Chunk(Record):

@@ -57,7 +57,7 @@ def index_tree(
     counts = _staged(batch, missing, store, split, jobs, split_timeout_s) if missing else StoreCounts()
     if not keys:
         raise SourceError(f"{tree.origin}: none of its files can be split; the notices say why")
-    release = _published(tree, keys, store, emit)
+    release = _published(tree, keys, splitter, store, emit)
     return Report(
         release=release.name,
         files=release.files,
@@ -127,19 +127,26 @@ def _staged(
         return store.stage(batch.splits(outcomes, len(paths)), batch.advance)
 
 
-def _published(tree: Tree, keys: dict[str, str], store: KnowledgeStore, emit: Emit) -> Release:
+def _published(tree: Tree, keys: dict[str, str], splitter: str, store: KnowledgeStore, emit: Emit) -> Release:
     """The release as the store holds it now; nothing is written where it held just this."""
     held = _held(tree.name, store)
     if (
         held
-        and (held.kind, held.version, held.origin) == (tree.kind, tree.version, tree.origin)
+        and (held.kind, held.version, held.origin, held.splitter) == (tree.kind, tree.version, tree.origin, splitter)
         and store.manifest(tree.name) == keys
     ):
         return held
     emit(IndexProgress(release=tree.name, stage="publish", done=0, total=1))
     now = datetime.now(UTC).isoformat(timespec="seconds")
     release = Release(
-        name=tree.name, kind=tree.kind, version=tree.version, origin=tree.origin, indexed_at=now, files=len(keys), pieces=0
+        name=tree.name,
+        kind=tree.kind,
+        version=tree.version,
+        origin=tree.origin,
+        indexed_at=now,
+        files=len(keys),
+        pieces=0,
+        splitter=splitter,
     )
     store.publish(release, keys)
     store.collect()
