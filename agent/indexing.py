@@ -9,10 +9,11 @@ from agent.library import embedder_for, find_release, open_library
 from agent.splitting import SPLITTER, split_and_analyse
 from contract.errors import SourceError, UsageError
 from contract.events import Emit, IndexProgress, Notice
-from contract.knowledge import NOTES
+from contract.knowledge import NOTES, Release
 from contract.settings import Settings
 from indexer.pipeline import Report, index_tree
 from indexer.sources.opening import open_source
+from indexer.sources.package import wanted_package
 from indexer.tree import Tree
 from knowledge.embedding.embedder import Embedder
 from knowledge.store import Store
@@ -46,11 +47,19 @@ def update(name: str | None, settings: Settings, emit: Emit) -> tuple[list[Repor
             if release.name == NOTES:
                 continue
             try:
+                if _is_fixed(release):
+                    emit(Notice(message=f"{release.name}: a version in the package registry does not change; nothing to do"))
+                    continue
                 with opened(release.origin, release.name, settings, emit) as tree:
                     reports.append(take_in(tree, store, settings, emit))
             except SourceError as exc:
                 trouble.append(f"{release.name}: {exc}")
     return reports, trouble
+
+
+def _is_fixed(release: Release) -> bool:
+    """Whether reading the origin again could bring nothing new: a registry's version, split as it would be now."""
+    return release.splitter == SPLITTER and wanted_package(release.origin) is not None
 
 
 def remove(name: str, settings: Settings, emit: Emit) -> tuple[str, int]:

@@ -9,6 +9,7 @@ import pytest
 
 from agent.cli.main import main
 from contract.knowledge import Hit
+from knowledge.store import open_store
 from tests.doubles import WordEmbedder
 from tests.small_base import RING, plant, use_small_parts
 
@@ -125,6 +126,18 @@ def test_update_goes_on_past_an_origin_that_is_gone(base: Base) -> None:
     assert [report["release"] for report in json.loads(captured.out)["releases"]] == ["ring-1.0"]
     assert "error: guide: " in captured.err
     assert {release["name"] for release in built.json("list")} == {"guide", "notes", "ring-1.0"}
+
+
+def test_a_version_in_the_registry_is_not_fetched_again(built: Base) -> None:
+    with open_store(built.folder / "home/knowledge", WordEmbedder()) as store:
+        [release] = [each for each in store.releases() if each.kind == "code"]
+        store.publish(release.model_copy(update={"origin": "9.9.9"}), store.manifest("ring-1.0"))
+    assert built.json("update") == {"releases": []}
+    assert "ring-1.0: a version in the package registry does not change" in built.stderr
+    with open_store(built.folder / "home/knowledge", WordEmbedder()) as store:
+        fields = {"origin": "/nowhere", "splitter": "an older one"}
+        store.publish(release.model_copy(update=fields), store.manifest("ring-1.0"))
+    assert "error: ring-1.0: " in built.refused("update", code=1)
 
 
 def test_changed_notes_are_taken_in_by_any_update(built: Base, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,8 +270,6 @@ def test_bad_names(name: str, base: Base) -> None:
 
 
 def test_one_writer_at_a_time(built: Base) -> None:
-    from knowledge.store import open_store
-
     with open_store(built.folder / "home/knowledge", WordEmbedder()):
         assert "is being written by" in built.refused("add", "guide", code=1)
         assert built.json("search", "buffer")["hits"]
