@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 
 from contract.knowledge import Piece, SplitFile
+from knowledge.signatures import packed
 from knowledge.tokens import words_of
 
-ANALYSIS = "words-1"  # part of every file version's key: another analysis means another version
+ANALYSIS = "words-2"  # part of every file version's key: another analysis means another version
 FIELDS = ("names", "card", "body")
+SIGNATURE = "signature"
 
 # A generated wrapper repeats its operands by the hundred; past a few times a word says nothing more.
 _MOST_REPEATS = 4
@@ -18,12 +20,14 @@ Terms = dict[str, str]
 
 
 def analyse(path: str, piece: Piece, text: str) -> Terms:
-    """Search words of a piece by field, joined by spaces: its names, its card, its body."""
+    """Search words of a piece by field, joined by spaces: its names, its card, its body; and the signature of its body."""
     stem = PurePosixPath(path).stem
+    body = _often(words_of("\n".join(text.split("\n", _BODY_LINES)[:_BODY_LINES])))
     return {
-        "names": _join(words_of(f"{piece.symbol} {stem}")),
-        "card": _join(words_of(f"{piece.card} {path}")),
-        "body": _join(words_of("\n".join(text.split("\n", _BODY_LINES)[:_BODY_LINES]))),
+        "names": " ".join(_often(words_of(f"{piece.symbol} {stem}"))),
+        "card": " ".join(_often(words_of(f"{piece.card} {path}"))),
+        "body": " ".join(body),
+        SIGNATURE: packed(body),
     }
 
 
@@ -39,11 +43,12 @@ def embedded_text(piece: Piece) -> str:
     return "" if piece.family else piece.card
 
 
-def _join(words: Iterable[str]) -> str:
+def _often(words: Iterable[str]) -> list[str]:
+    """The words without what repeats past the limit."""
     counts: Counter[str] = Counter()
     kept = []
     for word in words:
         counts[word] += 1
         if counts[word] <= _MOST_REPEATS:
             kept.append(word)
-    return " ".join(kept)
+    return kept

@@ -2,8 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -14,6 +15,7 @@ from knowledge.glossary import Glossary
 _FILE = "anchors.npz"
 _MOST = 400  # a name with more places than this tells nothing
 _RANK_FACTOR = 0.85  # what a place in a concept's list of code is worth, against the one before
+_RARE = 12  # a word that is mentioned in more pieces than this points at none of them
 _FILE_WEIGHT = 0.5  # a whole file against the definition itself
 _MENTION_WEIGHT = 0.7  # a piece of the class that holds the member's name, where no piece is named after it
 _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
@@ -42,9 +44,11 @@ class Anchors:
             return cls(str(data["digest"]), data["bounds"], data["positions"], data["weights"])
 
 
-def find_anchors(glossary: Glossary, symbols: Sequence[str], paths: Sequence[str], bodies: Sequence[Sequence[str]]) -> Anchors:
-    """Places of the glossary's symbols. `symbols`, `paths` and `bodies` (words) are parallel to the positions."""
-    places = _Places(symbols, paths, bodies)
+def find_anchors(
+    glossary: Glossary, symbols: Sequence[str], paths: Sequence[str], holding: Callable[[str], NDArray[np.int32]]
+) -> Anchors:
+    """Places of the glossary's symbols. `symbols`, `paths`: of every position; `holding`: positions whose body has a word."""
+    places = _Places(symbols, paths, holding)
     bounds, positions, weights = [0], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for concept in glossary.concepts:
         best: dict[int, float] = {}
@@ -61,21 +65,17 @@ def find_anchors(glossary: Glossary, symbols: Sequence[str], paths: Sequence[str
 
 
 class _Places:
-    """Positions by the last part of a symbol, by class, by the stem of a file, by a word of the body."""
+    """Positions by a part of their symbol, by the stem of their file, by a word of their body."""
 
-    def __init__(self, symbols: Sequence[str], paths: Sequence[str], bodies: Sequence[Sequence[str]]) -> None:
+    def __init__(self, symbols: Sequence[str], paths: Sequence[str], holding: Callable[[str], NDArray[np.int32]]) -> None:
         self._parts = [_parts(symbol) for symbol in symbols]
-        self._bodies = bodies
-        self._by_last: dict[str, list[int]] = defaultdict(list)
+        self._holding = holding
         self._by_part: dict[str, list[int]] = defaultdict(list)
         self._by_stem: dict[str, list[int]] = defaultdict(list)
-        self._by_word: dict[str, list[int]] | None = None
         for position, (parts, path) in enumerate(zip(self._parts, paths, strict=True)):
-            if parts:
-                self._by_last[parts[-1]].append(position)
             for part in set(parts):
                 self._by_part[part].append(position)
-            self._by_stem[PurePosixPath(path).stem.lower()].append(position)
+            self._by_stem[_stem(path)].append(position)
 
     def find(self, name: str) -> tuple[list[int], float]:
         """Positions and how sure they are: a definition of that name, a file of that name, a piece that holds the name."""
@@ -83,26 +83,23 @@ class _Places:
         if not wanted:
             return [], 0.0
         last = wanted[-1]
-        exact = [p for p in self._by_last.get(last, ()) if self._parts[p][-len(wanted) :] == wanted]
+        exact = [p for p in self._by_part.get(last, ()) if self._parts[p][-len(wanted) :] == wanted]
         if exact:
             return exact[:_MOST], 1.0
-        if found := self._by_stem.get(PurePosixPath(name).name.rsplit(".", 1)[0].lower()):
+        if found := self._by_stem.get(_stem(name)):
             return found[:_MOST], _FILE_WEIGHT
         inside = self._by_part.get(wanted[-2] if len(wanted) > 1 else last, [])
-        holding = [p for p in inside if last in self._bodies[p]] if len(wanted) > 1 else inside
-        return (holding or self._holding(last))[:_MOST], _MENTION_WEIGHT
-
-    def _holding(self, word: str) -> list[int]:
-        """Pieces whose body has the word, where it is rare enough to say something."""
-        if self._by_word is None:
-            self._by_word = defaultdict(list)
-            for position, body in enumerate(self._bodies):
-                for each in set(body):
-                    self._by_word[each].append(position)
-        found = self._by_word.get(word, [])
-        return found if len(found) <= 12 else []
+        mentions = self._holding(last).tolist()
+        if len(wanted) > 1:
+            inside = sorted(set(inside).intersection(mentions))
+        return (inside or mentions[: _RARE if len(mentions) <= _RARE else 0])[:_MOST], _MENTION_WEIGHT
 
 
+def _stem(path: str) -> str:
+    return PurePosixPath(path).name.split(".", 1)[0].lower()
+
+
+@lru_cache(maxsize=1 << 16)
 def _parts(symbol: str) -> tuple[str, ...]:
     """`a::B<C>::d` as ("a", "b", "d")."""
     previous = ""

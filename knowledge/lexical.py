@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import bm25s
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from contract.errors import KnowledgeError
 from contract.knowledge import Piece
-from knowledge.analysis import FIELDS, Terms
+from knowledge.analysis import FIELDS, SIGNATURE, Terms
 from knowledge.anchors import Anchors, find_anchors
 from knowledge.glossary import Glossary, load_glossary
-from knowledge.signatures import signature
+from knowledge.matrix import index_texts, texts_with
+from knowledge.signatures import unpacked
 
 Scores = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -25,7 +26,6 @@ _TABLE = "table.json"
 _COLUMNS = "columns.npz"
 _CODED = ("path", "symbol", "kind", "archs", "releases")
 _PLAIN = ("piece_id", "start", "end", "outer_start", "outer_end")
-_NO_WORD = "\0"  # an index needs a word; this is one that no query has
 
 
 @dataclass(frozen=True)
@@ -55,28 +55,26 @@ def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = No
 
     Pieces of one file stand together, in the order of their lines.
     """
-    texts: dict[str, list[list[str]]] = {field: [] for field in FIELDS}
+    texts: dict[str, list[str]] = {field: [] for field in (*FIELDS, SIGNATURE)}
     codes = {name: _Codes() for name in _CODED}
     columns: dict[str, list[int]] = {name: [] for name in (*_CODED, *_PLAIN)}
     vectors: list[str] = []
     for entry in entries:
-        for field in FIELDS:
-            texts[field].append(entry.terms[field].split())
+        for field, found in texts.items():
+            found.append(entry.terms[field])
         for name, value in _values(entry).items():
             columns[name].append(codes[name](value) if isinstance(value, str) else value)
         vectors.append(entry.vector_id)
-    for field in FIELDS:
-        index = bm25s.BM25()
-        index.index([words or [_NO_WORD] for words in texts[field]] or [[_NO_WORD]], show_progress=False)
+    tables = {name: list(code.known) for name, code in codes.items()}
+    indexes = {field: index_texts(texts[field]) for field in FIELDS}
+    for field, index in indexes.items():
         index.save(str(folder / field))
     arrays = {name: np.array(values, np.int32) for name, values in columns.items()}
-    arrays["signature"] = np.array([signature(words) for words in texts["body"]] or [signature([])])
-    arrays["vector"] = np.array(vectors or [""])
-    np.savez(folder / _COLUMNS, **arrays)  # type: ignore[arg-type]
-    tables = {name: list(code.known) for name, code in codes.items()}
+    np.savez(folder / _COLUMNS, vector=np.array(vectors, str), signature=unpacked(texts[SIGNATURE]), **arrays)  # type: ignore[arg-type]
     (folder / _TABLE).write_text(json.dumps(tables), encoding="utf-8")
     paths, symbols = ([tables[name][code] for code in columns[name]] for name in ("path", "symbol"))
-    find_anchors(glossary or load_glossary(), symbols, paths, texts["body"]).save(folder)
+    places = find_anchors(glossary or load_glossary(), symbols, paths, partial(texts_with, indexes["body"]))
+    places.save(folder)
 
 
 def _values(entry: Entry) -> dict[str, str | int]:

@@ -26,6 +26,16 @@ def signature(words: Iterable[str]) -> NDArray[np.uint32]:
     return smallest
 
 
+def packed(words: Iterable[str]) -> str:
+    """The signature of a set of words as text."""
+    return signature(words).tobytes().hex()
+
+
+def unpacked(texts: Sequence[str]) -> NDArray[np.uint32]:
+    """Signatures from their texts. Shape: (texts, HASHES)."""
+    return np.frombuffer(bytes.fromhex("".join(texts)), np.uint32).reshape(len(texts), HASHES)
+
+
 @lru_cache(maxsize=1 << 18)
 def _code(word: str) -> int:
     return zlib.crc32(_TARGET.sub(r"\1", word).encode("utf-8", "surrogatepass"))
