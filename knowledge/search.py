@@ -85,7 +85,7 @@ class Searcher:
 
     def search(self, query: Query) -> list[Hit]:
         """Raises: KnowledgeError where the store cannot be read any more."""
-        if not query.count or not query.words.strip() or not len(self._index):
+        if not query.count or not words_of(query.words) or not len(self._index):
             return []
         scores = self._scores(query)
         chosen = self._choose([int(position) for position in best(scores, _CANDIDATES)], query.count)
@@ -123,7 +123,8 @@ class Searcher:
                 code = " ".join(self._concepts.glossary.concepts[concept].code)
                 near = self._lexical(list(dict.fromkeys(words_of(code))))
                 total += np.float32(weight * self._weights.concept_words / max(float(near.max()), 1e-6)) * near
-        return total
+        # The glossary names code; its words would only draw documents away from the question's own.
+        return total * self._index.where("kind", (kind != "section" for kind in self._index.values("kind")))
 
     def _dense(self, question: str, mask: Mask) -> Scores:
         total = np.zeros(len(self._index), np.float32)
