@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 
 import pytest
-from build_kernels import NAIVE, TASK, candidate, plan, tensor_core
 
 from contract.build import Built
 from contract.chip import REFERENCE_CHIPS
@@ -14,6 +13,7 @@ from contract.options import CompileOptions
 from contract.task import Arch
 from sandbox.builder import Builder
 from sandbox.compiler import Compiler
+from tests.sandbox.build_kernels import NAIVE, TASK, candidate, plan, tensor_core
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 ENDLESS = (

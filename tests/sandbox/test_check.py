@@ -3,7 +3,6 @@
 import time
 
 import pytest
-from build_kernels import HOST, NAIVE, ORIGIN, TASK, body, candidate, host, plan, tensor_core
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from contract.plan import render_plan
 from contract.task import AccumulatorType, Arch, GemmTask
 from sandbox.check import MAX_SOURCE_BYTES, check
 from sandbox.source import Source
+from tests.sandbox.build_kernels import HOST, NAIVE, ORIGIN, TASK, body, candidate, host, plan, tensor_core
 
 LIMIT = LIMITS[Arch.SM_90A]
 

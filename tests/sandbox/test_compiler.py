@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from build_kernels import HOST, NAIVE, body, candidate, host
 
 from contract.errors import CompilerMissing, MachineError
 from contract.evaluation import CompileFailed, TimedOut
@@ -17,6 +16,7 @@ from contract.task import Arch
 from sandbox import compile_child, headers, toolchain
 from sandbox.compiler import Cancelled, Compiled, Compiler, first_error
 from sandbox.toolchain import find_nvcc, nvrtc_version
+from tests.sandbox.build_kernels import HOST, NAIVE, body, candidate, host
 
 # A tree of 2^40 instantiations: the front end is busy without end.
 ENDLESS = (

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from in_memory import product
 
 from contract.options import VerifyOptions
 from contract.task import GemmTask, Layout
@@ -15,6 +14,7 @@ from sandbox.cuda.verifier import CudaExecutor
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.executor import SLOTS, Traits
 from sandbox.verification.tiers import Proof, run_until_failure
+from tests.sandbox.in_memory import product
 
 
 class Contender:

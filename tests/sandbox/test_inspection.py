@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
 
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import LIMITS
@@ -20,6 +19,7 @@ from sandbox.occupancy import Occupancy, occupancy
 from sandbox.ptx import Ptx
 from sandbox.ptxas_log import Resources, parse_resources, parse_warnings
 from sandbox.toolchain import find_nvcc
+from tests.sandbox.build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
 
 STATE = "__device__ int state;\n"
 F16_TASK = GemmTask(m=128, n=128, k=64, accumulate=AccumulatorType.F16)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from in_memory import InMemoryExecutor, Memory, honest, product, prove
 
 from contract.options import VerifyOptions
 from contract.task import GemmTask
@@ -10,6 +9,7 @@ from sandbox.verification.cases import CaseStore
 from sandbox.verification.elements import POISON, decode, encode
 from sandbox.verification.executor import Traits
 from sandbox.verification.tiers import Proof, run_until_failure
+from tests.sandbox.in_memory import InMemoryExecutor, Memory, honest, product, prove
 
 TASK = GemmTask(m=40, n=56, k=96)
 
