@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
 from knowledge.glossary import Glossary
 from knowledge.tokens import words_of
+from knowledge.word_index import WordIndex
 
 Vectors = NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
@@ -60,18 +60,13 @@ class Concepts:
 
     def _words(self, question: str) -> NDArray[np.float64]:
         """BM25 over all the sentences and names of a concept, against the best one's."""
-        words = words_of(question)
-        if not words:
-            return np.zeros(len(self.glossary.concepts))
-        score = np.asarray(self._index.get_scores(words), np.float64)
-        return score / max(float(score.max()), 1e-6)
+        score = self._index.scores(words_of(question)).astype(np.float64)
+        return score / max(float(score.max(initial=0.0)), 1e-6)
 
     @cached_property
-    def _index(self) -> bm25s.BM25:
-        index = bm25s.BM25()
-        texts = [" ".join([*concept.asks, *concept.terms, concept.name]) for concept in self.glossary.concepts]
-        index.index([words_of(text) for text in texts], show_progress=False)
-        return index
+    def _index(self) -> WordIndex:
+        concepts = self.glossary.concepts
+        return WordIndex.build(words_of(" ".join([*each.asks, *each.terms, each.name])) for each in concepts)
 
     def _named(self, question: str) -> NDArray[np.float64]:
         """How well a name that stands in the question tells the concept: long ones do, shared ones less."""

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,10 +14,9 @@ from contract.knowledge import Piece
 from knowledge.analysis import FIELDS, SIGNATURE, Terms
 from knowledge.anchors import Anchors, find_anchors
 from knowledge.glossary import Glossary, load_glossary
-from knowledge.matrix import index_texts, texts_with
 from knowledge.signatures import unpacked
+from knowledge.word_index import Scores, WordIndex
 
-Scores = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 Column = NDArray[np.int32]
 
@@ -66,14 +64,14 @@ def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = No
             columns[name].append(codes[name](value) if isinstance(value, str) else value)
         vectors.append(entry.vector_id)
     tables = {name: list(code.known) for name, code in codes.items()}
-    indexes = {field: index_texts(texts[field]) for field in FIELDS}
+    indexes = {field: WordIndex.build(text.split() for text in texts[field]) for field in FIELDS}
     for field, index in indexes.items():
-        index.save(str(folder / field))
+        index.save(folder / field)
     arrays = {name: np.array(values, np.int32) for name, values in columns.items()}
     np.savez(folder / _COLUMNS, vector=np.array(vectors, str), signature=unpacked(texts[SIGNATURE]), **arrays)  # type: ignore[arg-type]
     (folder / _TABLE).write_text(json.dumps(tables), encoding="utf-8")
     paths, symbols = ([tables[name][code] for code in columns[name]] for name in ("path", "symbol"))
-    places = find_anchors(glossary or load_glossary(), symbols, paths, partial(texts_with, indexes["body"]))
+    places = find_anchors(glossary or load_glossary(), symbols, paths, indexes["body"].holding)
     places.save(folder)
 
 
@@ -99,7 +97,7 @@ class Lexical:
     def __init__(self, folder: Path) -> None:
         """Raises: KnowledgeError where the folder is not a whole index."""
         try:
-            self._fields = {field: bm25s.BM25.load(str(folder / field), mmap=True) for field in FIELDS}
+            self._fields = {field: WordIndex.load(folder / field) for field in FIELDS}
             with np.load(folder / _COLUMNS) as columns:
                 self._columns: Mapping[str, NDArray[np.int32]] = {name: columns[name] for name in columns.files}
             self._tables: dict[str, list[str]] = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
@@ -136,9 +134,7 @@ class Lexical:
 
     def scores(self, field: str, words: Sequence[str]) -> Scores:
         """BM25 of every piece's field for these words; a word that stands twice counts twice."""
-        if not words or not len(self):
-            return np.zeros(len(self), np.float32)
-        return np.asarray(self._fields[field].get_scores(list(words)), np.float32)
+        return self._fields[field].scores(words)
 
     def where(self, column: str, accept: Iterable[bool]) -> Mask:
         """Positions whose value in a coded column is accepted; `accept` is parallel to `values(column)`."""

@@ -71,6 +71,8 @@ class MiniLm:
         options = SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = self._threads
+        # Threads that wait by spinning take the cores from numpy and Chroma between two questions.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             return InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])
         except (Fail, InvalidGraph, InvalidProtobuf, NoSuchFile) as exc:
