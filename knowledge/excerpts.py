@@ -5,6 +5,7 @@ import numpy as np
 from knowledge.lexical import Lexical
 
 MOST_LINES = 148
+_REACH = 40  # pieces to either side among which neighbours are looked for
 Lines = tuple[int, int]
 
 
@@ -29,18 +30,12 @@ def grow(index: Lexical, position: int, most_lines: int = MOST_LINES) -> Lines:
 
 def _neighbours(index: Lexical, position: int, start: int, end: int) -> tuple[list[int], list[int]]:
     """Positions of the same file before these lines, the nearest first, and after them."""
-    paths = index.column("path")
-    reach = 40
-    near = range(max(position - reach, 0), min(position + reach + 1, len(index)))
-    # A path may stand in several versions, whose pieces follow each other: line numbers fall where the next one begins.
-    same = [p for p in near if paths[p] == paths[position]]
-    starts = index.column("start")
-    cut = [p for p in same[1:] if starts[p] < starts[p - 1]]
-    first = max((p for p in cut if p <= position), default=same[0])
-    last = min((p for p in cut if p > position), default=same[-1] + 1)
-    inside = [p for p in same if first <= p < last]
+    # A path may stand in several versions, one after the other; no two of them are in the same release.
+    own = [index.column(name)[position] for name in ("path", "releases")]
+    near = range(max(position - _REACH, 0), min(position + _REACH + 1, len(index)))
+    inside = [p for p in near if index.column("path")[p] == own[0] and index.column("releases")[p] == own[1]]
     before = [p for p in reversed(inside) if index.column("end")[p] < start]
-    after = [p for p in inside if starts[p] > end]
+    after = [p for p in inside if index.column("start")[p] > end]
     return before, after
 
 

@@ -15,9 +15,9 @@ def best(scores: Scores, count: int = _DEPTH) -> NDArray[np.int64]:
     count = min(count, len(scores))
     if not count:
         return np.zeros(0, np.int64)
-    order = np.argpartition(-scores, count - 1)[:count]
-    order = order[np.lexsort((order, -scores[order]))]
-    found: NDArray[np.int64] = order[scores[order] > 0]
+    least = -np.partition(-scores, count - 1)[count - 1]
+    high = np.flatnonzero((scores >= least) & (scores > 0))
+    found: NDArray[np.int64] = high[np.argsort(-scores[high], kind="stable")][:count]
     return found
 
 
