@@ -4,7 +4,9 @@
 """
 
 import os
+import zlib
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -51,7 +53,7 @@ def _read(path: Path, key: str) -> Vectors | None:
             if str(data["key"]) != key:
                 return None
             return unit_rows(data["vectors"].astype(np.float32) / _SCALE)
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
         return None
 
 

@@ -4,8 +4,6 @@ import tomllib
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from contract.base import Record, digest
 from contract.errors import KnowledgeError
 
@@ -44,6 +42,6 @@ def load_glossary(folder: Path = GLOSSARY_FOLDER) -> Glossary:
         try:
             with path.open("rb") as file:
                 concepts += [Concept.model_validate(entry) for entry in tomllib.load(file).get("concept", [])]
-        except (OSError, tomllib.TOMLDecodeError, ValidationError, AttributeError) as exc:
+        except (OSError, ValueError, TypeError) as exc:  # TOML that does not parse, and records that do not fit, are values
             raise KnowledgeError(f"glossary file {path.name} cannot be read: {str(exc).splitlines()[0]}") from exc
     return Glossary(concepts=tuple(concepts))

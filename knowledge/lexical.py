@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,8 +102,8 @@ class Lexical:
             with np.load(folder / _COLUMNS) as columns:
                 self._columns: Mapping[str, NDArray[np.int32]] = {name: columns[name] for name in columns.files}
             self._tables: dict[str, list[str]] = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
-            self.anchors = Anchors.load(folder)
-        except (OSError, ValueError, KeyError) as exc:
+            self._anchors = Anchors.load(folder)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as exc:
             raise KnowledgeError(f"the lexical index in {folder} is damaged; run: cudal2-agent index update") from exc
 
     def __len__(self) -> int:
@@ -123,6 +124,13 @@ class Lexical:
         """Shape: (positions, hashes)."""
         found: NDArray[np.uint32] = self._columns["signature"].view(np.uint32)
         return found
+
+    def anchors(self, glossary: Glossary) -> Anchors:
+        """Places of the glossary's symbols; looked for anew where the index was built with another glossary."""
+        if self._anchors.digest == glossary.digest:
+            return self._anchors
+        symbols, paths = ([self.values(name)[code] for code in self.column(name)] for name in ("symbol", "path"))
+        return find_anchors(glossary, symbols, paths, self._fields["body"].holding)
 
     @cached_property
     def positions_of_vector(self) -> dict[str, list[int]]:

@@ -80,6 +80,7 @@ class Searcher:
     def __init__(self, store: Pieces, index: Lexical, concepts: Concepts, weights: SearchWeights) -> None:
         self._store = store
         self._index = index
+        self._anchors = index.anchors(concepts.glossary)
         self._concepts = concepts
         self._weights = weights
 
@@ -117,7 +118,7 @@ class Searcher:
         if not self._weights.concepts:
             return total
         for concept, weight in self._concepts.match(question, ConceptWeights(meaning=self._weights.meaning)):
-            places, shares = self._index.anchors.of(concept)
+            places, shares = self._anchors.of(concept)
             total[places] += weight * shares
             if self._weights.concept_words:
                 code = " ".join(self._concepts.glossary.concepts[concept].code)
