@@ -2,18 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from knowledge.embedding.embedder import Vectors, unit_rows
 from knowledge.glossary import Glossary
 from knowledge.tokens import words_of
 from knowledge.word_index import WordIndex
 
-Vectors = NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
 
 _LETTERS = re.compile(r"[a-z0-9]+")
@@ -32,15 +32,13 @@ class ConceptWeights:
 
 
 class Concepts:
-    """`embed` gives the vector of a question; `asks`: those of the glossary's sentences, in their order."""
+    """`embed` compares a question with the glossary's sentences."""
 
-    def __init__(self, glossary: Glossary, embed: Embed, asks: Vectors) -> None:
+    def __init__(self, glossary: Glossary, embed: Embed) -> None:
         self.glossary = glossary
         self._embed = embed
-        self._asks = asks
         self._owner = np.array([concept for concept, _ in glossary.asks], np.int64)
-        self._names = [[_plain(term) for term in concept.terms] for concept in glossary.concepts]
-        self._shared = Counter(tuple(name) for names in self._names for name in names)
+        self._names = list(_names(glossary))
 
     def match(self, question: str, weights: ConceptWeights) -> list[tuple[int, float]]:
         """(concept, weight up to 1) of those that the question is about, the closest first."""
@@ -53,10 +51,21 @@ class Concepts:
         return [(int(c), (float(score[c]) / best) ** weights.steepness) for c in order if score[c] > weights.least]
 
     def _meaning(self, question: str) -> NDArray[np.float64]:
-        """The closest of a concept's sentences to the question, as cosine."""
+        """The closest of a concept's sentences to the question, as cosine of what each has apart from the common."""
+        common, asks = self._asks
         score = np.zeros(len(self.glossary.concepts))
-        np.maximum.at(score, self._owner, (self._asks @ self._embed([question])[0]).astype(np.float64))
+        np.maximum.at(score, self._owner, (asks @ unit_rows(self._embed([question]) - common)[0]).astype(np.float64))
         return score
+
+    @cached_property
+    def _asks(self) -> tuple[Vectors, Vectors]:
+        """The mean of the sentences' vectors, and what is left of each without it, as unit rows.
+
+        Source: Mu and Viswanath, All-but-the-top (ICLR 2018): what all vectors share hides in what they differ.
+        """
+        vectors = self._embed([ask for _, ask in self.glossary.asks])
+        common: Vectors = vectors.mean(axis=0, keepdims=True)
+        return common, unit_rows(vectors - common)
 
     def _words(self, question: str) -> NDArray[np.float64]:
         """BM25 over all the sentences and names of a concept, against the best one's."""
@@ -69,18 +78,24 @@ class Concepts:
         return WordIndex.build(words_of(" ".join([*each.asks, *each.terms, each.name])) for each in concepts)
 
     def _named(self, question: str) -> NDArray[np.float64]:
-        """How well a name that stands in the question tells the concept: long ones do, shared ones less."""
-        said = f" {' '.join(_plain(question))} "
-        score = np.zeros(len(self._names))
-        for concept, names in enumerate(self._names):
-            for name in names:
-                if name and f" {' '.join(name)} " in said:
-                    sure = min(1.0, 0.4 + 0.3 * len(name)) / self._shared[tuple(name)] ** 0.5
-                    score[concept] = max(score[concept], sure)
+        """How well a name that stands in the question tells the concept."""
+        said = f" {_plain(question)} "
+        score = np.zeros(len(self.glossary.concepts))
+        for name, concept, sure in self._names:
+            if name in said:
+                score[concept] = max(score[concept], sure)
         return score
 
 
-def _plain(text: str) -> list[str]:
-    """Lower-case runs of letters and digits without an English plural's s."""
+def _names(glossary: Glossary) -> Iterator[tuple[str, int, float]]:
+    """(name between spaces, concept, how well it tells it): a long one does, one that several concepts share does less."""
+    names = [(_plain(term), concept) for concept, each in enumerate(glossary.concepts) for term in each.terms if _plain(term)]
+    shared = Counter(name for name, _ in names)
+    for name, concept in names:
+        yield f" {name} ", concept, min(1.0, 0.4 + 0.3 * len(name.split())) / shared[name] ** 0.5
+
+
+def _plain(text: str) -> str:
+    """Lower-case runs of letters and digits without an English plural's s, joined by spaces."""
     words = _LETTERS.findall(text.lower())
-    return [word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words]
+    return " ".join(word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words)

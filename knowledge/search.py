@@ -15,10 +15,9 @@ import numpy as np
 
 from contract.base import Record
 from contract.knowledge import Chunk, Hit, Query, Retriever, arch_number, fits
-from knowledge.ask_vectors import ask_vectors
 from knowledge.concepts import Concepts, ConceptWeights
 from knowledge.embedding.embedder import Embedder, Vectors
-from knowledge.embedding.minilm import MiniLm
+from knowledge.embedding.static import StaticModel
 from knowledge.excerpts import Lines, grow, overlap, own_lines, tokens_of
 from knowledge.fusion import Scores, best, by_rank, by_score
 from knowledge.glossary import Glossary, load_glossary
@@ -63,8 +62,6 @@ class _Choice:
 
 class Pieces(Protocol):
     """What search reads of the store."""
-
-    folder: Path
 
     @property
     def lexical_dir(self) -> Path: ...
@@ -267,6 +264,6 @@ def open_search(
 
     Raises: KnowledgeError where the lexical index is damaged or a model is not installed.
     """
-    glossary, asker = glossary or load_glossary(), asker or MiniLm()
-    concepts = Concepts(glossary, asker.embed, ask_vectors(glossary, asker, store.folder))
+    glossary, asker = glossary or load_glossary(), asker or StaticModel()
+    concepts = Concepts(glossary, asker.embed)
     return Searcher(store, Lexical(store.lexical_dir), concepts, weights or SearchWeights())

@@ -33,4 +33,9 @@ def asked_variants(question: str) -> frozenset[str]:
 def factors(paths: Sequence[str], question: str, each: float) -> NDArray[np.float32]:
     """`each` to the power of the variants of a path that the question does not ask for. Shape: (paths,)."""
     asked = asked_variants(question)
-    return np.array([each ** len(variants_of(path) - asked) for path in paths], np.float32)
+    named = ((place, variants_of(path)) for place, path in enumerate(paths))
+    factor = np.ones(len(paths), np.float32)
+    for place, variants in named:
+        if variants:
+            factor[place] = each ** len(variants - asked)
+    return factor
