@@ -5,59 +5,82 @@ from pathlib import Path
 
 import pytest
 
+from agent.indexing import NOTES_FOLDER
 from contract.chip import LIMITS
+from contract.knowledge import Query, Retriever
 from contract.task import Arch
-from knowledge.bm25 import BUILTIN_FOLDER
-from knowledge.documents import Document, read_documents
+from indexer.split.split import split_file
 
-DOCUMENTS = read_documents(BUILTIN_FOLDER)
+PROJECT = Path(__file__).parents[2]
+NAMES = sorted(path.name for path in NOTES_FOLDER.glob("*.md"))
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|usr|opt)/")
+
+
+def text_of(name: str) -> str:
+    return (NOTES_FOLDER / name).read_text("utf-8")
+
+
+def front_matter(name: str) -> dict[str, str]:
+    head = text_of(name).split("---\n")[1]
+    return dict(line.split(": ", 1) for line in head.splitlines())
 
 
 @pytest.mark.parametrize("arch", list(Arch))
 def test_an_architecture_note_states_the_limits_of_the_chip(arch: Arch) -> None:
-    note = next(document for document in DOCUMENTS if document.path == f"{arch}.md")
-    stated = {key.removeprefix("limit."): value for key, value in note.front_matter.items() if key.startswith("limit.")}
+    values = front_matter(f"{arch}.md")
+    stated = {key.removeprefix("limit."): value for key, value in values.items() if key.startswith("limit.")}
     assert stated == {name: str(value) for name, value in LIMITS[arch].model_dump().items()}
-    assert note.archs == (arch,)
+    assert values["archs"] == arch
 
 
 @pytest.mark.parametrize("arch", list(Arch))
 def test_the_table_for_readers_agrees_with_the_limits(arch: Arch) -> None:
-    limits = LIMITS[arch]
-    text = (BUILTIN_FOLDER / f"{arch}.md").read_text("utf-8")
+    limits, text = LIMITS[arch], text_of(f"{arch}.md")
     assert f"| {limits.smem_per_sm_bytes // 1024} KiB / {limits.max_smem_per_block_bytes // 1024} KiB" in text
     assert f"| {limits.max_threads_per_sm:,} / {limits.max_blocks_per_sm} |" in text
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.path)
-def test_a_note_is_whole(document: Document) -> None:
-    text = (BUILTIN_FOLDER / document.path).read_text("utf-8")
-    assert document.sections[-1].headings[-1] == "Sources"
-    assert document.sections[-1].text.count("\n- ") >= 2
+@pytest.mark.parametrize("name", NAMES)
+def test_a_note_is_whole(name: str) -> None:
+    text = text_of(name)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    assert headings[0] == front_matter(name)["title"]
+    assert headings[-1] == "Sources"
+    assert text.partition("\n## Sources\n")[2].count("- ") >= 2
     assert text.count("```") % 2 == 0
-    assert f"# {document.title}\n" in text
     assert 30 <= text.count("\n") <= 120
     assert not MACHINE_PATH.search(text)
     assert "TODO" not in text
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.path)
-def test_a_chunk_fits_into_a_prompt(document: Document) -> None:
-    assert all(100 <= len(chunk.text) <= 4000 for chunk in document.chunks())
+@pytest.mark.parametrize("name", NAMES)
+def test_a_section_fits_into_a_prompt(name: str) -> None:
+    lines = text_of(name).split("\n")
+    pieces = split_file(name, (NOTES_FOLDER / name).read_bytes()).pieces
+    assert len(pieces) >= 3
+    assert all(100 <= len("\n".join(lines[piece.start_line - 1 : piece.end_line])) <= 4000 for piece in pieces)
 
 
 def test_the_notes_belong_to_the_package() -> None:
     """They lie inside the package and end in a suffix that the distribution ships."""
-    project = (Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8")
-    assert '"*.md"' in project
-    assert BUILTIN_FOLDER.parent.name == "knowledge"
+    assert '"*.md"' in (PROJECT / "pyproject.toml").read_text("utf-8")
+    assert NOTES_FOLDER.parent == PROJECT / "knowledge"
 
 
-def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "knowledge.md").read_text("utf-8")
+def test_every_section_that_answers_is_indexed(notes: Retriever) -> None:
+    shown = {
+        hit.chunk.path for hit in notes.search(Query(words="the warps of a thread block and their shared memory", count=99))
+    }
+    assert shown == set(NAMES)
+
+
+def test_the_example_in_the_documentation_runs(
+    notes_home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDAL2_HOME", str(notes_home))
+    text = (PROJECT / "docs" / "knowledge.md").read_text("utf-8")
     example = text.partition("```python\n")[2].partition("```")[0]
     exec(compile(example, "docs/knowledge.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
-    assert any(line.startswith("wgmma.md ") for line in lines)
+    assert lines[0].startswith("wgmma.md ")

@@ -88,6 +88,23 @@ def test_sources_are_kept_in_the_text_and_out_of_the_pieces() -> None:
     assert all("A document" not in text for _, text in sections(found))
 
 
+def test_pieces_begin_at_their_headings() -> None:
+    lines = NOTE.split("\n")
+    assert [lines[piece.start_line - 1] for piece in split(NOTE).pieces] == [
+        "# A note",
+        "## First",
+        "### Below",
+        "## Second ##",
+        "### Filled",
+    ]
+
+
+def test_bytes_that_are_no_text_cost_themselves_alone() -> None:
+    found = split_file("a.md", b"# One\nf\xff\n## Two\ny\n")
+    assert symbols(found) == ["One", "One > Two"]
+    assert not lost(found)
+
+
 def test_text_before_the_first_heading_carries_the_title() -> None:
     assert sections(split("---\ntitle: T\n---\nfree text\n# One\nx\n")) == [("T", "free text"), ("One", "# One\nx")]
 

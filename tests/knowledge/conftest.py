@@ -1,0 +1,33 @@
+"""The index of the notes that ship, made once for all tests that ask it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.indexing import refresh_notes, writing
+from agent.library import open_library
+from contract.events import Event
+from contract.knowledge import Retriever
+from contract.settings import Settings
+from knowledge.search import open_search
+
+
+@pytest.fixture(scope="session")
+def notes_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose knowledge base holds the notes alone."""
+    home = tmp_path_factory.mktemp("notes")
+    settings = Settings(home=home, index_jobs=1)
+    with writing(settings, _unheard) as store:
+        refresh_notes(store, settings, _unheard)
+    return home
+
+
+@pytest.fixture(scope="session")
+def notes(notes_home: Path) -> Iterator[Retriever]:
+    with open_library(Settings(home=notes_home)) as store:
+        yield open_search(store)
+
+
+def _unheard(_: Event) -> None:
+    pass
