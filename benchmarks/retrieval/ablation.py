@@ -1,0 +1,126 @@
+"""What each part of the search is worth: the question sets answered with parts switched off, over the index of the settings.
+
+Run from the repository's root, with CUTLASS 4.2.0 indexed:
+  python -m benchmarks.retrieval.ablation --commit HASH --out benchmarks/results/NAME.json
+Writes JSON with the command, commit, date and every score; prints markdown tables. Milliseconds a question are noisy.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from agent.library import open_library
+from benchmarks.retrieval.score import LINES, Question, Score, Span, by_kind, read_questions, table
+from contract.knowledge import Query
+from contract.settings import load_settings
+from knowledge.embedding.embedder import Embedder
+from knowledge.embedding.minilm import MiniLm
+from knowledge.search import SearchWeights, open_search
+from knowledge.store import Store
+from knowledge.word_index import WordIndex
+
+FOLDER = Path(__file__).parent
+SETS = ("dev", "heldout")
+WINDOW_LINES = 60
+
+OFF: dict[str, SearchWeights] = {
+    "everything": SearchWeights(),
+    "fused by score instead of rank": SearchWeights(fusion="score"),
+    "without dense": SearchWeights(dense=0),
+    "without glossary": SearchWeights(concepts=0),
+    "glossary by names and words only": SearchWeights(meaning=0),
+    "glossary without its code's words": SearchWeights(concept_words=0),
+    "without cards": SearchWeights(card=0),
+    "without folding": SearchWeights(alike=2),
+    "without stepping back of variants": SearchWeights(variant=1),
+    "without distinct files first": SearchWeights(distinct=0),
+    "lexical only": SearchWeights(concepts=0, dense=0),
+    "dense only": SearchWeights(concepts=0, lexical=0),
+    "dense and lexical": SearchWeights(concepts=0),
+}
+Find = Callable[[str], Sequence[Span]]
+
+
+def searcher(store: Store, release: str, weights: SearchWeights, asker: Embedder | None = None) -> Find:
+    retriever = open_search(store, weights, asker=asker)
+
+    def find(words: str) -> list[Span]:
+        hits = retriever.search(Query(words=words, releases=(release,), count=LINES))
+        return [Span(path=hit.chunk.path, start_line=hit.chunk.start_line, end_line=hit.chunk.end_line) for hit in hits]
+
+    return find
+
+
+def windows(store: Store, release: str) -> Find:
+    """The bar to leave behind: BM25 over windows of 60 lines, identifiers taken as single words."""
+    spans, texts = [], []
+    for path, key in store.manifest(release).items():
+        lines = store.text(key)
+        for start in range(0, len(lines), WINDOW_LINES):
+            spans.append(Span(path=path, start_line=start + 1, end_line=min(start + WINDOW_LINES, len(lines))))
+            texts.append(_words("\n".join(lines[start : start + WINDOW_LINES])))
+    index = WordIndex.build(texts)
+    return lambda words: [spans[place] for place in np.argsort(-index.scores(_words(words)), kind="stable")[:LINES]]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def answer(questions: Sequence[Question], find: Find) -> tuple[dict[str, Score], float]:
+    """Scores by kind, and the median of milliseconds a question."""
+    find(questions[0].query)
+    results, spent = {}, []
+    for question in questions:
+        begin = time.perf_counter()
+        results[question.id] = list(find(question.query))
+        spent.append(1000 * (time.perf_counter() - begin))
+    return by_kind(questions, results), statistics.median(spent)
+
+
+@contextmanager
+def ways(release: str) -> Iterator[dict[str, Find]]:
+    with open_library(load_settings()) as store:
+        found = {name: searcher(store, release, weights) for name, weights in OFF.items()}
+        found["glossary compared by MiniLM int8"] = searcher(store, release, SearchWeights(), MiniLm())
+        yield {**found, f"BM25 over windows of {WINDOW_LINES} lines": windows(store, release)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--release", default="cutlass-4.2.0")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    record = {
+        "command": "python -m benchmarks.retrieval.ablation",
+        "commit": given.commit,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "release": given.release,
+        "cpus": os.cpu_count(),
+        "sets": {},
+    }
+    with ways(given.release) as found:
+        for name in SETS:
+            questions = read_questions(FOLDER / f"questions_{name}.jsonl")
+            answers = {way: answer(questions, find) for way, find in found.items()}
+            print(f"\n{name}: {len(questions)} questions, file hit@5 / line hit@10\n")
+            print(table((way, scores) for way, (scores, _) in answers.items()))
+            record["sets"][name] = {
+                way: {"median_ms": round(ms, 1), **{kind: each.model_dump() for kind, each in scores.items()}}
+                for way, (scores, ms) in answers.items()
+            }
+    given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
