@@ -39,7 +39,7 @@ class Anchors:
 
     @classmethod
     def load(cls, folder: Path) -> "Anchors":
-        """Raises: OSError, KeyError, ValueError."""
+        """Raises: OSError, ValueError, KeyError, EOFError, BadZipFile."""
         with np.load(folder / _FILE) as data:
             return cls(str(data["digest"]), data["bounds"], data["positions"], data["weights"])
 

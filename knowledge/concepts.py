@@ -52,8 +52,10 @@ class Concepts:
 
     def _meaning(self, question: str) -> NDArray[np.float64]:
         """The closest of a concept's sentences to the question, as cosine of what each has apart from the common."""
-        common, asks = self._asks
         score = np.zeros(len(self.glossary.concepts))
+        if not self.glossary.asks:
+            return score
+        common, asks = self._asks
         np.maximum.at(score, self._owner, (asks @ unit_rows(self._embed([question]) - common)[0]).astype(np.float64))
         return score
 
