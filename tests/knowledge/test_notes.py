@@ -67,7 +67,7 @@ def test_the_notes_belong_to_the_package() -> None:
     assert NOTES_FOLDER.parent == PROJECT / "knowledge"
 
 
-def test_every_section_that_answers_is_indexed(notes: Retriever) -> None:
+def test_every_note_is_indexed(notes: Retriever) -> None:
     shown = {
         hit.chunk.path for hit in notes.search(Query(words="the warps of a thread block and their shared memory", count=99))
     }

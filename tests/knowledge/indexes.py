@@ -1,0 +1,73 @@
+"""Small lexical indexes made of invented pieces, and a model that is told which texts are near each other."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from contract.knowledge import Piece
+from knowledge.analysis import analyse
+from knowledge.embedding.embedder import Vectors, unit_rows
+from knowledge.glossary import Concept, Glossary
+from knowledge.lexical import Entry, Lexical, build
+
+NO_GLOSSARY = Glossary(concepts=())
+
+
+def entry(
+    number: int = 0,
+    path: str = "inc/ring.hpp",
+    symbol: str = "ns::Ring",
+    lines: tuple[int, int] = (1, 3),
+    *,
+    text: str = "",
+    definition: tuple[int, int] | None = None,
+    archs: tuple[str, ...] = (),
+    kind: str = "function",
+    releases: tuple[str, ...] = ("a-1",),
+    vector: str = "",
+) -> Entry:
+    piece = Piece.model_validate(
+        {
+            "start_line": lines[0],
+            "end_line": lines[1],
+            "symbol": symbol,
+            "kind": kind,
+            "definition": definition or lines,
+            "archs": archs,
+        }
+    )
+    return Entry(number, path, piece, analyse(path, piece, text), releases, vector)
+
+
+def opened(folder: Path, entries: Sequence[Entry], glossary: Glossary = NO_GLOSSARY) -> Lexical:
+    folder.mkdir(parents=True, exist_ok=True)
+    build(folder, entries, glossary)
+    return Lexical(folder)
+
+
+def concept(name: str, *, terms: Sequence[str] = (), asks: Sequence[str] = (), code: Sequence[str] = ()) -> Concept:
+    return Concept(name=name, terms=tuple(terms), asks=tuple(asks), code=tuple(code))
+
+
+def glossary(*concepts: Concept) -> Glossary:
+    return Glossary(concepts=concepts)
+
+
+class Meanings:
+    """An embedder of as many dimensions as there are meanings: a text that holds the key means it; else it means nothing."""
+
+    identity = "meanings"
+
+    def __init__(self, meanings: Mapping[str, int]) -> None:
+        self._meanings = meanings
+        self.dimensions = max(meanings.values(), default=0) + 2
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        rows = np.zeros((len(texts), self.dimensions), np.float32)
+        for row, text in enumerate(texts):
+            for key, axis in self._meanings.items():
+                rows[row, axis] += text.count(key)
+            if not rows[row].any():
+                rows[row, -1] = 1
+        return unit_rows(rows)
