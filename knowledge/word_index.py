@@ -70,7 +70,10 @@ class WordIndex:
 
     @classmethod
     def load(cls, folder: Path) -> "WordIndex":
-        """Maps the arrays, so that a search reads only the words it asks for. Raises: OSError, ValueError, KeyError, EOFError."""
+        """Maps the arrays, so that a search reads only the words it asks for.
+
+        Raises: OSError, ValueError, KeyError, EOFError.
+        """
         known = json.loads((folder / _WORDS).read_text(encoding="utf-8"))
         arrays = (np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in ("bounds", "texts", "scores"))
         return cls({word: code for code, word in enumerate(known["words"])}, int(known["count"]), *arrays)
