@@ -5,6 +5,7 @@ glossary names for the concepts that the question is about. Their ranks are fuse
 for step back, near-equal twins are folded into one hit, and a hit is shown with its enclosing definition.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -44,6 +45,7 @@ class SearchWeights(Record):
     meaning: float = 1.0  # of a concept's sentences, against their words
     variant: float = 0.85  # each special variant that was not asked for
     other_arch: float = 0.6  # code for a target other than the query's
+    older: float = 0.9  # a version of a path that a later release has replaced
     fusion: Literal["score", "rank"] = "rank"
     smoothing: float = 30.0  # of the fusion by rank
     distinct: int = 5  # the first hits are of as many files
@@ -94,7 +96,7 @@ class Searcher:
         weights, mask = self._weights, self._mask(query)
         if not mask.any():
             return np.zeros(len(self._index), np.float32)
-        factor = mask * self._variants(query) * self._targets(query)
+        factor = mask * self._variants(query) * self._targets(query) * self._versions(query, mask)
         signs = [
             (self._lexical(words_of(query.words)) * factor, weights.lexical),
             (self._concept_places(query.words) * factor, weights.concepts),
@@ -166,6 +168,16 @@ class Searcher:
         factor: Scores = np.array(other or [1.0], np.float32)[self._index.column("archs")]
         return factor
 
+    def _versions(self, query: Query, mask: Mask) -> Scores:
+        """Of a path that several releases hold in different versions, the last one's before the others."""
+        index, path = self._index, self._index.column("path")
+        last = [_last(names.split(" "), query) for names in index.values("releases")]
+        places = {name: place for place, name in enumerate(sorted(set(last), key=_age))}
+        age = np.array([places[name] for name in last], np.int32)[index.column("releases")]
+        latest = np.full(len(index.values("path")), -1, np.int32)
+        np.maximum.at(latest, path[mask], age[mask])
+        return np.where(age < latest[path], np.float32(self._weights.older), np.float32(1))
+
     def _choose(self, order: Sequence[int], count: int) -> list[_Choice]:
         """The first hits are of as many files, then come more of each; pieces that are shown already are left out."""
         first = self._pick(order, min(count, self._weights.distinct), 1, ())
@@ -187,24 +199,27 @@ class Searcher:
         return picked
 
     def _twin(self, position: int, picked: Sequence[_Choice]) -> _Choice | None:
-        """The choice that shows nearly the same: a like body under the same name, in another file."""
+        """The choice that shows nearly the same: a like body under the same name, in another file or another version of it."""
         if self._weights.alike > 1 or not picked:
             return None
         index = self._index
         alike = likeness(index.signatures[[choice.position for choice in picked]], index.signatures[position])
         for place in np.flatnonzero(alike >= self._weights.alike).tolist():
             names = [index.value("symbol", p) for p in (picked[place].position, position)]
-            paths = [index.value("path", p) for p in (picked[place].position, position)]
-            if paths[0] != paths[1] and same_name(names):
+            if not self._of_one_file(picked[place].position, position) and same_name(names):
                 return picked[place]
         return None
+
+    def _of_one_file(self, one: int, other: int) -> bool:
+        """Whether two pieces are of one file version; no two versions of a path are in the same release."""
+        return all(self._index.column(name)[one] == self._index.column(name)[other] for name in ("path", "releases"))
 
     def _hits(self, chosen: Sequence[_Choice], scores: Scores, query: Query) -> Iterator[Hit]:
         ids = [int(self._index.column("piece_id")[choice.position]) for choice in chosen]
         for choice, row in zip(chosen, self._store.rows(ids), strict=True):
             start, end = choice.lines
             chunk = Chunk(
-                release=self._release(choice.position, query),
+                release=_last(self._index.value("releases", choice.position).split(" "), query),
                 path=row.path,
                 start_line=start,
                 end_line=end,
@@ -217,13 +232,21 @@ class Searcher:
                 chunk=chunk,
                 score=round(float(scores[choice.position]), 6),
                 matched=(row.piece.start_line, row.piece.end_line),
-                twins=tuple(dict.fromkeys(self._index.value("path", twin) for twin in choice.twins)),
+                twins=tuple(dict.fromkeys(path for path in self._paths(choice.twins) if path != row.path)),
             )
 
-    def _release(self, position: int, query: Query) -> str:
-        """The release that a piece is shown from: the last by name of those asked for."""
-        names = self._index.value("releases", position).split(" ")
-        return max(name for name in names if not query.releases or name in query.releases)
+    def _paths(self, positions: Sequence[int]) -> list[str]:
+        return [self._index.value("path", position) for position in positions]
+
+
+def _last(names: Sequence[str], query: Query) -> str:
+    """The last release of those asked for; the last of all where none is."""
+    return max([name for name in names if name in query.releases] or names, key=_age)
+
+
+def _age(release: str) -> tuple[int | str, ...]:
+    """Orders releases by name, 4.10 after 4.9."""
+    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", release))
 
 
 def _within_budget(hits: Iterator[Hit], tokens: int) -> Iterator[Hit]:
