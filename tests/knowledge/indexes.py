@@ -67,7 +67,7 @@ class Meanings:
         rows = np.zeros((len(texts), self.dimensions), np.float32)
         for row, text in enumerate(texts):
             for key, axis in self._meanings.items():
-                rows[row, axis] += text.count(key)
+                rows[row, axis] += text.lower().count(key)
             if not rows[row].any():
                 rows[row, -1] = 1
         return unit_rows(rows)
