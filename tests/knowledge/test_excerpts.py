@@ -47,7 +47,7 @@ def _lines(each: Entry) -> Lines:
     return each.piece.start_line, each.piece.end_line
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(corpora())
 def test_an_excerpt_is_of_one_file_version_and_short(entries: list[Entry]) -> None:
     with TemporaryDirectory() as folder:
