@@ -8,13 +8,14 @@ from contract.knowledge import Piece, SplitFile
 from knowledge.signatures import packed
 from knowledge.tokens import words_of
 
-ANALYSIS = "words-2"  # part of every file version's key: another analysis means another version
+ANALYSIS = "words-3"  # part of every file version's key: another analysis means another version
 FIELDS = ("names", "card", "body")
 SIGNATURE = "signature"
 
 # A generated wrapper repeats its operands by the hundred; past a few times a word says nothing more.
 _MOST_REPEATS = 4
 _BODY_LINES = 160
+_NAMED = frozenset({"alias", "variable", "macro", "enum"})
 
 Terms = dict[str, str]
 
@@ -39,8 +40,11 @@ def analysed(split: SplitFile) -> SplitFile:
 
 
 def embedded_text(piece: Piece) -> str:
-    """What the vector of a piece is made of; empty for generated siblings, which differ by their names alone."""
-    return "" if piece.family else piece.card
+    """What the vector of a piece is made of; empty for those that are found by their names alone.
+
+    Those are generated siblings, which differ in nothing else, and definitions of a line or two.
+    """
+    return "" if piece.family or piece.kind in _NAMED else piece.card
 
 
 def _often(words: Iterable[str]) -> list[str]:

@@ -56,7 +56,9 @@ class Concepts:
         if not self.glossary.asks:
             return score
         common, asks = self._asks
-        np.maximum.at(score, self._owner, (asks @ unit_rows(self._embed([question]) - common)[0]).astype(np.float64))
+        asked = unit_rows(self._embed([question]) - common)[0]
+        # Not `@`: so small a product is over before the threads of a BLAS library have woken up.
+        np.maximum.at(score, self._owner, np.einsum("ij,j->i", asks, asked).astype(np.float64))
         return score
 
     @cached_property
@@ -73,6 +75,11 @@ class Concepts:
         """BM25 over all the sentences and names of a concept, against the best one's."""
         score = self._index.scores(words_of(question)).astype(np.float64)
         return score / max(float(score.max(initial=0.0)), 1e-6)
+
+    @cached_property
+    def code_words(self) -> tuple[tuple[str, ...], ...]:
+        """The search words of each concept's code."""
+        return tuple(tuple(dict.fromkeys(words_of(" ".join(concept.code)))) for concept in self.glossary.concepts)
 
     @cached_property
     def _index(self) -> WordIndex:

@@ -120,8 +120,7 @@ class Searcher:
             places, shares = self._anchors.of(concept)
             total[places] += weight * shares
             if self._weights.concept_words:
-                code = " ".join(self._concepts.glossary.concepts[concept].code)
-                near = self._lexical(list(dict.fromkeys(words_of(code))))
+                near = self._lexical(self._concepts.code_words[concept])
                 total += np.float32(weight * self._weights.concept_words / max(float(near.max()), 1e-6)) * near
         # The glossary names code; its words would only draw documents away from the question's own.
         return total * self._index.where("kind", (kind != "section" for kind in self._index.values("kind")))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Connection, insert, select
 
-from contract.base import digest
 from contract.knowledge import Piece, SplitFile
 from knowledge.analysis import Terms, analyse, embedded_text
 from knowledge.store.rows import pack
@@ -37,17 +36,17 @@ def prepare(split: SplitFile) -> Prepared:
     return Prepared(
         split=split,
         terms=split.terms or [analyse(split.path, piece, text) for piece, text in pairs],
-        digests=[digest(text) for text in texts],
+        digests=[text_sha256(text)[:16] for text in texts],
         documents=[document(split.path, piece) for piece in split.pieces],
     )
 
 
 def document(path: str, piece: Piece) -> Document | None:
-    """What Chroma holds of a piece; None where it has no vector."""
+    """What Chroma is told of a piece; None where it has no vector."""
     embedded = embedded_text(piece)
     if not embedded:
         return None
-    return Document(id=digest(embedded, length=32), text=embedded, path=path, symbol=piece.symbol, kind=piece.kind)
+    return Document(id=text_sha256(embedded)[:32], text=embedded, path=path, symbol=piece.symbol, kind=piece.kind)
 
 
 def batches(splits: Iterable[SplitFile], held: Callable[[Collection[str]], set[str]]) -> Iterator[list[Prepared]]:

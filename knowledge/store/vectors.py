@@ -78,7 +78,6 @@ class VectorStore:
                 self._get().upsert(
                     ids=[document.id for document in page],
                     embeddings=vectors[start : start + _PAGE],
-                    documents=[document.text for document in page],
                     metadatas=[{"path": document.path, "symbol": document.symbol, "kind": document.kind} for document in page],
                 )
 

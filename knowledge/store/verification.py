@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, func, select
 
-from contract.base import digest
 from contract.errors import KnowledgeError
 from contract.knowledge import Piece, Release
 from knowledge.store.database import get
@@ -68,7 +67,8 @@ def _files(connection: Connection) -> Iterator[str]:
 
 def _wrong_digests(text: str, recorded: list[tuple[Piece, str]]) -> int:
     lines = text.split("\n")
-    return sum(digest("\n".join(lines[piece.start_line - 1 : piece.end_line])) != value for piece, value in recorded)
+    texts = ("\n".join(lines[piece.start_line - 1 : piece.end_line]) for piece, _ in recorded)
+    return sum(text_sha256(text)[:16] != value for text, (_, value) in zip(texts, recorded, strict=True))
 
 
 def _lexical(connection: Connection, generations: Generations) -> Iterator[str]:

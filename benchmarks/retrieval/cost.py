@@ -1,0 +1,145 @@
+"""What the knowledge base costs: indexing, updating, searching, at one and at several times the corpus.
+
+Run from the repository root; the trees are those that hold `cute/` and `cutlass/`, `--times 10` adds ten times the tree:
+  python -m benchmarks.retrieval.cost --old CUTLASS-4.1.0/include --new CUTLASS-4.2.0/include --commit HASH --out FILE
+Every step is the command `cudal2-agent index …` in a process of its own, with its own knowledge base in a temporary folder.
+Writes JSON; prints a table. Seconds of wall clock, megabytes of the largest process; machines are shared and noisy.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.library import open_library
+from benchmarks.retrieval.score import read_questions
+from contract.knowledge import Query
+from contract.settings import load_settings
+from knowledge.search import open_search
+
+QUESTIONS = Path(__file__).parent / "questions_dev.jsonl"
+SHORT = "how do consumers hand a buffer back to the loader"
+COLD_RUNS = 5
+
+
+def index(home: Path, *arguments: str) -> dict[str, Any]:
+    """One command: seconds, the peak of its largest process in MB, and its answer."""
+    environment = {**os.environ, "CUDAL2_HOME": str(home)}
+    command = [sys.executable, "-m", "agent.cli.main", "index", *arguments, "--json"]
+    begin = time.monotonic()
+    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    answer = child.communicate()[0]
+    seconds = time.monotonic() - begin
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
+    return {"seconds": round(seconds, 2), "answer": json.loads(answer)}
+
+
+def reports(answer: dict[str, Any]) -> dict[str, int]:
+    """Pieces and vectors of all releases that a command took in."""
+    return {name: sum(report[name] for report in answer["releases"]) for name in ("files", "split", "pieces", "embedded")}
+
+
+def searching(home: Path, release: str) -> dict[str, float]:
+    """Warm milliseconds a question in one process, and seconds of a whole command."""
+    with open_library(load_settings(home=home)) as store:
+        retriever = open_search(store)
+
+        def ask(words: str) -> float:
+            begin = time.perf_counter()
+            retriever.search(Query(words=words, releases=(release,), count=10))
+            return 1000 * (time.perf_counter() - begin)
+
+        questions = [question.query for question in read_questions(QUESTIONS)]
+        for words in questions[:5]:
+            ask(words)
+        long, short = [ask(words) for words in questions], [ask(SHORT) for _ in range(20)]
+    cold = [index(home, "search", SHORT)["seconds"] for _ in range(COLD_RUNS)]
+    return {
+        "warm_question_set_ms": round(statistics.median(long), 1),
+        "warm_short_question_ms": round(statistics.median(short), 1),
+        "cold_search_s": round(statistics.median(cold), 2),
+        "cold_search_best_s": min(cold),
+    }
+
+
+def many(tree: Path, times: int, into: Path) -> Path:
+    """A corpus of several copies of a tree whose files differ: every identifier of a copy ends in its number."""
+    for copy in range(times):
+        for path in sorted(tree.rglob("*")):
+            if path.is_file():
+                target = into / f"copy{copy}" / path.relative_to(tree)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                text = path.read_text(encoding="utf-8", errors="replace")
+                target.write_text(re.sub(r"\b([A-Za-z_]\w{7,})\b", rf"\1_{copy}", text), encoding="utf-8")
+    return into
+
+
+def measure(old: Path, new: Path, home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each step of a library's life."""
+    full = index(home, "add", str(new))
+    yield "new tree and notes, from nothing", {"seconds": full["seconds"], **reports(full["answer"])}
+    unchanged = index(home, "update")
+    yield "update, nothing changed", {"seconds": unchanged["seconds"]}
+    yield "search", searching(home, "cutlass-4.2.0")
+    shutil.rmtree(home / "knowledge")
+    index(home, "add", str(old))
+    step = index(home, "add", str(new))
+    yield "new tree beside the old one", {"seconds": step["seconds"], **reports(step["answer"])}
+    yield "search in both", searching(home, "cutlass-4.2.0")
+
+
+def grown(new: Path, times: int, home: Path, scratch: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    tree = many(new, times, scratch)
+    full = index(home, "add", str(tree), "--name", "many")
+    yield f"{times} times the tree, from nothing", {"seconds": full["seconds"], **reports(full["answer"])}
+    yield f"search in {times} times the tree", searching(home, "many")
+
+
+def line(name: str, step: dict[str, Any]) -> str:
+    cost = f", {1000 * step['seconds'] / step['pieces']:.2f} s per 1,000 pieces" if step.get("pieces") else ""
+    return f"{name}: {', '.join(f'{key} {value}' for key, value in step.items())}{cost}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--old", type=Path, required=True)
+    parser.add_argument("--new", type=Path, required=True)
+    parser.add_argument("--times", type=int, default=0, help="also index this many differing copies of the new tree")
+    parser.add_argument("--commit", required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args(arguments)
+    steps: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch)
+        found = list(measure(given.old, given.new, home / "home"))
+        if given.times:
+            found += grown(given.new, given.times, home / "grown", home / "tree")
+        for name, step in found:
+            steps[name] = step
+            print(line(name, step), flush=True)
+    record = {
+        "command": "python -m benchmarks.retrieval.cost",
+        "commit": given.commit,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cpus": os.cpu_count(),
+        "load": round(os.getloadavg()[1], 1),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
+        "steps": steps,
+    }
+    given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
