@@ -146,6 +146,15 @@ def test_a_concept_by_its_meaning(question: str, wanted: int) -> None:
     assert first(question, meaning=1, words=0, names=0) == wanted
 
 
+def test_what_all_sentences_share_tells_nothing() -> None:
+    """The common part is large: with it every question would be near every concept."""
+    meanings = Meanings({"kernel": 0, "frees": 1, "bank": 2, "result": 3})
+    asks = [f"the kernel of a kernel {word}" for word in ("frees", "bank", "result")]
+    shared = glossary(*(concept(ask, asks=[ask]) for ask in asks))
+    weights = ConceptWeights(words=0, names=0, least=0.5)
+    assert [number for number, _ in Concepts(shared, meanings.embed).match("kernel, kernel, kernel, bank", weights)] == [1]
+
+
 def test_a_question_about_nothing_finds_nothing() -> None:
     assert found(CONCEPTS, "tomatoes", least=0.8) == []
 
