@@ -8,7 +8,7 @@ from contract.diagnosis import Diagnosis
 from contract.errors import KnowledgeError
 from contract.events import Emit, Notice
 from contract.knowledge import Hit, Query, Retriever
-from contract.task import GemmTask
+from contract.task import Arch, GemmTask
 
 DOCUMENT_KINDS = ("note", "section")
 CODE_KINDS = ("class", "function", "alias", "macro", "variable", "enum", "text")
@@ -43,7 +43,8 @@ def look_up(retriever: Retriever, words: str, task: GemmTask) -> list[Hit]:
 
 def question(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> str:
     """What to ask in plain words, the most pressing first. `message`: what went wrong in the last attempt, empty if nothing."""
-    asked = [message, *_findings(diagnosis), *_schedule(in_hand), *_shape(task), f"Half-precision GEMM for {task.arch}."]
+    having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
+    asked = [message, *_findings(diagnosis), *having, *_shape(task), "Half-precision GEMM."]
     return " ".join(sentence for sentence in asked if sentence)
 
 
@@ -90,6 +91,11 @@ def _schedule(candidate: AnyCandidate | None) -> list[str]:
     family = _FAMILIES.get(str(schedule.get("family", "")))
     parts = list(dict.fromkeys([*([family] if family else []), *used]))
     return [f"The kernel has {', '.join(parts)}."] if parts else []
+
+
+def _leading(task: GemmTask) -> str:
+    """What the fastest kernels of the target are, for a question before the first of them."""
+    return _FAMILIES["wgmma_tma" if task.arch is Arch.SM_90A else "mma_sync"]
 
 
 def _in_use(value: ScheduleValue | None) -> bool:

@@ -89,7 +89,7 @@ class Searcher:
             return []
         scores = self._scores(query)
         chosen = self._choose([int(position) for position in best(scores, _CANDIDATES)], query.count)
-        return list(_within_budget(self._hits(chosen, scores, query), query.tokens))
+        return list(_within_budget(list(self._hits(chosen, scores, query)), query.tokens))
 
     def _scores(self, query: Query) -> Scores:
         """One number for every position; 0 where a filter leaves it out."""
@@ -248,12 +248,13 @@ def _age(release: str) -> tuple[int | str, ...]:
     return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", release))
 
 
-def _within_budget(hits: Iterator[Hit], tokens: int) -> Iterator[Hit]:
-    """Hits until the tokens are spent; one that is too long is cut to the lines that were found, or left out."""
+def _within_budget(hits: Sequence[Hit], tokens: int) -> Iterator[Hit]:
+    """Hits until the tokens are spent: one that takes more than its share of what is left is cut to the lines that were
+    found, or left out where even those are too many."""
     left = tokens
-    for hit in hits:
+    for place, hit in enumerate(hits):
         if tokens:
-            if tokens_of(hit.chunk.text) > left:
+            if tokens_of(hit.chunk.text) > left / (len(hits) - place):
                 hit = _cut_to_match(hit)
             if tokens_of(hit.chunk.text) > left:
                 continue

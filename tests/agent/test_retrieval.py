@@ -33,7 +33,10 @@ def test_the_question_follows_the_shape() -> None:
     assert "latency" in asked(64, 64, 64)
     assert "split-K" in asked(128, 128, 16384)
     assert "Odd sizes" in asked(1000, 1001, 1000)
-    assert question(ORDINARY, None, None, "") == "Half-precision GEMM for sm_90a."
+    opening = "How to write a warp-specialised TMA and mbarrier pipeline that feeds wgmma."
+    assert question(ORDINARY, None, None, "") == f"{opening} Half-precision GEMM."
+    older = ORDINARY.model_copy(update={"arch": Arch.SM_80})
+    assert question(older, None, None, "").startswith("How to write a cp.async multistage pipeline with ldmatrix")
 
 
 def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
