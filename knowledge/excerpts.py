@@ -10,13 +10,18 @@ Lines = tuple[int, int]
 
 
 def grow(index: Lexical, position: int, most_lines: int = MOST_LINES) -> Lines:
-    """Lines around a piece, its own always among them: its definition, then neighbouring pieces of the file as they fit."""
+    """Lines around a piece, its own always among them: its definition, then neighbouring pieces of the file as they fit.
+
+    A section of a document is shown alone; it was written to make sense so.
+    """
     start, end = own_lines(index, position)
     if end - start >= most_lines:
         return start, end
     outer = int(index.column("outer_start")[position]), int(index.column("outer_end")[position])
     if max(end, outer[1]) - min(start, outer[0]) < most_lines:
         start, end = min(start, outer[0]), max(end, outer[1])
+    if index.value("kind", position) == "section":
+        return start, end
     before, after = _neighbours(index, position, start, end)
     while before or after:
         if after:

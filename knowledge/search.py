@@ -39,7 +39,7 @@ class SearchWeights(Record):
     card: float = 1.0
     body: float = 1.0
     lexical: float = 1.0
-    dense: float = 0.3
+    dense: float = 0.15
     concepts: float = 1.5
     concept_words: float = 0.3  # words of a concept's code, against the places it names
     meaning: float = 1.0  # of a concept's sentences, against their words
@@ -98,7 +98,7 @@ class Searcher:
             return np.zeros(len(self._index), np.float32)
         factor = mask * self._variants(query) * self._targets(query) * self._versions(query, mask)
         signs = [
-            (self._lexical(words_of(query.words)) * factor, weights.lexical),
+            (self._lexical(_asked_words(query.words)) * factor, weights.lexical),
             (self._concept_places(query.words) * factor, weights.concepts),
             (self._dense(query.words, mask) * factor, weights.dense),
         ]
@@ -269,6 +269,12 @@ def _cut_to_match(hit: Hit) -> Hit:
     lines = hit.chunk.text.split("\n")[start - hit.chunk.start_line : end - hit.chunk.start_line + 1]
     chunk = hit.chunk.model_copy(update={"start_line": start, "end_line": end, "text": "\n".join(lines)})
     return hit.model_copy(update={"chunk": chunk})
+
+
+def _asked_words(question: str) -> list[str]:
+    """The question's words, names that are made of several three times: who asks for `cp.async.bulk` means all of it."""
+    words = words_of(question)
+    return words + 2 * [word for word in words if any(mark in word for mark in "._:")]
 
 
 def _inside(path: str, wanted: str) -> bool:

@@ -25,9 +25,16 @@ def variants_of(path: str) -> frozenset[str]:
     return frozenset(name for name in _table() if re.search(rf"(?<![a-z]){name}", flat))
 
 
+@cache
+def _words() -> dict[str, re.Pattern[str]]:
+    """What asks for a variant: its name or one of its words, at the beginning of a word."""
+    asking = {name: "|".join(re.escape(word) for word in (name, *words)) for name, words in _table().items()}
+    return {name: re.compile(rf"(?<![a-z0-9])(?:{words})") for name, words in asking.items()}
+
+
 def asked_variants(question: str) -> frozenset[str]:
     low = question.lower()
-    return frozenset(name for name, words in _table().items() if name in low or any(word in low for word in words))
+    return frozenset(name for name, words in _words().items() if words.search(low))
 
 
 def factors(paths: Sequence[str], question: str, each: float) -> NDArray[np.float32]:
