@@ -36,7 +36,7 @@ class SearchWeights(Record):
     """What each sign counts, found on the development questions (docs/knowledge.md); 0 switches it off."""
 
     names: float = 0.5
-    card: float = 1.0
+    card: float = 0.5
     body: float = 1.0
     lexical: float = 1.0
     dense: float = 0.15
