@@ -24,8 +24,9 @@ from contract.knowledge import Query
 from contract.settings import load_settings
 from knowledge.embedding.embedder import Embedder
 from knowledge.embedding.minilm import MiniLm
-from knowledge.search import SearchWeights, open_search
+from knowledge.search import open_search
 from knowledge.store import Store
+from knowledge.weights import SearchWeights
 from knowledge.word_index import WordIndex
 
 FOLDER = Path(__file__).parent

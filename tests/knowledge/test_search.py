@@ -14,8 +14,9 @@ from contract.knowledge import Hit, Query, Retriever, fits
 from contract.task import Arch
 from knowledge.excerpts import MOST_LINES, tokens_of
 from knowledge.lexical import Lexical
-from knowledge.search import SearchWeights, open_search
+from knowledge.search import open_search
 from knowledge.store import Store, open_store
+from knowledge.weights import SearchWeights
 from tests.knowledge.indexes import NO_GLOSSARY, Meanings, concept, glossary
 from tests.knowledge.store.samples import quiet
 from tests.knowledge.trees import FIRST, SECOND, lines_of, take_in
