@@ -9,11 +9,16 @@ from contract.knowledge import NOTES, Release
 from contract.settings import Settings
 from knowledge.embedding.choice import make_embedder
 from knowledge.embedding.embedder import Embedder
+from knowledge.glossary import load_glossary
+from knowledge.lexical import Lexical
 from knowledge.store import Store, open_store
 
 
 class Contents(Record):
-    """The knowledge base in short. `vectors`: where they are kept; `bytes`: the folder's size, a server's not included."""
+    """The knowledge base in short. `vectors`: where they are kept; `bytes`: the folder's size, a server's not included.
+
+    `placed`: how many of the glossary's `concepts` lead to code that one of the releases has.
+    """
 
     folder: str
     bytes: int
@@ -21,6 +26,8 @@ class Contents(Record):
     model: str
     releases: tuple[Release, ...]
     pieces: int
+    concepts: int
+    placed: int
 
 
 def embedder_for(settings: Settings) -> Embedder:
@@ -49,9 +56,10 @@ def open_library(
 
 def contents(settings: Settings) -> Contents:
     """Raises: KnowledgeError."""
-    embedder, folder = embedder_for(settings), settings.knowledge_dir
+    embedder, folder, glossary = embedder_for(settings), settings.knowledge_dir, load_glossary()
     with open_library(settings, embedder=embedder) as store:
         releases = tuple(store.releases())
+        placed = Lexical(store.lexical_dir).anchors(glossary).placed if releases else 0
     return Contents(
         folder=str(folder),
         bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
@@ -59,6 +67,8 @@ def contents(settings: Settings) -> Contents:
         model=embedder.identity,
         releases=releases,
         pieces=sum(release.pieces for release in releases),
+        concepts=len(glossary.concepts),
+        placed=placed,
     )
 
 

@@ -34,6 +34,11 @@ class Anchors:
         span = slice(int(self.bounds[concept]), int(self.bounds[concept + 1]))
         return self.positions[span], self.weights[span]
 
+    @property
+    def placed(self) -> int:
+        """Concepts that have a place at all."""
+        return int((np.diff(self.bounds) > 0).sum())
+
     def save(self, folder: Path) -> None:
         np.savez(folder / _FILE, digest=self.digest, bounds=self.bounds, positions=self.positions, weights=self.weights)
 

@@ -170,6 +170,13 @@ def test_status_tells_what_the_default_index_lacks(built: Base) -> None:
     assert "lacks CUTLASS 4.2.0" in built.run("status")
 
 
+def test_status_tells_how_much_of_the_glossary_leads_somewhere(built: Base) -> None:
+    """An invented library has none of the names; the next CUTLASS may lose some."""
+    status = built.json("status")
+    assert 0 <= status["placed"] < status["concepts"] / 2
+    assert f"{status['placed']:,} of {status['concepts']:,} concepts" in built.run("status")
+
+
 def test_verify_finds_damage(built: Base) -> None:
     assert built.json("verify") == {"sound": True, "found": []}
     for generation in (built.folder / "home/knowledge/lexical").iterdir():
