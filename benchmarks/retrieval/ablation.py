@@ -30,7 +30,7 @@ from knowledge.weights import SearchWeights
 from knowledge.word_index import WordIndex
 
 FOLDER = Path(__file__).parent
-SETS = ("dev", "heldout")
+SETS = ("dev", "heldout", "final")
 WINDOW_LINES = 60
 
 OFF: dict[str, SearchWeights] = {
