@@ -10,7 +10,7 @@ from agent.clock import RunClock
 from agent.history import History
 from agent.parts import Parts
 from agent.ranking import Ranked, finalists, leader
-from agent.retrieval import look_up, question, with_chunks
+from agent.retrieval import look_up, questions_of, with_chunks
 from agent.state import Pending, RunState
 from agent.stopping import Budget, near_roofline, no_better_prediction
 from agent.summary import label_of
@@ -50,8 +50,8 @@ class Nodes:
         in_hand = (best or ranked[-1]).step if ranked else None
         diagnosis = in_hand.diagnosis if in_hand else None
         failure = ranked[-1].attempt.message if ranked else ""
-        words = question(task, in_hand.candidate if in_hand else None, diagnosis, failure)
-        hits = look_up(self._parts.retriever, words, task)
+        questions = questions_of(task, in_hand.candidate if in_hand else None, diagnosis, failure)
+        hits = look_up(self._parts.retriever, questions, task)
         observation = Observation(
             task=task,
             chip=self._run.chip,

@@ -1,7 +1,11 @@
-"""What to look up before a round: a question from the task, the schedule in hand and the last diagnosis, asked twice.
+"""What to look up before a round: questions from the task, the schedule in hand and the last diagnosis, asked twice.
 
 Notes say what to do, code shows how; asked together, the many pieces of code would crowd the few notes out.
 """
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from math import ceil
 
 from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
 from contract.diagnosis import Diagnosis
@@ -34,18 +38,41 @@ _FAMILIES = {
 }
 
 
-def look_up(retriever: Retriever, words: str, task: GemmTask) -> list[Hit]:
-    """Notes first, then code; each within its own number of hits and tokens."""
-    notes = Query(words=words, arch=task.arch, kinds=DOCUMENT_KINDS, count=NOTE_HITS, tokens=NOTE_TOKENS)
-    code = Query(words=words, arch=task.arch, kinds=CODE_KINDS, count=CODE_HITS, tokens=CODE_TOKENS)
-    return [*retriever.search(notes), *retriever.search(code)]
+def look_up(retriever: Retriever, questions: Sequence[str], task: GemmTask) -> list[Hit]:
+    """Notes first, then code; each within its own number of hits and tokens, shared by the questions in turn."""
+    notes = Query(words="", arch=task.arch, kinds=DOCUMENT_KINDS, count=NOTE_HITS, tokens=NOTE_TOKENS)
+    code = Query(words="", arch=task.arch, kinds=CODE_KINDS, count=CODE_HITS, tokens=CODE_TOKENS)
+    return [hit for query in (notes, code) for hit in _in_turn(retriever, questions, query)]
 
 
-def question(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> str:
+def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query) -> list[Hit]:
+    """The best hit of each question, then the next ones, nothing twice.
+
+    Asked as one, several matters find what holds a little of each, and that is seldom what answers one.
+    """
+    asked = questions[: query.count]
+    share = query.model_copy(update={"tokens": query.tokens // max(len(asked), 1)})
+    answers = [retriever.search(share.model_copy(update={"words": question})) for question in asked]
+    hits: dict[tuple[str, int], Hit] = {}
+    left = query.tokens
+    for hit in (hit for rank in zip_longest(*answers) for hit in rank if hit is not None):
+        place = hit.chunk.path, hit.chunk.start_line
+        if len(hits) < query.count and place not in hits and tokens_of(hit) <= left:
+            hits[place] = hit
+            left -= tokens_of(hit)
+    return list(hits.values())
+
+
+def tokens_of(hit: Hit) -> int:
+    """What a hit takes of a prompt, at three and a half characters a token, as code runs."""
+    return ceil(len(hit.chunk.text) / 3.5)
+
+
+def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> list[str]:
     """What to ask in plain words, the most pressing first. `message`: what went wrong in the last attempt, empty if nothing."""
     having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
-    asked = [message, *_findings(diagnosis), *having, *_shape(task), "Half-precision GEMM."]
-    return " ".join(sentence for sentence in asked if sentence)
+    asked = [message, *_findings(diagnosis), *_shape(task), *having]
+    return [question for question in asked if question]
 
 
 def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:
@@ -90,7 +117,7 @@ def _schedule(candidate: AnyCandidate | None) -> list[str]:
     used = [words for axis, words in _AXES.items() if _in_use(schedule.get(axis))]
     family = _FAMILIES.get(str(schedule.get("family", "")))
     parts = list(dict.fromkeys([*([family] if family else []), *used]))
-    return [f"The kernel has {', '.join(parts)}."] if parts else []
+    return [f"How to write {part}." for part in parts]
 
 
 def _leading(task: GemmTask) -> str:

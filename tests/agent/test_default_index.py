@@ -50,7 +50,7 @@ def built(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 def releases_found(settings: Settings, events: list[Event] | None = None) -> set[str]:
     """The releases of the hits that a run would see."""
     with open_retriever(settings, events.append if events is not None else (lambda _: None)) as retriever:
-        return {hit.chunk.release for hit in look_up(retriever, "release a buffer", TASK)}
+        return {hit.chunk.release for hit in look_up(retriever, ["release a buffer"], TASK)}
 
 
 def notices(events: list[Event]) -> list[str]:

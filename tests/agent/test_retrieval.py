@@ -2,7 +2,19 @@
 
 import pytest
 
-from agent.retrieval import CODE_KINDS, DOCUMENT_KINDS, Forgiving, NoKnowledge, look_up, question, with_chunks
+from agent.retrieval import (
+    CODE_HITS,
+    CODE_KINDS,
+    CODE_TOKENS,
+    DOCUMENT_KINDS,
+    NOTE_HITS,
+    NOTE_TOKENS,
+    Forgiving,
+    NoKnowledge,
+    look_up,
+    questions_of,
+    with_chunks,
+)
 from contract.candidate import Candidate, Origin, ScheduleValue
 from contract.diagnosis import Diagnosis, Finding
 from contract.errors import KnowledgeError
@@ -26,45 +38,82 @@ def scheduled(**schedule: ScheduleValue) -> Candidate:
     return candidate(0).model_copy(update={"origin": Origin(policy="schedule", schedule=schedule)})
 
 
-def test_the_question_follows_the_shape() -> None:
+def test_the_questions_follow_the_shape() -> None:
     def asked(m: int, n: int, k: int) -> str:
-        return question(GemmTask(m=m, n=n, k=k), None, None, "")
+        return " ".join(questions_of(GemmTask(m=m, n=n, k=k), None, None, ""))
 
     assert "latency" in asked(64, 64, 64)
     assert "split-K" in asked(128, 128, 16384)
     assert "Odd sizes" in asked(1000, 1001, 1000)
     opening = "How to write a warp-specialised TMA and mbarrier pipeline that feeds wgmma."
-    assert question(ORDINARY, None, None, "") == f"{opening} Half-precision GEMM."
+    assert questions_of(ORDINARY, None, None, "") == [opening]
     older = ORDINARY.model_copy(update={"arch": Arch.SM_80})
-    assert question(older, None, None, "").startswith("How to write a cp.async multistage pipeline with ldmatrix")
+    assert questions_of(older, None, None, "") == ["How to write a cp.async multistage pipeline with ldmatrix and mma.sync."]
 
 
 def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
-    asked = question(ORDINARY, None, DIAGNOSIS, "illegal address in the epilogue")
-    assert asked.startswith("illegal address in the epilogue Tail wave: use a persistent grid. Occupancy: use fewer registers.")
-    assert "8 CTAs" not in asked
-    assert "smaller tiles" not in asked
+    asked = questions_of(ORDINARY, None, DIAGNOSIS, "illegal address in the epilogue")
+    assert asked[:3] == [
+        "illegal address in the epilogue",
+        "Tail wave: use a persistent grid.",
+        "Occupancy: use fewer registers.",
+    ]
+    assert not any("8 CTAs" in question or "smaller tiles" in question for question in asked)
 
 
 def test_the_schedule_is_asked_about_in_words() -> None:
     in_hand = scheduled(family="wgmma_tma", cluster_m=2, cluster_n=2, splits=1, pingpong=True, programmatic=False, stages=4)
-    asked = question(ORDINARY, in_hand, None, "")
-    assert "warp-specialised TMA" in asked
-    assert "ping-pong" in asked
-    assert asked.count("multicast") == 1
-    assert "split-K" not in asked
-    assert "programmatic" not in asked
-    assert question(ORDINARY, scheduled(), None, "") == question(ORDINARY, None, None, "")
+    asked = questions_of(ORDINARY, in_hand, None, "")
+    assert [next(word for word in ("mbarrier", "multicast", "ping-pong") if word in question) for question in asked] == [
+        "mbarrier",
+        "multicast",
+        "ping-pong",
+    ]
+    assert questions_of(ORDINARY, scheduled(), None, "") == questions_of(ORDINARY, None, None, "")
 
 
 def test_notes_and_code_are_asked_apart() -> None:
     retriever = ScriptedRetriever()
     task = GemmTask(m=1, n=1, k=1, arch=Arch.SM_80)
-    assert look_up(retriever, "warps", task) == [retriever.hit, retriever.hit]
+    assert look_up(retriever, ["warps"], task) == [retriever.hit, retriever.hit]
     notes, code = retriever.queries
     assert (notes.kinds, code.kinds) == (DOCUMENT_KINDS, CODE_KINDS)
     assert {query.arch for query in retriever.queries} == {Arch.SM_80}
     assert all(query.tokens > 0 for query in retriever.queries)
+
+
+class Library:
+    """Answers every question with pieces of its own, and one that is in every answer."""
+
+    def __init__(self, characters: int) -> None:
+        self.queries: list[Query] = []
+        self._text = "x" * characters
+
+    def search(self, query: Query) -> list[Hit]:
+        self.queries.append(query)
+        return [self._hit(f"{query.words}.hpp"), self._hit("shared.hpp"), self._hit(f"more {query.words}.hpp")]
+
+    def _hit(self, path: str) -> Hit:
+        chunk = ScriptedRetriever().hit.chunk.model_copy(update={"path": path, "text": self._text})
+        return Hit(chunk=chunk, score=1.0)
+
+
+def test_each_question_has_its_best_hit_before_any_has_more() -> None:
+    found = [hit.chunk.path for hit in look_up(Library(10), ["a", "b"], TASK)]
+    assert found[:NOTE_HITS] == ["a.hpp", "b.hpp", "shared.hpp"]
+    assert found[NOTE_HITS:] == ["a.hpp", "b.hpp", "shared.hpp", "more a.hpp", "more b.hpp"]
+
+
+def test_no_more_is_asked_than_can_be_shown() -> None:
+    library = Library(10)
+    look_up(library, [str(number) for number in range(20)], TASK)
+    assert len(library.queries) == NOTE_HITS + CODE_HITS
+    assert sum(query.tokens for query in library.queries) <= NOTE_TOKENS + CODE_TOKENS
+
+
+def test_the_hits_stay_within_the_tokens() -> None:
+    hits = look_up(Library(3500), ["a", "b"], TASK)
+    assert len(hits) == NOTE_TOKENS // 1000 + CODE_TOKENS // 1000
 
 
 def test_every_kind_of_piece_is_asked_for_once() -> None:
@@ -96,9 +145,9 @@ def test_a_search_that_fails_in_mid_run_is_said_once() -> None:
     events: list[Event] = []
     failing = Failing()
     retriever = Forgiving(failing, events.append)
-    assert len(look_up(retriever, "warps", TASK)) == 2
-    assert look_up(retriever, "warps", TASK) == []
-    assert look_up(retriever, "warps", TASK) == []
+    assert len(look_up(retriever, ["warps"], TASK)) == 2
+    assert look_up(retriever, ["warps"], TASK) == []
+    assert look_up(retriever, ["warps"], TASK) == []
     assert failing.asked == 3
     [notice] = events
     assert isinstance(notice, Notice)
@@ -115,4 +164,4 @@ def test_other_errors_are_not_forgiven() -> None:
 
 
 def test_without_knowledge_there_are_no_hits() -> None:
-    assert look_up(NoKnowledge(), "warps", TASK) == []
+    assert look_up(NoKnowledge(), ["warps"], TASK) == []

@@ -166,7 +166,7 @@ def test_the_query_asks_for_what_is_wrong(settings: Settings, store: Store) -> N
     drive(settings, made)
     assert isinstance(made.retriever, ScriptedRetriever)
     assert "occupancy" not in made.retriever.queries[0].words
-    assert "use fewer registers" in made.retriever.queries[-1].words
+    assert any("use fewer registers" in query.words for query in made.retriever.queries)
 
 
 class Lost(ScriptedSandbox):
