@@ -46,7 +46,7 @@ def status(as_json: AsJson = False) -> None:
     print(f"folder:    {found.folder}, {found.bytes / 1e6:,.0f} MB")
     print(f"vectors:   {found.vectors}, made by {found.model}")
     print(f"releases:  {', '.join(release.name for release in found.releases) or 'none'}; {found.pieces:,} pieces")
-    print(f"glossary:  {found.placed:,} of {found.concepts:,} concepts lead to code that is indexed")
+    print(f"glossary:  {found.placed:,} of {found.concepts:,} concepts lead to a place in the index")
     print(f"default:   {'complete' if not missing else 'lacks ' + ' and '.join(missing)}")
 
 
