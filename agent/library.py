@@ -17,7 +17,7 @@ from knowledge.store import Store, open_store
 class Contents(Record):
     """The knowledge base in short. `vectors`: where they are kept; `bytes`: the folder's size, a server's not included.
 
-    `placed`: how many of the glossary's `concepts` lead to code that one of the releases has.
+    `placed`: how many of the glossary's `concepts` have a place in the index.
     """
 
     folder: str
