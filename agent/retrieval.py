@@ -5,7 +5,6 @@ Notes say what to do, code shows how; asked together, the many pieces of code wo
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from math import ceil
 
 from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
 from contract.diagnosis import Diagnosis
@@ -14,7 +13,7 @@ from contract.events import Emit, Notice
 from contract.knowledge import Hit, Query, Retriever
 from contract.task import Arch, GemmTask
 
-DOCUMENT_KINDS = ("note", "section")
+DOCUMENT_KINDS = ("section",)
 CODE_KINDS = ("class", "function", "alias", "macro", "variable", "enum", "text")
 NOTE_HITS, NOTE_TOKENS = 3, 2500
 CODE_HITS, CODE_TOKENS = 5, 4500
@@ -57,15 +56,10 @@ def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query) -> li
     left = query.tokens
     for hit in (hit for rank in zip_longest(*answers) for hit in rank if hit is not None):
         place = hit.chunk.path, hit.chunk.start_line
-        if len(hits) < query.count and place not in hits and tokens_of(hit) <= left:
+        if len(hits) < query.count and place not in hits and hit.chunk.tokens <= left:
             hits[place] = hit
-            left -= tokens_of(hit)
+            left -= hit.chunk.tokens
     return list(hits.values())
-
-
-def tokens_of(hit: Hit) -> int:
-    """What a hit takes of a prompt, at three and a half characters a token, as code runs."""
-    return ceil(len(hit.chunk.text) / 3.5)
 
 
 def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> list[str]:

@@ -5,6 +5,7 @@ A release is a set of file versions; a file version is held once, however many r
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from math import ceil
 from typing import Literal, Protocol
 
 from pydantic import Field
@@ -13,7 +14,7 @@ from contract.base import Record, digest
 from contract.task import Arch
 
 NOTES = "notes"  # the release that the documents shipped with the product are held under
-PieceKind = Literal["class", "function", "alias", "macro", "variable", "enum", "text", "section", "note"]
+PieceKind = Literal["class", "function", "alias", "macro", "variable", "enum", "text", "section"]
 ReleaseKind = Literal["code", "documents"]
 
 
@@ -91,6 +92,11 @@ class Chunk(Record):
     @property
     def id(self) -> str:
         return digest([self.release, self.path, self.start_line, self.symbol, self.text])
+
+    @property
+    def tokens(self) -> int:
+        """What the text takes of a prompt, at three and a half characters a token, as code runs."""
+        return ceil(len(self.text) / 3.5)
 
 
 class Query(Record):

@@ -42,7 +42,7 @@ def analysed(split: SplitFile) -> SplitFile:
 def embedded_text(piece: Piece) -> str:
     """What the vector of a piece is made of; empty for those that are found by their names alone.
 
-    Those are generated siblings, which differ in nothing else, and definitions of a line or two.
+    Those are generated siblings, which differ in nothing else, and aliases, variables, macros and enumerations.
     """
     return "" if piece.family or piece.kind in _NAMED else piece.card
 

@@ -1,7 +1,5 @@
 """What is shown of a piece that was found: its whole definition where that is short enough, else its surroundings."""
 
-import numpy as np
-
 from knowledge.lexical import Lexical
 
 MOST_LINES = 148
@@ -50,8 +48,3 @@ def own_lines(index: Lexical, position: int) -> Lines:
 
 def overlap(one: Lines, other: Lines) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]
-
-
-def tokens_of(text: str) -> int:
-    """What a text takes of a prompt, at three and a half characters a token, as code runs."""
-    return int(np.ceil(len(text) / 3.5))

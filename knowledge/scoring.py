@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from contract.knowledge import Query, arch_number, fits
+from knowledge.analysis import FIELDS
 from knowledge.concepts import Concepts, ConceptWeights
 from knowledge.embedding.embedder import Vectors
 from knowledge.fusion import Scores, by_rank, by_score
@@ -52,7 +53,7 @@ class Scoring:
 
     def _lexical(self, words: Sequence[str]) -> Scores:
         total = np.zeros(len(self._index), np.float32)
-        for field in ("names", "card", "body"):
+        for field in FIELDS:
             if weight := getattr(self._weights, field):
                 total += weight * self._index.scores(field, words)
         return total
@@ -110,7 +111,7 @@ class Scoring:
 
     def _targets(self, query: Query) -> Scores:
         other = [1.0 if fits(tags.split(), query.arch) else self._weights.other_arch for tags in self._index.values("archs")]
-        factor: Scores = np.array(other or [1.0], np.float32)[self._index.column("archs")]
+        factor: Scores = np.array(other, np.float32)[self._index.column("archs")]
         return factor
 
     def _versions(self, query: Query, mask: Mask) -> Scores:

@@ -13,7 +13,6 @@ from contract.knowledge import Chunk, Hit, Query, Retriever
 from knowledge.concepts import Concepts
 from knowledge.embedding.embedder import Embedder
 from knowledge.embedding.static import StaticModel
-from knowledge.excerpts import tokens_of
 from knowledge.fusion import Scores, best
 from knowledge.glossary import Glossary, load_glossary
 from knowledge.lexical import Lexical
@@ -84,11 +83,11 @@ def _within_budget(hits: Sequence[Hit], tokens: int) -> Iterator[Hit]:
     left = tokens
     for place, hit in enumerate(hits):
         if tokens:
-            if tokens_of(hit.chunk.text) > left / (len(hits) - place):
+            if hit.chunk.tokens > left / (len(hits) - place):
                 hit = _cut_to_match(hit)
-            if tokens_of(hit.chunk.text) > left:
+            if hit.chunk.tokens > left:
                 continue
-            left -= tokens_of(hit.chunk.text)
+            left -= hit.chunk.tokens
         yield hit
 
 

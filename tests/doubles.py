@@ -198,7 +198,7 @@ class ScriptedRetriever:
 
     def __init__(self) -> None:
         self.queries: list[Query] = []
-        chunk = Chunk(release="builtin", path="x.md", start_line=1, end_line=2, symbol="x", kind="note", text="read me")
+        chunk = Chunk(release="builtin", path="x.md", start_line=1, end_line=2, symbol="x", kind="section", text="read me")
         self.hit = Hit(chunk=chunk, score=1.0)
 
     def search(self, query: Query) -> list[Hit]:

@@ -38,7 +38,7 @@ def search(
     ] = None,
     arch: Annotated[str | None, typer.Option("--arch", help="Only what holds for this target, like sm_90a.")] = None,
     release: Annotated[Names, typer.Option("--release", help="Only these releases; repeatable.", show_default="all")] = None,
-    kind: Annotated[Names, typer.Option("--kind", help="Only these kinds of pieces: class, function, note …")] = None,
+    kind: Annotated[Names, typer.Option("--kind", help="Only these kinds of pieces: class, function, section …")] = None,
     path: Annotated[str, typer.Option("--path", help="Only this folder or file, or paths like 'cute/*sm90*'.")] = "",
     count: Annotated[int | None, typer.Option("-k", min=1, max=1000, help="Results.", show_default="6; 10 a query")] = None,
     full: Annotated[bool, typer.Option("--full", help="All lines of each result.")] = False,

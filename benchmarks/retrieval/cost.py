@@ -11,7 +11,6 @@ import datetime
 import json
 import os
 import re
-import resource
 import shutil
 import statistics
 import subprocess
@@ -37,13 +36,21 @@ def index(home: Path, *arguments: str) -> dict[str, Any]:
     """One command: seconds, the peak of its largest process in MB, and its answer."""
     environment = {**os.environ, "CUDAL2_HOME": str(home)}
     command = [sys.executable, "-m", "agent.cli.main", "index", *arguments, "--json"]
-    begin = time.monotonic()
-    child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    answer = child.communicate()[0]
-    seconds = time.monotonic() - begin
-    if child.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
-    return {"seconds": round(seconds, 2), "answer": json.loads(answer)}
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
+        begin = time.monotonic()
+        child = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        seconds = time.monotonic() - begin
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode:
+            raise SystemExit(f"{' '.join(command)} ended with {child.returncode}")
+        out.seek(0)
+        return {"seconds": round(seconds, 2), "peak_mb": round(usage.ru_maxrss / 1024), "answer": json.load(out)}
+
+
+def taken_in(done: dict[str, Any]) -> dict[str, Any]:
+    """What a command that takes releases in cost, and what it took in."""
+    return {"seconds": done["seconds"], "peak_mb": done["peak_mb"], **reports(done["answer"])}
 
 
 def reports(answer: dict[str, Any]) -> dict[str, int]:
@@ -89,21 +96,21 @@ def many(tree: Path, times: int, into: Path) -> Path:
 def measure(old: Path, new: Path, home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each step of a library's life."""
     full = index(home, "add", str(new))
-    yield "new tree and notes, from nothing", {"seconds": full["seconds"], **reports(full["answer"])}
+    yield "new tree and notes, from nothing", taken_in(full)
     unchanged = index(home, "update")
-    yield "update, nothing changed", {"seconds": unchanged["seconds"]}
+    yield "update, nothing changed", taken_in(unchanged)
     yield "search", searching(home, "cutlass-4.2.0")
     shutil.rmtree(home / "knowledge")
     index(home, "add", str(old))
     step = index(home, "add", str(new))
-    yield "new tree beside the old one", {"seconds": step["seconds"], **reports(step["answer"])}
+    yield "new tree beside the old one", taken_in(step)
     yield "search in both", searching(home, "cutlass-4.2.0")
 
 
 def grown(new: Path, times: int, home: Path, scratch: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     tree = many(new, times, scratch)
     full = index(home, "add", str(tree), "--name", "many")
-    yield f"{times} times the tree, from nothing", {"seconds": full["seconds"], **reports(full["answer"])}
+    yield f"{times} times the tree, from nothing", taken_in(full)
     yield f"search in {times} times the tree", searching(home, "many")
 
 
@@ -135,7 +142,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[1], 1),
-        "peak_mb": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024),
         "steps": steps,
     }
     given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

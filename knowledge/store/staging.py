@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, insert, select
 
 from contract.knowledge import Piece, SplitFile
-from knowledge.analysis import Terms, analyse, embedded_text
+from knowledge.analysis import Terms, analysed, embedded_text
 from knowledge.store.rows import pack
 from knowledge.store.tables import files, pieces
 from knowledge.store.vectors import Document
@@ -30,12 +30,12 @@ class Prepared:
 
 
 def prepare(split: SplitFile) -> Prepared:
+    split = split if split.terms else analysed(split)
     lines = split.text.split("\n")
     texts = ["\n".join(lines[piece.start_line - 1 : piece.end_line]) for piece in split.pieces]
-    pairs = list(zip(split.pieces, texts, strict=True))
     return Prepared(
         split=split,
-        terms=split.terms or [analyse(split.path, piece, text) for piece, text in pairs],
+        terms=split.terms,
         digests=[text_sha256(text)[:16] for text in texts],
         documents=[document(split.path, piece) for piece in split.pieces],
     )

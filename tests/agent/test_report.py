@@ -67,7 +67,7 @@ def test_an_interrupted_run_says_how_to_go_on() -> None:
 
 
 def test_what_was_looked_up_is_named_with_its_lines() -> None:
-    chunk = Chunk(release="notes", path="wgmma.md", start_line=3, end_line=9, symbol="wgmma > Fences", kind="note", text="x")
+    chunk = Chunk(release="notes", path="wgmma.md", start_line=3, end_line=9, symbol="wgmma > Fences", kind="section", text="x")
     outcome = replace(outcome_of(full()), looked_up=(Hit(chunk=chunk, score=1.0),))
     report = render_report(outcome, Path("out"))
     assert "## What was looked up" in report

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knowledge.excerpts import MOST_LINES, grow, overlap, tokens_of
+from knowledge.excerpts import MOST_LINES, grow, overlap
 from knowledge.lexical import Entry, Lexical
 from tests.knowledge.indexes import entry, opened
 
@@ -117,7 +117,3 @@ def test_overlap_is_a_line_in_common(one: tuple[int, int], other: tuple[int, int
     spans = [(start, start + length) for start, length in (one, other)]
     common = set(range(spans[0][0], spans[0][1] + 1)) & set(range(spans[1][0], spans[1][1] + 1))
     assert overlap(*spans) == bool(common)
-
-
-def test_tokens_are_never_counted_short() -> None:
-    assert [tokens_of("x" * length) for length in (0, 1, 7, 8)] == [0, 1, 2, 3]

@@ -12,7 +12,7 @@ from agent.splitting import split_and_analyse
 from contract.errors import KnowledgeError
 from contract.knowledge import Hit, Query, Retriever, fits
 from contract.task import Arch
-from knowledge.excerpts import MOST_LINES, tokens_of
+from knowledge.excerpts import MOST_LINES
 from knowledge.lexical import Lexical
 from knowledge.search import open_search
 from knowledge.store import Store, open_store
@@ -267,7 +267,7 @@ def test_equal_questions_get_equal_hits(store: Store, ring: Retriever) -> None:
 @given(st.integers(1, 4000), st.integers(1, 8), st.sampled_from([MUCH, "frobnicate", "total table"]))
 def test_the_budget_is_never_exceeded(ring: Retriever, tokens: int, count: int, words: str) -> None:
     hits = ring.search(Query(words=words, tokens=tokens, count=count))
-    assert sum(tokens_of(hit.chunk.text) for hit in hits) <= tokens
+    assert sum(hit.chunk.tokens for hit in hits) <= tokens
     for hit in hits:
         assert hit.chunk.text == lines_of(FILES[hit.chunk.release], hit.chunk.path, (hit.chunk.start_line, hit.chunk.end_line))
 
@@ -276,7 +276,7 @@ def test_a_tight_budget_shows_the_lines_that_were_found(ring: Retriever) -> None
     query = Query(words="frobnicate", count=1)
     whole = ring.search(query)[0]
     assert whole.matched is not None
-    tight = ring.search(query.model_copy(update={"tokens": tokens_of(whole.chunk.text) - 1}))[0]
+    tight = ring.search(query.model_copy(update={"tokens": whole.chunk.tokens - 1}))[0]
     assert (tight.chunk.start_line, tight.chunk.end_line) == whole.matched
     assert "frobnicate" in tight.chunk.text
     assert tight.score == whole.score
