@@ -5,8 +5,11 @@ Cudal2Error
 │   └── PlanError         a launch plan or expression that breaks the rules (a candidate's: becomes `Rejected`)
 ├── MachineError          something this machine lacks: compiler, headers, driver, device
 │   ├── CompilerMissing
-│   └── DeviceUnavailable
+│   ├── DeviceUnavailable
+│   └── ProfilerUnavailable   no ncu, or no permission to read the GPU's counters; a run goes on without
 ├── WorkerError           a worker process could not be started or kept alive (not: killed by a candidate)
+├── ProfileFailed         this candidate could not be profiled; others may
+├── EndpointError         a chat server that cannot be used: unreachable, no such model, key refused, out of retries
 ├── StoreError            the trajectory store or a checkpoint is corrupt, locked or unreachable
 └── KnowledgeError        the knowledge base cannot be read or written; the message says what to do
     ├── SourceError       a release, archive, checkout or folder that cannot be indexed; exit code 2
@@ -49,8 +52,20 @@ class DeviceUnavailable(MachineError):
     exit_code = 2
 
 
+class ProfilerUnavailable(MachineError):
+    exit_code = 2
+
+
 class WorkerError(Cudal2Error):
     pass
+
+
+class ProfileFailed(Cudal2Error):
+    pass
+
+
+class EndpointError(Cudal2Error):
+    exit_code = 2
 
 
 class StoreError(Cudal2Error):

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from contract.base import Record
 from contract.evaluation import Evaluation
+from contract.exchange import Usage
 from contract.task import GemmTask
 
 
@@ -54,6 +55,39 @@ class StepFinished(Record):
     best_candidate_id: str | None
 
 
+class Profiled(Record):
+    """A candidate was profiled. `bottleneck`: the heaviest finding; empty where the counters show none."""
+
+    event: Literal["profiled"] = "profiled"
+    candidate_id: str
+    seconds: float
+    bottleneck: str
+
+
+class Replying(Record):
+    """A chat server's reply under way; `characters` so far."""
+
+    event: Literal["replying"] = "replying"
+    round: int
+    sample: int
+    characters: int
+
+
+class Replied(Record):
+    """A chat server's reply has ended; `problem` says why no candidate came of it. Totals are the run's so far."""
+
+    event: Literal["replied"] = "replied"
+    round: int
+    sample: int
+    turn: int
+    status: str
+    problem: str
+    usage: Usage
+    seconds: float
+    total_tokens: int
+    total_cost: float
+
+
 class WorkerRestarted(Record):
     event: Literal["worker_restarted"] = "worker_restarted"
     reason: str
@@ -90,6 +124,9 @@ Event = Annotated[
     | CandidateBuilt
     | StageStarted
     | StepFinished
+    | Profiled
+    | Replying
+    | Replied
     | WorkerRestarted
     | Notice
     | IndexProgress

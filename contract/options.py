@@ -49,4 +49,40 @@ class WorkerOptions(Record):
     python: str | None = None
 
 
+class ProfileOptions(Record):
+    """One profiling of a candidate. `ncu`: its path; found on PATH and in the usual places where None."""
+
+    ncu: str | None = None
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+
+
+class ChatOptions(Record):
+    """How a chat server is asked. Caps are a run's; None is no cap. Prices: per million tokens, in the currency of `money`.
+
+    `samples`: replies asked for a round; `parallel`: requests under way at once. `turns`: how often one reply may be sent
+    back because of its form. `repairs`: how often one candidate may be rewritten after a failure. `reply_tokens`: limit of
+    one reply; `prompt_tokens`: what the prompt's optional parts must fit in. `first_byte_s`: until the reply's first token;
+    `reply_s`: until its end.
+    """
+
+    model: str
+    base_url: str | None = None
+    samples: Annotated[int, Field(ge=1, le=64)] = 4
+    parallel: Annotated[int, Field(ge=1, le=64)] = 4
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.8
+    turns: Annotated[int, Field(ge=0)] = 1
+    repairs: Annotated[int, Field(ge=0)] = 3
+    prompt_tokens: Annotated[int, Field(ge=512)] = 24_000
+    reply_tokens: Annotated[int, Field(ge=16)] = 16_384
+    connect_s: Annotated[float, Field(gt=0)] = 10.0
+    first_byte_s: Annotated[float, Field(gt=0)] = 120.0
+    reply_s: Annotated[float, Field(gt=0)] = 600.0
+    retries: Annotated[int, Field(ge=0)] = 4
+    tokens: Annotated[int, Field(ge=1)] | None = 2_000_000
+    money: Annotated[float, Field(gt=0)] | None = None
+    minutes: Annotated[float, Field(gt=0)] | None = None
+    prompt_price: Annotated[float, Field(ge=0)] = 0.0
+    reply_price: Annotated[float, Field(ge=0)] = 0.0
+
+
 Effort = Literal["quick", "full"]

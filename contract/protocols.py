@@ -7,8 +7,10 @@ from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import Chip
 from contract.evaluation import Environment, Evaluation, Prediction
+from contract.exchange import Exchange
 from contract.inspection import Inspection
 from contract.options import Effort
+from contract.profile import Profile
 from contract.task import GemmTask
 from contract.trajectory import Observation, RunRecord, Step, Trajectory
 
@@ -39,6 +41,13 @@ class Sandbox(Protocol):
         """Verify and time a built candidate; `quick` pairs it with the autotuned baseline only."""
         ...
 
+    def profile(self, built: Built, task: GemmTask) -> Profile:
+        """Count what the hardware does while a verified candidate runs, in a process of its own.
+
+        Raises: ProfilerUnavailable where nothing can be profiled here, ProfileFailed where this candidate cannot.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -46,8 +55,18 @@ class Predict(Protocol):
     def __call__(self, candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction: ...
 
 
+class ExchangeLog(Protocol):
+    """One run's exchanges with chat servers; what `record` was given is durable when it returns."""
+
+    def record(self, exchange: Exchange) -> None: ...
+    def recorded(self) -> list[Exchange]: ...
+
+
 class TrajectoryStore(Protocol):
-    """Keeps every run, observation and step. `record_step` is idempotent by (run_id, index)."""
+    """Keeps every run, observation, step and exchange.
+
+    `record_step` is idempotent by (run_id, index), `record_exchange` by (run_id, round, sample, turn).
+    """
 
     def start_run(self, run: RunRecord) -> None: ...
     def update_run(self, run: RunRecord) -> None: ...
@@ -58,3 +77,5 @@ class TrajectoryStore(Protocol):
     def runs(self) -> list[RunRecord]: ...
     def steps(self, run_id: str) -> list[Step]: ...
     def trajectory(self, run_id: str) -> Trajectory: ...
+    def record_exchange(self, run_id: str, exchange: Exchange) -> None: ...
+    def exchanges(self, run_id: str) -> list[Exchange]: ...

@@ -3,13 +3,13 @@
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from contract.errors import UsageError
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.options import ChatOptions, CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 
 CONFIG_FILE = "cudal2.toml"
 
@@ -48,6 +48,30 @@ class Settings(BaseSettings):
     index_jobs: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256, description="processes that split files")
     chroma_host: str | None = Field(default=None, description="host of a Chroma server; a folder beside the index by default")
     chroma_port: int = Field(default=8000, ge=1, le=65535)
+    profile: Literal["leaders", "off"] = Field(default="leaders", description="which candidates Nsight Compute looks at")
+    profile_timeout_s: float = Field(default=60.0, gt=0)
+    ncu: str | None = Field(default=None, description="path of ncu; found on PATH and in the usual places by default")
+    use_diagnosis: bool = Field(default=True, description="whether the schedule policy follows the diagnosis")
+    model: str | None = Field(default=None, description="model that the chat policy asks for")
+    base_url: str | None = Field(default=None, description="address of an OpenAI-compatible server, /v1 included")
+    api_key: SecretStr | None = Field(default=None, description="key of the chat server; from the environment, never stored")
+    api_key_file: Path | None = Field(default=None, description="file that holds the key of the chat server")
+    chat_samples: int = Field(default=4, ge=1, le=64, description="replies asked for a round")
+    chat_parallel: int = Field(default=4, ge=1, le=64, description="requests under way at once")
+    chat_temperature: float | None = Field(default=0.8, ge=0, le=2)
+    chat_turns: int = Field(default=1, ge=0, description="how often one reply is sent back because of its form")
+    chat_repairs: int = Field(default=3, ge=0, description="how often one candidate is rewritten after a failure")
+    chat_prompt_tokens: int = Field(default=24_000, ge=512, description="what a prompt's optional parts must fit in")
+    chat_reply_tokens: int = Field(default=16_384, ge=16, description="limit of one reply")
+    chat_first_byte_s: float = Field(default=120.0, gt=0)
+    chat_reply_s: float = Field(default=600.0, gt=0)
+    chat_retries: int = Field(default=4, ge=0, description="tries after the first where a server is busy or fails")
+    tokens: int | None = Field(default=2_000_000, ge=1, description="tokens that a run may spend on chat")
+    money: float | None = Field(default=None, gt=0, description="money that a run may spend on chat, by the prices set")
+    chat_minutes: float | None = Field(default=None, gt=0, description="wall-clock that a run may spend waiting for chat")
+    prompt_price: float = Field(default=0.0, ge=0, description="price of a million prompt tokens")
+    reply_price: float = Field(default=0.0, ge=0, description="price of a million reply tokens")
+    replay: str | None = Field(default=None, description="run whose recorded replies stand in for a chat server")
     nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
 
     @classmethod
@@ -78,8 +102,8 @@ class Settings(BaseSettings):
         return self.knowledge or self.home / "knowledge"
 
     def recorded(self) -> dict[str, Any]:
-        """The settings as plain values, to be saved beside a run; the store's password is left out."""
-        values = self.model_dump(mode="json")
+        """The settings as plain values, to be saved beside a run; keys and the store's password are left out."""
+        values = self.model_dump(mode="json", exclude={"api_key"})
         if self.store:
             values["store"] = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", self.store)
         return values
@@ -98,6 +122,33 @@ class Settings(BaseSettings):
     def time_options(self, seed: int, *, full: bool) -> TimeOptions:
         rounds = self.rounds if full else self.quick_rounds
         return TimeOptions(seed=seed, rounds=rounds, all_baselines=full, side=full, timeout_s=self.time_timeout_s)
+
+    def profile_options(self) -> ProfileOptions:
+        return ProfileOptions(ncu=self.ncu, timeout_s=self.profile_timeout_s)
+
+    def chat_options(self) -> ChatOptions:
+        """Raises: UsageError where no model is named."""
+        if not self.model:
+            raise UsageError("the chat policy needs a model; name it with --model, and a server with --base-url")
+        return ChatOptions(
+            model=self.model,
+            base_url=self.base_url,
+            samples=self.chat_samples,
+            parallel=self.chat_parallel,
+            temperature=self.chat_temperature,
+            turns=self.chat_turns,
+            repairs=self.chat_repairs,
+            prompt_tokens=self.chat_prompt_tokens,
+            reply_tokens=self.chat_reply_tokens,
+            first_byte_s=self.chat_first_byte_s,
+            reply_s=self.chat_reply_s,
+            retries=self.chat_retries,
+            tokens=self.tokens,
+            money=self.money,
+            minutes=self.chat_minutes,
+            prompt_price=self.prompt_price,
+            reply_price=self.reply_price,
+        )
 
     def worker_options(self) -> WorkerOptions:
         index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0

@@ -9,11 +9,15 @@ from contract.chip import Chip
 from contract.diagnosis import Diagnosis
 from contract.evaluation import Evaluation
 from contract.knowledge import Hit
+from contract.profile import Difference, Profile
 from contract.task import GemmTask
 
 
 class Attempt(Record):
-    """An earlier candidate of the run in short. `time_us` measured, `predicted_us` modelled; each None where absent."""
+    """An earlier candidate of the run in short. `time_us` measured, `predicted_us` modelled; each None where absent.
+
+    `seconds`: wall-clock that it took to propose, build and evaluate; None in what older versions stored.
+    """
 
     candidate_id: str
     policy: str
@@ -24,10 +28,31 @@ class Attempt(Record):
     predicted_us: float | None = None
     speedup: float | None = None
     reward: float | None = None
+    seconds: float | None = None
+
+
+class Exemplar(Record):
+    """An earlier candidate of the run with its source and score, shown for contrast. `bucket`: of the scores, 0 the worst."""
+
+    candidate: AnyCandidate
+    attempt: Attempt
+    bucket: int
+
+
+class Failure(Record):
+    """A candidate that failed and that nothing has repaired yet. `repairs`: how many repairs led to it."""
+
+    candidate: AnyCandidate
+    evaluation: Evaluation
+    repairs: int
 
 
 class Observation(Record):
-    """What a policy sees before it proposes. `best` is the source of the best verified candidate so far."""
+    """What a policy sees before it proposes. `best` is the source of the best verified candidate so far.
+
+    `diagnosis` and `profile` are of candidate `diagnosed`; `differences` lead from the leader before it to it.
+    `failures`: candidates without a schedule behind them, latest first. `seconds_left`: wall-clock left to the search.
+    """
 
     task: GemmTask
     chip: Chip
@@ -37,7 +62,13 @@ class Observation(Record):
     best: AnyCandidate | None = None
     best_evaluation: Evaluation | None = None
     diagnosis: Diagnosis | None = None
+    diagnosed: str | None = None
+    profile: Profile | None = None
+    differences: tuple[Difference, ...] = ()
+    exemplars: tuple[Exemplar, ...] = ()
+    failures: tuple[Failure, ...] = ()
     hits: tuple[Hit, ...] = ()
+    seconds_left: float | None = None
 
     @property
     def id(self) -> str:
@@ -54,6 +85,7 @@ class Step(Record):
     candidate: AnyCandidate
     evaluation: Evaluation
     diagnosis: Diagnosis | None = None
+    profile: Profile | None = None
     reward: float | None = None
     seconds: dict[str, float] = {}
     created_at: datetime
