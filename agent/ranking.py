@@ -22,6 +22,12 @@ class Ranked:
     trusted: bool
 
     @property
+    def estimated(self) -> bool:
+        """Whether its time was modelled; a prediction at its own floor says only that nothing is faster."""
+        evaluation = self.step.evaluation
+        return isinstance(evaluation, Unmeasured) and evaluation.prediction.predicted_us != evaluation.prediction.floor_us
+
+    @property
     def time_us(self) -> float:
         return _known(self.attempt.time_us)
 
@@ -39,14 +45,15 @@ def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
 def leader(ranked: Sequence[Ranked]) -> Ranked | None:
     """The best candidate's latest step; None where none passed.
 
-    A measured time beats any prediction. Candidates that were measured again, in full, are compared among themselves by
-    their paired speedup; others by their time. A candidate whose latest evaluation failed is out, whatever it was before.
+    A measured time beats any prediction, and a modelled time beats a floor that was put in a prediction's place. Candidates
+    that were measured again, in full, are compared among themselves by their paired speedup; others by their time. A
+    candidate whose latest evaluation failed is out, whatever it was before.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
     timed = [one for one in latest.values() if one.trusted]
     if not timed:
         predicted = (one for one in latest.values() if one.attempt.predicted_us is not None)
-        return min(predicted, key=lambda one: one.predicted_us, default=None)
+        return min(predicted, key=_prediction_score, default=None)
     times = Counter(one.attempt.candidate_id for one in ranked)
     repeated = [one for one in timed if times[one.attempt.candidate_id] > 1]
     return max(repeated, key=_final_score) if repeated else min(timed, key=lambda one: one.time_us)
@@ -64,7 +71,7 @@ def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
 
 
 def attempt_of(step: Step) -> Attempt:
-    """A step in short."""
+    """A step in short. Its seconds are those of all stages, though builds of one round run side by side."""
     evaluation = step.evaluation
     return Attempt(
         candidate_id=step.candidate.id,
@@ -76,12 +83,17 @@ def attempt_of(step: Step) -> Attempt:
         predicted_us=evaluation.prediction.predicted_us if isinstance(evaluation, Unmeasured) else None,
         speedup=ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None,
         reward=step.reward,
+        seconds=sum(step.seconds.values()) if step.seconds else None,
     )
 
 
-def best_prediction_us(ranked: Sequence[Ranked]) -> float | None:
-    """The least predicted time among steps that were not executed."""
-    return min((one.predicted_us for one in ranked if one.attempt.predicted_us is not None), default=None)
+def best_prediction(ranked: Sequence[Ranked]) -> tuple[bool, float] | None:
+    """The best prediction among steps that were not executed, as a score: the less the better, any floor above any model."""
+    return min((_prediction_score(one) for one in ranked if one.attempt.predicted_us is not None), default=None)
+
+
+def _prediction_score(one: Ranked) -> tuple[bool, float]:
+    return not one.estimated, one.predicted_us
 
 
 def _final_score(one: Ranked) -> tuple[float, float]:

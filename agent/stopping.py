@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agent.ranking import Ranked, best_prediction_us
+from agent.ranking import Ranked, best_prediction
 from contract.base import Record
 from contract.chip import Chip, roofline_us
 from contract.evaluation import Measured
@@ -44,6 +44,6 @@ def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
 
 def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
     """Whether a round without execution brought no better prediction than the ones before it."""
-    before = best_prediction_us([one for one in ranked if one.step.round < last_round])
-    last = best_prediction_us([one for one in ranked if one.step.round == last_round])
+    before = best_prediction([one for one in ranked if one.step.round < last_round])
+    last = best_prediction([one for one in ranked if one.step.round == last_round])
     return before is not None and last is not None and last >= before
