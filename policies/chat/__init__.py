@@ -1,0 +1,1 @@
+"""The chat policy: a language model behind an OpenAI-compatible server writes candidates."""

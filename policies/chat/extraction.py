@@ -1,0 +1,115 @@
+"""What a reply holds: analysis, design and the one kernel file. Reads only; nothing that a model wrote is evaluated here.
+
+Strict: exactly one closed block that has a launch plan, and a kernel in it. Lenient: level and case of headings, sections
+that are missing, blocks fenced with tildes, snippets without a plan anywhere, a reply wrapped whole in a Markdown block.
+Time linear in the reply's length.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^\n]*)")
+_WRAPPERS = frozenset({"markdown", "md"})
+_HEADING = re.compile(
+    r" {0,3}(?:#{1,6}[ \t]*|\*\*|__)?(?:\d[.)][ \t]*)?(?:performance[ \t]+)?(?P<name>analysis|design|code)\b[ \t]*[:.]?(?:\*\*|__)?[ \t#]*",
+    re.IGNORECASE,
+)
+_PLAN = re.compile(r"(?://|/\*)\s*cudal2:\s*\{")
+_KERNEL = re.compile(r"\b__global__\b")
+_SENTENCE = re.compile(r"(?<=[.!?])\s")
+NOTE_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A kernel file as a reply gave it; `analysis` and `design` are empty where it gave none."""
+
+    analysis: str
+    design: str
+    source: str
+
+    @property
+    def note(self) -> str:
+        """The first sentence of the design."""
+        line = " ".join(_SENTENCE.split(self.design.strip("*-# \n"), 1)[0].split())
+        return line if len(line) <= NOTE_CHARS else line[: NOTE_CHARS - 1] + "…"
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """A reply that holds no kernel file, and why, in words that its writer can act on."""
+
+    problem: str
+
+
+@dataclass(frozen=True)
+class _Block:
+    text: str
+    closed: bool
+
+
+def read_reply(text: str, *, cut: bool = False) -> Draft | Malformed:
+    """The draft in a reply. `cut`: the reply ended before its writer was done, so that an open block is no fault of form."""
+    prose, blocks = _split(_unwrapped(text.removeprefix("\ufeff").replace("\r\n", "\n")))
+    planned = [block for block in blocks if _PLAN.search(block.text)]
+    problem = _problem(blocks, planned, cut=cut)
+    if problem:
+        return Malformed(problem)
+    return Draft(analysis=prose.get("analysis", ""), design=prose.get("design", ""), source=planned[0].text)
+
+
+def _problem(blocks: list[_Block], planned: list[_Block], *, cut: bool) -> str:
+    """What keeps a reply from being one kernel file; empty where nothing does."""
+    if blocks and not blocks[-1].closed:
+        return "the reply was cut off inside its code block" if cut else "the last code block is not closed"
+    if not blocks:
+        return "the reply was cut off before its code block" if cut else "the reply has no code block"
+    if not planned:
+        return "no code block has a launch plan; the file starts with a comment '/* cudal2: {...} */'"
+    if len(planned) > 1:
+        return f"{len(planned)} code blocks have a launch plan; give exactly one, the whole file"
+    if "\0" in planned[0].text:
+        return "the code block has NUL characters"
+    if not _KERNEL.search(planned[0].text):
+        return "the code block with the launch plan has no __global__ kernel; give the whole file in one block"
+    return ""
+
+
+def _unwrapped(text: str) -> str:
+    """A reply without the Markdown block that some models put all of it into."""
+    body = text.strip("\n")
+    first, _, rest = body.partition("\n")
+    opening = _FENCE.fullmatch(first)
+    if not opening or opening["info"].strip().lower() not in _WRAPPERS:
+        return text
+    inner, _, last = rest.rpartition("\n")
+    return inner if last.strip() == opening["fence"] else rest
+
+
+def _split(text: str) -> tuple[dict[str, str], list[_Block]]:
+    """The prose by section and the fenced blocks, in order."""
+    prose: dict[str, list[str]] = {}
+    section = prose.setdefault("", [])
+    blocks: list[_Block] = []
+    lines = iter(text.split("\n"))
+    for line in lines:
+        opening = _FENCE.match(line)
+        if opening and not ("`" in opening["info"] and opening["fence"][0] == "`"):
+            blocks.append(_block(lines, opening["fence"]))
+        elif heading := _HEADING.fullmatch(line):
+            section = prose.setdefault(heading["name"].lower(), [])
+        else:
+            section.append(line)
+    return {name: "\n".join(body).strip() for name, body in prose.items()}, blocks
+
+
+def _block(lines: Iterator[str], fence: str) -> _Block:
+    """The lines up to a fence of the same character, at least as long, alone on its line."""
+    body: list[str] = []
+    for line in lines:
+        stripped = line.strip()
+        if stripped.startswith(fence) and not stripped.strip(fence[0]):
+            return _Block("\n".join(body) + "\n", closed=True)
+        body.append(line)
+    return _Block("\n".join(body), closed=False)

@@ -1,0 +1,69 @@
+"""Making text fit: the middle of a long one left out, the errors of a compiler's log."""
+
+import re
+from collections.abc import Iterator
+
+from policies.chat.tokens import CHARACTERS_A_TOKEN
+
+_MOST_LINES = 10  # of one message; what follows are instantiation traces
+_ERROR = re.compile(r"^(?!.*\bwarning\b).*\b(?:fatal|error)(?: #[\w-]+)?\s*:", re.IGNORECASE)
+_MESSAGE = re.compile(
+    r"^[^\s(:,][^:]{0,300}?(?:\(\d+\)|, line \d+)?\s*[:;]\s*(?:\w+ )?(?:error|warning|remark|note|info)\b|^ptxas (?:fatal|info|warning|error)\b"
+    r"|^Remark\b|^\d+ (?:catastrophic )?errors? detected",
+    re.IGNORECASE,
+)
+_PLACE = re.compile(r"\(\d+\)|, line \d+")
+
+
+def shorten(text: str, tokens: int) -> str:
+    """The text, or its beginning and end by whole lines with a mark of what is left out between."""
+    most = int(tokens * CHARACTERS_A_TOKEN)
+    if len(text) <= most:
+        return text
+    room = max(most - 60, 0) // 2  # 60: the mark
+    head, tail = text[:room], text[len(text) - room :] if room else ""
+    head = head[: head.rfind("\n") + 1] or head
+    tail = tail[tail.find("\n") + 1 :] or tail
+    left_out = text[len(head) : len(text) - len(tail)]
+    mark = f"[… {left_out.count(chr(10)) + 1} lines, {len(left_out)} characters left out …]"
+    return "\n".join(part for part in (head.rstrip("\n"), mark, tail) if part)
+
+
+def shorten_log(log: str, tokens: int) -> str:
+    """The first errors of a compiler's log with the lines that belong to them; warnings, remarks and repeats left out.
+
+    A log that names no error is shortened in its middle.
+    """
+    errors = [message for message in _messages(log) if _ERROR.match(message[0])]
+    if not errors:
+        return shorten(log, tokens)
+    kept: list[str] = []
+    seen: set[str] = set()
+    used = 0
+    for message in errors:
+        said = _PLACE.sub("", message[0])
+        text = "\n".join(message[:_MOST_LINES])
+        if said in seen or used + len(text) > (tokens - 20) * CHARACTERS_A_TOKEN:
+            continue
+        seen.add(said)
+        kept.append(text)
+        used += len(text) + 1
+    if not kept:
+        kept = [shorten("\n".join(errors[0]), max(tokens - 20, 0))]
+    if len(kept) < len(errors):
+        kept.append(f"[… {len(errors) - len(kept)} more errors or repeats left out …]")
+    return "\n".join(kept)
+
+
+def _messages(log: str) -> Iterator[list[str]]:
+    """The log's messages, each with the lines that follow it up to a blank one or the next message."""
+    message: list[str] = []
+    for line in log.splitlines():
+        if _MESSAGE.match(line) or not line.strip():
+            if message:
+                yield message
+            message = []
+        if line.strip():
+            message.append(line)
+    if message:
+        yield message
