@@ -1,0 +1,352 @@
+"""A chat server for tests: a real HTTP server on 127.0.0.1 that speaks the OpenAI protocol and does as it is told.
+
+    with ScriptedServer([Text("hello"), Status(500), Cut("hel")]) as server:
+        options = ChatOptions(model="test", base_url=server.base_url)
+        ...
+        assert server.requests[0].body["messages"][0]["role"] == "user"
+
+A script is a list, used up one behaviour a request in the order of arrival (a request past its end gets a 500 that says
+so), or a function from the `Request` to a behaviour, which is what requests in parallel want. `/v1/models` offers
+`models`. `requests` holds every chat request as it came, `Request.prompt` is the text of its messages. Behaviours:
+
+    Text(text)            a whole reply: piece by piece, usage at the end; see its fields for reasoning, finish reasons, …
+    NoStream(text)        one JSON body, whatever the request said about streaming
+    Refusal(text)         a streamed `refusal`
+    HugeReply(tokens)     a reply of so many tokens of text
+    Endless()             a reply that never ends; `comments=True`: keep-alive comments only, no token ever
+    SlowFirstByte(s)      silence for s seconds, then a reply; `headers=True`: headers at once, silence after them
+    Cut(text)             some text, then the connection closes without an end; `reset=True`: it is reset
+    Status(code, body)    an HTTP error; `headers` such as {"Retry-After": "1"}
+    StreamError(message)  an error object inside the stream
+    InvalidJson(text)     a chunk that is no JSON after some text; `body=True`: the whole body is none
+    EchoKey(code)         an error whose body and headers repeat the request's key
+    Rejects(name, then)   a 400 that names a parameter as long as the request has it, else behaviour `then`
+"""
+
+import base64
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol, Self
+
+_MODEL = "test"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A chat request as it came."""
+
+    number: int
+    path: str
+    headers: Mapping[str, str]
+    body: dict[str, Any]
+
+    @property
+    def prompt(self) -> str:
+        """The text of all messages."""
+        return "\n".join(message["content"] for message in self.body["messages"])
+
+
+class Behaviour(Protocol):
+    def act(self, answer: "Answer") -> None: ...
+
+
+Script = Sequence[Behaviour] | Callable[[Request], Behaviour]
+
+
+class ScriptedServer:
+    """Starts on a free port when entered, ends whatever it is in the midst of when left."""
+
+    def __init__(self, script: Script, models: Sequence[str] = (_MODEL,)) -> None:
+        self.models = list(models)
+        self.requests: list[Request] = []
+        self.ending = threading.Event()
+        self._script = script
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"double": self}))
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ending.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def take(self, path: str, headers: Mapping[str, str], body: dict[str, Any]) -> tuple[Request, Behaviour]:
+        """Note a request and choose what is done with it."""
+        with self._lock:
+            request = Request(len(self.requests), path, headers, body)
+            self.requests.append(request)
+            if callable(self._script):
+                return request, self._script(request)
+            if request.number < len(self._script):
+                return request, self._script[request.number]
+            return request, Status(500, {"error": {"message": "the test's script is used up"}})
+
+
+@dataclass(frozen=True)
+class Text:
+    """A whole reply. `pieces`: characters a chunk. `usage`: (prompt, completion) tokens, None for a server that tells none."""
+
+    text: str
+    reasoning: str = ""
+    pieces: int = 40
+    usage: tuple[int, int] | None = (100, 50)
+    finish: str | None = "stop"
+    done: bool = True
+    pause: float = 0.0
+
+    def act(self, answer: "Answer") -> None:
+        answer.begin_stream()
+        for piece in _pieces(self.reasoning, self.pieces):
+            answer.delta({"reasoning_content": piece})
+        for piece in _pieces(self.text, self.pieces):
+            answer.delta({"content": piece})
+            answer.wait(self.pause)
+        if self.finish:
+            answer.delta({}, finish=self.finish)
+        if self.usage and answer.request.body.get("stream_options", {}).get("include_usage"):
+            answer.event({"choices": [], "usage": _usage(self.usage)})
+        answer.end_stream(done=self.done)
+
+
+@dataclass(frozen=True)
+class NoStream:
+    text: str
+    usage: tuple[int, int] | None = (100, 50)
+    finish: str = "stop"
+
+    def act(self, answer: "Answer") -> None:
+        message = {"role": "assistant", "content": self.text}
+        body: dict[str, Any] = {"choices": [{"index": 0, "message": message, "finish_reason": self.finish}]}
+        answer.body(200, body | ({"usage": _usage(self.usage)} if self.usage else {}))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    text: str = "I cannot help with that."
+
+    def act(self, answer: "Answer") -> None:
+        answer.begin_stream()
+        answer.delta({"refusal": self.text})
+        answer.delta({}, finish="stop")
+        answer.end_stream()
+
+
+@dataclass(frozen=True)
+class HugeReply:
+    tokens: int = 200_000
+
+    def act(self, answer: "Answer") -> None:
+        Text("word " * self.tokens, pieces=5000).act(answer)
+
+
+@dataclass(frozen=True)
+class Endless:
+    pause: float = 0.001
+    comments: bool = False
+
+    def act(self, answer: "Answer") -> None:
+        answer.begin_stream()
+        while not answer.wait(self.pause):
+            if self.comments:
+                answer.send(b": keep-alive\n\n")
+            else:
+                answer.delta({"content": "and so on "})
+
+
+@dataclass(frozen=True)
+class SlowFirstByte:
+    seconds: float
+    text: str = "late"
+    headers: bool = False
+
+    def act(self, answer: "Answer") -> None:
+        if self.headers:
+            answer.begin_stream()
+        answer.wait(self.seconds)
+        Text(self.text).act(answer)
+
+
+@dataclass(frozen=True)
+class Cut:
+    text: str = ""
+    reset: bool = False
+
+    def act(self, answer: "Answer") -> None:
+        answer.begin_stream()
+        for piece in _pieces(self.text, 10):
+            answer.delta({"content": piece})
+        answer.close(reset=self.reset)
+
+
+@dataclass(frozen=True)
+class Status:
+    code: int
+    body: dict[str, Any] | str = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def act(self, answer: "Answer") -> None:
+        answer.body(self.code, self.body, self.headers)
+
+
+@dataclass(frozen=True)
+class StreamError:
+    message: str = "the engine died"
+    text: str = ""
+
+    def act(self, answer: "Answer") -> None:
+        answer.begin_stream()
+        if self.text:
+            answer.delta({"content": self.text})
+        answer.event({"error": {"message": self.message}})
+        answer.end_stream()
+
+
+@dataclass(frozen=True)
+class InvalidJson:
+    text: str = ""
+    body: bool = False
+
+    def act(self, answer: "Answer") -> None:
+        if self.body:
+            answer.body(200, '{"choices": [{"mess')
+            return
+        answer.begin_stream()
+        if self.text:
+            answer.delta({"content": self.text})
+        answer.send(b'data: {"choices": [{"delta": oops\n\n')
+        answer.end_stream()
+
+
+@dataclass(frozen=True)
+class EchoKey:
+    code: int = 401
+
+    def act(self, answer: "Answer") -> None:
+        sent = answer.request.headers.get("authorization", "")
+        encoded = base64.b64encode(sent.encode()).decode()
+        message = f"key refused: {sent}; as base64 {encoded}"
+        answer.body(self.code, {"error": {"message": message, "code": sent}}, {"X-Sent": sent})
+
+
+@dataclass(frozen=True)
+class Rejects:
+    name: str
+    then: Behaviour
+
+    def act(self, answer: "Answer") -> None:
+        if self.name not in answer.request.body:
+            self.then.act(answer)
+            return
+        message = f"Unsupported parameter: '{self.name}' is not supported with this model."
+        answer.body(400, {"error": {"message": message, "param": self.name, "code": "unsupported_parameter"}})
+
+
+class Answer:
+    """What a behaviour answers one request with."""
+
+    def __init__(self, handler: "_Handler", request: Request) -> None:
+        self.request = request
+        self._handler = handler
+        self._begun = False
+
+    def wait(self, seconds: float) -> bool:
+        """Whether the server is ending."""
+        return self._handler.double.ending.wait(seconds)
+
+    def begin_stream(self) -> None:
+        if not self._begun:
+            self._begun = True
+            self._handler.begin(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
+
+    def delta(self, delta: dict[str, Any], finish: str | None = None) -> None:
+        self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    def event(self, value: dict[str, Any]) -> None:
+        self.send(f"data: {json.dumps(value)}\n\n".encode())
+
+    def send(self, content: bytes) -> None:
+        self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
+        self._handler.wfile.flush()
+
+    def end_stream(self, *, done: bool = True) -> None:
+        if done:
+            self.send(b"data: [DONE]\n\n")
+        self._handler.wfile.write(b"0\r\n\r\n")
+
+    def body(self, code: int, body: dict[str, Any] | str, headers: Mapping[str, str] | None = None) -> None:
+        content = (body if isinstance(body, str) else json.dumps(body)).encode()
+        given = {"Content-Type": "application/json", "Content-Length": str(len(content)), **(headers or {})}
+        self._handler.begin(code, given)
+        self._handler.wfile.write(content)
+
+    def close(self, *, reset: bool = False) -> None:
+        """Close the connection in the middle of the reply; a reset drops what is under way."""
+        if reset:
+            self._handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._handler.connection.close()
+        self._handler.close_connection = True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    double: ScriptedServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == "/v1/models":
+            models = [{"id": name, "object": "model"} for name in self.double.models]
+            self._answer_json(200, {"object": "list", "data": models})
+        else:
+            self._answer_json(404, {"error": {"message": "no such page"}})
+
+    def do_POST(self) -> None:
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path != "/v1/chat/completions":
+            self._answer_json(404, {"error": {"message": "no such page"}})
+            return
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request, behaviour = self.double.take(self.path, headers, json.loads(content))
+        behaviour.act(Answer(self, request))
+
+    def begin(self, code: int, headers: Mapping[str, str]) -> None:
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _answer_json(self, code: int, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.begin(code, {"Content-Type": "application/json", "Content-Length": str(len(content))})
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def handle_error(self, *_: object) -> None:
+        """A client that hangs up in the middle of a reply is what many tests are about."""
+
+
+def _pieces(text: str, size: int) -> Iterator[str]:
+    return (text[start : start + size] for start in range(0, len(text), size))
+
+
+def _usage(counts: tuple[int, int]) -> dict[str, int]:
+    return {"prompt_tokens": counts[0], "completion_tokens": counts[1], "total_tokens": sum(counts)}
