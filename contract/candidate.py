@@ -11,7 +11,10 @@ ScheduleValue = str | int | bool
 
 
 class Origin(Record):
-    """Who wrote a candidate and what it had seen. `schedule`: the structured schedule behind a written source."""
+    """Who wrote a candidate and what it had seen. `schedule`: the structured schedule behind a written source.
+
+    `seconds`: wall-clock that its own policy took to write it, where several policies share a round; else None.
+    """
 
     policy: str
     parents: tuple[str, ...] = ()
@@ -19,6 +22,7 @@ class Origin(Record):
     prompt_hash: str | None = None
     schedule: dict[str, ScheduleValue] | None = None
     note: str = ""
+    seconds: float | None = None
 
 
 class Candidate(Record):
