@@ -1,4 +1,7 @@
-"""The graph of a run: retrieve → propose → build → (evaluate → diagnose → record)* → … → choose → final measurements."""
+"""The graph of a run: retrieve → propose → build → (evaluate → diagnose → record)* → profile → … → choose → final measurements.
+
+A round's end is profiled, not every candidate: it takes seconds, and what it is for is the next round.
+"""
 
 from typing import Any, Literal
 
@@ -15,7 +18,8 @@ Graph = CompiledStateGraph[RunState, None, RunState, RunState]
 def compile_graph(nodes: Nodes, checkpointer: BaseCheckpointSaver[Any] | None) -> Graph:
     """The run's graph over bound nodes; every edge of the loop is named here."""
     graph = StateGraph(RunState)
-    for node in (nodes.retrieve, nodes.propose, nodes.build, nodes.evaluate, nodes.diagnose, nodes.record, nodes.choose):
+    stages = (nodes.retrieve, nodes.propose, nodes.build, nodes.evaluate, nodes.diagnose, nodes.record)
+    for node in (*stages, nodes.profile, nodes.choose):
         graph.add_node(node.__name__, node)
     graph.add_edge(START, "retrieve")
     graph.add_edge("retrieve", "propose")
@@ -24,6 +28,7 @@ def compile_graph(nodes: Nodes, checkpointer: BaseCheckpointSaver[Any] | None) -
     graph.add_edge("evaluate", "diagnose")
     graph.add_edge("diagnose", "record")
     graph.add_conditional_edges("record", after_step)
+    graph.add_conditional_edges("profile", after_profile)
     graph.add_conditional_edges("choose", after_choose)
     return graph.compile(checkpointer=checkpointer)
 
@@ -32,13 +37,15 @@ def after_propose(state: RunState) -> Literal["build", "choose"]:
     return "choose" if state["stop"] else "build"
 
 
-def after_step(state: RunState) -> Literal["evaluate", "retrieve", "choose", "__end__"]:
-    """The next candidate in the queue, the next round, or the end of the search."""
+def after_step(state: RunState) -> Literal["evaluate", "profile", "__end__"]:
+    """The next candidate in the queue, the end of the round, or the end of the run."""
     if state["phase"] == "final":
         return "evaluate" if state["queue"] else "__end__"
-    if state["stop"]:
-        return "choose"
-    return "evaluate" if state["queue"] else "retrieve"
+    return "profile" if state["stop"] or not state["queue"] else "evaluate"
+
+
+def after_profile(state: RunState) -> Literal["retrieve", "choose"]:
+    return "choose" if state["stop"] else "retrieve"
 
 
 def after_choose(state: RunState) -> Literal["evaluate", "__end__"]:

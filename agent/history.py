@@ -37,6 +37,14 @@ class History:
         self._ranked.append(one)
         self._first.setdefault(one.attempt.candidate_id, step)
 
+    def replace(self, step: Step) -> None:
+        """Record a step anew, with what was learned of it since."""
+        self._store.record_step(step)
+        position = next(i for i, one in enumerate(self._ranked) if one.step.index == step.index)
+        self._ranked[position] = rank(step, self._run.task, self._run.chip)
+        if self._first[step.candidate.id].index == step.index:
+            self._first[step.candidate.id] = step
+
     def first(self, candidate_id: str) -> Step | None:
         """The step in which a candidate was tried first; None where it never was."""
         return self._first.get(candidate_id)

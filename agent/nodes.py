@@ -8,7 +8,9 @@ from pydantic import TypeAdapter
 
 from agent.clock import RunClock
 from agent.history import History
+from agent.observing import in_hand, observe
 from agent.parts import Parts
+from agent.profiling import Profiler, affordable, subjects
 from agent.ranking import Ranked, finalists, leader
 from agent.retrieval import look_up, questions_of, with_chunks
 from agent.state import Pending, RunState
@@ -18,12 +20,13 @@ from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import LIMITS
 from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation, Measured, Unmeasured
-from contract.events import CandidateBuilt, Emit, Proposed, StepFinished
+from contract.evaluation import Evaluation, Measured
+from contract.events import CandidateBuilt, Emit, Profiled, Proposed, StepFinished
 from contract.options import Effort
 from contract.plan import resolve
+from contract.profile import Profile
 from contract.reward import reward
-from contract.trajectory import Observation, RunRecord, Step
+from contract.trajectory import RunRecord, Step
 
 FINALISTS = 3
 Changes = dict[str, Any]
@@ -40,28 +43,24 @@ class Nodes:
         self._round_size = round_size
         self._clock = clock
         self._emit = emit
+        self._profiler = Profiler(parts.sandbox, emit, wanted=run.settings.get("profile", "leaders") != "off")
         self.history = History(parts.store, run)
 
     def retrieve(self, state: RunState) -> Changes:
         """What the policy will see: the task, the attempts so far, the best of them, what the knowledge says."""
         task, ranked = self._run.task, self.history.ranked
-        best = leader(ranked)
-        proven = best.step if best and _proven(best.step.evaluation) else None
-        in_hand = (best or ranked[-1]).step if ranked else None
-        diagnosis = in_hand.diagnosis if in_hand else None
+        step = in_hand(ranked)
         failure = ranked[-1].attempt.message if ranked else ""
-        questions = questions_of(task, in_hand.candidate if in_hand else None, diagnosis, failure)
+        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None, failure)
         hits = look_up(self._parts.retriever, questions, task)
-        observation = Observation(
-            task=task,
-            chip=self._run.chip,
-            round=state["round"] + 1,
-            seed=self._run.seed,
-            attempts=tuple(one.attempt for one in ranked),
-            best=proven.candidate if proven else None,
-            best_evaluation=proven.evaluation if proven else None,
-            diagnosis=diagnosis,
-            hits=tuple(hits),
+        observation = observe(
+            self._run,
+            ranked,
+            state["round"] + 1,
+            hits,
+            self._parts.explain,
+            seconds_left=self._budget.search_s(self._parts.sandbox.can_execute) - self._clock.spent_s(),
+            reads_code=self._parts.policy.reads_code,
         )
         observation_id = self._parts.store.record_observation(observation)
         return self._changes(round=observation.round, observation_id=observation_id)
@@ -110,7 +109,8 @@ class Nodes:
     def diagnose(self, state: RunState) -> Changes:
         """What limits the candidate that was just evaluated."""
         pending = Pending.model_validate(state["pending"])
-        diagnosis = self._diagnosis(pending)
+        profile = self._known_profile(pending.built.candidate)
+        diagnosis = self._diagnosis(pending.built, pending.evaluation, profile)
         return self._changes(pending=pending.model_copy(update={"diagnosis": diagnosis}).model_dump(mode="json"))
 
     def record(self, state: RunState) -> Changes:
@@ -129,6 +129,13 @@ class Nodes:
             return self._changes(pending=None, next_index=self.history.next_index, stop=stop)
         late = self._clock.spent_s() > self._budget.total_s
         return self._changes(pending=None, next_index=self.history.next_index, queue=[] if late else state["queue"])
+
+    def profile(self, _: RunState) -> Changes:
+        """The round's kernel in hand through Nsight Compute; its step is recorded anew with the counters' diagnosis."""
+        for step in subjects(self.history.ranked):
+            if self._profiler.able and affordable(self.history.ranked, self._clock.spent_s()):
+                self._profile(step)
+        return self._changes()
 
     def choose(self, state: RunState) -> Changes:
         """The few candidates to measure in full; they are built again, which the compile cache makes free."""
@@ -158,12 +165,34 @@ class Nodes:
             position, outcome = item
             yield position, outcome, outcome.seconds if isinstance(outcome, Built) else self._clock.spent_s() - begin_s
 
-    def _diagnosis(self, pending: Pending) -> Diagnosis:
+    def _profile(self, step: Step) -> None:
+        """A step with its profile, its time counted apart; the build comes from the compile cache."""
+        built = next((outcome for _, outcome, _ in self._outcomes([step.candidate]) if isinstance(outcome, Built)), None)
+        if built is None:
+            return
+        begin_s = self._clock.spent_s()
+        with self._clock.outside():
+            profile = self._profiler.profile(built, self._run.task)
+        seconds = {**step.seconds, "profile": self._clock.spent_s() - begin_s}
+        if profile is None:
+            self.history.replace(step.model_copy(update={"seconds": seconds}))
+            return
+        diagnosis = self._diagnosis(built, step.evaluation, profile)
+        self.history.replace(step.model_copy(update={"profile": profile, "diagnosis": diagnosis, "seconds": seconds}))
+        bottleneck = diagnosis.findings[0].bottleneck if diagnosis.findings else ""
+        self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
+
+    def _known_profile(self, candidate: AnyCandidate) -> Profile | None:
+        """The profile that an earlier step of the candidate has; a final measurement takes no new one."""
+        steps = (one.step for one in self.history.ranked if one.step.candidate.id == candidate.id)
+        return next((step.profile for step in steps if step.profile), None)
+
+    def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis:
         """A host candidate's launches are its own, so that it is diagnosed without a plan."""
-        candidate, task, chip = pending.built.candidate, self._run.task, self._run.chip
+        candidate, task, chip = built.candidate, self._run.task, self._run.chip
         plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms) if isinstance(candidate, Candidate) else None
-        measured = pending.evaluation if isinstance(pending.evaluation, Measured) else None
-        return self._parts.diagnose(pending.built.inspection, plan, task, chip, measured)
+        measured = evaluation if isinstance(evaluation, Measured) else None
+        return self._parts.diagnose(built.inspection, plan, task, chip, measured, profile)
 
     def _record(
         self,
@@ -183,6 +212,7 @@ class Nodes:
             candidate=first.candidate if first else candidate,
             evaluation=evaluation,
             diagnosis=diagnosis,
+            profile=self._known_profile(candidate),
             reward=reward(evaluation, self._run.task, self._run.chip),
             seconds={**seconds, "agent": self._clock.lap_s()},
             created_at=datetime.now(UTC),
@@ -205,11 +235,6 @@ class Nodes:
         if not can_execute and no_better_prediction(ranked, number):
             return "another round brought no better prediction"
         return ""
-
-
-def _proven(evaluation: Evaluation) -> bool:
-    """Whether a candidate was executed and found right."""
-    return isinstance(evaluation, Measured) or (isinstance(evaluation, Unmeasured) and evaluation.verified_by != "nothing")
 
 
 def _finished_event(last: Ranked, best: Ranked | None) -> StepFinished:

@@ -9,10 +9,12 @@ from contract.evaluation import Measured
 from contract.inspection import Inspection
 from contract.knowledge import Retriever
 from contract.plan import ResolvedPlan
+from contract.profile import Difference, Profile
 from contract.protocols import Policy, Sandbox, TrajectoryStore
 from contract.task import GemmTask
 
-Diagnose = Callable[[Inspection, ResolvedPlan | None, GemmTask, Chip, Measured | None], Diagnosis]
+Diagnose = Callable[[Inspection, ResolvedPlan | None, GemmTask, Chip, Measured | None, Profile | None], Diagnosis]
+Explain = Callable[[Profile, Profile], tuple[Difference, ...]]
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,4 @@ class Parts:
     retriever: Retriever
     store: TrajectoryStore
     diagnose: Diagnose
+    explain: Explain

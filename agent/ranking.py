@@ -71,8 +71,9 @@ def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
 
 
 def attempt_of(step: Step) -> Attempt:
-    """A step in short. Its seconds are those of all stages, though builds of one round run side by side."""
+    """A step in short. Its seconds are those that its policy's choice cost: profiling comes with success and is left out."""
     evaluation = step.evaluation
+    paid = [seconds for stage, seconds in step.seconds.items() if stage != "profile"]
     return Attempt(
         candidate_id=step.candidate.id,
         policy=step.candidate.origin.policy,
@@ -83,7 +84,7 @@ def attempt_of(step: Step) -> Attempt:
         predicted_us=evaluation.prediction.predicted_us if isinstance(evaluation, Unmeasured) else None,
         speedup=ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None,
         reward=step.reward,
-        seconds=sum(step.seconds.values()) if step.seconds else None,
+        seconds=sum(paid) if paid else None,
     )
 
 

@@ -22,7 +22,7 @@ from agent.run import Outcome, new_run, start_run
 from contract.events import Event, Notice
 from contract.settings import Settings, load_settings
 from policies.trajectories.store import open_store
-from tests.doubles import TASK, ScriptedPolicy, ScriptedSandbox, candidate, diagnose
+from tests.doubles import TASK, ScriptedPolicy, ScriptedSandbox, candidate, diagnose, explain
 
 LIMIT_MS = 50.0
 
@@ -32,7 +32,7 @@ def run_scripted(home: Path, steps: int, source_bytes: int, round_size: int) -> 
     policy = ScriptedPolicy([candidate(number, padding=source_bytes) for number in range(steps)])
     sandbox = ScriptedSandbox({number: 20.0 + number % 7 for number in range(steps)}, failures=range(5, steps, 11))
     with open_store(settings.store_url) as store, open_retriever(load_settings(), _say) as retriever:
-        parts = Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose)
+        parts = Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain)
         return start_run(new_run(TASK, settings, parts, None), settings, parts, lambda _: None)
 
 

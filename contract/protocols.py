@@ -16,9 +16,13 @@ from contract.trajectory import Observation, RunRecord, Step, Trajectory
 
 
 class Policy(Protocol):
-    """Writes candidates. Proposes fewer than asked, or none, when it has nothing new to offer."""
+    """Writes candidates. Proposes fewer than asked, or none, when it has nothing new to offer.
+
+    `reads_code`: whether it wants the sources of earlier candidates in the observation, exemplars and failures.
+    """
 
     name: str
+    reads_code: bool
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]: ...
 

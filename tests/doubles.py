@@ -12,6 +12,7 @@ from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.diagnosis import Diagnosis, Finding
+from contract.errors import Cudal2Error
 from contract.evaluation import (
     AUTOTUNED,
     BASELINES,
@@ -28,6 +29,7 @@ from contract.inspection import Inspection, KernelResources
 from contract.knowledge import Chunk, Hit, Query
 from contract.options import Effort
 from contract.plan import Launch, LaunchPlan, ResolvedPlan, TensorArg
+from contract.profile import Difference, LaunchProfile, Profile
 from contract.task import AccumulatorType, Arch, GemmTask
 from contract.trajectory import Observation, RunRecord, Step
 
@@ -119,9 +121,25 @@ def unmeasured(predicted_us: float) -> Unmeasured:
     return Unmeasured(verified_by="nothing", prediction=prediction, inspection=INSPECTION)
 
 
-def diagnose(_: Inspection, __: ResolvedPlan | None, ___: GemmTask, ____: Chip, timed: Measured | None) -> Diagnosis:
+def diagnose(
+    _: Inspection, __: ResolvedPlan | None, ___: GemmTask, ____: Chip, timed: Measured | None, profile: Profile | None = None
+) -> Diagnosis:
+    """By counters a tail wave, else too little occupancy."""
+    if profile is not None:
+        finding = Finding(bottleneck="tail-wave", evidence="2 waves", remedy="use whole waves", weight=1.0)
+        return Diagnosis(basis="counters", findings=(finding,))
     finding = Finding(bottleneck="occupancy", evidence="4 CTAs", remedy="use fewer registers", weight=1.0)
     return Diagnosis(basis="timed" if timed else "static", findings=(finding,))
+
+
+def explain(before: Profile, after: Profile) -> tuple[Difference, ...]:
+    counts = [one.launches[0].metrics["duration_ns"] for one in (before, after)]
+    return (Difference(quantity="duration_ns", before=counts[0], after=counts[1], unit="ns", meaning="it takes another time"),)
+
+
+def profile(duration_ns: float = 5000.0) -> Profile:
+    launch = LaunchProfile(entry="gemm", grid=(4, 4, 1), block=(128, 1, 1), metrics={"duration_ns": duration_ns})
+    return Profile(tool="scripted 1.0", metric_set="sm_90a", launches=(launch,), seconds=0.1)
 
 
 class ScriptedPolicy:
@@ -129,8 +147,9 @@ class ScriptedPolicy:
 
     name = "scripted"
 
-    def __init__(self, script: Sequence[Candidate]) -> None:
+    def __init__(self, script: Sequence[Candidate], *, reads_code: bool = False) -> None:
         self._script = list(script)
+        self.reads_code = reads_code
         self.seen: list[Observation] = []
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
@@ -150,12 +169,17 @@ class ScriptedSandbox:
         can_execute: bool = True,
         evaluate_s: float = 0.0,
         outcomes: dict[int, Evaluation] | None = None,
+        profile_error: Cudal2Error | None = None,
+        profile_s: float = 0.0,
     ) -> None:
         self._times_us = times_us or {}
         self._failures = set(failures)
         self._can_execute = can_execute
         self._evaluate_s = evaluate_s
         self._outcomes = outcomes or {}
+        self._profile_error = profile_error
+        self._profile_s = profile_s
+        self.profiled: list[int] = []
         self.evaluated: list[tuple[int, Effort]] = []
         self.closed = False
 
@@ -188,6 +212,13 @@ class ScriptedSandbox:
         if not self._can_execute:
             return unmeasured(time_us)
         return measured(time_us * 1.1, baselines=BASELINES) if effort == "full" else measured(time_us)
+
+    def profile(self, built: Built, _: GemmTask) -> Profile:
+        self.profiled.append(number_of(built.candidate))
+        time.sleep(self._profile_s)
+        if self._profile_error is not None:
+            raise self._profile_error
+        return profile(1000.0 * self._times_us.get(self.profiled[-1], 20.0))
 
     def close(self) -> None:
         self.closed = True

@@ -14,7 +14,7 @@ from contract.options import Effort
 from contract.settings import Settings
 from contract.task import GemmTask
 from policies.trajectories.store import open_store
-from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, diagnose, number_of
+from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, diagnose, explain, number_of
 
 COUNT, FAILURES = 24, (2, 9, 17)
 
@@ -36,7 +36,9 @@ def main(home: Path, verb: str) -> None:
     with open_store(settings.store_url) as store:
         policy = ScriptedPolicy([candidate(number) for number in range(COUNT)])
         sandbox = LoggingSandbox(home / "evaluated.txt")
-        parts = Parts(sandbox=sandbox, policy=policy, retriever=ScriptedRetriever(), store=store, diagnose=diagnose)
+        parts = Parts(
+            sandbox=sandbox, policy=policy, retriever=ScriptedRetriever(), store=store, diagnose=diagnose, explain=explain
+        )
         if verb == "start":
             start_run(new_run(TASK, settings, parts, None), settings, parts, lambda _: None)
         else:

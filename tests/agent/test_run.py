@@ -1,6 +1,8 @@
 """The real graph, the real store and the real checkpoints over a scripted policy and sandbox."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +12,16 @@ from agent.checkpoint import open_checkpoints
 from agent.parts import Parts
 from agent.run import Outcome, new_run, resume_run, start_run
 from contract.build import Built
-from contract.candidate import Candidate
+from contract.candidate import Candidate, Origin
 from contract.chip import roofline_us
-from contract.errors import StoreError, UsageError, WorkerError
+from contract.errors import ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
 from contract.evaluation import BASELINES, Evaluation, Measured, TestResult, TimedOut, Unmeasured, Wrong
-from contract.events import Event, Proposed, StepFinished
+from contract.events import Event, Notice, Profiled, Proposed, StepFinished
 from contract.options import Effort
 from contract.reward import FLOOR
 from contract.settings import Settings
 from contract.task import GemmTask
-from contract.trajectory import Observation
+from contract.trajectory import Observation, Step
 from policies.trajectories.store import Store, open_store
 from tests import doubles
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, number_of
@@ -37,7 +39,14 @@ def store(settings: Settings) -> Store:
 
 def parts(store: Store, sandbox: ScriptedSandbox, count: int = 12) -> Parts:
     policy = ScriptedPolicy([candidate(number) for number in range(count)])
-    return Parts(sandbox=sandbox, policy=policy, retriever=ScriptedRetriever(), store=store, diagnose=doubles.diagnose)
+    return Parts(
+        sandbox=sandbox,
+        policy=policy,
+        retriever=ScriptedRetriever(),
+        store=store,
+        diagnose=doubles.diagnose,
+        explain=doubles.explain,
+    )
 
 
 def drive(settings: Settings, made: Parts, events: list[Event] | None = None) -> Outcome:
@@ -166,7 +175,7 @@ def test_the_query_asks_for_what_is_wrong(settings: Settings, store: Store) -> N
     drive(settings, made)
     assert isinstance(made.retriever, ScriptedRetriever)
     assert "occupancy" not in made.retriever.queries[0].words
-    assert any("use fewer registers" in query.words for query in made.retriever.queries)
+    assert any("use whole waves" in query.words for query in made.retriever.queries)  # what the counters said
 
 
 class Lost(ScriptedSandbox):
@@ -191,9 +200,14 @@ def test_interrupted_ends_cleanly_and_continues(settings: Settings, store: Store
     assert outcome.best is not None
     again = resume_run(store.run(outcome.run.run_id), settings, made, lambda _: None)
     assert again.run.status == "finished"
-    assert again.steps[:3] == outcome.steps
+    assert unprofiled(again.steps[:3]) == unprofiled(outcome.steps)
     assert [number for number, effort in sandbox.evaluated if effort == "quick"] == list(range(12))
     assert again.spent_s > outcome.spent_s
+
+
+def unprofiled(steps: Sequence[Step]) -> list[Step]:
+    """The steps as they were before a round's end had one of them profiled."""
+    return [step.model_copy(update={"profile": None, "diagnosis": None, "seconds": {}}) for step in steps]
 
 
 def test_a_lost_worker_fails_the_run_and_keeps_its_steps(settings: Settings, store: Store) -> None:
@@ -211,7 +225,7 @@ def test_without_its_checkpoints_a_run_goes_on_from_its_steps(settings: Settings
     outcome = drive(settings, made)
     settings.checkpoint_path.unlink()
     again = resume_run(store.run(outcome.run.run_id), settings, made, lambda _: None)
-    assert again.steps[:3] == outcome.steps
+    assert unprofiled(again.steps[:3]) == unprofiled(outcome.steps)
     assert sorted({number_of(step.candidate) for step in again.steps}) == list(range(12))
 
 
@@ -283,3 +297,84 @@ def test_the_agents_own_time_is_recorded_and_small(settings: Settings, store: St
     for step in outcome.steps:
         assert step.seconds["evaluate"] >= 0.2
         assert 0 < step.seconds["agent"] < 0.2
+
+
+def profiled(outcome: Outcome) -> list[int]:
+    return [number_of(step.candidate) for step in outcome.steps if step.profile is not None]
+
+
+def test_the_leader_of_a_round_is_profiled_once_and_its_step_recorded_anew(settings: Settings, store: Store) -> None:
+    sandbox = ScriptedSandbox({0: 8.0, 5: 6.0, 9: 7.0}, profile_s=0.5)
+    events: list[Event] = []
+    outcome = drive(settings, parts(store, sandbox), events)
+    assert sandbox.profiled == [0]  # the second leader comes at once, and profiling has had its share of the time
+    [step] = [step for step in outcome.steps if step.index == 0]
+    assert step.profile == doubles.profile(8000.0)
+    assert step.diagnosis is not None
+    assert (step.diagnosis.basis, step.diagnosis.findings[0].bottleneck) == ("counters", "tail-wave")
+    assert store.steps(outcome.run.run_id) == outcome.steps
+    assert [(e.candidate_id, e.bottleneck) for e in events if isinstance(e, Profiled)] == [(candidate(0).id, "tail-wave")]
+
+
+def test_the_next_round_sees_the_profile_and_what_changed(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.profiling.SHARE", 1000.0)
+    made = parts(store, ScriptedSandbox({0: 8.0, 5: 6.0}))
+    policy = made.policy
+    assert isinstance(policy, ScriptedPolicy)
+    outcome = drive(settings, made)
+    first, second, third = policy.seen[:3]
+    assert (first.profile, first.diagnosed, first.differences) == (None, None, ())
+    assert (second.profile, second.diagnosed) == (doubles.profile(8000.0), candidate(0).id)
+    assert third.diagnosed == candidate(5).id
+    assert [(d.before, d.after) for d in third.differences] == [(8000.0, 6000.0)]
+    assert third.seconds_left is not None
+    assert second.seconds_left is not None
+    assert third.seconds_left < second.seconds_left <= 45.0
+    assert profiled(outcome)[:2] == [0, 5]
+    final = [step for step in outcome.steps if step.index >= 12]
+    assert [step.profile is not None for step in final] == [number_of(step.candidate) in (0, 5) for step in final]
+
+
+def test_a_model_sees_sources_for_contrast_and_failures_and_a_schedule_search_does_not(
+    settings: Settings, store: Store
+) -> None:
+    script = [candidate(number).model_copy(update={"origin": Origin(policy="chat")}) for number in range(12)]
+    for reads_code in (True, False):
+        sandbox = ScriptedSandbox({number: 20.0 - number for number in range(12)}, failures=(1,))
+        policy = ScriptedPolicy(script, reads_code=reads_code)
+        made = replace(parts(store, sandbox), policy=policy)
+        drive(settings, made)
+        last = policy.seen[-1]
+        assert bool(last.exemplars) is reads_code
+        assert [number_of(failure.candidate) for failure in last.failures] == ([1] if reads_code else [])
+
+
+def test_a_profiler_that_cannot_work_is_said_once_and_the_run_goes_on(settings: Settings, store: Store) -> None:
+    sandbox = ScriptedSandbox({n: 20.0 - n for n in range(12)}, profile_error=ProfilerUnavailable("no ncu; install it"))
+    events: list[Event] = []
+    outcome = drive(settings, parts(store, sandbox), events)
+    assert outcome.run.status == "finished"
+    assert len(sandbox.profiled) == 1
+    said = [event.message for event in events if isinstance(event, Notice)]
+    assert said == ["no hardware counters: no ncu; install it; the run goes on with times and inspection alone"]
+    assert all(step.diagnosis and step.diagnosis.basis == "timed" for step in outcome.steps)
+
+
+def test_a_candidate_that_cannot_be_profiled_is_not_tried_again(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.profiling.SHARE", 1000.0)
+    sandbox = ScriptedSandbox({2: 5.0, 9: 4.0}, profile_error=ProfileFailed("it hung under ncu"))
+    outcome = drive(settings, parts(store, sandbox))
+    assert sandbox.profiled == [2, 9]
+    assert outcome.run.status == "finished"
+
+
+@pytest.mark.parametrize("reason", ["off", "no gpu"])
+def test_nothing_is_profiled_where_it_is_not_wanted_or_nothing_runs(settings: Settings, store: Store, reason: str) -> None:
+    chosen = settings.model_copy(update={"profile": "off"}) if reason == "off" else settings
+    sandbox = ScriptedSandbox({3: 5.0}, can_execute=reason == "off")
+    drive(chosen, parts(store, sandbox))
+    assert sandbox.profiled == []

@@ -1,0 +1,71 @@
+"""What a policy sees before a round, from the steps so far. Pure but for the looking up, which is injected."""
+
+from collections.abc import Sequence
+
+from agent.exemplars import choose_exemplars
+from agent.failures import unrepaired
+from agent.parts import Explain
+from agent.ranking import Ranked, leader
+from contract.evaluation import Evaluation, Measured, Unmeasured
+from contract.knowledge import Hit
+from contract.profile import Difference
+from contract.trajectory import Observation, RunRecord, Step
+
+EXEMPLARS = 2
+FAILURES = 4
+
+
+def in_hand(ranked: Sequence[Ranked]) -> Step | None:
+    """The step that the next round starts from: the leader's, else the last."""
+    best = leader(ranked)
+    return (best or ranked[-1]).step if ranked else None
+
+
+def observe(
+    run: RunRecord,
+    ranked: Sequence[Ranked],
+    number: int,
+    hits: Sequence[Hit],
+    explain: Explain,
+    *,
+    seconds_left: float,
+    reads_code: bool,
+) -> Observation:
+    """Round `number`'s observation. Sources of earlier candidates, the leader's aside, are only for policies that read code."""
+    step = in_hand(ranked)
+    proven = step if step and _proven(step.evaluation) else None
+    exemplars = choose_exemplars(ranked, EXEMPLARS, f"{run.seed}-{number}", proven.candidate if proven else None)
+    return Observation(
+        task=run.task,
+        chip=run.chip,
+        round=number,
+        seed=run.seed,
+        attempts=tuple(one.attempt for one in ranked),
+        best=proven.candidate if proven else None,
+        best_evaluation=proven.evaluation if proven else None,
+        diagnosis=step.diagnosis if step else None,
+        diagnosed=step.candidate.id if step and step.diagnosis else None,
+        profile=step.profile if step else None,
+        differences=differences(ranked, step, explain),
+        exemplars=exemplars if reads_code else (),
+        failures=unrepaired(ranked, FAILURES) if reads_code else (),
+        hits=tuple(hits),
+        seconds_left=seconds_left,
+    )
+
+
+def differences(ranked: Sequence[Ranked], step: Step | None, explain: Explain) -> tuple[Difference, ...]:
+    """What changed to this step's profile from that of the fastest other candidate that was profiled."""
+    if step is None or step.profile is None:
+        return ()
+    others = [one for one in ranked if one.step.profile and one.trusted and one.step.candidate.id != step.candidate.id]
+    if not others:
+        return ()
+    before = min(others, key=lambda one: one.time_us).step.profile
+    assert before is not None
+    return explain(before, step.profile)
+
+
+def _proven(evaluation: Evaluation) -> bool:
+    """Whether a candidate was executed and found right."""
+    return isinstance(evaluation, Measured) or (isinstance(evaluation, Unmeasured) and evaluation.verified_by != "nothing")
