@@ -1,0 +1,1 @@
+"""Profiling: Nsight Compute's counters of one candidate, and what they mean."""

@@ -1,0 +1,41 @@
+"""Metric sets: what is counted on an arch, under short names that mean the same on all of them."""
+
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from contract.base import Record
+from contract.task import Arch
+
+_COMMON = "common"
+
+
+class MetricSpec(Record):
+    """One quantity. `metric`: its name in Nsight Compute; `unit`: of its value as the tool prints base units, times `scale`."""
+
+    metric: str
+    unit: str
+    meaning: str
+    scale: float = 1.0
+
+
+class MetricSet(Record):
+    """The quantities counted on one arch: short name → how to ask for it."""
+
+    name: str
+    metrics: dict[str, MetricSpec]
+
+
+@cache
+def load_metric_set(arch: Arch) -> MetricSet:
+    """The set of an arch: the common one, without what the arch lacks, with what it names differently or has alone."""
+    own = _read(arch.value)
+    common = {short: spec for short, spec in _read(_COMMON)["metrics"].items() if short not in own.get("lacking", ())}
+    changed = own.get("metrics", {})
+    merged = {short: {**common.get(short, {}), **changed.get(short, {})} for short in {**common, **changed}}
+    return MetricSet(name=arch.value, metrics={short: MetricSpec(**spec) for short, spec in merged.items()})
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("sandbox.profiling.metrics").joinpath(f"{name}.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,1 @@
+"""Metric sets as data: `common.toml` for every arch, and what each arch has otherwise."""
