@@ -1,0 +1,106 @@
+"""Proposes with several policies: the first opens the run, then each round is split by what has paid (`bandit`)."""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from contract.candidate import Candidate
+from contract.errors import EndpointError
+from contract.events import Emit, Notice, ignore
+from contract.protocols import Policy
+from contract.trajectory import Observation
+from policies.portfolio.bandit import Pull, posteriors, split
+from policies.portfolio.evidence import costs, first_tries, improved
+
+OPENING_ROUNDS = 1  # of the first arm alone, so that the others start from a proven kernel
+SURE_ROUNDS = 4  # after them, in which every arm has a slot
+
+
+class Portfolio:
+    """Deterministic in (seed, observation) as far as its arms are; the split needs no memory but the observation.
+
+    `budget`: candidates of the whole run. The first arm must answer the same observation more than once, for it takes over
+    what the others leave. An arm whose server cannot be used is out until the process ends.
+    """
+
+    name = "portfolio"
+
+    def __init__(
+        self,
+        arms: Mapping[str, Policy],
+        budget: int,
+        seed: int = 0,
+        emit: Emit = ignore,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not arms:
+            raise ValueError("a portfolio needs at least one policy")
+        self.reads_code = any(arm.reads_code for arm in arms.values())
+        self._arms = dict(arms)
+        self._opener = next(iter(arms))
+        self._budget = budget
+        self._seed = seed
+        self._emit = emit
+        self._now_s = now_s
+        self._failure: EndpointError | None = None
+
+    def propose(self, observation: Observation, count: int) -> list[Candidate]:
+        """What an arm leaves falls to the next, and in the end to the opener. Raises: EndpointError where no arm is left."""
+        shares = self._shares(observation, count) if self._arms else {}
+        written = {attempt.candidate_id for attempt in observation.attempts}
+        batch: list[Candidate] = []
+        due, exhausted = 0, False
+        for name, share in shares.items():
+            due += share
+            new = self._ask(name, observation, due, written)
+            exhausted |= name == self._opener and len(new) < due
+            batch += new
+            due -= len(new)
+        if due and self._opener in self._arms and not exhausted:
+            again = self._ask(self._opener, observation, shares[self._opener] + due, written)
+            batch += again[:due]
+        if self._failure and not (self._arms or batch):
+            raise self._failure
+        return batch
+
+    def _shares(self, observation: Observation, count: int) -> dict[str, int]:
+        """Slots by arm."""
+        arms = list(self._arms)
+        if observation.round <= OPENING_ROUNDS:
+            return {arm: count if arm == arms[0] else 0 for arm in arms}
+        tries = first_tries(observation.attempts)
+        left = max(self._budget - len(tries), count)
+        outcomes = zip(tries, improved(tries), costs(tries, left, observation.seconds_left), strict=True)
+        pulls = [Pull(arm=attempt.policy, success=success, cost=cost) for attempt, success, cost in outcomes]
+        past = min(observation.round - OPENING_ROUNDS - 1, SURE_ROUNDS) if count >= len(arms) else 0
+        missing = {arm: max(past - sum(pull.arm == arm for pull in pulls), 0) for arm in arms}
+        least = int(observation.round <= OPENING_ROUNDS + SURE_ROUNDS)
+        rng = random.Random(f"{self._seed}:{observation.seed}:{observation.round}")
+        return split(posteriors(arms, pulls, missing), count, least, rng)
+
+    def _ask(self, name: str, observation: Observation, count: int, written: set[str]) -> list[Candidate]:
+        """At most `count` candidates of one arm that nobody has written yet; none where its server fails."""
+        if count < 1:
+            return []
+        begin_s = self._now_s()
+        try:
+            proposed = self._arms[name].propose(observation, count)
+        except EndpointError as exc:
+            self._drop(name, exc)
+            return []
+        fresh = {one.id: one for one in proposed if one.id not in written}
+        new = list(fresh.values())[:count]
+        written.update(one.id for one in new)
+        share_s = (self._now_s() - begin_s) / max(len(new), 1)
+        return [_with_seconds(candidate, share_s) for candidate in new]
+
+    def _drop(self, name: str, failure: EndpointError) -> None:
+        del self._arms[name]
+        self._failure = failure
+        if self._arms:
+            self._emit(Notice(message=f"{failure}; the run goes on without the {name} policy"))
+
+
+def _with_seconds(candidate: Candidate, seconds: float) -> Candidate:
+    """The candidate with the time that writing it took: an equal share of the round would charge one arm for another."""
+    return candidate.model_copy(update={"origin": candidate.origin.model_copy(update={"seconds": seconds})})
