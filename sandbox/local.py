@@ -8,15 +8,17 @@ from pathlib import Path
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.chip import REFERENCE_CHIPS, Chip
-from contract.errors import DeviceUnavailable, MachineError, UsageError, WorkerError
+from contract.errors import DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError, WorkerError
 from contract.evaluation import Environment, Evaluation, Unmeasured
 from contract.events import Emit, Notice, StageStarted, WorkerRestarted
-from contract.options import CompileOptions, Effort, TimeOptions, VerifyOptions, WorkerOptions
+from contract.options import CompileOptions, Effort, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.profile import Profile
 from contract.protocols import Predict
 from contract.task import GemmTask
 from sandbox.builder import Builder
 from sandbox.messages import Evaluate, Ready, Stage, Verified
 from sandbox.pool import WorkerPool
+from sandbox.profiling.profiler import Profiler
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "libcuda.so") if sys.platform != "win32" else ("nvcuda.dll",)
 NOT_EXECUTED = "kernels are built and ranked by prediction, not executed"
@@ -42,6 +44,7 @@ class LocalSandbox:
         predict: Predict,
         pool: WorkerPool | None = None,
         environment: Environment | None = None,
+        profiler: Profiler | None = None,
     ) -> None:
         self._chip = chip
         self._builder = Builder(compile_options, chip)
@@ -50,6 +53,7 @@ class LocalSandbox:
         self._predict = predict
         self._pool = pool
         self._environment = environment
+        self._profiler = profiler
 
     @property
     def chip(self) -> Chip:
@@ -79,6 +83,15 @@ class LocalSandbox:
         """Verify a built candidate without timing it: `Unmeasured` where it holds. Raises: as `evaluate`."""
         return self._request(built, task, None)
 
+    def profile(self, built: Built, task: GemmTask) -> Profile:
+        """Count what the hardware does while a verified candidate runs; the worker is idle meanwhile.
+
+        Raises: ProfilerUnavailable where nothing can be profiled here, ProfileFailed where this candidate cannot.
+        """
+        if self._profiler is None or self._pool is None or task.arch is not self._chip.arch:
+            raise ProfilerUnavailable(f"there is no {task.arch} GPU here whose counters could be read")
+        return self._profiler.profile(built, task)
+
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
@@ -105,6 +118,7 @@ def open_sandbox(
     worker: WorkerOptions,
     predict: Predict,
     emit: Emit,
+    profile: ProfileOptions | None = None,
 ) -> LocalSandbox:
     """The sandbox for a task on `device`: `auto`, `none` or `cuda:N` (whose N `worker` carries).
 
@@ -121,6 +135,7 @@ def open_sandbox(
         predict=predict,
         pool=pool,
         environment=ready.environment if ready is not None else None,
+        profiler=Profiler(profile or ProfileOptions(), worker, _gpu_environment(compile_options)),
     )
     try:
         require_memory(task, sandbox.chip)
@@ -185,7 +200,9 @@ def _pool(worker: WorkerOptions, compile_options: CompileOptions, emit: Emit) ->
     def on_restart(reason: str) -> None:
         emit(WorkerRestarted(reason=reason))
 
-    # cupy keeps what it compiles beside our own cache, else every new worker would compile it again.
-    cupy_cache = Path(compile_options.cache_dir).resolve().with_name("cupy")
-    environment = {"CUPY_CACHE_DIR": str(cupy_cache)}
-    return WorkerPool([worker], on_stage=on_stage, on_restart=on_restart, environment=environment)
+    return WorkerPool([worker], on_stage=on_stage, on_restart=on_restart, environment=_gpu_environment(compile_options))
+
+
+def _gpu_environment(compile_options: CompileOptions) -> dict[str, str]:
+    """cupy keeps what it compiles beside our own cache, else every new process would compile it again."""
+    return {"CUPY_CACHE_DIR": str(Path(compile_options.cache_dir).resolve().with_name("cupy"))}

@@ -1,0 +1,100 @@
+"""Runs one candidate for the profiler: `ncu … python -m sandbox.profiling.child REQUEST REPORT`.
+
+Covered: only the run to be counted lies between cuProfilerStart and cuProfilerStop, after a warm-up, on random operands;
+a run that leaves outputs unwritten is no profile; the process ends itself when it is late, even in a hung kernel.
+Not covered: whether the outputs are right: only verified candidates are profiled. A host candidate shares this process.
+"""
+
+import faulthandler
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from contract.errors import DeviceUnavailable, MachineError
+from sandbox.profiling.request import ProfileRequest, Report, Stage, write_report
+
+Enter = Callable[[Stage], None]
+
+
+class Diary:
+    """Keeps the file of reports, and the stage that a failure is reported with."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stage: Stage = "start"
+        self.enter("start")
+
+    def enter(self, stage: Stage) -> None:
+        self._stage = stage
+        write_report(self._path, Report(stage=stage))
+
+    def fail(self, fault: Any, message: str) -> int:
+        write_report(self._path, Report(stage=self._stage, fault=fault, message=message))
+        return 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code is 0 where the candidate ran to its end; the reports say what became of it."""
+    request_path, report_path = (Path(word) for word in (sys.argv[1:] if arguments is None else arguments))
+    request = ProfileRequest.model_validate_json(request_path.read_bytes())
+    faulthandler.dump_traceback_later(request.limit_s, exit=True)  # from a thread that needs no interpreter
+    diary = Diary(report_path)
+    try:
+        import cupy
+
+        from sandbox.cuda.driver import Fault
+    except ImportError as exc:
+        return diary.fail("device", f"profiling needs cupy and cuda-bindings in {sys.executable}: {exc}")
+    try:
+        run(request, diary.enter)
+    except (Fault, cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as exc:
+        return diary.fail("candidate", str(exc))
+    except DeviceUnavailable as exc:
+        return diary.fail("device", str(exc))
+    except (MachineError, MemoryError) as exc:  # cupy's OutOfMemoryError is a MemoryError
+        return diary.fail("machine", f"{request.task.shape}: {exc}")
+    return 0
+
+
+def run(request: ProfileRequest, enter: Enter) -> None:
+    """Warm up, then run once in the profiled range.
+
+    Launches are plain even where the plan asks for programmatic ones: ncu runs kernels one by one, so there is no overlap to
+    see. Raises: Fault, MachineError, MemoryError.
+    """
+    import cupy
+    from cuda.bindings import driver
+
+    from sandbox.cuda.device import Device
+    from sandbox.cuda.driver import Fault, call
+    from sandbox.cuda.evaluator import load
+    from sandbox.cuda.operand_sets import OperandSets
+
+    enter("load")
+    device = Device(request.device)
+    contender = load(request.built, request.task, device)
+    sets = OperandSets(request.task, 1, request.seed)
+    # All zero serves every plan: those that zero it every run, those that restore it, those that do not care.
+    workspace = cupy.zeros(contender.workspace_bytes, dtype=cupy.uint8) if contender.workspace_bytes else None
+    bound = contender.bind(sets.operands(0, workspace))
+    enter("warm-up")
+    bound.enqueue(device.stream.ptr, programmatic=False)
+    device.synchronize()
+    sets.scrub()
+    device.synchronize()
+    enter("count")
+    call(driver.cuProfilerStart)
+    bound.enqueue(device.stream.ptr, programmatic=False)
+    device.synchronize()
+    call(driver.cuProfilerStop)
+    if unwritten := sets.unwritten(1):
+        raise Fault(f"{unwritten} outputs were left unwritten under the profiler")
+    enter("done")
+
+
+if __name__ == "__main__":
+    if main() == 0:
+        sys.exit(0)  # the ordinary end, at which ncu's part in this process hands over what it counted
+    os._exit(1)  # without finalisation: destructors of a poisoned context complain at best and hang at worst

@@ -1,0 +1,76 @@
+"""Nsight Compute's command line tool: where it is, which version, and how it is asked."""
+
+import functools
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from contract.candidate import AnyCandidate, Candidate
+from contract.errors import ProfilerUnavailable
+from sandbox.process import Limits, run
+
+REMEDY = "install it (it comes with the CUDA toolkit) or set CUDAL2_NCU to its path"
+# Newest first in each; the links that a toolkit's installer makes come before.
+_PLACES = (
+    (Path("/usr/local"), "cuda/bin/ncu"),
+    (Path("/usr/local"), "cuda-*/bin/ncu"),
+    (Path("/opt/nvidia/nsight-compute"), "*/ncu"),
+)
+_MOST_HOST_KERNELS = 16  # a host candidate may launch as many as it likes
+
+
+def find_ncu(setting: str | None, places: Sequence[tuple[Path, str]] = _PLACES) -> str:
+    """Path of ncu: the setting, else the search path, else the usual places. Raises: ProfilerUnavailable."""
+    if setting:
+        found = shutil.which(setting)
+        if found is None:
+            raise ProfilerUnavailable(f"there is no Nsight Compute (ncu) at {setting!r}; correct CUDAL2_NCU or leave it out")
+        return str(Path(found).absolute())
+    installed = (path for root, pattern in places for path in sorted(root.glob(pattern), key=_version_key, reverse=True))
+    found = shutil.which("ncu") or next((path for each in installed if (path := shutil.which(each))), None)
+    if found is None:
+        raise ProfilerUnavailable(f"Nsight Compute (ncu) was not found; {REMEDY}")
+    return str(Path(found).absolute())
+
+
+@functools.cache
+def ncu_version(ncu: str) -> str:
+    """Version such as 2025.3.1.0. Raises: ProfilerUnavailable where the tool does not run."""
+    with tempfile.TemporaryDirectory(prefix="cudal2-ncu-", ignore_cleanup_errors=True) as scratch:
+        ended = run([ncu, "--version"], scratch=Path(scratch), limits=Limits(wall_s=30))
+    said = (ended.stdout + ended.stderr).decode(errors="replace")
+    version = re.search(r"\b(20\d\d(\.\d+)+)", said)
+    if ended.returncode or version is None:
+        raise ProfilerUnavailable(f"{ncu} --version does not tell a version of Nsight Compute; {REMEDY}", log=said)
+    return version[1]
+
+
+def command_of(ncu: str, metrics: Iterable[str], candidate: AnyCandidate, log: Path, program: Sequence[str]) -> list[str]:
+    """The command line that counts `metrics` of a candidate's kernels in `program` and writes a table to `log`.
+
+    Clocks stay as they are, as in timing; caches are flushed before every pass, so that the passes agree with each other.
+    """
+    flags = {
+        "--page": "raw",
+        "--print-units": "base",
+        "--print-kernel-base": "function",
+        "--clock-control": "none",
+        "--cache-control": "all",
+        "--replay-mode": "kernel",
+        "--profile-from-start": "off",
+        "--target-processes": "application-only",
+        "--metrics": ",".join(metrics),
+        "--log-file": str(log),
+    }
+    if isinstance(candidate, Candidate):
+        entries = dict.fromkeys(launch.entry for launch in candidate.plan.launches)
+        flags |= {"--kernel-name-base": "function", "--kernel-name": f"regex:^({'|'.join(map(re.escape, entries))})$"}
+    else:
+        flags |= {"--launch-count": str(_MOST_HOST_KERNELS)}
+    return [ncu, "--csv", *(word for flag in flags.items() for word in flag), *program]
+
+
+def _version_key(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", str(path))]

@@ -1,0 +1,172 @@
+"""Profiles one candidate: `ncu` in front of a process of our own (`child.py`), both confined like a worker.
+
+Covered: no tool, no permission, a tool that does not fit; a candidate that crashes or hangs under it; metrics that this
+version does not have; a table that is cut off. Our own process makes no CUDA context.
+Not covered: a GPU that another program uses at the same time: its work is in the counters of the memory system.
+"""
+
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.errors import ProfileFailed, ProfilerUnavailable
+from contract.options import ProfileOptions, WorkerOptions
+from contract.profile import LaunchProfile, Profile
+from contract.task import GemmTask
+from sandbox.process import Finished, Limits, network_isolated, run
+from sandbox.profiling.complaints import complaints_in, unavailable, unknown_metrics
+from sandbox.profiling.metric_set import MetricSet, load_metric_set
+from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
+from sandbox.profiling.reading import Unreadable, read_launches
+from sandbox.profiling.request import ProfileRequest, Report, last_report
+
+OPERANDS_SEED = 4
+FILE_BYTES = 4 * 1024**3
+MAX_TABLE_BYTES = 16 * 1024**2
+TAIL_CHARACTERS = 16 * 1024
+_REQUEST, _REPORT, _TABLE = "request.json", "report.jsonl", "counters.csv"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One run of the tool: how it ended, the last that our process reported, the table, and everything that was said."""
+
+    finished: Finished
+    report: Report | None
+    table: str
+    said: str
+
+    @property
+    def stage(self) -> str:
+        return self.report.stage if self.report else "none"
+
+    @property
+    def complaints(self) -> list[str]:
+        return complaints_in(self.table, self.said)
+
+    @property
+    def log(self) -> str:
+        return f"{self.said}\n{self.table}"[-TAIL_CHARACTERS:]
+
+
+class Profiler:
+    """One GPU's profiler. What makes profiling impossible here is found out once; then every call fails at once."""
+
+    def __init__(self, options: ProfileOptions, worker: WorkerOptions, environment: Mapping[str, str] | None = None) -> None:
+        self._options = options
+        self._worker = worker
+        # Numbers with a point and English complaints, whatever the user's language.
+        self._environment = {**(environment or {}), "LC_ALL": "C"}
+        self._lacking: ProfilerUnavailable | None = None
+        self._unknown: set[str] = set()
+        self._isolated = True
+
+    def profile(self, built: Built, task: GemmTask) -> Profile:
+        """Counters of one run of a verified candidate. Raises: ProfilerUnavailable, ProfileFailed, WorkerError."""
+        if self._lacking is not None:
+            raise ProfilerUnavailable(str(self._lacking), log=self._lacking.log)
+        try:
+            return self._profile(built, task)
+        except ProfilerUnavailable as exc:
+            self._lacking = exc
+            raise
+
+    def _profile(self, built: Built, task: GemmTask) -> Profile:
+        begin_s = time.monotonic()
+        ncu = find_ncu(self._options.ncu)
+        version, metrics = ncu_version(ncu), load_metric_set(task.arch)
+        launches = _launches(self._counted(ncu, metrics, built, task), metrics, built)
+        return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
+
+    def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> Attempt:
+        """The first attempt that nothing but the candidate can have spoilt.
+
+        Again without the metrics that this ncu lacks; and once without network isolation, which takes root's right to the
+        counters away and with it the loopback that ncu may want to talk through.
+        """
+        self._isolated = self._isolated and network_isolated()
+        while True:
+            asked = {spec.metric for spec in metrics.metrics.values()} - self._unknown
+            if not asked:
+                raise ProfilerUnavailable(f"{ncu} has no metric of the set {metrics.name}; install a newer Nsight Compute")
+            attempt = self._attempt(ncu, sorted(asked), built, task)
+            reason = unavailable(attempt.complaints) or _not_ours(attempt)
+            if reason is None and (unknown := unknown_metrics(attempt.complaints, asked)):
+                logger.warning("this ncu has no %s; the profile goes without", ", ".join(sorted(unknown)))
+                self._unknown |= unknown
+            elif reason is None:
+                return attempt
+            elif not self._isolated:
+                raise ProfilerUnavailable(reason, log=attempt.log)
+            else:
+                logger.warning("profiling runs without network isolation: with it, %s", reason)
+                self._isolated = False
+
+    def _attempt(self, ncu: str, asked: list[str], built: Built, task: GemmTask) -> Attempt:
+        limit_s = self._options.timeout_s
+        with tempfile.TemporaryDirectory(prefix="cudal2-profile-", ignore_cleanup_errors=True) as folder:
+            scratch = Path(folder)
+            request = ProfileRequest(built=built, task=task, device=self._worker.device, seed=OPERANDS_SEED, limit_s=limit_s)
+            (scratch / _REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
+            python = self._worker.python or sys.executable
+            program = [python, "-P", "-m", "sandbox.profiling.child", _REQUEST, _REPORT]
+            finished = run(
+                command_of(ncu, asked, built.candidate, scratch / _TABLE, program),
+                scratch=scratch,
+                limits=Limits(wall_s=limit_s, file_bytes=FILE_BYTES, network=not self._isolated),
+                extra_environment=self._environment,
+            )
+            report = last_report(_text(scratch / _REPORT))
+            table = _text(scratch / _TABLE)
+        said = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
+        return Attempt(finished, report, table, said)
+
+
+def _not_ours(attempt: Attempt) -> str | None:
+    """Why the attempt failed before it came to the candidate; None where it did come to it."""
+    if attempt.report is None:
+        ended = "said nothing in time" if attempt.finished.timed_out else "did not start our process"
+        return f"Nsight Compute {ended}; see its log"
+    return attempt.report.message if attempt.report.fault == "device" else None
+
+
+def _launches(attempt: Attempt, metrics: MetricSet, built: Built) -> tuple[LaunchProfile, ...]:
+    """The counted launches, as many as the plan has. Raises: ProfileFailed."""
+    candidate = built.candidate
+    failed = f"{candidate.id} could not be profiled"
+    if attempt.report is not None and attempt.report.fault:
+        raise ProfileFailed(f"{failed}: {attempt.stage}: {attempt.report.message}", log=attempt.log)
+    if attempt.finished.timed_out:
+        seconds = f"{attempt.finished.seconds:.0f} s"
+        raise ProfileFailed(
+            f"{failed}: no end after {seconds} in stage {attempt.stage}; raise profile_timeout_s", log=attempt.log
+        )
+    if attempt.stage != "done":
+        ended = "; ".join([f"its process ended in stage {attempt.stage}", *attempt.complaints])
+        raise ProfileFailed(f"{failed}: {ended}", log=attempt.log)
+    try:
+        launches = read_launches(attempt.table, metrics)
+    except Unreadable as exc:
+        raise ProfileFailed(f"{failed}: ncu's table cannot be read: {exc}", log=attempt.log) from exc
+    wanted = len(candidate.plan.launches) if isinstance(candidate, Candidate) else None
+    if not launches or len(launches) != (wanted or len(launches)):
+        raise ProfileFailed(f"{failed}: ncu counted {len(launches)} of {wanted or 'its'} launches", log=attempt.log)
+    if not any(launch.metrics for launch in launches):
+        raise ProfileFailed(f"{failed}: ncu gave no value of any metric", log=attempt.log)
+    return launches
+
+
+def _text(path: Path) -> str:
+    """A file that the candidate's process could have written: as much of it as can be meant, nothing where it is none."""
+    if path.is_symlink() or not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return file.read(MAX_TABLE_BYTES).decode(errors="replace")
