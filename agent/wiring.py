@@ -49,6 +49,7 @@ def open_box(task: GemmTask, settings: Settings, emit: Emit) -> Iterator[LocalSa
             worker=settings.worker_options(),
             predict=predict,
             emit=emit,
+            profile=settings.profile_options(),
         )
     ) as sandbox:
         yield sandbox
