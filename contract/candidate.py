@@ -13,12 +13,14 @@ ScheduleValue = str | int | bool
 class Origin(Record):
     """Who wrote a candidate and what it had seen. `schedule`: the structured schedule behind a written source.
 
-    `seconds`: wall-clock that its own policy took to write it, where several policies share a round; else None.
+    `exemplar_ids`: candidates that were shown for contrast, None where that was not noted. `seconds`: wall-clock that its
+    own policy took to write it, where several policies share a round; else None.
     """
 
     policy: str
     parents: tuple[str, ...] = ()
     chunk_ids: tuple[str, ...] = ()
+    exemplar_ids: tuple[str, ...] | None = None
     prompt_hash: str | None = None
     schedule: dict[str, ScheduleValue] | None = None
     note: str = ""
