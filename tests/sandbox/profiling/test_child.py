@@ -1,0 +1,156 @@
+"""The process under ncu: what lies in the profiled range, and what it reports when something fails. The GPU is scripted."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("cupy")
+
+from contract.errors import DeviceUnavailable, MachineError
+from sandbox.cuda.driver import DriverFault
+from sandbox.profiling import child
+from sandbox.profiling.request import ProfileRequest, Report, last_report, write_report
+from tests.doubles import TASK
+from tests.sandbox.profiling.test_ncu import BUILT
+
+ROOT = Path(__file__).parents[3]
+REQUEST = ProfileRequest(built=BUILT, task=TASK, device=2, seed=7, limit_s=60)
+
+
+class ScriptedGpu:
+    """Takes down what is done, in order; `failing` maps an act to what it raises."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.done: list[str] = []
+        self.failing: dict[str, Exception] = {}
+        self.workspace_bytes = 4096
+        self.unwritten = 0
+        stream = SimpleNamespace(ptr=1)
+        device = SimpleNamespace(stream=stream, synchronize=lambda: self._do("synchronize"))
+        monkeypatch.setattr("sandbox.cuda.device.Device", lambda index: self._do(f"device {index}") or device)
+        monkeypatch.setattr("sandbox.cuda.evaluator.load", lambda *_: self._do("load") or self)
+        monkeypatch.setattr("sandbox.cuda.operand_sets.OperandSets", self._sets)
+        monkeypatch.setattr("sandbox.cuda.driver.call", lambda function: self._do(function.__name__))
+        monkeypatch.setattr("cupy.zeros", lambda size, **_: f"{size} zero bytes")
+
+    def bind(self, operands):
+        self.operands = operands
+        return SimpleNamespace(enqueue=lambda _, *, programmatic: self._do(f"run programmatic={programmatic}"))
+
+    def _sets(self, task, count, seed):
+        self._do(f"{count} random set of {task.shape}, seed {seed}")
+        return SimpleNamespace(
+            operands=lambda index, workspace: (index, workspace),
+            scrub=lambda: self._do("scrub"),
+            unwritten=lambda _: self.unwritten,
+        )
+
+    def _do(self, act: str) -> None:
+        self.done.append(act)
+        if act in self.failing:
+            raise self.failing[act]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    monkeypatch.setattr(child.faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    return ScriptedGpu(monkeypatch)
+
+
+def reported(tmp_path: Path, request: ProfileRequest = REQUEST) -> tuple[int, Report]:
+    (tmp_path / "request").write_text(request.model_dump_json())
+    code = child.main([str(tmp_path / "request"), str(tmp_path / "report")])
+    report = last_report((tmp_path / "report").read_text())
+    assert report is not None
+    return code, report
+
+
+def test_only_the_second_run_lies_in_the_profiled_range(gpu, tmp_path):
+    assert reported(tmp_path) == (0, Report(stage="done"))
+    assert gpu.done[:3] == ["device 2", "load", f"1 random set of {TASK.shape}, seed 7"]
+    start, stop = gpu.done.index("cuProfilerStart"), gpu.done.index("cuProfilerStop")
+    plain = "run programmatic=False"
+    assert gpu.done[start + 1 : stop] == [plain, "synchronize"]
+    assert gpu.done[:start].count(plain) == 1
+    # Poisoned in between, and all of that over before the range begins.
+    assert gpu.done[gpu.done.index(plain) + 1 : start] == ["synchronize", "scrub", "synchronize"]
+
+
+def test_the_workspace_is_zeroed(gpu, tmp_path):
+    reported(tmp_path)
+    assert gpu.operands == (0, "4096 zero bytes")
+    gpu.workspace_bytes = 0
+    reported(tmp_path)
+    assert gpu.operands == (0, None)
+
+
+FAULT = DriverFault("cuLaunchKernelEx", "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure")
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "stage", "fault"),
+    [
+        ("device 2", DeviceUnavailable("no GPU here"), "load", "device"),
+        ("load", FAULT, "load", "candidate"),
+        ("load", MemoryError("out of memory"), "load", "machine"),
+        ("run programmatic=False", FAULT, "warm-up", "candidate"),
+        ("cuProfilerStart", FAULT, "count", "candidate"),
+        ("cuProfilerStop", MachineError("the GPU failed"), "count", "machine"),
+    ],
+)
+def test_a_failure_is_reported_with_its_stage_and_whose_it_is(gpu, tmp_path, act, error, stage, fault):
+    gpu.failing[act] = error
+    code, report = reported(tmp_path)
+    assert code == 1
+    assert (report.stage, report.fault) == (stage, fault)
+    assert str(error) in report.message
+
+
+def test_a_run_that_leaves_outputs_unwritten_is_no_profile(gpu, tmp_path):
+    gpu.unwritten = 12
+    code, report = reported(tmp_path)
+    assert code == 1
+    assert (report.stage, report.fault, report.message) == (
+        "count",
+        "candidate",
+        "12 outputs were left unwritten under the profiler",
+    )
+
+
+def test_a_bug_of_ours_is_not_the_candidates(gpu, tmp_path):
+    gpu.failing["load"] = ZeroDivisionError()
+    (tmp_path / "request").write_text(REQUEST.model_dump_json())
+    with pytest.raises(ZeroDivisionError):
+        child.main([str(tmp_path / "request"), str(tmp_path / "report")])
+    report = last_report((tmp_path / "report").read_text())
+    assert report == Report(stage="load")
+
+
+def test_the_process_ends_itself_when_it_is_late(tmp_path):
+    """Even in a call that holds the interpreter's lock, as a hung kernel's synchronisation might."""
+    (tmp_path / "request").write_text(REQUEST.model_copy(update={"limit_s": 1.0}).model_dump_json())
+    code = (
+        "import ctypes, sys; from sandbox.profiling import child; import sandbox.cuda.device as d; "
+        "d.Device = lambda _: ctypes.PyDLL(None).sleep(60); "
+        f"child.main([{str(tmp_path / 'request')!r}, {str(tmp_path / 'report')!r}])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == 1
+    assert "Timeout" in ended.stderr
+    assert last_report((tmp_path / "report").read_text()).stage in ("start", "load")
+
+
+def test_reports(tmp_path):
+    path = tmp_path / "report"
+    assert last_report("") is None
+    assert last_report("garbage\n{}\n") is None
+    write_report(path, Report(stage="load"))
+    write_report(path, Report(stage="count"))
+    text = path.read_text()
+    assert last_report(text) == Report(stage="count")
+    # A line that was being written when the process ended.
+    assert last_report(text + '{"stage": "do') == Report(stage="count")
+    assert last_report(text + '{"stage": "done"}') == Report(stage="count")
