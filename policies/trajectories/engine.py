@@ -89,7 +89,7 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 
 def _prepare(engine: Engine) -> None:
-    """Creates the tables in an empty database; otherwise looks before it writes."""
+    """Creates the tables in an empty database, and those that an older version's lacks; otherwise looks before it writes."""
     where = engine.url.render_as_string(hide_password=True)
     with engine.connect() as connection:
         tables = set(inspect(connection).get_table_names())
@@ -102,6 +102,8 @@ def _prepare(engine: Engine) -> None:
         )
     if version is None:
         _create_tables(engine)
+    elif not tables >= set(metadata.tables):
+        _add_tables(engine)
 
 
 def _create_tables(engine: Engine) -> None:
@@ -112,6 +114,13 @@ def _create_tables(engine: Engine) -> None:
         if not inspect(connection).has_table(meta.name):  # another process may have been first
             metadata.create_all(connection)
             connection.execute(insert(meta).values(key="schema", value=str(SCHEMA_VERSION)))
+
+
+def _add_tables(engine: Engine) -> None:
+    """Another process may be at it: SQLite's write lock, elsewhere the lock on a row, lets one look and add at a time."""
+    with writing(engine) as connection:
+        connection.execute(select(meta).with_for_update())
+        metadata.create_all(connection)
 
 
 def _version(connection: Connection) -> str | None:

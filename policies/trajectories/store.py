@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from contract.errors import StoreError, UsageError
+from contract.exchange import Exchange, Prompt
 from contract.trajectory import Observation, RunRecord, Step, Trajectory
 from policies.trajectories import tables
 from policies.trajectories.engine import BUSY_TIMEOUT_S, open_engine, translated, writing
@@ -68,6 +69,34 @@ class Store:
             if isinstance(exc.__cause__, IntegrityError):
                 raise StoreError(f"step {step.index} names run {step.run_id} or an observation that was not recorded") from exc
             raise
+
+    def record_exchange(self, run_id: str, exchange: Exchange) -> None:
+        """Idempotent by (run_id, round, sample, turn). Raises: StoreError where its run was never recorded."""
+        prompt = {"id": exchange.prompt.id, "record": exchange.prompt.model_dump_json()}
+        key = {"run_id": run_id, "round": exchange.round, "sample": exchange.sample, "turn": exchange.turn}
+        row = {"prompt_id": prompt["id"], "status": exchange.status, "record": exchange.model_dump_json(exclude={"prompt"})}
+        try:
+            with translated(self._engine.url), writing(self._engine) as connection:
+                _add_once(connection, tables.prompts, prompt)
+                if not _replace(connection, tables.exchanges, key, row):
+                    connection.execute(insert(tables.exchanges).values({**key, **row}))
+        except StoreError as exc:
+            if isinstance(exc.__cause__, IntegrityError):
+                raise StoreError(f"exchange {exchange.place} names run {run_id}, which was not recorded") from exc
+            raise
+
+    def exchanges(self, run_id: str) -> list[Exchange]:
+        """Exchanges of a run by round, sample and turn; none where the run has none."""
+        own = tables.exchanges.c
+        query = (
+            select(own.record, tables.prompts.c.record)
+            .join(tables.prompts, tables.prompts.c.id == own.prompt_id)
+            .where(own.run_id == run_id)
+            .order_by(own.round, own.sample, own.turn)
+        )
+        with translated(self._engine.url), self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return [_load_exchange(text, prompt, f"an exchange of run {run_id}") for text, prompt in rows]
 
     def run(self, run_id: str) -> RunRecord:
         """Raises: UsageError where there is no such run."""
@@ -153,6 +182,14 @@ def _load_step(step_text: str, candidate_text: str, what: str) -> Step:
         step["candidate"] = {**candidate, **step["candidate"]}
         return Step.model_validate_json(json.dumps(step))
     except (ValueError, KeyError, TypeError) as exc:
+        raise _unreadable(what, exc) from exc
+
+
+def _load_exchange(text: str, prompt_text: str, what: str) -> Exchange:
+    prompt = _load(Prompt, prompt_text, f"the prompt of {what}")
+    try:
+        return Exchange.model_validate_json(json.dumps({**json.loads(text), "prompt": prompt.model_dump(mode="json")}))
+    except (ValueError, TypeError) as exc:
         raise _unreadable(what, exc) from exc
 
 

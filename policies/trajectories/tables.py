@@ -6,7 +6,7 @@ NaN and infinity that an error bound may hold. The other columns repeat what lis
 
 from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 1  # tables that later versions add leave it as it is: an older version passes over them
 
 metadata = MetaData()
 
@@ -53,4 +53,24 @@ steps = Table(
     Column("reward", Float),
     Column("record", Text, nullable=False),
     Index("steps_by_candidate", "candidate_id"),
+)
+
+# A prompt is stored once, however many samples it was sent for.
+prompts = Table(
+    "prompts",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("record", Text, nullable=False),
+)
+
+exchanges = Table(
+    "exchanges",
+    metadata,
+    Column("run_id", String(128), ForeignKey("runs.run_id"), primary_key=True),
+    Column("round", Integer, primary_key=True, autoincrement=False),
+    Column("sample", Integer, primary_key=True, autoincrement=False),
+    Column("turn", Integer, primary_key=True, autoincrement=False),
+    Column("prompt_id", String(64), ForeignKey("prompts.id"), nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("record", Text, nullable=False),
 )

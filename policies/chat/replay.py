@@ -1,0 +1,81 @@
+"""Replies from a record in place of a server: of a whole earlier run, or of this one before it was killed."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+
+from contract.errors import UsageError
+from contract.exchange import Exchange, Prompt
+from contract.protocols import ExchangeLog
+from policies.chat.server import ChatServer, Limit, Place, Reply
+
+
+class ReplayServer:
+    """A run's recorded replies: the one of the same prompt and place, else another of that prompt, else that place's.
+
+    Nothing is sent and nothing paid; usage and seconds are as recorded. `differed` counts prompts that were not those of
+    the record.
+    """
+
+    def __init__(self, exchanges: Sequence[Exchange]) -> None:
+        ordered = sorted(exchanges, key=lambda exchange: exchange.place)
+        self._by_place = {exchange.place: exchange for exchange in ordered}
+        self._by_prompt: defaultdict[str, list[Exchange]] = defaultdict(list)
+        for exchange in ordered:
+            self._by_prompt[exchange.prompt.id].append(exchange)
+        self._given: set[Place] = set()
+        self._lock = threading.Lock()
+        self.differed = 0
+
+    def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:  # noqa: ARG002 (a record is as long as it is)
+        """Raises: UsageError where the record holds no reply for the prompt or its place."""
+        with self._lock:
+            found = self._find(prompt, place)
+            if found is None:
+                raise UsageError(
+                    f"the replayed run holds no reply for round {place[0]}, sample {place[1]}, turn {place[2]} "
+                    f"({len(self._by_place)} replies in all); replay it with the settings it was run with"
+                )
+            self._given.add(found.place)
+            self.differed += found.prompt.id != prompt.id
+        return as_reply(found)
+
+    def close(self) -> None:
+        pass
+
+    def _find(self, prompt: Prompt, place: Place) -> Exchange | None:
+        same = self._by_prompt.get(prompt.id, [])
+        here = next((exchange for exchange in same if exchange.place == place), None)
+        fresh = next((exchange for exchange in same if exchange.place not in self._given), None)
+        return here or fresh or self._by_place.get(place) or next(iter(same), None)
+
+
+class RecordedFirst:
+    """Asks a server only for what this run's log does not hold: after a kill within a round, nothing is paid twice.
+
+    A request that failed is asked again: nothing came of it, and its cause may be mended.
+    """
+
+    def __init__(self, server: ChatServer, log: ExchangeLog) -> None:
+        self._server = server
+        self._recorded = {(e.place, e.prompt.id): e for e in log.recorded() if e.status != "failed"}
+
+    def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:
+        """See `ChatServer.ask`."""
+        recorded = self._recorded.get((place, prompt.id))
+        return as_reply(recorded) if recorded else self._server.ask(prompt, place, limit)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def as_reply(exchange: Exchange) -> Reply:
+    """The reply that an exchange holds; its problem where that was the reply's own and not its reader's."""
+    return Reply(
+        status=exchange.status,
+        text=exchange.reply,
+        reasoning=exchange.reasoning,
+        usage=exchange.usage,
+        seconds=exchange.seconds,
+        problem="" if exchange.status == "complete" else exchange.problem,
+    )
