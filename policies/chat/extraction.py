@@ -12,7 +12,8 @@ from dataclasses import dataclass
 _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^\n]*)")
 _WRAPPERS = frozenset({"markdown", "md"})
 _HEADING = re.compile(
-    r" {0,3}(?:#{1,6}[ \t]*|\*\*|__)?(?:\d[.)][ \t]*)?(?:performance[ \t]+)?(?P<name>analysis|design|code)\b[ \t]*[:.]?(?:\*\*|__)?[ \t#]*",
+    r" {0,3}(?:#{1,6}[ \t]*)?(?:\*\*|__)?(?:\d[.)][ \t]*)?(?:performance[ \t]+)?"
+    r"(?P<name>analysis|design|code)\b[ \t]*[:.]?(?:\*\*|__)?[ \t:#]*",
     re.IGNORECASE,
 )
 _PLAN = re.compile(r"(?://|/\*)\s*cudal2:\s*\{")
@@ -51,7 +52,10 @@ class _Block:
 
 def read_reply(text: str, *, cut: bool = False) -> Draft | Malformed:
     """The draft in a reply. `cut`: the reply ended before its writer was done, so that an open block is no fault of form."""
-    prose, blocks = _split(_unwrapped(text.removeprefix("\ufeff").replace("\r\n", "\n")))
+    body, wrapped = _unwrapped(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    prose, blocks = _split(body)
+    if wrapped and blocks and not blocks[-1].closed and not blocks[-1].text.strip():
+        blocks.pop()  # the wrapper's own end
     planned = [block for block in blocks if _PLAN.search(block.text)]
     problem = _problem(blocks, planned, cut=cut)
     if problem:
@@ -76,15 +80,12 @@ def _problem(blocks: list[_Block], planned: list[_Block], *, cut: bool) -> str:
     return ""
 
 
-def _unwrapped(text: str) -> str:
-    """A reply without the Markdown block that some models put all of it into."""
-    body = text.strip("\n")
-    first, _, rest = body.partition("\n")
+def _unwrapped(text: str) -> tuple[str, bool]:
+    """A reply without the first line of the Markdown block that some models put all of it into, and whether it had one."""
+    first, _, rest = text.strip("\n").partition("\n")
     opening = _FENCE.fullmatch(first)
-    if not opening or opening["info"].strip().lower() not in _WRAPPERS:
-        return text
-    inner, _, last = rest.rpartition("\n")
-    return inner if last.strip() == opening["fence"] else rest
+    wrapped = opening is not None and opening["info"].strip().lower() in _WRAPPERS
+    return (rest, True) if wrapped else (text, False)
 
 
 def _split(text: str) -> tuple[dict[str, str], list[_Block]]:

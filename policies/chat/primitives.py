@@ -12,6 +12,8 @@ Header = tuple[str, str]  # (name as it is included, text)
 _ARCH = re.compile(r"\bsm_(?P<number>\d+)(?P<exact>a)?\b(?P<more> and up)?")
 _DROPPED = frozenset({"preproc_include", "preproc_call", "preproc_def", "preproc_function_def"})
 _LISTS = frozenset({"declaration_list", "field_declaration_list"})
+_NOISE = re.compile(r"// clang-format |namespace cudal2 \{$|\}  // namespace cudal2$")
+_QUALIFIERS = "__device__ __forceinline__ "  # the prompt says once that all functions have them
 _INVOCATION = re.compile(r"(?P<macro>[A-Z][A-Z0-9_]+)\((?P<first>[^,()]+)[^()]*\)")
 
 
@@ -23,15 +25,15 @@ def primitives_for(arch: Arch, headers: Sequence[Header]) -> list[tuple[str, str
 
 
 def digest_of(text: str) -> str:
-    """A header without includes, macros' definitions and functions' bodies; what remains is as it stands there.
+    """A header without includes, macros' definitions, functions' bodies and our namespace; what remains is as it stands there.
 
     A row of invocations of one macro, which define a family of specialisations, is told by their first arguments.
     """
     source = text.encode()
     parser = Parser(Language(tree_sitter_cuda.language()))
     lines = "".join(_kept(parser.parse(source).root_node, source)).splitlines()
-    kept = [line.rstrip() for line in _told_by_first_argument(lines)]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in kept if line != "// clang-format off")).strip()
+    kept = [line.rstrip().replace(_QUALIFIERS, "") for line in _told_by_first_argument(lines)]
+    return re.sub(r"\n{2,}", "\n", "\n".join(line for line in kept if not _NOISE.match(line))).strip()
 
 
 def _fits(arch: Arch, text: str) -> bool:

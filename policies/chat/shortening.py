@@ -7,9 +7,10 @@ from policies.chat.tokens import CHARACTERS_A_TOKEN
 
 _MOST_LINES = 10  # of one message; what follows are instantiation traces
 _ERROR = re.compile(r"^(?!.*\bwarning\b).*\b(?:fatal|error)(?: #[\w-]+)?\s*:", re.IGNORECASE)
+# Where the next message of a compiler begins: `file(3): warning #1-D: …`, `ptxas …, line 3; error : …`, closing counts.
 _MESSAGE = re.compile(
-    r"^[^\s(:,][^:]{0,300}?(?:\(\d+\)|, line \d+)?\s*[:;]\s*(?:\w+ )?(?:error|warning|remark|note|info)\b|^ptxas (?:fatal|info|warning|error)\b"
-    r"|^Remark\b|^\d+ (?:catastrophic )?errors? detected",
+    r"^\S.{0,300}?[:;]\s*(?:catastrophic |fatal )?(?:error|warning|remark|note|info)\b"
+    r"|^ptxas (?:fatal|info|warning|error)\b|^Remark\b|^\d+ (?:catastrophic )?errors? detected",
     re.IGNORECASE,
 )
 _PLACE = re.compile(r"\(\d+\)|, line \d+")

@@ -1,0 +1,215 @@
+"""One reply of a round, from its prompt to a candidate or the reason why there is none; every exchange is recorded at once."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from contract.candidate import Candidate, Origin
+from contract.errors import EndpointError, PlanError, UsageError
+from contract.events import Emit, Replied
+from contract.exchange import Exchange, Prompt
+from contract.options import ChatOptions
+from contract.protocols import ExchangeLog
+from policies.chat.account import Account, Capped
+from policies.chat.extraction import Malformed, read_reply
+from policies.chat.prompting import Prompts, Request
+from policies.chat.quoting import inline
+from policies.chat.sampling import POLICY
+from policies.chat.server import ChatServer, Limit, Place, Reply
+
+LEAST_SECONDS = 5.0  # of the search left; no reply worth having comes in less
+_CUT_SHORT = frozenset({"truncated", "stopped", "cut"})
+# A reply that we had to stop would run on again, and a refusal be repeated; asking again would be paid for nothing.
+_ASK_AGAIN = frozenset({"complete", "truncated", "cut"})
+_ENDLESS_SECONDS = 1e6
+
+
+class Round:
+    """What the conversations of a round share: the time they have, and whether and why no more is asked.
+
+    `error`: the first that ended it; `capped`: the cap that did. `abandon` is for a caller who waits no longer.
+    """
+
+    def __init__(self, seconds_left: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until = clock() + (_ENDLESS_SECONDS if seconds_left is None else seconds_left)
+        self._over = threading.Event()
+        self.error: EndpointError | UsageError | None = None
+        self.capped = ""
+        self.abandoned = False
+
+    @property
+    def seconds_left(self) -> float:
+        """Time for the next request; none where it is too little, or nothing more is to be asked."""
+        left = self._until - self._clock()
+        return left if left >= LEAST_SECONDS and not self._over.is_set() else 0.0
+
+    def fail(self, error: EndpointError | UsageError) -> None:
+        self.error = self.error or error
+        self._over.set()
+
+    def cap(self, reason: str) -> None:
+        self.capped = self.capped or reason
+        self._over.set()
+
+    def abandon(self) -> None:
+        self.abandoned = True
+        self._over.set()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A conversation that ended: its last exchange and the candidate of it; neither where nothing was asked."""
+
+    exchange: Exchange | None = None
+    candidate: Candidate | None = None
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What a conversation is about: its first request, its place, and the candidates that are no news."""
+
+    request: Request
+    round: int
+    sample: int
+    observation_id: str
+    known: frozenset[str]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A candidate that is no news, and why; its writer did nothing wrong."""
+
+    problem: str
+
+
+class Conversations:
+    """Holds conversations, from several threads at once."""
+
+    def __init__(
+        self, options: ChatOptions, server: ChatServer, log: ExchangeLog, account: Account, emit: Emit, prompts: Prompts
+    ) -> None:
+        self._options, self._server, self._log = options, server, log
+        self._account, self._emit, self._prompts = account, emit, prompts
+        self._dates = {(exchange.place, exchange.prompt.id): exchange.created_at for exchange in log.recorded()}
+        self._recording = threading.Lock()
+
+    def hold(self, topic: Topic, round: Round) -> Outcome:
+        """Ask, and ask again while the reply's form is wrong and turns are left. Raises: StoreError."""
+        prompt, outcome = topic.request.prompt, Outcome()
+        for turn in range(self._options.turns + 1):
+            asked = self._ask(prompt, (topic.round, topic.sample, turn), round)
+            if asked is None:
+                return outcome
+            reply, limit = asked
+            read = _read(reply, prompt, topic)
+            exchange = self._record(reply, limit, prompt, turn, topic, read)
+            outcome = Outcome(exchange, read if isinstance(read, Candidate) else None)
+            if not isinstance(read, Malformed) or reply.status not in _ASK_AGAIN:
+                return outcome
+            prompt = self._prompts.again(prompt, reply.text, read.problem, cut=reply.status in _CUT_SHORT)
+        return outcome
+
+    def drop(self, exchange: Exchange, problem: str) -> None:
+        """Record anew that nothing came of an exchange after all."""
+        with self._recording:
+            self._log.record(exchange.model_copy(update={"candidate_id": None, "problem": problem}))
+
+    def _ask(self, prompt: Prompt, place: Place, round: Round) -> tuple[Reply, Limit] | None:
+        """The reply and what it was allowed; None where the request was not sent, or nobody waits for it any more."""
+        if not round.seconds_left:
+            return None
+        granted = self._account.reserve(prompt, place, round.seconds_left)
+        if isinstance(granted, Capped):
+            round.cap(granted.reason)
+            return None
+        try:
+            reply = self._server.ask(prompt, place, granted) if round.seconds_left else None
+        except (EndpointError, UsageError) as exc:
+            round.fail(exc)
+            reply = None
+        except BaseException:
+            self._account.release(place)
+            raise
+        if reply is None or round.abandoned:
+            self._account.release(place)
+            return None
+        return replace(reply, text=_storable(reply.text), reasoning=_storable(reply.reasoning)), granted
+
+    def _record(
+        self, reply: Reply, limit: Limit, prompt: Prompt, turn: int, topic: Topic, read: Candidate | Malformed | _Known
+    ) -> Exchange:
+        """Make the exchange durable, settle the account, and tell. One at a time, so that totals told are in order."""
+        place = (topic.round, topic.sample, turn)
+        exchange = Exchange(
+            round=topic.round,
+            sample=topic.sample,
+            turn=turn,
+            observation_id=topic.observation_id,
+            prompt=prompt,
+            model=self._options.model,
+            parameters=self._parameters(limit),
+            status=reply.status,
+            reply=reply.text,
+            reasoning=reply.reasoning,
+            problem="" if isinstance(read, Candidate) else read.problem,
+            candidate_id=read.id if isinstance(read, Candidate) else None,
+            usage=reply.usage,
+            cost=self._account.cost(reply.usage),
+            seconds=reply.seconds,
+            created_at=self._dates.get((place, prompt.id)) or datetime.now(UTC),
+        )
+        with self._recording:
+            try:
+                self._log.record(exchange)
+            finally:
+                self._account.settle(exchange)
+            totals = self._account.totals
+            self._emit(
+                Replied(
+                    round=topic.round,
+                    sample=topic.sample,
+                    turn=turn,
+                    status=reply.status,
+                    problem=exchange.problem,
+                    usage=reply.usage,
+                    seconds=reply.seconds,
+                    total_tokens=totals.tokens,
+                    total_cost=totals.cost,
+                )
+            )
+        return exchange
+
+    def _parameters(self, limit: Limit) -> dict[str, str | int | float | bool]:
+        parameters: dict[str, str | int | float | bool] = {"reply_tokens": limit.reply_tokens}
+        if self._options.temperature is not None:
+            parameters["temperature"] = self._options.temperature
+        return parameters
+
+
+def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed | _Known:
+    """The candidate in a reply, or why there is none."""
+    if reply.status in ("refused", "failed"):
+        return Malformed(reply.problem or f"the request was {reply.status}")
+    read = read_reply(reply.text, cut=reply.status in _CUT_SHORT)
+    if isinstance(read, Malformed):
+        return Malformed(f"{read.problem} ({reply.problem})" if reply.problem else read.problem)
+    origin = Origin(
+        policy=POLICY,
+        parents=topic.request.parents,
+        chunk_ids=topic.request.chunk_ids,
+        prompt_hash=prompt.id,
+        note=inline(read.note),
+    )
+    try:
+        candidate = Candidate.from_source(read.source, origin)
+    except PlanError as exc:
+        return Malformed(f"{exc.rule}: {inline(str(exc), 500)}")
+    return _Known(f"candidate {candidate.id} was tried before") if candidate.id in topic.known else candidate
+
+
+def _storable(text: str) -> str:
+    """The text without half characters, which a server's escapes may spell and no store takes."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
