@@ -1,0 +1,85 @@
+"""A machine with a scripted GPU for the author's kernels: builds are real, what a GPU would say of them is not.
+
+The wrong kernel's mistake is known, so its result is computed and given to the sandbox's own comparison: the failure reads
+as a GPU's does. Times and counters are invented, in the order that the kernels were written to come out in.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from contract.build import Built
+from contract.candidate import AnyCandidate
+from contract.chip import REFERENCE_CHIPS, Chip
+from contract.evaluation import Environment, Evaluation, TestResult, Wrong
+from contract.options import CompileOptions, Effort
+from contract.profile import LaunchProfile, Profile
+from contract.task import GemmTask
+from sandbox.builder import Builder
+from sandbox.verification.cases import SPARSE
+from sandbox.verification.comparison import compare_exact
+from sandbox.verification.elements import Array, decode, encode
+from sandbox.verification.reference import Reference
+from sandbox.verification.source import Source
+from tests import doubles
+
+WRONG_ORDER = "b[j][0], b[j + 1][0], b[j][1], b[j + 1][1]"
+INVENTED_US = {"hgemm_mma": 60.0, "hgemm_ring": 25.0, "hgemm_wgmma": 16.0, "hgemm_cluster": 14.0}
+INVENTED_COUNTERS = {
+    "hgemm_mma": {"tensor_pct": 15.0, "stall_long_scoreboard": 9.0, "smem_conflicts": 4e6, "smem_wavefronts": 5e6},
+    "hgemm_ring": {"tensor_pct": 45.0, "stall_long_scoreboard": 0.5, "smem_conflicts": 0.0, "smem_wavefronts": 1e6},
+    "hgemm_wgmma": {"tensor_pct": 70.0, "stall_long_scoreboard": 4.0, "smem_conflicts": 0.0, "smem_wavefronts": 1e6},
+    "hgemm_cluster": {"tensor_pct": 80.0, "stall_long_scoreboard": 3.0, "smem_conflicts": 0.0, "smem_wavefronts": 1e6},
+}
+
+
+class Machine:
+    """`contract.protocols.Sandbox` for the author's kernels."""
+
+    can_execute = True
+    environment: Environment = doubles.ENVIRONMENT
+
+    def __init__(self, options: CompileOptions) -> None:
+        self.chip: Chip = REFERENCE_CHIPS[doubles.TASK.arch]
+        self._builder = Builder(options, self.chip)
+
+    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+        return self._builder.build(candidates, task)
+
+    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+        if WRONG_ORDER in built.candidate.source:
+            test = wrong_result(task)
+            return Wrong(test=test, tests=(test,), inspection=built.inspection)
+        baselines = doubles.BASELINES if effort == "full" else (doubles.AUTOTUNED,)
+        timed = doubles.measured(INVENTED_US[entry_of(built)], baseline_us=15.0, baselines=baselines)
+        return timed.model_copy(update={"inspection": built.inspection})
+
+    def profile(self, built: Built, _: GemmTask) -> Profile:
+        entry = entry_of(built)
+        counted = LaunchProfile(entry=entry, grid=(16, 16, 1), block=(256, 1, 1), metrics=INVENTED_COUNTERS[entry])
+        return Profile(tool="invented", metric_set="sm_90a", launches=(counted,), seconds=0.1)
+
+    def close(self) -> None:
+        pass
+
+
+def entry_of(built: Built) -> str:
+    return built.inspection.kernels[0].entry
+
+
+def wrong_result(task: GemmTask) -> TestResult:
+    """What the first exact test says of the kernel that mixes up B's fragments."""
+    inputs = SPARSE.make(Source(np, 0), task)
+    a, b = (decode(np, bits, task.element).astype(np.float64) for bits in (inputs.a, inputs.b))
+    comparison = compare_exact(np, task, encode(np, a @ mixed_up(b), task.element), Reference(np, task, inputs, keep=False))
+    return TestResult(tier=SPARSE.tier, name=SPARSE.name, passed=False, worst=comparison.worst, message=comparison.describe())
+
+
+def mixed_up(b: Array) -> Array:
+    """B as the tensor cores get it when the two middle registers of `ldmatrix.x4.trans` are exchanged.
+
+    In every 16x16 block, k 8..15 of the first 8 columns changes places with k 0..7 of the last 8. Shape: (K, N).
+    """
+    blocks = b.reshape(b.shape[0] // 16, 2, 8, b.shape[1] // 16, 2, 8).copy()
+    blocks[:, 1, :, :, 0], blocks[:, 0, :, :, 1] = blocks[:, 0, :, :, 1].copy(), blocks[:, 1, :, :, 0].copy()
+    return blocks.reshape(b.shape)
