@@ -18,6 +18,7 @@ Bottleneck = Literal[
     "epilogue-bound",  # storing D is a large share of the time and nothing hides it
     # Why the tensor pipe is idle
     "no-tensor-cores",  # the math is done by fused multiply-adds
+    "legacy-mma",  # mma.sync where the chip's full rate belongs to a newer instruction
     "memory-latency",  # warps wait for operands from gmem or L2 while bandwidth has room
     "few-bytes-in-flight",  # work bound by DRAM that does not ask for enough at once
     "barrier-waits",  # warps wait for each other
