@@ -1,7 +1,8 @@
 """The schedule policy: proposes written kernels by searching the families' schedule spaces. No key, no network.
 
 Its parts stay apart so that each can be replaced: the prior (`prior`), what a run's measurements
-add to it (`surrogate`) and its failures (`risk`), and the choice of what to try (`acquisition`).
+add to it (`surrogate`), its failures (`risk`) and the leader's diagnosis (`steering`), and the choice of what to try
+(`acquisition`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,35 +13,40 @@ import numpy as np
 
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import REFERENCE_CHIPS, Chip, roofline_us
+from contract.diagnosis import Bottleneck
 from contract.evaluation import Prediction
 from contract.inspection import Inspection
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.around import Around, Choice, choose, neighbours_of_best
 from policies.schedule.encoding import Encoding
 from policies.schedule.families import families
 from policies.schedule.family import Family
 from policies.schedule.pool import Entry, Key, Pool, schedule_key
 from policies.schedule.prior import predict_us
 from policies.schedule.risk import Risk
+from policies.schedule.steering import Steering, steer
 from policies.schedule.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
 REMEMBERED = 256  # latest timed attempts that are learned from; fitting takes the cube of their number
-PARENTS = 3  # the best schedules so far, whose neighbours are tried
 
 
 class SchedulePolicy:
     """Round 0 follows the prior; later rounds follow what was measured: half anywhere, half around the best.
 
-    Deterministic in (seed, observation). Never repeats a schedule of the run or a candidate it has seen.
+    Deterministic in (seed, observation). Never repeats a schedule of the run or a candidate it has seen. With `steer` it
+    follows the diagnosis that the observation holds.
     """
 
     name = "schedule"
+    reads_code = False
 
-    def __init__(self, families: Sequence[Family[Any]], seed: int = 0) -> None:
+    def __init__(self, families: Sequence[Family[Any]], seed: int = 0, *, steer: bool = True) -> None:
         self._families = tuple(families)
         self._seed = seed
+        self._steer = steer
         self._cached: tuple[GemmTask, Chip, Pool, Encoding | None] | None = None
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
@@ -52,15 +58,16 @@ class SchedulePolicy:
         tried = [(attempt, entry) for attempt in observation.attempts if (entry := _entry_of(attempt, pool)) is not None]
         seen = {attempt.candidate_id for attempt in observation.attempts}
         keys = {schedule_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
+        steering = steer(observation, tried, pool) if self._steer else None
         candidates: list[Candidate] = []
-        for entry in self._order(pool, encode, tried, keys, count, rng):
+        for entry, relieved in self._order(pool, encode, tried, keys, count, rng, steering):
             if len(candidates) == count:
                 break
             candidate = entry.family.write(entry.schedule, observation.task)
             if entry.key not in keys and candidate.id not in seen:
                 keys.add(entry.key)
                 seen.add(candidate.id)
-                candidates.append(candidate)
+                candidates.append(_signed(candidate, relieved, observation.diagnosed))
         return candidates
 
     def _pool(self, task: GemmTask, chip: Chip) -> tuple[Pool, Encoding | None]:
@@ -78,7 +85,8 @@ class SchedulePolicy:
         keys: set[Key],
         count: int,
         rng: np.random.Generator,
-    ) -> Iterator[Entry]:
+        steering: Steering | None,
+    ) -> Iterator[Choice]:
         """Entries worth trying, best first; by the prior alone where nothing was measured.
 
         A time is divided by the chance of success: what counts is how long a success takes to come by.
@@ -87,15 +95,22 @@ class SchedulePolicy:
         free = [index for index, entry in enumerate(pool.entries) if entry.key not in keys]
         entries = [pool.entries[index] for index in free]
         expected_us = pool.predicted_us[free] / (1 - risk(entries))
-        by_prior = rank_by_prior(entries, expected_us, [entry for _, entry in tried])
+        by_prior = ((entry, None) for entry in rank_by_prior(entries, expected_us, [entry for _, entry in tried]))
         learned = _learn(pool, encode, tried)
         if learned is None or not entries:
             return by_prior
         drawn = rank_by_draws(expected_us, encode.fitted[free], learned, rng, count)
-        near = [entry for entry in _around_best(pool, tried, rng) if entry.key not in keys]
-        near_us = pool.predict_us(near) / (1 - risk(near))
-        drawn_near = rank_by_draws(near_us, encode(near), learned, rng, count // 2) if near else []
-        return chain((near[index] for index in drawn_near), (entries[index] for index in drawn), by_prior)
+        near = [entry for entry in neighbours_of_best(pool, tried, rng) if entry.key not in keys]
+        chosen = choose(Around(pool, encode, learned, risk, rng), near, keys, count, steering)
+        return chain(chosen, ((entries[index], None) for index in drawn), by_prior)
+
+
+def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | None) -> Candidate:
+    """A candidate that says which bottleneck it was written to relieve, and whose."""
+    if relieved is None or parent is None:
+        return candidate
+    origin = candidate.origin.model_copy(update={"note": f"relieves {relieved}", "parents": (parent,)})
+    return candidate.model_copy(update={"origin": origin})
 
 
 def _entry_of(attempt: Attempt, pool: Pool) -> Entry | None:
@@ -111,14 +126,6 @@ def _learn(pool: Pool, encode: Encoding, tried: Sequence[tuple[Attempt, Entry]])
     entries = [entry for _, entry in timed]
     measured_us = np.array([time_us for time_us, _ in timed])
     return Surrogate(encode(entries), np.log(measured_us / pool.predict_us(entries)))
-
-
-def _around_best(pool: Pool, tried: Sequence[tuple[Attempt, Entry]], rng: np.random.Generator) -> list[Entry]:
-    """Neighbours of the fastest schedules so far, each once."""
-    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None]
-    parents = [entry for _, entry in sorted(timed, key=lambda pair: pair[0])[:PARENTS]]
-    found = {neighbour.key: neighbour for parent in parents for neighbour in pool.neighbours(parent, rng)}
-    return list(found.values())
 
 
 def predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:

@@ -17,6 +17,7 @@ from policies.schedule.prior import Floats, predict_many_us
 Key = frozenset[tuple[str, ScheduleValue]]
 Group = tuple[str, int, int, int]
 Values = dict[str, ScheduleValue]
+Step = tuple[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; mutations of good schedules reach what the sample left out
 PAIRED_MUTATIONS = 24  # of two axes at once, where one alone would not be valid
@@ -82,7 +83,7 @@ class Pool:
 
     def neighbours(self, entry: Entry, rng: np.random.Generator) -> Iterator[Entry]:
         """Valid schedules that differ from one in a step along one axis, or along two."""
-        steps = list(self._steps(entry))
+        steps = list(self.steps(entry))
         pairs = [pair for pair in combinations(steps, 2) if pair[0][0] != pair[1][0]]
         size = min(PAIRED_MUTATIONS, len(pairs))
         chosen = [int(i) for i in rng.choice(len(pairs), size, replace=False)] if pairs else []
@@ -91,7 +92,7 @@ class Pool:
             if neighbour is not None:
                 yield neighbour
 
-    def _steps(self, entry: Entry) -> Iterator[tuple[str, ScheduleValue]]:
+    def steps(self, entry: Entry) -> Iterator[Step]:
         """Single changes: the next smaller and larger value that the pool has for a number, every other one for the rest."""
         for axis, value in entry.values.items():
             known = [other for other in self._axes[entry.family.name].get(axis, ()) if other != value]
