@@ -2,7 +2,6 @@
 
 import importlib.util
 import platform
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,9 @@ from contract.settings import Settings
 from contract.task import Arch, GemmTask
 from policies.trajectories.store import open_store
 from sandbox.builder import Builder
+from sandbox.profiling.complaints import PERMISSION_REMEDY
+from sandbox.profiling.ncu import find_ncu, ncu_version
+from sandbox.profiling.permission import counters_allowed
 from sandbox.toolchain import find_nvcc, find_nvdisasm
 
 PACKAGES = ("cupy-cuda13x", "cuda-bindings", "langgraph", "nvidia-cuda-nvrtc", "pydantic", "sqlalchemy")
@@ -52,7 +54,7 @@ def examine(settings: Settings) -> list[Check]:
         _nvml(),
         _baselines(),
         _torch(),
-        _ncu(),
+        _ncu(settings),
         _store(settings),
         _knowledge(settings),
         _folder("cache", Path(settings.compile_options().cache_dir)),
@@ -152,12 +154,21 @@ def _torch() -> Check:
     return Check(name="torch baseline", ok=found is not None, needed=False, detail=detail, remedy="pip install torch")
 
 
-def _ncu() -> Check:
-    found = shutil.which("ncu")
-    detail = found or "no hardware counters; diagnoses rest on inspection and times"
-    return Check(
-        name="Nsight Compute (ncu)", ok=found is not None, needed=False, detail=detail, remedy="install Nsight Compute"
-    )
+def _ncu(settings: Settings) -> Check:
+    """The tool, and whether the driver lets this process read counters, as far as it tells."""
+    name = "Nsight Compute (ncu)"
+    try:
+        path = find_ncu(settings.ncu)
+        detail = f"{ncu_version(path)} at {path}"
+    except Cudal2Error as exc:
+        absent = "no hardware counters; diagnoses rest on inspection and times"
+        return Check(name=name, ok=False, needed=False, detail=absent, remedy=str(exc))
+    allowed = counters_allowed()
+    if allowed is False:
+        detail += ", but the driver lets administrators only read counters"
+        return Check(name=name, ok=False, needed=False, detail=detail, remedy=PERMISSION_REMEDY)
+    told = "counters may be read" if allowed else "whether counters may be read shows when a kernel is profiled"
+    return Check(name=name, ok=True, needed=False, detail=f"{detail}; {told}")
 
 
 def _store(settings: Settings) -> Check:

@@ -141,26 +141,23 @@ def _not_ours(attempt: Attempt) -> str | None:
 def _launches(attempt: Attempt, metrics: MetricSet, built: Built) -> tuple[LaunchProfile, ...]:
     """The counted launches, as many as the plan has. Raises: ProfileFailed."""
     candidate = built.candidate
-    failed = f"{candidate.id} could not be profiled"
     if attempt.report is not None and attempt.report.fault:
-        raise ProfileFailed(f"{failed}: {attempt.stage}: {attempt.report.message}", log=attempt.log)
+        raise ProfileFailed(f"{attempt.stage}: {attempt.report.message}", log=attempt.log)
     if attempt.finished.timed_out:
         seconds = f"{attempt.finished.seconds:.0f} s"
-        raise ProfileFailed(
-            f"{failed}: no end after {seconds} in stage {attempt.stage}; raise profile_timeout_s", log=attempt.log
-        )
+        raise ProfileFailed(f"no end after {seconds} in stage {attempt.stage}; raise profile_timeout_s", log=attempt.log)
     if attempt.stage != "done":
         ended = "; ".join([f"its process ended in stage {attempt.stage}", *attempt.complaints])
-        raise ProfileFailed(f"{failed}: {ended}", log=attempt.log)
+        raise ProfileFailed(ended, log=attempt.log)
     try:
         launches = read_launches(attempt.table, metrics)
     except Unreadable as exc:
-        raise ProfileFailed(f"{failed}: ncu's table cannot be read: {exc}", log=attempt.log) from exc
+        raise ProfileFailed(f"ncu's table cannot be read: {exc}", log=attempt.log) from exc
     wanted = len(candidate.plan.launches) if isinstance(candidate, Candidate) else None
     if not launches or len(launches) != (wanted or len(launches)):
-        raise ProfileFailed(f"{failed}: ncu counted {len(launches)} of {wanted or 'its'} launches", log=attempt.log)
+        raise ProfileFailed(f"ncu counted {len(launches)} of {wanted or 'its'} launches", log=attempt.log)
     if not any(launch.metrics for launch in launches):
-        raise ProfileFailed(f"{failed}: ncu gave no value of any metric", log=attempt.log)
+        raise ProfileFailed("ncu gave no value of any metric", log=attempt.log)
     return launches
 
 
