@@ -12,7 +12,7 @@ _COMMON = "common"
 
 
 class MetricSpec(Record):
-    """One quantity. `metric`: its name in Nsight Compute; `unit`: of its value as the tool prints base units, times `scale`."""
+    """One quantity. `metric`: its name in Nsight Compute. A value in `unit` there, times `scale`, is what is kept."""
 
     metric: str
     unit: str

@@ -1,33 +1,40 @@
-"""The diagnosis: each rule on figures that must and figures that must not trigger it."""
+"""The diagnosis: each rule on figures that must and figures that must not trigger it, and where counters overrule."""
+
+import math
 
 import pytest
 
 from contract.chip import REFERENCE_CHIPS
+from contract.diagnosis import Bottleneck, Diagnosis
 from contract.evaluation import AUTOTUNED, Environment, Measured, Timing
 from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
+from contract.profile import LaunchProfile, Profile
 from contract.task import AccumulatorType, Arch, GemmTask, TimingMode
 from sandbox.diagnosis import diagnose
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=4096, k=4096)
+SMALL = GemmTask(m=64, n=64, k=64)
 KERNEL = KernelResources(
     entry="gemm", registers=128, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, static_smem_bytes=0,
     dynamic_smem_bytes=100_000, threads=256, ctas_per_sm=2, occupancy=0.25, occupancy_limiter="registers",
 )  # fmt: skip
-INSPECTION = Inspection(
-    cubin_sha256="0", compile_seconds=1.0, kernels=(KERNEL,), opcodes={"HMMA": 1}, opcode_source="sass",
-    mma=("HMMA.16816.F32",), accumulators=(AccumulatorType.F32,),
+WGMMA = Inspection(
+    cubin_sha256="0", compile_seconds=1.0, kernels=(KERNEL,), opcodes={"HGMMA": 1, "UTMALDG": 2}, opcode_source="sass",
+    mma=("HGMMA.64x128x16.F32",), accumulators=(AccumulatorType.F32,),
 )  # fmt: skip
+MMA_SYNC = WGMMA.model_copy(update={"mma": ("HMMA.16816.F32",), "opcodes": {"HMMA": 64, "LDSM": 24, "LDGSTS": 8, "LDS": 4}})
 ENVIRONMENT = Environment(
     gpu="H200", arch="sm_90a", sms=132, l2_bytes=1, memory_bytes=1, driver="1", cuda="13", nvrtc="13", cublas="13",
     python="3", platform="x",
 )  # fmt: skip
 
 
-def launches(ctas: int = 264, count: int = 1) -> ResolvedPlan:
+def launches(ctas: int = 264, count: int = 1, *, programmatic: bool = False) -> ResolvedPlan:
     launch = ResolvedLaunch(
-        entry="gemm", grid=(ctas, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), dynamic_smem=100_000, programmatic=False, args=()
+        entry="gemm", grid=(ctas, 1, 1), block=(256, 1, 1), cluster=(1, 1, 1), dynamic_smem=100_000, programmatic=programmatic,
+        args=(),
     )  # fmt: skip
     return ResolvedPlan(launches=(launch,) * count, workspace_bytes=0, zero=False, zero_bytes=0)
 
@@ -36,29 +43,73 @@ def measured(time_us: float) -> Measured:
     timing = Timing(name="candidate", samples_us=(time_us,) * 3)
     return Measured(
         mode=TimingMode.OFFLINE, tests=(), timing=timing, baselines=(timing.model_copy(update={"name": AUTOTUNED}),),
-        environment=ENVIRONMENT, inspection=INSPECTION,
+        environment=ENVIRONMENT, inspection=WGMMA,
     )  # fmt: skip
 
 
-def kernel(**changes: object) -> Inspection:
-    return INSPECTION.model_copy(update={"kernels": (KERNEL.model_copy(update=changes),)})
+def profile(ctas: int = 264, **metrics: float) -> Profile:
+    launch = LaunchProfile(entry="gemm", grid=(ctas, 1, 1), block=(256, 1, 1), metrics=metrics)
+    return Profile(tool="ncu", metric_set="sm_90a", launches=(launch,), seconds=1.0)
 
 
-def names(inspection: Inspection = INSPECTION, plan: ResolvedPlan | None = None, time_us: float | None = None) -> list[str]:
-    found = diagnose(inspection, plan or launches(), TASK, CHIP, measured(time_us) if time_us else None)
+def kernel(inspection: Inspection = WGMMA, **changes: object) -> Inspection:
+    return inspection.model_copy(update={"kernels": (KERNEL.model_copy(update=changes),)})
+
+
+def mix(**opcodes: int) -> Inspection:
+    return MMA_SYNC.model_copy(update={"opcodes": opcodes})
+
+
+def names(found: Diagnosis) -> list[Bottleneck]:
     return [finding.bottleneck for finding in found.findings]
 
 
+def static(inspection: Inspection = WGMMA, ctas: int = 264, task: GemmTask = SMALL) -> list[Bottleneck]:
+    return names(diagnose(inspection, launches(ctas), task, CHIP))
+
+
+def weight(found: Diagnosis, bottleneck: Bottleneck) -> float:
+    return next(finding.weight for finding in found.findings if finding.bottleneck == bottleneck)
+
+
 def test_a_sound_kernel_has_no_static_finding() -> None:
-    found = diagnose(INSPECTION, launches(), TASK, CHIP, None)
+    found = diagnose(WGMMA, launches(), TASK, CHIP, None)
     assert (found.basis, found.findings, found.roofline_fraction) == ("static", (), None)
+    assert static(MMA_SYNC) == []
 
 
-def test_findings_of_the_code() -> None:
-    assert names(INSPECTION.model_copy(update={"mma": ()})) == ["no-tensor-cores"]
-    assert names(kernel(spill_store_bytes=64, stack_bytes=64)) == ["spills"]
-    assert names(kernel(stack_bytes=64)) == ["local-memory"]
-    assert names(kernel(occupancy=0.1)) == ["occupancy"]
+def test_findings_of_resources() -> None:
+    assert static(kernel(spill_store_bytes=64, stack_bytes=64)) == ["spills"]
+    assert static(kernel(stack_bytes=64)) == ["local-memory"]
+
+
+def test_many_spilled_bytes_weigh_more_than_few() -> None:
+    few, many = (diagnose(kernel(spill_load_bytes=size), launches(), TASK, CHIP) for size in (4, 256))
+    assert weight(few, "spills") < 0.05 < weight(many, "spills")
+
+
+def test_occupancy_counts_where_nothing_else_hides_latency() -> None:
+    registers_only = mix(HMMA=64, LDG=8, STS=8, LDSM=16)
+    assert "occupancy" in static(kernel(registers_only, occupancy=0.1, ctas_per_sm=1))
+    assert "occupancy" not in static(kernel(registers_only, occupancy=0.25))
+    assert static(kernel(MMA_SYNC, occupancy=0.1, ctas_per_sm=1)) == []
+    assert static(kernel(MMA_SYNC, occupancy=0.06, ctas_per_sm=1, threads=128, dynamic_smem_bytes=1)) == ["occupancy"]
+    assert static(kernel(WGMMA, occupancy=0.06, ctas_per_sm=1, threads=128, dynamic_smem_bytes=1)) == []
+
+
+def test_no_tensor_cores_weighs_what_they_would_spare() -> None:
+    fused = WGMMA.model_copy(update={"mma": (), "opcodes": {"FFMA": 512}})
+    large, small = (diagnose(fused, launches(), task, CHIP) for task in (TASK, SMALL))
+    assert names(large) == names(small) == ["no-tensor-cores"]
+    assert large.findings[0].weight > 0.9 > small.findings[0].weight
+    assert "512" in large.findings[0].evidence
+
+
+def test_mma_sync_is_slow_on_hopper_where_arithmetic_counts() -> None:
+    assert static(MMA_SYNC, task=TASK) == ["legacy-mma"]
+    assert static(MMA_SYNC, task=SMALL) == []
+    ampere = GemmTask(m=4096, n=4096, k=4096, arch=Arch.SM_80)
+    assert names(diagnose(MMA_SYNC, launches(216), ampere, REFERENCE_CHIPS[Arch.SM_80])) == []
 
 
 def test_warnings_of_ptxas_become_findings() -> None:
@@ -67,7 +118,23 @@ def test_warnings_of_ptxas_become_findings() -> None:
         "(C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.",
         "kernel.cu(1): warning #177-D: unused",
     )
-    assert names(INSPECTION.model_copy(update={"warnings": lines})) == ["wgmma-serialised", "setmaxnreg-ignored"]
+    assert static(WGMMA.model_copy(update={"warnings": lines})) == ["wgmma-serialised", "setmaxnreg-ignored"]
+
+
+@pytest.mark.parametrize(
+    ("opcodes", "expected"),
+    [
+        ({"HMMA": 64, "LDG": 8, "STS": 8, "LDSM": 8}, ["register-staging"]),
+        ({"HMMA": 64, "LDG": 8, "STS": 8, "LDSM": 8, "LDGSTS": 1}, []),
+        ({"HMMA": 64, "LDG": 64}, []),  # straight into registers: nothing is staged
+        ({"HMMA": 64, "LDS": 64, "LDGSTS": 8}, ["narrow-smem-loads"]),
+        ({"HMMA": 64, "LDS": 63, "LDGSTS": 8}, []),  # of an epilogue
+        ({"HMMA": 64, "LDS": 300, "LDSM": 1, "LDGSTS": 8}, []),
+    ],
+)
+def test_findings_of_the_mix_of_instructions(opcodes: dict[str, int], expected: list[str]) -> None:
+    assert static(mix(**opcodes)) == expected
+    assert static(mix(**opcodes).model_copy(update={"opcode_source": "ptx"})) == []
 
 
 @pytest.mark.parametrize(
@@ -75,33 +142,92 @@ def test_warnings_of_ptxas_become_findings() -> None:
     [(264, []), (132, []), (528, []), (265, ["tail-wave"]), (100, ["idle-sms"]), (1, ["idle-sms"]), (26400 + 1, [])],
 )
 def test_waves(ctas: int, expected: list[str]) -> None:
-    assert names(plan=launches(ctas)) == expected
+    assert static(ctas=ctas) == expected
 
 
 def test_the_heaviest_finding_comes_first() -> None:
-    found = diagnose(kernel(occupancy=0.1, spill_store_bytes=500), launches(8), TASK, CHIP, None)
+    found = diagnose(kernel(stack_bytes=8, spill_store_bytes=500), launches(8), SMALL, CHIP, measured(2.0))
     weights = [finding.weight for finding in found.findings]
-    assert [finding.bottleneck for finding in found.findings] == ["spills", "idle-sms", "occupancy"]
+    assert names(found) == ["idle-sms", "spills", "launch-bound"]
     assert weights == sorted(weights, reverse=True)
     assert all(any(letter.isdigit() for letter in finding.evidence) for finding in found.findings)
 
 
 def test_time_is_held_against_the_roofline() -> None:
-    found = diagnose(INSPECTION, launches(), TASK, CHIP, measured(400.0))
+    found = diagnose(WGMMA, launches(), TASK, CHIP, measured(400.0))
     assert found.basis == "timed"
     assert found.roofline_fraction == pytest.approx((2 * 4096**3 / 800e6 + 0.7) / 400)
-    assert [finding.bottleneck for finding in found.findings] == ["far-from-roofline-arithmetic"]
-    assert names(time_us=180.0) == []
+    assert names(found) == ["far-from-roofline-arithmetic"]
+    assert names(diagnose(WGMMA, launches(), TASK, CHIP, measured(180.0))) == []
+    wide = GemmTask(m=16, n=16384, k=16384)
+    assert names(diagnose(WGMMA, launches(), wide, CHIP, measured(400.0))) == ["far-from-roofline-memory"]
 
 
-def test_small_work_is_launch_bound_and_memory_bound() -> None:
-    small = GemmTask(m=64, n=64, k=64)
-    found = diagnose(INSPECTION, launches(132), small, CHIP, measured(2.0))
-    assert [finding.bottleneck for finding in found.findings] == ["launch-bound", "far-from-roofline-memory"]
-    assert "launch-bound" not in names(time_us=180.0, plan=launches(count=2))
+def test_small_work_is_bound_by_its_launches_not_by_the_roofline() -> None:
+    found = diagnose(WGMMA, launches(132), SMALL, CHIP, measured(2.0))
+    assert names(found) == ["launch-bound"]
+    assert weight(found, "launch-bound") == pytest.approx(0.7 / 2.0)
+    two = diagnose(WGMMA, launches(132, count=2), SMALL, CHIP, measured(2.0))
+    overlapped = diagnose(WGMMA, launches(132, programmatic=True), SMALL, CHIP, measured(2.0))
+    assert weight(overlapped, "launch-bound") < weight(found, "launch-bound") < weight(two, "launch-bound")
+    assert "launch-bound" not in names(diagnose(WGMMA, launches(count=2), TASK, CHIP, measured(180.0)))
 
 
 def test_a_host_candidate_is_diagnosed_without_a_plan() -> None:
     unknown = kernel(threads=0, ctas_per_sm=0, occupancy=0.0, occupancy_limiter="unknown")
     found = diagnose(unknown, None, TASK, CHIP, measured(400.0))
-    assert [finding.bottleneck for finding in found.findings] == ["far-from-roofline-arithmetic"]
+    assert names(found) == ["far-from-roofline-arithmetic"]
+
+
+# With counters
+
+
+def test_counters_replace_what_was_estimated_about_the_same() -> None:
+    spilling = kernel(spill_store_bytes=256)
+    rare = profile(local_load_instructions=10, local_store_instructions=10, instructions=1e6)
+    often = profile(local_load_instructions=2e5, local_store_instructions=1e5, instructions=1e6)
+    assert names(diagnose(spilling, launches(), TASK, CHIP, None, rare)) == []
+    found = diagnose(spilling, launches(), TASK, CHIP, None, often)
+    assert names(found) == ["spills"]
+    assert "300,000" in found.findings[0].evidence
+
+
+def test_what_counters_do_not_show_stays_as_estimated() -> None:
+    spilling = kernel(spill_store_bytes=256)
+    found = diagnose(spilling, launches(100), SMALL, CHIP, None, profile(100, duration_ns=5000.0, instructions=1e6))
+    assert found.basis == "counters"
+    assert set(names(found)) == {"spills", "idle-sms"}
+
+
+def test_idle_sms_by_plan_are_none_by_counters() -> None:
+    """99 of 132 CTAs, but as good as no SM without work: the counters know."""
+    counted = profile(99, active_cycles=9_900.0, active_cycles_max=10_000.0, duration_ns=50_000.0)
+    assert names(diagnose(WGMMA, launches(99), TASK, CHIP, None, counted)) == []
+
+
+def test_a_far_roofline_is_no_finding_of_its_own_once_explained() -> None:
+    waiting = {"stall_long_scoreboard": 8.0, "stall_wait": 1.0}
+    idle = profile(tensor_pct=20.0, **waiting)
+    found = diagnose(WGMMA, launches(), TASK, CHIP, measured(700.0), idle)
+    assert names(found) == ["memory-latency"]
+    assert found.roofline_fraction == pytest.approx((2 * 4096**3 / 800e6 + 0.7) / 700)
+    unexplained = diagnose(WGMMA, launches(), TASK, CHIP, measured(700.0), profile(duration_ns=7e5))
+    assert names(unexplained) == ["far-from-roofline-arithmetic"]
+
+
+def test_the_roofline_is_never_held_against_the_profiled_time() -> None:
+    found = diagnose(WGMMA, launches(), TASK, CHIP, None, profile(duration_ns=700_000.0))
+    assert (found.basis, found.roofline_fraction) == ("counters", None)
+    assert names(found) == []
+
+
+@pytest.mark.parametrize("empty", [profile(), profile().model_copy(update={"launches": ()})])
+def test_a_profile_of_nothing_is_no_basis(empty: Profile) -> None:
+    assert diagnose(WGMMA, launches(), TASK, CHIP, None, empty).basis == "static"
+    assert diagnose(WGMMA, launches(), TASK, CHIP, measured(400.0), empty).basis == "timed"
+
+
+def test_a_profile_of_nonsense_judges_nothing() -> None:
+    nonsense = profile(tensor_pct=math.nan, instructions=-1.0, local_load_instructions=math.inf, duration_ns=math.nan)
+    found = diagnose(kernel(spill_store_bytes=256), launches(), TASK, CHIP, None, nonsense)
+    assert names(found) == ["spills"]

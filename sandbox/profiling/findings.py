@@ -1,0 +1,107 @@
+"""Findings from counters: every rule on every launch, and what they decide together.
+
+Covered: what the counters of `metrics/` show. Not covered: which line of the code waits; what happens within the launch over
+time; what programmatic launch overlaps, since the profiler runs launches one by one; caches that are warm from the work before.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from contract.chip import Chip
+from contract.diagnosis import Bottleneck, Finding
+from contract.profile import LaunchProfile, Profile
+from contract.task import GemmTask
+from sandbox.profiling.rules import instructions, spread, stalls, throughput, traffic
+from sandbox.profiling.rules.counted import LEAST_WEIGHT, Counted
+
+RULES = (*spread.RULES, *stalls.RULES, *throughput.RULES, *traffic.RULES, *instructions.RULES)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`judged`: bottlenecks that the counters decided about, those that they found absent included."""
+
+    findings: tuple[Finding, ...]
+    judged: frozenset[Bottleneck]
+
+
+def judge(profile: Profile, task: GemmTask, chip: Chip, time_us: float | None, *, has_roles: bool) -> Verdict:
+    """What the counters say. `time_us`: measured; None where it was not. `has_roles`: whether the kernel's warps have roles."""
+    launches = [
+        Counted(launch, task, chip, share, time_us if time_us is not None else _duration_us(profile), has_roles)
+        for launch, share in zip(profile.launches, shares(profile.launches), strict=True)
+    ]
+    judged: set[Bottleneck] = set()
+    found: list[Finding] = []
+    for counted in launches:
+        for rule in RULES:
+            if counted.has(*rule.needs):
+                judged.update(rule.judges)
+                found.extend(_scaled(finding, counted.share) for finding in rule.find(counted))
+    found.extend(_reducing(launches))
+    if any(counted.has("tensor_instructions") for counted in launches):
+        judged.add("no-tensor-cores")
+        found.extend(_no_tensor_cores(launches))
+    return Verdict(findings=merged(found), judged=frozenset(judged))
+
+
+def shares(launches: Sequence[LaunchProfile]) -> list[float]:
+    """Each launch's share of the candidate's time under the profiler; equal ones where a duration is missing."""
+    durations = [launch.metrics.get("duration_ns", math.nan) for launch in launches]
+    if not all(math.isfinite(duration) and duration > 0 for duration in durations):
+        return [1 / len(launches)] * len(launches)
+    whole = math.fsum(durations)
+    return [duration / whole for duration in durations]
+
+
+def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """One finding a bottleneck, heaviest first: weights of several launches add up, the heaviest one's remedy stands."""
+    by_name: dict[Bottleneck, list[Finding]] = {}
+    for finding in sorted(findings, key=lambda finding: -finding.weight):
+        by_name.setdefault(finding.bottleneck, []).append(finding)
+    one_each = (_joined(same) for same in by_name.values())
+    return tuple(sorted(one_each, key=lambda finding: -finding.weight))
+
+
+def _joined(same: Sequence[Finding]) -> Finding:
+    evidence = "; ".join(dict.fromkeys(finding.evidence for finding in same))
+    weight = min(1.0, math.fsum(finding.weight for finding in same))
+    return same[0].model_copy(update={"evidence": evidence, "weight": weight})
+
+
+def _scaled(finding: Finding, share: float) -> Finding:
+    return finding.model_copy(update={"weight": finding.weight * share})
+
+
+def _reducing(launches: Sequence[Counted]) -> Iterator[Finding]:
+    """A launch beside the multiplying ones that multiplies nothing. Weight: its share of the time."""
+    if not any(counted.get("tensor_instructions") for counted in launches):
+        return
+    for counted in launches:
+        if counted.get("tensor_instructions") == 0 and counted.share >= LEAST_WEIGHT:
+            yield Finding(
+                bottleneck="reduction-traffic",
+                evidence=f"{counted.launch.entry} multiplies nothing and takes {counted.share:.0%} of the profiled time",
+                remedy="sum in the multiplying kernel: by the last CTA of a tile, in a cluster, or without splitting K",
+                weight=counted.share,
+            )
+
+
+def _no_tensor_cores(launches: Sequence[Counted]) -> Iterator[Finding]:
+    executed = [counted.get("tensor_instructions") for counted in launches]
+    if any(count is None or count > 0 for count in executed):
+        return
+    instructions_executed = sum(counted.total("instructions") for counted in launches)
+    yield Finding(
+        bottleneck="no-tensor-cores",
+        evidence=f"none of {instructions_executed:,.0f} executed instructions is a tensor-core instruction",
+        remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
+        weight=1.0,
+    )
+
+
+def _duration_us(profile: Profile) -> float:
+    """Time under the profiler; zero where it was not counted."""
+    durations = (launch.metrics.get("duration_ns", 0.0) for launch in profile.launches)
+    return sum(duration for duration in durations if math.isfinite(duration) and duration > 0) / 1000

@@ -1,0 +1,131 @@
+"""Counters of one launch as the rules read them: fractions and shares, None wherever a counter is absent or makes no sense."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from contract.chip import Chip
+from contract.diagnosis import Bottleneck, Finding
+from contract.profile import LaunchProfile
+from contract.task import Arch, GemmTask
+
+SECTOR_BYTES = 32
+SCHEDULERS = 4  # of an SM
+# Share of the chip's tensor rate that mma.sync reaches. sm_90a: measured with Nsight Compute on an H200, 63 % of the tensor
+# pipe's cycles with the pipe as what most warps waited for. sm_100a: the estimate of the schedule policy's prior.
+MMA_SYNC_RATE = {Arch.SM_90A: 0.63, Arch.SM_100A: 0.25}
+LEAST_WEIGHT = 0.05  # a bottleneck that could win less is not worth a finding
+_STALLS = {
+    "memory": ("stall_long_scoreboard", "stall_lg_throttle", "stall_tex_throttle"),
+    "smem": ("stall_short_scoreboard", "stall_mio_throttle"),
+    "barrier": ("stall_barrier", "stall_membar"),
+    "dependency": ("stall_wait", "stall_dispatch", "stall_branch"),
+    "math": ("stall_math_pipe_throttle",),
+    "wgmma": ("stall_wgmma",),
+    "other": ("stall_no_instruction", "stall_drain", "stall_sleeping"),
+}
+# Where warps have roles, most of them wait at barriers by design, for their turn or for the kernel's end, and those that poll
+# an mbarrier issue branches and fixed-latency instructions while they wait for memory.
+_STALLS_WITH_ROLES = {
+    **_STALLS,
+    "memory": (*_STALLS["memory"], "stall_branch"),
+    "barrier": ("stall_membar",),
+    "dependency": (),
+    "other": ("stall_drain",),
+}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One launch. `share`: of the candidate's profiled time; `time_us`: the candidate's, measured, else profiled.
+
+    `has_roles`: whether its warps have roles, as with wgmma and tcgen05.
+    """
+
+    launch: LaunchProfile
+    task: GemmTask
+    chip: Chip
+    share: float
+    time_us: float
+    has_roles: bool
+
+    @property
+    def ctas(self) -> int:
+        return math.prod(self.launch.grid)
+
+    def get(self, name: str) -> float | None:
+        """A counter; None for one that is absent, negative or not finite, as tools report what they could not count."""
+        value = self.launch.metrics.get(name)
+        return value if value is not None and math.isfinite(value) and value >= 0 else None
+
+    def has(self, *names: str) -> bool:
+        return all(self.get(name) is not None for name in names)
+
+    def total(self, *names: str) -> float:
+        """Sum of the counters that are there."""
+        return sum(self.get(name) or 0.0 for name in names)
+
+    def busy(self) -> dict[str, float]:
+        """How full each resource was while an SM worked, as far as counted; the launch's own latency is left out."""
+        counted = {
+            "tensor": self._fraction("tensor_pct", 1.0),
+            "dram": self._fraction("dram_pct", self._stretch),
+            "l2": self._fraction("l2_pct", self._stretch),
+            "smem": self._fraction("smem_pct", self._stretch),
+        }
+        return {name: value for name, value in counted.items() if value is not None}
+
+    @property
+    def idle(self) -> float:
+        """Share of the time in which even the fullest resource had nothing to do: what covering latency could win.
+
+        The tensor pipe is held against what the launch's own kind of instruction can make of it.
+        """
+        busy = self.busy()
+        rate = MMA_SYNC_RATE.get(self.task.arch, 1.0) if self.multiplies_with_mma_sync else 1.0
+        return max(0.0, 1 - max([*busy.values(), busy.get("tensor", 0.0) / rate])) if busy else 0.0
+
+    @property
+    def multiplies_with_mma_sync(self) -> bool:
+        return not self.has_roles and bool(self.get("tensor_instructions"))
+
+    def stalls(self) -> dict[str, float]:
+        """Shares of the warps' waiting by what they waited for; empty where nothing was counted."""
+        groups = _STALLS_WITH_ROLES if self.has_roles else _STALLS
+        waits = {group: self.total(*names) for group, names in groups.items()}
+        whole = sum(waits.values())
+        return {group: wait / whole for group, wait in waits.items()} if whole > 0 and math.isfinite(whole) else {}
+
+    def cycles_a_cta(self) -> float | None:
+        """Cycles from a CTA's begin to its end, on average."""
+        active, warps = self.get("active_cycles"), self.get("active_warps")
+        threads = math.prod(self.launch.block)
+        if not active or not warps or not self.ctas or not threads:
+            return None
+        resident = warps * SCHEDULERS * 32 / threads
+        return active * self.chip.sms * resident / self.ctas
+
+    @property
+    def _stretch(self) -> float:
+        """From a share of the elapsed cycles to one of the longest SM's active ones."""
+        elapsed, active = self.get("elapsed_cycles"), self.get("active_cycles_max")
+        return max(1.0, elapsed / active) if elapsed and active else 1.0
+
+    def _fraction(self, name: str, stretch: float) -> float | None:
+        value = self.get(name)
+        return None if value is None else min(1.0, value / 100 * stretch)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`judges`: what the rule decides about, for or against, wherever the counters that it `needs` are there."""
+
+    judges: tuple[Bottleneck, ...]
+    needs: tuple[str, ...]
+    find: Callable[[Counted], Iterator[Finding]]
+
+
+def worth(bottleneck: Bottleneck, weight: float, evidence: str, remedy: str) -> Iterator[Finding]:
+    """The finding, if it could win enough."""
+    if weight >= LEAST_WEIGHT:
+        yield Finding(bottleneck=bottleneck, evidence=evidence, remedy=remedy, weight=min(1.0, weight))
