@@ -70,8 +70,8 @@ def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagno
 
 
 def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:
-    """The candidate with the chunks its policy was shown, unless the policy has named those it used."""
-    if candidate.origin.chunk_ids or not hits:
+    """The candidate with the chunks its policy was shown, unless it comes from a prompt: its policy names what stood in it."""
+    if candidate.origin.chunk_ids or candidate.origin.prompt_hash or not hits:
         return candidate
     origin = Origin.model_validate({**candidate.origin.model_dump(), "chunk_ids": tuple(hit.chunk.id for hit in hits)})
     return candidate.model_copy(update={"origin": origin})

@@ -126,6 +126,8 @@ def test_the_chunks_that_a_policy_named_are_kept() -> None:
     assert with_chunks(candidate(0), hits).origin.chunk_ids == (hits[0].chunk.id,)
     own = candidate(0).model_copy(update={"origin": Origin(policy="chat", chunk_ids=("mine",))})
     assert with_chunks(own, hits).origin.chunk_ids == ("mine",)
+    bare = candidate(0).model_copy(update={"origin": Origin(policy="chat", prompt_hash="1")})
+    assert with_chunks(bare, hits).origin.chunk_ids == (), "its prompt had no room for chunks"
     assert with_chunks(candidate(0), hits).id == candidate(0).id
 
 
