@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent.ranking import Ranked
-from contract.evaluation import Measured, Unmeasured
+from contract.evaluation import Evaluation, Measured, Unmeasured
 from contract.trajectory import Failure
 
 
@@ -14,7 +14,7 @@ def unrepaired(ranked: Sequence[Ranked], most: int) -> tuple[Failure, ...]:
     parent. Its `repairs` are the failed parents that it goes back to, one after another.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
-    failed = {candidate_id for candidate_id, one in latest.items() if has_failed(one)}
+    failed = {candidate_id for candidate_id, one in latest.items() if has_failed(one.step.evaluation)}
     repairs: dict[str, int] = {}
     named: set[str] = set()
     for one in ranked:
@@ -31,6 +31,6 @@ def unrepaired(ranked: Sequence[Ranked], most: int) -> tuple[Failure, ...]:
     )[: max(most, 0)]
 
 
-def has_failed(one: Ranked) -> bool:
-    """Whether a step's candidate did not pass: neither measured nor built without being executed."""
-    return not isinstance(one.step.evaluation, Measured | Unmeasured)
+def has_failed(evaluation: Evaluation) -> bool:
+    """Whether a candidate did not pass: neither measured nor built without being measured."""
+    return not isinstance(evaluation, Measured | Unmeasured)

@@ -31,22 +31,29 @@ def list_runs(as_json: AsJson = False) -> None:
         print(f"{run.run_id}  {run.status:<11}  {counts.get(run.run_id, 0):>4} steps  {run.task.arch}  {run.chip.name}")
 
 
-@app.command("show", epilog="\b\nExample:\n  cudal2-agent runs show 4096x1024x512-20261121-130401-ab12")
-def show(run_id: RunId, as_json: AsJson = False) -> None:
+@app.command("show", epilog="\b\nExample:\n  cudal2-agent runs show 4096x1024x512-20261121-130401-ab12 --why")
+def show(
+    run_id: RunId,
+    why: Annotated[bool, typer.Option("--why", help="Each improvement, and what its author had seen.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """One run: what it was asked, how it stands, its best kernel, where its files are."""
     from agent.cli.answer import best_json, best_lines
+    from agent.cli.why import explain
     from agent.ranking import leading_step
     from contract.settings import load_settings
     from policies.trajectories.store import open_store
 
     with open_store(load_settings().store_url) as store:
         run, steps = store.run(run_id), store.steps(run_id)
+        explained = explain(store, run_id) if why else None
     best = leading_step(steps, run.task, run.chip)
     if as_json:
-        print(json.dumps({**run.model_dump(mode="json"), "steps": len(steps), "best": best_json(best) if best else None}))
+        answer = {**run.model_dump(mode="json"), "steps": len(steps), "best": best_json(best) if best else None}
+        print(json.dumps({**answer, "why": explained.as_json()} if explained else answer))
         return
     print(f"run: {run.run_id}, {run.status}, {len(steps)} steps\nchip: {run.chip.name} ({run.task.arch})\nfiles: {run.out}")
-    print("\n".join(best_lines(best)))
+    print("\n".join([*best_lines(best), *(explained.lines() if explained else [])]))
 
 
 @app.command("resume", epilog="\b\nExample:\n  cudal2-agent runs resume 4096x1024x512-20261121-130401-ab12 --minutes 10")

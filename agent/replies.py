@@ -1,0 +1,51 @@
+"""What a run's exchanges with chat servers came to. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from contract.base import Record
+from contract.exchange import Exchange
+
+_REASON_CHARS = 80
+
+
+class Replies(Record):
+    """Sums over exchanges. `dropped`: exchanges without a candidate by reason. Unit: tokens; seconds; the prices' currency.
+
+    `estimated`: exchanges whose tokens the server did not tell. Requests run side by side, so that `seconds` add up to more
+    than was waited.
+    """
+
+    models: tuple[str, ...]
+    requests: int
+    candidates: int
+    prompt_tokens: int
+    reply_tokens: int
+    estimated: int
+    cost: float
+    seconds: float
+    dropped: dict[str, int]
+
+
+def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
+    """None where no server was asked."""
+    if not exchanges:
+        return None
+    reasons = Counter(_reason(exchange) for exchange in exchanges if exchange.candidate_id is None)
+    return Replies(
+        models=tuple(sorted({exchange.model for exchange in exchanges})),
+        requests=len(exchanges),
+        candidates=len({exchange.candidate_id for exchange in exchanges} - {None}),
+        prompt_tokens=sum(exchange.usage.prompt_tokens for exchange in exchanges),
+        reply_tokens=sum(exchange.usage.completion_tokens for exchange in exchanges),
+        estimated=sum(exchange.usage.counted == "estimate" for exchange in exchanges),
+        cost=sum(exchange.cost for exchange in exchanges),
+        seconds=sum(exchange.seconds for exchange in exchanges),
+        dropped=dict(reasons.most_common()),
+    )
+
+
+def _reason(exchange: Exchange) -> str:
+    """How the reply ended and the head of its problem, which is alike for like problems."""
+    head = " ".join(exchange.problem.partition(":")[0].split())[:_REASON_CHARS]
+    return f"{exchange.status}: {head}" if head else exchange.status
