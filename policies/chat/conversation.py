@@ -154,7 +154,7 @@ class Conversations:
             status=reply.status,
             reply=reply.text,
             reasoning=reply.reasoning,
-            problem="" if isinstance(read, Candidate) else read.problem,
+            problem="" if isinstance(read, Candidate) else _problem(reply, read.problem),
             candidate_id=read.id if isinstance(read, Candidate) else None,
             usage=reply.usage,
             cost=self._account.cost(reply.usage),
@@ -195,7 +195,7 @@ def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed |
         return Malformed(reply.problem or f"the request was {reply.status}")
     read = read_reply(reply.text, cut=reply.status in _CUT_SHORT)
     if isinstance(read, Malformed):
-        return Malformed(f"{read.problem} ({reply.problem})" if reply.problem else read.problem)
+        return read
     origin = Origin(
         policy=POLICY,
         parents=topic.request.parents,
@@ -208,6 +208,13 @@ def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed |
     except PlanError as exc:
         return Malformed(f"{exc.rule}: {inline(str(exc), 500)}")
     return _Known(f"candidate {candidate.id} was tried before") if candidate.id in topic.known else candidate
+
+
+def _problem(reply: Reply, problem: str) -> str:
+    """Why no candidate came, and how the reply ended. A recorded reply's problem says both already."""
+    if not reply.problem or reply.problem.startswith(problem):
+        return reply.problem or problem
+    return f"{problem} ({reply.problem})"
 
 
 def _storable(text: str) -> str:

@@ -20,7 +20,7 @@ class ChatPolicy:
     """Asks for several replies a round, in parallel. Deterministic in (seed, observation) up to what the server replies.
 
     `primitives`: name and text of the headers that candidates may include. One `propose` a round: replies are known by
-    (round, sample, turn). Fewer candidates than asked where replies hold none, repeat what is known, or a cap is reached.
+    (round, sample, turn).
     """
 
     name = POLICY
@@ -42,7 +42,11 @@ class ChatPolicy:
         self._capped = False
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
-        """Raises: EndpointError where the server cannot be used, UsageError where a replay ends; neither once something is written."""
+        """Fewer than `count` where replies hold no candidate, repeat what is known, or a cap or the time is reached.
+
+        Raises: EndpointError where the server cannot be used, UsageError where a replay ends; neither once something is
+        written in the round. StoreError where an exchange cannot be kept.
+        """
         round = Round(observation.seconds_left)
         topics = list(self._topics(observation, count)) if round.seconds_left else []
         candidates = self._distinct(self._hold(topics, round))

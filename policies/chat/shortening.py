@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from itertools import accumulate
 
 from policies.chat.tokens import CHARACTERS_A_TOKEN
 
+_MARK_CHARACTERS = 64  # what a mark of what was left out takes
 _MOST_LINES = 10  # of one message; what follows are instantiation traces
 _ERROR = re.compile(r"^(?!.*\bwarning\b).*\b(?:fatal|error)(?: #[\w-]+)?\s*:", re.IGNORECASE)
 # Where the next message of a compiler begins: `file(3): warning #1-D: …`, `ptxas …, line 3; error : …`, closing counts.
@@ -21,7 +23,7 @@ def shorten(text: str, tokens: int) -> str:
     most = int(tokens * CHARACTERS_A_TOKEN)
     if len(text) <= most:
         return text
-    room = max(most - 60, 0) // 2  # 60: the mark
+    room = max(most - _MARK_CHARACTERS, 0) // 2
     head, tail = text[:room], text[len(text) - room :] if room else ""
     head = head[: head.rfind("\n") + 1] or head
     tail = tail[tail.find("\n") + 1 :] or tail
@@ -38,22 +40,22 @@ def shorten_log(log: str, tokens: int) -> str:
     errors = [message for message in _messages(log) if _ERROR.match(message[0])]
     if not errors:
         return shorten(log, tokens)
-    kept: list[str] = []
-    seen: set[str] = set()
-    used = 0
+    texts: dict[str, str] = {}
     for message in errors:
-        said = _PLACE.sub("", message[0])
-        text = "\n".join(message[:_MOST_LINES])
-        if said in seen or used + len(text) > (tokens - 20) * CHARACTERS_A_TOKEN:
-            continue
-        seen.add(said)
-        kept.append(text)
-        used += len(text) + 1
+        texts.setdefault(_PLACE.sub("", message[0]), "\n".join(message[:_MOST_LINES]))
+    distinct = list(texts.values())
+    whole = "\n".join([*distinct, *_left_out(len(errors) - len(distinct))])
+    if len(whole) <= tokens * CHARACTERS_A_TOKEN:
+        return whole
+    room = tokens * CHARACTERS_A_TOKEN - _MARK_CHARACTERS
+    kept = [text for text, used in zip(distinct, accumulate(len(text) + 1 for text in distinct), strict=True) if used <= room]
     if not kept:
-        kept = [shorten("\n".join(errors[0]), max(tokens - 20, 0))]
-    if len(kept) < len(errors):
-        kept.append(f"[… {len(errors) - len(kept)} more errors or repeats left out …]")
-    return "\n".join(kept)
+        kept = [shorten(distinct[0], int(room / CHARACTERS_A_TOKEN))]
+    return "\n".join([*kept, *_left_out(len(errors) - len(kept))])
+
+
+def _left_out(errors: int) -> list[str]:
+    return [f"[… {errors} more errors or repeats left out …]"] if errors else []
 
 
 def _messages(log: str) -> Iterator[list[str]]:

@@ -1,0 +1,101 @@
+"""What tests of the chat policy share: kernels as replies, a server that answers by function, a log in memory."""
+
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+from contract.candidate import Candidate, Origin
+from contract.events import Event
+from contract.exchange import Exchange, Prompt
+from contract.options import ChatOptions
+from contract.trajectory import Observation
+from policies.chat.account import Account
+from policies.chat.policy import ChatPolicy
+from policies.chat.server import ChatServer, Limit, Place, Reply
+from policies.chat.tokens import estimate_usage
+from tests.doubles import CHIP, TASK
+
+PLAN = (
+    '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], '
+    '"args": [{"tensor": "D", "access": "write"}]}]} */'
+)
+
+
+def source(number: int, body: str = "") -> str:
+    return f'{PLAN}\n// kernel {number}\n{body}extern "C" __global__ void gemm(unsigned short* d) {{}}\n'
+
+
+def written(number: int, body: str = "") -> str:
+    """A reply in the form asked for."""
+    return f"## Analysis\nSlow.\n\n## Design\nIdea {number}. More.\n\n## Code\n```cuda\n{source(number, body)}```\n"
+
+
+def candidate(number: int, policy: str = "chat", body: str = "") -> Candidate:
+    return Candidate.from_source(source(number, body), Origin(policy=policy))
+
+
+def observe(**changes: Any) -> Observation:
+    return Observation(**{"task": TASK, "chip": CHIP, "round": 1, "seed": 0, **changes})
+
+
+def options(**changes: Any) -> ChatOptions:
+    return ChatOptions(**{"model": "test", "samples": 3, "parallel": 1, "tokens": None, **changes})
+
+
+class MemoryLog:
+    """An exchange log that keeps the latest record of each place."""
+
+    def __init__(self, exchanges: Sequence[Exchange] = ()) -> None:
+        self.kept = {exchange.place: exchange for exchange in exchanges}
+
+    def record(self, exchange: Exchange) -> None:
+        self.kept[exchange.place] = Exchange.model_validate_json(exchange.model_dump_json())
+
+    def recorded(self) -> list[Exchange]:
+        return [self.kept[place] for place in sorted(self.kept)]
+
+
+Answer = Callable[[Prompt, Place], str | Reply]
+
+
+class AnsweringServer:
+    """Answers by a function of prompt and place; keeps what it was asked. A string is a complete reply."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._lock = Lock()
+        self.asked: list[tuple[Place, Prompt, Limit]] = []
+        self.closed = False
+
+    def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:
+        with self._lock:
+            self.asked.append((place, prompt, limit))
+        answer = self._answer(prompt, place)
+        return answer if isinstance(answer, Reply) else ended("complete", answer, prompt)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def ended(status: Any, text: str, prompt: Prompt | None = None, problem: str = "") -> Reply:
+    return Reply(status, text, "", estimate_usage(prompt or Prompt(messages=()), text), 0.1, problem)
+
+
+class Table:
+    """A chat policy with its server, log and events in reach."""
+
+    def __init__(
+        self, server: Answer | ChatServer, log: MemoryLog | None = None, primitives: Any = (), seed: int = 0, **changes: Any
+    ) -> None:
+        self.options = options(**changes)
+        self.log = log or MemoryLog()
+        self.events: list[Event] = []
+        self.account = Account(self.options, self.log.recorded())
+        self.server: Any = AnsweringServer(server) if callable(server) else server
+        self.policy = ChatPolicy(self.options, self.server, self.log, self.account, self.events.append, seed, primitives)
+
+    def propose(self, count: int = 8, **changes: Any) -> list[Candidate]:
+        return self.policy.propose(observe(**changes), count)
+
+    def told(self, kind: str) -> list[Any]:
+        return [event for event in self.events if event.event == kind]
