@@ -200,6 +200,7 @@ def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed |
         policy=POLICY,
         parents=topic.request.parents,
         chunk_ids=topic.request.chunk_ids,
+        exemplar_ids=topic.request.exemplar_ids,
         prompt_hash=prompt.id,
         note=inline(read.note),
     )

@@ -47,10 +47,11 @@ _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt and what it holds: `parents` whose source it shows, `chunk_ids` of the pieces it quotes."""
+    """A prompt and what it holds: `parents` whose source it shows, ids of the exemplars in it and of the chunks it quotes."""
 
     prompt: Prompt
     parents: tuple[str, ...]
+    exemplar_ids: tuple[str, ...]
     chunk_ids: tuple[str, ...]
 
 
@@ -90,14 +91,14 @@ class Prompts:
         left = max(self._tokens - used, LEAST_TOKENS)
         fixed = _shortened(_must(observation, best, assignment.failure), left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
-        chunk_ids = self._fill(rest, observation, best, assignment)
+        exemplar_ids, chunk_ids = self._fill(rest, observation, best, assignment)
         sections = {**rest.sections, **fixed}
         ordered = sorted(sections, key=lambda heading: _ORDER.index(heading) if heading in _ORDER else len(_ORDER))
         shown = [f"# {heading}\n\n{sections[heading]}" for heading in ordered]
         body = "\n\n".join(part.strip("\n") for part in (task, example, *shown, turn) if part)
         messages = Message(role="system", content=system), Message(role="user", content=body)
         parent = assignment.failure.candidate if assignment.failure else best
-        return Request(Prompt(messages=messages), (parent.id,) if parent else (), chunk_ids)
+        return Request(Prompt(messages=messages), (parent.id,) if parent else (), exemplar_ids, chunk_ids)
 
     def again(self, prompt: Prompt, reply: str, problem: str, *, cut: bool) -> Prompt:
         """The conversation continued: what could not be read, why, and the form again."""
@@ -106,18 +107,23 @@ class Prompts:
         more = Message(role="assistant", content=said), Message(role="user", content=asked)
         return Prompt(messages=(*prompt.messages, *more))
 
-    def _fill(self, rest: _Rest, observation: Observation, best: Candidate | None, assignment: Assignment) -> tuple[str, ...]:
-        """Fill what is left with what may be in; the ids of the chunks that are."""
+    def _fill(
+        self, rest: _Rest, observation: Observation, best: Candidate | None, assignment: Assignment
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Fill what is left with what may be in; the ids of the exemplars and of the chunks that are."""
         shown = [("the best kernel", best.source)] if best and not assignment.failure else []
         exemplars = []
         for exemplar in assignment.exemplars:
             exemplars.append(exemplar_text(exemplar, shown))
             shown.append((f"candidate {exemplar.candidate.id[:8]}", exemplar.candidate.source))
-        rest.fill("Exemplars", exemplars, _EXEMPLARS, "\n\n".join)
+        contrast = rest.fill("Exemplars", exemplars, _EXEMPLARS, "\n\n".join)
         rest.fill("Device primitives", self._primitives(observation.task.arch), _PRIMITIVES, _primitives)
         rest.fill("What was tried", tried_text(observation.attempts), _TRIED, lambda lines: fenced("\n".join(lines)))
         taken = rest.fill("Knowledge", [chunk_text(hit) for hit in observation.hits], _CHUNKS, "\n\n".join)
-        return tuple(observation.hits[position].chunk.id for position in taken)
+        return (
+            tuple(assignment.exemplars[position].candidate.id for position in contrast),
+            tuple(observation.hits[position].chunk.id for position in taken),
+        )
 
     def _primitives(self, arch: Arch) -> list[str]:
         if arch not in self._digests:
