@@ -90,12 +90,14 @@ class Account:
         with self._changed:
             until = self._clock() + seconds
             while True:
-                granted = self._grant(prompt, place, until - self._clock())
-                if isinstance(granted, Limit) or not self._held:
+                under_way = [held for held in self._held.values() if held.tokens]
+                granted = self._grant(prompt, place, until - self._clock(), under_way)
+                alone = self._grant(prompt, place, until - self._clock(), ())
+                if isinstance(granted, Limit) or isinstance(alone, Capped):
                     break
                 if not self._changed.wait(until - self._clock()):
                     break
-            if isinstance(granted, Limit) and place not in self._held:
+            if isinstance(granted, Limit):
                 self._hold(place, self._need(prompt, place, granted.reply_tokens))
             return granted
 
@@ -128,7 +130,7 @@ class Account:
                 seconds=self._seconds(),
             )
 
-    def _grant(self, prompt: Prompt, place: Place, seconds: float) -> Limit | Capped:
+    def _grant(self, prompt: Prompt, place: Place, seconds: float, under_way: Sequence[_Held]) -> Limit | Capped:
         """A full reply, or, where nothing is under way that may give something back, what is left of the caps."""
         options = self._options
         seconds = min(seconds, options.reply_s)
@@ -137,27 +139,27 @@ class Account:
         if options.minutes is not None:
             seconds = min(seconds, 60 * options.minutes - self._seconds())
             if seconds <= 0:
-                return Capped(f"the cap of {options.minutes:g} minutes of waiting for replies is reached")
-        room, cap = min(self._room_of_tokens(prompt), self._room_of_money(prompt))
-        if room >= options.reply_tokens or (not self._held and room >= LEAST_REPLY_TOKENS):
+                return Capped(f"the cap of {options.minutes:g} min of waiting for replies is reached")
+        room, cap = min(self._room_of_tokens(prompt, under_way), self._room_of_money(prompt, under_way))
+        if room >= options.reply_tokens or (not under_way and room >= LEAST_REPLY_TOKENS):
             return Limit(math.floor(min(room, options.reply_tokens)), seconds)
         return Capped(cap)
 
-    def _room_of_tokens(self, prompt: Prompt) -> tuple[float, str]:
+    def _room_of_tokens(self, prompt: Prompt, under_way: Sequence[_Held]) -> tuple[float, str]:
         """Tokens that the cap on tokens leaves a reply to this prompt, and what to say where they are too few."""
         cap = self._options.tokens
         if cap is None:
             return math.inf, ""
         spent = sum(one.usage.tokens for one in self._spent.values())
-        room = cap - spent - sum(held.tokens for held in self._held.values()) - self._prompt_tokens(prompt)
+        room = cap - spent - sum(held.tokens for held in under_way) - self._prompt_tokens(prompt)
         return room, f"the cap of {cap} tokens is reached: {spent} are spent, which leaves no room for another reply"
 
-    def _room_of_money(self, prompt: Prompt) -> tuple[float, str]:
+    def _room_of_money(self, prompt: Prompt, under_way: Sequence[_Held]) -> tuple[float, str]:
         cap = self._options.money
         if cap is None:
             return math.inf, ""
         spent = sum(self._price(one.usage.prompt_tokens, one.usage.completion_tokens) for one in self._spent.values())
-        left = cap - spent - sum(held.price for held in self._held.values()) - self._price(self._prompt_tokens(prompt), 0)
+        left = cap - spent - sum(held.price for held in under_way) - self._price(self._prompt_tokens(prompt), 0)
         said = f"the cap of {cap:g} in money is reached: {spent:.4g} is spent, which leaves no room for another reply"
         price = self._options.reply_price
         return (left * _MILLION / price if price else math.copysign(math.inf, left)), said

@@ -3,15 +3,22 @@
 import math
 import multiprocessing
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
 
 from contract.candidate import Origin
 from contract.errors import StoreError, UsageError
 from contract.evaluation import TestResult, Wrong
+from policies.trajectories import tables
+from policies.trajectories.exchanges import RunExchanges
 from policies.trajectories.store import Store, open_store
-from tests.doubles import INSPECTION, OBSERVATION, candidate, measured, run_record, step
+from tests.doubles import INSPECTION, NOW, OBSERVATION, TASK, candidate, measured, run_record, step
+from tests.policies.chat.exchanges import exchange
 
 
 @pytest.fixture
@@ -200,3 +207,107 @@ def count(url: str, table: str) -> int:
     [(number,)] = connection.execute(f"SELECT count(*) FROM {table}")
     connection.close()
     return int(number)
+
+
+def test_exchanges_come_back_in_the_order_of_their_places(store: Store, url: str) -> None:
+    written = [exchange((2, 0, 0)), exchange((1, 1, 1)), exchange((1, 10, 0)), exchange((1, 0, 0), status="cut", problem="cut")]
+    for one in written:
+        store.record_exchange("run-1", one)
+    assert open_store(url).exchanges("run-1") == sorted(written, key=lambda one: one.place)
+    assert store.exchanges("other") == []
+
+
+def test_a_prompt_is_stored_once_and_an_exchange_recorded_twice_is_one(store: Store, url: str) -> None:
+    for sample in range(3):
+        store.record_exchange("run-1", exchange((1, sample, 0)))
+    store.record_exchange("run-1", exchange((1, 2, 0), reply="another", candidate_id="abc"))
+    assert count(url, "prompts") == 1
+    assert count(url, "exchanges") == 3
+    assert store.exchanges("run-1")[2].reply == "another"
+
+
+def test_replies_that_are_hard_to_store_survive(store: Store) -> None:
+    hard = exchange(reply="NUL \0, 🚀, 'quotes', \\u0000, \u2028" + "x" * 2_000_000, reasoning="\r\n")
+    store.record_exchange("run-1", hard)
+    assert store.exchanges("run-1") == [hard]
+
+
+def test_an_exchange_of_no_run_is_refused_and_leaves_nothing(store: Store, url: str) -> None:
+    with pytest.raises(StoreError, match="names run other, which was not recorded"):
+        store.record_exchange("other", exchange())
+    assert count(url, "prompts") == 0
+
+
+def test_a_runs_log_holds_its_own_exchanges(store: Store) -> None:
+    store.start_run(run_record("run-2"))
+    for run_id in ("run-1", "run-2"):
+        RunExchanges(store, run_id).record(exchange(reply=f"of {run_id}"))
+    assert [one.reply for one in RunExchanges(store, "run-2").recorded()] == ["of run-2"]
+
+
+def test_an_exchange_that_does_not_load_is_named(store: Store, url: str) -> None:
+    store.record_exchange("run-1", exchange())
+    connection = sqlite3.connect(url.removeprefix("sqlite:///"))
+    connection.execute("""UPDATE exchanges SET record = '{"round": 1}'""")
+    connection.commit()
+    connection.close()
+    with pytest.raises(StoreError, match="an exchange of run run-1 in the store cannot be read"):
+        store.exchanges("run-1")
+
+
+# The tables as the version before exchanges made them.
+VERSION_1 = """
+CREATE TABLE cudal2_meta ("key" VARCHAR(64) NOT NULL, value VARCHAR(255) NOT NULL, PRIMARY KEY ("key"));
+CREATE TABLE runs (run_id VARCHAR(128) NOT NULL, created_at VARCHAR(40) NOT NULL, status VARCHAR(16) NOT NULL,
+  shape VARCHAR(64) NOT NULL, record TEXT NOT NULL, PRIMARY KEY (run_id));
+CREATE TABLE observations (id VARCHAR(64) NOT NULL, record TEXT NOT NULL, PRIMARY KEY (id));
+CREATE TABLE candidates (id VARCHAR(64) NOT NULL, record TEXT NOT NULL, PRIMARY KEY (id));
+CREATE TABLE steps (run_id VARCHAR(128) NOT NULL, "index" INTEGER NOT NULL, observation_id VARCHAR(64) NOT NULL,
+  candidate_id VARCHAR(64) NOT NULL, status VARCHAR(24) NOT NULL, reward FLOAT, record TEXT NOT NULL,
+  PRIMARY KEY (run_id, "index"), FOREIGN KEY(run_id) REFERENCES runs (run_id),
+  FOREIGN KEY(observation_id) REFERENCES observations (id), FOREIGN KEY(candidate_id) REFERENCES candidates (id));
+CREATE INDEX steps_by_candidate ON steps (candidate_id);
+INSERT INTO cudal2_meta VALUES ('schema', '1');
+"""
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> str:
+    """A store that the version before exchanges made, with a run in it."""
+    path = tmp_path / "older.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(VERSION_1)
+    row = ("run-1", NOW.isoformat(), "running", TASK.shape, run_record().model_dump_json())
+    connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?)", row)
+    connection.commit()
+    connection.close()
+    return f"sqlite:///{path}"
+
+
+def test_a_store_of_the_version_before_gains_the_tables_and_keeps_its_runs(older: str) -> None:
+    store = open_store(older)
+    assert store.run("run-1") == run_record()
+    store.record_exchange("run-1", exchange())
+    assert open_store(older).exchanges("run-1") == [exchange()]
+    assert count(older, "cudal2_meta") == 1
+
+
+def test_many_that_open_an_older_store_at_once_all_find_the_tables(older: str) -> None:
+    def record(sample: int) -> None:
+        with open_store(older) as store:
+            for turn in range(5):
+                store.record_exchange("run-1", exchange((1, sample, turn)))
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(record, range(6)))
+    assert len(open_store(older).exchanges("run-1")) == 30
+    assert count(older, "prompts") == 1
+
+
+def test_the_tables_can_be_made_in_postgresql() -> None:
+    made = [str(CreateTable(table).compile(dialect=postgresql.dialect())) for table in tables.metadata.sorted_tables]
+    exchanges = next(text for text in made if "CREATE TABLE exchanges" in text)
+    assert "PRIMARY KEY (run_id, round, sample, turn)" in exchanges
+    assert not any("SERIAL" in text for text in made)
+    lock = select(tables.meta).with_for_update().compile(dialect=postgresql.dialect())
+    assert "FOR UPDATE" in str(lock)
