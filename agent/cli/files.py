@@ -73,7 +73,7 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         print(result.model_dump_json())
         return
     evaluation = result.evaluation
-    print(f"{result.file}: {_verdict(evaluation)}")
+    print(f"{result.file}: {verdict(evaluation)}")
     tests = getattr(evaluation, "tests", ())
     for test in tests:
         mark = "passed" if test.passed else "FAILED"
@@ -93,12 +93,12 @@ def print_times(results: Sequence[FileResult], as_json: bool) -> None:
         print(f"[{', '.join(result.model_dump_json() for result in results)}]")
         return
     for result in results:
-        print(f"{result.file}: {_verdict(result.evaluation)}")
+        print(f"{result.file}: {verdict(result.evaluation)}")
         if isinstance(result.evaluation, Measured):
             print("\n".join(speedup_lines(result.evaluation)))
 
 
-def _verdict(evaluation: Evaluation) -> str:
+def verdict(evaluation: Evaluation) -> str:
     if isinstance(evaluation, Measured):
         return f"verified, {median_us(evaluation.timing):.2f} us measured"
     if isinstance(evaluation, Unmeasured):

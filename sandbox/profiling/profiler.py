@@ -26,7 +26,7 @@ from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from sandbox.profiling.reading import Unreadable, read_launches
 from sandbox.profiling.request import ProfileRequest, Report, last_report
 
-OPERANDS_SEED = 4
+OPERANDS_SEED = 4  # one for all candidates, so that their counters compare
 FILE_BYTES = 4 * 1024**3
 MAX_TABLE_BYTES = 16 * 1024**2
 TAIL_CHARACTERS = 16 * 1024

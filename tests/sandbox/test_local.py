@@ -8,15 +8,16 @@ import pytest
 from contract.build import Built
 from contract.candidate import Candidate, Origin
 from contract.chip import REFERENCE_CHIPS
-from contract.errors import DeviceUnavailable, UsageError
+from contract.errors import DeviceUnavailable, ProfilerUnavailable, UsageError
 from contract.evaluation import Measured, Rejected, Unmeasured
 from contract.events import Notice, StageStarted, WorkerRestarted
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
 from sandbox import local
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.pool import WorkerPool
 from tests.doubles import TASK, unmeasured
+from tests.sandbox.profiling.pretend import PretendedTool
 
 SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
 PREDICTION = unmeasured(12.5).prediction
@@ -185,3 +186,24 @@ def test_operands_beyond_the_memory_are_refused_before_anything_runs(options, mo
         sandbox.build([], larger)
     with pytest.raises(UsageError, match="257x256x256"):
         sandbox.evaluate(built, larger, "quick")
+
+
+@pytest.mark.usefixtures("without_driver")
+def test_without_a_gpu_nothing_is_profiled(options):
+    sandbox, _ = opened(options)
+    with pytest.raises(ProfilerUnavailable, match="no sm_90a GPU here"):
+        sandbox.profile(built_from(sandbox, NAIVE), TASK)
+
+
+def test_another_archs_kernel_is_not_profiled_and_ones_own_goes_to_the_tool(options, with_script, tmp_path):
+    with_script()
+    tool = PretendedTool(tmp_path)
+    sandbox, _ = opened({**options, "profile": ProfileOptions(ncu=str(tool.path))})
+    built = built_from(sandbox, NAIVE)
+    with pytest.raises(ProfilerUnavailable, match="no sm_80 GPU here"):
+        sandbox.profile(built, TASK.model_copy(update={"arch": Arch.SM_80}))
+    assert tool.runs == []
+    assert sandbox.profile(built, TASK).tool == "ncu 2025.3.1.0"
+    [run] = tool.runs
+    assert run["environment"]["CUPY_CACHE_DIR"] == str(tmp_path / "cupy"), "the cache that workers use too"
+    sandbox.close()

@@ -1,0 +1,40 @@
+"""`cudal2-agent profile`: what limits a kernel file, from the GPU's counters where they can be read."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
+
+EXAMPLE = "\b\nExample:\n  cudal2-agent profile my-kernel/kernel.cu --shape 4096x1024x512"
+
+
+def profile(
+    file: Annotated[Path, typer.Argument(help="A CUDA source with its launch plan.", show_default=False)],
+    shape: Shape,
+    other: Annotated[Path | None, typer.Argument(help="Another, to explain what changed to it.", show_default=False)] = None,
+    accumulate: Accumulate = "f32",
+    element: Element = "f16",
+    layout: LayoutName = "nn",
+    arch: ArchName = None,
+    mode: Mode = "offline",
+    device: Device = None,
+    host: Annotated[bool, typer.Option("--host", help="The files are C++ launchers for nvcc, not device code.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Verify, time and profile a kernel file with Nsight Compute, and say what limits it; two files are compared.
+
+    Without a GPU or without ncu the diagnosis rests on the compiled code, or on the time, and says so.
+    """
+    from agent.cli.profile_answer import print_comparison
+    from agent.cli.profiled_files import profile_files
+    from contract.settings import load_settings
+
+    settings = load_settings(device=device)
+    task = read_task(shape, accumulate, element, layout, arch, mode, settings)
+    comparison, failures = profile_files([file, *([other] if other else [])], task, settings, host=host)
+    print_comparison(comparison, task.arch, as_json)
+    if failures:
+        raise failures[0]
+    raise typer.Exit(0 if all(each.passed for each in comparison.files) else 1)
