@@ -143,7 +143,7 @@ def _must(observation: Observation, best: Candidate | None, failure: Failure | N
     if best:
         must["The best kernel so far"] = lambda tokens: source_text(best.source, tokens)
     if best and (result := observation.best_evaluation):
-        must["How it did"] = lambda _: result_text(result)
+        must["How it did"] = lambda tokens: result_text(result, tokens)
     if diagnosis := observation.diagnosis:
         whose = (
             "the best kernel"

@@ -73,7 +73,7 @@ def failure_text(evaluation: Evaluation, source: str, tokens: int) -> str:
     return fenced(shorten("\n".join(line for line in lines if line), tokens))
 
 
-def result_text(evaluation: Evaluation) -> str:
+def result_text(evaluation: Evaluation, tokens: int) -> str:
     """How a candidate that passed did: times, baselines, resources."""
     lines: list[str] = []
     if isinstance(evaluation, Measured):
@@ -90,7 +90,7 @@ def result_text(evaluation: Evaluation) -> str:
         lines = [f"compiled; {proof}; predicted {evaluation.prediction.predicted_us:.2f} us by {evaluation.prediction.model}"]
     if isinstance(evaluation, Measured | Unmeasured):
         lines += _resources(evaluation.inspection)
-    return fenced("\n".join(lines))
+    return fenced(shorten("\n".join(lines), tokens))
 
 
 def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: Sequence[Difference], tokens: int) -> str:

@@ -16,7 +16,7 @@ from contract.plan import parse_plan
 from contract.profile import Difference, LaunchProfile, Profile
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from contract.trajectory import Attempt, Exemplar, Failure, Observation
-from policies.chat.prompting import LEAST_TOKENS, Prompts, Request
+from policies.chat.prompting import LEAST_TOKENS, Prompts, Request, _render, _values
 from policies.chat.sampling import Assignment
 from policies.chat.tokens import characters_of, estimate_tokens
 from tests.doubles import INSPECTION, measured, unmeasured
@@ -180,6 +180,11 @@ def test_equal_observations_make_equal_prompts_whatever_the_time() -> None:
     assert first(one).prompt.id != first(full(best=candidate(2))).prompt.id
 
 
+def fixed_tokens(template: str, observation: Observation) -> int:
+    """What a template takes by itself."""
+    return estimate_tokens(_render(f"{template}.md", _values(observation)))
+
+
 LONG = "".join(f"  d[{number}] = {number};\n" for number in range(4000))
 
 
@@ -193,11 +198,10 @@ def test_a_prompt_keeps_to_its_budget(what: str, tokens: int) -> None:
     attempts = tuple(attempt(candidate(number), 1.0 + number) for number in range(300))
     observation = full(best=best if what == "improve" else None, hits=hits, attempts=attempts)
     request = first(observation, tokens, [exemplar(8, 8.0, 1, LONG)], failed if what == "repair" else None)
-    bare = Observation(task=observation.task, chip=observation.chip, round=1, seed=0)
-    fixed = characters_of(first(bare, 512).prompt)
-    if what == "write":
-        assert "mma_m16n8k16<__half>::run" in user(request)
-    assert estimate_tokens("x" * characters_of(request.prompt)) <= max(tokens, estimate_tokens("x" * fixed) + LEAST_TOKENS)
+    least = [
+        fixed_tokens(name, observation) for name in ("system", "task", what, "example") if name != "example" or what == "write"
+    ]
+    assert estimate_tokens("x" * characters_of(request.prompt)) <= max(tokens, sum(least) + LEAST_TOKENS + 30)
     assert "# Your turn" in user(request)
     assert "exactly one fenced block" in request.prompt.messages[0].content.lower()
     outside_fences(user(request))
