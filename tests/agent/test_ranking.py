@@ -29,11 +29,15 @@ def test_among_floors_the_first_leads_and_any_measured_time_beats_them() -> None
     assert leading(step(0, 0, evaluation=floor(2.0)), step(1, 1, evaluation=measured(50.0))) == 1
 
 
-def test_a_round_of_floors_is_no_better_than_one_of_modelled_times() -> None:
-    modelled, again = step(0, 0, evaluation=unmeasured(9.0)), step(1, 1, round=2, evaluation=unmeasured(8.0))
-    floors = step(2, 2, round=2, evaluation=floor(2.0))
-    assert no_better_prediction([rank(one, TASK, CHIP) for one in (modelled, floors)], 2)
-    assert not no_better_prediction([rank(one, TASK, CHIP) for one in (modelled, floors, again)], 2)
+def test_floors_do_not_hide_whether_a_round_brought_a_better_model() -> None:
+    """A floor below every modelled time neither keeps a run going nor ends it."""
+
+    def ended(*steps: Step) -> bool:
+        return no_better_prediction([rank(one, TASK, CHIP) for one in steps], 2)
+
+    first, floors = step(0, 0, evaluation=unmeasured(9.0)), step(1, 1, round=2, evaluation=floor(2.0))
+    assert ended(first, floors, step(2, 2, round=2, evaluation=unmeasured(9.5)))
+    assert not ended(first, floors, step(2, 2, round=2, evaluation=unmeasured(8.0)))
 
 
 def test_an_attempt_tells_the_seconds_of_all_stages_or_none() -> None:
