@@ -67,6 +67,7 @@ class Profiler:
         self._environment = {**(environment or {}), "LC_ALL": "C"}
         self._lacking: ProfilerUnavailable | None = None
         self._unknown: set[str] = set()
+        self._absent: set[str] = set()
         self._isolated = True
 
     def profile(self, built: Built, task: GemmTask) -> Profile:
@@ -84,6 +85,7 @@ class Profiler:
         ncu = find_ncu(self._options.ncu)
         version, metrics = ncu_version(ncu), load_metric_set(task.arch)
         launches = _launches(self._counted(ncu, metrics, built, task), metrics, built)
+        self._tell_absent(set(metrics.metrics).difference(*(launch.metrics for launch in launches)))
         return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
 
     def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> Attempt:
@@ -109,6 +111,12 @@ class Profiler:
             else:
                 logger.warning("profiling runs without network isolation: with it, %s", reason)
                 self._isolated = False
+
+    def _tell_absent(self, absent: set[str]) -> None:
+        """Say once what this version or this GPU does not count; newer versions pass over a name that they do not know."""
+        if new := absent - self._absent:
+            logger.warning("not counted here: %s", ", ".join(sorted(new)))
+            self._absent |= new
 
     def _attempt(self, ncu: str, asked: list[str], built: Built, task: GemmTask) -> Attempt:
         limit_s = self._options.timeout_s

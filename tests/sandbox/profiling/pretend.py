@@ -49,7 +49,7 @@ while rest[0].startswith("--"):
     flags[rest[0]], rest = rest[1], rest[2:]
 request = json.loads(Path(rest[-2]).read_text())
 run = {{"flags": flags, "program": rest, "request": request, "environment": dict(os.environ), "folder": os.getcwd(),
-       "interfaces": [name for _, name in socket.if_nameindex()]}}
+       "pid": os.getpid(), "interfaces": [name for _, name in socket.if_nameindex()]}}
 with runs.open("a") as file:
     file.write(json.dumps(run) + chr(10))
 act = script[min(number, len(script) - 1)]
@@ -87,7 +87,7 @@ class PretendedTool:
     @property
     def runs(self) -> list[dict]:
         runs = self._folder / "runs"
-        return [json.loads(line) for line in runs.read_text().splitlines()] if runs.exists() else []
+        return [json.loads(line) for line in runs.read_text().split("\n")[:-1]] if runs.exists() else []
 
     def profiler(self, *, timeout_s: float = 20.0, python: str | None = None) -> Profiler:
         options = ProfileOptions(ncu=str(self.path), timeout_s=timeout_s)

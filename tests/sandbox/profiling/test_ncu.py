@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from sandbox.profiling.profiler import Profiler
 from tests.doubles import INSPECTION, LAUNCH, TASK, candidate
 from tests.sandbox.profiling.pretend import CRASH, MMA_SYNC, PERMISSION, REPORTS, WGMMA, Act, PretendedTool
 
+ROOT = Path(__file__).parents[3]
 HOPPER = load_metric_set(Arch.SM_90A)
 BUILT = Built(candidate=candidate(1), inspection=INSPECTION, artifact_path="/cache/kernel.cubin", cached=False, seconds=0.1)
 
@@ -301,6 +304,38 @@ def test_a_warning_about_metrics_is_no_refusal(tmp_path):
     tool = PretendedTool(tmp_path, Act(table=f"==WARNING== Unable to access the following 1 metrics: {name}.\n" + WGMMA))
     assert tool.profiler().profile(BUILT, TASK).launches
     assert len(tool.runs) == 1
+
+
+def test_what_is_not_counted_is_said_once(tmp_path, caplog):
+    """The recorded table lacks the column, as newer versions leave out what they do not know."""
+    profiler = PretendedTool(tmp_path).profiler()
+    assert "elapsed_cycles" not in profiler.profile(BUILT, TASK).launches[0].metrics
+    assert caplog.text.count("elapsed_cycles") == 1
+    profiler.profile(BUILT, TASK)
+    assert caplog.text.count("elapsed_cycles") == 1
+
+
+def test_the_tool_dies_with_us(tmp_path):
+    """Killed in the middle, nothing of ours keeps the GPU."""
+    tool = PretendedTool(tmp_path, Act(reports=REPORTS[:4], hangs="tool"))
+    (tmp_path / "built.json").write_text(BUILT.model_dump_json())
+    code = (
+        "from contract.build import Built; from contract.options import ProfileOptions, WorkerOptions; "
+        "from contract.task import GemmTask; from sandbox.profiling.profiler import Profiler; "
+        f"built = Built.model_validate_json(open({str(tmp_path / 'built.json')!r}).read()); "
+        f"profiler = Profiler(ProfileOptions(ncu={str(tool.path)!r}, timeout_s=120), WorkerOptions()); "
+        "profiler.profile(built, GemmTask(m=64, n=64, k=64))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) as agent:
+        deadline = time.monotonic() + 30
+        while not tool.runs:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        agent.kill()
+    state = Path(f"/proc/{tool.runs[0]['pid']}/stat")
+    while state.exists() and state.read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, "the tool outlives us"
+        time.sleep(0.05)
 
 
 def test_names_are_told_apart_from_longer_ones():
