@@ -54,6 +54,13 @@ def test_a_set_survives_its_json() -> None:
     assert MetricSet.model_validate_json(found.model_dump_json()) == found
 
 
+def test_the_page_tells_every_quantity() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "profiling.md").read_text()
+    for arch in Arch:
+        for short, spec in load_metric_set(arch).metrics.items():
+            assert f"| `{short}` | {spec.unit or 'count'} | {spec.meaning} |" in page
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("arch", list(Arch))
 def test_the_ncu_here_knows_every_metric(arch: Arch) -> None:

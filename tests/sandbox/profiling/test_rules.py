@@ -318,6 +318,11 @@ def test_rules_speak_of_counters_and_bottlenecks_that_exist() -> None:
     assert {bottleneck for rule in RULES for bottleneck in rule.judges} <= set(get_args(Bottleneck))
 
 
+def test_the_page_tells_every_bottleneck() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "profiling.md").read_text()
+    assert [name for name in get_args(Bottleneck) if f"`{name}`" not in page] == []
+
+
 def test_a_launch_of_nothing_has_no_figures() -> None:
     counted = Counted(launch(threads=0), TASK, CHIP, share=1.0, time_us=1.0, has_roles=False)
     assert (counted.busy(), counted.stalls(), counted.cycles_a_cta(), counted.idle) == ({}, {}, None, 0.0)
