@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import anyio
 import httpx2
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAsyncHttpxClient, Omit, OpenAIError
+from openai import APIConnectionError, APIStatusError, OpenAIError
 from pydantic import SecretStr
 
 from contract.errors import EndpointError
@@ -24,11 +24,12 @@ from contract.events import Emit, Notice, Replying
 from contract.exchange import Prompt, Usage
 from contract.options import ChatOptions
 from policies.chat.background import Background
+from policies.chat.client import open_client
 from policies.chat.failures import Failed, ModelMissing, Unusable, failure_of, one_line, unreachable
 from policies.chat.log_guard import LogGuard
 from policies.chat.parameters import Parameters
 from policies.chat.retrying import Again, retrying
-from policies.chat.secrets import Redactor, checked_base_url, is_local, warn_of_plain_text
+from policies.chat.secrets import Redactor, checked_base_url, warn_of_plain_text
 from policies.chat.server import Limit, Place, Reply
 from policies.chat.stream import Draft, Malformed, ServerSaid, TooLong, read_body, read_stream
 
@@ -99,7 +100,9 @@ class OpenAIServer:
         self._background: Background | None = None
         warn_of_plain_text(self._url, key, emit)
         self._logs = LogGuard(self._redact)
-        self._client = _open_client(options, self._url, key)
+        self._client = open_client(options, self._url, key)
+        # The package takes this per request only; among a client's own headers it refuses to send without a key.
+        self._headers: dict[str, str | Omit] = {} if key is not None else {"Authorization": Omit()}
 
     def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:
         """See `ChatServer.ask`. Raises: EndpointError."""
@@ -191,7 +194,7 @@ class OpenAIServer:
         except TooLong as exc:
             return _Ended("stopped", str(exc))
         except Malformed as exc:
-            return Again(str(exc), "failed")
+            return Again(one_line(self._redact(str(exc))), "failed")
         except ServerSaid as exc:
             said = f"the server reported an error within the reply: {one_line(self._redact(str(exc)))}"
             return _Ended("cut", said) if draft.characters else Again(said, "failed")
@@ -205,7 +208,7 @@ class OpenAIServer:
     async def _receive(self, request: _Request, sent: dict[str, Any], first: asyncio.Timeout) -> None:
         messages: list[Any] = [message.model_dump() for message in request.prompt.messages]
         async with self._client.chat.completions.with_streaming_response.create(
-            model=self._options.model, messages=messages, **sent
+            model=self._options.model, messages=messages, extra_headers=self._headers, **sent
         ) as response:
             request.draft.begun = True
             kind, pieces = response.headers.get("content-type", ""), response.iter_bytes()
@@ -225,7 +228,9 @@ class OpenAIServer:
         model = self._options.model
         try:
             async with asyncio.timeout(_LISTING_S):
-                offered = [one_line(self._redact(one.id)) for one in (await self._client.models.list()).data]
+                offered = [
+                    one_line(self._redact(one.id)) for one in (await self._client.models.list(extra_headers=self._headers)).data
+                ]
         except (OpenAIError, *_CONNECTION_ERRORS, TypeError, AttributeError):
             return f"has no model {model!r}, or is no such server ({said}); check --model, and that --base-url ends in /v1"
         if model in offered or not offered:
@@ -260,22 +265,3 @@ def _cut(draft: Draft, problem: str) -> _Ended | Again:
 
 def _verb(problem: str) -> str:
     return problem if problem.startswith("cannot") else f"answers {problem}"
-
-
-def _open_client(options: ChatOptions, url: str, key: SecretStr | None) -> AsyncOpenAI:
-    """A client that reads nothing from the environment but proxies, and those not for this machine's own servers."""
-    absent: dict[str, Any] = {}
-    if options.base_url is not None:  # the environment's organization is OpenAI's business
-        absent = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-    if key is None:
-        absent["Authorization"] = Omit()
-    timeout = httpx2.Timeout(None, connect=options.connect_s)
-    return AsyncOpenAI(
-        api_key=key.get_secret_value() if key else "none",
-        admin_api_key="",
-        base_url=url,
-        max_retries=0,
-        timeout=timeout,
-        default_headers=absent,
-        http_client=DefaultAsyncHttpxClient(timeout=timeout, trust_env=not is_local(url)),
-    )
