@@ -18,7 +18,8 @@ so), or a function from the `Request` to a behaviour, which is what requests in 
     Cut(text)             some text, then the connection closes without an end; `reset=True`: it is reset
     Status(code, body)    an HTTP error; `headers` such as {"Retry-After": "1"}
     StreamError(message)  an error object inside the stream
-    InvalidJson(text)     a chunk that is no JSON after some text; `body=True`: the whole body is none
+    InvalidJson(text)     some text, then a `chunk` that is no JSON; `body=True`: the whole body is none
+    EndlessError(code)    an HTTP error whose body never ends
     EchoKey(code)         an error whose body and headers repeat the request's key
     Rejects(name, then)   a 400 that names a parameter as long as the request has it, else behaviour `then`
 """
@@ -218,6 +219,7 @@ class StreamError:
 class InvalidJson:
     text: str = ""
     body: bool = False
+    chunk: str = '{"choices": [{"delta": oops'
 
     def act(self, answer: "Answer") -> None:
         if self.body:
@@ -226,7 +228,7 @@ class InvalidJson:
         answer.begin_stream()
         if self.text:
             answer.delta({"content": self.text})
-        answer.send(b'data: {"choices": [{"delta": oops\n\n')
+        answer.send(f"data: {self.chunk}\n\n".encode())
         answer.end_stream()
 
 
@@ -239,6 +241,16 @@ class EchoKey:
         encoded = base64.b64encode(sent.encode()).decode()
         message = f"key refused: {sent}; as base64 {encoded}"
         answer.body(self.code, {"error": {"message": message, "code": sent}}, {"X-Sent": sent})
+
+
+@dataclass(frozen=True)
+class EndlessError:
+    code: int = 500
+
+    def act(self, answer: "Answer") -> None:
+        answer.begin_stream(self.code)
+        while not answer.wait(0):
+            answer.send(b"sorry " * 1000)
 
 
 @dataclass(frozen=True)
@@ -266,10 +278,10 @@ class Answer:
         """Whether the server is ending."""
         return self._handler.double.ending.wait(seconds)
 
-    def begin_stream(self) -> None:
+    def begin_stream(self, code: int = 200) -> None:
         if not self._begun:
             self._begun = True
-            self._handler.begin(200, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
+            self._handler.begin(code, {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
 
     def delta(self, delta: dict[str, Any], finish: str | None = None) -> None:
         self.event({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})

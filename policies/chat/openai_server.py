@@ -24,7 +24,7 @@ from contract.events import Emit, Notice, Replying
 from contract.exchange import Prompt, Usage
 from contract.options import ChatOptions
 from policies.chat.background import Background
-from policies.chat.client import open_client
+from policies.chat.client import open_client, request_headers
 from policies.chat.failures import Failed, ModelMissing, Unusable, failure_of, one_line, unreachable
 from policies.chat.log_guard import LogGuard
 from policies.chat.parameters import Parameters
@@ -101,8 +101,7 @@ class OpenAIServer:
         warn_of_plain_text(self._url, key, emit)
         self._logs = LogGuard(self._redact)
         self._client = open_client(options, self._url, key)
-        # The package takes this per request only; among a client's own headers it refuses to send without a key.
-        self._headers: dict[str, str | Omit] = {} if key is not None else {"Authorization": Omit()}
+        self._headers = request_headers(key)
 
     def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:
         """See `ChatServer.ask`. Raises: EndpointError."""
@@ -228,9 +227,8 @@ class OpenAIServer:
         model = self._options.model
         try:
             async with asyncio.timeout(_LISTING_S):
-                offered = [
-                    one_line(self._redact(one.id)) for one in (await self._client.models.list(extra_headers=self._headers)).data
-                ]
+                listed = await self._client.models.list(extra_headers=self._headers)
+                offered = [one_line(self._redact(one.id)) for one in listed.data]
         except (OpenAIError, *_CONNECTION_ERRORS, TypeError, AttributeError):
             return f"has no model {model!r}, or is no such server ({said}); check --model, and that --base-url ends in /v1"
         if model in offered or not offered:

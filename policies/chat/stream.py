@@ -13,6 +13,7 @@ from policies.chat.tokens import CHARACTERS_A_TOKEN, estimate_usage
 
 MAX_CHARACTERS = 2_000_000
 _MAX_EVENT_BYTES = 8_000_000
+_SHOWN_BYTES = 4000  # of what is no JSON; far more than is shown, so that a key within is whole when it is taken out
 _SLACK = 2  # of the estimate of a reply's tokens
 _DONE = b"[DONE]\n"
 _OPEN, _CLOSE = "<think>", "</think>"
@@ -180,7 +181,7 @@ def _parsed(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        raise Malformed(f"invalid JSON: {content[:60].decode(errors='replace')!r}") from None
+        raise Malformed(f"invalid JSON: {content[:_SHOWN_BYTES].decode(errors='replace')}") from None
 
 
 def _plain(value: Any) -> str:

@@ -25,6 +25,7 @@ from tests.chat_server import (
     Cut,
     EchoKey,
     Endless,
+    EndlessError,
     HugeReply,
     InvalidJson,
     NoStream,
@@ -113,9 +114,14 @@ def test_progress_is_told_at_most_four_times_a_second(session: Open) -> None:
     assert 2 <= len(told) <= reply.seconds * 4 + 1
 
 
-def test_without_a_key_none_is_sent_and_nothing_of_openais_environment(session: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("set_or_not", [True, False])
+def test_without_a_key_none_is_sent_and_nothing_of_openais_environment(
+    session: Open, monkeypatch: pytest.MonkeyPatch, set_or_not: bool
+) -> None:
     for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID"):
-        monkeypatch.setenv(f"OPENAI_{name}", "of-the-environment")
+        monkeypatch.delenv(f"OPENAI_{name}", raising=False)
+        if set_or_not:
+            monkeypatch.setenv(f"OPENAI_{name}", "of-the-environment")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     chat = session([Text("hi")], key=None)
     assert chat.ask().text == "hi"
@@ -241,6 +247,15 @@ def test_tries_in_vain_are_counted(session: Open) -> None:
 def test_a_busy_or_failing_server_is_asked_again(session: Open, code: int) -> None:
     chat = session([Status(code), Status(code), Text("hi")])
     assert (chat.ask().text, chat.asked) == ("hi", 3)
+
+
+def test_an_error_whose_body_never_ends(session: Open) -> None:
+    chat = session([EndlessError(500), EndlessError(400)], retries=0)
+    with pytest.raises(EndpointError, match="HTTP 500: sorry sorry"):
+        chat.ask(seconds=5)
+    reply = chat.ask(seconds=5)
+    assert (reply.status, reply.problem[:21]) == ("failed", "HTTP 400: sorry sorry")
+    assert reply.seconds < 4
 
 
 def test_out_of_retries_is_one_line_that_says_how_often_and_why(session: Open) -> None:
@@ -409,7 +424,9 @@ def _spoken(request: Request) -> object:
         Status(503, f"<p>{sent}</p>", {"X-Sent": sent, "Retry-After": "0"}),
         StreamError(f"denied: {sent}"),
         InvalidJson(sent),
+        InvalidJson(chunk=f"{'no json ' * 5}{sent}"),
         Status(200, sent, {"Content-Type": f"text/{KEY}"}),
+        Status(500, f"{'x' * 290}{sent}"),
         Text(f"your header was {sent}", reasoning=f"they sent {sent}", pieces=7),
         Text(f"and your key {KEY}", finish="content_filter"),
         Refusal(f"not with {KEY}"),
@@ -432,9 +449,9 @@ def test_the_key_appears_in_no_reply_error_event_log_or_record(
         caplog.set_level(logging.DEBUG, logger=name)
     store = open_store(f"sqlite:///{tmp_path}/store.sqlite")
     store.start_run(run_record())
-    chat = session(_spoken, models=(f"model-{KEY}",), retries=5)
+    chat = session(_spoken, models=(f"model-{KEY}",), retries=7)
     said, chained = list[str](), list[BaseException | None]()
-    for sample in range(9):
+    for sample in range(10):
         try:
             reply = chat.ask((1, sample, 0))
         except EndpointError as exc:
@@ -450,7 +467,7 @@ def test_the_key_appears_in_no_reply_error_event_log_or_record(
     said += [event.model_dump_json() for event in chat.events]
     said += [record.getMessage() + str(record.args) + str(record.exc_text) for record in caplog.records]
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert chat.asked >= 14
+    assert chat.asked >= 16
     assert any("httpcore2" in record.name for record in caplog.records)
     assert any("***" in text for text in said)
     for form in (KEY, KEY[:14], "c2stcHJvai00ZjlhL1pxKz", "Zq%2B0123456789", "Zq+0123456789-not"):
