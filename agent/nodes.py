@@ -91,7 +91,7 @@ class Nodes:
             if isinstance(outcome, Built):
                 built[position] = outcome
             else:
-                self._record(state, candidate, outcome, None, {"build": seconds, "propose": state["propose_s"]})
+                self._record(state, candidate, outcome, None, {"build": seconds})
         queue = [built[position].model_dump(mode="json") for position in sorted(built)]
         stop = self._stop_reason(state["round"], waiting=len(queue))
         return self._changes(batch=[], queue=queue, next_index=self.history.next_index, stop=stop)
@@ -119,7 +119,7 @@ class Nodes:
         A step that is there already was recorded before a kill, ahead of the checkpoint; it stays as it is.
         """
         pending = Pending.model_validate(state["pending"])
-        seconds = {"build": pending.built.seconds, "evaluate": pending.evaluate_s, "propose": state["propose_s"]}
+        seconds = {"build": pending.built.seconds, "evaluate": pending.evaluate_s}
         known = state["phase"] == "search" and self.history.first(pending.built.candidate.id) is not None
         if self.history.next_index == state["next_index"] and not known:
             self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds)
@@ -130,7 +130,7 @@ class Nodes:
         late = self._clock.spent_s() > self._budget.total_s
         return self._changes(pending=None, next_index=self.history.next_index, queue=[] if late else state["queue"])
 
-    def profile(self, _: RunState) -> Changes:
+    def profile(self, state: RunState) -> Changes:  # noqa: ARG002 (every node takes the state)
         """The round's kernel in hand through Nsight Compute; its step is recorded anew with the counters' diagnosis."""
         for step in subjects(self.history.ranked):
             if self._profiler.able and affordable(self.history.ranked, self._clock.spent_s()):
@@ -204,6 +204,7 @@ class Nodes:
     ) -> None:
         """The next step. A final measurement keeps the round and the observation that led to its candidate."""
         first = self.history.first(candidate.id) if state["phase"] == "final" else None
+        shared_s = state["propose_s"] if candidate.origin.seconds is None else candidate.origin.seconds
         step = Step(
             run_id=self._run.run_id,
             index=self.history.next_index,
@@ -214,7 +215,7 @@ class Nodes:
             diagnosis=diagnosis,
             profile=self._known_profile(candidate),
             reward=reward(evaluation, self._run.task, self._run.chip),
-            seconds={**seconds, "agent": self._clock.lap_s()},
+            seconds={"propose": shared_s, **seconds, "agent": self._clock.lap_s()},
             created_at=datetime.now(UTC),
         )
         self.history.add(step)

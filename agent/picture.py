@@ -46,7 +46,7 @@ def _time_us(step: Step, measured: bool) -> float | None:
     """Measured times only, or predicted times only: the two are never drawn together."""
     if isinstance(step.evaluation, Measured):
         return median_us(step.evaluation.timing)
-    if not measured and isinstance(step.evaluation, Unmeasured):
+    if not measured and isinstance(step.evaluation, Unmeasured) and not step.evaluation.prediction.is_floor:
         return step.evaluation.prediction.predicted_us
     return None
 

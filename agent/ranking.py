@@ -25,7 +25,7 @@ class Ranked:
     def estimated(self) -> bool:
         """Whether its time was modelled; a prediction at its own floor says only that nothing is faster."""
         evaluation = self.step.evaluation
-        return isinstance(evaluation, Unmeasured) and evaluation.prediction.predicted_us != evaluation.prediction.floor_us
+        return isinstance(evaluation, Unmeasured) and not evaluation.prediction.is_floor
 
     @property
     def time_us(self) -> float:

@@ -4,18 +4,23 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.ranking import attempt_of
+from agent.attribution import improvements, sightings
+from agent.ranking import rank
+from agent.replies import sum_up
 from agent.run import Outcome
 from agent.stopping import roofline_fraction
 from agent.summary import label_of, message_of
+from agent.why import replies_lines, why_section
 from contract.chip import roofline_us
 from contract.evaluation import BASELINES, Measured, SideFigures, Unmeasured
+from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import RunRecord, Step
 
 PREDICTED_ONLY = "The kernel was not executed; its time is predicted, not measured."
+NOT_PREDICTED = "The kernel was not executed, and no model predicts the time of a kernel without a schedule."
 NO_KERNEL = "No candidate passed; there is no kernel to show."
 
 
@@ -28,6 +33,8 @@ def render_report(outcome: Outcome, out: Path) -> str:
         _best(outcome),
         _diagnosis(outcome.best),
         _looked_up(outcome.looked_up),
+        _why(outcome),
+        _replies(outcome.exchanges),
         _attempts(outcome),
         "![time by step](progress.svg)",
         _not_done(outcome),
@@ -57,6 +64,8 @@ def _best(outcome: Outcome) -> str:
         return f"{head}\n\n{measured_section(evaluation, outcome.run)}"
     assert isinstance(evaluation, Unmeasured)
     prediction = evaluation.prediction
+    if prediction.is_floor:
+        return f"{head}\n\n**{NOT_PREDICTED}** The roofline is {prediction.floor_us:.2f} us."
     return f"{head}\n\n**{PREDICTED_ONLY}** Predicted: {prediction.predicted_us:.2f} us (by {prediction.model})."
 
 
@@ -116,13 +125,29 @@ def _looked_up(hits: Sequence[Hit]) -> str:
     return "## What was looked up\n\n" + table(("release", "lines", "what"), rows) if rows else ""
 
 
+def _why(outcome: Outcome) -> str:
+    better = improvements(outcome.steps, outcome.observations, outcome.run.task, outcome.run.chip)
+    return why_section(better, sightings(outcome.steps, outcome.observations, better))
+
+
+def _replies(exchanges: Sequence[Exchange]) -> str:
+    """What was asked of a chat server and what came of it; nothing where none was asked."""
+    replies = sum_up(exchanges)
+    if replies is None:
+        return ""
+    asked = replies_lines(replies.model_copy(update={"dropped": {}}))
+    rows = [(str(count), reason) for reason, count in replies.dropped.items()]
+    dropped = "\n\n" + table(("dropped", "why no candidate came of it"), rows) if rows else ""
+    return "## Language model\n\n" + "\n".join(f"- {line}" for line in asked) + dropped
+
+
 def _attempts(outcome: Outcome) -> str:
     rows = []
-    for step in outcome.steps:
-        attempt = attempt_of(step)
+    for one in (rank(step, outcome.run.task, outcome.run.chip) for step in outcome.steps):
+        step, attempt = one.step, one.attempt
         time = f"{attempt.time_us:.2f}" if attempt.time_us is not None else ""
         if attempt.predicted_us is not None:
-            time = f"({attempt.predicted_us:.2f} predicted)"
+            time = f"({attempt.predicted_us:.2f} predicted)" if one.estimated else ""
         speedup = f"{attempt.speedup:.3f}x" if attempt.speedup is not None else ""
         earned = f"{attempt.reward:+.3f}" if attempt.reward is not None else ""
         status = attempt.status.replace("_", " ")
@@ -147,7 +172,8 @@ def _not_done(outcome: Outcome) -> str:
     if outcome.best is not None and not outcome.looked_up:
         why = "" if outcome.run.settings.get("use_knowledge", True) else " (--no-knowledge)"
         missing.append(f"nothing was looked up in the knowledge base for the best candidate{why}")
-    missing.append("no hardware counters were read; the diagnosis rests on inspection and times")
+    if outcome.best and outcome.best.profile is None:
+        missing.append("no hardware counters were read of the best candidate; its diagnosis rests on inspection and times")
     return "## Not done\n\n" + "\n".join(f"- {line}" for line in missing)
 
 
@@ -164,6 +190,9 @@ def optimize_command(run: RunRecord) -> str:
     words = [f"cudal2-agent optimize {task_flags(run.task)}", f"--policy {shlex.quote(run.policy)}", f"--seed {run.seed}"]
     words += [f"--{name} {run.settings[name]}" for name in ("budget", "minutes") if name in run.settings]
     words += ["--no-knowledge"] if run.settings.get("use_knowledge") is False else []
+    words += ["--no-profile"] if run.settings.get("profile") == "off" else []
+    chat = {"--model": run.settings.get("model"), "--base-url": run.settings.get("base_url")}
+    words += [f"{flag} {shlex.quote(str(value))}" for flag, value in chat.items() if value is not None]
     return " ".join(words)
 
 

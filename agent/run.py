@@ -1,9 +1,9 @@
 """A run from its start, or from where it was killed, to its end."""
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -22,33 +22,45 @@ from agent.stopping import Budget
 from agent.versions import versions
 from contract.errors import Cudal2Error, UsageError
 from contract.events import Emit, Notice, RunFinished, RunStarted
+from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.settings import Settings
 from contract.task import GemmTask
-from contract.trajectory import RunRecord, Step
+from contract.trajectory import Observation, RunRecord, Step
 
 # What a run's outcome depends on; a resumed run takes these from its record unless a flag says otherwise.
-REPLAYED = ("budget", "minutes", "round_size", "seed", "policy", "rounds", "quick_rounds", "device", "use_knowledge")
+_SEARCH = ("budget", "minutes", "round_size", "seed", "policy", "rounds", "quick_rounds", "device")
+_SHOWN = ("use_knowledge", "use_diagnosis", "profile")
+_CHAT = ("model", "base_url", "api_key_file", "replay", "tokens", "money", "prompt_price", "reply_price")
+REPLAYED = (*_SEARCH, *_SHOWN, *_CHAT, *(name for name in Settings.model_fields if name.startswith("chat_")))
 _ENDLESS = 1_000_000_000  # supersteps; the budget and the clock end a run
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that has ended, for good or for now. `best`: the leading candidate's latest step; `looked_up`: what its policy
-    had been shown."""
+    """A run that has ended, for good or for now. `best`: the leading candidate's latest step."""
 
     run: RunRecord
     steps: list[Step]
     best: Step | None
     reason: str
     spent_s: float
-    looked_up: tuple[Hit, ...] = ()
+    observations: Mapping[str, Observation] = field(default_factory=dict)
+    exchanges: tuple[Exchange, ...] = ()
+
+    @property
+    def looked_up(self) -> tuple[Hit, ...]:
+        """What the best candidate's policy had been shown."""
+        return self.observations[self.best.observation_id].hits if self.best else ()
 
 
-def new_run(task: GemmTask, settings: Settings, parts: Parts, out: Path | None) -> RunRecord:
+def name_run(task: GemmTask) -> str:
+    """An id for a new run, the same shape's in the order of time."""
+    return f"{task.shape}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Parts, out: Path | None) -> RunRecord:
     """A record for a run that is about to start; the store does not have it yet."""
-    now = datetime.now(UTC)
-    run_id = f"{task.shape}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     return RunRecord(
         run_id=run_id,
         task=task,
@@ -58,7 +70,7 @@ def new_run(task: GemmTask, settings: Settings, parts: Parts, out: Path | None) 
         settings=settings.recorded(),
         versions=versions(),
         status="running",
-        created_at=now,
+        created_at=datetime.now(UTC),
         out=str(out or settings.runs_dir / run_id),
     )
 
@@ -117,8 +129,15 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
         if status == "finished":
             checkpoints.delete_thread(run.run_id)
     emit(RunFinished(run_id=run.run_id, reason=reason, steps=len(steps), best_candidate_id=run.best_candidate_id))
-    looked_up = parts.store.observation(best.observation_id).hits if best else ()
-    return Outcome(run=run, steps=steps, best=best, reason=reason, spent_s=clock.spent_s(), looked_up=looked_up)
+    return Outcome(
+        run=run,
+        steps=steps,
+        best=best,
+        reason=reason,
+        spent_s=clock.spent_s(),
+        observations=parts.store.trajectory(run.run_id).observations,
+        exchanges=tuple(parts.store.exchanges(run.run_id)),
+    )
 
 
 def _ended(run: RunRecord, status: str, best: Step | None) -> RunRecord:

@@ -43,7 +43,10 @@ def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
 
 
 def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
-    """Whether a round without execution brought no better prediction than the ones before it."""
+    """Whether a round without execution brought no better prediction than the ones before it.
+
+    A round of which no candidate's time can be predicted says nothing.
+    """
     before = best_prediction([one for one in ranked if one.step.round < last_round])
-    last = best_prediction([one for one in ranked if one.step.round == last_round])
+    last = best_prediction([one for one in ranked if one.step.round == last_round and one.estimated])
     return before is not None and last is not None and last >= before

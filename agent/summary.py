@@ -9,6 +9,7 @@ from contract.evaluation import (
     Crashed,
     Evaluation,
     Measured,
+    Prediction,
     Rejected,
     TimedOut,
     Unmeasured,
@@ -49,9 +50,16 @@ def result_of(evaluation: Evaluation) -> str:
             versus = f", {speedup.ratio:.3f}x cuBLASLt-AutoTuning" if speedup else ""
             return f"{median_us(evaluation.timing):.2f} us{versus}"
         case Unmeasured():
-            return f"{evaluation.prediction.predicted_us:.2f} us predicted"
+            return predicted_of(evaluation.prediction)
         case _:
             return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"
+
+
+def predicted_of(prediction: Prediction) -> str:
+    """A predicted time; where no model knows the candidate, what no candidate can be faster than."""
+    if prediction.is_floor:
+        return f"{prediction.predicted_us:.2f} us at the least (roofline)"
+    return f"{prediction.predicted_us:.2f} us predicted"
 
 
 def label_of(candidate: AnyCandidate) -> str:

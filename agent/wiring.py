@@ -1,36 +1,36 @@
-"""Joins the real parts: the one place that knows which policy, sandbox, retriever and store a setting stands for."""
+"""Joins the real parts: the one place that knows which sandbox, retriever and store a setting stands for."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from agent.default_index import open_retriever
 from agent.parts import Parts
-from contract.errors import UsageError
+from agent.policy_choice import open_policy
 from contract.events import Emit
-from contract.protocols import Policy
 from contract.settings import Settings
 from contract.task import GemmTask
-from policies.schedule.families import families
-from policies.schedule.policy import SchedulePolicy, predict
+from policies.schedule.policy import predict
 from policies.trajectories.store import Store
 from sandbox.diagnosis import diagnose
 from sandbox.headers import find_headers
 from sandbox.local import LocalSandbox, open_sandbox
+from sandbox.profiling.differences import explain
 from sandbox.toolchain import nvrtc_version
-
-POLICIES = ("schedule",)
 
 
 @contextmanager
-def open_parts(task: GemmTask, settings: Settings, store: Store, emit: Emit) -> Iterator[Parts]:
-    """Everything a run needs, checked before any work is done.
+def open_parts(task: GemmTask, settings: Settings, store: Store, run_id: str, emit: Emit) -> Iterator[Parts]:
+    """Everything a run needs, checked before any work is done. `run_id`: under which its policy keeps what it asked.
 
-    Raises: UsageError for an unknown policy or operands that do not fit, MachineError for a missing compiler or device.
+    Raises: UsageError for a policy that cannot be or operands that do not fit, MachineError for a missing compiler or device.
     """
-    policy = make_policy(task, settings)
-    # The sandbox first: whatever is wrong with task and machine is said before minutes go into an index.
-    with open_box(task, settings, emit) as sandbox, open_retriever(settings, emit) as retriever:
-        yield Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose)
+    # The sandbox before the index: whatever is wrong with task and machine is said before minutes go into it.
+    with (
+        open_policy(task, settings, store, run_id, emit) as policy,
+        open_box(task, settings, emit) as sandbox,
+        open_retriever(settings, emit) as retriever,
+    ):
+        yield Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain)
 
 
 @contextmanager
@@ -53,10 +53,3 @@ def open_box(task: GemmTask, settings: Settings, emit: Emit) -> Iterator[LocalSa
         )
     ) as sandbox:
         yield sandbox
-
-
-def make_policy(task: GemmTask, settings: Settings) -> Policy:
-    """The policy that the settings name. Raises: UsageError."""
-    if settings.policy != "schedule":
-        raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
-    return SchedulePolicy(families(task.arch), seed=settings.seed)

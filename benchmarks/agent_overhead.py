@@ -18,7 +18,7 @@ from pathlib import Path
 
 from agent.default_index import open_retriever
 from agent.parts import Parts
-from agent.run import Outcome, new_run, start_run
+from agent.run import Outcome, name_run, new_run, start_run
 from contract.events import Event, Notice
 from contract.settings import Settings, load_settings
 from policies.trajectories.store import open_store
@@ -33,7 +33,7 @@ def run_scripted(home: Path, steps: int, source_bytes: int, round_size: int) -> 
     sandbox = ScriptedSandbox({number: 20.0 + number % 7 for number in range(steps)}, failures=range(5, steps, 11))
     with open_store(settings.store_url) as store, open_retriever(load_settings(), _say) as retriever:
         parts = Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain)
-        return start_run(new_run(TASK, settings, parts, None), settings, parts, lambda _: None)
+        return start_run(new_run(name_run(TASK), TASK, settings, parts, None), settings, parts, lambda _: None)
 
 
 def _say(event: Event) -> None:

@@ -76,6 +76,11 @@ class Prediction(Record):
     model: str
     floor_us: float
 
+    @property
+    def is_floor(self) -> bool:
+        """Whether no model knows the candidate, so that the roofline stands in: it says only that nothing is faster."""
+        return self.predicted_us == self.floor_us
+
 
 class Rejected(Record):
     status: Literal["rejected"] = "rejected"

@@ -56,6 +56,9 @@ class Settings(BaseSettings):
     base_url: str | None = Field(default=None, description="address of an OpenAI-compatible server, /v1 included")
     api_key: SecretStr | None = Field(default=None, description="key of the chat server; from the environment, never stored")
     api_key_file: Path | None = Field(default=None, description="file that holds the key of the chat server")
+    openai_key: SecretStr | None = Field(
+        default=None, validation_alias="OPENAI_API_KEY", description="used where the chat server is OpenAI's own, nowhere else"
+    )
     chat_samples: int = Field(default=4, ge=1, le=64, description="replies asked for a round")
     chat_parallel: int = Field(default=4, ge=1, le=64, description="requests under way at once")
     chat_temperature: float | None = Field(default=0.8, ge=0, le=2)
@@ -103,7 +106,7 @@ class Settings(BaseSettings):
 
     def recorded(self) -> dict[str, Any]:
         """The settings as plain values, to be saved beside a run; keys and the store's password are left out."""
-        values = self.model_dump(mode="json", exclude={"api_key"})
+        values = self.model_dump(mode="json", exclude={"api_key", "openai_key"})
         if self.store:
             values["store"] = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", self.store)
         return values

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from agent.report import NO_KERNEL, PREDICTED_ONLY
+from agent.report import NO_KERNEL, NOT_PREDICTED, PREDICTED_ONLY
 from agent.run import Outcome
 from agent.summary import label_of
 from contract.evaluation import Measured, Unmeasured
@@ -33,7 +33,8 @@ def outcome_json(outcome: Outcome, folder: Path) -> dict[str, object]:
 
 
 def best_json(step: Step) -> dict[str, object]:
-    """A step's candidate and evaluation; a time is `time_us` where it was measured and `predicted_us` where it was not."""
+    """A step's candidate and evaluation; a time is `time_us` where it was measured, `predicted_us` where a model
+    knows the candidate, and else `floor_us`, the roofline."""
     evaluation = step.evaluation
     answer: dict[str, object] = {
         "candidate_id": step.candidate.id,
@@ -42,7 +43,7 @@ def best_json(step: Step) -> dict[str, object]:
         "reward": step.reward,
     }
     if isinstance(evaluation, Unmeasured):
-        answer["predicted_us"] = evaluation.prediction.predicted_us
+        answer["floor_us" if evaluation.prediction.is_floor else "predicted_us"] = evaluation.prediction.predicted_us
     if isinstance(evaluation, Measured):
         speedups = [speedup_over(evaluation, timing.name) for timing in evaluation.baselines]
         answer["time_us"] = median_us(evaluation.timing)
@@ -63,7 +64,10 @@ def best_lines(best: Step | None) -> list[str]:
     if isinstance(best.evaluation, Measured):
         return [head, f"time: {median_us(best.evaluation.timing):.2f} us, measured", *speedup_lines(best.evaluation)]
     assert isinstance(best.evaluation, Unmeasured)
-    return [head, f"time: {best.evaluation.prediction.predicted_us:.2f} us, predicted", PREDICTED_ONLY]
+    prediction = best.evaluation.prediction
+    if prediction.is_floor:
+        return [head, f"time: not known; the roofline is {prediction.floor_us:.2f} us", NOT_PREDICTED]
+    return [head, f"time: {prediction.predicted_us:.2f} us, predicted", PREDICTED_ONLY]
 
 
 def speedup_lines(measured: Measured) -> list[str]:

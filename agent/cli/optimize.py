@@ -1,16 +1,42 @@
 """`cudal2-agent optimize`: a shape in, a proven and measured kernel out."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, NoKnowledge, read_task
+from agent.cli.inputs import (
+    Accumulate,
+    ArchName,
+    AsJson,
+    Device,
+    Element,
+    LayoutName,
+    Mode,
+    NoKnowledge,
+    read_task,
+)
 from contract.errors import UsageError
 
-EXAMPLE = "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel"
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel\n"
+    "  cudal2-agent optimize --shape 4096x1024x512 --policy portfolio --model MODEL --base-url http://127.0.0.1:8000/v1"
+)
 
 Budget = Annotated[int | None, typer.Option("--budget", help="Candidates to try.", show_default="96")]
+PolicyName = Annotated[
+    str | None, typer.Option("--policy", help="What writes: schedule, chat or portfolio.", show_default="schedule")
+]
+Model = Annotated[str | None, typer.Option("--model", help="Model that the chat policy asks.", show_default=False)]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server, /v1 included.", show_default=False)
+]
+Tokens = Annotated[int | None, typer.Option("--tokens", help="Tokens to spend at most.", show_default="2000000")]
+Money = Annotated[float | None, typer.Option("--money", help="Money to spend at most, by the prices set.", show_default=False)]
+Replay = Annotated[
+    str | None,
+    typer.Option("--replay", metavar="RUN", help="Repeat a run with its recorded replies, no server.", show_default=False),
+]
 Minutes = Annotated[float | None, typer.Option("--minutes", help="Wall-clock limit.", show_default="4")]
 
 
@@ -21,7 +47,7 @@ def optimize(
     layout: LayoutName = "nn",
     arch: ArchName = None,
     mode: Mode = "offline",
-    policy: Annotated[str | None, typer.Option("--policy", help="What writes candidates.", show_default="schedule")] = None,
+    policy: PolicyName = None,
     budget: Budget = None,
     minutes: Minutes = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the search.", show_default="0")] = None,
@@ -31,24 +57,33 @@ def optimize(
         str | None, typer.Option("--resume", metavar="RUN", help="Continue a run instead of starting one.")
     ] = None,
     no_knowledge: NoKnowledge = False,
+    no_profile: Annotated[bool, typer.Option("--no-profile", help="Read no hardware counters.")] = False,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    tokens: Tokens = None,
+    money: Money = None,
+    replay: Replay = None,
     as_json: AsJson = False,
 ) -> None:
     """Write, prove and time kernels for one shape and keep the best."""
-    from agent.cli.session import optimize_task, resume_by_id
+    from agent.cli.session import optimize_task, replay_by_id, resume_by_id
     from contract.settings import load_settings
 
-    use_knowledge = False if no_knowledge else None
-    if resume is not None:
+    flags: dict[str, Any] = {"policy": policy, "budget": budget, "minutes": minutes, "seed": seed, "device": device}
+    flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
+    flags |= {"model": model, "base_url": base_url, "tokens": tokens, "money": money}
+    if replay is not None:
+        if shape is not None or resume is not None:
+            raise UsageError("--replay repeats a run with its own shape; leave out --shape and --resume")
+        code = replay_by_id(replay, out, as_json=as_json, **flags)
+    elif resume is not None:
         if shape is not None or out is not None:
             raise UsageError("--resume continues a run with its own shape and output folder; leave out --shape and --out")
-        flags = {"policy": policy, "budget": budget, "minutes": minutes, "seed": seed, "device": device}
-        code = resume_by_id(resume, as_json=as_json, **flags, use_knowledge=use_knowledge)
+        code = resume_by_id(resume, as_json=as_json, **flags)
     else:
         if shape is None:
             raise UsageError("--shape is missing; write for example --shape 4096x1024x512")
-        settings = load_settings(
-            policy=policy, budget=budget, minutes=minutes, seed=seed, device=device, use_knowledge=use_knowledge
-        )
+        settings = load_settings(**flags)
         task = read_task(shape, accumulate, element, layout, arch, mode, settings)
         code = optimize_task(task, settings, out, as_json=as_json)
     raise typer.Exit(code)

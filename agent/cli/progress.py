@@ -9,14 +9,17 @@ from rich.markup import escape
 from rich.status import Status
 
 from agent.cli.meter import Meter
-from agent.summary import result_of
+from agent.summary import predicted_of, result_of
 from contract.evaluation import Measured, Unmeasured
 from contract.events import (
     CandidateBuilt,
     Event,
     IndexProgress,
     Notice,
+    Profiled,
     Proposed,
+    Replied,
+    Replying,
     RunFinished,
     RunStarted,
     StageStarted,
@@ -64,6 +67,13 @@ class Progress:
                 self._now(f"{event.stage} {event.candidate_id[:8]}")
             case StepFinished():
                 self._step(event)
+            case Profiled():
+                said = event.bottleneck or "no bottleneck"
+                self._line(f"profiled {event.candidate_id[:8]} in {event.seconds:.1f} s: {said}")
+            case Replying():
+                self._now(f"reply {event.sample + 1}: {event.characters} characters")
+            case Replied():
+                self._replied(event)
             case WorkerRestarted():
                 self._line(f"worker restarted: {event.reason}")
             case Notice():
@@ -84,8 +94,16 @@ class Progress:
             case Measured(timing=timing) if event.candidate_id == event.best_candidate_id:
                 self._best = f"best {median_us(timing):.2f} us"
             case Unmeasured(prediction=prediction) if event.candidate_id == event.best_candidate_id:
-                self._best = f"best {prediction.predicted_us:.2f} us predicted"
+                self._best = f"best {predicted_of(prediction)}"
         self._now("next")
+
+    def _replied(self, event: Replied) -> None:
+        said = event.problem or "a candidate"
+        turn = f", turn {event.turn + 1}" if event.turn else ""
+        total = f"{event.total_tokens} tokens" + (f", {event.total_cost:.4g} in money" if event.total_cost else "")
+        took = f"{event.usage.completion_tokens} tokens in {event.seconds:.0f} s"
+        self._line(f"reply {event.round}.{event.sample + 1}{turn}: {took}, {said}; {total} so far")
+        self._now("waiting for replies")
 
     def _index(self, event: IndexProgress) -> None:
         line = self._meter.line(event)

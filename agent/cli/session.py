@@ -1,14 +1,16 @@
 """One run as the command line drives it: parts opened, run driven, output written, answer printed."""
 
 from pathlib import Path
+from typing import Any
 
 from agent.cli.answer import print_outcome
 from agent.cli.progress import Progress
 from agent.output import reserve, write_output
 from agent.parts import Parts
-from agent.run import REPLAYED, Outcome, check_resumable, new_run, resume_run, start_run
+from agent.run import REPLAYED, Outcome, check_resumable, name_run, new_run, resume_run, start_run
 from agent.wiring import open_parts
 from contract.build import Built
+from contract.errors import UsageError
 from contract.settings import Settings, load_settings
 from contract.task import GemmTask
 from contract.trajectory import RunRecord
@@ -22,15 +24,32 @@ def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_js
     """A new run; the exit code. Whatever is wrong with the input fails before any work."""
     if out is not None:
         reserve(out.absolute())
+    run_id = name_run(task)
     with (
         Progress() as progress,
         open_store(settings.store_url) as store,
-        open_parts(task, settings, store, progress.emit) as parts,
+        open_parts(task, settings, store, run_id, progress.emit) as parts,
     ):
-        run = new_run(task, settings, parts, out.absolute() if out else None)
+        run = new_run(run_id, task, settings, parts, out.absolute() if out else None)
         reserve(_folder(run))
         outcome = start_run(run, settings, parts, progress.emit)
         return _conclude(outcome, parts, as_json)
+
+
+def replay_by_id(run_id: str, out: Path | None, *, as_json: bool, **flags: str | int | float | None) -> int:
+    """A new run with the task, the settings and the recorded replies of an earlier one; the exit code."""
+    given = {name: value for name, value in flags.items() if value is not None}
+    with open_store(load_settings().store_url) as store:
+        run, exchanges = store.run(run_id), store.exchanges(run_id)
+    if not exchanges:
+        raise UsageError(f"run {run_id} asked no chat server, so there is nothing to replay; start a new run with --shape")
+    settings = load_settings(**replayed(run) | given | {"replay": run_id})
+    return optimize_task(run.task, settings, out, as_json=as_json)
+
+
+def replayed(run: RunRecord) -> dict[str, Any]:
+    """The settings that a run's outcome depends on, as it had them."""
+    return {name: run.settings[name] for name in REPLAYED if run.settings.get(name) is not None}
 
 
 def resume_by_id(run_id: str, *, as_json: bool, **flags: str | int | float | None) -> int:
@@ -39,9 +58,9 @@ def resume_by_id(run_id: str, *, as_json: bool, **flags: str | int | float | Non
     with Progress() as progress, open_store(load_settings().store_url) as store:
         run = store.run(run_id)
         check_resumable(run)
-        settings = load_settings(**{name: run.settings[name] for name in REPLAYED if name in run.settings} | given)
+        settings = load_settings(**replayed(run) | given)
         reserve(_folder(run))
-        with open_parts(run.task, settings, store, progress.emit) as parts:
+        with open_parts(run.task, settings, store, run.run_id, progress.emit) as parts:
             return _conclude(resume_run(run, settings, parts, progress.emit), parts, as_json)
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from agent.parts import Parts
-from agent.run import new_run, resume_run, start_run
+from agent.run import name_run, new_run, resume_run, start_run
 from contract.build import Built
 from contract.evaluation import Evaluation
 from contract.options import Effort
@@ -40,7 +40,7 @@ def main(home: Path, verb: str) -> None:
             sandbox=sandbox, policy=policy, retriever=ScriptedRetriever(), store=store, diagnose=diagnose, explain=explain
         )
         if verb == "start":
-            start_run(new_run(TASK, settings, parts, None), settings, parts, lambda _: None)
+            start_run(new_run(name_run(TASK), TASK, settings, parts, None), settings, parts, lambda _: None)
         else:
             [run] = store.runs()
             resume_run(run, settings, parts, lambda _: None)

@@ -13,9 +13,10 @@ from agent.run import Outcome
 from contract.build import Built
 from contract.errors import UsageError
 from contract.evaluation import AUTOTUNED, BASELINES, TORCH, CompileFailed, Evaluation, Measured, SideFigures
+from contract.exchange import Exchange, Message, Prompt, Usage
 from contract.knowledge import Chunk, Hit
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
-from tests.doubles import INSPECTION, TASK, candidate, measured, run_record, step, unmeasured
+from tests.doubles import INSPECTION, NOW, OBSERVATION, TASK, candidate, measured, profile, run_record, step, unmeasured
 
 SIDE = SideFigures(host_launch_us=2.125, wall_clock_us=31.5)
 FAILED = CompileFailed(message="a | b\nc", log="")
@@ -24,7 +25,14 @@ FAILED = CompileFailed(message="a | b\nc", log="")
 def outcome_of(*evaluations: Evaluation, best: int | None = 0, status: str = "finished") -> Outcome:
     steps = [step(index, number=index, evaluation=evaluation) for index, evaluation in enumerate(evaluations)]
     run = run_record(status=status, settings={"budget": 8, "minutes": 2.0})
-    return Outcome(run=run, steps=steps, best=steps[best] if best is not None else None, reason="the end", spent_s=12.0)
+    return Outcome(
+        run=run,
+        steps=steps,
+        best=steps[best] if best is not None else None,
+        reason="the end",
+        spent_s=12.0,
+        observations={OBSERVATION.id: OBSERVATION},
+    )
 
 
 def full(time_us: float = 5.0) -> Measured:
@@ -68,7 +76,8 @@ def test_an_interrupted_run_says_how_to_go_on() -> None:
 
 def test_what_was_looked_up_is_named_with_its_lines() -> None:
     chunk = Chunk(release="notes", path="wgmma.md", start_line=3, end_line=9, symbol="wgmma > Fences", kind="section", text="x")
-    outcome = replace(outcome_of(full()), looked_up=(Hit(chunk=chunk, score=1.0),))
+    shown = OBSERVATION.model_copy(update={"hits": (Hit(chunk=chunk, score=1.0),)})
+    outcome = replace(outcome_of(full()), observations={OBSERVATION.id: shown})
     report = render_report(outcome, Path("out"))
     assert "## What was looked up" in report
     assert "| notes | wgmma.md:3-9 | wgmma > Fences |" in report
@@ -146,3 +155,53 @@ def test_the_cubin_is_copied_and_a_lost_folder_is_one_line(tmp_path: Path) -> No
     assert (out / "kernel.cu").read_text() == candidate(0).source
     with pytest.raises(UsageError, match="nothing is lost: cudal2-agent runs show run-1"):
         write_output(tmp_path / "gone", outcome_of(full()), built)
+
+
+def exchange(sample: int, **changes: object) -> Exchange:
+    fields = {
+        "round": 1,
+        "sample": sample,
+        "turn": 0,
+        "observation_id": OBSERVATION.id,
+        "prompt": Prompt(messages=(Message(role="user", content="write"),)),
+        "model": "m",
+        "parameters": {},
+        "status": "complete",
+        "reply": "",
+        "usage": Usage(prompt_tokens=100, completion_tokens=10, counted="server"),
+        "cost": 0.5,
+        "seconds": 1.0,
+        "created_at": NOW,
+    }
+    return Exchange.model_validate({**fields, **changes})
+
+
+def test_what_was_asked_of_a_model_and_what_came_of_it_is_told() -> None:
+    asked = (exchange(0, candidate_id=candidate(0).id), exchange(1, problem="the reply has no code block"))
+    report = render_report(replace(outcome_of(full()), exchanges=asked), Path("out"))
+    assert "## Language model" in report
+    assert "tokens: 200 in prompts, 20 in replies; cost 1" in report
+    assert "the reply has no code block |" in report
+    assert "## Language model" not in render_report(outcome_of(full()), Path("out"))
+
+
+def test_each_improvement_is_explained() -> None:
+    report = render_report(outcome_of(full(6.0), full(5.0), best=1), Path("out"))
+    assert "## Why" in report
+    assert "5.00 us measured; 6.00 us before, 1.200x" in report
+
+
+def test_a_kernel_without_a_schedule_has_no_predicted_time() -> None:
+    floor = unmeasured(1.0)
+    assert floor.prediction.is_floor
+    report = render_report(outcome_of(floor), Path("out"))
+    assert "**The kernel was not executed, and no model predicts the time of a kernel without a schedule.**" in report
+    assert "1.00 predicted" not in report
+
+
+def test_counters_that_were_read_are_not_said_to_be_missing() -> None:
+    outcome = outcome_of(full())
+    assert "no hardware counters" in render_report(outcome, Path("out"))
+    assert outcome.best is not None
+    seen = replace(outcome, best=outcome.best.model_copy(update={"profile": profile()}))
+    assert "no hardware counters" not in render_report(seen, Path("out"))

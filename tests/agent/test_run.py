@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from agent.checkpoint import open_checkpoints
 from agent.parts import Parts
-from agent.run import Outcome, new_run, resume_run, start_run
+from agent.run import Outcome, name_run, new_run, resume_run, start_run
 from contract.build import Built
 from contract.candidate import Candidate, Origin
 from contract.chip import roofline_us
@@ -51,7 +51,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, count: int = 12) -> Parts:
 
 def drive(settings: Settings, made: Parts, events: list[Event] | None = None) -> Outcome:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(TASK, settings, made, None), settings, made, emit)
+    return start_run(new_run(name_run(TASK), TASK, settings, made, None), settings, made, emit)
 
 
 def test_search_then_full_measurement_of_the_three_fastest(settings: Settings, store: Store) -> None:

@@ -14,7 +14,10 @@ EXIT_CODES = {
     "MachineError": 1,
     "CompilerMissing": 2,
     "DeviceUnavailable": 2,
+    "ProfilerUnavailable": 2,
     "WorkerError": 1,
+    "ProfileFailed": 1,
+    "EndpointError": 2,
     "StoreError": 2,
     "KnowledgeError": 1,
     "SourceError": 2,
@@ -34,7 +37,7 @@ def test_the_tree_is_complete() -> None:
 
 
 def test_the_drawing_at_the_top_shows_every_error() -> None:
-    assert set(re.findall(r"\b\w+(?:Error|Missing|Unavailable|Mismatch|Busy)\b", errors.__doc__ or "")) == set(EXIT_CODES)
+    assert set(re.findall(r"\b\w+(?:Error|Missing|Unavailable|Mismatch|Busy|Failed)\b", errors.__doc__ or "")) == set(EXIT_CODES)
 
 
 @pytest.mark.parametrize("name", sorted(EXIT_CODES))
