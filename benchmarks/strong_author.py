@@ -105,7 +105,7 @@ def main() -> None:
     rows = [row(step, final=index >= len(SCRIPT)) for index, step in enumerate(steps)]
     result = {
         "benchmark": "strong_author",
-        "command": f"python -m benchmarks.strong_author --sight {arguments.sight} --minutes {arguments.minutes:g}",
+        "command": f"python -m benchmarks.strong_author --sight {arguments.sight} --device {arguments.device} --minutes {arguments.minutes:g}",
         "commit": arguments.commit,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "task": TASK.model_dump(mode="json"),

@@ -11,7 +11,7 @@ import numpy as np
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.chip import REFERENCE_CHIPS, Chip
-from contract.evaluation import Environment, Evaluation, TestResult, Wrong
+from contract.evaluation import AUTOTUNED, BASELINES, Environment, Evaluation, TestResult, Wrong
 from contract.options import CompileOptions, Effort
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
@@ -50,7 +50,7 @@ class Machine:
         if WRONG_ORDER in built.candidate.source:
             test = wrong_result(task)
             return Wrong(test=test, tests=(test,), inspection=built.inspection)
-        baselines = doubles.BASELINES if effort == "full" else (doubles.AUTOTUNED,)
+        baselines = BASELINES if effort == "full" else (AUTOTUNED,)
         timed = doubles.measured(INVENTED_US[entry_of(built)], baseline_us=15.0, baselines=baselines)
         return timed.model_copy(update={"inspection": built.inspection})
 
