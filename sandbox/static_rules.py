@@ -12,14 +12,13 @@ from contract.diagnosis import Finding
 from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
 from contract.task import GemmTask
-from sandbox.profiling.rules.counted import MMA_SYNC_RATE, worth
+from sandbox.profiling.rules.counted import LEAST_FUSED_WEIGHT, MMA_SYNC_RATE, worth
 from sandbox.profiling.rules.spread import FULL_WAVE
-from sandbox.work import arithmetic_us, memory_us
+from sandbox.work import arithmetic_us, memory_us, spared_by_tensor_cores
 
 _LITTLE_OCCUPANCY = 0.25  # of an SM's threads, to hide latency where loads go through registers
 _FEW_WARPS = 8  # of an SM, two for each scheduler, where copies are asynchronous
 _HEAVY_SPILL_BYTES = 512
-_FMA_SLOWER = 16.0  # than tensor cores, at least, on every supported chip
 _LIMITER_REMEDY = {
     "registers": "use a smaller tile per warp, fewer live fragments, or __launch_bounds__ with a minimum of CTAs",
     "shared-memory": "use fewer stages, a smaller K step, or reuse the pipeline's buffers for the epilogue",
@@ -58,14 +57,12 @@ def grid_findings(inspection: Inspection, plan: ResolvedPlan, chip: Chip) -> Ite
 
 
 def _no_tensor_cores(inspection: Inspection, task: GemmTask, chip: Chip) -> Finding:
-    """Weight: what the full tensor rate would spare, of the time at the rate of fused multiply-adds."""
-    memory, tensor = memory_us(task, chip), arithmetic_us(task, chip)
     fused = inspection.opcodes.get("FFMA", 0) + inspection.opcodes.get("HFMA2", 0)
     return Finding(
         bottleneck="no-tensor-cores",
         evidence="the code has no tensor-core instruction" + (f", but {fused} fused multiply-adds" if fused else ""),
         remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
-        weight=max(0.5, 1 - max(memory, tensor) / max(memory, _FMA_SLOWER * tensor)),
+        weight=max(LEAST_FUSED_WEIGHT, spared_by_tensor_cores(task, chip)),
     )
 
 

@@ -13,7 +13,8 @@ from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
 from sandbox.profiling.rules import instructions, spread, stalls, throughput, traffic
-from sandbox.profiling.rules.counted import LEAST_WEIGHT, Counted
+from sandbox.profiling.rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, Counted
+from sandbox.work import spared_by_tensor_cores
 
 RULES = (*spread.RULES, *stalls.RULES, *throughput.RULES, *traffic.RULES, *instructions.RULES)
 
@@ -97,7 +98,7 @@ def _no_tensor_cores(launches: Sequence[Counted]) -> Iterator[Finding]:
         bottleneck="no-tensor-cores",
         evidence=f"none of {instructions_executed:,.0f} executed instructions is a tensor-core instruction",
         remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
-        weight=1.0,
+        weight=max(LEAST_FUSED_WEIGHT, spared_by_tensor_cores(launches[0].task, launches[0].chip)),
     )
 
 

@@ -29,13 +29,13 @@ class MetricSet(Record):
 
 @cache
 def load_metric_set(arch: Arch) -> MetricSet:
-    """The set of an arch: the common one, without what the arch lacks, with what it names differently or has alone."""
-    own = _read(arch.value)
-    common = {short: spec for short, spec in _read(_COMMON)["metrics"].items() if short not in own.get("lacking", ())}
-    changed = own.get("metrics", {})
-    merged = {short: {**common.get(short, {}), **changed.get(short, {})} for short in {**common, **changed}}
+    """The set of an arch: the common one, with what the arch names differently or has alone."""
+    common, own = _read(_COMMON), _read(arch.value)
+    merged = {short: {**common.get(short, {}), **own.get(short, {})} for short in {**common, **own}}
     return MetricSet(name=arch.value, metrics={short: MetricSpec(**spec) for short, spec in merged.items()})
 
 
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(resources.files("sandbox.profiling.metrics").joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+def _read(name: str) -> dict[str, dict[str, Any]]:
+    text = resources.files("sandbox.profiling.metrics").joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    metrics: dict[str, dict[str, Any]] = tomllib.loads(text).get("metrics", {})
+    return metrics

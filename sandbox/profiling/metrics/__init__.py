@@ -1,1 +1,1 @@
-"""Metric sets as data: `common.toml` for every arch, and what each arch has otherwise."""
+"""Metric sets as data: `common.toml` for every arch, and what each arch names otherwise or has alone."""

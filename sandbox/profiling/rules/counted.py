@@ -14,6 +14,7 @@ SCHEDULERS = 4  # of an SM
 # Share of the chip's tensor rate that mma.sync reaches. sm_90a: measured with Nsight Compute on an H200, 63 % of the tensor
 # pipe's cycles with the pipe as what most warps waited for. sm_100a: the estimate of the schedule policy's prior.
 MMA_SYNC_RATE = {Arch.SM_90A: 0.63, Arch.SM_100A: 0.25}
+LEAST_FUSED_WEIGHT = 0.5  # of doing without tensor cores: chains of fused multiply-adds are latency even in small work
 LEAST_WEIGHT = 0.05  # a bottleneck that could win less is not worth a finding
 _STALLS = {
     "memory": ("stall_long_scoreboard", "stall_lg_throttle", "stall_tex_throttle"),
