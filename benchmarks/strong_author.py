@@ -103,9 +103,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         steps, requests = drive(author, Path(scratch), arguments.device, arguments.minutes)
     rows = [row(step, final=index >= len(SCRIPT)) for index, step in enumerate(steps)]
+    given = f"--sight {arguments.sight} --device {arguments.device} --minutes {arguments.minutes:g}"
     result = {
         "benchmark": "strong_author",
-        "command": f"python -m benchmarks.strong_author --sight {arguments.sight} --device {arguments.device} --minutes {arguments.minutes:g}",
+        "command": f"python -m benchmarks.strong_author {given}",
         "commit": arguments.commit,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "task": TASK.model_dump(mode="json"),
