@@ -29,6 +29,7 @@ from contract.reward import reward
 from contract.trajectory import RunRecord, Step
 
 FINALISTS = 3
+EMPTY_ROUNDS = 3  # in a row that end the run of a policy which may yet find something
 Changes = dict[str, Any]
 _CANDIDATES: TypeAdapter[list[AnyCandidate]] = TypeAdapter(list[AnyCandidate])
 
@@ -77,9 +78,13 @@ class Nodes:
         batch = [with_chunks(candidate, observation.hits) for candidate in fresh]
         dropped = len(proposed) - len(batch)
         self._emit(Proposed(round=state["round"], policy=self._parts.policy.name, count=len(batch), dropped=dropped))
-        stop = "" if batch else "the policy has nothing new"
+        empty_rounds = 0 if batch else state["empty_rounds"] + 1
+        # A search that proposes nothing is exhausted; a model whose replies held nothing may do better in the next round.
+        exhausted = empty_rounds >= (EMPTY_ROUNDS if self._parts.policy.reads_code else 1)
         share_s = propose_s / max(len(batch), 1)
-        return self._changes(batch=[c.model_dump(mode="json") for c in batch], propose_s=share_s, stop=stop)
+        stop = "the policy has nothing new" if exhausted else self._stop_reason(state["round"], waiting=0) if not batch else ""
+        waiting = [candidate.model_dump(mode="json") for candidate in batch]
+        return self._changes(batch=waiting, propose_s=share_s, empty_rounds=empty_rounds, stop=stop)
 
     def build(self, state: RunState) -> Changes:
         """Check, compile and inspect the batch in parallel; those that fail become steps at once."""

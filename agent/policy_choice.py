@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from contract.errors import UsageError
-from contract.events import Emit
+from contract.events import Emit, Notice
 from contract.protocols import Policy, TrajectoryStore
 from contract.settings import Settings
 from contract.task import GemmTask
@@ -12,7 +12,7 @@ from policies.chat.account import Account
 from policies.chat.opening import open_server
 from policies.chat.policy import ChatPolicy
 from policies.chat.replay import RecordedFirst, ReplayServer
-from policies.chat.secrets import resolve_key
+from policies.chat.secrets import checked_base_url, resolve_key
 from policies.chat.server import ChatServer
 from policies.portfolio.policy import Portfolio
 from policies.schedule.families import families
@@ -29,6 +29,7 @@ def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_
 
     Raises: UsageError for an unknown policy, or what the chat policy lacks: a model, a key, an address, a run to replay.
     """
+    checked_base_url(settings.base_url)  # before it is recorded with the run: it may carry a password
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
     schedule = SchedulePolicy(families(task.arch), seed=settings.seed, steer=settings.use_diagnosis)
@@ -44,16 +45,21 @@ def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_
 def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[ChatPolicy]:
     options = settings.chat_options()
     log = RunExchanges(store, run_id)
-    with closing(_server(settings, store, emit)) as server:
+    with _open_server(settings, store, emit) as server:
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
         asked_once = RecordedFirst(server, log)
         yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives())
 
 
-def _server(settings: Settings, store: TrajectoryStore, emit: Emit) -> ChatServer:
+@contextmanager
+def _open_server(settings: Settings, store: TrajectoryStore, emit: Emit) -> Iterator[ChatServer]:
     """A server, or a run's recorded replies in its place."""
     if settings.replay is not None:
-        return ReplayServer(store.exchanges(settings.replay))
+        replay = ReplayServer(store.exchanges(settings.replay))
+        yield replay
+        if replay.differed:
+            emit(Notice(message=f"{replay.differed} prompts were not those of run {settings.replay}; its replies were used"))
+        return
     key = resolve_key(
         api_key=settings.api_key,
         api_key_file=settings.api_key_file,
@@ -61,7 +67,8 @@ def _server(settings: Settings, store: TrajectoryStore, emit: Emit) -> ChatServe
         base_url=settings.base_url,
         emit=emit,
     )
-    return open_server(settings.chat_options(), key, emit)
+    with closing(open_server(settings.chat_options(), key, emit)) as server:
+        yield server
 
 
 def primitives() -> Sequence[tuple[str, str]]:

@@ -17,13 +17,15 @@ Phase = Literal["search", "final"]
 
 class RunState(TypedDict):
     """`batch`: proposed candidates, not yet built. `queue`: built ones (`Built`) waiting for their turn. `pending`: the
-    `Pending` on its way from evaluation to the store. `stop`: why the search ended, empty while it goes on."""
+    `Pending` on its way from evaluation to the store. `empty_rounds`: without a candidate, in a row. `stop`: why the search
+    ended, empty while it goes on."""
 
     phase: Phase
     round: int
     next_index: int
     spent_s: float
     propose_s: float
+    empty_rounds: int
     observation_id: str
     batch: list[Json]
     queue: list[Json]
@@ -47,6 +49,7 @@ def initial_state(rounds_done: int = 0) -> RunState:
         "next_index": 0,
         "spent_s": 0.0,
         "propose_s": 0.0,
+        "empty_rounds": 0,
         "observation_id": "",
         "batch": [],
         "queue": [],
