@@ -15,10 +15,9 @@ from contract.profile import Profile
 from contract.task import GemmTask
 from sandbox.profiling.findings import judge, merged
 from sandbox.static_rules import code_findings, grid_findings, has_roles
-from sandbox.work import arithmetic_us, memory_us
+from sandbox.work import arithmetic_us, is_latency, memory_us
 
 _NEAR_ROOFLINE = 0.8
-_LAUNCH_BOUND = 4.0  # launches' time and latency dominate below this many launch times
 _EXPLAINED = 0.1  # a finding from counters that weighs as much says why the roofline is far
 _BY_MEMORY, _BY_ARITHMETIC = "memory", "arithmetic"
 _FAR_REMEDY = {
@@ -37,7 +36,7 @@ def diagnose(
 ) -> Diagnosis:
     """Findings, heaviest first, one a bottleneck. `plan` is None for a host candidate, whose launches are unknown."""
     time_us = statistics.median(measured.timing.samples_us) if measured else None
-    estimated = [*code_findings(inspection, task, chip), *(grid_findings(inspection, plan, chip) if plan else ())]
+    estimated = [*code_findings(inspection, task, chip), *(grid_findings(inspection, plan, chip, time_us) if plan else ())]
     if time_us is not None:
         estimated += _time_findings(time_us, plan, task, chip)
     fraction = roofline_us(task.flops, task.operand_bytes, chip) / time_us if time_us is not None else None
@@ -77,7 +76,7 @@ def _time_findings(time_us: float, plan: ResolvedPlan | None, task: GemmTask, ch
 def _launch_finding(time_us: float, plan: ResolvedPlan | None, chip: Chip) -> Iterator[Finding]:
     """Weight: the launches' share of the time; half of it where each may begin while the one before ends."""
     launches = len(plan.launches) if plan else 1
-    if time_us >= _LAUNCH_BOUND * launches * chip.launch_us:
+    if not is_latency(time_us, launches, chip):
         return
     overlapped = plan is not None and all(launch.programmatic for launch in plan.launches)
     yield Finding(

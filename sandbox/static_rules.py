@@ -14,7 +14,7 @@ from contract.plan import ResolvedLaunch, ResolvedPlan
 from contract.task import GemmTask
 from sandbox.profiling.rules.counted import LEAST_FUSED_WEIGHT, MMA_SYNC_RATE, worth
 from sandbox.profiling.rules.spread import FULL_WAVE
-from sandbox.work import arithmetic_us, memory_us, spared_by_tensor_cores
+from sandbox.work import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 
 _LITTLE_OCCUPANCY = 0.25  # of an SM's threads, to hide latency where loads go through registers
 _FEW_WARPS = 8  # of an SM, two for each scheduler, where copies are asynchronous
@@ -48,12 +48,13 @@ def code_findings(inspection: Inspection, task: GemmTask, chip: Chip) -> Iterato
         yield from _mix_findings(inspection)
 
 
-def grid_findings(inspection: Inspection, plan: ResolvedPlan, chip: Chip) -> Iterator[Finding]:
+def grid_findings(inspection: Inspection, plan: ResolvedPlan, chip: Chip, time_us: float | None) -> Iterator[Finding]:
+    """CTAs against SMs. `time_us`: measured, None where it was not."""
     resident = {(kernel.entry, kernel.threads, kernel.dynamic_smem_bytes): kernel.ctas_per_sm for kernel in inspection.kernels}
     for launch in plan.launches:
         per_sm = resident.get((launch.entry, math.prod(launch.block), launch.dynamic_smem), 0)
         if per_sm:
-            yield from _wave_findings(launch, per_sm, chip)
+            yield from _wave_findings(launch, per_sm, chip, time_us)
 
 
 def _no_tensor_cores(inspection: Inspection, task: GemmTask, chip: Chip) -> Finding:
@@ -158,14 +159,15 @@ def _mix_findings(inspection: Inspection) -> Iterator[Finding]:
         )
 
 
-def _wave_findings(launch: ResolvedLaunch, per_sm: int, chip: Chip) -> Iterator[Finding]:
+def _wave_findings(launch: ResolvedLaunch, per_sm: int, chip: Chip, time_us: float | None) -> Iterator[Finding]:
     ctas, slots = math.prod(launch.grid), per_sm * chip.sms
     if ctas < chip.sms:
-        yield Finding(
-            bottleneck="idle-sms",
-            evidence=f"{launch.entry} launches {ctas} CTAs on {chip.sms} SMs",
-            remedy="use smaller output tiles, or split K over several CTAs",
-            weight=0.9 * (1 - ctas / chip.sms),
+        latency = latency_share(time_us, chip) if time_us is not None else 0.0
+        yield from worth(
+            "idle-sms",
+            0.9 * (1 - ctas / chip.sms) * (1 - latency),
+            f"{launch.entry} launches {ctas} CTAs on {chip.sms} SMs",
+            "use smaller output tiles, or split K over several CTAs",
         )
         return
     waves = math.ceil(ctas / slots)

@@ -146,9 +146,9 @@ def test_waves(ctas: int, expected: list[str]) -> None:
 
 
 def test_the_heaviest_finding_comes_first() -> None:
-    found = diagnose(kernel(stack_bytes=8, spill_store_bytes=500), launches(8), SMALL, CHIP, measured(2.0))
+    found = diagnose(kernel(stack_bytes=8, spill_store_bytes=500), launches(8), SMALL, CHIP, measured(50.0))
     weights = [finding.weight for finding in found.findings]
-    assert names(found) == ["idle-sms", "spills", "launch-bound"]
+    assert names(found) == ["idle-sms", "spills"]
     assert weights == sorted(weights, reverse=True)
     assert all(any(letter.isdigit() for letter in finding.evidence) for finding in found.findings)
 
@@ -171,6 +171,12 @@ def test_small_work_is_bound_by_its_launches_not_by_the_roofline() -> None:
     overlapped = diagnose(WGMMA, launches(132, programmatic=True), SMALL, CHIP, measured(2.0))
     assert weight(overlapped, "launch-bound") < weight(found, "launch-bound") < weight(two, "launch-bound")
     assert "launch-bound" not in names(diagnose(WGMMA, launches(count=2), TASK, CHIP, measured(180.0)))
+
+
+def test_idle_sms_are_no_loss_where_all_is_latency() -> None:
+    static_weight = weight(diagnose(WGMMA, launches(8), SMALL, CHIP), "idle-sms")
+    assert static_weight > weight(diagnose(WGMMA, launches(8), SMALL, CHIP, measured(20.0)), "idle-sms")
+    assert names(diagnose(WGMMA, launches(8), SMALL, CHIP, measured(2.0))) == ["launch-bound"]
 
 
 def test_a_host_candidate_is_diagnosed_without_a_plan() -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from contract.diagnosis import Finding
 from sandbox.profiling.rules.counted import Counted, Rule, worth
+from sandbox.work import latency_share
 
 FULL_WAVE = 0.85  # of the last wave's slots in use
-LATENCY_LAUNCHES = 4.0  # launches' time below which a kernel is latency, which more CTAs do not shorten
 
 
 def spread(counted: Counted) -> Iterator[Finding]:
@@ -21,10 +21,9 @@ def spread(counted: Counted) -> Iterator[Finding]:
     worked = f"{counted.launch.entry}: SMs worked {average:,.0f} cycles on average and {longest:,.0f} at most"
     waves = counted.get("waves") or 0.0
     if counted.ctas < counted.chip.sms:
-        latency = min(1.0, LATENCY_LAUNCHES * counted.chip.launch_us / counted.time_us) if counted.time_us > 0 else 1.0
         yield from worth(
             "idle-sms",
-            idle * (1 - latency),
+            idle * (1 - latency_share(counted.time_us, counted.chip)),
             f"{worked}; {counted.ctas} CTAs on {counted.chip.sms} SMs",
             "use smaller output tiles, or split K over several CTAs",
         )
