@@ -146,7 +146,7 @@ def test_waves(ctas: int, expected: list[str]) -> None:
 
 
 def test_the_heaviest_finding_comes_first() -> None:
-    found = diagnose(kernel(stack_bytes=8, spill_store_bytes=500), launches(8), SMALL, CHIP, measured(50.0))
+    found = diagnose(kernel(stack_bytes=8, spill_store_bytes=500), launches(8), SMALL, CHIP, measured(500.0))
     weights = [finding.weight for finding in found.findings]
     assert names(found) == ["idle-sms", "spills"]
     assert weights == sorted(weights, reverse=True)
