@@ -28,9 +28,13 @@ class Verdict:
 
 
 def judge(profile: Profile, task: GemmTask, chip: Chip, time_us: float | None, *, has_roles: bool) -> Verdict:
-    """What the counters say. `time_us`: measured; None where it was not. `has_roles`: whether the kernel's warps have roles."""
+    """What the counters say. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles.
+
+    A launch of such code that is counted to run no wgmma, such as a sum of partial results, has none.
+    """
+    whole_us = time_us if time_us is not None else _duration_us(profile)
     launches = [
-        Counted(launch, task, chip, share, time_us if time_us is not None else _duration_us(profile), has_roles)
+        Counted(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0)
         for launch, share in zip(profile.launches, shares(profile.launches), strict=True)
     ]
     judged: set[Bottleneck] = set()

@@ -189,6 +189,12 @@ def test_a_launch_that_only_sums_weighs_its_share_of_the_time() -> None:
     assert "reduction-traffic" not in names(verdict(launch(**EVEN), launch("again", **EVEN)))
 
 
+def test_a_launch_that_only_sums_has_no_roles() -> None:
+    waiting = EVEN | {"tensor_pct": 0.0, "tensor_instructions": 0.0, "stall_barrier": 30.0}
+    assert "barrier-waits" in names(verdict(launch(**EVEN), launch("reduce", **waiting | {"wgmma_instructions": 0.0})))
+    assert "barrier-waits" not in names(verdict(launch(**EVEN), launch("reduce", **waiting)))
+
+
 def test_findings_of_several_launches_are_one_each_and_weighed_by_time() -> None:
     spilling = EVEN | {"local_load_instructions": 1e7}
     alone = of(verdict(launch(**spilling)), "spills").weight
