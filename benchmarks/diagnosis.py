@@ -219,6 +219,8 @@ def main() -> None:
             print(event.message)
 
     with open_box(cases[0].task, load_settings(), emit) as sandbox:
+        if not sandbox.can_execute:
+            raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
 
         def save(rows: Sequence[Row]) -> None:
             result = Result(

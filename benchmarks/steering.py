@@ -160,6 +160,8 @@ def main() -> None:
             print(event.message)
 
     with open_box(tasks[0], load_settings(), emit) as sandbox:
+        if not sandbox.can_execute:
+            raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
         shared = Shared(sandbox, deadline)
         try:
             for seed in range(arguments.seeds):

@@ -101,8 +101,8 @@ def test_only_steered_arms_relieve() -> None:
     row = play(TASK, 0, 16, 4, 1, shared(Box()))
     relieving = {arm.name: [one for one in arm.tried if one.relieves] for arm in row.arms}
     assert relieving["off"] == []
-    for one in (*relieving["timed"], *relieving["counters"]):
-        assert one.gain is None or one.gain > 0
+    assert relieving["counters"]
+    assert all(one.gain is None or 0.8 < one.gain < 1.25 for one in relieving["counters"])  # all take 5 to 6 us
 
 
 def test_a_candidate_that_has_no_counters_leaves_its_arm_going() -> None:
@@ -139,10 +139,8 @@ def test_the_tables_say_what_was_measured() -> None:
     text = render(Result(commit="c", date="d", environment=None, rows=rows))
     assert "| 1x1x1 | 0 | 24 | 1.100x, 1.100x | -, 1.210x | 1.000x |" in text
     mean, low = (1.1 * 1.0 * 0.9) ** (1 / 3), (1.1 * 0.9) ** 0.5
-    assert (
-        f"- timed, the whole budget: geometric mean {mean:.4f}x (by seed {low:.4f} to 1.0000); more than 2 % faster in 1 and slower in 1 of 3."
-        in text
-    )
+    assert f"- timed, the whole budget: geometric mean {mean:.4f}x (by seed {low:.4f} to 1.0000); more than 2 %" in text
+    assert "more than 2 % faster in 1 and slower in 1 of 3." in text
     assert f"- counters, the whole budget: geometric mean {1.21 ** (1 / 3):.4f}x" in text
     assert "counters, half the budget" not in text
     assert "6 written to relieve a bottleneck, 3 of them more than 2 % faster" in text
