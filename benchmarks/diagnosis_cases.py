@@ -149,10 +149,9 @@ def _hand_written() -> list[Case]:
             "fragments word by word", "16-bit loads of B", ("narrow-smem-loads", "smem-instructions", "instruction-bound"),
             {"LDMATRIX": 0}, {},
         ),
-        _mma_case(
-            "one warp a CTA", "64x64 tiles of one warp", ("occupancy", "dependency-waits"),
-            {"BLOCK_M": 64, "BLOCK_N": 64, "WARPS_M": 1, "WARPS_N": 1},
-            {"BLOCK_M": 64, "BLOCK_N": 64, "WARPS_M": 2, "WARPS_N": 2},
+        Case(
+            "one warp a CTA", "64x64 tiles of one warp, 4 an SM", _task("4096x4096x1024"), ("occupancy", "dependency-waits"),
+            mma(**_SMALL, WARPS_M=1, WARPS_N=1), mma(**_SMALL, WARPS_M=2, WARPS_N=2), _LEGACY,
         ),
         Case(
             "sums through memory", "K in 32 parts and a second launch", _task(split), ("reduction-traffic",),
@@ -185,6 +184,7 @@ _MMA_MACROS = {
     "MIN_CTAS": 1,
     "SPLITS": 1,
 }
+_SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "STAGES": 6}
 
 
 def fma(TILED: int, PAD: int = 0) -> Candidate:

@@ -18,11 +18,12 @@ from contract.profile import LaunchProfile, Profile
 from contract.task import Arch, GemmTask
 from tests.doubles import ENVIRONMENT, INSPECTION, measured
 
-TASK = GemmTask(m=64, n=64, k=64, arch=Arch.SM_90A)
+TASK = GemmTask(m=128, n=128, k=128, arch=Arch.SM_90A)
+COUNTED = {"duration_ns": 5000.0, "active_cycles": 1000.0, "active_cycles_max": 8000.0}  # one CTA on 132 SMs
 PROFILE = Profile(
     tool="ncu",
     metric_set="sm_90a",
-    launches=(LaunchProfile(entry="gemm", grid=(1, 1, 1), block=(128, 1, 1), metrics={"duration_ns": 5000.0}),),
+    launches=(LaunchProfile(entry="gemm", grid=(1, 1, 1), block=(128, 1, 1), metrics=COUNTED),),
     seconds=1.0,
 )
 
