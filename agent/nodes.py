@@ -138,7 +138,7 @@ class Nodes:
     def profile(self, state: RunState) -> Changes:  # noqa: ARG002 (every node takes the state)
         """The round's kernel in hand through Nsight Compute; its step is recorded anew with the counters' diagnosis."""
         for step in subjects(self.history.ranked):
-            if self._profiler.able and affordable(self.history.ranked, self._clock.spent_s()):
+            if self._profiler.able and affordable(step, self.history.ranked, self._clock.spent_s()):
                 self._profile(step)
         return self._changes()
 

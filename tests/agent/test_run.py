@@ -378,6 +378,14 @@ def test_a_model_sees_sources_for_contrast_and_failures_and_a_schedule_search_do
         assert [number_of(failure.candidate) for failure in last.failures] == ([1] if reads_code else [])
 
 
+def test_what_a_model_wrote_is_profiled_in_every_round(settings: Settings, store: Store) -> None:
+    """It costs a reply to write and waits for one anyway; its author needs the counters though it does not lead."""
+    script = [candidate(number).model_copy(update={"origin": Origin(policy="chat")}) for number in range(12)]
+    sandbox = ScriptedSandbox({0: 5.0, 5: 7.0, 10: 6.0}, profile_s=0.5)
+    drive(settings, replace(parts(store, sandbox), policy=ScriptedPolicy(script, reads_code=True)))
+    assert sandbox.profiled == [0, 5, 10]
+
+
 def test_a_profiler_that_cannot_work_is_said_once_and_the_run_goes_on(settings: Settings, store: Store) -> None:
     sandbox = ScriptedSandbox({n: 20.0 - n for n in range(12)}, profile_error=ProfilerUnavailable("no ncu; install it"))
     events: list[Event] = []

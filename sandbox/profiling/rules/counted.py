@@ -17,14 +17,16 @@ MMA_SYNC_RATE = {Arch.SM_90A: 0.63, Arch.SM_100A: 0.25}
 LEAST_FUSED_WEIGHT = 0.5  # of doing without tensor cores: chains of fused multiply-adds are latency even in small work
 LEAST_WEIGHT = 0.05  # a bottleneck that could win less is not worth a finding
 _STALLS = {
-    "memory": ("stall_long_scoreboard", "stall_lg_throttle", "stall_tex_throttle"),
+    "memory": ("stall_long_scoreboard", "stall_tex_throttle"),
     "smem": ("stall_short_scoreboard", "stall_mio_throttle"),
     "barrier": ("stall_barrier", "stall_membar"),
     "dependency": ("stall_wait", "stall_dispatch", "stall_branch"),
     "math": ("stall_math_pipe_throttle",),
     "wgmma": ("stall_wgmma",),
-    "other": ("stall_no_instruction", "stall_drain", "stall_sleeping"),
+    "store": ("stall_drain",),
+    "other": ("stall_no_instruction", "stall_sleeping"),
 }
+_SHARED_QUEUE = "stall_lg_throttle"  # of loads and of stores
 # Where warps have roles, most of them wait at barriers by design, for their turn or for the kernel's end, and those that poll
 # an mbarrier issue branches and fixed-latency instructions while they wait for memory.
 _STALLS_WITH_ROLES = {
@@ -32,7 +34,7 @@ _STALLS_WITH_ROLES = {
     "memory": (*_STALLS["memory"], "stall_branch"),
     "barrier": ("stall_membar",),
     "dependency": (),
-    "other": ("stall_drain",),
+    "other": (),
 }
 
 
@@ -94,6 +96,9 @@ class Counted:
         """Shares of the warps' waiting by what they waited for; empty where nothing was counted."""
         groups = _STALLS_WITH_ROLES if self.has_roles else _STALLS
         waits = {group: self.total(*names) for group, names in groups.items()}
+        stored, queued = self._stored_share, self.total(_SHARED_QUEUE)
+        waits["store"] += stored * queued
+        waits["memory"] += (1 - stored) * queued
         whole = sum(waits.values())
         return {group: wait / whole for group, wait in waits.items()} if whole > 0 and math.isfinite(whole) else {}
 
@@ -105,6 +110,12 @@ class Counted:
             return None
         resident = warps * SCHEDULERS * 32 / threads
         return active * self.chip.sms * resident / self.ctas
+
+    @property
+    def _stored_share(self) -> float:
+        """What stores have of the sectors that pass the queue of global accesses; none where they were not counted."""
+        stored, loaded = self.total("store_sectors"), self.total("load_sectors")
+        return stored / (stored + loaded) if stored else 0.0
 
     @property
     def _stretch(self) -> float:

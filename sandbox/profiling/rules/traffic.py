@@ -11,7 +11,7 @@ from sandbox.work import store_us
 
 BUSY_L2 = 0.4
 TOO_OFTEN = 1.5
-FEW_BYTES = 16  # used of a sector's 32
+FEW_BYTES = 24  # used of a sector's 32; stored fragments of mma.sync and wgmma use 16
 MANY_CONFLICTS = 0.1
 # Output tiles from large to small: the largest that still gives most SMs one is what a good kernel reads operands for.
 _TILES = ((128, 256), (128, 128), (64, 128), (64, 64))
@@ -47,9 +47,14 @@ def _tiles(task: GemmTask, tile: tuple[int, int]) -> int:
 
 
 def reduction(counted: Counted) -> Iterator[Finding]:
-    """Bytes beyond D, spilled registers left out, written and read again. Weight: their share of the traffic while idle."""
+    """Bytes beyond D, written and read again. Weight: their share of the traffic while idle.
+
+    Spilled registers are left out, and what stores count twice because they fill only parts of sectors.
+    """
     written = counted.total("l2_write_sectors")
-    beyond = written - _output_sectors(counted.task) - _SECTORS_OF_A_WARP * counted.total("local_store_instructions")
+    partly = counted.total("store_sectors") * max(0.0, 1 - (counted.get("store_bytes_a_sector") or SECTOR_BYTES) / SECTOR_BYTES)
+    spilled = _SECTORS_OF_A_WARP * counted.total("local_store_instructions")
+    beyond = written - _output_sectors(counted.task) - spilled - partly
     moved = written + counted.total("l2_read_sectors")
     if beyond <= 0 or moved <= 0:
         return
@@ -63,17 +68,18 @@ def reduction(counted: Counted) -> Iterator[Finding]:
 
 
 def epilogue(counted: Counted) -> Iterator[Finding]:
-    """Weight: storing at DRAM's rate as a share of the time, times the share in which nothing else happens."""
+    """Weight: the larger share, of the time at DRAM's rate or of the warps' waits for stores, while nothing else happens."""
     stored = min(counted.total("l2_write_sectors"), _output_sectors(counted.task)) * SECTOR_BYTES
     time_us = counted.time_us * counted.share
     if not stored or not time_us:
         return
     lasts_us = store_us(stored, counted.chip)
+    waiting = counted.stalls().get("store", 0.0)
     yield from worth(
         "epilogue-bound",
-        min(1.0, lasts_us / time_us) * counted.idle,
-        f"{counted.launch.entry}: storing {stored / 2**20:,.1f} MiB takes {lasts_us:.1f} µs at DRAM's rate, of {time_us:.1f} µs"
-        f", and no resource is more than {1 - counted.idle:.0%} busy",
+        max(min(1.0, lasts_us / time_us), waiting) * counted.idle,
+        f"{counted.launch.entry}: storing {stored / 2**20:,.1f} MiB takes {lasts_us:.1f} µs at DRAM's rate, of {time_us:.1f} "
+        f"µs; {waiting:.0%} of its warps' waits are for stores, and no resource is more than {1 - counted.idle:.0%} busy",
         "overlap the store with the next tile's multiplication: ping-pong consumers, a persistent grid, two CTAs an SM, TMA "
         "stores",
     )

@@ -38,9 +38,21 @@ EVEN = {
 IDLE = {"tensor_pct": 40.0}
 SCATTERED = {"load_sectors": LEAST_SECTORS, "load_bytes_a_sector": 4.0}
 SCATTERED_STORES = {"store_bytes_a_sector": 2.0, "store_sectors": 20 * D_SECTORS}
+HALF_SECTORS = {"store_bytes_a_sector": 16.0, "store_sectors": 2 * D_SECTORS, "l2_write_sectors": 2 * D_SECTORS}
 CASES: list[tuple[Bottleneck, dict[str, float], dict[str, float]]] = [
     ("memory-latency", IDLE | {"stall_long_scoreboard": 9.0}, {"stall_long_scoreboard": 9.0, "tensor_pct": 95.0}),
-    ("memory-latency", IDLE | {"stall_lg_throttle": 9.0}, IDLE | {"stall_lg_throttle": 9.0, "l2_pct": 98.0}),
+    (
+        "memory-latency",
+        IDLE | {"stall_lg_throttle": 9.0, "load_sectors": 9 * D_SECTORS},
+        IDLE | {"stall_lg_throttle": 9.0, "load_sectors": 9 * D_SECTORS, "l2_pct": 98.0},
+    ),
+    ("epilogue-bound", IDLE | {"stall_lg_throttle": 9.0}, IDLE | {"stall_lg_throttle": 9.0, "load_sectors": 99 * D_SECTORS}),
+    (
+        "uncoalesced",
+        IDLE | HALF_SECTORS | {"l2_read_sectors": D_SECTORS},
+        IDLE | HALF_SECTORS | {"l2_read_sectors": D_SECTORS, "store_bytes_a_sector": 31.0},
+    ),
+    ("reduction-traffic", IDLE | HALF_SECTORS | {"l2_write_sectors": 9 * D_SECTORS}, IDLE | HALF_SECTORS),
     ("smem-instructions", IDLE | {"stall_mio_throttle": 9.0}, {"stall_mio_throttle": 9.0, "smem_pct": 97.0}),
     ("barrier-waits", IDLE | {"stall_membar": 9.0}, IDLE | {"stall_barrier": 9.0}),  # warps with roles wait by design
     ("wgmma-waits", IDLE | {"stall_wgmma": 9.0}, {"stall_wgmma": 9.0, "tensor_pct": 95.0}),
@@ -159,7 +171,7 @@ def test_too_few_ctas_idle_sms_unless_the_kernel_is_latency_anyway() -> None:
 
 def test_storing_a_large_output_of_little_work_is_the_epilogue() -> None:
     flat = GemmTask(m=8192, n=8192, k=64)
-    stored = {"l2_write_sectors": 8192 * 8192 * 2 / 32, "store_sectors": 0.0, "tensor_pct": 10.0}
+    stored = {"l2_write_sectors": 8192 * 8192 * 2 / 32, "store_sectors": 0.0, "tensor_pct": 10.0, "stall_drain": 0.0}
     assert "epilogue-bound" in names(verdict(launch(**EVEN | stored), task=flat, time_us=60.0))
     assert "epilogue-bound" not in names(verdict(launch(**EVEN | stored | {"tensor_pct": 95.0}), task=flat, time_us=60.0))
     assert "epilogue-bound" not in names(verdict(launch(**EVEN | stored), task=flat, time_us=2000.0))
