@@ -52,6 +52,9 @@ class Pool:
         self.entries = [entry for family in self.families.values() for entry in self._sample(family, seed)]
         self.predicted_us = self.predict_us(self.entries)
         self._axes = {name: _axis_values(name, self.entries) for name in self.families}
+        self._read: dict[
+            frozenset[object], Entry | None
+        ] = {}  # writing a source to find a schedule valid is most of a round's work
 
     def _sample(self, family: Family[Any], seed: int) -> Iterator[Entry]:
         space = list(family.space(self.task, self.chip))
@@ -71,6 +74,12 @@ class Pool:
 
     def entry(self, values: Values) -> Entry | None:
         """The entry of a schedule given by its values; None where no family of the pool can write it for the task."""
+        key = frozenset((axis, type(value), value) for axis, value in values.items())  # 1 equals True, and is another value
+        if key not in self._read:
+            self._read[key] = self._parsed(values)
+        return self._read[key]
+
+    def _parsed(self, values: Values) -> Entry | None:
         family = self.families.get(str(values.get("family")))
         if family is None:
             return None

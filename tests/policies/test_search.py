@@ -52,6 +52,16 @@ def test_schedules_of_nobody_have_no_entry(pool: Pool) -> None:
     assert pool.entry({}) is None
 
 
+def test_what_was_read_once_is_not_confused_with_what_equals_it() -> None:
+    fresh = Pool([MmaSync()], TASK, CHIP, seed=0)
+    values = fresh.entries[0].values
+    assert fresh.entry(values | {"programmatic": 0}) is None
+    first = fresh.entry(values)
+    assert first is not None
+    assert first.key == fresh.entries[0].key
+    assert fresh.entry(values) is first
+
+
 def test_the_prior_alone_ranks_diversely(pool: Pool) -> None:
     ranked = list(islice(rank_by_prior(pool.entries, pool.predicted_us, []), 8))
     assert ranked[0] is pool.entries[int(np.argmin(pool.predicted_us))]

@@ -333,13 +333,16 @@ def test_a_true_diagnosis_finds_what_it_says_sooner() -> None:
 
 
 def test_steering_costs_little() -> None:
-    attempts, best = first_round(flat)
+    attempts, _ = first_round(flat)
     names = [name for name, moves in RELIEFS.items() if moves][:8]
-    seen = observe(attempts, diagnosis(*((name, 0.5) for name in names)), best)
-    spent = {}
-    for steer_on, policy in POLICIES.items():
-        policy.propose(seen, 8)  # builds the pool, which both need once
-        started = time.process_time()
-        policy.propose(seen, 8)
-        spent[steer_on] = time.process_time() - started
-    assert spent[True] < spent[False] + 0.3
+    found = diagnosis(*((name, 0.5) for name in names))
+
+    def least_s(steer: bool) -> float:
+        spent = []
+        for one in attempts[:5]:  # each with neighbours that the pool has not met
+            started = time.process_time()
+            propose(observe(attempts, found, one.candidate_id), steer=steer)
+            spent.append(time.process_time() - started)
+        return min(spent)
+
+    assert least_s(True) < least_s(False) + 0.3
