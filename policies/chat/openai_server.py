@@ -220,7 +220,9 @@ class OpenAIServer:
                 self._tell_progress(request)
 
             if not await read_stream(pieces, request.draft, request.limit.reply_tokens, on_text):
-                raise Malformed(f"an answer without a reply, of type {one_line(self._redact(kind)) or 'unknown'}")
+                # llama.cpp's Python server says no more than this where a prompt does not fit; without streaming it would.
+                hint = "; is the prompt longer than the model's context?" if "event-stream" in kind else ""
+                raise Malformed(f"an answer without a reply, of type {one_line(self._redact(kind)) or 'unknown'}{hint}")
 
     async def _missing(self, said: str) -> str:
         """What a 404 means, with the models that the server offers where it says so."""

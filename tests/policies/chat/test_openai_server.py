@@ -473,3 +473,10 @@ def test_the_key_appears_in_no_reply_error_event_log_or_record(
     for form in (KEY, KEY[:14], "c2stcHJvai00ZjlhL1pxKz", "Zq%2B0123456789", "Zq+0123456789-not"):
         assert not [text for text in said if form in text]
         assert form.encode() not in stored
+
+
+def test_a_stream_that_holds_nothing_may_mean_a_prompt_that_does_not_fit(session: Open) -> None:
+    chat = session([Text("", usage=None, finish=None, done=False)], retries=0)
+    reply = chat.ask()
+    assert reply.status == "failed"
+    assert "longer than the model's context" in reply.problem
