@@ -83,7 +83,7 @@ class Bench:
                 "basis": diagnosis.basis,
                 "findings": diagnosis.findings,
                 "rank": _rank(case, diagnosis),
-                "profile_s": profile.seconds if profile else None,
+                "profile": profile,
                 "seconds": time.monotonic() - started,
             }
         )

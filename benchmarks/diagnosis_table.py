@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contract.base import Record
 from contract.diagnosis import Bottleneck, Finding
 from contract.evaluation import Environment
+from contract.profile import Profile
 
 IMPROVED = 1.02  # a candidate counts as faster beyond this
 SHOWN = 3  # findings in the table
@@ -43,7 +44,7 @@ class Row(Record):
     basis: str = ""
     findings: tuple[Finding, ...] = ()
     rank: int | None = None
-    profile_s: float | None = None
+    profile: Profile | None = None
     seconds: float = 0.0
     trials: tuple[Trial, ...] = ()
     repeat: float | None = None

@@ -43,7 +43,7 @@ def diagnose(
     if profile is None or not any(launch.metrics for launch in profile.launches):
         basis = "static" if time_us is None else "timed"
         return Diagnosis(basis=basis, findings=merged(estimated), roofline_fraction=fraction)
-    verdict = judge(profile, task, chip, time_us, has_roles=has_roles(inspection))
+    verdict = judge(profile, task, chip, time_us, has_roles=has_roles(inspection), has_mma=bool(inspection.mma))
     unjudged = [finding for finding in estimated if finding.bottleneck not in verdict.judged]
     findings = merged([*verdict.findings, *_unexplained(unjudged, verdict.findings)])
     return Diagnosis(basis="counters", findings=findings, roofline_fraction=fraction)

@@ -10,7 +10,12 @@ from contract.task import AccumulatorType
 from sandbox.process import Limits, run
 from sandbox.toolchain import find_nvdisasm
 
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*[\w.]*)", re.MULTILINE)
+_INSTRUCTION = re.compile(
+    r"^\s*/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*[\w.]*)(?P<operands>.*)",
+    re.MULTILINE,
+)
+# How ptxas closes a group of wgmma that holds none: a product of nothing whose result goes nowhere.
+_EMPTY_GROUP = re.compile(r"\s+RZ, gdesc\[URZ\], RZ\b")
 _CLOCK = re.compile(r"\bSR_(?:CLOCK\w*|GLOBALTIMER\w*|GRIDID|PM\d\w*)")
 _TENSOR_CORE = re.compile(r"(?:HMMA|HGMMA|IMMA|IGMMA|QMMA|QGMMA|OMMA|DMMA|BMMA|BGMMA|UTC\w*MMA)\b")
 _HALF_TENSOR_CORE = re.compile(r"(?:HMMA|HGMMA|QMMA|QGMMA)\b")
@@ -38,7 +43,8 @@ def disassemble(cubin: Path) -> Sass | None:
 
 def parse(text: str) -> Sass:
     """Counts from nvdisasm's listing."""
-    opcodes = Counter(match["opcode"] for match in _INSTRUCTION.finditer(text))
+    instructions = (match for match in _INSTRUCTION.finditer(text) if not _EMPTY_GROUP.match(match["operands"]))
+    opcodes = Counter(match["opcode"] for match in instructions)
     by_word: Counter[str] = Counter()
     for opcode, count in opcodes.items():
         by_word[opcode.partition(".")[0]] += count

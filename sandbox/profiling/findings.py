@@ -16,6 +16,11 @@ from sandbox.profiling.rules import instructions, spread, stalls, throughput, tr
 from sandbox.profiling.rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, Counted
 from sandbox.work import spared_by_tensor_cores
 
+_CAUSES: dict[Bottleneck, tuple[Bottleneck, ...]] = {
+    "l2-bound": ("redundant-traffic", "reduction-traffic", "spills", "uncoalesced"),
+    "smem-bound": ("bank-conflicts",),
+}
+
 RULES = (*spread.RULES, *stalls.RULES, *throughput.RULES, *traffic.RULES, *instructions.RULES)
 
 
@@ -27,28 +32,43 @@ class Verdict:
     judged: frozenset[Bottleneck]
 
 
-def judge(profile: Profile, task: GemmTask, chip: Chip, time_us: float | None, *, has_roles: bool) -> Verdict:
-    """What the counters say. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles.
+def judge(
+    profile: Profile, task: GemmTask, chip: Chip, time_us: float | None, *, has_roles: bool, has_mma: bool = True
+) -> Verdict:
+    """What the counters say. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles;
+    `has_mma`: whether it has tensor-core instructions at all.
 
     A launch of such code that is counted to run no wgmma, such as a sum of partial results, has none.
     """
     whole_us = time_us if time_us is not None else _duration_us(profile)
     launches = [
-        Counted(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0)
+        Counted(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0, has_mma)
         for launch, share in zip(profile.launches, shares(profile.launches), strict=True)
     ]
     judged: set[Bottleneck] = set()
     found: list[Finding] = []
     for counted in launches:
+        of_launch: list[Finding] = []
         for rule in RULES:
             if counted.has(*rule.needs):
                 judged.update(rule.judges)
-                found.extend(_scaled(finding, counted.share) for finding in rule.find(counted))
+                of_launch.extend(rule.find(counted))
+        found.extend(_scaled(finding, counted.share) for finding in _beyond_causes(of_launch))
     found.extend(_reducing(launches))
-    if any(counted.has("tensor_instructions") for counted in launches):
+    if has_mma and any(counted.has("tensor_instructions") for counted in launches):
         judged.add("no-tensor-cores")
         found.extend(_no_tensor_cores(launches))
     return Verdict(findings=merged(found), judged=frozenset(judged))
+
+
+def _beyond_causes(found: Sequence[Finding]) -> Iterator[Finding]:
+    """That a resource is full weighs what is left once findings have said by what, which tell the author what to change."""
+    weights = {finding.bottleneck: finding.weight for finding in found}
+    for finding in found:
+        explained = max((weights.get(cause, 0.0) for cause in _CAUSES.get(finding.bottleneck, ())), default=0.0)
+        left = finding.weight - explained
+        if not explained or left >= LEAST_WEIGHT:
+            yield finding.model_copy(update={"weight": left})
 
 
 def shares(launches: Sequence[LaunchProfile]) -> list[float]:
@@ -81,10 +101,10 @@ def _scaled(finding: Finding, share: float) -> Finding:
 
 def _reducing(launches: Sequence[Counted]) -> Iterator[Finding]:
     """A launch beside the multiplying ones that multiplies nothing. Weight: its share of the time."""
-    if not any(counted.get("tensor_instructions") for counted in launches):
+    if not any(counted.multiplies for counted in launches):
         return
     for counted in launches:
-        if counted.get("tensor_instructions") == 0 and counted.share >= LEAST_WEIGHT:
+        if counted.has("tensor_instructions") and not counted.multiplies and counted.share >= LEAST_WEIGHT:
             yield Finding(
                 bottleneck="reduction-traffic",
                 evidence=f"{counted.launch.entry} multiplies nothing and takes {counted.share:.0%} of the profiled time",
@@ -94,8 +114,7 @@ def _reducing(launches: Sequence[Counted]) -> Iterator[Finding]:
 
 
 def _no_tensor_cores(launches: Sequence[Counted]) -> Iterator[Finding]:
-    executed = [counted.get("tensor_instructions") for counted in launches]
-    if any(count is None or count > 0 for count in executed):
+    if any(counted.multiplies or not counted.has("tensor_instructions") for counted in launches):
         return
     instructions_executed = sum(counted.total("instructions") for counted in launches)
     yield Finding(

@@ -159,7 +159,8 @@ def test_every_launch_of_a_run_is_counted_in_order(sandbox: LocalSandbox, arch: 
     assert (split.entry, split.grid, split.block) == ("split", (64, 64, 2), (16, 16, 1))
     assert (reduce.entry, reduce.grid, reduce.block) == ("reduce", (4096, 1, 1), (256, 1, 1))
     assert split.metrics["duration_ns"] > reduce.metrics["duration_ns"]
-    assert split.metrics["tensor_instructions"] == 0
+    # Constants pass through the tensor pipe, an instruction a warp; a multiplication is more.
+    assert split.metrics["tensor_instructions"] <= 64 * 64 * 2 * 8
 
 
 def test_counters_repeat(sandbox: LocalSandbox, arch: Arch) -> None:

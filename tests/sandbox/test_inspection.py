@@ -269,6 +269,18 @@ def test_sass_listings_are_counted_with_predicates_and_clocks() -> None:
     assert (found.mma, found.clocks) == (("HGMMA.64x8x16.F16",), ("SR_CLOCKLO",))
 
 
+def test_an_empty_group_of_wgmma_accumulates_nothing() -> None:
+    """ptxas closes it with an f16 product into the zero register, which no f32 kernel may be rejected for."""
+    found = sass.parse(
+        "        /*0060*/                   HGMMA.64x16x16.F32 R24, gdesc[UR4], RZ, !UPT, gsb0 ;\n"
+        "        /*0080*/                   HGMMA.64x8x16.F16 RZ, gdesc[URZ], RZ, !UPT, gsb0 ;\n"
+        "        /*0090*/                   HGMMA.64x8x16.F16 R2, gdesc[URZ], RZ, !UPT, gsb0 ;\n"
+    )
+    assert found.opcodes == {"HGMMA": 2}
+    assert found.mma == ("HGMMA.64x16x16.F32", "HGMMA.64x8x16.F16")
+    assert "HGMMA.64x8x16.F16" not in sass.parse("  /*0080*/  HGMMA.64x8x16.F16 RZ, gdesc[URZ], RZ, !UPT, gsb0 ;\n").mma
+
+
 def test_ptx_in_comments_does_not_count() -> None:
     code = Ptx(".entry k(.param .u64 p)\n{ // mov.u32 %r1, %clock;\n /* trap; */ bar.sync 0; @%p1 bra $L_1; $L_1: ret; }")
     assert (list(code.clocks()), list(code.traps())) == ([], [])

@@ -42,7 +42,8 @@ _STALLS_WITH_ROLES = {
 class Counted:
     """One launch. `share`: of the candidate's profiled time; `time_us`: the candidate's, measured, else profiled.
 
-    `has_roles`: whether its warps have roles, as with wgmma and tcgen05.
+    `has_roles`: whether its warps have roles, as with wgmma and tcgen05. `has_mma`: whether tensor-core instructions are in
+    the code.
     """
 
     launch: LaunchProfile
@@ -51,6 +52,7 @@ class Counted:
     share: float
     time_us: float
     has_roles: bool
+    has_mma: bool = True
 
     @property
     def ctas(self) -> int:
@@ -89,8 +91,14 @@ class Counted:
         return max(0.0, 1 - max([*busy.values(), busy.get("tensor", 0.0) / rate])) if busy else 0.0
 
     @property
+    def multiplies(self) -> bool:
+        """Whether it uses tensor cores. An instruction a warp is none: constants are loaded through the tensor pipe, too."""
+        warps = self.ctas * math.ceil(math.prod(self.launch.block) / 32)
+        return self.has_mma and self.total("tensor_instructions") > warps
+
+    @property
     def multiplies_with_mma_sync(self) -> bool:
-        return not self.has_roles and bool(self.get("tensor_instructions"))
+        return not self.has_roles and self.multiplies
 
     def stalls(self) -> dict[str, float]:
         """Shares of the warps' waiting by what they waited for; empty where nothing was counted."""

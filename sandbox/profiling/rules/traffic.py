@@ -20,8 +20,9 @@ _SECTORS_OF_A_WARP = 4  # that 32 threads touch with 4 bytes each
 
 
 def redundant(counted: Counted) -> Iterator[Finding]:
-    """Weight: L2's share of the time, times what of it larger tiles would spare."""
-    busy, read = counted.busy().get("l2", 0.0), counted.total("l2_read_sectors") * SECTOR_BYTES
+    """Weight: L2's share of the time, times what of it larger tiles would spare. Spilled registers are left out."""
+    spilled = _SECTORS_OF_A_WARP * counted.total("local_load_instructions")
+    busy, read = counted.busy().get("l2", 0.0), max(0.0, counted.total("l2_read_sectors") - spilled) * SECTOR_BYTES
     tile, least = least_reads(counted.task, counted.chip)
     if busy < BUSY_L2 or read < TOO_OFTEN * least:
         return

@@ -108,6 +108,15 @@ def of(judged: Verdict, bottleneck: Bottleneck) -> Finding:
     return next(finding for finding in judged.findings if finding.bottleneck == bottleneck)
 
 
+def test_what_fills_a_resource_stands_before_that_it_is_full() -> None:
+    full = EVEN | IDLE | {"smem_pct": 95.0}
+    assert of(verdict(launch(**full)), "smem-bound").weight == pytest.approx(0.55, abs=0.02)
+    conflicts = {"smem_conflicts": 8e6, "smem_load_conflicts": 8e6}
+    found = verdict(launch(**full | conflicts))
+    assert names(found)[0] == "bank-conflicts"
+    assert "smem-bound" not in names(found)
+
+
 def test_where_nothing_is_wrong_nothing_is_found() -> None:
     assert names(verdict(launch(**EVEN))) == []
     assert names(verdict(launch(ctas=108, **EVEN), task=AMPERE, has_roles=False)) == []
@@ -190,6 +199,8 @@ def test_no_launch_with_a_tensor_core_instruction() -> None:
     fused = EVEN | {"tensor_instructions": 0.0, "tensor_pct": 0.0}
     assert names(verdict(launch(**fused), has_roles=False))[0] == "no-tensor-cores"
     assert "no-tensor-cores" not in names(verdict(launch(**fused), launch(**EVEN), has_roles=False))
+    constants = fused | {"tensor_instructions": 132 * 8.0}  # one a warp, as an H200 counted of a kernel without any
+    assert names(verdict(launch(**constants), has_roles=False))[0] == "no-tensor-cores"
     assert "no-tensor-cores" not in verdict(launch(duration_ns=1.0)).judged
 
 
@@ -258,7 +269,7 @@ def test_operands_are_held_against_tiles_that_fill_the_chip(shape: tuple[int, in
         (0, "memory-latency"),  # ping-pong of a short K
         (1, "redundant-traffic"),  # tiles of 64x32 read the operands 2.7 times as often
         (2, "tensor-bound"),  # 8192x8192x8192, 99 % of the tensor pipe
-        (3, "l2-bound"),
+        (3, "redundant-traffic"),  # tiles of 64x192 fill L2
         (4, "prologue-bound"),  # 64x64x64
         (5, "prologue-bound"),
         (6, "idle-sms"),  # 64 CTAs
