@@ -37,14 +37,15 @@ def after_propose(state: RunState) -> Literal["build", "choose"]:
     return "choose" if state["stop"] else "build"
 
 
-def after_step(state: RunState) -> Literal["evaluate", "profile", "__end__"]:
-    """The next candidate in the queue, the end of the round, or the end of the run."""
+def after_step(state: RunState) -> Literal["evaluate", "profile"]:
+    """The next candidate in the queue, or the end of the round or of the run."""
+    ended = state["phase"] == "search" and state["stop"]
+    return "profile" if ended or not state["queue"] else "evaluate"
+
+
+def after_profile(state: RunState) -> Literal["retrieve", "choose", "__end__"]:
     if state["phase"] == "final":
-        return "evaluate" if state["queue"] else "__end__"
-    return "profile" if state["stop"] or not state["queue"] else "evaluate"
-
-
-def after_profile(state: RunState) -> Literal["retrieve", "choose"]:
+        return "__end__"
     return "choose" if state["stop"] else "retrieve"
 
 

@@ -10,7 +10,7 @@ from agent.clock import RunClock
 from agent.history import History
 from agent.observing import in_hand, observe
 from agent.parts import Parts
-from agent.profiling import Profiler, affordable, subjects
+from agent.profiling import Profiler, affordable, subjects, unprofiled
 from agent.ranking import Ranked, finalists, leader
 from agent.retrieval import look_up, questions_of, with_chunks
 from agent.state import Pending, RunState
@@ -44,7 +44,10 @@ class Nodes:
         self._round_size = round_size
         self._clock = clock
         self._emit = emit
-        self._profiler = Profiler(parts.sandbox, emit, wanted=run.settings.get("profile", "leaders") != "off")
+        wanted = run.settings.get("profile", "auto")
+        self._profiler = Profiler(parts.sandbox, emit, wanted=wanted != "off")
+        # A search over schedules finds no faster kernels by counters (LOG.md), and they take seconds; a model reads them.
+        self._profiles_rounds = wanted == "leaders" or parts.policy.reads_code
         self.history = History(parts.store, run)
 
     def retrieve(self, state: RunState) -> Changes:
@@ -80,9 +83,10 @@ class Nodes:
         self._emit(Proposed(round=state["round"], policy=self._parts.policy.name, count=len(batch), dropped=dropped))
         empty_rounds = 0 if batch else state["empty_rounds"] + 1
         # A search that proposes nothing is exhausted; a model whose replies held nothing may do better in the next round.
-        exhausted = empty_rounds >= (EMPTY_ROUNDS if self._parts.policy.reads_code else 1)
+        nothing_new = empty_rounds >= (EMPTY_ROUNDS if self._parts.policy.reads_code else 1)
+        exhausted = self._parts.policy.exhausted or ("the policy has nothing new" if nothing_new else "")
         share_s = propose_s / max(len(batch), 1)
-        stop = "the policy has nothing new" if exhausted else self._stop_reason(state["round"], waiting=0) if not batch else ""
+        stop = "" if batch else exhausted or self._stop_reason(state["round"], waiting=0)
         waiting = [candidate.model_dump(mode="json") for candidate in batch]
         return self._changes(batch=waiting, propose_s=share_s, empty_rounds=empty_rounds, stop=stop)
 
@@ -135,10 +139,16 @@ class Nodes:
         late = self._clock.spent_s() > self._budget.total_s
         return self._changes(pending=None, next_index=self.history.next_index, queue=[] if late else state["queue"])
 
-    def profile(self, state: RunState) -> Changes:  # noqa: ARG002 (every node takes the state)
-        """The round's kernel in hand through Nsight Compute; its step is recorded anew with the counters' diagnosis."""
-        for step in subjects(self.history.ranked):
-            if self._profiler.able and affordable(step, self.history.ranked, self._clock.spent_s()):
+    def profile(self, state: RunState) -> Changes:
+        """The round's kernels in hand, or at the end the winner, through Nsight Compute; their steps are recorded anew."""
+        if state["phase"] == "final":
+            best = leader(self.history.ranked)
+            steps = [best.step] if best and self._clock.spent_s() < self._budget.total_s else []
+        else:
+            steps = subjects(self.history.ranked) if self._profiles_rounds else []
+            steps = [step for step in steps if affordable(step, self.history.ranked, self._clock.spent_s())]
+        for step in unprofiled(steps, self.history.ranked):
+            if self._profiler.able:
                 self._profile(step)
         return self._changes()
 

@@ -16,7 +16,7 @@ SHARE = 0.15  # of the run's time so far that profiling schedules may take, the 
 
 
 def subjects(ranked: Sequence[Ranked]) -> list[Step]:
-    """Measured candidates that are worth a profile and were not tried: the leader, and the last round's fastest free-form one.
+    """Candidates that are worth a profile: the leader, and the last round's fastest free-form one.
 
     What a model wrote is profiled though it does not lead: its author needs to know why it is slow.
     """
@@ -24,9 +24,13 @@ def subjects(ranked: Sequence[Ranked]) -> list[Step]:
     last = max((one.step.round for one in ranked), default=0)
     written = [one for one in ranked if one.trusted and one.step.round == last and not one.step.candidate.origin.schedule]
     wanted = [best, min(written, key=lambda one: one.time_us, default=None)]
-    steps = {one.step.candidate.id: one.step for one in wanted if one is not None}
+    return list({one.step.candidate.id: one.step for one in wanted if one is not None}.values())
+
+
+def unprofiled(steps: Sequence[Step], ranked: Sequence[Ranked]) -> list[Step]:
+    """Those that were measured and whose candidate no profiler was tried on."""
     tried = {one.step.candidate.id for one in ranked if "profile" in one.step.seconds}
-    return [step for step in steps.values() if step.candidate.id not in tried and isinstance(step.evaluation, Measured)]
+    return [step for step in steps if step.candidate.id not in tried and isinstance(step.evaluation, Measured)]
 
 
 def affordable(step: Step, ranked: Sequence[Ranked], spent_s: float) -> bool:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from agent.observing import observe
-from agent.profiling import subjects
+from agent.profiling import subjects, unprofiled
 from agent.ranking import Ranked, rank
 from contract.base import Record
 from contract.build import Built
@@ -184,7 +184,7 @@ class Search:
         self._ranked.append(rank(step, self._run.task, self._run.chip))
 
     def _profile(self) -> None:
-        for step in subjects(self._ranked):
+        for step in unprofiled(subjects(self._ranked), self._ranked):
             built = self._built[step.candidate.id]
             profile, seconds = self._shared.profile(built, self._run.task)
             self._profiles.append(seconds)

@@ -19,10 +19,12 @@ class Policy(Protocol):
     """Writes candidates. Proposes fewer than asked, or none, when it has nothing new to offer.
 
     `reads_code`: whether it wants the sources of earlier candidates in the observation, exemplars and failures.
+    `exhausted`: why it will propose no more in this process; empty while it goes on.
     """
 
     name: str
     reads_code: bool
+    exhausted: str
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]: ...
 

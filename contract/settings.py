@@ -48,7 +48,10 @@ class Settings(BaseSettings):
     index_jobs: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256, description="processes that split files")
     chroma_host: str | None = Field(default=None, description="host of a Chroma server; a folder beside the index by default")
     chroma_port: int = Field(default=8000, ge=1, le=65535)
-    profile: Literal["leaders", "off"] = Field(default="leaders", description="which candidates Nsight Compute looks at")
+    profile: Literal["auto", "leaders", "off"] = Field(
+        default="auto",
+        description="what Nsight Compute looks at: auto, the winner, and each round what a model reads; leaders, each round",
+    )
     profile_timeout_s: float = Field(default=60.0, gt=0)
     ncu: str | None = Field(default=None, description="path of ncu; found on PATH and in the usual places by default")
     use_diagnosis: bool = Field(default=True, description="whether the schedule policy follows the diagnosis")

@@ -15,7 +15,6 @@ from policies.schedule.steering import Steering
 from policies.schedule.surrogate import Surrogate
 
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
-RESERVED = 4  # one proposal in so many, and one at least, goes to a relieving neighbour where counters were read
 
 Choice = tuple[Entry, Bottleneck | None]  # and the bottleneck that it was chosen to relieve
 
@@ -35,10 +34,6 @@ class Around:
         favoured = self._draw(entries, count, self._rng, steering)
         return [(entry, None if entry.key in anyhow else steering.main_relief(entry)) for entry in favoured]
 
-    def reserved(self, entries: Sequence[Entry], count: int, steering: Steering) -> list[Choice]:
-        """Draws among what relieves alone."""
-        return [(entry, steering.main_relief(entry)) for entry in self._draw(entries, count, self._rng, steering)]
-
     def _draw(
         self, entries: Sequence[Entry], count: int, rng: np.random.Generator, steering: Steering | None = None
     ) -> list[Entry]:
@@ -50,15 +45,11 @@ class Around:
 
 
 def choose(around: Around, near: Sequence[Entry], keys: set[Key], count: int, steering: Steering | None) -> list[Choice]:
-    """The half around the best, of which a part is kept for what relieves where the diagnosis rests on counters."""
+    """The half around the best; a diagnosis adds what relieves to the neighbours that are drawn from, and favours it."""
     if steering is None:
-        return around.plain(near, count // 2)
+        return around.plain(near, count)
     relieving = [entry for entry in steering.neighbours.values() if entry.key not in keys]
-    reserved = min(max(count // RESERVED, 1), count // 2) if steering.reserves else 0
-    kept = around.reserved(relieving, reserved, steering)
-    taken = {entry.key for entry, _ in kept}
-    everyone = {entry.key: entry for entry in (*near, *relieving) if entry.key not in taken}
-    return [*kept, *around.steered(list(everyone.values()), count // 2 - len(kept), steering)]
+    return around.steered(list({entry.key: entry for entry in (*near, *relieving)}.values()), count, steering)
 
 
 def neighbours_of_best(pool: Pool, tried: Sequence[tuple[Attempt, Entry]], rng: np.random.Generator) -> list[Entry]:

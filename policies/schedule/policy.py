@@ -42,6 +42,7 @@ class SchedulePolicy:
 
     name = "schedule"
     reads_code = False
+    exhausted = ""  # its spaces are: then it proposes nothing
 
     def __init__(self, families: Sequence[Family[Any]], seed: int = 0, *, steer: bool = True) -> None:
         self._families = tuple(families)
@@ -101,7 +102,7 @@ class SchedulePolicy:
             return by_prior
         drawn = rank_by_draws(expected_us, encode.fitted[free], learned, rng, count)
         near = [entry for entry in neighbours_of_best(pool, tried, rng) if entry.key not in keys]
-        chosen = choose(Around(pool, encode, learned, risk, rng), near, keys, count, steering)
+        chosen = choose(Around(pool, encode, learned, risk, rng), near, keys, count // 2, steering)
         return chain(chosen, ((entries[index], None) for index in drawn), by_prior)
 
 

@@ -27,14 +27,13 @@ class Steering:
     """What a diagnosis asks of the neighbours of the schedule it is of.
 
     `trusted`: bottleneck → its weight, less for every attempt that tried to relieve it in vain. `relieved`: neighbour →
-    the bottlenecks that it relieves, heaviest first. `reserves`: whether the diagnosis rests on counters.
+    the bottlenecks that it relieves, heaviest first.
     """
 
     candidate_id: str
     trusted: Mapping[Bottleneck, float]
     neighbours: Mapping[Key, Entry]
     relieved: Mapping[Key, tuple[Bottleneck, ...]]
-    reserves: bool
 
     def main_relief(self, entry: Entry) -> Bottleneck | None:
         """The heaviest bottleneck that an entry relieves; None where it relieves none, or is no neighbour."""
@@ -70,7 +69,6 @@ def steer(observation: Observation, tried: Tried, pool: Pool) -> Steering | None
         trusted=trusted,
         neighbours=neighbours,
         relieved={key: tuple(name for name in heaviest_first if key in keys[name]) for key in neighbours},
-        reserves=diagnosis.basis == "counters",
     )
 
 

@@ -202,7 +202,7 @@ def test_the_query_asks_for_what_is_wrong(settings: Settings, store: Store) -> N
     drive(settings, made)
     assert isinstance(made.retriever, ScriptedRetriever)
     assert "occupancy" not in made.retriever.queries[0].words
-    assert any("use whole waves" in query.words for query in made.retriever.queries)  # what the counters said
+    assert any("use fewer registers" in query.words for query in made.retriever.queries)
 
 
 class Lost(ScriptedSandbox):
@@ -333,14 +333,27 @@ def profiled(outcome: Outcome) -> list[int]:
 def test_the_leader_of_a_round_is_profiled_once_and_its_step_recorded_anew(settings: Settings, store: Store) -> None:
     sandbox = ScriptedSandbox({0: 8.0, 5: 6.0, 9: 7.0}, profile_s=0.5)
     events: list[Event] = []
-    outcome = drive(settings, parts(store, sandbox), events)
-    assert sandbox.profiled == [0]  # the second leader comes at once, and profiling has had its share of the time
+    outcome = drive(settings.model_copy(update={"profile": "leaders"}), parts(store, sandbox), events)
+    assert sandbox.profiled == [0, 5]  # 5 leads at once, but profiling has had its share; it is profiled as the winner
     [step] = [step for step in outcome.steps if step.index == 0]
     assert step.profile == doubles.profile(8000.0)
     assert step.diagnosis is not None
     assert (step.diagnosis.basis, step.diagnosis.findings[0].bottleneck) == ("counters", "tail-wave")
     assert store.steps(outcome.run.run_id) == outcome.steps
-    assert [(e.candidate_id, e.bottleneck) for e in events if isinstance(e, Profiled)] == [(candidate(0).id, "tail-wave")]
+    said = [(event.candidate_id, event.bottleneck) for event in events if isinstance(event, Profiled)]
+    assert said == [(candidate(0).id, "tail-wave"), (candidate(5).id, "tail-wave")]
+    assert outcome.best is not None
+    assert outcome.best.profile == doubles.profile(6000.0)
+
+
+def test_a_search_over_schedules_has_its_winner_profiled_alone(settings: Settings, store: Store) -> None:
+    sandbox = ScriptedSandbox({0: 8.0, 5: 6.0, 9: 7.0})
+    outcome = drive(settings, parts(store, sandbox))
+    assert sandbox.profiled == [5]
+    assert outcome.best is not None
+    assert outcome.best.diagnosis is not None
+    assert outcome.best.diagnosis.basis == "counters"
+    assert store.steps(outcome.run.run_id) == outcome.steps
 
 
 def test_the_next_round_sees_the_profile_and_what_changed(
@@ -350,7 +363,7 @@ def test_the_next_round_sees_the_profile_and_what_changed(
     made = parts(store, ScriptedSandbox({0: 8.0, 5: 6.0}))
     policy = made.policy
     assert isinstance(policy, ScriptedPolicy)
-    outcome = drive(settings, made)
+    outcome = drive(settings.model_copy(update={"profile": "leaders"}), made)
     first, second, third = policy.seen[:3]
     assert (first.profile, first.diagnosed, first.differences) == (None, None, ())
     assert (second.profile, second.diagnosed) == (doubles.profile(8000.0), candidate(0).id)
@@ -389,7 +402,7 @@ def test_what_a_model_wrote_is_profiled_in_every_round(settings: Settings, store
 def test_a_profiler_that_cannot_work_is_said_once_and_the_run_goes_on(settings: Settings, store: Store) -> None:
     sandbox = ScriptedSandbox({n: 20.0 - n for n in range(12)}, profile_error=ProfilerUnavailable("no ncu; install it"))
     events: list[Event] = []
-    outcome = drive(settings, parts(store, sandbox), events)
+    outcome = drive(settings.model_copy(update={"profile": "leaders"}), parts(store, sandbox), events)
     assert outcome.run.status == "finished"
     assert len(sandbox.profiled) == 1
     said = [event.message for event in events if isinstance(event, Notice)]
@@ -402,7 +415,7 @@ def test_a_candidate_that_cannot_be_profiled_is_not_tried_again(
 ) -> None:
     monkeypatch.setattr("agent.profiling.SHARE", 1000.0)
     sandbox = ScriptedSandbox({2: 5.0, 9: 4.0}, profile_error=ProfileFailed("it hung under ncu"))
-    outcome = drive(settings, parts(store, sandbox))
+    outcome = drive(settings.model_copy(update={"profile": "leaders"}), parts(store, sandbox))
     assert sandbox.profiled == [2, 9]
     assert outcome.run.status == "finished"
 
