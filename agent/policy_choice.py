@@ -27,7 +27,7 @@ POLICIES = ("schedule", "chat", "portfolio")
 def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[Policy]:
     """The policy of a run; its chat server, where it asks one, is asked nothing yet.
 
-    Raises: UsageError for an unknown policy, or what the chat policy lacks: a model, a key, an address, a run to replay.
+    Raises: UsageError for an unknown policy, or what chat lacks: a model, a key, an address, prices, a run to replay.
     """
     checked_base_url(settings.base_url)  # before it is recorded with the run: it may carry a password
     if settings.policy not in POLICIES:
@@ -44,6 +44,8 @@ def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_
 @contextmanager
 def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[ChatPolicy]:
     options = settings.chat_options()
+    if options.money is not None and not (options.prompt_price or options.reply_price or settings.replay):
+        raise UsageError("a cap on money caps nothing without prices; set CUDAL2_PROMPT_PRICE and CUDAL2_REPLY_PRICE")
     log = RunExchanges(store, run_id)
     with _open_server(settings, store, emit) as server:
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
@@ -59,6 +61,8 @@ def _open_server(settings: Settings, store: TrajectoryStore, emit: Emit) -> Iter
         yield replay
         if replay.differed:
             emit(Notice(message=f"{replay.differed} prompts were not those of run {settings.replay}; its replies were used"))
+        if replay.missing:
+            emit(Notice(message=f"{replay.missing} prompts have no reply in run {settings.replay}; nothing came of them"))
         return
     key = resolve_key(
         api_key=settings.api_key,

@@ -146,6 +146,7 @@ class ScriptedPolicy:
     """Hands out the candidates of a list, a round at a time, starting after those already attempted."""
 
     name = "scripted"
+    exhausted = ""
 
     def __init__(self, script: Sequence[Candidate], *, reads_code: bool = False) -> None:
         self._script = list(script)

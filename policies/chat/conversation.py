@@ -17,7 +17,7 @@ from policies.chat.extraction import Malformed, read_reply
 from policies.chat.prompting import Prompts, Request
 from policies.chat.quoting import inline
 from policies.chat.sampling import POLICY
-from policies.chat.server import ChatServer, Limit, Place, Reply
+from policies.chat.server import ChatServer, Limit, NoReply, Place, Reply
 
 LEAST_SECONDS = 5.0  # of the search left; no reply worth having comes in less
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})
@@ -29,7 +29,8 @@ _ENDLESS_SECONDS = 1e6
 class Round:
     """What the conversations of a round share: the time they have, and whether and why no more is asked.
 
-    `error`: the first that ended it; `capped`: the cap that did. `abandon` is for a caller who waits no longer.
+    `error`: the first that ended it; `capped`: the cap that did. `unanswered`: why a prompt has no reply; the others go on.
+    `abandon` is for a caller who waits no longer.
     """
 
     def __init__(self, seconds_left: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,6 +39,7 @@ class Round:
         self._over = threading.Event()
         self.error: EndpointError | UsageError | None = None
         self.capped = ""
+        self.unanswered = ""
         self.abandoned = False
 
     @property
@@ -123,12 +125,16 @@ class Conversations:
             return None
         granted = self._account.reserve(prompt, place, round.seconds_left)
         if isinstance(granted, Capped):
-            round.cap(granted.reason)
+            if round.seconds_left:  # else it is the time that is over: what is under way may have left room yet
+                round.cap(granted.reason)
             return None
         try:
             reply = self._server.ask(prompt, place, granted) if round.seconds_left else None
         except (EndpointError, UsageError) as exc:
             round.fail(exc)
+            reply = None
+        except NoReply as exc:
+            round.unanswered = str(exc)
             reply = None
         except BaseException:
             self._account.release(place)

@@ -1,10 +1,12 @@
 """The chat policy: a language model behind any OpenAI-compatible server writes and repairs candidates."""
 
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from contract.candidate import Candidate
 from contract.events import Emit, Notice
+from contract.exchange import Exchange
 from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from contract.trajectory import Observation
@@ -39,25 +41,38 @@ class ChatPolicy:
         self._options, self._server, self._emit, self._seed = options, server, emit, seed
         self._prompts = Prompts(options.prompt_tokens, primitives)
         self._conversations = Conversations(options, server, log, account, emit, self._prompts)
-        self._capped = False
+        self._told: set[str] = set()
+        self.exhausted = ""
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count` where replies hold no candidate, repeat what is known, or a cap or the time is reached.
 
-        Raises: EndpointError where the server cannot be used, UsageError where a replay ends; neither once something is
-        written in the round. StoreError where an exchange cannot be kept.
+        Raises: EndpointError where the server cannot be used, UsageError where a replayed run holds nothing; neither once
+        something is written in the round. StoreError where an exchange cannot be kept.
         """
         round = Round(observation.seconds_left)
-        topics = list(self._topics(observation, count)) if round.seconds_left else []
-        candidates = self._distinct(self._hold(topics, round))
-        if round.capped and not self._capped:
-            self._capped = True
-            self._emit(Notice(message=f"{round.capped}; the chat policy asks no more"))
+        topics = list(self._topics(observation, count)) if round.seconds_left and not self.exhausted else []
+        outcomes = self._hold(topics, round)
+        candidates = self._distinct(outcomes)
+        exchanges = [outcome.exchange for outcome in outcomes if outcome.exchange]
+        self.exhausted = self.exhausted or round.capped or ("" if exchanges else round.unanswered)
         if round.error and not candidates:
             raise round.error
         if round.error:
             self._emit(Notice(message=f"{round.error}; the round goes on with the {len(candidates)} candidates written before"))
+        if not candidates:
+            self._tell_why(exchanges)
         return candidates
+
+    def _tell_why(self, exchanges: Sequence[Exchange]) -> None:
+        """Say why nothing came of a round where one reason says it, each reason once."""
+        problems = {_kind_of(exchange.problem): exchange.problem for exchange in exchanges}
+        unanswered = bool(exchanges) and all(exchange.status == "failed" for exchange in exchanges)
+        if not exchanges or (len(problems) > 1 and not unanswered) or self._told & problems.keys():
+            return
+        self._told.update(problems)
+        nothing = "no request of the round was answered" if unanswered else "no reply of the round holds a new kernel"
+        self._emit(Notice(message=f"{nothing}: {exchanges[0].problem}"))
 
     def _topics(self, observation: Observation, count: int) -> Iterator[Topic]:
         """A topic for each reply to ask for. Without temperature equal prompts have equal replies: each is asked once."""
@@ -92,3 +107,8 @@ class ChatPolicy:
             else:
                 candidates[outcome.candidate.id] = outcome.candidate
         return list(candidates.values())
+
+
+def _kind_of(problem: str) -> str:
+    """A problem without its figures and names that hold some: those differ where the reason is the same."""
+    return re.sub(r"\w*\d\w*", "", problem)

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
 from contract.protocols import ExchangeLog
-from policies.chat.server import ChatServer, Limit, Place, Reply
+from policies.chat.server import ChatServer, Limit, NoReply, Place, Reply
 
 
 class ReplayServer:
-    """A run's recorded replies: the one of the same prompt and place, else another of that prompt, else that place's.
+    """A run's recorded replies: the one of the same prompt and place, else one of that prompt not given yet, else that
+    place's.
 
     Nothing is sent and nothing paid; usage and seconds are as recorded. `differed` counts prompts that were not those of
-    the record.
+    the record, `missing` those within its rounds that it holds no reply to.
     """
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
@@ -25,17 +26,17 @@ class ReplayServer:
             self._by_prompt[exchange.prompt.id].append(exchange)
         self._given: set[Place] = set()
         self._lock = threading.Lock()
-        self.differed = 0
+        self.differed = self.missing = 0
 
     def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:  # noqa: ARG002 (a record is as long as it is)
-        """Raises: UsageError where the record holds no reply for the prompt or its place."""
+        """See `ChatServer.ask`. Raises: UsageError, NoReply."""
+        if not self._by_place:
+            raise UsageError("the replayed run holds no reply: it asked no chat server, or none answered; replay another")
         with self._lock:
             found = self._find(prompt, place)
             if found is None:
-                raise UsageError(
-                    f"the replayed run holds no reply for round {place[0]}, sample {place[1]}, turn {place[2]} "
-                    f"({len(self._by_place)} replies in all); replay it with the settings it was run with"
-                )
+                self.missing += place[0] <= max(self._by_place)[0]
+                raise NoReply(f"the {len(self._by_place)} replies of the replayed run are used up")
             self._given.add(found.place)
             self.differed += found.prompt.id != prompt.id
         return as_reply(found)
@@ -47,7 +48,7 @@ class ReplayServer:
         same = self._by_prompt.get(prompt.id, [])
         here = next((exchange for exchange in same if exchange.place == place), None)
         fresh = next((exchange for exchange in same if exchange.place not in self._given), None)
-        return here or fresh or self._by_place.get(place) or next(iter(same), None)
+        return here or fresh or self._by_place.get(place)
 
 
 class RecordedFirst:

@@ -31,6 +31,10 @@ class Reply:
     problem: str = ""
 
 
+class NoReply(Exception):
+    """There is no reply to this prompt, nor will there be: a record, not a server, was asked. The message says which."""
+
+
 class ChatServer(Protocol):
     """Answers prompts, from several threads at once."""
 
@@ -39,7 +43,7 @@ class ChatServer(Protocol):
 
         `place` is (round, sample, turn); `Replying` events name it, at most four a second for each request.
         Raises: EndpointError for what no retry mends: key refused, no such model, unreachable, out of retries;
-        UsageError where a replayed run holds no reply.
+        UsageError where a replayed run holds no reply at all; NoReply where it holds none to this prompt.
         """
         ...
 

@@ -20,7 +20,7 @@ class Portfolio:
     """Deterministic in (seed, observation) as far as its arms are; the split needs no memory but the observation.
 
     `budget`: candidates of the whole run. The first arm must answer the same observation more than once, for it takes over
-    what the others leave. An arm whose server cannot be used is out until the process ends.
+    what the others leave. An arm that is exhausted, or whose server cannot be used, is out until the process ends.
     """
 
     name = "portfolio"
@@ -36,6 +36,7 @@ class Portfolio:
         if not arms:
             raise ValueError("a portfolio needs at least one policy")
         self.reads_code = any(arm.reads_code for arm in arms.values())
+        self.exhausted = ""
         self._arms = dict(arms)
         self._opener = next(iter(arms))
         self._budget = budget
@@ -59,7 +60,7 @@ class Portfolio:
         if due and self._opener in self._arms and not exhausted:
             again = self._ask(self._opener, observation, shares[self._opener] + due, written)
             batch += again[:due]
-        if self._failure and not (self._arms or batch):
+        if self._failure and not (self._arms or batch or self.exhausted):
             raise self._failure
         return batch
 
@@ -86,19 +87,23 @@ class Portfolio:
         try:
             proposed = self._arms[name].propose(observation, count)
         except EndpointError as exc:
-            self._drop(name, exc)
+            self._failure = exc
+            self._drop(name, str(exc))
             return []
+        reason = self._arms[name].exhausted
+        if reason:
+            self._drop(name, reason)
+            self.exhausted = "" if self._arms else reason
         fresh = {one.id: one for one in proposed if one.id not in written}
         new = list(fresh.values())[:count]
         written.update(one.id for one in new)
         share_s = (self._now_s() - begin_s) / max(len(new), 1)
         return [_with_seconds(candidate, share_s) for candidate in new]
 
-    def _drop(self, name: str, failure: EndpointError) -> None:
+    def _drop(self, name: str, reason: str) -> None:
         del self._arms[name]
-        self._failure = failure
         if self._arms:
-            self._emit(Notice(message=f"{failure}; the run goes on without the {name} policy"))
+            self._emit(Notice(message=f"{reason}; the run goes on without the {name} policy"))
 
 
 def _with_seconds(candidate: Candidate, seconds: float) -> Candidate:

@@ -93,6 +93,25 @@ def test_after_its_turns_a_reply_is_dropped() -> None:
     table = Table(lambda _, __: "no", samples=1, turns=2)
     assert table.propose() == []
     assert [exchange.place for exchange in table.log.recorded()] == [(1, 0, 0), (1, 0, 1), (1, 0, 2)]
+
+
+def test_why_a_round_came_to_nothing_is_told_once_for_each_reason() -> None:
+    def answer(prompt: Prompt, place: Place) -> Reply | str:
+        if place[0] < 3:
+            return ended("failed", "", prompt, f"HTTP 400: {5000 + place[0] + place[1]} tokens are too many")
+        return "no" if place[0] < 5 else "no" if place[1] else written(1) + written(2)
+
+    table = Table(answer, turns=0)
+    for number in range(1, 6):
+        assert table.propose(round=number) == []
+    first, second = (notice.message for notice in table.told("notice"))
+    assert first == "no request of the round was answered: HTTP 400: 5001 tokens are too many"
+    assert second.startswith("no reply of the round holds a new kernel: the reply has no code block")
+
+
+def test_a_round_in_which_something_was_written_needs_no_notice() -> None:
+    table = Table(lambda _, place: written(1) if place[1] == 0 else "no", turns=0)
+    assert len(table.propose()) == 1
     assert table.told("notice") == []
 
 
@@ -193,13 +212,14 @@ def test_the_time_left_bounds_a_request() -> None:
     assert len({prompt.id for _, prompt, _ in table.server.asked}) == 1  # and does not show in the prompt
 
 
-def test_a_cap_ends_the_asking_with_one_notice() -> None:
+def test_a_cap_ends_the_asking_and_exhausts_the_policy() -> None:
     table = Table(lambda prompt, place: ended("complete", written(place[1]), prompt), tokens=9000, reply_tokens=600)
+    assert table.policy.exhausted == ""
     assert 1 <= len(table.propose()) < 3
+    assert "cap of 9000 tokens" in table.policy.exhausted
     assert table.propose(round=2) == []
     assert table.propose(round=3) == []
-    assert len(table.told("notice")) == 1
-    assert "cap of 9000 tokens" in table.told("notice")[0].message
+    assert table.told("notice") == []  # why a run ends is told at its end
     assert len(table.server.asked) == len(table.log.recorded())
     assert table.account.totals.tokens <= 9000
 
@@ -298,7 +318,21 @@ def test_a_reply_cut_short_is_told_alike_after_a_kill(status: str) -> None:
 def test_a_run_replays_without_a_server() -> None:
     whole = Table(lambda _, place: "no" if place == (1, 1, 0) else written(place[1]))
     proposed = whole.propose()
-    assert Table(ReplayServer(whole.log.recorded())).propose() == proposed
+    again = Table(ReplayServer(whole.log.recorded()))
+    assert again.propose() == proposed
+    assert again.policy.exhausted == ""
+    assert again.propose(round=2) == [] == again.told("notice")
+    assert again.policy.exhausted == "the 4 replies of the replayed run are used up"
+
+
+def test_a_reply_that_a_record_lacks_ends_its_conversation_only() -> None:
+    """The server had failed for one sample when the run was recorded."""
+    whole = Table(lambda _, place: "no" if place[1:] == (1, 0) else written(place[1]), temperature=0.5)
+    whole.propose()
+    replay = ReplayServer([one for one in whole.log.recorded() if one.place != (1, 1, 1)])
+    again = Table(replay, parallel=2, temperature=0.5)
+    assert [one.source for one in again.propose()] == [source(0), source(2)]
+    assert (again.policy.exhausted, replay.missing) == ("", 1)
 
 
 def test_hostile_characters_are_kept_out_of_records() -> None:

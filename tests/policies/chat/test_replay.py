@@ -5,7 +5,7 @@ import pytest
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
 from policies.chat.replay import RecordedFirst, ReplayServer
-from policies.chat.server import Limit, Place, Reply
+from policies.chat.server import Limit, NoReply, Place, Reply
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
 LIMIT = Limit(1000, 60.0)
@@ -61,9 +61,11 @@ def test_samples_of_one_prompt_each_get_their_own_in_whatever_order_they_ask() -
 
 def test_a_known_prompt_at_another_place_gets_one_of_its_replies() -> None:
     server = ReplayServer([exchange((1, 0, 0), "a"), exchange((1, 1, 0), "a"), exchange((2, 0, 0), "b")])
-    texts = [server.ask(prompt("a"), (2, sample, 0), LIMIT).text for sample in range(3)]
-    assert texts[:2] == ["reply at (1, 0, 0)", "reply at (1, 1, 0)"]
+    texts = [server.ask(prompt("a"), (2, sample, 0), LIMIT).text for sample in range(2)]
+    assert texts == ["reply at (1, 0, 0)", "reply at (1, 1, 0)"]
     assert server.differed == 0
+    with pytest.raises(NoReply):  # a model would have written another one
+        server.ask(prompt("a"), (2, 2, 0), LIMIT)
 
 
 def test_another_prompt_at_a_known_place_is_answered_and_counted() -> None:
@@ -73,10 +75,19 @@ def test_another_prompt_at_a_known_place_is_answered_and_counted() -> None:
 
 
 def test_past_the_record_is_one_line() -> None:
-    server = ReplayServer([exchange()])
-    with pytest.raises(UsageError, match="no reply for round 2, sample 0, turn 1") as caught:
+    server = ReplayServer([exchange(), exchange((1, 1, 0))])
+    with pytest.raises(NoReply, match="the 2 replies of the replayed run are used up") as caught:
         server.ask(prompt("new"), (2, 0, 1), LIMIT)
     assert "\n" not in str(caught.value)
+    assert server.missing == 0
+    with pytest.raises(NoReply):
+        server.ask(prompt("new"), (1, 0, 1), LIMIT)
+    assert server.missing == 1
+
+
+def test_a_run_without_replies_cannot_be_replayed() -> None:
+    with pytest.raises(UsageError, match="holds no reply"):
+        ReplayServer([]).ask(prompt(), (1, 0, 0), LIMIT)
 
 
 def test_a_run_taken_up_again_asks_only_for_what_it_does_not_hold() -> None:

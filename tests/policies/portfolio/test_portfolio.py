@@ -22,8 +22,9 @@ class Arm:
 
     reads_code = False
 
-    def __init__(self, name: str, most: int = 99, failure: Exception | None = None) -> None:
+    def __init__(self, name: str, most: int = 99, failure: Exception | None = None, exhausted: str = "") -> None:
         self.name = name
+        self.exhausted = exhausted
         self.most = most
         self.failure = failure
         self.asked: list[int] = []
@@ -180,6 +181,30 @@ def test_where_no_arm_is_left_the_failure_is_raised_every_time() -> None:
         with pytest.raises(EndpointError, match="the key was refused"):
             alone.propose(round_of(number), 8)
     assert events == []
+
+
+def test_an_exhausted_arm_is_out_with_one_notice_and_what_it_wrote_last_counts() -> None:
+    events: list[Event] = []
+    chat = Arm("chat", most=2, exhausted="the cap is reached")
+    both = portfolio(Arm("schedule"), chat, events=events)
+    assert names(both.propose(round_of(2), 8)).count("chat") == 2
+    for number in (3, 4):
+        assert names(both.propose(round_of(number), 8)) == ["schedule"] * 8
+    assert len(chat.asked) == 1
+    assert [event.message for event in events if isinstance(event, Notice)] == [
+        "the cap is reached; the run goes on without the chat policy"
+    ]
+    assert both.exhausted == ""
+
+
+@pytest.mark.parametrize("failed_before", [False, True])
+def test_a_portfolio_is_exhausted_when_its_last_arm_is(failed_before: bool) -> None:
+    chat = Arm("chat", most=0, exhausted="the cap is reached")
+    arms = [Arm("schedule", failure=EndpointError("down")), chat] if failed_before else [chat]
+    both = portfolio(*arms)
+    for number in (2, 3):
+        assert both.propose(round_of(number), 8) == []
+        assert both.exhausted == "the cap is reached"
 
 
 def test_what_the_last_arm_but_one_wrote_is_not_lost_when_all_fail() -> None:
