@@ -65,7 +65,13 @@ def one_line(text: str) -> str:
     return plain if len(plain) <= _LONGEST_MESSAGE else plain[:_LONGEST_MESSAGE] + "…"
 
 
-def _said(error: APIStatusError, redact: Callable[[str], str]) -> str:
+def message_of(error: APIStatusError) -> str:
+    """The server's own words, as they came: they may hold the key."""
     body = error.body
     message = body.get("message") or body.get("detail") or body.get("error") if isinstance(body, dict) else body
-    return f": {one_line(redact(str(message)))}" if message else ""
+    return str(message) if message else ""
+
+
+def _said(error: APIStatusError, redact: Callable[[str], str]) -> str:
+    message = message_of(error)
+    return f": {one_line(redact(message))}" if message else ""

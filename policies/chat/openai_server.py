@@ -25,13 +25,13 @@ from contract.exchange import Prompt, Usage
 from contract.options import ChatOptions
 from policies.chat.background import Background
 from policies.chat.client import open_client, request_headers
-from policies.chat.failures import Failed, ModelMissing, Unusable, failure_of, one_line, unreachable
+from policies.chat.failures import Failed, ModelMissing, Unusable, failure_of, message_of, one_line, unreachable
 from policies.chat.log_guard import LogGuard
 from policies.chat.parameters import Parameters
 from policies.chat.retrying import Again, retrying
 from policies.chat.secrets import Redactor, checked_base_url, warn_of_plain_text
 from policies.chat.server import Limit, Place, Reply
-from policies.chat.stream import Draft, Malformed, ServerSaid, TooLong, read_body, read_stream
+from policies.chat.stream import Draft, EmptyStream, Malformed, ServerSaid, TooLong, read_body, read_stream
 
 _log = logging.getLogger(__name__)
 _TELL_WAIT_S = 5.0
@@ -49,6 +49,13 @@ class _Ended:
     """A try whose reply counts, whole or not."""
 
     status: Status
+    problem: str
+
+
+@dataclass(frozen=True)
+class _Empty:
+    """A stream that held no reply."""
+
     problem: str
 
 
@@ -165,21 +172,38 @@ class OpenAIServer:
         return outcome
 
     async def _try(self, request: _Request) -> _Outcome:
-        """Send the request once, or once more for each parameter that the server turns out not to take."""
+        """Send the request once; after an empty stream, which hides why, once more without streaming."""
+        outcome = await self._send_as_taken(request, stream=True)
+        if not isinstance(outcome, _Empty):
+            return outcome
+        _log.debug("%s: an empty stream; asking without streaming", request.place)
+        again = await self._send_as_taken(request, stream=False)
+        return Failed(again.problem) if isinstance(again, Again | _Empty) else again
+
+    async def _send_as_taken(self, request: _Request, *, stream: bool) -> _Outcome | _Empty:
+        """Send the request once, or once more for each parameter that the server turns out not to take as it was."""
         while True:
             request.start_over()
-            sent = self._parameters.of_request(request.limit.reply_tokens)
+            sent = self._parameters.of_request(request.limit.reply_tokens, stream=stream)
             outcome = await self._send(request, sent)
             if not isinstance(outcome, APIStatusError):
                 return outcome
-            said = self._redact(str(outcome))
+            said = self._redact(message_of(outcome))
             name = self._parameters.learn(sent, outcome.param, said) if outcome.status_code in {400, 422} else None
             if name is None:
                 return failure_of(outcome, self._redact, with_key=self._with_key)
-            _log.debug("server does not take %s; sending without it", name)
+            _log.debug("server does not take %s = %s; sending without it, or less", name, sent[name])
 
-    async def _send(self, request: _Request, sent: dict[str, Any]) -> _Ended | Failed | Again | APIStatusError:
-        draft, first_byte_s = request.draft, self._options.first_byte_s
+    async def _send(self, request: _Request, sent: dict[str, Any]) -> _Ended | Again | _Empty | APIStatusError:
+        """What one sending comes to. A try that is to be repeated took nothing where no token came and none was counted."""
+        outcome = await self._attempt(request, sent)
+        if isinstance(outcome, Again | _Empty):
+            request.draft.begun = bool(request.draft.characters or request.draft.counts)
+        return outcome
+
+    async def _attempt(self, request: _Request, sent: dict[str, Any]) -> _Ended | Again | _Empty | APIStatusError:
+        draft = request.draft
+        first_byte_s = self._options.first_byte_s if "stream" in sent else request.limit.seconds  # else all comes at once
         try:
             async with asyncio.timeout(first_byte_s) as first:
                 await self._receive(request, sent, first)
@@ -192,6 +216,8 @@ class OpenAIServer:
             return unreachable(exc, self._redact)
         except TooLong as exc:
             return _Ended("stopped", str(exc))
+        except EmptyStream as exc:
+            return _Empty(str(exc))
         except Malformed as exc:
             return Again(one_line(self._redact(str(exc))), "failed")
         except ServerSaid as exc:
@@ -219,10 +245,12 @@ class OpenAIServer:
                 first.reschedule(None)
                 self._tell_progress(request)
 
-            if not await read_stream(pieces, request.draft, request.limit.reply_tokens, on_text):
-                # llama.cpp's Python server says no more than this where a prompt does not fit; without streaming it would.
-                hint = "; is the prompt longer than the model's context?" if "event-stream" in kind else ""
-                raise Malformed(f"an answer without a reply, of type {one_line(self._redact(kind)) or 'unknown'}{hint}")
+            try:
+                await read_stream(pieces, request.draft, request.limit.reply_tokens, on_text)
+            except EmptyStream:
+                if "event-stream" in kind:
+                    raise
+                raise Malformed(f"an answer without a reply, of type {one_line(self._redact(kind)) or 'unknown'}") from None
 
     async def _missing(self, said: str) -> str:
         """What a 404 means, with the models that the server offers where it says so."""

@@ -23,14 +23,18 @@ class Malformed(Exception):
     """What arrived is not the protocol; the message says what."""
 
 
+class EmptyStream(Exception):
+    """A stream ended without a single choice; the message says so."""
+
+
 class ServerSaid(Exception):
     """The server reported an error inside a reply that had begun; the message is its own."""
 
 
 @dataclass
 class Draft:
-    """A reply so far. `begun`: the server took the request up. `finish`: its word for how the reply ended; `ended`: it said
-    that nothing follows.
+    """A reply so far. `begun`: the server took the request up; `chosen`: something of a reply came, if only its end.
+    `finish`: its word for how the reply ended; `ended`: it said that nothing follows.
     """
 
     parts: list[str] = field(default_factory=list)
@@ -38,6 +42,7 @@ class Draft:
     refusals: list[str] = field(default_factory=list)
     characters: int = 0
     begun: bool = False
+    chosen: bool = False
     finish: str = ""
     ended: bool = False
     counts: tuple[int, int] | None = None
@@ -53,6 +58,7 @@ class Draft:
         choice = choices[0] if isinstance(choices, list) and choices else None
         if not isinstance(choice, dict):
             return
+        self.chosen = True
         self._add_delta(choice.get("delta") or choice.get("message"))
         if isinstance(choice.get("finish_reason"), str):
             self.finish = choice["finish_reason"]
@@ -103,12 +109,10 @@ class TooLong(Exception):
     """The reply passed what it may hold; the message says what."""
 
 
-async def read_stream(pieces: AsyncIterator[bytes], draft: Draft, reply_tokens: int, on_text: Callable[[], None]) -> int:
-    """Add a stream's events to a draft until it ends; their number. Raises: Malformed, ServerSaid, TooLong."""
-    events = 0
+async def read_stream(pieces: AsyncIterator[bytes], draft: Draft, reply_tokens: int, on_text: Callable[[], None]) -> None:
+    """Add a stream's events to a draft until it ends. Raises: EmptyStream, Malformed, ServerSaid, TooLong."""
     most = min(MAX_CHARACTERS, int(_SLACK * reply_tokens * CHARACTERS_A_TOKEN))
     async for data in _events(pieces):
-        events += 1
         if data == _DONE:
             draft.ended = True
             break
@@ -118,7 +122,8 @@ async def read_stream(pieces: AsyncIterator[bytes], draft: Draft, reply_tokens: 
             raise TooLong(f"the reply passed {most} characters, twice its limit of {reply_tokens} tokens or more")
         if draft.characters > before:
             on_text()
-    return events
+    if not draft.chosen:
+        raise EmptyStream("a stream without a reply; is the prompt longer than the model's context?")
 
 
 async def read_body(pieces: AsyncIterator[bytes], draft: Draft) -> None:

@@ -22,6 +22,7 @@ from policies.chat.server import ChatServer, Limit, Place, Reply
 from policies.trajectories.exchanges import RunExchanges
 from policies.trajectories.store import open_store
 from tests.chat_server import (
+    Answer,
     Cut,
     EchoKey,
     Endless,
@@ -475,8 +476,87 @@ def test_the_key_appears_in_no_reply_error_event_log_or_record(
         assert form.encode() not in stored
 
 
-def test_a_stream_that_holds_nothing_may_mean_a_prompt_that_does_not_fit(session: Open) -> None:
-    chat = session([Text("", usage=None, finish=None, done=False)], retries=0)
+EMPTY = Text("", usage=None, finish=None)
+
+
+def test_an_empty_stream_is_asked_for_once_more_without_streaming_for_the_true_error(session: Open) -> None:
+    """llama.cpp's Python server answers so where a prompt does not fit."""
+    chat = session(lambda one: EMPTY if one.body.get("stream") else Status(400, {"error": {"message": "9000 tokens"}}))
     reply = chat.ask()
-    assert reply.status == "failed"
+    assert (reply.status, reply.problem, reply.usage.tokens) == ("failed", "HTTP 400: 9000 tokens", 0)
+    assert [request.body.get("stream", False) for request in chat.scripted.requests] == [True, False]
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_server_that_holds_nothing_either_way_is_asked_twice_and_paid_nothing(session: Open, done: bool) -> None:
+    chat = session(lambda _: Text("", usage=None, finish=None, done=done))
+    reply = chat.ask()
+    assert (reply.status, reply.usage.tokens, chat.asked) == ("failed", 0, 2)
     assert "longer than the model's context" in reply.problem
+
+
+def test_an_empty_stream_of_a_failing_server_fails_alone(session: Open) -> None:
+    chat = session([EMPTY, Status(500, {"error": {"message": "boom"}}), EMPTY, NoStream("hi", usage=(70, 5))])
+    assert (chat.ask().problem, chat.asked) == ("HTTP 500: boom", 2)
+    reply = chat.ask()
+    assert (reply.text, reply.usage) == ("hi", Usage(prompt_tokens=70, completion_tokens=5, counted="server"))
+
+
+def test_an_empty_stream_that_the_server_counted_is_booked(session: Open) -> None:
+    counted = Text("", usage=(80, 0), finish=None)
+    assert session([counted, NoStream("hi", usage=(70, 5))]).ask().usage.prompt_tokens == 150
+
+
+@pytest.mark.parametrize("vain", [Cut(), InvalidJson(), StreamError(), EndlessError(503)])
+def test_a_try_without_a_token_is_not_booked(session: Open, vain: object) -> None:
+    assert session([vain, Text("hi", usage=(70, 5))]).ask().usage.tokens == 75
+
+
+def test_a_server_that_does_not_stream_may_take_longer_than_a_first_token(session: Open) -> None:
+    class Slow:
+        def act(self, answer: Answer) -> None:
+            answer.wait(0.5)
+            NoStream("slow but whole").act(answer)
+
+    assert session([Rejects("stream", Slow()), Slow()], first_byte_s=0.2).ask().text == "slow but whole"
+
+
+def limited(most: int, message: str) -> Callable[[Request], object]:
+    """A server that refuses a reply's limit above its own."""
+
+    def answer(request: Request) -> object:
+        if request.body["max_tokens"] <= most:
+            return Text("hi")
+        return Status(400, {"error": {"message": message.format(request.body["max_tokens"]), "code": 400}})
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("message", "most", "asked"),
+    [
+        ("max_tokens is too large: {0}. This model supports at most 4,096 completion tokens, you sent {0}.", 4096, 2),
+        ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", 8192, 2),
+        ("`max_tokens` must be less than or equal to `8192`, the maximum value for this model-120b", 8192, 2),
+        ("max_tokens: {} > 8000, which is the maximum allowed", 8000, 2),
+        ("'max_tokens' is too large: {0}. The context is 8192 tokens, the input 3000 ({0} > 8192 - 3000).", 5192, 2),
+        ("max_tokens is too large", 3000, 4),
+    ],
+)
+def test_a_limit_that_is_too_large_is_lowered_for_the_run(session: Open, message: str, most: int, asked: int) -> None:
+    chat = session(limited(most, message))
+    assert chat.ask(tokens=16_384).text == "hi"
+    assert chat.asked == asked
+    assert chat.ask(tokens=16_384).text == "hi"
+    assert chat.asked == asked + 1
+    last = chat.scripted.requests[-1].body
+    assert most // 2 < last["max_tokens"] <= most
+    assert chat.ask(tokens=600).text == "hi"
+    assert chat.scripted.requests[-1].body["max_tokens"] == 600
+
+
+def test_a_limit_that_nothing_satisfies_fails_with_the_servers_words(session: Open) -> None:
+    chat = session(limited(0, "max_tokens is too large"))
+    reply = chat.ask(tokens=1000)
+    assert (reply.status, reply.problem) == ("failed", "HTTP 400: max_tokens is too large")
+    assert chat.asked < 10
