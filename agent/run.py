@@ -129,14 +129,15 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
         if status == "finished":
             checkpoints.delete_thread(run.run_id)
     emit(RunFinished(run_id=run.run_id, reason=reason, steps=len(steps), best_candidate_id=run.best_candidate_id))
+    trajectory = parts.store.trajectory(run.run_id)
     return Outcome(
         run=run,
         steps=steps,
         best=best,
         reason=reason,
         spent_s=clock.spent_s(),
-        observations=parts.store.trajectory(run.run_id).observations,
-        exchanges=tuple(parts.store.exchanges(run.run_id)),
+        observations=trajectory.observations,
+        exchanges=trajectory.exchanges,
     )
 
 

@@ -8,6 +8,7 @@ from contract.candidate import AnyCandidate, ScheduleValue
 from contract.chip import Chip
 from contract.diagnosis import Diagnosis
 from contract.evaluation import Evaluation
+from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.profile import Difference, Profile
 from contract.task import GemmTask
@@ -109,8 +110,9 @@ class RunRecord(Record):
 
 
 class Trajectory(Record):
-    """A run with its steps and the observations they refer to, keyed by id."""
+    """A run with its steps, the observations they refer to, keyed by id, and its exchanges with chat servers."""
 
     run: RunRecord
     observations: dict[str, Observation]
     steps: tuple[Step, ...]
+    exchanges: tuple[Exchange, ...] = ()

@@ -31,4 +31,4 @@ def explain(store: TrajectoryStore, run_id: str) -> Why:
     trajectory = store.trajectory(run_id)
     run, steps, observations = trajectory.run, trajectory.steps, trajectory.observations
     better = improvements(steps, observations, run.task, run.chip)
-    return Why(better, sightings(steps, observations, better), sum_up(store.exchanges(run_id)))
+    return Why(better, sightings(steps, observations, better), sum_up(trajectory.exchanges))

@@ -9,6 +9,8 @@ from contract.candidate import AnyCandidate
 from contract.chip import Chip
 from contract.diagnosis import Diagnosis
 from contract.evaluation import Evaluation
+from contract.exchange import Exchange
+from contract.profile import Profile
 from contract.task import GemmTask
 from contract.trajectory import Observation, Trajectory
 
@@ -28,6 +30,8 @@ class ExportedStep(Record):
     candidate: AnyCandidate
     evaluation: Evaluation
     diagnosis: Diagnosis | None
+    profile: Profile | None = None
+    exchange: Exchange | None = None
     reward: float | None
     seconds: dict[str, float]
     versions: dict[str, str]
@@ -35,8 +39,9 @@ class ExportedStep(Record):
 
 
 def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
-    """The steps of a trajectory in order, each joined with its observation and its run's particulars."""
+    """The steps of a trajectory in order, each joined with its observation, its exchange and its run's particulars."""
     run = trajectory.run
+    exchange_of = {exchange.candidate_id: exchange for exchange in trajectory.exchanges if exchange.candidate_id}
     for step in trajectory.steps:
         yield ExportedStep(
             run_id=step.run_id,
@@ -50,6 +55,8 @@ def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
             candidate=step.candidate,
             evaluation=step.evaluation,
             diagnosis=step.diagnosis,
+            profile=step.profile,
+            exchange=exchange_of.get(step.candidate.id),
             reward=step.reward,
             seconds=step.seconds,
             versions=run.versions,

@@ -141,7 +141,12 @@ class Store:
     def trajectory(self, run_id: str) -> Trajectory:
         """Raises: UsageError where there is no such run."""
         run, steps = self.run(run_id), self.steps(run_id)
-        return Trajectory(run=run, steps=tuple(steps), observations=self._observations([s.observation_id for s in steps]))
+        return Trajectory(
+            run=run,
+            steps=tuple(steps),
+            observations=self._observations([step.observation_id for step in steps]),
+            exchanges=tuple(self.exchanges(run_id)),
+        )
 
     def _observations(self, ids: Sequence[str]) -> dict[str, Observation]:
         query = select(tables.observations.c.id, tables.observations.c.record).where(tables.observations.c.id.in_(set(ids)))

@@ -13,10 +13,10 @@ from agent.run import Outcome
 from contract.build import Built
 from contract.errors import UsageError
 from contract.evaluation import AUTOTUNED, BASELINES, TORCH, CompileFailed, Evaluation, Measured, SideFigures
-from contract.exchange import Exchange, Message, Prompt, Usage
 from contract.knowledge import Chunk, Hit
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
-from tests.doubles import INSPECTION, NOW, OBSERVATION, TASK, candidate, measured, profile, run_record, step, unmeasured
+from tests.doubles import INSPECTION, OBSERVATION, TASK, candidate, measured, profile, run_record, step, unmeasured
+from tests.policies.chat.exchanges import exchange
 
 SIDE = SideFigures(host_launch_us=2.125, wall_clock_us=31.5)
 FAILED = CompileFailed(message="a | b\nc", log="")
@@ -157,30 +157,14 @@ def test_the_cubin_is_copied_and_a_lost_folder_is_one_line(tmp_path: Path) -> No
         write_output(tmp_path / "gone", outcome_of(full()), built)
 
 
-def exchange(sample: int, **changes: object) -> Exchange:
-    fields = {
-        "round": 1,
-        "sample": sample,
-        "turn": 0,
-        "observation_id": OBSERVATION.id,
-        "prompt": Prompt(messages=(Message(role="user", content="write"),)),
-        "model": "m",
-        "parameters": {},
-        "status": "complete",
-        "reply": "",
-        "usage": Usage(prompt_tokens=100, completion_tokens=10, counted="server"),
-        "cost": 0.5,
-        "seconds": 1.0,
-        "created_at": NOW,
-    }
-    return Exchange.model_validate({**fields, **changes})
-
-
 def test_what_was_asked_of_a_model_and_what_came_of_it_is_told() -> None:
-    asked = (exchange(0, candidate_id=candidate(0).id), exchange(1, problem="the reply has no code block"))
+    asked = (
+        exchange((1, 0, 0), candidate_id=candidate(0).id, cost=0.5),
+        exchange((1, 1, 0), problem="the reply has no code block", cost=0.5),
+    )
     report = render_report(replace(outcome_of(full()), exchanges=asked), Path("out"))
     assert "## Language model" in report
-    assert "tokens: 200 in prompts, 20 in replies; cost 1" in report
+    assert "tokens: 200 in prompts, 100 in replies; cost 1" in report
     assert "the reply has no code block |" in report
     assert "## Language model" not in render_report(outcome_of(full()), Path("out"))
 

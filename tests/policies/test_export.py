@@ -5,7 +5,8 @@ from pathlib import Path
 
 from contract.trajectory import Trajectory
 from policies.trajectories.export import ExportedStep, export_steps, to_line
-from tests.doubles import OBSERVATION, candidate, run_record, step
+from tests.doubles import OBSERVATION, candidate, profile, run_record, step
+from tests.policies.chat.exchanges import exchange
 
 FIXTURE = Path(__file__).parent / "exported_steps_v1.jsonl"
 
@@ -20,6 +21,17 @@ def test_a_step_a_line_complete_by_itself() -> None:
     assert (first.task, first.observation, first.reward) == (run_record().task, OBSERVATION, 0.25)
     assert first.candidate == candidate(0)
     assert first.candidate_id == candidate(0).id
+
+
+def test_a_step_carries_its_profile_and_what_a_model_was_asked_and_answered() -> None:
+    written = step(0, profile=profile())
+    asked = exchange(candidate_id=candidate(0).id), exchange(sample=1, problem="no code")
+    trajectory = Trajectory(
+        run=run_record(), observations={OBSERVATION.id: OBSERVATION}, steps=(written, step(1, number=1)), exchanges=asked
+    )
+    first, second = (ExportedStep.model_validate_json(to_line(one)) for one in export_steps(trajectory))
+    assert (first.profile, first.exchange) == (profile(), asked[0])
+    assert (second.profile, second.exchange) == (None, None)
 
 
 def test_numbers_that_are_not_finite_are_strict_json() -> None:
