@@ -13,7 +13,7 @@ from contract.diagnosis import Diagnosis
 
 NOTE_CHARS = 300
 SIGHTINGS = 10
-NO_IMPROVEMENT = "No candidate passed, so that there is nothing to explain."
+NO_IMPROVEMENT = "No candidate with a known time led, so that there is nothing to explain."
 SEEN = "what stood in prompts, of candidates that improved and of others (seen is not proven to be the cause)"
 
 

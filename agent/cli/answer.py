@@ -60,7 +60,7 @@ def best_lines(best: Step | None) -> list[str]:
     """The leading candidate and its time, measured or predicted."""
     if best is None:
         return [NO_KERNEL]
-    head = f"schedule: {label_of(best.candidate)}"
+    head = f"{'schedule' if best.candidate.origin.schedule else 'candidate'}: {label_of(best.candidate)}"
     if isinstance(best.evaluation, Measured):
         return [head, f"time: {median_us(best.evaluation.timing):.2f} us, measured", *speedup_lines(best.evaluation)]
     assert isinstance(best.evaluation, Unmeasured)
