@@ -40,6 +40,7 @@ class Progress:
         self._status: Status | None = None
         self._deadline_s: float | None = None
         self._best = ""
+        self._written: dict[int, int] = {}  # characters so far of the replies under way
         self._meter = Meter()
 
     def __enter__(self) -> Self:
@@ -59,6 +60,7 @@ class Progress:
                 self._start(event)
             case Proposed():
                 dropped = f", {event.dropped} dropped" if event.dropped else ""
+                self._written.clear()
                 self._line(f"round {event.round}: {event.count} candidates from {event.policy}{dropped}")
                 self._now("building")
             case CandidateBuilt():
@@ -71,7 +73,8 @@ class Progress:
                 said = event.bottleneck or "no bottleneck"
                 self._line(f"profiled {event.candidate_id[:8]} in {event.seconds:.1f} s: {said}")
             case Replying():
-                self._now(f"reply {event.sample + 1}: {event.characters} characters")
+                self._written[event.sample] = event.characters
+                self._now(self._writing())
             case Replied():
                 self._replied(event)
             case WorkerRestarted():
@@ -87,6 +90,7 @@ class Progress:
         self._deadline_s = time.monotonic() + 60 * event.minutes
         resumed = f", resumed at step {event.resumed_at_step}" if event.resumed_at_step else ""
         self._line(f"run {event.run_id} on {event.device}: up to {event.budget} candidates, {event.minutes:.3g} min{resumed}")
+        self._now("waiting for candidates")
 
     def _step(self, event: StepFinished) -> None:
         self._line(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}")
@@ -100,10 +104,18 @@ class Progress:
     def _replied(self, event: Replied) -> None:
         said = event.problem or "a candidate"
         turn = f", turn {event.turn + 1}" if event.turn else ""
-        total = f"{event.total_tokens} tokens" + (f", {event.total_cost:.4g} in money" if event.total_cost else "")
-        took = f"{event.usage.completion_tokens} tokens in {event.seconds:.0f} s"
+        total = f"{event.total_tokens:,} tokens" + (f", {event.total_cost:.4g} in money" if event.total_cost else "")
+        took = f"{event.usage.completion_tokens:,} tokens in {event.seconds:.0f} s"
         self._line(f"reply {event.round}.{event.sample + 1}{turn}: {took}, {said}; {total} so far")
-        self._now("waiting for replies")
+        self._written.pop(event.sample, None)
+        self._now(self._writing())
+
+    def _writing(self) -> str:
+        """All replies under way in one: apart, they would take turns on the one line."""
+        if not self._written:
+            return "waiting for replies"
+        replies = "1 reply" if len(self._written) == 1 else f"{len(self._written)} replies"
+        return f"{replies} under way, {sum(self._written.values()):,} characters"
 
     def _index(self, event: IndexProgress) -> None:
         line = self._meter.line(event)

@@ -81,7 +81,6 @@ class Bad:
 EMPTY = Text("", usage=None, finish=None)
 GOES_ON = {
     "no code": Bad([Text("Let us talk about it.")], [("complete", "no code block")]),
-    "no code twice": Bad([Text("No."), Text("Still no.")], [("complete", "no code block")] * 2),
     "two code blocks": Bad([Text(TWO_BLOCKS)], [("complete", "2 code blocks")]),
     "a plan that does not parse": Bad([Text(BROKEN_PLAN)], [("complete", "plan-json")]),
     "a forbidden include": Bad([Text(INCLUDES)], [("complete", "")], ["rejected"]),
@@ -89,9 +88,6 @@ GOES_ON = {
     "200,000 tokens": Bad([HugeReply(200_000)], [("stopped", "the reply passed")]),
     "an endless stream": Bad([Endless(pause=0)], [("stopped", "the reply passed")]),
     "an endless trickle": Bad([Endless(pause=0.1)], [("stopped", "longer than 1 s")], settings={"CHAT_REPLY_S": "1"}),
-    "endless comments": Bad(
-        [Endless(pause=0.05, comments=True)], [("stopped", "no token came")], settings={"CHAT_FIRST_BYTE_S": "0.4"}
-    ),
     "a cut stream": Bad([Cut(GOOD[:-400])], [("cut", "the connection")]),
     "a reset stream": Bad([Cut(GOOD[:-400], reset=True)], [("cut", "the connection")]),
     "cut before a token": Bad([Cut()], vain=1),
@@ -102,9 +98,7 @@ GOES_ON = {
     "invalid JSON": Bad([InvalidJson("abc")], vain=1),
     "invalid JSON for good": Bad([InvalidJson(body=True)] * (RETRIES + 1), [("failed", "invalid JSON")], vain=RETRIES),
     "a refusal": Bad([Refusal("I will not.")], [("refused", "I will not.")]),
-    "a prompt that does not fit": Bad([Status(400, {"error": {"message": "too long"}})], [("failed", "HTTP 400: too long")]),
     "an empty stream": Bad([EMPTY, NoStream("")], [("complete", "no code block")], vain=1),
-    "empty for good": Bad([EMPTY, EMPTY], [("failed", "without a reply")], vain=1),
 }
 REFUSED = "refuses the request (HTTP 401: key refused: Bearer ***"
 STOPS = {

@@ -13,12 +13,15 @@ from contract.events import (
     IndexProgress,
     Notice,
     Proposed,
+    Replied,
+    Replying,
     RunFinished,
     RunStarted,
     StageStarted,
     StepFinished,
     WorkerRestarted,
 )
+from contract.exchange import Usage
 from tests.doubles import TASK, measured
 
 STARTED = RunStarted(run_id="r", task=TASK, device="H200", budget=8, minutes=2.0, resumed_at_step=3)
@@ -111,3 +114,42 @@ def test_a_terminal_has_the_lines_too() -> None:
     text = shown(terminal=True)
     assert "step   0  [bold]label[/bold]" in text
     assert "\x1b[" in text
+
+
+def replied(sample: int, problem: str) -> Replied:
+    usage = Usage(prompt_tokens=900, completion_tokens=1200, counted="server")
+    common = {"round": 2, "sample": sample, "turn": 0, "status": "complete", "problem": problem, "usage": usage}
+    return Replied.model_validate({**common, "seconds": 61.0, "total_tokens": 12_300, "total_cost": 0.0})
+
+
+def test_replies_under_way_share_one_status_and_leave_a_line_each() -> None:
+    file = io.StringIO()
+    stages: list[str] = []
+    with Progress(Console(file=file, force_terminal=True, width=200, soft_wrap=True, highlight=False)) as progress:
+        for event in (
+            STARTED,
+            Replying(round=2, sample=0, characters=900),
+            Replying(round=2, sample=3, characters=300),
+            Replying(round=2, sample=0, characters=1000),
+            replied(0, ""),
+            replied(3, "no code"),
+            Replying(round=2, sample=1, characters=7),
+            Proposed(round=2, policy="chat", count=1),
+            Replying(round=3, sample=0, characters=5),
+        ):
+            progress.emit(event)
+            assert progress._status is not None
+            stages.append(str(progress._status.status).split("  ")[0])
+    assert stages == [
+        "waiting for candidates",
+        "1 reply under way, 900 characters",
+        "2 replies under way, 1,200 characters",
+        "2 replies under way, 1,300 characters",
+        "1 reply under way, 300 characters",
+        "waiting for replies",
+        "1 reply under way, 7 characters",
+        "building",
+        "1 reply under way, 5 characters",
+    ]
+    assert "reply 2.1: 1,200 tokens in 61 s, a candidate; 12,300 tokens so far" in file.getvalue()
+    assert "reply 2.4: 1,200 tokens in 61 s, no code; 12,300 tokens so far" in file.getvalue()

@@ -130,7 +130,7 @@ def test_a_model_that_writes_no_kernel_ends_the_run_with_one_line_and_code_1(alo
     assert alone.answer["best"] is None
     assert alone.answer["steps"] == 0
     assert alone.answer["status"] == "finished"
-    assert "nothing new" in alone.answer["reason"]
+    assert f"the cap of {CAP} tokens is reached" in alone.answer["reason"]
     assert "Traceback" not in alone.err
 
 
