@@ -81,7 +81,7 @@ class Nodes:
         batch = [with_chunks(candidate, observation.hits) for candidate in fresh]
         dropped = len(proposed) - len(batch)
         self._emit(Proposed(round=state["round"], policy=self._parts.policy.name, count=len(batch), dropped=dropped))
-        empty_rounds = 0 if batch else state["empty_rounds"] + 1
+        empty_rounds = 0 if batch else state.get("empty_rounds", 0) + 1  # none in a checkpoint of 0.1.0
         # A search that proposes nothing is exhausted; a model whose replies held nothing may do better in the next round.
         nothing_new = empty_rounds >= (EMPTY_ROUNDS if self._parts.policy.reads_code else 1)
         exhausted = self._parts.policy.exhausted or ("the policy has nothing new" if nothing_new else "")
