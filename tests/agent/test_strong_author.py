@@ -116,7 +116,7 @@ def test_a_whole_run_without_a_gpu_and_its_replay_without_a_server(answer: Answe
 
 
 def check_what_shows_it(answer: Answer, run_id: str, steps: Sequence[Step], tmp_path: Path) -> None:
-    assert "No candidate passed" in answer("runs", "show", run_id, "--why")
+    assert "No candidate with a known time led" in answer("runs", "show", run_id, "--why")
     exported = tmp_path / "steps.jsonl"
     answer("trajectories", "export", run_id, "--out", str(exported))
     lines = [json.loads(line) for line in exported.read_text().splitlines()]
