@@ -15,7 +15,7 @@ from pathlib import Path
 
 from contract.build import Built
 from contract.candidate import Candidate
-from contract.errors import ProfileFailed, ProfilerUnavailable
+from contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
 from contract.options import ProfileOptions, WorkerOptions
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
@@ -71,7 +71,7 @@ class Profiler:
         self._isolated = True
 
     def profile(self, built: Built, task: GemmTask) -> Profile:
-        """Counters of one run of a verified candidate. Raises: ProfilerUnavailable, ProfileFailed, WorkerError."""
+        """Counters of one run of a verified candidate. Raises: ProfilerUnavailable, ProfileFailed."""
         if self._lacking is not None:
             raise ProfilerUnavailable(str(self._lacking), log=self._lacking.log)
         try:
@@ -79,6 +79,11 @@ class Profiler:
         except ProfilerUnavailable as exc:
             self._lacking = exc
             raise
+        except WorkerError as exc:
+            self._lacking = ProfilerUnavailable(f"Nsight Compute cannot be started: {exc}", log=exc.log)
+            raise self._lacking from exc
+        except OSError as exc:
+            raise ProfileFailed(f"its scratch folder cannot be used ({exc.strerror})") from exc
 
     def _profile(self, built: Built, task: GemmTask) -> Profile:
         begin_s = time.monotonic()

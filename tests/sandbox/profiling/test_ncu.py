@@ -1,5 +1,6 @@
 """The way to a profile and everything that goes wrong on it, with a pretended ncu that is a real program."""
 
+import errno
 import json
 import re
 import subprocess
@@ -11,7 +12,7 @@ import pytest
 
 from contract.build import Built
 from contract.candidate import HostCandidate, Origin
-from contract.errors import ProfileFailed, ProfilerUnavailable
+from contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
 from contract.options import ProfileOptions, WorkerOptions
 from contract.task import Arch
 from sandbox.process import network_isolated
@@ -359,3 +360,25 @@ def test_what_a_candidate_leaves_in_the_scratch_folder_cannot_be_followed(tmp_pa
     tool.path.write_text(text)
     with pytest.raises(ProfileFailed, match="counted 0 of 1"):
         tool.profiler().profile(BUILT, TASK)
+
+
+def test_a_tool_that_is_gone_ends_the_profiling_and_a_full_disk_only_this_profile(tmp_path, monkeypatch):
+    def gone(*_, **__):
+        raise WorkerError("cannot start 'ncu': no such program")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    tool = PretendedTool(tmp_path)
+    cases = ((full, ProfileFailed, "No space left"), (gone, ProfilerUnavailable, "cannot be started"))
+    for failure, expected, message in cases:
+        profiler = tool.profiler()
+        with monkeypatch.context() as patched:
+            patched.setattr("sandbox.profiling.profiler.run", failure)
+            with pytest.raises(expected, match=message):
+                profiler.profile(BUILT, TASK)
+        if expected is ProfilerUnavailable:
+            with pytest.raises(ProfilerUnavailable, match="cannot be started"):
+                profiler.profile(BUILT, TASK)
+        else:
+            assert profiler.profile(BUILT, TASK).launches
