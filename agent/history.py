@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from agent.ranking import Ranked, rank
+from contract.profile import Profile
 from contract.protocols import TrajectoryStore
 from contract.trajectory import RunRecord, Step
 
@@ -44,6 +45,11 @@ class History:
         self._ranked[position] = rank(step, self._run.task, self._run.chip)
         if self._first[step.candidate.id].index == step.index:
             self._first[step.candidate.id] = step
+
+    def profile_of(self, candidate_id: str) -> Profile | None:
+        """The profile that a step of the candidate has; a final measurement takes no new one."""
+        profiles = (one.step.profile for one in self._ranked if one.step.profile and one.attempt.candidate_id == candidate_id)
+        return next(profiles, None)
 
     def first(self, candidate_id: str) -> Step | None:
         """The step in which a candidate was tried first; None where it never was."""

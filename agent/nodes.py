@@ -118,7 +118,7 @@ class Nodes:
     def diagnose(self, state: RunState) -> Changes:
         """What limits the candidate that was just evaluated."""
         pending = Pending.model_validate(state["pending"])
-        profile = self._known_profile(pending.built.candidate)
+        profile = self.history.profile_of(pending.built.candidate.id)
         diagnosis = self._diagnosis(pending.built, pending.evaluation, profile)
         return self._changes(pending=pending.model_copy(update={"diagnosis": diagnosis}).model_dump(mode="json"))
 
@@ -197,11 +197,6 @@ class Nodes:
         bottleneck = diagnosis.findings[0].bottleneck if diagnosis.findings else ""
         self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
 
-    def _known_profile(self, candidate: AnyCandidate) -> Profile | None:
-        """The profile that an earlier step of the candidate has; a final measurement takes no new one."""
-        steps = (one.step for one in self.history.ranked if one.step.candidate.id == candidate.id)
-        return next((step.profile for step in steps if step.profile), None)
-
     def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis:
         """A host candidate's launches are its own, so that it is diagnosed without a plan."""
         candidate, task, chip = built.candidate, self._run.task, self._run.chip
@@ -228,7 +223,7 @@ class Nodes:
             candidate=first.candidate if first else candidate,
             evaluation=evaluation,
             diagnosis=diagnosis,
-            profile=self._known_profile(candidate),
+            profile=self.history.profile_of(candidate.id),
             reward=reward(evaluation, self._run.task, self._run.chip),
             seconds={"propose": shared_s, **seconds, "agent": self._clock.lap_s()},
             created_at=datetime.now(UTC),

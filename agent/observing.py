@@ -58,7 +58,8 @@ def differences(ranked: Sequence[Ranked], step: Step | None, explain: Explain) -
     """What changed to this step's profile from that of the fastest other candidate that was profiled."""
     if step is None or step.profile is None:
         return ()
-    others = [one for one in ranked if one.step.profile and one.trusted and one.step.candidate.id != step.candidate.id]
+    own_id = step.candidate.id
+    others = [one for one in ranked if one.step.profile and one.trusted and one.attempt.candidate_id != own_id]
     if not others:
         return ()
     before = min(others, key=lambda one: one.time_us).step.profile

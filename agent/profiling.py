@@ -24,12 +24,12 @@ def subjects(ranked: Sequence[Ranked]) -> list[Step]:
     last = max((one.step.round for one in ranked), default=0)
     written = [one for one in ranked if one.trusted and one.step.round == last and not one.step.candidate.origin.schedule]
     wanted = [best, min(written, key=lambda one: one.time_us, default=None)]
-    return list({one.step.candidate.id: one.step for one in wanted if one is not None}.values())
+    return list({one.attempt.candidate_id: one.step for one in wanted if one is not None}.values())
 
 
 def unprofiled(steps: Sequence[Step], ranked: Sequence[Ranked]) -> list[Step]:
     """Those that were measured and whose candidate no profiler was tried on."""
-    tried = {one.step.candidate.id for one in ranked if "profile" in one.step.seconds}
+    tried = {one.attempt.candidate_id for one in ranked if "profile" in one.step.seconds}
     return [step for step in steps if step.candidate.id not in tried and isinstance(step.evaluation, Measured)]
 
 
