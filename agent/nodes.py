@@ -18,12 +18,10 @@ from agent.stopping import Budget, near_roofline, no_better_prediction
 from agent.summary import label_of
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
-from contract.chip import LIMITS
 from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation, Measured
+from contract.evaluation import Evaluation
 from contract.events import CandidateBuilt, Emit, Profiled, Proposed, StepFinished
 from contract.options import Effort
-from contract.plan import resolve
 from contract.profile import Profile
 from contract.reward import reward
 from contract.trajectory import RunRecord, Step
@@ -198,11 +196,7 @@ class Nodes:
         self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
 
     def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis:
-        """A host candidate's launches are its own, so that it is diagnosed without a plan."""
-        candidate, task, chip = built.candidate, self._run.task, self._run.chip
-        plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms) if isinstance(candidate, Candidate) else None
-        measured = evaluation if isinstance(evaluation, Measured) else None
-        return self._parts.diagnose(built.inspection, plan, task, chip, measured, profile)
+        return self._parts.diagnose(built, self._run.task, self._run.chip, evaluation, profile)
 
     def _record(
         self,

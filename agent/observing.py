@@ -1,4 +1,4 @@
-"""What a policy sees before a round, from the steps so far. Pure but for the looking up, which is injected."""
+"""What a policy sees before a round, from the steps so far. Pure."""
 
 from collections.abc import Sequence
 
@@ -34,20 +34,20 @@ def observe(
     """Round `number`'s observation. Sources of earlier candidates, the leader's aside, are only for policies that read code."""
     step = in_hand(ranked)
     proven = step if step and _proven(step.evaluation) else None
-    exemplars = choose_exemplars(ranked, EXEMPLARS, f"{run.seed}-{number}", proven.candidate if proven else None)
+    best = proven.candidate if proven else None
     return Observation(
         task=run.task,
         chip=run.chip,
         round=number,
         seed=run.seed,
         attempts=tuple(one.attempt for one in ranked),
-        best=proven.candidate if proven else None,
+        best=best,
         best_evaluation=proven.evaluation if proven else None,
         diagnosis=step.diagnosis if step else None,
         diagnosed=step.candidate.id if step and step.diagnosis else None,
         profile=step.profile if step else None,
         differences=differences(ranked, step, explain),
-        exemplars=exemplars if reads_code else (),
+        exemplars=choose_exemplars(ranked, EXEMPLARS, f"{run.seed}-{number}", best) if reads_code else (),
         failures=unrepaired(ranked, FAILURES) if reads_code else (),
         hits=tuple(hits),
         seconds_left=seconds_left,

@@ -3,17 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from contract.build import Built
 from contract.chip import Chip
 from contract.diagnosis import Diagnosis
-from contract.evaluation import Measured
-from contract.inspection import Inspection
+from contract.evaluation import Evaluation
 from contract.knowledge import Retriever
-from contract.plan import ResolvedPlan
 from contract.profile import Difference, Profile
 from contract.protocols import Policy, Sandbox, TrajectoryStore
 from contract.task import GemmTask
 
-Diagnose = Callable[[Inspection, ResolvedPlan | None, GemmTask, Chip, Measured | None, Profile | None], Diagnosis]
+Diagnose = Callable[[Built, GemmTask, Chip, Evaluation, Profile | None], Diagnosis]
 Explain = Callable[[Profile, Profile], tuple[Difference, ...]]
 
 

@@ -5,6 +5,7 @@ from contextlib import closing, contextmanager
 
 from contract.errors import UsageError
 from contract.events import Emit, Notice
+from contract.options import ChatOptions
 from contract.protocols import Policy, TrajectoryStore
 from contract.settings import Settings
 from contract.task import GemmTask
@@ -47,14 +48,14 @@ def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Em
     if options.money is not None and not (options.prompt_price or options.reply_price or settings.replay):
         raise UsageError("a cap on money caps nothing without prices; set CUDAL2_PROMPT_PRICE and CUDAL2_REPLY_PRICE")
     log = RunExchanges(store, run_id)
-    with _open_server(settings, store, emit) as server:
+    with _open_server(options, settings, store, emit) as server:
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
         asked_once = RecordedFirst(server, log)
         yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives())
 
 
 @contextmanager
-def _open_server(settings: Settings, store: TrajectoryStore, emit: Emit) -> Iterator[ChatServer]:
+def _open_server(options: ChatOptions, settings: Settings, store: TrajectoryStore, emit: Emit) -> Iterator[ChatServer]:
     """A server, or a run's recorded replies in its place."""
     if settings.replay is not None:
         replay = ReplayServer(store.exchanges(settings.replay))
@@ -71,7 +72,7 @@ def _open_server(settings: Settings, store: TrajectoryStore, emit: Emit) -> Iter
         base_url=settings.base_url,
         emit=emit,
     )
-    with closing(open_server(settings.chat_options(), key, emit)) as server:
+    with closing(open_server(options, key, emit)) as server:
         yield server
 
 

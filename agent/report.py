@@ -153,7 +153,7 @@ def _attempts(outcome: Outcome) -> str:
         status = attempt.status.replace("_", " ")
         said = f"{status}: {message_of(step.evaluation)}" if attempt.message else status
         rows.append((str(step.index), label_of(step.candidate), said, time, speedup, earned))
-    head = ("step", "schedule", "status", "time, us", "over AutoTuning", "reward")
+    head = ("step", "candidate", "status", "time, us", "over AutoTuning", "reward")
     return "## Attempts\n\n" + (table(head, rows) if rows else "None.")
 
 
@@ -162,7 +162,7 @@ def _not_done(outcome: Outcome) -> str:
     missing = []
     evaluations = [step.evaluation for step in outcome.steps]
     if not any(isinstance(evaluation, Measured) for evaluation in evaluations):
-        missing.append("nothing was executed: not verified, not timed, no baseline measured; " + PREDICTED_ONLY.lower())
+        missing.append("nothing was executed: not verified, not timed, no baseline measured")
     best = outcome.best
     if best and isinstance(best.evaluation, Measured):
         known = {timing.name for timing in best.evaluation.baselines}

@@ -50,8 +50,11 @@ class Outcome:
 
     @property
     def looked_up(self) -> tuple[Hit, ...]:
-        """What the best candidate's policy had been shown."""
-        return self.observations[self.best.observation_id].hits if self.best else ()
+        """What the best candidate's policy had been shown, as the candidate says."""
+        if self.best is None:
+            return ()
+        shown = self.best.candidate.origin.chunk_ids
+        return tuple(hit for hit in self.observations[self.best.observation_id].hits if hit.chunk.id in shown)
 
 
 def name_run(task: GemmTask) -> str:

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from contract.candidate import AnyCandidate, HostCandidate, ScheduleValue
+from contract.candidate import AnyCandidate, HostCandidate, axes_in_use
 from contract.evaluation import (
     AUTOTUNED,
     CompileFailed,
@@ -72,10 +72,5 @@ def label_of(candidate: AnyCandidate) -> str:
     words = [str(rest.pop("family", ""))]
     if all(axis in rest for axis in _TILE_AXES):
         words.append("x".join(str(rest.pop(axis)) for axis in _TILE_AXES))
-    words += [name if value is True else f"{name}={value}" for name, value in rest.items() if not _neutral(value)]
+    words += axes_in_use(rest)
     return " ".join(word for word in words if word)
-
-
-def _neutral(value: ScheduleValue) -> bool:
-    """Whether an axis is at the value that means it is not used: off, none, or one of something."""
-    return value is False or value == "none" or (value is not True and value == 1)

@@ -11,7 +11,7 @@ from contract.settings import Settings
 from contract.task import GemmTask
 from policies.schedule.policy import predict
 from policies.trajectories.store import Store
-from sandbox.diagnosis import diagnose
+from sandbox.diagnosis import diagnose_built
 from sandbox.headers import find_headers
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.profiling.differences import explain
@@ -30,7 +30,7 @@ def open_parts(task: GemmTask, settings: Settings, store: Store, run_id: str, em
         open_box(task, settings, emit) as sandbox,
         open_retriever(settings, emit) as retriever,
     ):
-        yield Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain)
+        yield Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose_built, explain=explain)
 
 
 @contextmanager

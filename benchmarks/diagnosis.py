@@ -24,12 +24,11 @@ from benchmarks.diagnosis_cases import Case, all_cases
 from benchmarks.diagnosis_table import Result, Row, Trial, render
 from contract.build import Built
 from contract.candidate import Candidate
-from contract.chip import LIMITS, Chip
+from contract.chip import Chip
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.errors import ProfileFailed, ProfilerUnavailable
 from contract.evaluation import AUTOTUNED, Evaluation, Measured
 from contract.events import Event, Notice
-from contract.plan import resolve
 from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.settings import load_settings
@@ -37,7 +36,7 @@ from contract.speedup import median_us, ratio_over
 from policies.schedule.families import families
 from policies.schedule.pool import Entry, Pool
 from policies.schedule.steering import Neighbourhood
-from sandbox.diagnosis import diagnose
+from sandbox.diagnosis import diagnose_built
 
 TRIED = 3  # neighbours of a kind
 SEED = 0
@@ -77,7 +76,7 @@ class Bench:
         if not isinstance(built, Built):
             return row
         profile = self._profile(case, built) if isinstance(evaluation, Measured) else None
-        diagnosis = _diagnosis(case, built, self._sandbox.chip, evaluation, profile)
+        diagnosis = diagnose_built(built, case.task, self._sandbox.chip, evaluation, profile)
         return row.model_copy(
             update={
                 "basis": diagnosis.basis,
@@ -142,12 +141,6 @@ def _row(case: Case, evaluation: Evaluation) -> Row:
         time_us=median_us(evaluation.timing) if isinstance(evaluation, Measured) else None,
         speedup=ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None,
     )
-
-
-def _diagnosis(case: Case, built: Built, chip: Chip, evaluation: Evaluation, profile: Profile | None) -> Diagnosis:
-    plan = resolve(case.candidate.plan, case.task, LIMITS[case.task.arch], chip.sms)
-    measured = evaluation if isinstance(evaluation, Measured) else None
-    return diagnose(built.inspection, plan, case.task, chip, measured, profile)
 
 
 def _rank(case: Case, diagnosis: Diagnosis) -> int | None:

@@ -12,11 +12,9 @@ from agent.ranking import Ranked, rank
 from contract.base import Record
 from contract.build import Built
 from contract.candidate import Candidate
-from contract.chip import LIMITS
 from contract.diagnosis import Diagnosis
 from contract.errors import ProfileFailed
 from contract.evaluation import AUTOTUNED, Evaluation, Measured
-from contract.plan import resolve
 from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.reward import reward
@@ -25,7 +23,7 @@ from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 from policies.schedule.families import families
 from policies.schedule.policy import SchedulePolicy
-from sandbox.diagnosis import diagnose
+from sandbox.diagnosis import diagnose_built
 from sandbox.profiling.differences import explain
 
 ARMS = ("off", "timed", "counters")
@@ -193,11 +191,7 @@ class Search:
             self._ranked[step.index] = rank(step.model_copy(update=changes), self._run.task, self._run.chip)
 
     def _diagnose(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis:
-        task, chip = self._run.task, self._run.chip
-        assert isinstance(built.candidate, Candidate)
-        plan = resolve(built.candidate.plan, task, LIMITS[task.arch], chip.sms)
-        measured = evaluation if isinstance(evaluation, Measured) else None
-        return diagnose(built.inspection, plan, task, chip, measured, profile)
+        return diagnose_built(built, self._run.task, self._run.chip, evaluation, profile)
 
     def _tried(self, one: Ranked) -> Tried:
         origin, own = one.step.candidate.origin, _speed(one)

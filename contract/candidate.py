@@ -1,5 +1,6 @@
 """A candidate: the source that may become the answer, and where it came from."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -8,6 +9,15 @@ from contract.base import Record, digest
 from contract.plan import LaunchPlan, parse_plan
 
 ScheduleValue = str | int | bool
+
+
+def axes_in_use(schedule: Mapping[str, ScheduleValue]) -> list[str]:
+    """A schedule in words; axes that are off, none, or one of something say nothing."""
+    return [axis if value is True else f"{axis}={value}" for axis, value in schedule.items() if not _neutral(value)]
+
+
+def _neutral(value: ScheduleValue) -> bool:
+    return value is False or value == "none" or (value is not True and value == 1)
 
 
 class Origin(Record):

@@ -31,6 +31,11 @@ class Attempt(Record):
     reward: float | None = None
     seconds: float | None = None
 
+    @property
+    def modelled_us(self) -> float | None:
+        """The predicted time where a schedule is behind it; of free code the roofline stands in its place."""
+        return self.predicted_us if self.schedule is not None else None
+
 
 class Exemplar(Record):
     """An earlier candidate of the run with its source and score, shown for contrast. `bucket`: of the scores, 0 the worst."""

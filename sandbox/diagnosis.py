@@ -6,11 +6,13 @@ Choosing only: nothing here runs code. Where counters decide about a bottleneck,
 import statistics
 from collections.abc import Iterator, Sequence
 
-from contract.chip import Chip, roofline_us
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import LIMITS, Chip, roofline_us
 from contract.diagnosis import Diagnosis, Finding
-from contract.evaluation import Measured
+from contract.evaluation import Evaluation, Measured
 from contract.inspection import Inspection
-from contract.plan import ResolvedPlan
+from contract.plan import ResolvedPlan, resolve
 from contract.profile import Profile
 from contract.task import GemmTask
 from sandbox.profiling.findings import judge, merged
@@ -24,6 +26,16 @@ _FAR_REMEDY = {
     _BY_MEMORY: "keep more bytes in flight: wider loads, TMA, more stages, and raster order that shares operands in L2",
     _BY_ARITHMETIC: "feed the tensor cores: larger tiles, deeper pipeline, warp specialisation, operands multicast",
 }
+
+
+def diagnose_built(
+    built: Built, task: GemmTask, chip: Chip, evaluation: Evaluation, profile: Profile | None = None
+) -> Diagnosis:
+    """`diagnose` of what was built and what became of it. A host candidate's launches are its own, so that it has no plan."""
+    candidate = built.candidate
+    plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms) if isinstance(candidate, Candidate) else None
+    measured = evaluation if isinstance(evaluation, Measured) else None
+    return diagnose(built.inspection, plan, task, chip, measured, profile)
 
 
 def diagnose(

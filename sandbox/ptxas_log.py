@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 _MOST_WARNINGS = 16
 _MOST_CHARS = 300
 _ENTRY = re.compile(r"^ptxas info\s*: Compiling entry function '(?P<name>[^']+)' for '[^']*'")
-_FUNCTION = re.compile(r"^ptxas info\s*: Function properties for (?P<name>\S+)")
 _FRAME = re.compile(
     r"^(?:ptxas\s+\.)?\s+(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
 )

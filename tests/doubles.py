@@ -28,7 +28,7 @@ from contract.evaluation import (
 from contract.inspection import Inspection, KernelResources
 from contract.knowledge import Chunk, Hit, Query
 from contract.options import Effort
-from contract.plan import Launch, LaunchPlan, ResolvedPlan, TensorArg
+from contract.plan import Launch, LaunchPlan, TensorArg
 from contract.profile import Difference, LaunchProfile, Profile
 from contract.task import AccumulatorType, Arch, GemmTask
 from contract.trajectory import Observation, RunRecord, Step
@@ -121,15 +121,13 @@ def unmeasured(predicted_us: float) -> Unmeasured:
     return Unmeasured(verified_by="nothing", prediction=prediction, inspection=INSPECTION)
 
 
-def diagnose(
-    _: Inspection, __: ResolvedPlan | None, ___: GemmTask, ____: Chip, timed: Measured | None, profile: Profile | None = None
-) -> Diagnosis:
+def diagnose(_: Built, __: GemmTask, ___: Chip, evaluation: Evaluation, profile: Profile | None = None) -> Diagnosis:
     """By counters a tail wave, else too little occupancy."""
     if profile is not None:
         finding = Finding(bottleneck="tail-wave", evidence="2 waves", remedy="use whole waves", weight=1.0)
         return Diagnosis(basis="counters", findings=(finding,))
     finding = Finding(bottleneck="occupancy", evidence="4 CTAs", remedy="use fewer registers", weight=1.0)
-    return Diagnosis(basis="timed" if timed else "static", findings=(finding,))
+    return Diagnosis(basis="timed" if isinstance(evaluation, Measured) else "static", findings=(finding,))
 
 
 def explain(before: Profile, after: Profile) -> tuple[Difference, ...]:

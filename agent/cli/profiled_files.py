@@ -8,17 +8,14 @@ from agent.cli.progress import Progress
 from agent.wiring import open_box
 from contract.base import Record
 from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import LIMITS
 from contract.diagnosis import Diagnosis
 from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import Evaluation, Measured
+from contract.evaluation import Evaluation
 from contract.events import Emit, Notice, StageStarted
-from contract.plan import resolve
 from contract.profile import Difference, Profile
 from contract.settings import Settings
 from contract.task import GemmTask
-from sandbox.diagnosis import diagnose
+from sandbox.diagnosis import diagnose_built
 from sandbox.local import LocalSandbox
 from sandbox.profiling.differences import explain
 
@@ -70,8 +67,8 @@ class _Bench:
         if built is None or not result.passed:
             return result
         profile = self._profile(file, built)
-        measured = evaluation if isinstance(evaluation, Measured) else None
-        return result.model_copy(update={"profile": profile, "diagnosis": self._diagnosis(built, measured, profile)})
+        diagnosis = diagnose_built(built, self._task, self._sandbox.chip, evaluation, profile)
+        return result.model_copy(update={"profile": profile, "diagnosis": diagnosis})
 
     def _profile(self, file: str, built: Built) -> Profile | None:
         if not self._able:
@@ -85,10 +82,3 @@ class _Bench:
         except ProfileFailed as exc:
             self.failures.append(ProfileFailed(f"{file} could not be profiled: {exc}", log=exc.log))
         return None
-
-    def _diagnosis(self, built: Built, measured: Measured | None, profile: Profile | None) -> Diagnosis:
-        candidate, chip = built.candidate, self._sandbox.chip
-        plan = (
-            resolve(candidate.plan, self._task, LIMITS[self._task.arch], chip.sms) if isinstance(candidate, Candidate) else None
-        )
-        return diagnose(built.inspection, plan, self._task, chip, measured, profile)

@@ -10,8 +10,6 @@ from contract.options import ChatOptions
 _NEXT_NAME = {"max_tokens": "max_completion_tokens"}
 _LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
 _OPTIONAL = ("stream_options", "max_tokens", "max_completion_tokens", "temperature", "stream")
-
-
 _LEAST_TOKENS = 16
 _NOT_TAKEN = re.compile(r"unsupported|not supported|unrecogni[sz]ed|unknown|unexpected|not permitted|instead", re.IGNORECASE)
 _TOO_MANY = re.compile(r"too (?:large|big|high|long)|at most|max[a-z]* |exceed|less than|range|between|[<>]=?", re.IGNORECASE)

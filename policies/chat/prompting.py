@@ -145,12 +145,7 @@ def _must(observation: Observation, best: Candidate | None, failure: Failure | N
     if best and (result := observation.best_evaluation):
         must["How it did"] = lambda tokens: result_text(result, tokens)
     if diagnosis := observation.diagnosis:
-        whose = (
-            "the best kernel"
-            if best and observation.diagnosed in (None, best.id)
-            else f"candidate {(observation.diagnosed or '')[:8]}"
-        )
-        must[f"Diagnosis of {whose}"] = lambda tokens: diagnosis_text(
+        must[f"Diagnosis of {_whose(observation, best)}"] = lambda tokens: diagnosis_text(
             diagnosis, observation.profile, observation.differences, tokens
         )
     return must

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from contract.candidate import ScheduleValue
+from contract.candidate import ScheduleValue, axes_in_use
 from contract.diagnosis import Diagnosis
 from contract.evaluation import (
     CompileFailed,
@@ -60,10 +60,7 @@ def failure_text(evaluation: Evaluation, source: str, tokens: int) -> str:
             lines = [f"crashed in stage {evaluation.stage}: {evaluation.message}", *_resources(evaluation.inspection)]
         case TimedOut():
             said = f"did not end in stage {evaluation.stage}: stopped after {evaluation.limit_s:g} s"
-            hint = (
-                "a wait that nothing completes (mbarrier phase or byte count, a barrier that not all reach), or an endless loop"
-            )
-            lines = [said, f"likely: {hint}" if evaluation.stage != "compile" else "", *_resources(evaluation.inspection)]
+            lines = [said, _HANG if evaluation.stage != "compile" else "", *_resources(evaluation.inspection)]
         case Wrong():
             lines = [*_wrong(evaluation.test), _passed(evaluation.tests), *_resources(evaluation.inspection)]
         case Unmeasured() | Measured():
@@ -84,10 +81,10 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
             lines.append(f"{timing.name}: {median_us(timing):.2f} us{versus}")
         lines += evaluation.notes
     elif isinstance(evaluation, Unmeasured):
-        proof = {"nothing": "not executed: there is no GPU here"}.get(
-            evaluation.verified_by, f"verified by {evaluation.verified_by}"
-        )
-        lines = [f"compiled; {proof}; predicted {evaluation.prediction.predicted_us:.2f} us by {evaluation.prediction.model}"]
+        by, prediction = evaluation.verified_by, evaluation.prediction
+        proof = "not executed: there is no GPU here" if by == "nothing" else f"verified by {by}"
+        predicted = f"predicted {prediction.predicted_us:.2f} us by {prediction.model}"
+        lines = [f"compiled; {proof}; {'no time is known' if prediction.is_floor else predicted}"]
     if isinstance(evaluation, Measured | Unmeasured):
         lines += _resources(evaluation.inspection)
     return fenced(shorten("\n".join(lines), tokens))
@@ -110,7 +107,7 @@ def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: S
 
 
 def tried_text(attempts: Sequence[Attempt]) -> list[str]:
-    """A line for each attempt, the most telling first: the fastest, then the latest failures."""
+    """A line for each attempt, the most telling first: the fastest, then the latest of those without a time."""
     passed = [attempt for attempt in attempts if _time_us(attempt) is not None]
     failed = [attempt for attempt in attempts if _time_us(attempt) is None]
     ordered = [*sorted(passed, key=lambda attempt: (attempt.time_us is None, _time_us(attempt))), *reversed(failed)]
@@ -181,16 +178,18 @@ def _counters(profile: Profile) -> Iterator[str]:
 
 
 def _time_us(attempt: Attempt) -> float | None:
-    return attempt.time_us if attempt.time_us is not None else attempt.predicted_us
+    return attempt.time_us if attempt.time_us is not None else attempt.modelled_us
 
 
 def _score(attempt: Attempt) -> str:
-    """The time, measured or predicted and marked as such, else what went wrong."""
+    """The time, measured or predicted and marked as such, else what became of it."""
     if attempt.time_us is not None:
         versus = f", speedup {attempt.speedup:.3f} over cuBLASLt-AutoTuning" if attempt.speedup is not None else ""
         return f"{attempt.time_us:.2f} us{versus}"
+    if attempt.modelled_us is not None:
+        return f"{attempt.modelled_us:.2f} us predicted, not measured"
     if attempt.predicted_us is not None:
-        return f"{attempt.predicted_us:.2f} us predicted, not measured"
+        return "built, not executed"
     return f"{attempt.status.replace('_', ' ')} ({inline(attempt.message, 120)})" if attempt.message else attempt.status
 
 
@@ -199,14 +198,8 @@ def _attempt(attempt: Attempt) -> str:
 
 
 def _schedule(schedule: dict[str, ScheduleValue]) -> str:
-    """The axes in use; those that are off, or one of something, say nothing."""
-    used = (name if value is True else f"{name}={value}" for name, value in schedule.items() if not _neutral(value))
-    said = " ".join(used)
+    said = " ".join(axes_in_use(schedule))
     return f"{said}: " if said else ""
-
-
-def _neutral(value: ScheduleValue) -> bool:
-    return value is False or value == "none" or (value is not True and value == 1)
 
 
 def _differences_from(source: str, shown: Sequence[tuple[str, str]]) -> Iterator[str]:

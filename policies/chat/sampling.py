@@ -32,9 +32,7 @@ def assign(observation: Observation, options: ChatOptions, count: int, seed: int
     return [
         Assignment(sample, repairs[sample], ())
         if sample < len(repairs)
-        else Assignment(
-            sample, None, _exemplars(observation, random.Random(f"{seed} {observation.seed} {observation.round} {sample}"))
-        )
+        else Assignment(sample, None, _exemplars(observation, _dice(observation, seed, sample)))
         for sample in range(samples)
     ]
 

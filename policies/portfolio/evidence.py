@@ -27,7 +27,7 @@ def improved(tries: Sequence[Attempt]) -> list[bool | None]:
     best_us = inf
     answers: list[bool | None] = []
     for attempt in tries:
-        time_us = attempt.time_us if executed else _modelled_us(attempt)
+        time_us = attempt.time_us if executed else attempt.modelled_us
         built = attempt.time_us is not None or attempt.predicted_us is not None
         if not built or attempt.reward == FLOOR:
             answers.append(False)
@@ -50,7 +50,3 @@ def costs(tries: Sequence[Attempt], candidates_left: int, seconds_left: float | 
         return [one] * len(tries)
     second = 1 / max(seconds_left, 1.0)
     return [max(one, (attempt.seconds or 0.0) * second) for attempt in tries]
-
-
-def _modelled_us(attempt: Attempt) -> float | None:
-    return attempt.predicted_us if attempt.schedule is not None else None

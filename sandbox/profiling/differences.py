@@ -82,8 +82,8 @@ QUANTITIES = (
     ),
     Quantity(
         "l2_write_sectors", "sector", "total", 1.0, 0.1,
-        "less is written to L2: fewer partial sums or spilled registers",
-        "more is written to L2: partial sums or spilled registers", where="l2_pct",
+        "less is written to L2: fewer partial sums, spilled registers or half-filled sectors",
+        "more is written to L2: partial sums, spilled registers or half-filled sectors", where="l2_pct",
     ),
     Quantity("l2_pct", "%", "percent", 0.8, 5.0, "L2 is less busy", "L2 is busier"),
     Quantity(

@@ -9,6 +9,7 @@ import pytest
 from agent.output import replacing, reserve, write_output
 from agent.picture import draw_progress
 from agent.report import optimize_command, render_report, table, task_flags
+from agent.retrieval import with_chunks
 from agent.run import Outcome
 from contract.build import Built
 from contract.errors import UsageError
@@ -78,6 +79,10 @@ def test_what_was_looked_up_is_named_with_its_lines() -> None:
     chunk = Chunk(release="notes", path="wgmma.md", start_line=3, end_line=9, symbol="wgmma > Fences", kind="section", text="x")
     shown = OBSERVATION.model_copy(update={"hits": (Hit(chunk=chunk, score=1.0),)})
     outcome = replace(outcome_of(full()), observations={OBSERVATION.id: shown})
+    assert "nothing was looked up" in render_report(outcome, Path("out"))  # its author says that none of it was read
+    assert outcome.best is not None
+    read = with_chunks(candidate(0), shown.hits)
+    outcome = replace(outcome, best=outcome.best.model_copy(update={"candidate": read}))
     report = render_report(outcome, Path("out"))
     assert "## What was looked up" in report
     assert "| notes | wgmma.md:3-9 | wgmma > Fences |" in report

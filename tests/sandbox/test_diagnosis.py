@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from contract.build import Built
+from contract.candidate import HostCandidate, Origin
 from contract.chip import REFERENCE_CHIPS
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.evaluation import AUTOTUNED, Environment, Measured, Timing
@@ -11,7 +13,8 @@ from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
 from contract.profile import LaunchProfile, Profile
 from contract.task import AccumulatorType, Arch, GemmTask, TimingMode
-from sandbox.diagnosis import diagnose
+from sandbox.diagnosis import diagnose, diagnose_built
+from tests import doubles
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=4096, k=4096)
@@ -237,3 +240,14 @@ def test_a_profile_of_nonsense_judges_nothing() -> None:
     nonsense = profile(tensor_pct=math.nan, instructions=-1.0, local_load_instructions=math.inf, duration_ns=math.nan)
     found = diagnose(kernel(spill_store_bytes=256), launches(), TASK, CHIP, None, nonsense)
     assert names(found) == ["spills"]
+
+
+def test_what_was_built_is_diagnosed_with_its_plan_and_a_host_candidate_without() -> None:
+    inspection = kernel(ctas_per_sm=4, threads=128, dynamic_smem_bytes=0)
+    built = Built(candidate=doubles.candidate(0), inspection=inspection, artifact_path="", cached=False, seconds=0.1)
+    assert "idle-sms" in names(diagnose_built(built, doubles.TASK, CHIP, measured(500.0)))
+    host = HostCandidate(source="int launch();", origin=Origin(policy="file"))
+    alone = diagnose_built(built.model_copy(update={"candidate": host}), doubles.TASK, CHIP, measured(500.0))
+    assert "idle-sms" not in names(alone)
+    assert alone.basis == "timed"
+    assert diagnose_built(built, doubles.TASK, CHIP, doubles.unmeasured(5.0)).basis == "static"
