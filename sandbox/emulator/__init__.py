@@ -1,0 +1,1 @@
+"""Kernels executed and proved without a GPU: PTX parsed, lowered and run by a warp-vectorised interpreter."""

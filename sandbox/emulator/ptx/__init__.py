@@ -1,0 +1,1 @@
+"""PTX text as records: what NVRTC and nvcc emit, inline assembly included."""

@@ -1,0 +1,88 @@
+"""Which thing a name means: scopes of a function inside each other, the module around them, and PTX's own names outside."""
+
+from itertools import product
+
+from sandbox.emulator.ptx.lexer import shown
+from sandbox.emulator.ptx.module import Immediate, Label, Operand, PtxError, Register, Sink, Special, Unsupported
+
+MAX_NESTING = 64
+MAX_NAME_CHARS = 16_384  # mangled names of CUTLASS kernels take some thousands
+
+_VECTORS = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+_SCALARS = ("laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid")
+_MASKS = tuple(f"lanemask_{which}" for which in ("eq", "le", "lt", "ge", "gt"))
+_CLUSTER = ("is_explicit_cluster", "cluster_ctarank", "cluster_nctarank")
+_CLOCKS = ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi")
+_SHARED = ("total_smem_size", "aggr_smem_size", "dynamic_smem_size")
+_RESERVED = tuple(f"reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1"))
+_NUMBERED = tuple(f"{name}{i}" for name, count in (("pm", 8), ("envreg", 32)) for i in range(count))
+_SPECIALS = (
+    *_VECTORS,
+    *(f"{name}.{axis}" for name, axis in product(_VECTORS, "xyzw")),
+    *(_SCALARS + _MASKS + _CLUSTER + _CLOCKS + _SHARED + _RESERVED + _NUMBERED),
+    *(f"pm{i}_64" for i in range(8)),
+    "current_graph_exec",
+)
+_PREDEFINED: dict[str, Operand] = {
+    **{f"%{name}": Special(name) for name in _SPECIALS},
+    "WARP_SZ": Immediate(32),
+    "_": Sink(),
+}
+
+
+class Scope:
+    """Names declared between two braces. `mark`: what makes them unique in their function; empty outside inner scopes."""
+
+    def __init__(self, outer: "Scope | None" = None, mark: str = "", depth: int = 0) -> None:
+        self.outer = outer
+        self.mark = mark
+        self._depth = depth
+        self._names: dict[str, Operand] = dict(_PREDEFINED) if outer is None else {}
+
+    def inner(self, number: int, line: int) -> "Scope":
+        """Raises: PtxError for nesting past the limit."""
+        if self._depth == MAX_NESTING:
+            raise PtxError(f"scopes nested more than {MAX_NESTING} deep", line)
+        return Scope(self, f"@{number}", self._depth + 1)
+
+    def find(self, name: str) -> Operand | None:
+        """What a name means here."""
+        scope: Scope | None = self
+        while scope is not None:
+            operand = scope._names.get(name)
+            if operand is not None:
+                return operand
+            scope = scope.outer
+        return None
+
+    def declare(self, name: str, operand: Operand, line: int) -> None:
+        """Raises: PtxError for a name that is taken in this very scope, or too long."""
+        if name in self._names or name in _PREDEFINED:
+            raise PtxError(f"{shown(name)} is declared twice", line)
+        if len(name) > MAX_NAME_CHARS:
+            raise PtxError(f"a name of {len(name)} characters; the most is {MAX_NAME_CHARS}", line)
+        self._names[name] = operand
+
+    def register(self, name: str, line: int) -> Register:
+        """Raises: PtxError."""
+        operand = self.find(name)
+        if not isinstance(operand, Register):
+            raise PtxError(f"{shown(name)} is not a register", line)
+        return operand
+
+    def label(self, name: str, line: int) -> Label:
+        """Raises: PtxError."""
+        operand = self.find(name)
+        if not isinstance(operand, Label):
+            raise PtxError(f"{shown(name)} is not a label", line)
+        return operand
+
+    def operand(self, name: str, line: int) -> Operand:
+        """Raises: PtxError for a name that nothing declares; Unsupported for a component of a register."""
+        operand = self.find(name)
+        if operand is not None:
+            return operand
+        base, _, component = name.partition(".")
+        if component and isinstance(self.find(base), Register):
+            raise Unsupported(f"component {shown(name)}", line)
+        raise PtxError(f"{shown(name)} is not declared", line)
