@@ -1,0 +1,109 @@
+"""A varied sample of what the project's two families write, on tasks that the emulator runs quickly.
+
+Each trait names a part of a family's space; one schedule of each is drawn, so that nothing the families can write is left
+out by chance. The chip has few SMs: small tasks then already have persistent CTAs that take several tiles.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from contract.candidate import Candidate
+from contract.chip import REFERENCE_CHIPS, Chip
+from contract.task import Arch, GemmTask
+from policies.schedule.families import families
+from policies.schedule.family import Schedule
+
+CHIP: Chip = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"sms": 4})
+LARGEST_TILE = 128 * 128
+
+Trait = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class FamilyKernel:
+    """`trait`: the part of the space it was drawn for."""
+
+    family: str
+    trait: str
+    task: GemmTask
+    schedule: Schedule
+    candidate: Candidate
+
+    @property
+    def id(self) -> str:
+        task = self.task
+        return f"{self.family}-{task.shape}-{task.layout}-{task.element}-{task.accumulate}-{self.trait}"
+
+
+TRAITS: dict[str, dict[str, Trait]] = {
+    "mma_sync": {
+        "one-stage": lambda s: s.stages == 1 and s.split_k == 1,
+        "two-stages": lambda s: s.stages == 2 and s.split_k == 1 and s.warps_k == 1,
+        "many-stages": lambda s: s.stages >= 3,
+        "slices": lambda s: s.warps_k > 1,
+        "workspace": lambda s: s.reduction == "workspace",
+        "cluster": lambda s: s.reduction == "cluster",
+        "staged": lambda s: s.epilogue == "staged",
+        "direct": lambda s: s.epilogue == "direct" and s.reduction != "cluster",
+        "grouped": lambda s: s.group_m > 1,
+    },
+    "wgmma_tma": {
+        "tma-store": lambda s: s.tma_store and not s.persistent and s.cluster == 1,
+        "direct-store": lambda s: not s.tma_store and s.cluster == s.splits == 1,
+        "multicast-b": lambda s: s.cluster_m > 1,
+        "multicast-a": lambda s: s.cluster_n > 1,
+        "cluster-sum": lambda s: s.cluster_k > 1,
+        "splits": lambda s: s.splits > 1,
+        "persistent": lambda s: s.persistent and s.tma_store and not s.pingpong,
+        "ping-pong": lambda s: s.pingpong,
+        "ping-pong-multicast": lambda s: s.pingpong and s.cluster > 1,
+        "tall": lambda s: s.atoms > 1,
+        "three-consumers": lambda s: s.consumers == 3,
+        "wide-k": lambda s: s.block_k == 128,
+        "two-ctas": lambda s: s.ctas_per_sm == 2,
+    },
+}
+
+TASKS = tuple(
+    GemmTask.model_validate({"m": m, "n": n, "k": k, **fields})
+    for (m, n, k), fields in (
+        ((128, 192, 256), {"layout": "nn"}),
+        ((128, 192, 256), {"layout": "tn"}),
+        ((64, 96, 256), {"layout": "nn", "accumulate": "f16"}),
+        ((128, 96, 256), {"layout": "tn", "accumulate": "f16"}),
+        ((200, 136, 200), {"layout": "tn", "element": "bf16"}),
+        ((72, 264, 136), {"layout": "nn", "element": "bf16"}),
+        ((37, 51, 45), {"layout": "nn"}),
+        ((70, 66, 50), {"layout": "tn"}),
+        ((1, 7, 3), {"layout": "nn"}),
+    )
+)
+
+
+def sampled(seed: int = 0) -> list[FamilyKernel]:
+    """One kernel for every trait that a family has at a task; equal seeds give equal kernels."""
+    return [kernel for task in TASKS for kernel in _of_task(task, random.Random(f"{seed} {task.id}"))]
+
+
+def _of_task(task: GemmTask, rng: random.Random) -> list[FamilyKernel]:
+    kernels = []
+    for family in families(task.arch):
+        if not family.supports(task):
+            continue
+        space: list[Any] = [s for s in family.space(task, CHIP) if s.block_m * s.block_n <= LARGEST_TILE]
+        for name, trait in TRAITS[family.name].items():
+            drawn = [s for s in space if trait(s)]
+            if drawn:
+                schedule = _launched_at_random(rng.choice(drawn), rng)
+                kernels.append(FamilyKernel(family.name, name, task, schedule, family.write(schedule, task)))
+    return kernels
+
+
+def _launched_at_random(schedule: Schedule, rng: random.Random) -> Schedule:
+    """With programmatic launch or without, and `mma_sync` with its shape as arguments too; the space holds only one each."""
+    update = {"programmatic": rng.random() < 0.5}
+    if schedule.family == "mma_sync":
+        update["constant_shape"] = rng.random() < 0.5
+    return schedule.model_copy(update=update)

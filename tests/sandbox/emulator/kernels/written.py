@@ -1,0 +1,132 @@
+"""Kernels written for the emulator's tests: the source, the tasks it is run with, and what its PTX must contain.
+
+What a kernel is there for is what its PTX contains; without that it would test nothing, whatever its result.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contract.candidate import Candidate, Origin
+from contract.errors import CompilerMissing
+from contract.task import GemmTask
+from sandbox.headers import find_headers
+from sandbox.toolchain import find_nvcc
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class WrittenKernel:
+    """`opcodes`: beginnings of instructions that its PTX must have.
+
+    `toolkit_header`: one that only nvcc has for certain; NVRTC takes the kernel where it finds the header too.
+    `cutlass_header`: one of CUTLASS, which is optional; nvcc compiles these kernels, with the CCCL that it was released with.
+    """
+
+    name: str
+    tasks: tuple[GemmTask, ...]
+    opcodes: tuple[str, ...]
+    toolkit_header: str | None = None
+    cutlass_header: str | None = None
+
+    def candidate(self) -> Candidate:
+        source = (FOLDER / f"{self.name}.cu").read_text()
+        candidate = Candidate.from_source(source, Origin(policy="test"))
+        return candidate.model_copy(update={"compiler": "nvcc"}) if self._needs_nvcc() else candidate
+
+    def missing(self) -> str | None:
+        """What this machine lacks to compile it, or None."""
+        if self.cutlass_header and not _installed(self.cutlass_header):
+            return f"{self.cutlass_header} is not installed"
+        if self._needs_nvcc():
+            try:
+                find_nvcc(None)
+            except CompilerMissing as exc:
+                return str(exc)
+        return None
+
+    def _needs_nvcc(self) -> bool:
+        lacks = self.toolkit_header is not None and not _installed(self.toolkit_header)
+        return self.cutlass_header is not None or lacks
+
+
+def _installed(header: str) -> bool:
+    return any((root / header).is_file() for root in find_headers().roots)
+
+
+def _tasks(*shapes: tuple[int, int, int], **fields: Any) -> tuple[GemmTask, ...]:
+    return tuple(GemmTask.model_validate({"m": m, "n": n, "k": k, **fields}) for m, n, k in shapes)
+
+
+WRITTEN = (
+    WrittenKernel(
+        name="plain_tiled",
+        tasks=_tasks((64, 64, 64), (37, 45, 51), (1, 7, 3), arch="sm_80"),
+        opcodes=("ld.global.nc.u16", "ld.shared.f32", "st.shared.f32", "bar.sync", "fma.rn.f32"),
+    ),
+    WrittenKernel(
+        name="warp_atomics",
+        tasks=_tasks((16, 64, 256), (5, 45, 131), (3, 2, 17), arch="sm_80"),
+        opcodes=(
+            "vote.sync.ballot",
+            "vote.sync.any",
+            "shfl.sync.idx",
+            "popc.b32",
+            "atom.shared.add.u32",
+            "atom.global.add.f32",
+        ),
+    ),
+    WrittenKernel(
+        name="local_memory",
+        tasks=_tasks((16, 32, 64), (19, 13, 47), (1, 1, 1), arch="sm_80", layout="tn"),
+        opcodes=("call.uni", "st.param.b64", "ld.param.f32", "st.local.f32", "ld.local.f32", "div.s32", "rem.s32"),
+    ),
+    WrittenKernel(
+        name="wmma_shared",
+        tasks=_tasks((64, 32, 64), (37, 45, 51), arch="sm_80"),
+        opcodes=(
+            "wmma.load.a.sync.aligned.row.m16n16k16.shared.f16",
+            "wmma.load.b.sync.aligned.row.m16n16k16.shared.f16",
+            "wmma.mma.sync.aligned.row.row.m16n16k16.f32.f32",
+            "wmma.store.d.sync.aligned.row.m16n16k16.shared.f32",
+        ),
+        toolkit_header="crt/mma.h",
+    ),
+    WrittenKernel(
+        name="wmma_global",
+        tasks=_tasks((64, 48, 80), arch="sm_80", layout="tn", accumulate="f16"),
+        opcodes=(
+            "wmma.load.a.sync.aligned.row.m16n16k16.global.f16",
+            "wmma.load.b.sync.aligned.col.m16n16k16.global.f16",
+            "wmma.mma.sync.aligned.row.col.m16n16k16.f16.f16",
+            "wmma.store.d.sync.aligned.row.m16n16k16.global.f16",
+        ),
+        toolkit_header="crt/mma.h",
+    ),
+    WrittenKernel(
+        name="cute_sm80",
+        tasks=_tasks((128, 64, 160), arch="sm_80", layout="tn"),
+        opcodes=(
+            "cp.async.cg.shared.global",
+            "cp.async.wait_group",
+            "ldmatrix.sync.aligned.x4.m8n8.shared.b16",
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        ),
+        cutlass_header="cute/tensor.hpp",
+    ),
+    WrittenKernel(
+        name="cute_sm90",
+        tasks=_tasks((128, 256, 320), layout="tn"),
+        opcodes=(
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
+            "cp.async.bulk.tensor.2d.shared::cluster.global",
+            "mbarrier.try_wait.parity",
+            "mbarrier.arrive.expect_tx",
+            "mapa.shared::cluster",
+            "elect.sync",
+            "setmaxnreg",
+        ),
+        cutlass_header="cutlass/pipeline/sm90_pipeline.hpp",
+    ),
+)

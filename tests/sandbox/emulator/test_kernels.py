@@ -1,0 +1,69 @@
+"""The kernels that the emulator is tried with compile, and are what they are there for."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from contract.chip import LIMITS
+from contract.options import CompileOptions
+from contract.plan import resolve
+from contract.task import AccumulatorType, ElementType, Layout
+from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule, cluster_tiles
+from sandbox.check import check
+from sandbox.compiler import Compiled, Compiler
+from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, sampled
+from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
+
+FAMILY_KERNELS = sampled()
+
+
+@pytest.fixture(scope="module")
+def compiler(request: pytest.FixtureRequest) -> Compiler:
+    """Compiles once for all runs of the tests: CuTe takes ten seconds a kernel."""
+    assert request.config.cache is not None
+    return Compiler(CompileOptions(cache_dir=str(request.config.cache.mkdir("emulator-kernels"))))
+
+
+@pytest.mark.parametrize("kernel", WRITTEN, ids=lambda kernel: kernel.name)
+def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: Compiler, kernel: WrittenKernel) -> None:
+    if reason := kernel.missing():
+        pytest.skip(reason)
+    candidate = kernel.candidate()
+    for task in kernel.tasks:
+        assert check(candidate, task, LIMITS[task.arch], CHIP.sms) is None
+        assert resolve(candidate.plan, task, LIMITS[task.arch], CHIP.sms).launches
+    compiled = compiler.compile(candidate, kernel.tasks[0].arch)
+    assert isinstance(compiled, Compiled), compiled
+    ptx = Path(compiled.ptx_path).read_text()
+    absent = [opcode for opcode in kernel.opcodes if not re.search(rf"^[^/\n]*\b{re.escape(opcode)}", ptx, re.MULTILINE)]
+    assert not absent
+
+
+def test_the_sample_has_every_trait_of_both_families() -> None:
+    drawn = Counter((kernel.family, kernel.trait) for kernel in FAMILY_KERNELS)
+    assert set(drawn) == {(family, trait) for family, traits in TRAITS.items() for trait in traits}
+    assert len({kernel.candidate.id for kernel in FAMILY_KERNELS}) > 0.9 * len(FAMILY_KERNELS)
+    programmatic = Counter(kernel.candidate.plan.launches[0].programmatic for kernel in FAMILY_KERNELS)
+    assert min(programmatic[True], programmatic[False]) > 10
+
+
+def test_the_sample_has_every_kind_of_task() -> None:
+    for family in TRAITS:
+        tasks = {kernel.task for kernel in FAMILY_KERNELS if kernel.family == family}
+        assert {task.layout for task in tasks} == set(Layout)
+        assert {task.element for task in tasks} == set(ElementType)
+        assert {(task.layout, task.accumulate) for task in tasks} == {(x, y) for x in Layout for y in AccumulatorType}
+    odd = [task for task in TASKS if task.m % 2 and task.n % 2 and task.k % 2]
+    assert {kernel.family for kernel in FAMILY_KERNELS if kernel.task in odd} == {"mma_sync"}
+
+
+def test_persistent_ctas_of_the_sample_take_several_tiles() -> None:
+    several = 0
+    for kernel in FAMILY_KERNELS:
+        schedule = kernel.schedule
+        if isinstance(schedule, WgmmaTmaSchedule) and schedule.persistent:
+            grid = resolve(kernel.candidate.plan, kernel.task, LIMITS[kernel.task.arch], CHIP.sms).launches[0].grid[0]
+            several += cluster_tiles(schedule, kernel.task) * schedule.cluster >= 2 * grid
+    assert several >= 5
