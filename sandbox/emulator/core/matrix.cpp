@@ -1,0 +1,255 @@
+// ldmatrix, stmatrix and movmatrix, and wmma.load and wmma.store: fragments between memory and the registers of a warp.
+#include "block.hpp"
+#include "machine.hpp"
+
+namespace emulator {
+
+namespace {
+
+constexpr u32 kRowBytes = 16;
+alignas(16) constexpr u8 kPoisonRow[kRowBytes] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+
+const u32* listed(Warp& warp, const Op& op) { return warp.run->program.lists.data() + op.list; }
+
+// ---- ldmatrix, stmatrix, movmatrix -------------------------------------------------------------------------------------------
+// One row of a matrix in shared memory. Without race detection nothing but its bounds is looked at.
+u8* matrix_row(Warp& warp, const Op& op, int lane, u64 address, Access access, bool* poison) {
+  if (op.p == kGeneric) {
+    if (address - kSharedWindow >= kWindow) {
+      report(warp, op, 1u << lane, "shared-out-of-bounds", address, "a generic address that is not in shared memory");
+      return nullptr;
+    }
+    address -= kSharedWindow;
+  }
+  Cta& cta = *warp.cta;
+  const u32 offset = static_cast<u32>(address) - (cta.rank << kRankShift);
+  if (!warp.run->options.races && offset % kRowBytes == 0 && offset >= kSharedBase && offset < cta.smem_end &&
+      cta.smem_end - offset >= kRowBytes) {
+    return cta.smem.data() + offset;
+  }
+  return shared_at(warp, op, lane, static_cast<u32>(address), kRowBytes, access, poison);
+}
+
+// Lane 8*i + r has the address of row r of matrix i. The address may lie in a register of the result.
+template <typename Address, bool kTransposed>
+void load_matrices(Warp& warp, const Op& op, u32 mask) {
+  if (!require_whole_warp(warp, op, mask)) return;
+  const u32* slots = listed(warp, op);
+  Address addresses[kLanes];
+  std::memcpy(addresses, warp.lanes<Address>(op.a), sizeof addresses);
+  const int count = static_cast<int>(op.count < 4 ? op.count : 4);
+  for (int i = 0; i < count; ++i) {
+    __m128i rows[kBlock];
+    for (int r = 0; r < kBlock; ++r) {
+      const int lane = kBlock * i + r;
+      bool poison = false;
+      const u8* row = mask >> lane & 1
+                          ? matrix_row(warp, op, lane, static_cast<Address>(addresses[lane] + op.imm), Access::kRead, &poison)
+                          : nullptr;
+      rows[r] = load_row(row && !poison ? row : kPoisonRow);
+    }
+    if constexpr (kTransposed) transpose(rows);
+    store_block(warp.registers + slots[i], rows);
+  }
+}
+
+template <typename Address, bool kTransposed>
+void store_matrices(Warp& warp, const Op& op, u32 mask) {
+  if (!require_whole_warp(warp, op, mask)) return;
+  const u32* slots = listed(warp, op);
+  const Address* addresses = warp.lanes<Address>(op.a);
+  const int count = static_cast<int>(op.count < 4 ? op.count : 4);
+  for (int i = 0; i < count; ++i) {
+    __m128i rows[kBlock];
+    load_block(warp.registers + slots[i], rows);
+    if constexpr (kTransposed) transpose(rows);
+    for (int r = 0; r < kBlock; ++r) {
+      const int lane = kBlock * i + r;
+      if (!(mask >> lane & 1)) continue;
+      u8* row = matrix_row(warp, op, lane, static_cast<Address>(addresses[lane] + op.imm), Access::kWrite, nullptr);
+      if (row) store_row(row, rows[r]);
+    }
+  }
+  ++warp.run->events;
+}
+
+void move_matrix(Warp& warp, const Op& op, u32 mask) {
+  if (!require_whole_warp(warp, op, mask)) return;
+  __m128i rows[kBlock];
+  load_block(warp.registers + op.a, rows);
+  transpose(rows);
+  store_block(warp.registers + op.d, rows);
+}
+
+// ---- wmma --------------------------------------------------------------------------------------------------------------------
+// Which block of the matrix the registers of a fragment hold: see mma.cpp.
+enum Fragment : u32 { kLeft, kRight, kSquare, kTall };  // A, B, accumulators of m16n16k16, of m32n8k16
+struct Position {
+  u32 row, column;
+};
+
+Position position(u32 fragment, u32 index) {
+  switch (fragment) {
+    case kLeft: return {(index & 1) + 2 * (index >> 2), index >> 1 & 1};
+    case kRight: return {index & 1, index >> 1};
+    case kSquare: return {index & 1, index >> 1};
+    default: return {index, 0};
+  }
+}
+
+// The lines of a matrix in memory, and the blocks of a fragment in it. `columns`: lines are columns of the matrix.
+struct Matrix {
+  Matrix(Warp& warp, const Op& op, u64 address, u32 element_bytes)
+      : warp(warp), op(op), element_bytes(element_bytes), columns(op.r), address(address),
+        pitch(static_cast<u64>(warp.lanes<u32>(op.b)[lane()]) * element_bytes) {}
+
+  int lane() const { return first_lane(warp.live); }
+
+  // The bytes of line `line` of a block, from byte `from` of it. A lane of the hardware reads a part of the line only.
+  u8* at(Position block, u32 line, u32 from, Access access, bool* poison) const {
+    const u32 across = columns ? block.column : block.row, along = columns ? block.row : block.column;
+    const u64 start = address + (u64{across} * kBlock + line) * pitch + u64{along} * kBlock * element_bytes + from;
+    return memory_at(warp, op, static_cast<int>(4 * line), static_cast<Space>(op.p), start, kRowBytes, access, poison);
+  }
+
+  __m128i load(Position block, u32 line, u32 from) const {
+    bool poison = false;
+    const u8* bytes = at(block, line, from, Access::kRead, &poison);
+    return load_row(bytes && !poison ? bytes : kPoisonRow);
+  }
+
+  void store(Position block, u32 line, u32 from, __m128i bytes) const {
+    if (u8* memory = at(block, line, from, Access::kWrite, nullptr)) store_row(memory, bytes);
+  }
+
+  Warp& warp;
+  const Op& op;
+  u32 element_bytes;
+  bool columns;
+  u64 address, pitch;
+};
+
+// The lanes must agree on where the matrix is.
+template <typename Address>
+bool agree(Warp& warp, const Op& op, u32 mask) {
+  const Address* addresses = warp.lanes<Address>(op.a);
+  const u32* pitches = warp.lanes<u32>(op.b);
+  const int first = first_lane(mask);
+  u32 others = 0;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    others |= static_cast<u32>(addresses[lane] != addresses[first] || pitches[lane] != pitches[first]) << lane;
+  }
+  if (!(others & mask)) return true;
+  report(warp, op, others & mask, "divergent", addresses[first], "lanes differ in the address or the stride of the matrix");
+  return false;
+}
+
+template <typename Address>
+u64 matrix_address(Warp& warp, const Op& op, u32 mask) {
+  return static_cast<Address>(warp.lanes<Address>(op.a)[first_lane(mask)] + op.imm);
+}
+
+// Fragment p.. in q; registers beyond the first `s` repeat them. A block's rows lie along k (A and B^T) or along n.
+template <typename Address>
+void load_halves(Warp& warp, const Op& op, u32 mask) {
+  if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
+  const u32* slots = listed(warp, op);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 2);
+  const bool transposed = matrix.columns != (op.q == kRight);
+  __m128i blocks[kBlock][kBlock];
+  const u32 distinct = op.s < kBlock ? op.s : kBlock;
+  for (u32 i = 0; i < distinct; ++i) {
+    for (u32 line = 0; line < kBlock; ++line) blocks[i][line] = matrix.load(position(op.q, i), line, 0);
+    if (transposed) transpose(blocks[i]);
+  }
+  for (u32 i = 0; i < op.count && distinct; ++i) store_block(warp.registers + slots[i], blocks[i % distinct]);
+}
+
+template <typename Address>
+void store_halves(Warp& warp, const Op& op, u32 mask) {
+  if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
+  const u32* slots = listed(warp, op);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 2);
+  for (u32 i = 0; i < op.count; ++i) {
+    __m128i rows[kBlock];
+    load_block(warp.registers + slots[i], rows);
+    if (matrix.columns) transpose(rows);
+    for (u32 line = 0; line < kBlock; ++line) matrix.store(position(op.q, i), line, 0, rows[line]);
+  }
+  ++warp.run->events;
+}
+
+// Element (row, column) of an f32 block: in the register of its column's parity.
+float& element(u8* even, u8* odd, u32 row, u32 column) {
+  return reinterpret_cast<float*>(column & 1 ? odd : even)[4 * row + column / 2];
+}
+
+template <typename Address>
+void load_floats(Warp& warp, const Op& op, u32 mask) {
+  if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
+  const u32* slots = listed(warp, op);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 4);
+  alignas(16) float values[kBlock][kBlock][kBlock];  // block, line, element: read whole, for a register may hold the address
+  const u32 blocks = op.count / 2 < kBlock ? op.count / 2 : kBlock;
+  for (u32 i = 0; i < blocks; ++i) {
+    for (u32 line = 0; line < kBlock; ++line) {
+      for (u32 half = 0; half < 2; ++half) {
+        const __m128i four = matrix.load(position(op.q, i), line, half * kRowBytes);
+        store_row(reinterpret_cast<u8*>(values[i][line] + 4 * half), four);
+      }
+    }
+  }
+  for (u32 i = 0; i < blocks; ++i) {
+    u8 *even = warp.registers + slots[2 * i], *odd = warp.registers + slots[2 * i + 1];
+    for (u32 row = 0; row < kBlock; ++row) {
+      for (u32 column = 0; column < kBlock; ++column) {
+        element(even, odd, row, column) = matrix.columns ? values[i][column][row] : values[i][row][column];
+      }
+    }
+  }
+}
+
+template <typename Address>
+void store_floats(Warp& warp, const Op& op, u32 mask) {
+  if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
+  const u32* slots = listed(warp, op);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 4);
+  for (u32 i = 0; i < op.count / 2; ++i) {
+    u8 *even = warp.registers + slots[2 * i], *odd = warp.registers + slots[2 * i + 1];
+    for (u32 line = 0; line < kBlock; ++line) {
+      alignas(16) float values[kBlock];
+      for (u32 along = 0; along < kBlock; ++along) {
+        values[along] = matrix.columns ? element(even, odd, along, line) : element(even, odd, line, along);
+      }
+      for (u32 half = 0; half < 2; ++half) {
+        matrix.store(position(op.q, i), line, half * kRowBytes, load_row(reinterpret_cast<u8*>(values + 4 * half)));
+      }
+    }
+  }
+  ++warp.run->events;
+}
+
+// Handlers by the width of their address.
+template <typename Address>
+void add_memory(Registry& registry, const std::string& width) {
+  constexpr u8 kAddress = sizeof(Address);
+  const Signature matrices{.a = kAddress, .list = 4, .least = 1}, fragment{.a = kAddress, .b = 4, .list = 4, .least = 2};
+  registry.add("ldmatrix." + width, load_matrices<Address, false>, matrices);
+  registry.add("ldmatrix.trans." + width, load_matrices<Address, true>, matrices);
+  registry.add("stmatrix." + width, store_matrices<Address, false>, matrices);
+  registry.add("stmatrix.trans." + width, store_matrices<Address, true>, matrices);
+  registry.add("wmma.load.b16." + width, load_halves<Address>, fragment);
+  registry.add("wmma.load.b32." + width, load_floats<Address>, fragment);
+  registry.add("wmma.store.b16." + width, store_halves<Address>, fragment);
+  registry.add("wmma.store.b32." + width, store_floats<Address>, fragment);
+}
+
+}  // namespace
+
+void register_matrix(Registry& registry) {
+  add_memory<u32>(registry, "u32");
+  add_memory<u64>(registry, "u64");
+  registry.add("movmatrix.trans", move_matrix, {.d = 4, .a = 4});
+}
+
+}  // namespace emulator
