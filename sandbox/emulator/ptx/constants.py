@@ -17,7 +17,9 @@ _INTEGER = re.compile(
     re.ASCII,
 )
 _FLOAT = re.compile(
-    r"0[fF](?P<single>[0-9a-fA-F]{8})|0[dD](?P<double>[0-9a-fA-F]{16})|(?P<decimal>[\d.]{1,400}(?:[eE][+-]?\d{1,9})?)", re.ASCII
+    r"0[fF](?P<single>[0-9a-fA-F]{8})|0[dD](?P<double>[0-9a-fA-F]{16})"
+    r"|(?P<decimal>(?:\d{1,400}\.\d{0,400}|\.\d{1,400})(?:[eE][+-]?\d{1,9})?|\d{1,400}[eE][+-]?\d{1,9})",
+    re.ASCII,
 )
 _BASES = {"hex": 16, "binary": 2, "octal": 8, "decimal": 10}
 _WORD = 2**64
@@ -64,18 +66,10 @@ def literal(token: str, line: int) -> Immediate | Float:
         if match["decimal"] is None:
             digits = match["single"] or match["double"]
             return Float(int(digits, 16), len(digits) * 4)
-        number = _number(match["decimal"])
-        if number is not None:
+        number = float(match["decimal"])
+        if math.isfinite(number):
             return Float(int.from_bytes(struct.pack(">d", number)), 64)
     raise PtxError(f"{shown(token)} is not a number of at most 64 bits", line)
-
-
-def _number(decimal: str) -> float | None:
-    try:
-        number = float(decimal)
-    except ValueError:  # more than one point, or none and no digit
-        return None
-    return number if math.isfinite(number) else None
 
 
 class _Expression:
@@ -85,6 +79,7 @@ class _Expression:
         self._line = line
         self._values: list[Immediate | Float] = []
         self._waiting: list[str] = []  # binary operators, "(" and, with a space before it, unary ones
+        self._open = 0  # parentheses
         self._wants_value = True
 
     def take(self, token: str) -> bool:
@@ -92,8 +87,9 @@ class _Expression:
         return self._take_value(token) if self._wants_value else self._take_operator(token)
 
     def result(self) -> Immediate | Float:
-        self._apply_down_to(0)
-        if self._wants_value or self._waiting or len(self._values) != 1:
+        if not self._wants_value:
+            self._apply_down_to(0)
+        if self._wants_value or self._waiting:
             raise PtxError("a constant expression that does not end", self._line)
         return self._values[0]
 
@@ -102,10 +98,11 @@ class _Expression:
             self._waiting.append(" " + token)
         elif token == "(":
             self._waiting.append(token)
+            self._open += 1
         elif token[0].isdigit() or token[0] == "." and token[1:2].isdigit():
             self._values.append(literal(token, self._line))
             self._wants_value = False
-        elif token == "!" or token[0] == ".":
+        elif token in _OTHER_OPERATORS or token[0] == ".":
             raise Unsupported(f"{shown(token)} in a constant expression", self._line)
         else:
             return False
@@ -116,8 +113,9 @@ class _Expression:
             self._apply_down_to(_OPERATORS[token][0])
             self._waiting.append(token)
             self._wants_value = True
-        elif token == ")" and "(" in self._waiting:
+        elif token == ")" and self._open:
             self._apply_down_to(0)
+            self._open -= 1
             self._waiting.pop()
         elif token in _OTHER_OPERATORS:
             raise Unsupported(f"{shown(token)} in a constant expression", self._line)
@@ -127,7 +125,7 @@ class _Expression:
 
     def _apply_down_to(self, priority: int) -> None:
         """Apply what waits since the last open parenthesis and binds at least as tightly."""
-        while self._values and self._waiting and self._waiting[-1] != "(":
+        while self._waiting and self._waiting[-1] != "(":
             operator = self._waiting[-1]
             if operator in _OPERATORS and _OPERATORS[operator][0] < priority:
                 return
@@ -143,7 +141,7 @@ class _Expression:
         return value if operator == "+" else Float(value.bits ^ 1 << value.width - 1, value.width)
 
     def _binary(self, operator: str, right: Immediate | Float) -> Immediate:
-        left = self._values.pop() if self._values else None
+        left = self._values.pop()
         if not (isinstance(left, Immediate) and isinstance(right, Immediate)):
             raise Unsupported(f"{operator} of floating-point constants", self._line)
         if operator in _SIGNED and not (0 <= left.value < _WORD // 2 and 0 <= right.value < _WORD // 2):

@@ -56,6 +56,8 @@ def registers(text: str, line: int, quota: Quota) -> Iterator[Register]:
         raise Unsupported(f"a register of type {kind}", line)
     if kind[1:] not in _REGISTER_TYPES or not kind.startswith("."):
         raise PtxError(f"{shown(kind)} is not a type of register", line)
+    if not rest:
+        raise PtxError("registers without a name", line)
     at = 0
     while at < len(rest):
         name, at = _name(rest, at, line), at + 1
@@ -196,6 +198,7 @@ class _Declaration:
         if 0 in dimensions:
             raise Unsupported(f"{shown(name)}, an array whose size its initialiser gives,", self.line)
         shape = dimensions if self.vector == 1 else (*dimensions, self.vector)
+        self.quota.spend("initial values", self.tokens.count(","), self.line)
         self.quota.spend("bytes of initial values", math.prod(shape) * TYPE_BYTES[self.type], self.line)
         data, self.at = initial_bytes(self.tokens, self.at + 1, self.type, shape, self.line)
         return data

@@ -97,7 +97,7 @@ def _encoded(value: Immediate | Float, kind: str, line: int) -> bytes:
         return _rounded(value, kind, line)
     bits = int(kind[1:])
     if kind not in _FLOATS and isinstance(value, Immediate):
-        return (value.value % 2**bits).to_bytes(bits // 8, "little")
+        return (value.value % (1 << bits)).to_bytes(bits // 8, "little")
     if kind[0] == "b" and isinstance(value, Float) and value.width == bits:
         return value.bits.to_bytes(bits // 8, "little")
     raise PtxError(f"an initial value that does not fit the type {kind}", line)

@@ -72,8 +72,8 @@ def initialiser_tokens(text: str) -> list[str]:
 
 def shown(text: str) -> str:
     """Text from the module as a message may carry it: short, and on one line."""
-    cut = text if len(text) <= 60 else text[:57] + "..."
-    return ascii(cut) if cut else ""
+    safe = ascii(text[:60])
+    return f"{safe[:60]}...'" if len(text) > 60 or len(safe) > 62 else safe if text else ""
 
 
 def _past_space(text: str, start: int) -> int:

@@ -1,5 +1,7 @@
 """Operands of an instruction, with their names resolved. The grammar is two deep, so nothing here recurses."""
 
+import re
+
 from sandbox.emulator.ptx.constants import constant, starts_constant
 from sandbox.emulator.ptx.lexer import shown, tokens
 from sandbox.emulator.ptx.module import (
@@ -20,6 +22,7 @@ from sandbox.emulator.ptx.scopes import Scope
 MAX_OPERANDS = 64
 MAX_VECTOR = 256  # the longest of an instruction is 128 registers
 _FIRST_OF_NAME = frozenset("%$_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_SELECTOR = re.compile(r"\.[bh][0-3]+")
 _CLOSING = {"{": "}", "(": ")"}
 
 
@@ -84,6 +87,8 @@ class _Reader:
             return self._vector(token)
         if token == "!":
             self._at += 1
+            if starts_constant(self._peek()):
+                raise Unsupported("'!' in a constant expression", self._line)
             return Negated(self._scope.register(self._take(), self._line))
         first = self._atom()
         if self._at < len(self._tokens) and self._tokens[self._at] == "|" and isinstance(first, Register | Sink):
@@ -150,7 +155,7 @@ class _Reader:
 
     def _expect(self, token: str) -> None:
         found = self._take()
-        if found[0] == "." and found[1:2].isalpha():
+        if _SELECTOR.fullmatch(found):
             raise Unsupported(f"selector {shown(found)}", self._line)
         if found != token:
             raise PtxError(f"{shown(found)} where {token!r} should stand", self._line)

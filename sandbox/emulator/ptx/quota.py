@@ -5,6 +5,7 @@ from sandbox.emulator.ptx.module import PtxError
 MOST = {
     "statements": 2**19,
     "registers": 2**18,
+    "initial values": 2**20,
     "bytes of initial values": 2**26,
 }
 

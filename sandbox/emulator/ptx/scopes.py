@@ -40,10 +40,10 @@ class Scope:
         self._names: dict[str, Operand] = dict(_PREDEFINED) if outer is None else {}
 
     def inner(self, number: int, line: int) -> "Scope":
-        """Raises: PtxError for nesting past the limit."""
+        """The scope inside this one, of its number in its function; a function's own is 0. Raises: PtxError if too deep."""
         if self._depth == MAX_NESTING:
             raise PtxError(f"scopes nested more than {MAX_NESTING} deep", line)
-        return Scope(self, f"@{number}", self._depth + 1)
+        return Scope(self, f"@{number}" if number else "", self._depth + 1)
 
     def find(self, name: str) -> Operand | None:
         """What a name means here."""

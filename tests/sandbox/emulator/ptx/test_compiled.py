@@ -1,0 +1,81 @@
+"""What the compiler really prints for both kernel families, read twice: here, and by the regular expressions of inspection."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from contract.candidate import Candidate
+from contract.options import CompileOptions
+from contract.task import AccumulatorType, Arch, GemmTask
+from policies.schedule.mma_sync import MmaSync
+from policies.schedule.wgmma_tma import WgmmaTma
+from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule
+from sandbox.compiler import Compiled, Compiler
+from sandbox.emulator.ptx.module import Module
+from sandbox.emulator.ptx.parser import parse
+from sandbox.ptx import Ptx
+from tests.sandbox.build_kernels import NAIVE, candidate
+
+TASK = GemmTask(m=256, n=512, k=128)
+WIDE = WgmmaTmaSchedule(consumers=2, atoms=1, block_n=256, block_k=64, stages=4, cluster_m=2, persistent=True)
+PLAIN = {
+    "block_m": 64,
+    "block_n": 64,
+    "block_k": 32,
+    "warps_m": 2,
+    "warps_n": 2,
+    "stages": 2,
+    "split_k": 2,
+    "reduction": "workspace",
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
+    return Compiler(CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache"))))
+
+
+def compiled(compiler: Compiler, written: Candidate) -> str:
+    outcome = compiler.compile(written, Arch.SM_90A)
+    assert isinstance(outcome, Compiled), outcome
+    return Path(outcome.ptx_path).read_text()
+
+
+def opcodes(module: Module) -> list[str]:
+    return [instruction.opcode for function in module.functions.values() for instruction in function.instructions]
+
+
+@pytest.mark.parametrize("accumulate", list(AccumulatorType))
+@pytest.mark.parametrize("family", ["mma_sync", "wgmma_tma"])
+def test_both_families_read_as_inspection_reads_them(compiler: Compiler, family: str, accumulate: AccumulatorType) -> None:
+    task = TASK.model_copy(update={"accumulate": accumulate})
+    sync, tma = MmaSync(), WgmmaTma()
+    written = sync.write(sync.parse(PLAIN), task) if family == "mma_sync" else tma.write(WIDE, task)
+    text = compiled(compiler, written)
+    module, inspected = parse(text), Ptx(text)
+    assert opcodes(module) == [instruction.opcode for instruction in inspected.instructions]
+    assert set(inspected.mma) <= set(opcodes(module))
+    for name, entry in inspected.entries.items():
+        function = module.functions[name]
+        assert tuple(variable.size_bytes for variable in function.parameters) == entry.parameter_bytes
+        assert function.directives["maxntid"][0] == entry.max_threads
+
+
+def test_lines_of_the_source_are_known_where_the_compiler_was_asked_for_them(compiler: Compiler) -> None:
+    module = parse(compiled(compiler, candidate(NAIVE, flags=("-lineinfo",))))
+    line = next(number for number, text in enumerate(NAIVE.splitlines(), 1) if "sum +=" in text)
+    loads = [one for one in module.functions["gemm"].instructions if one.opcode.startswith("ld.global")]
+    assert loads
+    assert all(one.place is not None and one.place.line == line for one in loads)
+    assert all(one.place is None for one in parse(compiled(compiler, candidate(NAIVE))).functions["gemm"].instructions)
+
+
+def test_a_kernel_of_2000_lines_reads_in_a_fraction_of_a_second(compiler: Compiler) -> None:
+    text = compiled(compiler, WgmmaTma().write(WIDE, TASK))
+    seconds = []
+    for _ in range(3):
+        started = time.process_time()
+        parse(text)
+        seconds.append(time.process_time() - started)
+    assert min(seconds) / text.count("\n") < 1e-4  # 2,000 lines in 0.2 s
