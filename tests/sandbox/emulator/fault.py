@@ -1,0 +1,91 @@
+"""A seeded fault: a right kernel of a family, a small patch of its source, and the detectors that may name it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from contract.candidate import Candidate, Origin
+from contract.task import GemmTask
+from policies.schedule.families import families
+from policies.schedule.family import Schedule
+
+# What a finding may be called.
+DETECTORS = frozenset(
+    {
+        "async-race",
+        "barrier-misuse",
+        "cluster-exit",
+        "deadlock",
+        "dependency",
+        "divergent",
+        "endless",
+        "global-out-of-bounds",
+        "global-race",
+        "input-written",
+        "local-out-of-bounds",
+        "misaligned",
+        "missing-proxy-fence",
+        "missing-wgmma-fence",
+        "param-out-of-bounds",
+        "shared-out-of-bounds",
+        "shared-race",
+        "tensor-map",
+        "transaction-mismatch",
+        "uninitialised-read",
+        "wgmma-in-flight",
+        "wrong-result",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Replaces one occurrence of a text; `of` says how many there are, so that a source that has changed is noticed."""
+
+    old: str
+    new: str
+    occurrence: int = 0
+    of: int = 1
+
+    def apply(self, source: str) -> str:
+        """Raises: ValueError where the source does not have the text as often as expected."""
+        parts = source.split(self.old)
+        if len(parts) - 1 != self.of:
+            raise ValueError(f"{self.old!r} is found {len(parts) - 1} times; expected were {self.of}")
+        head, tail = parts[: self.occurrence + 1], parts[self.occurrence + 1 :]
+        return self.old.join(head) + self.new + self.old.join(tail)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`detectors`: kinds of findings of which at least one must be in the report. `why`: the reason in one line.
+
+    `sms`: SMs of the chip that the plan is resolved for; a persistent CTA takes several tiles only where there are few.
+    """
+
+    name: str
+    schedule: Schedule
+    task: GemmTask
+    patches: tuple[Patch, ...]
+    detectors: tuple[str, ...]
+    why: str
+    sms: int = 132
+
+    @property
+    def id(self) -> str:
+        return f"{self.schedule.family}-{self.name}"
+
+    def right(self) -> Candidate:
+        """The kernel without the fault."""
+        family = next(family for family in families(self.task.arch) if family.name == self.schedule.family)
+        return family.write(self.schedule, self.task)
+
+    def wrong(self) -> Candidate:
+        """The kernel with the fault; a patch may reach into its launch plan too. Raises: ValueError, PlanError."""
+        source = self.right().source
+        for patch in self.patches:
+            source = patch.apply(source)
+        return Candidate.from_source(source, Origin(policy="test", note=self.name))
+
+
+def gemm(m: int, n: int, k: int, **fields: Any) -> GemmTask:
+    return GemmTask.model_validate({"m": m, "n": n, "k": k, **fields})
