@@ -1,0 +1,145 @@
+"""Golden data: every special opcode's inputs through a real GPU, and what came out.
+
+Run from the repository's root, on a machine with an sm_90 GPU:
+    python -m benchmarks.golden_opcodes --commit HASH --out tests/sandbox/emulator/golden/data
+Writes one NPZ a family and recorded.json. Every family runs in processes of its own: a case that fails or hangs is reported,
+ends its process, and the family goes on in a new one. What numpy expects is compared at once and reported beside a case.
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.golden_device import Device, Hung, describe_device
+from sandbox.cuda.driver import Fault
+from tests.sandbox.emulator.golden.agreement import differences
+from tests.sandbox.emulator.golden.case import Bytes, Case, Family
+from tests.sandbox.emulator.golden.compiled import compile_family
+from tests.sandbox.emulator.golden.families import families, family
+from tests.sandbox.emulator.golden.store import RECORD, Record, fingerprint, save
+
+FAMILY_LIMIT_S = 60.0
+CASE_LIMIT_S = 5.0
+AT_ONCE = 4
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--commit", default="", help="the commit that is recorded")
+    parser.add_argument("--families", nargs="+", default=[one.name for one in families()])
+    parser.add_argument("--child", help=argparse.SUPPRESS)  # a family, by the parent
+    parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        _run_child(family(arguments.child), arguments.out, arguments.skip)
+        return 0
+    started, device = time.monotonic(), describe_device()
+    with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        folders = {name: Path(scratch) / name for name in arguments.families}
+        failures = list(pool.map(lambda name: _record(family(name), folders[name]), arguments.families))
+        _save(arguments.out, folders, Record(commit=arguments.commit, date=_today(), families={name: fingerprint(family(name)) for name in folders}, **device))
+    failed = [failure for one in failures for failure in one]
+    print(f"{len(failed)} of {sum(len(family(name).cases) for name in arguments.families)} cases failed; ", end="")
+    print(f"{time.monotonic() - started:.0f} s")
+    return 0
+
+
+def _record(one: Family, folder: Path) -> list[str]:
+    """Run all cases of a family, starting again behind every case that ends its process; the names of those that failed."""
+    folder.mkdir(parents=True)
+    deadline = time.monotonic() + FAMILY_LIMIT_S
+    failed: list[str] = []
+    at = 0
+    while at < len(one.cases) and time.monotonic() < deadline:
+        command = (
+            sys.executable,
+            "-m",
+            "benchmarks.golden_opcodes",
+            "--child",
+            one.name,
+            "--out",
+            str(folder),
+            "--skip",
+            str(at),
+        )
+        ended = _child(command, deadline - time.monotonic())
+        lines = [line for line in ended.splitlines() if line.startswith("case ")]
+        for line in lines:
+            print(line.removeprefix("case "), flush=True)
+        failed += [line.split(": ")[0].removeprefix("case ") for line in lines if not line.partition(": ")[2].startswith("ok")]
+        at += len(lines)
+        if at < len(one.cases) and (not lines or ": ok" in lines[-1]):
+            print(f"{one.cases[at].name}: failed, the process ended: {ended.strip()[-300:]!r}", flush=True)
+            failed.append(one.cases[at].name)
+            at += 1
+    for case in one.cases[at:]:
+        print(f"{case.name}: failed, no time was left", flush=True)
+        failed.append(case.name)
+    return failed
+
+
+def _child(command: Sequence[str], limit_s: float) -> str:
+    """What a child printed until it ended or its time was over."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
+        try:
+            said, _ = child.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            said, _ = child.communicate()
+    return said
+
+
+def _run_child(one: Family, folder: Path, skip: int) -> None:
+    """Run a family's cases from `skip` on; a failed one ends the process, whose context it has spoilt."""
+    device = Device(_cubin(one, folder))
+    for at, case in enumerate(one.cases[skip:], skip):
+        given, before = case.buffers()
+        try:
+            result = device.run(case, given, before, CASE_LIMIT_S)
+        except (Fault, Hung) as exc:
+            print(f"case {case.name}: failed, {exc}", flush=True)
+            os._exit(1)  # without the driver's tidying up, which would wait for a kernel that hangs
+        (folder / f"{at}.bin").write_bytes(result.tobytes())
+        print(f"case {case.name}: ok{_remark(case, given, before, result)}", flush=True)
+
+
+def _remark(case: Case, given: Bytes, before: Bytes, result: Bytes) -> str:
+    return "".join(f", {found}" for found in differences(case, given, before, result))
+
+
+def _cubin(one: Family, folder: Path) -> bytes:
+    kept = folder / "family.cubin"
+    if not kept.exists():
+        kept.write_bytes(compile_family(one).cubin)
+    return kept.read_bytes()
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _save(out: Path, folders: dict[str, Path], record: Record) -> None:
+    for name, folder in folders.items():
+        save(out, family(name), dict(_outputs(family(name), folder)))
+    (out / RECORD).write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def _outputs(one: Family, folder: Path) -> Iterator[tuple[str, Bytes]]:
+    for at, case in enumerate(one.cases):
+        file = folder / f"{at}.bin"
+        if file.exists():
+            yield case.name, np.frombuffer(file.read_bytes(), np.uint8)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

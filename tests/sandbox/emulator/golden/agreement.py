@@ -1,0 +1,52 @@
+"""Whether outputs agree: recorded ones with what numpy expects, and an emulator's with recorded ones."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tests.sandbox.emulator.golden.case import Bytes, Case
+from tests.sandbox.emulator.golden.products import to_values
+
+Array = np.ndarray[Any, Any]
+_FLOAT_BITS = {"f16": (16, 0x7C00), "bf16": (16, 0x7F80), "f32": (32, 0x7F800000), "f64": (64, 0x7FF0000000000000)}
+
+
+def differences(case: Case, given: Bytes, before: Bytes, result: Bytes) -> Iterator[str]:
+    """Where an output differs from what numpy expects; any NaN stands for any other."""
+    if case.expected is None:
+        return
+    expected = case.expected(given, before)
+    slack = case.check(given, expected) if case.check else None
+    yield from _compare(case.expected_element, expected, result[: expected.nbytes], slack, "numpy")
+
+
+def disagreements(case: Case, given: Bytes, golden: Bytes, result: Bytes) -> Iterator[str]:
+    """Where an emulated output differs from the recorded one: any bit, or more than the case's bound."""
+    if case.comparison is None:
+        yield from _compare("b8", golden, result, None, "the GPU")
+    else:
+        yield from _compare(case.comparison.element, golden, result, case.comparison.slack(given, golden), "the GPU")
+
+
+def _compare(element: str, expected: Bytes, result: Bytes, slack: Array | None, whose: str) -> Iterator[str]:
+    kind = element.removesuffix("x2")
+    if kind not in _FLOAT_BITS:
+        wrong = expected != result
+        yield from _told(expected, result, wrong, whose)
+        return
+    width, infinity = _FLOAT_BITS[kind]
+    want, have = (one.view(f"u{width // 8}") for one in (expected, result))
+    magnitude = (1 << (width - 1)) - 1
+    nans = ((want & magnitude) > infinity) & ((have & magnitude) > infinity)
+    wrong = (want != have) & ~nans
+    if slack is not None:
+        with np.errstate(invalid="ignore"):
+            wrong &= ~(np.abs(to_values(want, kind) - to_values(have, kind)) <= slack)
+    yield from _told(want, have, wrong, whose)
+
+
+def _told(want: Array, have: Array, wrong: Array, whose: str) -> Iterator[str]:
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        yield f"{int(wrong.sum())} of {wrong.size} differ from {whose}; element {at} is {int(have[at]):#x}, not {int(want[at]):#x}"

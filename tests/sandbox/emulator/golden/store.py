@@ -1,0 +1,52 @@
+"""Recorded outputs: one NPZ a family, and beside them where and from what they were recorded."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from contract.base import Record as Base
+from tests.sandbox.emulator.golden.case import Bytes, Family
+from tests.sandbox.emulator.golden.sources import HEADER, source
+
+DATA = Path(__file__).parent / "data"
+RECORD = "recorded.json"
+
+
+class Record(Base):
+    """Where and when the data were recorded. `families`: fingerprints of each family's sources and inputs."""
+
+    gpu: str
+    driver: str
+    driver_release: str
+    nvrtc: str
+    commit: str
+    date: str
+    families: dict[str, str]
+
+
+def fingerprint(family: Family) -> str:
+    """Changes with a family's source, the header, and what any of its cases puts in or asks for."""
+    state = hashlib.sha256((family.source + source(HEADER)).encode())
+    for case in family.cases:
+        launch = (case.name, case.kernel, case.grid, case.block, case.cluster, case.smem, case.numbers, case.maps)
+        state.update(repr(launch).encode())
+        for buffer in case.buffers():
+            state.update(buffer.tobytes())
+    return state.hexdigest()[:16]
+
+
+def save(folder: Path, family: Family, outputs: dict[str, Bytes]) -> None:
+    """Keep the outputs of a family's cases by name; those of cases that failed are left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [case.name for case in family.cases if case.name in outputs]
+    joined = np.concatenate([outputs[name] for name in names]) if names else np.zeros(0, np.uint8)
+    sizes = np.array([outputs[name].nbytes for name in names], np.int64)
+    np.savez_compressed(folder / f"{family.name}.npz", names=np.array(names), sizes=sizes, outputs=joined)
+
+
+def load(family: Family, folder: Path = DATA) -> dict[str, Bytes]:
+    """Recorded outputs by case name."""
+    with np.load(folder / f"{family.name}.npz") as kept:
+        ends = np.cumsum(kept["sizes"])[:-1]
+        return dict(zip(kept["names"].tolist(), np.split(kept["outputs"], ends), strict=True))
