@@ -119,7 +119,7 @@ class Body:
 
     def _registers(self, match: re.Match[str], scope: Scope, line: int) -> None:
         for register in registers(match["registers"], line, self.quota):
-            unique = Register(register.name + scope.mark, register.type)
+            unique = Register(register.name + scope.mark, register.type) if scope.mark else register
             scope.declare(register.name, unique, line)
             self.registers[unique.name] = unique.type
 

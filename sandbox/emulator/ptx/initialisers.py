@@ -1,9 +1,10 @@
 """Initial values of variables as bytes."""
 
+import functools
 import struct
 from collections.abc import Sequence
 
-from sandbox.emulator.ptx.constants import constant, starts_constant
+from sandbox.emulator.ptx.constants import constant, literal, starts_constant
 from sandbox.emulator.ptx.lexer import shown
 from sandbox.emulator.ptx.module import Float, Immediate, PtxError, Unsupported
 
@@ -82,12 +83,19 @@ class _Rows:
 
 def _value(tokens: Sequence[str], start: int, kind: str, line: int) -> tuple[bytes, int]:
     token = tokens[start] if start < len(tokens) else ""
-    if token and (token[0].isalpha() or token[0] in "_$%"):
+    if token.isalnum() and token[0].isdigit() and tokens[start + 1 : start + 2] in ([","], ["}"]):
+        return _encoded_literal(token, kind, line), start + 1
+    if token.isascii() and token and (token[0].isalpha() or token[0] in "_$%"):
         raise Unsupported(f"an address in an initial value ({shown(token)})", line)
     if not token or not starts_constant(token):
         raise PtxError(f"{shown(token) or 'nothing'} where an initial value should stand", line)
     value, at = constant(tokens, start, line)
     return _encoded(value, kind, line), at
+
+
+@functools.lru_cache(maxsize=1024)  # a table of bytes has few different ones
+def _encoded_literal(token: str, kind: str, line: int) -> bytes:
+    return _encoded(literal(token, line), kind, line)
 
 
 def _encoded(value: Immediate | Float, kind: str, line: int) -> bytes:

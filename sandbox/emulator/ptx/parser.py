@@ -38,7 +38,7 @@ _HEAD = re.compile(
     """,
     re.ASCII | re.VERBOSE,
 )
-_DIRECTIVE = re.compile(r"\s*\.(?P<name>[a-z_]{1,40})(?P<numbers>(?:\s*,?\s*\d{1,9})*+)\s*", re.ASCII)
+_DIRECTIVE = re.compile(r"\s*\.(?P<name>[a-z_]{1,40})(?P<numbers>(?:\s*+,?+\s*+\d{1,9})*+)\s*", re.ASCII)
 _FILE = re.compile(r'\.file\s++(?P<number>\d{1,9})\s++"(?P<name>[^"\n]*+)"', re.ASCII)
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
@@ -131,8 +131,8 @@ class _ModuleReader:
 def _directives(text: str, line: int) -> dict[str, tuple[int, ...]]:
     """`.maxntid 512, 1, 1 .minnctapersm 1` and the like: numbers by name."""
     found: dict[str, tuple[int, ...]] = {}
-    at = 0
-    while at < len(text.rstrip()):
+    text, at = text.rstrip(), 0
+    while at < len(text):
         match = _DIRECTIVE.match(text, at)
         if match is None:
             raise PtxError(f"{shown(text[at : at + 60].strip())} is no directive of a function", line)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sandbox.emulator.ptx.module import Module, PtxError, Unsupported
 from sandbox.emulator.ptx.parser import parse
+from sandbox.emulator.ptx.quota import MOST
 from tests.sandbox.emulator.ptx.small_ptx import HEAD, kernel
 
 # As nvcc 13.0 prints it: both families' instructions, inline assembly, calls, tables, line information.
@@ -291,6 +292,16 @@ N = 100_000
         ".global .b8 a[100] = " + "{" * N + ";",
         ".global .b8 a[100000] = {" + "1," * N + "1};",
         "".join(f".global .b8 a{i}[9000000] = {{1}};" for i in range(100)),
+        ".entry l .maxntid" + " " * N + "x {}",
+        ".entry l .maxntid 1" + " ," * N + "x {}",
+        ".entry l " + ".a 1 " * N + " " * N + "{}",
+        ".entry l (" + ".param .b32 a," * N + ") {}",
+        ".entry l " + "(" * N + " {}",
+        ".target a" + " ," * N,
+        ".section .x " + "." * N,
+        ".global " + ".v2 " * N + ";",
+        ".global .b32 " + ",".join(f"y{i} = 1" for i in range(N)) + ";",
+        "t: .branchtargets " + "t," * N + "t;",
         "é" * N,
         "\0" * N,
         "\u2028" * N,
@@ -308,14 +319,18 @@ def test_a_short_text_costs_little_time_and_memory(body: str) -> None:
 @pytest.mark.parametrize(
     ("piece", "what"),
     [
-        (".func f{} {{ .reg .b32 x<50000>; }}\n", "registers"),
-        (".global .b8 x{}[9000000] = {{1}};\n", "bytes of initial values"),
-        (".global .b8 x{}[50000] = {{" + "1," * 49_999 + "1}};\n", "initial values"),
-        (".func f{} {{" + "{{}}" * 30_000 + "}}\n", "statements"),
+        (".func f{} {{ .reg .b32 x<50>; }}\n", "registers"),
+        (".global .b8 x{}[90] = {{1}};\n", "bytes of initial values"),
+        (".global .b8 x{}[50] = {{" + "1," * 49 + "1}};\n", "initial values"),
+        (".func f{} {{" + "{{}}" * 30 + "}}\n", "statements"),
     ],
 )
-def test_what_many_functions_and_variables_take_is_counted_together(piece: str, what: str) -> None:
-    with pytest.raises(PtxError, match=f"more than [0-9]+ {what}$"):
+def test_what_many_functions_and_variables_take_is_counted_together(
+    piece: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MOST, what, 1000)
+    parse(HEAD + "".join(piece.format(i) for i in range(10)))
+    with pytest.raises(PtxError, match=f"more than 1000 {what}$"):
         parse(HEAD + "".join(piece.format(i) for i in range(25)))
 
 
