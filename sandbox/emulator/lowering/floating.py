@@ -1,0 +1,132 @@
+"""Arithmetic of f32, f64, f16 and bf16.
+
+Covered: what sm_90 has, every rounding mode, .ftz, .sat and .relu. Approximations are computed exactly.
+Not covered: min and max with .xorsign.abs or three operands, fma with .oob, operands of two formats.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
+from sandbox.emulator.lowering.opcode import (
+    HALVES,
+    PACKED_HALVES,
+    WORDS,
+    Opcode,
+    Rule,
+    lanewise,
+    opcode_of,
+    refuse_integers,
+    unsupported,
+)
+from sandbox.emulator.ptx.module import Instruction
+
+# As the core numbers them (core/rounding.hpp).
+ROUNDINGS = {"rn": 0, "rm": 1, "rp": 2, "rz": 3}
+FLAGS = {"ftz": 1, "sat": 2, "relu": 4, "satfinite": 8}
+_APPROXIMATE = frozenset({"approx", "full"})
+_ROUNDED = frozenset(ROUNDINGS)
+_ALL_HALVES = (*HALVES, *PACKED_HALVES)
+_PROPERTIES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """An operation of one, two or three operands, and the modifiers that it takes by type."""
+
+    operands: int
+    modifiers: Mapping[str, frozenset[str]]
+
+
+def _modifiers(single: str, double: str | None, half: str | None) -> dict[str, frozenset[str]]:
+    """Words for f32, f64 and the 16-bit types; None: the operation does not exist there."""
+    found = {"f32": single, "f64": double, **dict.fromkeys(_ALL_HALVES, half)}
+    return {kind: frozenset(words.split()) for kind, words in found.items() if words is not None}
+
+
+_MODES = "rn rz rm rp"
+_OPERATIONS = {
+    "add": _Operation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
+    "sub": _Operation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
+    "mul": _Operation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
+    "fma": _Operation(3, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat relu")),
+    "mad": _Operation(3, _modifiers(f"{_MODES} ftz sat", _MODES, None)),
+    "div": _Operation(2, _modifiers(f"{_MODES} approx full ftz", _MODES, None)),
+    "rcp": _Operation(1, _modifiers(f"{_MODES} approx ftz", f"{_MODES} approx ftz", None)),
+    "sqrt": _Operation(1, _modifiers(f"{_MODES} approx ftz", _MODES, None)),
+    "rsqrt": _Operation(1, _modifiers("approx ftz", "approx ftz", None)),
+    "ex2": _Operation(1, _modifiers("approx ftz", None, "approx ftz")),
+    "lg2": _Operation(1, _modifiers("approx ftz", None, None)),
+    "sin": _Operation(1, _modifiers("approx ftz", None, None)),
+    "cos": _Operation(1, _modifiers("approx ftz", None, None)),
+    "tanh": _Operation(1, _modifiers("approx", None, "approx")),
+    "min": _Operation(2, _modifiers("ftz NaN", "", "ftz NaN")),
+    "max": _Operation(2, _modifiers("ftz NaN", "", "ftz NaN")),
+}
+
+
+def _arithmetic(lowering: Lowering, instruction: Instruction) -> None:
+    opcode = opcode_of(instruction)
+    operation, kind = _OPERATIONS[opcode.base], _type(instruction, opcode)
+    modifiers = frozenset(opcode.modifiers)
+    if kind not in operation.modifiers or not modifiers <= operation.modifiers[kind] or len(modifiers & _ROUNDED) > 1:
+        raise unsupported(instruction)
+    if modifiers & _APPROXIMATE and modifiers & _ROUNDED:
+        raise unsupported(instruction)
+    refuse_integers(instruction, instruction.operands)
+    mode = sum(ROUNDINGS[word] for word in modifiers & _ROUNDED)
+    flags = sum(FLAGS[word] for word in modifiers & FLAGS.keys())
+    name = "fma" if opcode.base == "mad" else opcode.base
+    handler = f"{name}.nan.{kind}" if "NaN" in modifiers else f"{name}.{kind}"
+    if kind in WORDS and (mode or flags):
+        handler += ".modified"
+    sizes = (width_of(kind),) * (1 + operation.operands)
+    lanewise(lowering, instruction, handler, sizes, p=mode, q=flags)
+
+
+def _sign(lowering: Lowering, instruction: Instruction) -> None:
+    """neg and abs: of packed numbers through their sign bits."""
+    opcode = opcode_of(instruction)
+    kind, flush = _type(instruction, opcode), opcode.modifiers == ("ftz",)
+    if opcode.modifiers and (not flush or kind not in ("f32", *HALVES)) or len(instruction.operands) != 2:
+        raise unsupported(instruction)
+    refuse_integers(instruction, instruction.operands)
+    if kind in PACKED_HALVES:
+        handler, bits = ("xor.b32", 0x80008000) if opcode.base == "neg" else ("and.b32", 0x7FFF7FFF)
+        source = lowering.source(instruction.operands[1], 4)
+        lowering.emit(handler, d=lowering.target(instruction.operands[0], 4), a=source, b=lowering.slots.constant(bits, 4))
+        return
+    lanewise(lowering, instruction, f"{opcode.base}.{kind}", (width_of(kind),) * 2, q=FLAGS["ftz"] if flush else 0)
+
+
+def _property(lowering: Lowering, instruction: Instruction) -> None:
+    opcode = opcode_of(instruction)
+    kind = _type(instruction, opcode)
+    if kind not in WORDS or len(opcode.modifiers) != 1 or opcode.modifiers[0] not in _PROPERTIES:
+        raise unsupported(instruction)
+    refuse_integers(instruction, instruction.operands)
+    lanewise(lowering, instruction, f"{opcode.key}.{kind}", (MASK, width_of(kind)))
+
+
+def _copysign(lowering: Lowering, instruction: Instruction) -> None:
+    opcode = opcode_of(instruction)
+    kind = _type(instruction, opcode)
+    if kind not in WORDS or opcode.modifiers:
+        raise unsupported(instruction)
+    refuse_integers(instruction, instruction.operands)
+    lanewise(lowering, instruction, f"copysign.{kind}", (width_of(kind),) * 3)
+
+
+def _type(instruction: Instruction, opcode: Opcode) -> str:
+    if len(opcode.types) != 1:
+        raise unsupported(instruction)
+    return opcode.types[0]
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_OPERATIONS, _arithmetic),
+    "neg": _sign,
+    "abs": _sign,
+    "testp": _property,
+    "copysign": _copysign,
+}

@@ -1,0 +1,121 @@
+"""Instructions whose handler works lane by lane: how an opcode is read, and which handler takes which operands."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sandbox.emulator.lowering.lowering import MASK, WIDTHS, Lowering, width_of
+from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Unsupported
+
+Rule: TypeAlias = Callable[[Lowering, Instruction], None]
+
+BITS = ("b16", "b32", "b64")
+UNSIGNED = ("u16", "u32", "u64")
+SIGNED = ("s16", "s32", "s64")
+INTEGERS = (*UNSIGNED, *SIGNED)
+WORDS = ("f32", "f64")
+HALVES = ("f16", "bf16")
+PACKED_HALVES = ("f16x2", "bf16x2")
+PACKED_INTEGERS = ("u16x2", "s16x2")
+FLOATS = frozenset({*WORDS, *HALVES, *PACKED_HALVES})
+TYPES = frozenset({*(kind + bits for kind in "bus" for bits in WIDTHS), *FLOATS, *PACKED_INTEGERS, "pred"})
+
+
+@dataclass(frozen=True, slots=True)
+class Opcode:
+    """An opcode's parts behind its name. `modifiers`: in the order in which they are written."""
+
+    base: str
+    modifiers: tuple[str, ...]
+    types: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return ".".join((self.base, *self.modifiers))
+
+
+def opcode_of(instruction: Instruction) -> Opcode:
+    parts = instruction.parts
+    return Opcode(parts[0], tuple(p for p in parts[1:] if p not in TYPES), tuple(p for p in parts[1:] if p in TYPES))
+
+
+def unsupported(instruction: Instruction, why: str = "") -> Unsupported:
+    return Unsupported(f"{instruction.opcode} {why}".strip(), instruction.line)
+
+
+def bytes_of(kind: str) -> int:
+    return 4 if kind in PACKED_INTEGERS else width_of(kind)
+
+
+def refuse_integers(instruction: Instruction, operands: Sequence[Operand]) -> None:
+    """Raises: Unsupported for an integer constant where a floating-point number is read."""
+    if any(isinstance(operand, Immediate) for operand in operands):
+        raise unsupported(instruction, "with an integer constant")
+
+
+def lanewise(
+    lowering: Lowering,
+    instruction: Instruction,
+    handler: str,
+    sizes: Sequence[int],
+    *,
+    operands: Sequence[Operand] | None = None,
+    p: int = 0,
+    q: int = 0,
+) -> None:
+    """Emit a handler with the operands in their order, the result first. `sizes`: bytes a lane, MASK for predicates."""
+    written = instruction.operands if operands is None else operands
+    if len(written) != len(sizes):
+        raise unsupported(instruction, f"with {len(written)} operands")
+    slots = [read(lowering, operand, size) for operand, size in zip(written[1:], sizes[1:], strict=True)]
+    a, b, c, e = [*slots, 0, 0, 0, 0][:4]
+    lowering.emit(handler, d=lowering.target(written[0], sizes[0]), a=a, b=b, c=c, e=e, p=p, q=q)
+
+
+def read(lowering: Lowering, operand: Operand, size: int) -> int:
+    """The slot of a source operand, which as a predicate may be negated."""
+    return lowering.predicate(operand) if size == MASK else lowering.source(operand, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One handler's instructions.
+
+    `types`: what may stand for the type, several joined by points. `handler`: with {types}, {bits} (b32 for s32) and
+    {unsigned} (u32 for b32) to fill in. `shape`: a letter an operand, the result first: T as wide as the type, W twice that,
+    4 a 32-bit register, P a predicate. `p`: handed to the handler.
+    """
+
+    types: tuple[str, ...]
+    handler: str
+    shape: str
+    p: int = 0
+
+    def sizes(self, size: int) -> tuple[int, ...]:
+        meaning = {"T": size, "W": 2 * size, "4": 4, "P": MASK}
+        return tuple(meaning[letter] for letter in self.shape)
+
+    def handler_of(self, types: str) -> str:
+        digits = types.lstrip("busf")
+        return self.handler.format(types=types, bits="b" + digits, unsigned="u" + digits)
+
+
+Forms: TypeAlias = Mapping[str, tuple[Form, ...]]
+
+
+def by_form(forms: Forms, special: Mapping[str, Rule]) -> Rule:
+    """The rule that looks for a form by name and modifiers, then types, and else for a rule by name and modifiers."""
+
+    def rule(lowering: Lowering, instruction: Instruction) -> None:
+        opcode = opcode_of(instruction)
+        types = ".".join(opcode.types)
+        for form in forms.get(opcode.key, ()):
+            if types in form.types:
+                sizes = form.sizes(bytes_of(opcode.types[0]))
+                lanewise(lowering, instruction, form.handler_of(types), sizes, p=form.p)
+                return
+        if opcode.key not in special:
+            raise unsupported(instruction)
+        special[opcode.key](lowering, instruction)
+
+    return rule
