@@ -84,7 +84,7 @@ WGMMA_TMA_FAULTS = (
                 "mbarrier_wait(full_barrier(smem, ring.stage), ring.parity ^ 1);",
             ),
         ),
-        detectors=("async-race", "uninitialised-read"),
+        detectors=("async-race", "uninitialised-read", "deadlock"),
         why="the phase before the first counts as complete, so a stage is multiplied before its bytes are there",
     ),
     Fault(
