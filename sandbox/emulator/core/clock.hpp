@@ -1,0 +1,82 @@
+// Vector clocks: what an agent knows to have happened.
+//
+// Every warp and every asynchronous agent of a cluster is a component. The value of a warp is its instruction count, that of
+// an asynchronous agent counts its groups or phases. An event (component, value) happened before a warp's present if the warp's
+// clock holds at least that value for the component. Source: Flanagan and Freund, FastTrack (PLDI 2009).
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "bits.hpp"
+
+namespace emulator {
+
+struct Epoch {
+  u32 component = 0;
+  u32 value = 0;  // 0: no event
+};
+
+class Clock {
+ public:
+  u32 at(u32 component) const { return component < values_.size() ? values_[component] : 0; }
+  bool covers(Epoch event) const { return at(event.component) >= event.value; }
+
+  void set(u32 component, u32 value) {
+    if (component >= values_.size()) values_.resize(component + 1, 0);
+    values_[component] = value;
+  }
+  void raise(u32 component, u32 value) {
+    if (at(component) < value) set(component, value);
+  }
+  void join(const Clock& other) {
+    if (other.values_.size() > values_.size()) values_.resize(other.values_.size(), 0);
+    const std::size_t size = other.values_.size();
+    u32* mine = values_.data();
+    const u32* theirs = other.values_.data();
+    for (std::size_t i = 0; i < size; ++i) mine[i] = std::max(mine[i], theirs[i]);
+  }
+  void clear() { std::fill(values_.begin(), values_.end(), 0); }
+
+ private:
+  std::vector<u32> values_;
+};
+
+using ForeignClocks = std::map<u32, Clock>;  // by cluster
+
+inline void join_foreign(std::shared_ptr<const ForeignClocks>& mine, const std::shared_ptr<const ForeignClocks>& other) {
+  if (!other || mine == other) return;
+  if (!mine) {
+    mine = other;
+    return;
+  }
+  auto merged = std::make_shared<ForeignClocks>(*mine);
+  for (const auto& [cluster, clock] : *other) (*merged)[cluster].join(clock);
+  mine = std::move(merged);
+}
+
+// All that a warp or a synchronisation object knows.
+//
+// `events`: what has happened. `proxied`: the part that a fence.proxy.async has made visible to the async proxy. `fenced`: the
+// part that a fence has made ready to be published by a relaxed atomic. `barriers`: mbarriers (by their component) whose
+// initialisation is published. `foreign`: events of other clusters, learnt through global memory. `heard`: what relaxed
+// atomics and loads have seen published, until a fence acquires it. The last two are null while there is nothing.
+struct Knowledge {
+  Clock events, proxied, fenced, barriers;
+  std::shared_ptr<const ForeignClocks> foreign, heard;
+
+  void join(const Knowledge& other) {
+    events.join(other.events);
+    proxied.join(other.proxied);
+    fenced.join(other.fenced);
+    barriers.join(other.barriers);
+    join_foreign(foreign, other.foreign);
+    join_foreign(heard, other.heard);
+  }
+
+  void clear() { *this = Knowledge(); }
+};
+
+}  // namespace emulator

@@ -1,0 +1,360 @@
+// The emulated machine: warps in CTAs in clusters, and the run that drives them.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "clock.hpp"
+#include "op.hpp"
+#include "report.hpp"
+#include "shadow.hpp"
+
+namespace emulator {
+
+struct Cta;
+struct Cluster;
+struct Pending;
+class Run;
+
+// ---- program ----------------------------------------------------------------------------------------------------------------
+// What a slot of a warp's register file is set to when its CTA starts.
+struct SpecialSlot {
+  u32 slot;
+  u32 which;  // Special
+};
+enum Special : u32 {
+  kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ, kLaneId, kWarpId, kNwarpId,
+  kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ, kClusterCtarank, kClusterNctarank,
+  kClusteridX, kClusteridY, kClusteridZ, kNclusteridX, kNclusteridY, kNclusteridZ, kDynamicSmemSize, kTotalSmemSize, kLanemaskEq,
+  kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kSmid, kNsmid, kSpecials
+};
+struct SymbolSlot {
+  u32 slot;
+  u32 bytes;   // a lane: 4 or 8
+  u32 offset;  // in shared memory
+  bool generic;
+};
+
+struct Program {
+  std::vector<Op> ops;
+  std::vector<u32> lists;
+  std::vector<u8> constants;            // the beginning of every warp's register file
+  u32 register_bytes = 0;
+  std::vector<SpecialSlot> specials;
+  std::vector<SymbolSlot> symbols;
+  u32 static_smem_end = 0;              // offset behind static shared memory, where dynamic shared memory begins
+  u32 parameter_bytes = 0;
+  u32 local_bytes = 0;                  // a lane
+  std::vector<std::vector<u32>> tracked_reads, tracked_writes;  // by op: slots of a wgmma's registers that it touches
+};
+
+// ---- memory -----------------------------------------------------------------------------------------------------------------
+// Addresses. Shared memory has 32-bit addresses, CTA rank in the upper 8 bits, and starts behind the kilobyte that the system
+// keeps; generic addresses of the other spaces lie in windows of their own.
+constexpr u32 kSharedBase = 1024;
+constexpr u32 kRankShift = 24;
+constexpr u32 kOffsetMask = (1u << kRankShift) - 1;
+constexpr u64 kWindow = 1ull << 32;
+constexpr u64 kSharedWindow = 0x7F0000000000ull;
+constexpr u64 kParamWindow = 0x7E0000000000ull;
+constexpr u64 kLocalWindow = 0x7D0000000000ull;
+
+enum Space : u32 { kGeneric, kGlobal, kShared, kParam, kLocal, kConst };
+
+struct Buffer {
+  std::string name;
+  u64 base = 0, size = 0;
+  u8* host = nullptr;
+  bool writable = false;
+  bool constant = false;  // part of the program: no kernel ahead can have written it
+  std::unique_ptr<GlobalShadow> shadow;
+};
+
+// A tensor map as the plan describes it; kernels see 128 opaque bytes that begin with a magic number and an index.
+constexpr u64 kTensorMapMagic = 0x70616D726F736E74ull;
+struct TensorMap {
+  u32 rank = 0, element_bytes = 0, swizzle = 0;  // swizzle: 0, 32, 64, 128 bytes
+  u32 type = 0;                                  // TensorType
+  u64 address = 0;
+  u64 sizes[5] = {}, strides[5] = {};            // strides in bytes, [0] is the element's
+  u32 box[5] = {}, element_strides[5] = {};
+  bool nan_fill = false;
+};
+enum TensorType : u32 { kTypeU8, kTypeU16, kTypeU32, kTypeI32, kTypeU64, kTypeI64, kTypeF16, kTypeF32, kTypeF64, kTypeBf16 };
+
+// ---- execution --------------------------------------------------------------------------------------------------------------
+// A component of a cluster's clocks.
+enum class AgentKind : u8 { kDependency, kWarp, kCopies, kProducts, kStores, kBarrier };
+struct Agent {
+  AgentKind kind;
+  u32 cta, warp;  // rank in the cluster, index in the CTA
+};
+// Component 0 stands for the kernels that this one depends on. Every warp has four components, in the order above; mbarriers
+// get theirs when they are initialised.
+constexpr u32 kDependencyComponent = 0;
+constexpr u32 kAgentsPerWarp = 4;
+
+// A copy by cp.async that has been issued; its source was read then.
+struct LaneCopy {
+  u32 address;  // shared
+  u32 bytes;
+  u32 lane;
+  u8 data[16];
+};
+struct CopyGroup {
+  u32 lanes = 0;  // that have committed it and not waited for it
+  u32 number = 0;
+  std::vector<LaneCopy> copies;
+};
+
+// A wgmma that one warp has issued; it is executed when the four warps of the warpgroup have.
+struct Product {
+  const Op* op = nullptr;
+  u64 a = 0, b = 0;  // descriptors; a is unused where A lies in registers
+  bool accumulate = false;
+};
+
+// A bulk copy that reads shared memory, kept until its group is waited for.
+struct Pending;
+struct StoreGroup {
+  u32 lanes = 0;
+  u32 number = 0;
+  std::vector<std::shared_ptr<Pending>> stores;
+  bool read = false;
+};
+
+struct Warp {
+  Run* run = nullptr;
+  Cta* cta = nullptr;
+  u8* registers = nullptr;
+  u32 index = 0;      // in the CTA
+  u32 component = 0;  // in the cluster's clocks
+  u32 live = 0;       // lanes that have not exited
+  u32 blocked = 0;    // lanes that wait at a barrier
+  bool converged = true;
+  u32 pc = 0;         // of all lanes while converged
+  u32 lane_pc[kLanes] = {};
+  u32 moment = 1;     // operations executed, plus one: the value of its own component
+  bool waiting = false;  // set by a kWaiting handler that cannot go on: it is executed again later
+  bool yielded = false;  // set by a handler after which others should have a turn (a failed try_wait)
+  u32 vain = 0;          // turns taken in vain; lets diverged lanes take turns
+  Knowledge knows;
+
+  std::vector<LaneCopy> open_copies;
+  std::deque<CopyGroup> copy_groups;
+  u32 copy_number = 0;  // of the last committed group
+  std::vector<std::shared_ptr<Pending>> copy_arrivals;  // copies that tell an mbarrier when they are done
+
+  std::vector<Product> open_products;
+  std::deque<std::vector<Product>> product_groups;
+  u32 product_number = 0;  // of the last committed group
+  std::vector<u8> register_dirty;     // by slot / 32: touched since the last wgmma.fence
+  std::vector<u16> products_writing, products_reading;  // by slot / 32: unfinished wgmmas that do
+  bool product_fenced = false;
+
+  std::vector<std::shared_ptr<Pending>> open_stores;
+  u32 open_store_lanes = 0;
+  std::deque<StoreGroup> store_groups;
+  u32 store_number = 0;
+
+  u32 cluster_arrived = 0;    // lanes that have arrived at barrier.cluster and not waited yet
+  u64 cluster_phase = 0;      // that they arrived in
+  std::vector<u8> local;      // lane after lane
+
+  template <typename T>
+  T* lanes(u32 slot) {
+    return reinterpret_cast<T*>(__builtin_assume_aligned(registers + slot, 32));
+  }
+  u32& mask(u32 slot) { return *reinterpret_cast<u32*>(registers + slot); }
+  u32 runnable() const { return live & ~blocked; }
+  u32 copies() const { return component + 1; }
+  u32 products() const { return component - index % 4 * kAgentsPerWarp + 2; }  // of the warpgroup
+  u32 stores() const { return component + 3; }
+  // What it knows at this moment, its own doings included: what synchronisation passes on.
+  const Knowledge& now() {
+    knows.events.set(component, moment);
+    return knows;
+  }
+};
+
+struct NamedBarrier {
+  bool open = false;  // somebody has arrived
+  u32 expected = 0;   // threads, as the first to arrive says; 0: all of the CTA
+  u32 arrived = 0;
+  u32 holding = 0;    // arrived lanes whose predicate held, for bar.red
+  Knowledge gathered;
+  struct Waiting {
+    Warp* warp;
+    u32 lanes;
+    const Op* op;
+  };
+  std::vector<Waiting> waiting;
+};
+
+struct MBarrier {
+  u32 component = 0;
+  u32 expected = 0, pending = 0;
+  u64 phase = 0;
+  i64 transactions = 0;  // bytes announced and not delivered yet
+  Epoch initialised;
+  Knowledge open, done;  // what arrivals of this phase, and of the phases before, have published
+  u32 instruction = kNoInstruction;  // that initialised it
+};
+
+struct Cta {
+  Cluster* cluster = nullptr;
+  u32 rank = 0;
+  u32 id[3] = {};
+  u64 linear = 0;
+  u32 smem_end = 0;  // offset behind its shared memory
+  std::vector<u8> smem;
+  SharedShadow shadow;
+  std::vector<Warp> warps;
+  NamedBarrier barriers[16];
+  std::map<u32, MBarrier> mbarriers;  // by offset
+  u32 live_warps = 0;
+};
+
+struct Cluster {
+  Run* run = nullptr;
+  u32 index = 0;  // linear, in the grid
+  u32 id[3] = {};
+  std::vector<Cta> ctas;
+  std::vector<u8> register_files;
+  std::vector<Agent> agents;  // by component
+  u64 barrier_phase = 0;
+  u32 barrier_arrived = 0;  // lanes
+  Knowledge barrier_open, barrier_done;
+  u32 live_warps = 0;
+};
+
+// Work that an asynchronous engine has been given and not done yet.
+struct Pending {
+  explicit Pending(Cluster* cluster) : cluster(cluster) {}
+  virtual ~Pending() = default;
+  virtual void complete() = 0;
+  Cluster* cluster;
+  bool done = false;
+};
+
+enum class Schedule : u32 { kEager, kLatest, kRandom };
+
+struct Launch {
+  u32 grid[3], block[3], cluster[3];
+  u32 dynamic_smem = 0;
+  bool dependent = false;  // launched before the kernels ahead of it have ended
+  std::vector<u8> parameters;
+};
+
+struct Options {
+  Schedule schedule = Schedule::kLatest;
+  u64 seed = 0;
+  bool races = true;
+  u8 poison = 0xFF;           // shared and local memory, and registers, before they are written
+  u64 most_instructions = 0;  // of all warps together; 0: no limit
+  double deadline_s = 0;      // wall-clock; 0: none
+};
+
+// One grid, from launch to end.
+class Run {
+ public:
+  Run(const Program& program, const Launch& launch, const Options& options, std::vector<Buffer>& buffers,
+      const std::vector<TensorMap>& maps, std::vector<u64> ctas, std::set<SuspectRead> poisoned);
+
+  void execute();
+  u64 random();
+  // Queues work of an engine; done at once under the eager schedule.
+  void enqueue(std::shared_ptr<Pending> work);
+  void stop(const char* kind, const std::string& message);
+
+  const Program& program;
+  const Launch& launch;
+  const Options& options;
+  std::vector<Buffer>& buffers;
+  const std::vector<TensorMap>& maps;
+  Report report;
+  std::set<SuspectRead> suspects;  // reads that later writes collided with
+  std::set<SuspectRead> poisoned;  // reads to be given poison
+  u64 instructions = 0;
+  u64 events = 0;  // anything that may let somebody else go on
+  u64 ctas_run = 0;
+  bool stopped = false;  // no use going on: deadlock, endless, too many faults
+  std::map<std::pair<u64, u64>, std::shared_ptr<const ForeignClocks>> published;  // by (cluster + 1 or 0, address)
+
+ private:
+  bool admit();
+  bool complete_one();
+  bool take_turns();
+  bool unblock();
+  void retire();
+  void finish(Cluster& cluster);
+  void report_deadlock();
+  void start(Cluster& cluster, u32 index);
+  void start(Warp& warp, Cta& cta, u32 index);
+
+  std::vector<u32> waiting_;  // indices of clusters still to run, the next one last
+  std::vector<std::unique_ptr<Cluster>> resident_;
+  std::vector<std::unique_ptr<Cluster>> spare_;  // storage of clusters that have ended
+  std::vector<std::shared_ptr<Pending>> pending_;
+  u64 state_;  // of the random generator
+};
+
+// interpreter.cpp: executes a warp until it ends, waits, or has had its turn of `most` operations; returns how many it executed.
+u64 advance(Warp& warp, u64 most);
+
+// ---- reporting --------------------------------------------------------------------------------------------------------------
+// Notes a fault of this warp at this operation; `lanes` are those concerned.
+void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, const std::string& message,
+            u32 other = kNoInstruction, bool suspect = false);
+
+// ---- memory access (memory.cpp) ----------------------------------------------------------------------------------------------
+// All return host memory of `bytes` bytes for one lane, or null after a report. Accesses are checked for bounds, alignment,
+// permission and, where the run looks for races, ordering; `poison` is set where the value read must be replaced by poison.
+struct Touch {
+  bool strong = false;  // atomic, volatile, relaxed or stronger
+  bool async = false;   // through the async proxy
+  Epoch epoch{};        // of the asynchronous agent that does it; the warp itself where its value is 0
+};
+u8* shared_at(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access, bool* poison, const Touch& touch = {});
+u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, bool* poison, const Touch& touch = {});
+// By space; generic addresses find their window.
+u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
+              const Touch& touch = {});
+// A range of shared memory of any size, without alignment rules; null where it is out of bounds.
+u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access, bool* poison, const Touch& touch);
+// The CTA that a shared address belongs to; null where the cluster has none of that rank.
+Cta* cta_of(Warp& warp, u32 address);
+// The buffer that holds an address, null where none does.
+Buffer* buffer_at(Run& run, u64 address);
+
+// What an access to memory that others may wait on passes on, besides its value. The address is a global one, or a shared
+// one (space kShared), or generic.
+enum Semantics : u32 { kWeak, kRelaxed, kAcquire, kRelease, kAcquireRelease };
+void synchronise(Warp& warp, Space space, u64 address, Semantics semantics, bool writes);
+
+inline u64 lane_address(Warp& warp, u32 slot, u32 slot_bytes, int lane) {
+  return slot_bytes == 4 ? warp.lanes<u32>(slot)[lane] : warp.lanes<u64>(slot)[lane];
+}
+// Whether `mask` is the whole warp's live lanes; reports "divergent" where it is not.
+bool require_whole_warp(Warp& warp, const Op& op, u32 mask);
+
+// ---- mbarriers (barrier.cpp), for what completes on them ---------------------------------------------------------------------
+// The mbarrier at a shared address; null after a report. `async`: it is signalled through the async proxy.
+MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool async);
+// Bytes have arrived, or lanes; completes the phase where nothing is outstanding.
+void settle_phase(Run& run, MBarrier& barrier);
+
+// ---- the warp's end ----------------------------------------------------------------------------------------------------------
+void finish_copies(Warp& warp);    // copy.cpp
+void finish_stores(Warp& warp);    // bulk.cpp
+void finish_products(Warp& warp);  // wgmma.cpp: reports what was never waited for
+void leave_barriers(Warp& warp, u32 lanes);  // barrier.cpp: lanes that exit no longer keep others waiting
+// wgmma.cpp: an operation touches registers that a wgmma uses.
+void note_tracked(Warp& warp, const Op& op, u32 index);
+
+}  // namespace emulator

@@ -1,0 +1,68 @@
+// What the core found wrong with a run.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "bits.hpp"
+
+namespace emulator {
+
+constexpr u32 kNoInstruction = 0xFFFFFFFF;
+
+// One fault, the first of its kind at its instruction; `count` is how often it occurred.
+//
+// `suspect`: a fault only if the value read reaches an output (a race with a read, a read of what nobody wrote): the reader was
+// given poison, or is to be given poison when the run is repeated.
+struct Finding {
+  std::string kind;
+  std::string message;
+  u32 instruction = kNoInstruction;
+  u32 other = kNoInstruction;  // the instruction it collides with
+  u32 cta[3] = {0, 0, 0};
+  u32 warp = 0;
+  u32 lanes = 0;
+  u64 address = 0;
+  bool suspect = false;
+  u64 count = 1;
+};
+
+// A read that a later write collided with: (linear CTA, warp, instruction count of the warp at the read).
+struct SuspectRead {
+  u32 cta, warp, moment;
+  auto operator<=>(const SuspectRead&) const = default;
+};
+
+class Report {
+ public:
+  // The finding to fill in where this is its first occurrence, else null; counts either way.
+  Finding* open(const std::string& kind, u32 instruction, u32 other, bool suspect) {
+    const std::string key = kind + '/' + std::to_string(instruction) + '/' + std::to_string(other) + (suspect ? "?" : "");
+    const auto [at, first] = index_.try_emplace(key, findings_.size());
+    if (!first) {
+      if (at->second < findings_.size()) ++findings_[at->second].count;
+      return nullptr;
+    }
+    if (findings_.size() >= kMost) {
+      at->second = kMost;
+      return nullptr;
+    }
+    findings_.push_back({});
+    Finding& finding = findings_.back();
+    finding.kind = kind;
+    finding.instruction = instruction;
+    finding.other = other;
+    finding.suspect = suspect;
+    return &finding;
+  }
+
+  const std::vector<Finding>& findings() const { return findings_; }
+
+ private:
+  static constexpr std::size_t kMost = 64;
+  std::vector<Finding> findings_;
+  std::unordered_map<std::string, std::size_t> index_;
+};
+
+}  // namespace emulator

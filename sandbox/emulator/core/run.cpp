@@ -1,0 +1,313 @@
+// One grid, from launch to end: which clusters are under way, whose turn it is, and when nothing goes on any more.
+#include <chrono>
+#include <cmath>
+
+#include "machine.hpp"
+
+namespace emulator {
+
+namespace {
+
+constexpr u64 kTurn = 1 << 16;      // operations of a warp at a time
+constexpr u32 kRandomTurn = 192;    // the same, at the most, under random schedules
+constexpr u32 kRandomResident = 3;  // clusters under way together under random schedules
+constexpr u32 kPatience = 40;       // turns of everybody in vain before it is a deadlock: more than a warp has groups of lanes
+constexpr u32 kSpins = 24;          // turns that were used up without an event
+constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
+constexpr std::size_t kAlignment = 64;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Run::Run(const Program& program, const Launch& launch, const Options& options, std::vector<Buffer>& buffers,
+         const std::vector<TensorMap>& maps, std::vector<u64> ctas, std::set<SuspectRead> poisoned)
+    : program(program),
+      launch(launch),
+      options(options),
+      buffers(buffers),
+      maps(maps),
+      poisoned(std::move(poisoned)),
+      state_(options.seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull) {
+  const auto& grid = launch.grid;
+  const auto& cluster = launch.cluster;
+  const u64 width = grid[0] / cluster[0], height = grid[1] / cluster[1], depth = grid[2] / cluster[2];
+  std::set<u64> wanted;
+  for (u64 cta : ctas) {
+    const u64 x = cta % grid[0] / cluster[0], y = cta / grid[0] % grid[1] / cluster[1], z = cta / grid[0] / grid[1] / cluster[2];
+    wanted.insert((z * height + y) * width + x);
+  }
+  if (ctas.empty()) {
+    for (u64 index = width * height * depth; index > 0; --index) waiting_.push_back(static_cast<u32>(index - 1));
+  } else {
+    waiting_.assign(wanted.rbegin(), wanted.rend());
+  }
+  if (options.schedule == Schedule::kRandom) {
+    for (std::size_t i = waiting_.size(); i > 1; --i) std::swap(waiting_[i - 1], waiting_[random() % i]);
+  }
+}
+
+u64 Run::random() {
+  state_ ^= state_ >> 12;
+  state_ ^= state_ << 25;
+  state_ ^= state_ >> 27;
+  return state_ * 0x2545F4914F6CDD1Dull >> 16;
+}
+
+void Run::enqueue(std::shared_ptr<Pending> work) {
+  if (options.schedule != Schedule::kEager) {
+    pending_.push_back(std::move(work));
+    return;
+  }
+  work->done = true;
+  work->complete();
+}
+
+void Run::stop(const char* kind, const std::string& message) {
+  stopped = true;
+  if (Finding* finding = report.open(kind, kNoInstruction, kNoInstruction, false)) finding->message = message;
+}
+
+void Run::execute() {
+  const double deadline = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
+  u32 vain = 0;
+  while (!stopped) {
+    if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
+    if (resident_.empty() && !admit()) break;
+    const u64 before = events;
+    const bool used_up = take_turns();
+    retire();
+    vain = events != before ? 0 : vain + 1;
+    if (vain > 1 && !used_up && unblock()) vain = 0;
+    if (vain > (used_up ? kSpins : kPatience) && !unblock()) report_deadlock();
+    if (options.most_instructions && instructions > options.most_instructions) {
+      stop("endless", "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
+    }
+    if (now_s() > deadline) stop("deadline", "the run did not end within its time");
+  }
+  pending_.clear();
+}
+
+// Every warp's turn; true where one used it up.
+bool Run::take_turns() {
+  bool used_up = false;
+  const bool shuffle = options.schedule == Schedule::kRandom;
+  if (shuffle && !pending_.empty() && random() % 2) complete_one();
+  for (std::size_t i = 0; i < resident_.size() && !stopped; ++i) {
+    for (Cta& cta : resident_[i]->ctas) {
+      const std::size_t count = cta.warps.size(), first = shuffle ? random() % count : 0;
+      for (std::size_t k = 0; k < count && !stopped; ++k) {
+        Warp& warp = cta.warps[(first + k) % count];
+        if (!warp.runnable()) continue;
+        const u64 most = shuffle ? 4 + random() % kRandomTurn : kTurn;
+        const u64 executed = advance(warp, most);
+        instructions += executed;
+        used_up = used_up || executed == most;
+      }
+    }
+  }
+  return used_up;
+}
+
+// Lets something happen that did not have to happen yet: an asynchronous operation, or the start of another cluster.
+bool Run::unblock() { return complete_one() || admit(); }
+
+bool Run::complete_one() {
+  std::erase_if(pending_, [](const auto& work) { return work->done; });
+  if (pending_.empty()) return false;
+  const std::size_t at = options.schedule == Schedule::kRandom ? random() % pending_.size() : 0;
+  const std::shared_ptr<Pending> work = pending_[at];
+  pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(at));
+  work->done = true;
+  work->complete();
+  ++events;
+  return true;
+}
+
+bool Run::admit() {
+  if (waiting_.empty()) return false;
+  if (spare_.empty()) spare_.push_back(std::make_unique<Cluster>());
+  resident_.push_back(std::move(spare_.back()));
+  spare_.pop_back();
+  const u32 index = waiting_.back();
+  waiting_.pop_back();
+  start(*resident_.back(), index);
+  ++events;
+  return true;
+}
+
+void Run::retire() {
+  for (std::size_t i = 0; i < resident_.size();) {
+    if (resident_[i]->live_warps) {
+      ++i;
+      continue;
+    }
+    finish(*resident_[i]);
+    spare_.push_back(std::move(resident_[i]));
+    resident_.erase(resident_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+// What is still under way when a cluster ends has nowhere to go.
+void Run::finish(Cluster& cluster) {
+  ctas_run += cluster.ctas.size();
+  for (const auto& work : pending_) {
+    if (work->cluster != &cluster || work->done) continue;
+    work->done = true;
+    if (Finding* finding = report.open("async-race", kNoInstruction, kNoInstruction, false)) {
+      finding->message = "the CTA ended while a bulk copy into its shared memory was in flight";
+      std::copy(std::begin(cluster.ctas[0].id), std::end(cluster.ctas[0].id), finding->cta);
+    }
+  }
+  for (Cta& cta : cluster.ctas) {
+    for (const auto& [offset, barrier] : cta.mbarriers) {
+      if (barrier.transactions == 0) continue;
+      if (Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false)) {
+        finding->message = "the kernel ended with " + std::to_string(barrier.transactions) +
+                           " announced bytes still expected at the mbarrier";
+        std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
+        finding->address = offset;
+      }
+    }
+  }
+}
+
+void Run::start(Cluster& cluster, u32 index) {
+  const auto& grid = launch.grid;
+  const auto& shape = launch.cluster;
+  const u32 width = grid[0] / shape[0], height = grid[1] / shape[1];
+  const u32 size = shape[0] * shape[1] * shape[2];
+  const u32 threads = launch.block[0] * launch.block[1] * launch.block[2];
+  const u32 warps = (threads + kLanes - 1) / kLanes;
+  cluster.run = this;
+  cluster.index = index;
+  cluster.id[0] = index % width;
+  cluster.id[1] = index / width % height;
+  cluster.id[2] = index / width / height;
+  cluster.agents.assign(1, {AgentKind::kDependency, 0, 0});
+  cluster.barrier_phase = cluster.barrier_arrived = 0;
+  cluster.barrier_open.clear();
+  cluster.barrier_done.clear();
+  cluster.live_warps = size * warps;
+  const std::size_t file = (program.register_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  cluster.register_files.assign(file * size * warps + kAlignment, options.poison);
+  const auto address = reinterpret_cast<std::uintptr_t>(cluster.register_files.data());
+  u8* registers = cluster.register_files.data() + (kAlignment - address % kAlignment) % kAlignment;
+  cluster.ctas.resize(size);
+  for (u32 rank = 0; rank < size; ++rank) {
+    Cta& cta = cluster.ctas[rank];
+    cta.cluster = &cluster;
+    cta.rank = rank;
+    cta.id[0] = cluster.id[0] * shape[0] + rank % shape[0];
+    cta.id[1] = cluster.id[1] * shape[1] + rank / shape[0] % shape[1];
+    cta.id[2] = cluster.id[2] * shape[2] + rank / shape[0] / shape[1];
+    cta.linear = (static_cast<u64>(cta.id[2]) * grid[1] + cta.id[1]) * grid[0] + cta.id[0];
+    cta.smem_end = program.static_smem_end + launch.dynamic_smem;
+    cta.smem.assign(cta.smem_end + 16, options.poison);
+    if (options.races) cta.shadow.reset(cta.smem_end + 16);
+    for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
+    cta.mbarriers.clear();
+    cta.live_warps = warps;
+    cta.warps.clear();
+    cta.warps.resize(warps);
+    for (u32 i = 0; i < warps; ++i) {
+      cta.warps[i].registers = registers;
+      registers += file;
+      start(cta.warps[i], cta, i);
+    }
+  }
+}
+
+void Run::start(Warp& warp, Cta& cta, u32 index) {
+  Cluster& cluster = *cta.cluster;
+  const auto& block = launch.block;
+  const u32 threads = block[0] * block[1] * block[2];
+  warp.run = this;
+  warp.cta = &cta;
+  warp.index = index;
+  warp.component = static_cast<u32>(cluster.agents.size());
+  for (AgentKind kind : {AgentKind::kWarp, AgentKind::kCopies, AgentKind::kProducts, AgentKind::kStores}) {
+    cluster.agents.push_back({kind, cta.rank, index});
+  }
+  const u32 left = threads - index * kLanes;
+  warp.live = left >= kLanes ? kAllLanes : (1u << left) - 1;
+  warp.register_dirty.assign(program.register_bytes / 32 + 1, 0);
+  warp.products_writing.assign(program.register_bytes / 32 + 1, 0);
+  warp.products_reading.assign(program.register_bytes / 32 + 1, 0);
+  warp.local.assign(static_cast<std::size_t>(program.local_bytes) * kLanes, options.poison);
+  std::copy(program.constants.begin(), program.constants.end(), warp.registers);
+  if (!launch.dependent) warp.knows.events.set(kDependencyComponent, 1);
+  const auto& grid = launch.grid;
+  const auto& shape = launch.cluster;
+  const u32 in_cluster[3] = {cta.rank % shape[0], cta.rank / shape[0] % shape[1], cta.rank / shape[0] / shape[1]};
+  for (const SpecialSlot& special : program.specials) {
+    u32* lanes = warp.lanes<u32>(special.slot);
+    for (u32 lane = 0; lane < kLanes; ++lane) {
+      const u32 thread = index * kLanes + lane, which = special.which;
+      const u32 values[kSpecials] = {
+          thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1],
+          block[0], block[1], block[2],
+          cta.id[0], cta.id[1], cta.id[2],
+          grid[0], grid[1], grid[2],
+          lane, index, static_cast<u32>(cta.warps.size()),
+          in_cluster[0], in_cluster[1], in_cluster[2],
+          shape[0], shape[1], shape[2],
+          cta.rank, shape[0] * shape[1] * shape[2],
+          cluster.id[0], cluster.id[1], cluster.id[2],
+          grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
+          launch.dynamic_smem, cta.smem_end - kSharedBase,
+          1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
+          0, 1};
+      lanes[lane] = values[which];
+    }
+  }
+  for (const SymbolSlot& symbol : program.symbols) {
+    const u64 address = static_cast<u64>(cta.rank) << kRankShift | symbol.offset;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      if (symbol.bytes == 4) {
+        warp.lanes<u32>(symbol.slot)[lane] = static_cast<u32>(address);
+      } else {
+        warp.lanes<u64>(symbol.slot)[lane] = symbol.generic ? kSharedWindow + address : address;
+      }
+    }
+  }
+}
+
+// Nobody can go on, nothing is under way, and no CTA is left to start.
+void Run::report_deadlock() {
+  stopped = true;
+  u32 named = 0, in_all = 0;
+  std::string waiting;
+  u32 instruction = kNoInstruction;
+  const Cta* where = nullptr;
+  for (const auto& cluster : resident_) {
+    for (Cta& cta : cluster->ctas) {
+      for (Warp& warp : cta.warps) {
+        if (!warp.live) continue;
+        ++in_all;
+        const int lane = first_lane(warp.runnable() ? warp.runnable() : warp.live);
+        const u32 pc = warp.converged ? warp.pc : warp.lane_pc[lane];
+        // Lanes at a barrier stand behind it, and a failed try_wait is followed by its loop.
+        const u32 at = program.ops[pc ? pc - (warp.blocked || !warp.waiting) : 0].instruction;
+        if (instruction == kNoInstruction) {
+          instruction = at;
+          where = &cta;
+        }
+        if (named++ < kMostNamed) {
+          waiting += (waiting.empty() ? "" : "; ") + std::string("CTA (") + std::to_string(cta.id[0]) + ',' +
+                     std::to_string(cta.id[1]) + ',' + std::to_string(cta.id[2]) + ") warp " + std::to_string(warp.index) + " at #" +
+                     std::to_string(at);
+        }
+      }
+    }
+  }
+  if (in_all > kMostNamed) waiting += "; and " + std::to_string(in_all - kMostNamed) + " more";
+  if (Finding* finding = report.open("deadlock", instruction, kNoInstruction, false)) {
+    finding->message = "no warp can go on: " + waiting;
+    if (where) std::copy(std::begin(where->id), std::end(where->id), finding->cta);
+  }
+}
+
+}  // namespace emulator

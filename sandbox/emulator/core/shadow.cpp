@@ -1,0 +1,199 @@
+#include "shadow.hpp"
+
+namespace emulator {
+
+namespace {
+
+// Whether an event of the same cluster happened before the access.
+bool before(Epoch event, const Toucher& by) { return event.component == by.self || by.knows->events.covers(event); }
+
+}  // namespace
+
+// ---- shared memory ------------------------------------------------------------------------------------------------------------
+void SharedShadow::reset(u32 bytes) {
+  cells_.clear();
+  cells_.resize((bytes + 15) / 16);
+  parts_.clear();
+}
+
+Meeting SharedShadow::touch(u32 offset, u32 size, Access access, const Toucher& by) {
+  Meeting worst;
+  const u32 end = offset + size;
+  for (u32 at = offset / 16 * 16; at < end; at += 16) {
+    Cell& cell = cells_[at / 16];
+    if (offset <= at && at + 16 <= end && !cell.split) {
+      worst.worsen(access == Access::kRead ? read(cell, by) : write(cell, by));
+    } else {
+      worst.worsen(touch_within(cell, 4, std::max(offset, at) - at, std::min(end, at + 16) - at, access, by));
+    }
+  }
+  return worst;
+}
+
+void SharedShadow::mark_barrier(u32 offset, bool barrier) {
+  Cell& cell = cells_[offset / 16];
+  Parts& words = split(cell);
+  for (u32 word = offset % 16 / 4; word < offset % 16 / 4 + 2; ++word) words.parts[word].barrier = barrier;
+}
+
+// A part of a cell that is `4 * unit` bytes wide: its parts are `unit` bytes wide.
+Meeting SharedShadow::touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by) {
+  Meeting worst;
+  Parts& parts = split(cell);
+  for (u32 part = begin / unit; part * unit < end; ++part) {
+    Cell& inner = parts.parts[part];
+    const u32 from = std::max(begin, part * unit) - part * unit, to = std::min(end, (part + 1) * unit) - part * unit;
+    if (unit > 1 && (to - from < unit || inner.split)) {
+      worst.worsen(touch_within(inner, unit / 4, from, to, access, by));
+    } else {
+      worst.worsen(access == Access::kRead ? read(inner, by) : write(inner, by));
+    }
+  }
+  return worst;
+}
+
+SharedShadow::Parts& SharedShadow::split(Cell& cell) {
+  if (!cell.split) {
+    auto parts = std::make_unique<Parts>();
+    for (Cell& part : parts->parts) {
+      part.write = cell.write;
+      part.write_instruction = cell.write_instruction;
+      part.written = cell.written;
+      part.write_async = cell.write_async;
+      part.write_strong = cell.write_strong;
+      part.barrier = cell.barrier;
+      part.readers = cell.readers;
+      std::copy(std::begin(cell.reads), std::end(cell.reads), part.reads);
+      if (cell.more) part.more = std::make_unique<std::vector<Reader>>(*cell.more);
+    }
+    parts_.push_back(std::move(parts));
+    cell.split = static_cast<u32>(parts_.size());
+  }
+  return *parts_[cell.split - 1];
+}
+
+Meeting SharedShadow::read(Cell& cell, const Toucher& by) {
+  note_reader(cell, by);
+  if (cell.barrier) return {Trouble::kBarrier, cell.write, cell.write_instruction};
+  if (!cell.written) return {Trouble::kUnwritten, {}, kNoInstruction};
+  if (!(cell.write_strong && by.strong) && !before(cell.write, by)) {
+    return {Trouble::kReadBehindWrite, cell.write, cell.write_instruction};
+  }
+  if (by.async && !cell.write_async && !by.knows->proxied.covers(cell.write)) {
+    return {Trouble::kUnfenced, cell.write, cell.write_instruction};
+  }
+  return {};
+}
+
+Meeting SharedShadow::write(Cell& cell, const Toucher& by) {
+  Meeting worst;
+  if (cell.barrier) worst = {Trouble::kBarrier, cell.write, cell.write_instruction};
+  if (cell.written && !(cell.write_strong && by.strong) && !before(cell.write, by)) {
+    worst.worsen({Trouble::kWriteBehindWrite, cell.write, cell.write_instruction});
+  }
+  const auto meet = [&](const Reader& reader) {
+    if (!(reader.strong && by.strong) && !before(reader.epoch, by)) {
+      worst.worsen({Trouble::kWriteBehindRead, reader.epoch, reader.instruction});
+    }
+  };
+  for (u32 i = 0; i < cell.readers; ++i) meet(cell.reads[i]);
+  if (cell.more) {
+    for (const Reader& reader : *cell.more) meet(reader);
+    cell.more.reset();
+  }
+  cell.readers = 0;
+  cell.write = by.epoch;
+  cell.write_instruction = by.instruction;
+  cell.written = true;
+  cell.write_async = by.async;
+  cell.write_strong = by.strong;
+  return worst;
+}
+
+// Readers that happened before this one are forgotten: whoever is ordered behind this one is ordered behind them.
+void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
+  const Reader reader{by.epoch, by.instruction, by.strong};
+  for (u32 i = 0; i < cell.readers; ++i) {
+    if (cell.reads[i].epoch.component == by.epoch.component) {
+      cell.reads[i] = reader;
+      return;
+    }
+  }
+  if (cell.readers == kReaders) {
+    u32 kept = 0;
+    for (u32 i = 0; i < kReaders; ++i) {
+      if (!before(cell.reads[i].epoch, by)) cell.reads[kept++] = cell.reads[i];
+    }
+    cell.readers = static_cast<u8>(kept);
+  }
+  if (cell.readers < kReaders) {
+    cell.reads[cell.readers++] = reader;
+    return;
+  }
+  if (!cell.more) cell.more = std::make_unique<std::vector<Reader>>();
+  std::erase_if(*cell.more, [&](const Reader& other) { return other.epoch.component == by.epoch.component; });
+  cell.more->push_back(reader);
+}
+
+// ---- global memory -------------------------------------------------------------------------------------------------------------
+GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes)
+    : written_bytes_(written_bytes), pages_((bytes / 2 + kPage) / kPage) {}
+
+Meeting GlobalShadow::touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster) {
+  Meeting worst;
+  for (u64 index = offset / 2; 2 * index < offset + size; ++index) {
+    worst.worsen(touch_piece(piece(index), access, by, cluster));
+  }
+  return worst;
+}
+
+GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
+  std::unique_ptr<Page>& page = pages_[index / kPage];
+  if (!page) {
+    page = std::make_unique<Page>();
+    const u64 first = index / kPage * kPage;
+    for (u64 i = 0; i < kPage && 2 * (first + i) < written_bytes_; ++i) page->pieces[i].written = true;
+  }
+  return page->pieces[index % kPage];
+}
+
+Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster) {
+  const auto ordered = [&](Epoch event, u32 of, bool strong) {
+    if (!event.value || (strong && by.strong)) return true;
+    if (of == cluster) return before(event, by);
+    if (!by.knows->foreign) return false;
+    const auto known = by.knows->foreign->find(of);
+    return known != by.knows->foreign->end() && known->second.covers(event);
+  };
+  Meeting met;
+  const bool write_ordered = ordered(piece.write, piece.write_cluster, piece.write_strong);
+  if (access == Access::kRead) {
+    if (!piece.written) met = {Trouble::kUnwritten, {}, kNoInstruction};
+    if (!write_ordered) met = {Trouble::kReadBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+    piece.read = by.epoch;
+    piece.read_cluster = cluster;
+    piece.read_instruction = by.instruction;
+    piece.read_strong = by.strong;
+    return met;
+  }
+  if (!ordered(piece.read, piece.read_cluster, piece.read_strong)) {
+    met = {Trouble::kWriteBehindRead, piece.read, piece.read_instruction, piece.read_cluster};
+  }
+  if (!write_ordered) met = {Trouble::kWriteBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+  piece.write = by.epoch;
+  piece.write_cluster = cluster;
+  piece.write_instruction = by.instruction;
+  piece.write_strong = by.strong;
+  piece.written = true;
+  piece.read = {};
+  return met;
+}
+
+void GlobalShadow::settle() {
+  for (auto& page : pages_) {
+    if (!page) continue;
+    for (Piece& piece : page->pieces) piece.write = piece.read = {};
+  }
+}
+
+}  // namespace emulator

@@ -1,0 +1,111 @@
+// Shadows of memory: who wrote and read each piece last, to tell races and reads of what nobody wrote.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "clock.hpp"
+#include "report.hpp"
+
+namespace emulator {
+
+// How an access takes part in synchronisation: strong ones (atomic, volatile, relaxed and stronger) never race with each other.
+enum class Access : u8 { kRead, kWrite };
+
+struct Toucher {
+  Epoch epoch;             // the event that the access is
+  u32 self;                // component of the warp that issues it: what that did before is in order
+  const Knowledge* knows;  // of that warp
+  u32 instruction;
+  bool async = false;  // through the async proxy
+  bool strong = false;
+};
+
+// In order of weight: an access that meets several is told the last.
+enum class Trouble : u8 { kNone, kUnwritten, kWriteBehindRead, kReadBehindWrite, kUnfenced, kWriteBehindWrite, kBarrier };
+
+// What an access met, with the event it collides with.
+struct Meeting {
+  Trouble trouble = Trouble::kNone;
+  Epoch other;
+  u32 instruction = kNoInstruction;
+  u32 cluster = 0;  // of the other, in global memory
+
+  void worsen(const Meeting& found) {
+    if (found.trouble > trouble) *this = found;
+  }
+};
+
+// Shared memory of one CTA, in cells of 16 bytes that are split into words, and words into bytes, where accesses are smaller.
+class SharedShadow {
+ public:
+  void reset(u32 bytes);
+
+  // Notes an access to [offset, offset + size) and returns the worst that it met.
+  Meeting touch(u32 offset, u32 size, Access access, const Toucher& by);
+
+  // Declares the 8 bytes of an mbarrier closed to ordinary accesses, or open again.
+  void mark_barrier(u32 offset, bool barrier);
+
+ private:
+  struct Reader {
+    Epoch epoch;
+    u32 instruction;
+    bool strong;
+  };
+  static constexpr u32 kReaders = 4;
+  struct Cell {
+    Epoch write;
+    u32 write_instruction = kNoInstruction;
+    bool written = false, write_async = false, write_strong = false, barrier = false;
+    u8 readers = 0;
+    u32 split = 0;  // 1 + index of its parts, 0: whole
+    Reader reads[kReaders];
+    std::unique_ptr<std::vector<Reader>> more;  // readers beyond those
+  };
+  struct Parts {
+    Cell parts[4];
+  };
+
+  static Meeting read(Cell& cell, const Toucher& by);
+  static Meeting write(Cell& cell, const Toucher& by);
+  static void note_reader(Cell& cell, const Toucher& by);
+  Meeting touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by);
+  Parts& split(Cell& cell);
+
+  std::vector<Cell> cells_;
+  std::vector<std::unique_ptr<Parts>> parts_;
+};
+
+// Global memory of one buffer that the kernel may write, in pieces of two bytes.
+class GlobalShadow {
+ public:
+  // `written_bytes`: the beginning that holds something before the kernel runs.
+  GlobalShadow(u64 bytes, u64 written_bytes);
+
+  Meeting touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
+
+  // A kernel ended: what it did happened before all that follows.
+  void settle();
+
+ private:
+  struct Piece {
+    Epoch write, read;
+    u32 write_cluster = 0, read_cluster = 0;
+    u32 write_instruction = kNoInstruction, read_instruction = kNoInstruction;
+    bool written = false, write_strong = false, read_strong = false;
+  };
+  static constexpr u64 kPage = 2048;  // pieces
+  struct Page {
+    Piece pieces[kPage];
+  };
+
+  Piece& piece(u64 index);
+  static Meeting touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster);
+
+  u64 written_bytes_;
+  std::vector<std::unique_ptr<Page>> pages_;
+};
+
+}  // namespace emulator

@@ -1,0 +1,187 @@
+"""The register file of a warp: where each PTX register, constant and intermediate value lies.
+
+PTX has a register for every value; a file with a slot for each would not fit a cache. Registers whose lives do not overlap
+share a slot. A life is the span of instructions from the first to the last mention, widened over every loop that it reaches
+into or out of, so that no value is lost between iterations.
+"""
+
+import heapq
+from collections.abc import Collection, Iterator
+
+from sandbox.emulator.ptx.module import Address, Function, Instruction, Negated, Operand, Pair, Register, Vector
+
+LANES = 32
+ALIGNMENT = 32
+MASK_BYTES = 4  # of a predicate: one bit a lane
+
+
+def slot_bytes(size: int) -> int:
+    """Bytes of a slot with `size` bytes a lane; 0 stands for a predicate."""
+    wanted = LANES * size if size else MASK_BYTES
+    return -(-wanted // ALIGNMENT) * ALIGNMENT
+
+
+class SlotFile:
+    """Slots by what they hold. Constants come first, in the part of the file that no operation writes.
+
+    Since the constants are only known at the end, slots are handed out as negative numbers, and `offset` gives their place.
+    """
+
+    def __init__(self, registers: dict[str, int], lives: dict[str, tuple[int, int]]) -> None:
+        self._constants: dict[tuple[int, int], int] = {}
+        self._constant_image = bytearray(ALIGNMENT)  # offset 0 is no slot
+        self._variable_bytes = 0
+        self._sizes = registers
+        self._registers = self._allocate(lives)
+        self._scratch: dict[int, list[int]] = {}
+        self._taken: dict[int, int] = {}
+
+    def register(self, name: str) -> int:
+        return -1 - self._registers[name]
+
+    def constant(self, value: int, size: int) -> int:
+        """The slot with `value` in every lane (as a predicate: all lanes where it is not zero)."""
+        value &= (1 << (8 * size)) - 1 if size else 1
+        key = (value, size)
+        if key not in self._constants:
+            self._constants[key] = len(self._constant_image)
+            one = value.to_bytes(size, "little") * LANES if size else (b"\xff" if value else b"\x00") * MASK_BYTES
+            self._constant_image += one.ljust(slot_bytes(size), b"\0")
+        return self._constants[key]
+
+    def fixed(self, size: int) -> int:
+        """A slot that nothing else shares."""
+        return -1 - self._new(size)
+
+    def scratch(self, size: int) -> int:
+        """A slot for a value within the current instruction."""
+        taken, pool = self._taken.get(size, 0), self._scratch.setdefault(size, [])
+        if taken == len(pool):
+            pool.append(self._new(size))
+        self._taken[size] = taken + 1
+        return -1 - pool[taken]
+
+    def next_instruction(self) -> None:
+        self._taken.clear()
+
+    @property
+    def constants(self) -> bytes:
+        return bytes(self._constant_image)
+
+    @property
+    def total_bytes(self) -> int:
+        return len(self._constant_image) + self._variable_bytes
+
+    def offset(self, slot: int) -> int:
+        """The byte offset of a slot in the finished file."""
+        return slot if slot >= 0 else len(self._constant_image) + (-1 - slot)
+
+    def _new(self, size: int) -> int:
+        start = self._variable_bytes
+        self._variable_bytes += slot_bytes(size)
+        return start
+
+    def _allocate(self, lives: dict[str, tuple[int, int]]) -> dict[str, int]:
+        """Linear scan: a register takes the slot of one whose life has ended, of the same size."""
+        placed: dict[str, int] = {}
+        free: dict[int, list[int]] = {}
+        ending: list[tuple[int, int, int]] = []
+        for name, (start, end) in sorted(lives.items(), key=lambda item: item[1]):
+            while ending and ending[0][0] < start:
+                _, place, size = heapq.heappop(ending)
+                heapq.heappush(free.setdefault(size, []), place)
+            size = self._sizes[name]
+            pool = free.get(size)
+            placed[name] = heapq.heappop(pool) if pool else self._new(size)
+            heapq.heappush(ending, (end, placed[name], size))
+        return placed
+
+
+def lives_of(function: Function, pinned: Collection[str]) -> dict[str, tuple[int, int]]:
+    """First and last instruction of every mentioned register's life; `pinned` ones live throughout."""
+    last = max(len(function.instructions) - 1, 0)
+    lives: dict[str, tuple[int, int]] = {}
+    unsure: set[str] = set()
+    for instruction in function.instructions:
+        written = _certainly_written(instruction)
+        for name in names_in(instruction):
+            if name in lives:
+                lives[name] = (lives[name][0], instruction.index)
+            else:
+                lives[name] = (instruction.index, instruction.index)
+                if name not in written:
+                    unsure.add(name)
+    for name in pinned:
+        if name in lives:
+            lives[name] = (0, last)
+    return _widen(lives, unsure, _loops(function))
+
+
+def names_in(instruction: Instruction) -> Iterator[str]:
+    """Every register that an instruction mentions."""
+    if instruction.predicate is not None:
+        yield instruction.predicate.name
+    for operand in instruction.operands:
+        yield from _names(operand)
+
+
+def _names(operand: Operand) -> Iterator[str]:
+    match operand:
+        case Register(name=name):
+            yield name
+        case Vector(items=items):
+            for item in items:
+                yield from _names(item)
+        case Address(base=base, rest=rest):
+            yield from _names(base)
+            for item in rest:
+                yield from _names(item)
+        case Pair(first=first, second=second):
+            yield from _names(first)
+            yield from _names(second)
+        case Negated(operand=register):
+            yield register.name
+
+
+def _certainly_written(instruction: Instruction) -> set[str]:
+    """Registers that an unguarded instruction writes without reading them first: those of its first operand only."""
+    if instruction.predicate is not None or not instruction.operands:
+        return set()
+    first, rest = instruction.operands[0], instruction.operands[1:]
+    if isinstance(first, Address):
+        return set()
+    read = {name for operand in rest for name in _names(operand)}
+    return set(_names(first)) - read
+
+
+def _loops(function: Function) -> list[tuple[int, int]]:
+    """(first, last) instruction of every backward jump, innermost first."""
+    found = set()
+    for instruction in function.instructions:
+        for operand in instruction.operands:
+            name = getattr(operand, "name", "")
+            targets = function.branch_targets.get(name, (name,))
+            for target in targets:
+                start = function.labels.get(target)
+                if instruction.parts[0] in ("bra", "brx") and start is not None and start <= instruction.index:
+                    found.add((start, instruction.index))
+    return sorted(found, key=lambda loop: loop[1] - loop[0])
+
+
+def _widen(
+    lives: dict[str, tuple[int, int]], unsure: set[str], loops: list[tuple[int, int]]
+) -> dict[str, tuple[int, int]]:
+    """Until nothing changes: a life that crosses a loop's border, or may begin with a read in it, covers the whole loop."""
+    changed = True
+    while changed:
+        changed = False
+        for first, last in loops:
+            for name, (start, end) in lives.items():
+                if end < first or start > last or (start <= first and end >= last):
+                    continue
+                within = start >= first and end <= last
+                if within and name not in unsure:
+                    continue
+                lives[name] = (min(start, first), max(end, last))
+                changed = True
+    return lives
