@@ -60,23 +60,26 @@ class _Form:
     count: int
     type: str
     hinted: bool
-    rest: tuple[str, ...]
+    rest: frozenset[str]
 
 
 def _form(instruction: Instruction) -> _Form:
-    space, own, semantics, count, hinted, rest = Space.GENERIC, False, _WEAK, 1, False, []
-    for part in instruction.parts[1:-1]:
+    """The modifiers of a memory instruction; ptxas takes them in any order."""
+    space, own, semantics, count, kind, hinted, rest = Space.GENERIC, False, _WEAK, 1, "", False, []
+    for part in instruction.parts[1:]:
         if part in _SPACES:
             space, own = _SPACES[part], part in _OWN_SHARED
         elif part in _SEMANTICS:
             semantics = max(semantics, _SEMANTICS[part])
         elif part in _VECTORS:
             count = _VECTORS[part]
+        elif not kind and (part in _MEMORY_TYPES or part in _HALVES):
+            kind = part
         elif part.startswith(("L1::", "L2::")):
             hinted |= part == _HINT
         elif part not in _WITHOUT_EFFECT:
             rest.append(part)
-    return _Form(space, own, semantics, count, instruction.parts[-1], hinted, tuple(rest))
+    return _Form(space, own, semantics, count, kind, hinted, frozenset(rest))
 
 
 # ---- ld and st --------------------------------------------------------------------------------------------------------------
@@ -109,10 +112,10 @@ def _plain_form(instruction: Instruction) -> _Form:
 
 
 def _sizes(lowering: Lowering, form: _Form, items: Sequence[Operand], instruction: Instruction) -> tuple[int, int]:
-    """Bytes of a value in memory and in its register, which may be wider except for floating point."""
+    """Bytes of a value in memory and in its register, which may be wider."""
     size = width_of(form.type)
     width = next((lowering.width(item) for item in items if isinstance(item, Register)), size)
-    if width < size or (width > size and form.type.startswith("f")) or (width == 16) != (size == 16):
+    if width < size or (width == 16) != (size == 16):
         raise Unsupported(f"{instruction.opcode} of a register of {8 * width} bits", instruction.line)
     return size, width
 
@@ -134,13 +137,13 @@ def _atomic(lowering: Lowering, instruction: Instruction) -> None:
 
 def _atomic_operation(form: _Form, instruction: Instruction) -> str:
     """The operation of an atomic. Raises: Unsupported for one that PTX, or the core, does not have."""
-    operation = form.rest[0] if form.rest else ""
     half = form.type in _HALVES
+    operation = next(iter(form.rest - {"noftz"}), "")
     vectors = (2, 4, 8) if form.type in ("f16", "bf16") else (2, 4) if half or form.type == "f32" else ()
     known = form.type in _ATOMIC_TYPES.get(operation, ()) and form.space in (Space.GENERIC, Space.GLOBAL, Space.SHARED)
-    right_end = form.rest[1:] == (("noftz",) if half else ())
     right_vector = form.count == 1 or (form.count in vectors and form.space != Space.SHARED)
-    if not known or not right_end or not right_vector or (half and operation != "add" and form.count == 1):
+    right_rest = form.rest == ({operation, "noftz"} if half else {operation})
+    if not known or not right_rest or not right_vector or (half and operation != "add" and form.count == 1):
         raise Unsupported(instruction.opcode, instruction.line)
     return operation
 
