@@ -3,7 +3,7 @@
 Run from the repository's root, on a machine with an sm_90 GPU:
     python -m benchmarks.golden_opcodes --commit HASH --out tests/sandbox/emulator/golden/data
 Writes one NPZ a family and recorded.json. Every family runs in processes of its own: a case that fails or hangs is reported,
-ends its process, and the family goes on in a new one. What numpy expects is compared at once and reported beside a case.
+ends its process, and the family goes on in a new one. Where an output is not what numpy expects, its line says so.
 """
 
 import argparse
@@ -48,44 +48,38 @@ def main() -> int:
         folders = {name: Path(scratch) / name for name in arguments.families}
         failures = list(pool.map(lambda name: _record(family(name), folders[name]), arguments.families))
         _save(arguments.out, folders, Record(commit=arguments.commit, date=_today(), families={name: fingerprint(family(name)) for name in folders}, **device))
-    failed = [failure for one in failures for failure in one]
-    print(f"{len(failed)} of {sum(len(family(name).cases) for name in arguments.families)} cases failed; ", end="")
-    print(f"{time.monotonic() - started:.0f} s")
+    total = sum(len(family(name).cases) for name in arguments.families)
+    print(f"{sum(failures)} of {total} cases failed; {time.monotonic() - started:.0f} s")
     return 0
 
 
-def _record(one: Family, folder: Path) -> list[str]:
-    """Run all cases of a family, starting again behind every case that ends its process; the names of those that failed."""
+def _record(one: Family, folder: Path) -> int:
+    """Run all cases of a family, starting again behind every case that ends its process; how many of them failed."""
     folder.mkdir(parents=True)
     deadline = time.monotonic() + FAMILY_LIMIT_S
-    failed: list[str] = []
-    at = 0
+    at, reasons = 0, dict[str, str]()
     while at < len(one.cases) and time.monotonic() < deadline:
-        command = (
-            sys.executable,
-            "-m",
-            "benchmarks.golden_opcodes",
-            "--child",
-            one.name,
-            "--out",
-            str(folder),
-            "--skip",
-            str(at),
-        )
-        ended = _child(command, deadline - time.monotonic())
-        lines = [line for line in ended.splitlines() if line.startswith("case ")]
-        for line in lines:
-            print(line.removeprefix("case "), flush=True)
-        failed += [line.split(": ")[0].removeprefix("case ") for line in lines if not line.partition(": ")[2].startswith("ok")]
-        at += len(lines)
-        if at < len(one.cases) and (not lines or ": ok" in lines[-1]):
-            print(f"{one.cases[at].name}: failed, the process ended: {ended.strip()[-300:]!r}", flush=True)
-            failed.append(one.cases[at].name)
+        command = (sys.executable, "-m", "benchmarks.golden_opcodes", "--child", one.name, "--out", str(folder), "--skip", str(at))
+        said = _child(command, deadline - time.monotonic())
+        while at < len(one.cases) and _kept(folder, at).exists():
             at += 1
-    for case in one.cases[at:]:
-        print(f"{case.name}: failed, no time was left", flush=True)
-        failed.append(case.name)
-    return failed
+        if at < len(one.cases):
+            reasons[one.cases[at].name] = f"failed, {said.strip()[-300:] or 'its process ended without a word'}"
+            at += 1
+    for number, case in enumerate(one.cases):
+        print(f"{case.name}: {reasons.get(case.name) or _verdict(case, _kept(folder, number))}", flush=True)
+    return sum(not _kept(folder, number).exists() for number in range(len(one.cases)))
+
+
+def _kept(folder: Path, at: int) -> Path:
+    return folder / f"{at}.bin"
+
+
+def _verdict(case: Case, kept: Path) -> str:
+    if not kept.exists():
+        return "failed, no time was left"
+    given, before = case.buffers()
+    return ", ".join(["ok", *differences(case, given, before, np.fromfile(kept, np.uint8))])
 
 
 def _child(command: Sequence[str], limit_s: float) -> str:
@@ -103,18 +97,14 @@ def _run_child(one: Family, folder: Path, skip: int) -> None:
     """Run a family's cases from `skip` on; a failed one ends the process, whose context it has spoilt."""
     device = Device(_cubin(one, folder))
     for at, case in enumerate(one.cases[skip:], skip):
-        given, before = case.buffers()
         try:
-            result = device.run(case, given, before, CASE_LIMIT_S)
+            result = device.run(case, *case.buffers(), CASE_LIMIT_S)
         except (Fault, Hung) as exc:
-            print(f"case {case.name}: failed, {exc}", flush=True)
+            print(exc, flush=True)
             os._exit(1)  # without the driver's tidying up, which would wait for a kernel that hangs
-        (folder / f"{at}.bin").write_bytes(result.tobytes())
-        print(f"case {case.name}: ok{_remark(case, given, before, result)}", flush=True)
-
-
-def _remark(case: Case, given: Bytes, before: Bytes, result: Bytes) -> str:
-    return "".join(f", {found}" for found in differences(case, given, before, result))
+        scratch = folder / "unfinished"
+        scratch.write_bytes(result.tobytes())
+        scratch.rename(_kept(folder, at))
 
 
 def _cubin(one: Family, folder: Path) -> bytes:
@@ -136,9 +126,8 @@ def _save(out: Path, folders: dict[str, Path], record: Record) -> None:
 
 def _outputs(one: Family, folder: Path) -> Iterator[tuple[str, Bytes]]:
     for at, case in enumerate(one.cases):
-        file = folder / f"{at}.bin"
-        if file.exists():
-            yield case.name, np.frombuffer(file.read_bytes(), np.uint8)
+        if _kept(folder, at).exists():
+            yield case.name, np.fromfile(_kept(folder, at), np.uint8)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import functools
 from tests.sandbox.emulator.golden.atomic_cases import atomic_family
 from tests.sandbox.emulator.golden.bulk_cases import bulk_family
 from tests.sandbox.emulator.golden.case import Family
+from tests.sandbox.emulator.golden.cluster_cases import cluster_family
 from tests.sandbox.emulator.golden.conversions import conversion_family
 from tests.sandbox.emulator.golden.copy_cases import copy_family
 from tests.sandbox.emulator.golden.floats import float_family
@@ -20,7 +21,7 @@ from tests.sandbox.emulator.golden.wmma_cases import wmma_family
 
 _MAKERS = (
     *(float_family, conversion_family, integer_family, comparison_family, memory_family, atomic_family, warp_family),
-    *(matrix_family, mma_family, wmma_family, copy_family, mbarrier_family, tensor_family, bulk_family, wgmma_family),
+    *(matrix_family, mma_family, wmma_family, copy_family, mbarrier_family, tensor_family, bulk_family, cluster_family, wgmma_family),
 )
 
 
