@@ -12,40 +12,65 @@ alignas(16) constexpr u8 kPoisonRow[kRowBytes] = {255, 255, 255, 255, 255, 255, 
 const u32* listed(Warp& warp, const Op& op) { return warp.run->program.lists.data() + op.list; }
 
 // ---- ldmatrix, stmatrix, movmatrix -------------------------------------------------------------------------------------------
-// One row of a matrix in shared memory. Without race detection nothing but its bounds is looked at.
-u8* matrix_row(Warp& warp, const Op& op, int lane, u64 address, Access access, bool* poison) {
-  if (op.p == kGeneric) {
-    if (address - kSharedWindow >= kWindow) {
-      report(warp, op, 1u << lane, "shared-out-of-bounds", address, "a generic address that is not in shared memory");
-      return nullptr;
-    }
-    address -= kSharedWindow;
+// Addresses of the rows of up to four matrices: lane 8*i + r has that of row r of matrix i.
+template <typename Address>
+struct Rows {
+  Rows(Warp& warp, const Op& op) : warp(warp), op(op), count(static_cast<int>(op.count < 4 ? op.count : 4)) {
+    const Address* bases = warp.lanes<Address>(op.a);
+    for (int lane = 0; lane < kLanes; ++lane) addresses[lane] = bases[lane] + static_cast<Address>(op.imm);
   }
-  Cta& cta = *warp.cta;
-  const u32 offset = static_cast<u32>(address) - (cta.rank << kRankShift);
-  if (!warp.run->options.races && offset % kRowBytes == 0 && offset >= kSharedBase && offset < cta.smem_end &&
-      cta.smem_end - offset >= kRowBytes) {
-    return cta.smem.data() + offset;
-  }
-  return shared_at(warp, op, lane, static_cast<u32>(address), kRowBytes, access, poison);
-}
 
-// Lane 8*i + r has the address of row r of matrix i. The address may lie in a register of the result.
+  // The CTA's shared memory where every row lies in it and nobody looks for races, so that there is nothing to check or note;
+  // the rows' offsets in it are then in `offsets`. Otherwise null.
+  u8* unchecked() {
+    Cta& cta = *warp.cta;
+    if (warp.run->options.races || cta.smem_end < kSharedBase + kRowBytes) return nullptr;
+    if (op.p == kGeneric && sizeof(Address) < sizeof kSharedWindow) return nullptr;
+    const Address window = (op.p == kGeneric ? static_cast<Address>(kSharedWindow) : 0) + (cta.rank << kRankShift);
+    const Address most = cta.smem_end - kRowBytes - kSharedBase;
+    Address wrong = 0;
+    for (int lane = 0; lane < kBlock * count; ++lane) {
+      const Address offset = addresses[lane] - window;
+      wrong |= (offset & (kRowBytes - 1)) | (offset - kSharedBase > most);
+      offsets[lane] = static_cast<u32>(offset);
+    }
+    return wrong ? nullptr : cta.smem.data();
+  }
+
+  u8* checked(int lane, Access access, bool* poison) {
+    u64 address = addresses[lane];
+    if (op.p == kGeneric) {
+      if (address - kSharedWindow >= kWindow) {
+        report(warp, op, 1u << lane, "shared-out-of-bounds", address, "a generic address that is not in shared memory");
+        return nullptr;
+      }
+      address -= kSharedWindow;
+    }
+    return shared_at(warp, op, lane, static_cast<u32>(address), kRowBytes, access, poison);
+  }
+
+  Warp& warp;
+  const Op& op;
+  int count;
+  Address addresses[kLanes];
+  u32 offsets[kLanes];
+};
+
+// The address may lie in a register of the result. Lanes that have exited have no row.
 template <typename Address, bool kTransposed>
 void load_matrices(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask)) return;
   const u32* slots = listed(warp, op);
-  Address addresses[kLanes];
-  std::memcpy(addresses, warp.lanes<Address>(op.a), sizeof addresses);
-  const int count = static_cast<int>(op.count < 4 ? op.count : 4);
-  for (int i = 0; i < count; ++i) {
+  Rows<Address> addresses(warp, op);
+  const u8* smem = mask == kAllLanes ? addresses.unchecked() : nullptr;
+  for (int i = 0; i < addresses.count; ++i) {
     __m128i rows[kBlock];
     for (int r = 0; r < kBlock; ++r) {
       const int lane = kBlock * i + r;
       bool poison = false;
-      const u8* row = mask >> lane & 1
-                          ? matrix_row(warp, op, lane, static_cast<Address>(addresses[lane] + op.imm), Access::kRead, &poison)
-                          : nullptr;
+      const u8* row = smem                ? smem + addresses.offsets[lane]
+                      : mask >> lane & 1 ? addresses.checked(lane, Access::kRead, &poison)
+                                         : nullptr;
       rows[r] = load_row(row && !poison ? row : kPoisonRow);
     }
     if constexpr (kTransposed) transpose(rows);
@@ -57,16 +82,17 @@ template <typename Address, bool kTransposed>
 void store_matrices(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask)) return;
   const u32* slots = listed(warp, op);
-  const Address* addresses = warp.lanes<Address>(op.a);
-  const int count = static_cast<int>(op.count < 4 ? op.count : 4);
-  for (int i = 0; i < count; ++i) {
+  Rows<Address> addresses(warp, op);
+  u8* smem = mask == kAllLanes ? addresses.unchecked() : nullptr;
+  for (int i = 0; i < addresses.count; ++i) {
     __m128i rows[kBlock];
     load_block(warp.registers + slots[i], rows);
     if constexpr (kTransposed) transpose(rows);
     for (int r = 0; r < kBlock; ++r) {
       const int lane = kBlock * i + r;
-      if (!(mask >> lane & 1)) continue;
-      u8* row = matrix_row(warp, op, lane, static_cast<Address>(addresses[lane] + op.imm), Access::kWrite, nullptr);
+      u8* row = smem                ? smem + addresses.offsets[lane]
+                : mask >> lane & 1 ? addresses.checked(lane, Access::kWrite, nullptr)
+                                   : nullptr;
       if (row) store_row(row, rows[r]);
     }
   }
