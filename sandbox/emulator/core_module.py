@@ -1,0 +1,12 @@
+"""The compiled core, and what to do where it was not built."""
+
+from contract.errors import MachineError
+
+try:
+    from sandbox.emulator import _core as core
+except ImportError as exc:
+    raise MachineError(
+        "the emulator's core was not built; reinstall with a C++ compiler on x86-64 (pip install --force-reinstall .)"
+    ) from exc
+
+__all__ = ["core"]

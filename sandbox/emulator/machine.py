@@ -1,0 +1,157 @@
+"""The emulated machine as Python sees it: memory with operands in it, tensor maps over them, and launches of programs."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from sandbox.emulator.core_module import core
+from sandbox.emulator.program import Program
+
+FIRST_ADDRESS = 0x10_0000_0000
+GAP_BYTES = 1 << 20  # between buffers, so that what runs past one hits nothing
+ALIGNMENT_BYTES = 256
+TENSOR_MAP_BYTES = 128
+
+Triple = tuple[int, int, int]
+SuspectRead = tuple[int, int, int]  # linear CTA, warp, moment
+
+
+class Schedule(IntEnum):
+    """When asynchronous work is done and whose turn it is: as early as allowed, as late as allowed, or drawn from a seed."""
+
+    EAGER = 0
+    LATEST = 1
+    RANDOM = 2
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """How a grid is run. `races`: whether accesses are checked for order; `poison`: the byte that unwritten memory holds.
+
+    `most_instructions`: of all warps together, 0 for no limit. `deadline_s`: wall-clock, 0 for none.
+    """
+
+    schedule: Schedule = Schedule.LATEST
+    seed: int = 0
+    races: bool = True
+    poison: int = 0xFF
+    most_instructions: int = 0
+    deadline_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A launch in plain numbers. `parameters`: the packed kernel parameters. `dependent`: kernels ahead may still run."""
+
+    grid: Triple
+    block: Triple
+    cluster: Triple = (1, 1, 1)
+    dynamic_smem: int = 0
+    parameters: bytes = b""
+    dependent: bool = False
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tiled tensor map. `sizes`, `box`: elements, innermost first; `strides`: bytes, from the second dimension on.
+
+    `type`: as PTX names it ("f16", "bf16", "u32"); `swizzle`: 0, 32, 64 or 128 bytes.
+    """
+
+    type: str
+    sizes: Sequence[int]
+    strides: Sequence[int]
+    box: Sequence[int]
+    swizzle: int = 0
+    nan_fill: bool = False
+
+
+@dataclass
+class Machine:
+    """Global memory with buffers in it. Arrays are used in place: what a kernel writes is written into them."""
+
+    memory: Any = field(default_factory=core.Memory)
+    addresses: dict[str, int] = field(default_factory=dict)
+    _end: int = FIRST_ADDRESS
+    _maps: int = 0
+    _constants: set[int] = field(default_factory=set)
+
+    def add(self, name: str, array: np.ndarray, *, writable: bool = False, written_bytes: int | None = None) -> int:
+        """Put an array into memory and return its address. `written_bytes`: how much of it counts as initialised."""
+        data = array.reshape(-1).view(np.uint8)
+        address = self._end
+        known = array.nbytes if written_bytes is None else written_bytes
+        self.memory.add_buffer(name, address, data, writable=writable, written_bytes=known)
+        self._end += -(-array.nbytes // GAP_BYTES) * GAP_BYTES + GAP_BYTES
+        self.addresses[name] = address
+        return address
+
+    def map(self, address: int, tensor: TensorMap) -> bytes:
+        """The 128 bytes of a tensor map over memory at an address, to be passed as a parameter."""
+        element_bytes = ELEMENT_BYTES[tensor.type]
+        self.memory.add_map(
+            address=address,
+            type=list(ELEMENT_BYTES).index(tensor.type),
+            element_bytes=element_bytes,
+            swizzle=tensor.swizzle,
+            sizes=list(tensor.sizes),
+            strides=[element_bytes, *tensor.strides],
+            box=list(tensor.box),
+            nan_fill=tensor.nan_fill,
+        )
+        self._maps += 1
+        return struct.pack("<QQ", core.tensor_map_magic, self._maps - 1).ljust(TENSOR_MAP_BYTES, b"\0")
+
+    def run(
+        self,
+        program: Program,
+        grid: Grid,
+        conditions: Conditions,
+        *,
+        ctas: Sequence[int] = (),
+        poisoned: Sequence[SuspectRead] = (),
+    ) -> Any:
+        """Run one grid, or the clusters of the given CTAs of it. Returns the core's outcome, its faults included."""
+        for constant in program.constants:
+            if constant.address not in self._constants:
+                data = np.frombuffer(constant.data, dtype=np.uint8).copy()
+                self.memory.add_buffer(constant.name, constant.address, data, writable=False, constant=True)
+                self._constants.add(constant.address)
+        self.memory.settle()
+        return core.run(
+            program.core,
+            self.memory,
+            grid=grid.grid,
+            block=grid.block,
+            cluster=grid.cluster,
+            dynamic_smem=grid.dynamic_smem,
+            parameters=grid.parameters,
+            dependent=grid.dependent,
+            schedule=int(conditions.schedule),
+            seed=conditions.seed,
+            races=conditions.races,
+            poison=conditions.poison,
+            most_instructions=conditions.most_instructions,
+            deadline_s=conditions.deadline_s,
+            ctas=list(ctas),
+            poisoned=list(poisoned),
+        )
+
+
+# In the core's order (TensorType in core/machine.hpp).
+ELEMENT_BYTES = {"u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2}
+
+
+def pack_parameters(program: Program, values: Sequence[bytes]) -> bytes:
+    """Kernel parameters at the offsets that the program declares. Raises: ValueError where sizes differ."""
+    declared = [size for _, size in program.parameters]
+    if declared != [len(value) for value in values]:
+        raise ValueError(f"{program.entry} takes parameters of {declared} bytes, not {[len(value) for value in values]}")
+    packed = bytearray(program.parameter_bytes)
+    for (offset, size), value in zip(program.parameters, values, strict=True):
+        packed[offset : offset + size] = value
+    return bytes(packed)
