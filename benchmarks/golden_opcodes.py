@@ -47,7 +47,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         folders = {name: Path(scratch) / name for name in arguments.families}
         failures = list(pool.map(lambda name: _record(family(name), folders[name]), arguments.families))
-        _save(arguments.out, folders, Record(commit=arguments.commit, date=_today(), families={name: fingerprint(family(name)) for name in folders}, **device))
+        prints = {name: fingerprint(family(name)) for name in folders}
+        _save(arguments.out, folders, Record(commit=arguments.commit, date=_today(), families=prints, **device))
     total = sum(len(family(name).cases) for name in arguments.families)
     print(f"{sum(failures)} of {total} cases failed; {time.monotonic() - started:.0f} s")
     return 0
@@ -59,8 +60,7 @@ def _record(one: Family, folder: Path) -> int:
     deadline = time.monotonic() + FAMILY_LIMIT_S
     at, reasons = 0, dict[str, str]()
     while at < len(one.cases) and time.monotonic() < deadline:
-        command = (sys.executable, "-m", "benchmarks.golden_opcodes", "--child", one.name, "--out", str(folder), "--skip", str(at))
-        said = _child(command, deadline - time.monotonic())
+        said = _child(("--child", one.name, "--out", str(folder), "--skip", str(at)), deadline - time.monotonic())
         while at < len(one.cases) and _kept(folder, at).exists():
             at += 1
         if at < len(one.cases):
@@ -82,8 +82,9 @@ def _verdict(case: Case, kept: Path) -> str:
     return ", ".join(["ok", *differences(case, given, before, np.fromfile(kept, np.uint8))])
 
 
-def _child(command: Sequence[str], limit_s: float) -> str:
+def _child(flags: Sequence[str], limit_s: float) -> str:
     """What a child printed until it ended or its time was over."""
+    command = (sys.executable, "-m", "benchmarks.golden_opcodes", *flags)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
         try:
             said, _ = child.communicate(timeout=limit_s)

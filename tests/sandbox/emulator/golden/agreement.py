@@ -49,4 +49,5 @@ def _compare(element: str, expected: Bytes, result: Bytes, slack: Array | None, 
 def _told(want: Array, have: Array, wrong: Array, whose: str) -> Iterator[str]:
     if wrong.any():
         at = int(np.argmax(wrong))
-        yield f"{int(wrong.sum())} of {wrong.size} differ from {whose}; element {at} is {int(have[at]):#x}, not {int(want[at]):#x}"
+        count = f"{int(wrong.sum())} of {wrong.size} differ from {whose}"
+        yield f"{count}; element {at} is {int(have[at]):#x}, not {int(want[at]):#x}"

@@ -31,7 +31,6 @@ class _Form:
     operands: int = 1
     red: bool = True
     ordered: bool = False  # whether the order of updates shows in the end
-    # f32 flushes subnormals in global memory on some chips: recorded, and numpy's word counts for the others
 
     @property
     def kernel(self) -> str:
@@ -68,7 +67,8 @@ def _forms() -> Iterator[_Form]:
 
 def _integer(name: str, kind: str) -> Update:
     width, sign = int(kind[1:]), kind[0] == "s"
-    operation: Callable[[int, int], int] = {"add": lambda a, b: a + b, "min": min, "max": max}[name]
+    operations: dict[str, Callable[..., int]] = {"add": lambda a, b: a + b, "min": min, "max": max}
+    operation = operations[name]
 
     def update(old: int, b: int, _: int) -> int:
         return operation(*(signed(one, width) if sign else one for one in (old, b))) & ((1 << width) - 1)
@@ -89,34 +89,39 @@ def _float_add(kind: str) -> Update:
 
 def _kernel(form: _Form) -> str:
     """out: returned from global, from shared; then final global, shared, of red, of contention in global and in shared."""
-    width = width_of(form.kind)
-    kind, letter = _TYPE[width], _LETTER[width]
-    operands = ", ".join(f"%{at + 2}" for at in range(form.operands))
-    values = ", ".join(f'"{letter}"({name})' for name in ("b", "c")[: form.operands])
-
-    def atom(space: str, result: str, pointer: str, constraint: str) -> str:
-        return (
-            f'  asm volatile("atom{form.prefix}.{space}.{form.rest} %0, [%1], {operands};" : "={letter}"({result}) : '
-            f'"{constraint}"({pointer}), {values} : "memory");\n'
-        )
-
-    red = operands.replace("%2", "%1")
-    reduce = lambda space, pointer, constraint: (  # noqa: E731
-        f'  asm volatile("red{form.prefix}.{space}.{form.rest} [%0], {red};" ::"{constraint}"({pointer}), {values} : "memory");\n'
-    )
-    body = atom("global", "d", "to + 2 * 128 + i", "l") + atom("shared", "e", "shared_address(slots + i)", "r")
+    kind = _TYPE[width_of(form.kind)]
+    body = _atom(form, "global", "d", "to + 2 * 128 + i", "l") + _atom(form, "shared", "e", "shared_address(slots + i)", "r")
     if form.red:
-        body += reduce("global", "to + 4 * 128 + i", "l")
+        body += _red(form, "global", "to + 4 * 128 + i", "l")
     if form.red and not form.ordered:
-        body += reduce("global", "to + 5 * 128 + i / 32", "l") + reduce("shared", "shared_address(slots + 128 + i / 32)", "r")
+        body += _red(form, "global", "to + 5 * 128 + i / 32", "l")
+        body += _red(form, "shared", "shared_address(slots + 128 + i / 32)", "r")
     return (
         f"GOLDEN({form.kernel}) {{\n  __shared__ {kind} slots[256];\n  const int i = threadIdx.x;\n"
         f"  const {kind}* from = (const {kind}*)in;\n  {kind}* to = ({kind}*)out;\n"
         f"  const {kind} old = from[i], b = from[128 + i], c = from[256 + i];\n  {kind} d, e;\n  (void)c;\n"
         "  slots[i] = slots[128 + i] = old;\n"
         "  for (int copy = 2; copy < 6; ++copy) to[copy * 128 + i] = old;\n  __syncthreads();\n"
-        f"{body}  __syncthreads();\n  to[i] = d, to[128 + i] = e;\n  to[3 * 128 + i] = slots[i], to[6 * 128 + i] = slots[128 + i];\n}}\n"
+        f"{body}  __syncthreads();\n  to[i] = d, to[128 + i] = e;\n"
+        "  to[3 * 128 + i] = slots[i], to[6 * 128 + i] = slots[128 + i];\n}\n"
     )
+
+
+def _atom(form: _Form, space: str, result: str, pointer: str, constraint: str) -> str:
+    letter = _LETTER[width_of(form.kind)]
+    operands = ", ".join(f"%{at + 2}" for at in range(form.operands))
+    text = f"atom{form.prefix}.{space}.{form.rest} %0, [%1], {operands};"
+    return f'  asm volatile("{text}" : "={letter}"({result}) : "{constraint}"({pointer}), {_values(form)} : "memory");\n'
+
+
+def _red(form: _Form, space: str, pointer: str, constraint: str) -> str:
+    text = f"red{form.prefix}.{space}.{form.rest} [%0], %1;"
+    return f'  asm volatile("{text}" ::"{constraint}"({pointer}), {_values(form)} : "memory");\n'
+
+
+def _values(form: _Form) -> str:
+    letter = _LETTER[width_of(form.kind)]
+    return ", ".join(f'"{letter}"({name})' for name in ("b", "c")[: form.operands])
 
 
 def _case(form: _Form) -> Case:
@@ -165,7 +170,8 @@ VECTOR(atom_v2_f32, 2,
 VECTOR(atom_v4_f32, 4,
   asm volatile("atom.global.v4.f32.add {%0,%1,%2,%3}, [%4], {%5,%6,%7,%8};" : "=f"(r[0]), "=f"(r[1]), "=f"(r[2]), "=f"(r[3])
                : "l"(slot), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
-  asm volatile("red.global.v4.f32.add [%0], {%1,%2,%3,%4};" :: "l"(other), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");)
+  asm volatile("red.global.v4.f32.add [%0], {%1,%2,%3,%4};" :: "l"(other),
+               "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");)
 """
 
 

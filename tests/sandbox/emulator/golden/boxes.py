@@ -28,13 +28,13 @@ def places(spec: MapSpec, start: tuple[int, ...]) -> tuple[Array, Array, Array]:
     inside = ((position >= 0) & (position < np.array(spec.sizes)[:, None])).all(0)
     source = spec.offset + (position * np.array((size, *spec.strides))[:, None]).sum(0)
     linear = np.arange(index.shape[1]) * size
-    return source, swizzled(linear, spec.swizzle), inside
+    return np.asarray(source), swizzled(linear, spec.swizzle), np.asarray(inside)
 
 
 def swizzled(address: Array, swizzle: int) -> Array:
     """Shared-memory address of a byte: the 16-byte chunk within a row is XORed with the row's number within its atom."""
     bits = {0: 0, 32: 1, 64: 2, 128: 3}[swizzle]
-    return address ^ ((address >> 7) & ((1 << bits) - 1)) << 4
+    return np.asarray(address ^ ((address >> 7) & ((1 << bits) - 1)) << 4)
 
 
 def gather(spec: MapSpec, start: tuple[int, ...], memory: Array, shared: Array) -> Array:

@@ -52,7 +52,7 @@ def _load(size: int) -> Case:
         return result
 
     build = lambda draw: (raw(draw.bits(size // 8 + 8, 64)), unwritten(size + 32))  # noqa: E731
-    return Case(f"bulk/load {size}", "load", build, block=(64, 1, 1), smem=size + 32, numbers=(size,), expected=expected)
+    return Case(f"bulk/load {size}", "load", build, block=(64, 1, 1), smem=size + 48, numbers=(size,), expected=expected)
 
 
 def _store(size: int) -> Case:
@@ -62,7 +62,7 @@ def _store(size: int) -> Case:
         return result
 
     build = lambda draw: (raw(draw.bits(size // 8, 64)), unwritten(size + 32))  # noqa: E731
-    return Case(f"bulk/store {size}", "store", build, block=(64, 1, 1), smem=size, numbers=(size,), expected=expected)
+    return Case(f"bulk/store {size}", "store", build, block=(64, 1, 1), smem=size + 48, numbers=(size,), expected=expected)
 
 
 def _reduce(operation: str, kind: str) -> Case:
@@ -81,7 +81,7 @@ def _reduce(operation: str, kind: str) -> Case:
         return result
 
     name = f"reduce_{operation}_{kind}"
-    return Case(f"bulk/{name}", name, build, block=(64, 1, 1), smem=_BYTES, numbers=(_BYTES,), expected=expected)
+    return Case(f"bulk/{name}", name, build, block=(64, 1, 1), smem=_BYTES + 48, numbers=(_BYTES,), expected=expected)
 
 
 def _send(name: str, kind: str, update: Callable[[int, int], int]) -> Case:
@@ -95,7 +95,7 @@ def _send(name: str, kind: str, update: Callable[[int, int], int]) -> Case:
         return raw(new, exact.lanes(update, old, new, width=8 * size))
 
     shape, pair = (64, 1, 1), (2, 1, 1)
-    return Case(f"bulk/{name}", name, build, pair, shape, pair, smem=_BYTES, numbers=(_BYTES,), expected=expected)
+    return Case(f"bulk/{name}", name, build, pair, shape, pair, smem=_BYTES + 48, numbers=(_BYTES,), expected=expected)
 
 
 def _multicast(ctas: int, mask: int) -> Case:
@@ -105,4 +105,4 @@ def _multicast(ctas: int, mask: int) -> Case:
     build = lambda draw: (raw(draw.bits(_BYTES // 8, 64)), unwritten(ctas * _BYTES))  # noqa: E731
     shape, cluster = (64, 1, 1), (ctas, 1, 1)
     name = f"bulk/multicast to {mask:04b} of {ctas}"
-    return Case(name, "multicast", build, cluster, shape, cluster, smem=_BYTES, numbers=(_BYTES, mask), expected=expected)
+    return Case(name, "multicast", build, cluster, shape, cluster, smem=_BYTES + 48, numbers=(_BYTES, mask), expected=expected)

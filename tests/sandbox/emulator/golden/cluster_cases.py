@@ -1,6 +1,7 @@
 """Cases of clusters, distributed shared memory, barriers of a block, and instructions that change nothing."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,14 @@ def cluster_family() -> Family:
 
 def _cases() -> Iterator[Case]:
     for grid, cluster in (((4, 2, 1), (2, 1, 1)), ((4, 4, 2), (2, 2, 1)), ((2, 4, 2), (1, 2, 2)), ((3, 2, 1), (1, 1, 1))):
-        yield _case("specials", grid, cluster, 4, 24, 0, lambda _, grid=grid, cluster=cluster: _specials(grid, cluster))
+        yield _case("specials", grid, cluster, 4, 24, 0, partial(_specials, grid, cluster))
     for ctas in (2, 4):
         grid, cluster = (2 * ctas, 1, 1), (ctas, 1, 1)
-        yield _case("remote_loads", grid, cluster, 32, 8, 4, lambda words, ctas=ctas: _loaded(words, ctas))
-        yield _case("remote_stores", grid, cluster, 32, 5, 4, lambda words, ctas=ctas: _stored(words, ctas))
-        yield _case("async_stores", grid, cluster, 32, 8, 8, lambda words, ctas=ctas: _sent(words, ctas))
-        yield _case("remote_arrivals", grid, cluster, 32, 2, 1, lambda words, ctas=ctas: _arrived(words, ctas))
-        yield _case("cluster_barriers", grid, cluster, 64, 1, 1, lambda words, ctas=ctas: _gone_round(words, ctas))
+        yield _case("remote_loads", grid, cluster, 32, 8, 4, partial(_loaded, ctas))
+        yield _case("remote_stores", grid, cluster, 32, 5, 4, partial(_stored, ctas))
+        yield _case("async_stores", grid, cluster, 32, 8, 8, partial(_sent, ctas))
+        yield _case("remote_arrivals", grid, cluster, 32, 2, 1, partial(_arrived, ctas))
+        yield _case("cluster_barriers", grid, cluster, 64, 1, 1, partial(_gone_round, ctas))
     one = (1, 1, 1)
     yield _case("block_barriers", one, one, 256, 8, 1, _met)
     yield _case("no_effect", one, one, 128, 1, 1, lambda words: words + np.roll(words, -5, axis=1))
@@ -51,7 +52,7 @@ def _case(
     return Case(name, kernel, build, grid, (threads, 1, 1), cluster, smem=smem, expected=expected)
 
 
-def _specials(grid: Shape, cluster: Shape) -> Array:
+def _specials(grid: Shape, cluster: Shape, _: Array) -> Array:
     """A launch without the cluster attribute is one of clusters of one CTA, and not an explicit one."""
     rows = []
     for z, y, x in np.ndindex(*reversed(grid)):
@@ -73,33 +74,33 @@ def _previous(words: Array, ctas: int) -> Array:
     return np.roll(words.reshape(-1, ctas, *words.shape[1:]), 1, axis=1).reshape(words.shape)
 
 
-def _loaded(words: Array, ctas: int) -> Array:
+def _loaded(ctas: int, words: Array) -> Array:
     other = _next(words, ctas)
     owner = np.broadcast_to(((np.arange(len(words)) + 1) % ctas)[:, None, None], (*words.shape[:2], 2))
     return np.concatenate([other[:, :, 1:2], other, other[:, :, 2:3], owner], axis=2)
 
 
-def _stored(words: Array, ctas: int) -> Array:
+def _stored(ctas: int, words: Array) -> Array:
     sums = words[:, :, :1].reshape(-1, ctas, words.shape[1], 1).astype(np.uint64)
     first = np.zeros_like(sums)
     first[:, 0] = sums.sum(1)
     return np.concatenate([_previous(words, ctas), first.reshape(*words.shape[:2], 1)], axis=2)
 
 
-def _sent(words: Array, ctas: int) -> Array:
+def _sent(ctas: int, words: Array) -> Array:
     result = _previous(words, ctas).copy()
     result[:, :, 1] = 0
     return result
 
 
-def _arrived(words: Array, ctas: int) -> Array:
+def _arrived(ctas: int, words: Array) -> Array:
     result = np.zeros((*words.shape[:2], 2), np.uint32)
     result[::ctas, :, 0] = words[ctas - 1 :: ctas, :, 0]
     result[::ctas, :, 1] = words[1::ctas, :1, 0]
     return result
 
 
-def _gone_round(words: Array, ctas: int) -> Array:
+def _gone_round(ctas: int, words: Array) -> Array:
     value = words.copy()
     for _ in range(10):
         value = value * np.uint32(3) + np.roll(_next(value, ctas), -1, axis=1)

@@ -1,17 +1,17 @@
 """cvt between floats and integers in every rounding in use."""
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from tests.sandbox.emulator.golden import exact
 from tests.sandbox.emulator.golden.case import Family
-from tests.sandbox.emulator.golden.exact import FORMATS, Fraction, Mode, Value, decode, encode
+from tests.sandbox.emulator.golden.exact import FORMATS, MODES, Mode, Value, decode, encode
 from tests.sandbox.emulator.golden.lanes import Form, lane_family, width_of
 
 Array = np.ndarray[Any, Any]
-_MODES: dict[str, Mode] = {"rn": "rn", "rz": "rz", "rm": "rm", "rp": "rp", "rna": "rna"}
 _INTEGRAL: dict[str, Mode] = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 
 
@@ -149,7 +149,7 @@ def _float_form(opcode: str) -> Form:
 def _float_reference(opcode: str) -> Callable[..., Array]:
     _, *modifiers, to, source = opcode.split(".")
     form, ftz = FORMATS[to], "ftz" in modifiers
-    mode = next((_MODES[word] for word in modifiers if word in _MODES), "rn")
+    mode = next((MODES[word] for word in modifiers if word in MODES), MODES["rn"])
     integral = next((_INTEGRAL[word] for word in modifiers if word in _INTEGRAL), None)
 
     def operation(bits: int) -> int:

@@ -20,19 +20,25 @@ def copy_family() -> Family:
 
 def _cases() -> Iterator[Case]:
     for name in ("ca_4", "ca_8", "ca_16", "cg_16"):
-        size = int(name[3:])
-        yield _case(name, size, lambda words, size=size: np.full(_THREADS, size))
+        yield _case(name, int(name[3:]), _all(int(name[3:])))
     for name in ("ca_4_size", "ca_8_size", "ca_16_size", "cg_16_size"):
-        size = int(name.split("_")[1])
-        yield _case(name, size, lambda words: words)
+        yield _case(name, int(name.split("_")[1]), lambda words: words)
     for name in ("ca_4_ignore", "cg_16_ignore"):
         size = int(name.split("_")[1])
-        yield _case(name, size, lambda words, size=size: np.where(words > _IGNORE_ABOVE, 0, size))
+        yield _case(name, size, _unless_above(size))
     yield _case("cg_16_predicated", 16, lambda words: np.where(words > _IGNORE_ABOVE, 16, -1))
     block = (_THREADS, 1, 1)
     yield Case("copies/groups", "groups", _build(16, 12), block=block, expected=_grouped)
     for name in ("arrive_noinc", "arrive"):
         yield Case(f"copies/{name}", name, _build(16, 4), block=block, expected=_arrived)
+
+
+def _all(size: int) -> Callable[[Array], Array]:
+    return lambda words: np.full(len(words), size)
+
+
+def _unless_above(size: int) -> Callable[[Array], Array]:
+    return lambda words: np.where(words > _IGNORE_ABOVE, 0, size)
 
 
 def _build(size: int, extra: int) -> Callable[[Draw], Buffers]:

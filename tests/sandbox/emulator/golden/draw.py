@@ -27,15 +27,13 @@ _BF16_EDGES = (
     *(0x0000, 0x0001, 0x0002, 0x0040, 0x007F, 0x0080, 0x0081, 0x0100, 0x3F80, 0x3F81, 0x3F7F, 0x3F00, 0x3F01, 0x3EFF),
     *(0x3FC0, 0x4020, 0x4000, 0x4300, 0x42FF, 0x7F7F, 0x7F7E, 0x7F00, 0x7EFF, 0x7F80, 0x7FC0, 0x7FFF, 0x7F81, 0x7FA3),
 )
-_F64_EDGES = tuple(
-    int(word, 16)
-    for word in (
-        "0 1 000fffffffffffff 0010000000000000 3ff0000000000000 3ff8000000000000 7fefffffffffffff 7ff0000000000000 "
-        "7ff8000000000000 7ff0000000000001 7fffffffffffffff 36a0000000000000 3690000000000000 3690000000000001 "
-        "380fffffe0000000 380ffffff0000000 3810000000000000 47efffffe0000000 47efffffefffffff 47effffff0000000 "
-        "3ff0000010000000 3ff0000030000000 3ff0000010000001 41dfffffffc00000 41e0000000000000 43e0000000000000 43f0000000000000"
-    ).split()
+_F64_WORDS = (
+    "0 1 000fffffffffffff 0010000000000000 3ff0000000000000 3ff8000000000000 7fefffffffffffff 7ff0000000000000 "
+    "7ff8000000000000 7ff0000000000001 7fffffffffffffff 36a0000000000000 3690000000000000 3690000000000001 "
+    "380fffffe0000000 380ffffff0000000 3810000000000000 47efffffe0000000 47efffffefffffff 47effffff0000000 "
+    "3ff0000010000000 3ff0000030000000 3ff0000010000001 41dfffffffc00000 41e0000000000000 43e0000000000000 43f0000000000000"
 )
+_F64_EDGES = tuple(int(word, 16) for word in _F64_WORDS.split())
 _SIGNED = {"f16": (_F16_EDGES, 16), "bf16": (_BF16_EDGES, 16), "f32": (_F32_EDGES, 32), "f64": (_F64_EDGES, 64)}
 _LAYOUT = {"f16": (10, 15), "bf16": (7, 127), "f32": (23, 127), "f64": (52, 1023)}  # mantissa bits, bias
 
@@ -62,7 +60,7 @@ class Draw:
     def normals(self, count: int) -> Array:
         """Nearly normal: the sum of twelve uniform values, exact in binary."""
         parts = self.below(12 * count, 1 << 20).astype(np.int64).reshape(count, 12)
-        return (parts.sum(1) - 6 * (1 << 20)).astype(np.float64) / (1 << 20)
+        return np.asarray(parts.sum(1) - 6 * (1 << 20)).astype(np.float64) / (1 << 20)
 
     def wide(self, count: int, kind: str, spread: int) -> Array:
         """Bits of floats whose exponents lie within `spread` of one."""
@@ -71,7 +69,7 @@ class Draw:
         exponent = (self.between(count, -spread, spread) + bias).astype(np.uint64)
         random = self.words(count)
         value = exponent << np.uint64(mantissa) | random & np.uint64((1 << mantissa) - 1)
-        return (value | random >> np.uint64(63) << np.uint64(width - 1)).astype(f"u{width // 8}")
+        return np.asarray((value | random >> np.uint64(63) << np.uint64(width - 1)).astype(f"u{width // 8}"))
 
     def column(self, kind: str, count: int, turn: int = 0) -> Array:
         """One operand of `count` elements: edge values, edges in random order, near values, random bits."""

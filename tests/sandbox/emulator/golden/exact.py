@@ -1,5 +1,6 @@
 """Arithmetic as IEEE 754 and the PTX ISA define it, on bit patterns and with exact fractions: slow, simple, independent."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -9,6 +10,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 Mode = Literal["rn", "rz", "rm", "rp", "rna"]
+MODES: dict[str, Mode] = {"rn": "rn", "rz": "rz", "rm": "rm", "rp": "rp", "rna": "rna"}
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def divide(a: Value, b: Value) -> Value:
     return Value(negative, a.magnitude / b.magnitude)
 
 
-def root(a: Value, form: Format, mode: Mode) -> Value:
+def root(a: Value, form: Format) -> Value:
     """Square root, near enough to its fraction for any rounding to `form`."""
     if a.nan or (a.negative and a.magnitude != 0):
         return _INVALID
@@ -157,15 +159,9 @@ def root(a: Value, form: Format, mode: Mode) -> Value:
         return a
     shift = 2 * (form.mantissa + 8 + max(0, a.magnitude.denominator.bit_length()))
     scaled = a.magnitude * (1 << shift)
-    whole = _integer_root(scaled.numerator // scaled.denominator)
+    whole = math.isqrt(scaled.numerator // scaled.denominator)
     sticky = Fraction(0) if Fraction(whole * whole) == scaled else Fraction(1, 4)
     return Value(False, (whole + sticky) / (1 << shift // 2))
-
-
-def _integer_root(number: int) -> int:
-    import math
-
-    return math.isqrt(number)
 
 
 def lanes(operation: Callable[..., int], *columns: Array, width: int) -> Array:

@@ -21,7 +21,8 @@ from tests.sandbox.emulator.golden.wmma_cases import wmma_family
 
 _MAKERS = (
     *(float_family, conversion_family, integer_family, comparison_family, memory_family, atomic_family, warp_family),
-    *(matrix_family, mma_family, wmma_family, copy_family, mbarrier_family, tensor_family, bulk_family, cluster_family, wgmma_family),
+    *(matrix_family, mma_family, wmma_family, copy_family, mbarrier_family, tensor_family, bulk_family, cluster_family),
+    wgmma_family,
 )
 
 

@@ -1,13 +1,14 @@
 """Float arithmetic: f32, f16, bf16 and their packed pairs, approximations, minima and maxima."""
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from tests.sandbox.emulator.golden import exact
 from tests.sandbox.emulator.golden.case import Family
-from tests.sandbox.emulator.golden.exact import FORMATS, Format, Mode, Value, decode, encode
+from tests.sandbox.emulator.golden.exact import FORMATS, MODES, Format, Mode, Value, decode, encode
 from tests.sandbox.emulator.golden.lanes import Form, lane_family
 
 Array = np.ndarray[Any, Any]
@@ -67,13 +68,8 @@ def _selections() -> Iterator[Form]:
         yield _form(form, form[-3:], 1)
     yield Form("copysign.f32", "f32", ("f32", "f32"), lambda a, b: b & 0x7FFFFFFF | a & 0x80000000)
     yield Form("testp.finite.f32", "u32", ("f32",), lambda a: _inside(a, 0, 0x7F7FFFFF), _predicate("testp.finite.f32"))
-    yield Form(
-        "testp.notanumber.f32",
-        "u32",
-        ("f32",),
-        lambda a: _inside(a, 0x7F800001, 0x7FFFFFFF),
-        _predicate("testp.notanumber.f32"),
-    )
+    nan = "testp.notanumber.f32"
+    yield Form(nan, "u32", ("f32",), lambda a: _inside(a, 0x7F800001, 0x7FFFFFFF), _predicate(nan))
     yield Form("testp.subnormal.f32", "u32", ("f32",), None, _predicate("testp.subnormal.f32"))
 
 
@@ -109,11 +105,11 @@ def _reciprocal(mode: Mode, ftz: bool) -> Scalar:
 
 def _root(mode: Mode, ftz: bool) -> Scalar:
     f32 = exact.F32
-    return lambda a: encode(exact.root(decode(a, f32, ftz=ftz), f32, mode), f32, mode, ftz=ftz)
+    return lambda a: encode(exact.root(decode(a, f32, ftz=ftz), f32), f32, mode, ftz=ftz)
 
 
 def _approximations() -> Iterator[Form]:
-    """Bounds of the PTX ISA; `rcp`, `rsqrt`, `sqrt`, `div` have theirs relative to the result, so in units of its last place."""
+    """Bounds of the PTX ISA, most of them relative to the result, so in units of its last place."""
     for ftz in ("", ".ftz"):
         yield Form(f"rcp.approx{ftz}.f32", "f32", ("f32",), _near(lambda a: 1 / a, bool(ftz)), ulps=1)
         yield Form(f"rsqrt.approx{ftz}.f32", "f32", ("f32",), _near(lambda a: 1 / np.sqrt(a), bool(ftz)), ulps=3)
@@ -157,7 +153,7 @@ def _scalar(opcode: str, form: Format) -> Scalar:
         return _sign_change(name, form, ftz)
     if name in ("min", "max"):
         return _selection(name, modifiers, form, ftz)
-    mode: Mode = next((word for word in modifiers if word in ("rn", "rz", "rm", "rp")), "rn")  # type: ignore[assignment]
+    mode = next((MODES[word] for word in modifiers if word in MODES), MODES["rn"])
 
     def operation(*bits: int) -> int:
         values = [decode(word, form, ftz=ftz) for word in bits]
@@ -180,11 +176,11 @@ def _compute(name: str, values: list[Value], mode: Mode) -> Value:
 def _clamped(value: Value, modifiers: list[str]) -> Value:
     if "sat" in modifiers:
         if value.nan or value.negative:
-            return Value(False, exact.Fraction(0))
+            return Value(False, Fraction(0))
         if value.magnitude is None or value.magnitude > 1:
-            return Value(False, exact.Fraction(1))
+            return Value(False, Fraction(1))
     if "relu" in modifiers and not value.nan and value.negative:
-        return Value(False, exact.Fraction(0))
+        return Value(False, Fraction(0))
     return value
 
 

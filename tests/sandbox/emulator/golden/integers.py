@@ -136,7 +136,7 @@ def _chains() -> Iterator[Form]:
         yield Form(f"{name} chain", "u64", ("u64", "u64"), _mapped(operation, 64), body)
     body = f"{{{unpack} add.cc.u32 e, a, c; addc.cc.u32 e, b, d; addc.u32 f, 0, 0; mov.b64 %0, {{e, f}};}}"
     yield Form("addc.cc chain", "u64", ("u64", "u64"), _mapped(lambda a, b: (a + b) >> 32, 64), body)
-    body = "{.reg .b64 e, f; .reg .b32 g; add.cc.u64 e, %1, %2; addc.u64 f, 0, 0; cvt.u32.u64 g, f; shf.l.wrap.b32 g, g, g, 0; xor.b64 %0, e, f;}"
+    body = "{.reg .b64 e, f; add.cc.u64 e, %1, %2; addc.u64 f, 0, 0; xor.b64 %0, e, f;}"
     yield Form("add.cc.u64 chain", "u64", ("u64", "u64"), _mapped(lambda a, b: (a + b & mask) ^ (a + b >> 64), 64), body)
     body = f"{{{unpack} mad.lo.cc.u32 e, a, c, d; madc.hi.u32 f, a, c, b; mov.b64 %0, {{e, f}};}}"
     yield Form("mad.lo.cc chain", "u64", ("u64", "u64"), _mapped(_mad_chain, 64), body)
@@ -280,7 +280,7 @@ def _packing() -> Iterator[Form]:
     yield Form("mov.b32 {_,h}", "u32", ("u32",), lambda a: a >> 16 | a >> 16 << 16, body)
 
 
-_ORDERED = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b}
+_ORDERED: dict[str, Callable[..., Any]] = {"eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b}
 _ORDERED |= {"le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b}
 _FLOAT_TYPE = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 
@@ -310,7 +310,7 @@ def _setp(opcode: str, kind: str, test: Callable[..., Array]) -> Form:
 
 def _integer_test(compare: Callable[..., Array], kind: str) -> Callable[..., Array]:
     view = f"{'i' if kind[0] == 's' else 'u'}{int(kind[1:]) // 8}"
-    return lambda a, b: compare(a.view(view), b.view(view))
+    return lambda a, b: np.asarray(compare(a.view(view), b.view(view)))
 
 
 def _float_test(name: str, kind: str, *, ftz: bool = False) -> Callable[..., Array]:
@@ -325,8 +325,8 @@ def _float_test(name: str, kind: str, *, ftz: bool = False) -> Callable[..., Arr
             x, y = values(a), values(b)
             unordered = np.isnan(x) | np.isnan(y)
             if name in ("num", "nan"):
-                return unordered == (name == "nan")
-            found = _ORDERED[name[:2]](x, y)
+                return np.asarray(unordered == (name == "nan"))
+            found = np.asarray(_ORDERED[name[:2]](x, y))
             return found | unordered if len(name) == 3 else found & ~unordered
 
     return test
@@ -341,23 +341,18 @@ def _combined() -> Iterator[Form]:
                 compare = _float_test("lt", "f32") if kind == "f32" else _integer_test(_ORDERED["lt"], "s32")
                 opcode = f"setp.lt.{name}.{kind}"
                 body = (
-                    f"{{.reg .pred p, q, r; .reg .b32 t, u; and.b32 t, %3, 1; setp.ne.b32 r, t, 0; {opcode} p|q, %1, %2, {negated}r; "
-                    "selp.b32 t, 1, 0, p; selp.b32 u, 2, 0, q; or.b32 %0, t, u;}"
+                    "{.reg .pred p, q, r; .reg .b32 t, u; and.b32 t, %3, 1; setp.ne.b32 r, t, 0;"
+                    f" {opcode} p|q, %1, %2, {negated}r; selp.b32 t, 1, 0, p; selp.b32 u, 2, 0, q; or.b32 %0, t, u;}}"
                 )
-                yield Form(
-                    f"{opcode} {'not' if negated else ''}",
-                    "u32",
-                    (kind, kind, "u32"),
-                    _pair(compare, join, bool(negated)),
-                    body,
-                )
+                name_both = f"{opcode} not" if negated else f"{opcode} pair"
+                yield Form(name_both, "u32", (kind, kind, "u32"), _pair(compare, join, bool(negated)), body)
 
 
 def _pair(compare: Callable[..., Array], join: Callable[..., Array], negated: bool) -> Callable[..., Array]:
     def reference(a: Array, b: Array, c: Array) -> Array:
         third = ((c & 1) != 0) ^ negated
         found = compare(a, b)
-        return join(found, third) + 2 * join(~found, third).astype(np.uint32)
+        return np.asarray(join(found, third) + 2 * join(~found, third).astype(np.uint32))
 
     return reference
 
@@ -366,9 +361,9 @@ def _selections() -> Iterator[Form]:
     for width in (16, 32, 64):
         kind = f"u{width}"
         body = f"{{.reg .pred p; setp.lt.s32 p, %3, 0; selp.b{width} %0, %1, %2, p;}}"
-        yield Form(f"selp.b{width}", kind, (kind, kind, "s32"), lambda a, b, c: np.where(c >> 31, a, b), body)
-    yield Form("slct.u32.s32", "u32", ("u32", "u32", "s32"), lambda a, b, c: np.where(c >> 31, b, a))
-    yield Form("slct.f32.f32", "f32", ("f32", "f32", "f32"), lambda a, b, c: np.where(c.view(np.float32) >= 0, a, b))
+        yield Form(f"selp.b{width}", kind, (kind, kind, "s32"), lambda a, b, c: _where(c >> 31, a, b), body)
+    yield Form("slct.u32.s32", "u32", ("u32", "u32", "s32"), lambda a, b, c: _where(c >> 31, b, a))
+    yield Form("slct.f32.f32", "f32", ("f32", "f32", "f32"), lambda a, b, c: _where(c.view(np.float32) >= 0, a, b))
     yield Form("slct.ftz.u32.f32", "u32", ("u32", "u32", "f32"))
     lt = _integer_test(_ORDERED["lt"], "s32")
     yield Form("set.lt.u32.s32", "u32", ("s32", "s32"), lambda a, b: np.where(lt(a, b), 0xFFFFFFFF, 0))
@@ -376,6 +371,10 @@ def _selections() -> Iterator[Form]:
     flt = _float_test("geu", "f32")
     yield Form("set.geu.u32.f32", "u32", ("f32", "f32"), lambda a, b: np.where(flt(a, b), 0xFFFFFFFF, 0))
     yield Form("set.lt.f16x2.f16x2", "f16x2", ("f16x2", "f16x2"), _set_pairs)
+
+
+def _where(chosen: Array, yes: Array, no: Array) -> Array:
+    return np.where(chosen != 0, yes, no)
 
 
 def _set_pairs(a: Array, b: Array) -> Array:

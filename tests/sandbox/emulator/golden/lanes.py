@@ -106,4 +106,5 @@ def _ulps(recorded: Bytes, kind: str, count: float) -> Array:
     form = FORMATS[kind.removesuffix("x2")]
     bits = recorded.view(f"u{form.width // 8}").astype(np.int64)
     exponent = np.maximum((bits >> form.mantissa) & ((1 << (form.width - 1 - form.mantissa)) - 1), 1)
-    return np.ldexp(np.float64(count), np.minimum(exponent - form.bias - form.mantissa, 127 - form.mantissa).astype(np.int32))
+    power = np.minimum(exponent - form.bias - form.mantissa, 127 - form.mantissa).astype(np.int32)
+    return np.asarray(np.ldexp(np.float64(count), power))

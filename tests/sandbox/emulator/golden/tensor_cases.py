@@ -57,7 +57,7 @@ def _loads() -> Iterator[Case]:
     yield _load(tall, "tall", (0, 8))
     for element in ("u8", "u16", "f32", "u64"):
         size = ELEMENT_BYTES[element]
-        spec = MapSpec("in", element, (50, 20), (-(-50 * size // 16) * 16,), (32, 8))  # type: ignore[arg-type]
+        spec = MapSpec("in", element, (50, 20), (-(-50 * size // 16) * 16,), (32, 8))
         yield _load(spec, "typed", (-3, 15))
     wide = MapSpec("in", "f16", (300, 4), (608,), (256, 2))
     yield _load(wide, "wide", (50, 1))
@@ -76,7 +76,7 @@ def _load(spec: MapSpec, name: str, start: tuple[int, ...]) -> Case:
 
     numbers = (*start, *(0,) * (5 - len(start)), size)
     label = f"tensors/load {len(start)}d {spec.element} swizzle {spec.swizzle} {name}"
-    smem = size + _BEHIND
+    smem = size + _BEHIND + 16
     return Case(
         label, f"load_{len(start)}d", build, block=(64, 1, 1), smem=smem, numbers=numbers, maps=(spec,), expected=expected
     )
@@ -190,7 +190,7 @@ def _multicasts() -> Iterator[Case]:
             grid=(ctas, 1, 1),
             block=(64, 1, 1),
             cluster=(ctas, 1, 1),
-            smem=size + _BEHIND,
+            smem=size + _BEHIND + 16,
             numbers=(10, 33, 0, 0, 0, size, mask, issuer),
             maps=(spec,),
             expected=expected,

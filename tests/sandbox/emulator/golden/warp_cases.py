@@ -42,11 +42,10 @@ def _cases() -> Iterator[Case]:
         ("xor", "b32"),
     ):
         yield _rows(f"redux_{name}_{kind}", _any_words, _reduced(name, kind))
-    empty = lambda size: lambda _: (unwritten(16), unwritten(size))  # noqa: E731
     active = np.where(np.arange(52) < 32, 0xFFFFFFFF, 0xFFFFF).astype(np.uint32)
-    yield Case("warp/activemask", "activemask", empty(208), block=(52, 1, 1), expected=lambda *_: raw(active))
-    yield Case("warp/elect", "elect", empty(512), expected=lambda *_: _elected())
-    yield Case("warp/lane_masks", "lane_masks", empty(7 * 64 * 4), block=(64, 1, 1), expected=lambda *_: _lane_masks())
+    yield Case("warp/activemask", "activemask", _empty(208), block=(52, 1, 1), expected=lambda *_: raw(active))
+    yield Case("warp/elect", "elect", _empty(512), expected=lambda *_: _elected())
+    yield Case("warp/lane_masks", "lane_masks", _empty(7 * 64 * 4), block=(64, 1, 1), expected=lambda *_: _lane_masks())
 
 
 def _rows(kernel: str, columns: Callable[[Draw], list[Array]], row: Callable[..., tuple[Array, Array]]) -> Case:
@@ -60,6 +59,10 @@ def _rows(kernel: str, columns: Callable[[Draw], list[Array]], row: Callable[...
         return raw(*(np.stack(row(*words[:, at])).astype(np.uint64).astype(np.uint32) for at in range(_ROWS)))
 
     return Case(f"warp/{kernel}", kernel, build, grid=(_ROWS, 1, 1), expected=expected)
+
+
+def _empty(out_bytes: int) -> Callable[[Draw], Buffers]:
+    return lambda _: (unwritten(16), unwritten(out_bytes))
 
 
 def _any_words(draw: Draw) -> list[Array]:

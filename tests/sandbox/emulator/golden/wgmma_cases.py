@@ -186,7 +186,7 @@ def _register_plans() -> Iterator[_Plan]:
         for mn_b in (False, True):
             form = _Form(64, element, accumulator, registers_a=True, mn_b=mn_b)
             for swizzle in (32, 128):
-                yield _Plan(form, (1, 1, 1, 1), swizzle_b=swizzle)  # type: ignore[arg-type]
+                yield _Plan(form, (1, 1, 1, 1), swizzle_b=swizzle)
         yield _Plan(_Form(8, element, accumulator, registers_a=True), choice="normals")
 
 
@@ -207,7 +207,8 @@ def _kernel(form: _Form) -> str:
     b, scale = count + a_operands, count + a_operands + 1
     majors = f"{int(form.mn_b)}" if form.registers_a else f"{int(form.mn_a)}, {int(form.mn_b)}"
     opcode = f"wgmma.mma_async.sync.aligned.m64n{form.n}k16.{form.accumulator}.{form.element}.{form.element}"
-    text = f"{{.reg .pred p; setp.ne.b32 p, %{scale}, 0; {opcode} {listed}, {a}, %{b}, p, {form.sign_a}, {form.sign_b}, {majors};}}"
+    flags = f"p, {form.sign_a}, {form.sign_b}, {majors}"
+    text = f"{{.reg .pred p; setp.ne.b32 p, %{scale}, 0; {opcode} {listed}, {a}, %{b}, {flags};}}"
     outs = ", ".join(f'"+{letter}"(d[{at}])' for at in range(count))
     a_in = ", ".join(f'"r"(a[{at}])' for at in range(4)) if form.registers_a else '"l"(steps[4 * s] + base)'
     load_a = (
@@ -216,7 +217,8 @@ def _kernel(form: _Form) -> str:
         '    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n'
     )
     return (
-        f'extern "C" __global__ void __launch_bounds__(128)\n{form.kernel}(const byte* in, byte* out, const __grid_constant__ Numbers n) {{\n'
+        f'extern "C" __global__ void __launch_bounds__(128)\n{form.kernel}'
+        "(const byte* in, byte* out, const __grid_constant__ Numbers n) {\n"
         "  extern __shared__ __align__(1024) byte tiles[];\n"
         "  copy_words(tiles, in + 1024, n.v[1]);\n"
         f"  {kind} d[{count}];\n"
@@ -227,7 +229,8 @@ def _kernel(form: _Form) -> str:
         '  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n'
         "#pragma unroll 1\n  for (int s = 0; s < n.v[0]; ++s) {\n"
         + (load_a if form.registers_a else "")
-        + f'    asm volatile("{text}" : {outs} : {a_in}, "l"(steps[4 * s + 1] + base), "r"((int)steps[4 * s + 2]) : "memory");\n'
+        + f'    asm volatile("{text}" : {outs}\n'
+        + f'                 : {a_in}, "l"(steps[4 * s + 1] + base), "r"((int)steps[4 * s + 2]) : "memory");\n'
         + ("    wait_products();\n" if form.registers_a else "")
         + "  }\n  wait_products();\n"
         + f"  for (int r = 0; r < {count}; ++r) (({kind}*)out)[r * 128 + threadIdx.x] = d[r];\n}}\n"

@@ -72,7 +72,8 @@ def _kernel(part: _Part) -> str:
     ]
     lists = (a_list, b_list, c_list)
     lines = [
-        f'  asm volatile("{opcode} {listed}, [%{count}], %{count + 1};" : {_outs(name, letter, count)} : "l"(in + {start}), "r"({step}));'
+        f'  asm volatile("{opcode} {listed}, [%{count}], %{count + 1};" : {_outs(name, letter, count)} '
+        f': "l"(in + {start}), "r"({step}));'
         for (opcode, name, letter, start, step), listed, count in zip(loads, lists, counts, strict=True)
     ]
     d = _list(0, counts[2])

@@ -1,10 +1,10 @@
 // Bulk copies and reductions without a tensor map. Numbers: bytes. A load dumps shared memory; the others change out.
+// The barrier lies behind the bytes in dynamic shared memory.
 #include "golden.cuh"
 
 #define INIT                                                                                        \
   extern __shared__ __align__(128) byte tile[];                                                     \
-  __shared__ __align__(8) unsigned long long storage;                                               \
-  const unsigned barrier = shared_address(&storage), at = shared_address(tile), bytes = n.v[0];     \
+  const unsigned at = shared_address(tile), bytes = n.v[0], barrier = at + bytes + 32;     \
   if (threadIdx.x == 0) {                                                                           \
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");               \
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");                              \
@@ -120,7 +120,8 @@ GOLDEN(multicast) {
   if (threadIdx.x == 0) EXPECT(barrier, (n.v[1] >> rank & 1 ? bytes : 0))
   MEET if (threadIdx.x == 0 && rank == 0) {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(at),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1], %2, [%3], %4;" ::"r"(at),
         "l"(in), "r"(bytes), "r"(barrier), "h"((unsigned short)n.v[1])
         : "memory");
   }

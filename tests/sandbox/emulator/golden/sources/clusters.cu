@@ -51,7 +51,8 @@ GOLDEN(remote_loads) {
   MEET unsigned d[8];
   const unsigned remote = map_to(shared_address(slots[i]), next);
   asm volatile("ld.shared::cluster.u32 %0, [%1+4];" : "=r"(d[0]) : "r"(remote) : "memory");
-  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]) : "r"(remote)
+  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4])
+               : "r"(remote)
                : "memory");
   asm volatile("{.reg .b64 g; mapa.u64 g, %1, %2; ld.u32 %0, [g+8];}" : "=r"(d[5]) : "l"(slots[i]), "r"(next) : "memory");
   asm volatile("getctarank.shared::cluster.u32 %0, %1;" : "=r"(d[6]) : "r"(remote));
@@ -88,7 +89,8 @@ GOLDEN(async_stores) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(28 * 32) : "memory");
   }
   MEET const unsigned to = map_to(shared_address(slots[i]), next), done = map_to(barrier, next);
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(to), "r"(done), "r"(from[0])
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];" ::"r"(to), "r"(done),
+               "r"(from[0])
                : "memory");
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0+8], %2, [%1];" ::"r"(to), "r"(done),
                "l"((unsigned long long)from[3] << 32 | from[2])
@@ -114,7 +116,8 @@ GOLDEN(remote_arrivals) {
   }
   MEET const unsigned first = map_to(barrier, 0);
   const unsigned value = ((const unsigned*)in)[cta_of_grid() * 32 + i];
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(map_to(shared_address(slots + i), (rank + 1) % ctas)), "r"(value) : "memory");
+  const unsigned neighbour = map_to(shared_address(slots + i), (rank + 1) % ctas);
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(neighbour), "r"(value) : "memory");
   if (i == 0 && rank == 1) {
     asm volatile("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _, [%0], 4;" ::"r"(first) : "memory");
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %2, [%1];"
@@ -126,7 +129,8 @@ GOLDEN(remote_arrivals) {
   }
   unsigned seen = 0, sent = 0;
   if (rank == 0) {
-    asm volatile("{.reg .pred p;\nagain%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @!p bra again%=;}"
+    asm volatile("{.reg .pred p;\n"
+                 "again%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0; @!p bra again%=;}"
                  ::"r"(barrier) : "memory");
     seen = slots[i], sent = slots[32];
   }
@@ -147,7 +151,8 @@ GOLDEN(cluster_barriers) {
     } else if (step % 3 == 1) {
       MEET
     } else {
-      asm volatile("fence.acq_rel.cluster;\nbarrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+      asm volatile("fence.acq_rel.cluster;" ::: "memory");
+      asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
     }
     unsigned other;
     asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(other)
@@ -178,10 +183,10 @@ GOLDEN(block_barriers) {
   asm volatile("barrier.sync 3;" ::: "memory");
   const unsigned odd = value & 1, low = value != 0xFFFFFFFF;
   asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; bar.red.popc.u32 %0, 0, p;}" : "=r"(d[2]) : "r"(odd) : "memory");
-  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.and.pred q, 0, p; selp.b32 %0, 1, 0, q;}" : "=r"(d[3]) : "r"(low)
-               : "memory");
-  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 0, !p; selp.b32 %0, 1, 0, q;}" : "=r"(d[4]) : "r"(low)
-               : "memory");
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.and.pred q, 0, p; selp.b32 %0, 1, 0, q;}"
+               : "=r"(d[3]) : "r"(low) : "memory");
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; bar.red.or.pred q, 0, !p; selp.b32 %0, 1, 0, q;}"
+               : "=r"(d[4]) : "r"(low) : "memory");
   asm volatile("{.reg .pred p; setp.ne.u32 p, %1, 0; barrier.red.popc.aligned.u32 %0, 4, 256, p;}" : "=r"(d[5]) : "r"(odd)
                : "memory");
   slots[i] = value + 1;
@@ -205,8 +210,8 @@ GOLDEN(no_effect) {
   asm volatile("membar.cta;\nmembar.gl;\nmembar.sys;" ::: "memory");
   slots[i] = value;
   asm volatile("fence.acq_rel.cta;\nfence.acq_rel.gpu;\nfence.sc.gpu;\nfence.sc.sys;\nfence.sc.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async;\nfence.proxy.async.global;\nfence.proxy.async.shared::cta;\nfence.proxy.alias;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cluster;\nfence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async;\nfence.proxy.async.global;\nfence.proxy.alias;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;\nfence.proxy.async.shared::cluster;\nfence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;\ncp.async.wait_all;" ::: "memory");
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
   asm volatile("wgmma.fence.sync.aligned;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
@@ -215,7 +220,8 @@ GOLDEN(no_effect) {
 }
 
 // A warpgroup gives up registers, and two take more.
-extern "C" __global__ void __launch_bounds__(384, 1) register_counts(const byte* in, byte* out, const __grid_constant__ Numbers n) {
+extern "C" __global__ void __launch_bounds__(384, 1)
+register_counts(const byte* in, byte* out, const __grid_constant__ Numbers n) {
   const unsigned i = threadIdx.x;
   unsigned value = ((const unsigned*)in)[i];
   if (i < 128) {

@@ -19,12 +19,14 @@ struct Script {
   }
   __device__ Token arrive(unsigned count) {
     Token token;
-    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 %0, [%1], %2;" : "=l"(token) : "r"(barrier), "r"(count) : "memory");
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 %0, [%1], %2;"
+                 : "=l"(token) : "r"(barrier), "r"(count) : "memory");
     return token;
   }
   __device__ Token arrive_no_complete(unsigned count) {
     Token token;
-    asm volatile("mbarrier.arrive.noComplete.shared::cta.b64 %0, [%1], %2;" : "=l"(token) : "r"(barrier), "r"(count) : "memory");
+    asm volatile("mbarrier.arrive.noComplete.shared::cta.b64 %0, [%1], %2;"
+                 : "=l"(token) : "r"(barrier), "r"(count) : "memory");
     return token;
   }
   __device__ Token arrive_drop() {
@@ -203,9 +205,8 @@ GOLDEN(hand_over) {
   unsigned sum = 0;
   for (unsigned step = 0; step < 10; ++step) {
     const unsigned waited = warp == 0 ? empty : full, parity = warp == 0 ? (step & 1) ^ 1 : step & 1;
-    asm volatile("{.reg .pred p;\nagain%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again%=;}" ::"r"(waited),
-                 "r"(parity)
-                 : "memory");
+    asm volatile("{.reg .pred p;\nagain%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again%=;}"
+                 ::"r"(waited), "r"(parity) : "memory");
     if (warp == 0) {
       slot[lane] = ((const unsigned*)in)[step * 32 + lane];
       asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(full) : "memory");

@@ -98,8 +98,10 @@ STORE(st_v2_b32, "st.global.v2.b32 [%0+8], {%2, %1};")
 STORE(st_v4_b32, "st.global.v4.b32 [%0+16], {%2, %1, %1, %2};")
 STORE(st_v2_b64, "st.global.v2.b64 [%0+16], {%3, %3};")
 STORE(st_generic, "st.u32 [%0+28], %2;")
-STORE(st_release, "st.release.gpu.global.u32 [%0], %1; st.relaxed.cta.global.u32 [%0+4], %2; st.volatile.global.u32 [%0+8], %2;")
-STORE(st_hints, "st.global.wb.u32 [%0], %1; st.global.cg.u32 [%0+4], %1; st.global.cs.u32 [%0+8], %2; st.global.wt.u32 [%0+12], %2;")
+STORE(st_release, "st.release.gpu.global.u32 [%0], %1; "
+      "st.relaxed.cta.global.u32 [%0+4], %2; st.volatile.global.u32 [%0+8], %2;")
+STORE(st_hints, "st.global.wb.u32 [%0], %1; st.global.cg.u32 [%0+4], %1; "
+      "st.global.cs.u32 [%0+8], %2; st.global.wt.u32 [%0+12], %2;")
 STORE(st_predicated, "{.reg .pred p; setp.lt.u32 p, %1, %2; @p st.global.u32 [%0], %1; @!p st.global.u32 [%0+4], %2;}")
 
 // A table in constant memory and an array in local memory, both indexed by data.

@@ -1,5 +1,6 @@
 // TMA through a tensor map: loads, stores and reductions of one box. Numbers: five coordinates, then the bytes of the box.
-// A load dumps the box and 128 bytes behind it; a store or a reduction takes the box from in, as it is to lie in shared memory.
+// A load dumps the box and 128 bytes behind it; its barrier lies behind those, so that the box starts shared memory.
+// A store or a reduction takes the box from in, as it is to lie in shared memory.
 #include "golden.cuh"
 
 #define COORDINATES_1 "{%2}"
@@ -16,8 +17,7 @@
 #define LOAD(RANK)                                                                                                       \
   GOLDEN_MAP(load_##RANK##d) {                                                                                           \
     extern __shared__ __align__(1024) byte box[];                                                                        \
-    __shared__ __align__(8) unsigned long long storage;                                                                  \
-    const unsigned barrier = shared_address(&storage);                                                                   \
+    const unsigned barrier = shared_address(box) + n.v[5] + 128;                                                         \
     fill_words(box, 0xA5A5A5A5u, n.v[5] + 128);                                                                          \
     if (threadIdx.x == 0) {                                                                                              \
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");                                  \
@@ -97,8 +97,7 @@ GIVE(reduce_xor_2d, 2, "cp.reduce.async.bulk.tensor.2d")
 // One box to every CTA of the mask in numbers[6]; the CTA of rank numbers[7] issues it; each dumps its own.
 GOLDEN_MAP(multicast_2d) {
   extern __shared__ __align__(1024) byte box[];
-  __shared__ __align__(8) unsigned long long storage;
-  const unsigned barrier = shared_address(&storage);
+  const unsigned barrier = shared_address(box) + n.v[5] + 128;
   unsigned rank;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   fill_words(box, 0xA5A5A5A5u, n.v[5] + 128);

@@ -40,9 +40,12 @@ GOLDEN(shfl_halves) {
     to[0] = d, to[32] = p;                                                                        \
   }
 
-VOTE(vote_all, "vote.sync.all.pred q, p, 0xffffffff; selp.b32 %0, 1, 0, q; vote.sync.all.pred q, !p, 0xffffffff; selp.b32 %1, 1, 0, q;")
-VOTE(vote_any, "vote.sync.any.pred q, p, 0xffffffff; selp.b32 %0, 1, 0, q; vote.sync.any.pred q, !p, 0xffffffff; selp.b32 %1, 1, 0, q;")
-VOTE(vote_uni, "vote.sync.uni.pred q, p, 0xffffffff; selp.b32 %0, 1, 0, q; vote.sync.uni.pred q, !p, 0xffffffff; selp.b32 %1, 1, 0, q;")
+VOTE(vote_all, "vote.sync.all.pred q, p, 0xffffffff; selp.b32 %0, 1, 0, q; "
+     "vote.sync.all.pred q, !p, 0xffffffff; selp.b32 %1, 1, 0, q;")
+VOTE(vote_any, "vote.sync.any.pred q, p, 0xffffffff; selp.b32 %0, 1, 0, q; "
+     "vote.sync.any.pred q, !p, 0xffffffff; selp.b32 %1, 1, 0, q;")
+VOTE(vote_uni, "vote.sync.uni.pred q, p, 0xffffffff; selp.b32 %0, 1, 0, q; "
+     "vote.sync.uni.pred q, !p, 0xffffffff; selp.b32 %1, 1, 0, q;")
 VOTE(vote_ballot, "vote.sync.ballot.b32 %0, p, 0xffffffff; vote.sync.ballot.b32 %1, !p, 0xffffffff;")
 
 // Lanes 0 to 15 and 16 to 31 vote apart.
