@@ -42,7 +42,7 @@ class Device:
         self._device = call(driver.cuDeviceGet, 0)
         call(driver.cuCtxSetCurrent, call(driver.cuDevicePrimaryCtxRetain, self._device))
         self._module = call(driver.cuModuleLoadData, cubin)
-        self._stream = call(driver.cuStreamCreate, driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        self._stream = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
     def run(self, case: Case, given: Bytes, before: Bytes, limit_s: float) -> Bytes:
         """The output after a launch. Raises: DriverFault, Hung."""

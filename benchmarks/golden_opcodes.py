@@ -25,7 +25,7 @@ from tests.sandbox.emulator.golden.agreement import differences
 from tests.sandbox.emulator.golden.case import Bytes, Case, Family
 from tests.sandbox.emulator.golden.compiled import compile_family
 from tests.sandbox.emulator.golden.families import families, family
-from tests.sandbox.emulator.golden.store import RECORD, Record, fingerprint, save
+from tests.sandbox.emulator.golden.store import Record, add_records, fingerprint, save
 
 FAMILY_LIMIT_S = 60.0
 CASE_LIMIT_S = 5.0
@@ -47,8 +47,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch, concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         folders = {name: Path(scratch) / name for name in arguments.families}
         failures = list(pool.map(lambda name: _record(family(name), folders[name]), arguments.families))
-        prints = {name: fingerprint(family(name)) for name in folders}
-        _save(arguments.out, folders, Record(commit=arguments.commit, date=_today(), families=prints, **device))
+        for name, folder in folders.items():
+            save(arguments.out, family(name), dict(_outputs(family(name), folder)))
+        common = {**device, "commit": arguments.commit, "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
+        add_records(arguments.out, {name: Record(fingerprint=fingerprint(family(name)), **common) for name in folders})
     total = sum(len(family(name).cases) for name in arguments.families)
     print(f"{sum(failures)} of {total} cases failed; {time.monotonic() - started:.0f} s")
     return 0
@@ -113,16 +115,6 @@ def _cubin(one: Family, folder: Path) -> bytes:
     if not kept.exists():
         kept.write_bytes(compile_family(one).cubin)
     return kept.read_bytes()
-
-
-def _today() -> str:
-    return datetime.datetime.now(datetime.UTC).date().isoformat()
-
-
-def _save(out: Path, folders: dict[str, Path], record: Record) -> None:
-    for name, folder in folders.items():
-        save(out, family(name), dict(_outputs(family(name), folder)))
-    (out / RECORD).write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def _outputs(one: Family, folder: Path) -> Iterator[tuple[str, Bytes]]:

@@ -4,17 +4,18 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from contract.base import Record as Base
 from tests.sandbox.emulator.golden.case import Bytes, Family
 from tests.sandbox.emulator.golden.sources import HEADER, source
 
 DATA = Path(__file__).parent / "data"
-RECORD = "recorded.json"
+_RECORDS = "recorded.json"
 
 
 class Record(Base):
-    """Where and when the data were recorded. `families`: fingerprints of each family's sources and inputs."""
+    """Where and when a family was recorded. `fingerprint`: of the sources and inputs that were recorded."""
 
     gpu: str
     driver: str
@@ -22,7 +23,10 @@ class Record(Base):
     nvrtc: str
     commit: str
     date: str
-    families: dict[str, str]
+    fingerprint: str
+
+
+_BY_FAMILY = TypeAdapter(dict[str, Record])
 
 
 def fingerprint(family: Family) -> str:
@@ -50,3 +54,16 @@ def load(family: Family, folder: Path = DATA) -> dict[str, Bytes]:
     with np.load(folder / f"{family.name}.npz") as kept:
         ends = np.cumsum(kept["sizes"])[:-1]
         return dict(zip(kept["names"].tolist(), np.split(kept["outputs"], ends), strict=True))
+
+
+def load_records(folder: Path = DATA) -> dict[str, Record]:
+    """Records by family; none where nothing was recorded yet."""
+    file = folder / _RECORDS
+    return _BY_FAMILY.validate_json(file.read_bytes()) if file.exists() else {}
+
+
+def add_records(folder: Path, records: dict[str, Record]) -> None:
+    """Put records beside those of families that were not recorded this time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = _BY_FAMILY.dump_json(load_records(folder) | records, indent=1)
+    (folder / _RECORDS).write_bytes(text + b"\n")

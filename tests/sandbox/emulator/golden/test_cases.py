@@ -14,7 +14,7 @@ from tests.sandbox.emulator.golden.compiled import compile_family
 from tests.sandbox.emulator.golden.draw import Draw
 from tests.sandbox.emulator.golden.families import families, family
 from tests.sandbox.emulator.golden.sources import HEADER, source
-from tests.sandbox.emulator.golden.store import fingerprint, load, save
+from tests.sandbox.emulator.golden.store import Record, add_records, fingerprint, load, load_records, save
 
 NAMES = [one.name for one in families()]
 EVERY_CASE = [case for one in families() for case in one.cases]
@@ -79,6 +79,15 @@ def test_outputs_survive_the_file(tmp_path) -> None:
     kept = load(one, tmp_path)
     assert kept.keys() == outputs.keys()
     assert all((kept[name] == outputs[name]).all() for name in outputs)
+
+
+def test_a_family_recorded_later_leaves_the_records_of_others(tmp_path) -> None:
+    common = {"gpu": "H200", "driver": "13.0", "driver_release": "580", "nvrtc": "13.0", "commit": "c", "date": "2026-11-21"}
+    first, second = (Record(fingerprint=name, **common) for name in ("one", "two"))
+    add_records(tmp_path, {"mma": first, "warp": first})
+    add_records(tmp_path, {"warp": second})
+    assert load_records(tmp_path) == {"mma": first, "warp": second}
+    assert load_records(tmp_path / "nowhere") == {}
 
 
 def test_headers_parameters_are_the_size_the_recorder_passes() -> None:

@@ -211,7 +211,8 @@ GOLDEN(no_effect) {
   slots[i] = value;
   asm volatile("fence.acq_rel.cta;\nfence.acq_rel.gpu;\nfence.sc.gpu;\nfence.sc.sys;\nfence.sc.cluster;" ::: "memory");
   asm volatile("fence.proxy.async;\nfence.proxy.async.global;\nfence.proxy.alias;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;\nfence.proxy.async.shared::cluster;\nfence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;\nfence.proxy.async.shared::cluster;" ::: "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;\ncp.async.wait_all;" ::: "memory");
   asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
   asm volatile("wgmma.fence.sync.aligned;\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
