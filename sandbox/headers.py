@@ -11,7 +11,14 @@ OWN_ROOT = Path(__file__).parent / "include"
 _TOOLKITS = (Path("/usr/local/cuda/include"), Path("/opt/cuda/include"))
 _REMEDY = "install them with: pip install 'nvidia-cuda-runtime>=13.0,<14' 'nvidia-cuda-cccl>=13.0,<14'"
 # Files that change with every release of the tree they stand for; hashing whole toolkits would take longer than a compile.
-_RELEASE_MARKS = ("cuda_runtime_api.h", "cuda_fp16.hpp", "cuda_bf16.hpp", "cuda/std/__cccl/version.h", "cutlass/version.h")
+_RELEASE_MARKS = (
+    "cuda_runtime_api.h",
+    "cuda_fp16.hpp",
+    "cuda_bf16.hpp",
+    "crt/mma.h",
+    "cuda/std/__cccl/version.h",
+    "cutlass/version.h",
+)
 
 _INTEGERS = "".join(f"using ::cuda::std::{sign}int{bits}_t;\n" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _STDINT = "#pragma once\n#include <cuda/std/cstdint>\n" + _INTEGERS + "using ::cuda::std::uintptr_t;\n"
