@@ -97,7 +97,7 @@ void widen(Warp& warp, const Op& op, u32 mask) {
   float values[kLanes];
   Format::widen(warp.lanes<u16>(op.a), values, kLanes);
   float* d = warp.lanes<float>(op.d);
-  for_lanes(mask, [&](int lane) { d[lane] = values[lane]; });
+  for_lanes(mask, [&](int lane) { d[lane] = canonical(values[lane]); });
 }
 
 template <typename Format>

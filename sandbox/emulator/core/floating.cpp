@@ -85,6 +85,14 @@ inline T with_sign(T sign, T value) {
   return std::bit_cast<T>(std::bit_cast<BitsOf<T>>(magnitude(value)) | (std::bit_cast<BitsOf<T>>(sign) & kSignBit<T>));
 }
 
+// The extreme of the magnitudes, negative where the signs differ.
+template <bool kGreater, bool kNan, typename T>
+inline T extreme_magnitude(T a, T b) {
+  const T left = magnitude(a), right = magnitude(b);
+  const T sign = std::bit_cast<T>(std::bit_cast<BitsOf<T>>(a) ^ std::bit_cast<BitsOf<T>>(b));
+  return with_sign(sign, kNan ? extreme_or_nan<kGreater>(left, right) : extreme<kGreater>(left, right));
+}
+
 // What leaves NaNs as they are. q: kFlush.
 template <typename T>
 void add_signs(Registry& r, const std::string& type) {
@@ -202,6 +210,10 @@ void add_words(Registry& r) {
   add_arithmetic<2>(r, "max", [](auto a, auto b) { return extreme<true>(a, b); });
   add_arithmetic<2>(r, "min.nan", [](auto a, auto b) { return extreme_or_nan<false>(a, b); });
   add_arithmetic<2>(r, "max.nan", [](auto a, auto b) { return extreme_or_nan<true>(a, b); });
+  add_arithmetic<2>(r, "min.xorsign", [](auto a, auto b) { return extreme_magnitude<false, false>(a, b); });
+  add_arithmetic<2>(r, "max.xorsign", [](auto a, auto b) { return extreme_magnitude<true, false>(a, b); });
+  add_arithmetic<2>(r, "min.nan.xorsign", [](auto a, auto b) { return extreme_magnitude<false, true>(a, b); });
+  add_arithmetic<2>(r, "max.nan.xorsign", [](auto a, auto b) { return extreme_magnitude<true, true>(a, b); });
   add_arithmetic<1>(r, "rcp", [](auto a) { return decltype(a){1} / a; });
   add_arithmetic<1>(r, "sqrt", [](auto a) { return std::sqrt(a); });
   add_approximation(r, "rsqrt", [](double a) { return 1 / std::sqrt(a); });
@@ -227,6 +239,10 @@ void add_halfwords(Registry& r) {
   add_halves<2>(r, "max", [](auto, float a, float b) { return extreme<true>(a, b); });
   add_halves<2>(r, "min.nan", [](auto, float a, float b) { return extreme_or_nan<false>(a, b); });
   add_halves<2>(r, "max.nan", [](auto, float a, float b) { return extreme_or_nan<true>(a, b); });
+  add_halves<2>(r, "min.xorsign", [](auto, float a, float b) { return extreme_magnitude<false, false>(a, b); });
+  add_halves<2>(r, "max.xorsign", [](auto, float a, float b) { return extreme_magnitude<true, false>(a, b); });
+  add_halves<2>(r, "min.nan.xorsign", [](auto, float a, float b) { return extreme_magnitude<false, true>(a, b); });
+  add_halves<2>(r, "max.nan.xorsign", [](auto, float a, float b) { return extreme_magnitude<true, true>(a, b); });
   add_halves<1>(r, "ex2", [](auto, float a) { return odd_float(std::exp2(static_cast<double>(a))); });
   add_halves<1>(r, "tanh", [](auto, float a) { return odd_float(std::tanh(static_cast<double>(a))); });
   add_half_signs<Half>(r, "f16"), add_half_signs<Bfloat>(r, "bf16");

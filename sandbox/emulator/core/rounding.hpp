@@ -133,7 +133,8 @@ inline u16 rounded_bfloat(float value, u32 mode) {
   return static_cast<u16>((bits >> 16) + outward);
 }
 
-// f16 and bf16 in arithmetic. `Exact` holds every product of two; `widen` and `narrow` convert multiples of 8 numbers.
+// f16 and bf16 in arithmetic. `Exact` holds every product of two; `widen` and `narrow` convert multiples of 8
+// numbers; `widen` keeps the sign of a NaN.
 struct Half {
   using Exact = float;
   static constexpr u16 kInfinity = 0x7C00, kSmallestNormal = 0x0400, kLargest = 0x7BFF;
@@ -145,7 +146,6 @@ struct Half {
       const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
       _mm256_storeu_ps(to + i, _mm256_cvtph_ps(bits));
     }
-    for (int i = 0; i < count; ++i) to[i] = canonical(to[i]);
   }
   static void narrow(const float* from, u16* to, int count) {
     for (int i = 0; i < count; i += 8) {
@@ -163,7 +163,7 @@ struct Bfloat {
   static float widened(u16 bits) { return canonical(bfloat_to_float(bits)); }
   static u16 rounded(float value, u32 mode) { return rounded_bfloat(value, mode); }
   static void widen(const u16* from, float* to, int count) {
-    for (int i = 0; i < count; ++i) to[i] = widened(from[i]);
+    for (int i = 0; i < count; ++i) to[i] = bfloat_to_float(from[i]);
   }
   static void narrow(const float* from, u16* to, int count) {
     for (int i = 0; i < count; ++i) to[i] = float_to_bfloat(from[i]);

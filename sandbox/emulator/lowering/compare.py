@@ -1,7 +1,4 @@
-"""setp and set: comparisons, joined with a predicate where the instruction says so.
-
-Not covered: set of packed or 16-bit results.
-"""
+"""setp and set: comparisons, joined with a predicate where the instruction says so."""
 
 from sandbox.emulator.lowering.floating import FLAGS
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
@@ -24,6 +21,10 @@ _EQUALITIES = ("eq", "ne")
 _ORDERED = ("lt", "le", "gt", "ge")
 _UNSIGNED_NAMES = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 _UNORDERED = ("equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
+# What set gives where the comparison holds; of packed numbers in each half.
+_ONES = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}
+_RESULTS = {**_ONES, **dict.fromkeys(("u32", "s32"), 0xFFFFFFFF), **dict.fromkeys(("u16", "s16"), 0xFFFF)}
+_PACKED_RESULTS = {"f16x2": _ONES["f16"], "bf16x2": _ONES["bf16"], "u32": 0xFFFF, "s32": 0xFFFF}
 _FLUSHED = ("f32", *HALVES, *PACKED_HALVES)
 
 
@@ -59,17 +60,29 @@ def _masks(
 
 
 def _set(lowering: Lowering, instruction: Instruction) -> None:
-    """All ones, or 1.0, where the comparison holds."""
+    """All ones, or 1.0, where the comparison holds; of packed numbers in each half."""
     comparison, join, kind = _read(instruction, types=2)
-    result = opcode_of(instruction).types[0]
-    if result not in ("u32", "s32", "f32") or kind in PACKED_HALVES or len(instruction.operands) != (4 if join else 3):
+    result, packed = opcode_of(instruction).types[0], kind in PACKED_HALVES
+    held = (_PACKED_RESULTS if packed else _RESULTS).get(result)
+    if held is None or len(instruction.operands) != (4 if join else 3):
         raise unsupported(instruction)
     target, left, right, *rest = instruction.operands
-    mask = _compare(lowering, instruction, comparison, kind, (left, right), lowering.scratch(MASK))
+    masks = _masks(lowering, instruction, comparison, kind, (left, right), 2 if packed else 1)
     if join:
-        mask = _joined(lowering, join, mask, lowering.predicate(rest[0]))
-    held = lowering.slots.constant(0x3F800000 if result == "f32" else 0xFFFFFFFF, 4)
-    lowering.emit("selp.b32", d=lowering.target(target, 4), a=held, b=lowering.slots.constant(0, 4), c=mask)
+        other = lowering.predicate(rest[0])
+        masks = [_joined(lowering, join, mask, other) for mask in masks]
+    if packed:
+        halves = [_chosen(lowering, lowering.scratch(2), 2, held, mask) for mask in masks]
+        lowering.emit("pack.2x16", d=lowering.target(target, 4), listed=halves)
+    else:
+        size = width_of(result)
+        _chosen(lowering, lowering.target(target, size), size, held, masks[0])
+
+
+def _chosen(lowering: Lowering, slot: int, size: int, held: int, mask: int) -> int:
+    a, b = lowering.slots.constant(held, size), lowering.slots.constant(0, size)
+    lowering.emit(f"selp.b{8 * size}", d=slot, a=a, b=b, c=mask)
+    return slot
 
 
 def _read(instruction: Instruction, types: int) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """Arithmetic of f32, f64, f16 and bf16.
 
 Covered: what sm_90 has, every rounding mode, .ftz, .sat and .relu. Approximations are computed exactly.
-Not covered: min and max with .xorsign.abs or three operands, fma with .oob, operands of two formats.
+Not covered: min and max of three operands, fma with .oob, operands of two formats.
 """
 
 from collections.abc import Mapping
@@ -27,6 +27,7 @@ FLAGS = {"ftz": 1, "sat": 2, "relu": 4, "satfinite": 8}
 _APPROXIMATE = frozenset({"approx", "full"})
 _ROUNDED = frozenset(ROUNDINGS)
 _ALL_HALVES = (*HALVES, *PACKED_HALVES)
+_VARIANTS = {"NaN": ".nan", "xorsign": ".xorsign"}
 _PROPERTIES = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
 
 
@@ -60,8 +61,8 @@ _OPERATIONS = {
     "sin": _Operation(1, _modifiers("approx ftz", None, None)),
     "cos": _Operation(1, _modifiers("approx ftz", None, None)),
     "tanh": _Operation(1, _modifiers("approx", None, "approx")),
-    "min": _Operation(2, _modifiers("ftz NaN", "", "ftz NaN")),
-    "max": _Operation(2, _modifiers("ftz NaN", "", "ftz NaN")),
+    "min": _Operation(2, _modifiers("ftz NaN xorsign abs", "", "ftz NaN xorsign abs")),
+    "max": _Operation(2, _modifiers("ftz NaN xorsign abs", "", "ftz NaN xorsign abs")),
 }
 
 
@@ -71,13 +72,13 @@ def _arithmetic(lowering: Lowering, instruction: Instruction) -> None:
     modifiers = frozenset(opcode.modifiers)
     if kind not in operation.modifiers or not modifiers <= operation.modifiers[kind] or len(modifiers & _ROUNDED) > 1:
         raise unsupported(instruction)
-    if modifiers & _APPROXIMATE and modifiers & _ROUNDED:
+    if (modifiers & _APPROXIMATE and modifiers & _ROUNDED) or ("abs" in modifiers) != ("xorsign" in modifiers):
         raise unsupported(instruction)
     refuse_integers(instruction, instruction.operands)
     mode = sum(ROUNDINGS[word] for word in modifiers & _ROUNDED)
     flags = sum(FLAGS[word] for word in modifiers & FLAGS.keys())
-    name = "fma" if opcode.base == "mad" else opcode.base
-    handler = f"{name}.nan.{kind}" if "NaN" in modifiers else f"{name}.{kind}"
+    variant = "".join(name for word, name in _VARIANTS.items() if word in modifiers)
+    handler = f"{'fma' if opcode.base == 'mad' else opcode.base}{variant}.{kind}"
     if kind in WORDS and (mode or flags):
         handler += ".modified"
     sizes = (width_of(kind),) * (1 + operation.operands)
