@@ -4,8 +4,6 @@ Covered: 8x8 matrices of 16-bit elements; mma m16n8k16 and m16n8k8, and wmma (se
 Not covered: other shapes and element types, sparse operands.
 """
 
-from collections.abc import Callable
-
 from sandbox.emulator.lowering.fragment import (
     REGISTER_BYTES,
     SPACES,
@@ -17,6 +15,7 @@ from sandbox.emulator.lowering.fragment import (
     values,
 )
 from sandbox.emulator.lowering.lowering import Lowering
+from sandbox.emulator.lowering.opcode import Rule
 from sandbox.emulator.lowering.table import Flag, Space
 from sandbox.emulator.lowering.wmma import lower_wmma
 from sandbox.emulator.ptx.module import Instruction
@@ -76,7 +75,7 @@ def _mma(lowering: Lowering, instruction: Instruction) -> None:
     lowering.emit(f"mma.{shape}.{to}.{left}.{addend}", flags=Flag.COLLECTIVE, listed=listed)
 
 
-RULES: dict[str, Callable[[Lowering, Instruction], None]] = {
+RULES: dict[str, Rule] = {
     "ldmatrix": _ldmatrix,
     "stmatrix": _stmatrix,
     "movmatrix": _movmatrix,
