@@ -9,24 +9,90 @@ struct Wide {
   u64 low, high;
 };
 
+// Memory around a lane's address in which accesses need no more than bounds and alignment checked.
+struct Piece {
+  u8* host = nullptr;
+  u64 begin = 0, size = 0;
+};
+
+// None where the order of accesses is noted, or where every lane has memory of its own.
+Piece piece_at(Warp& warp, const Op& op, u64 address, Access access) {
+  const bool races = warp.run->options.races;
+  const bool windowed = op.p == kGeneric && address - kSharedWindow < kWindow;
+  if (op.p == kShared || windowed) {
+    Cta& cta = *warp.cta;
+    if (races) return {};
+    const u64 begin = (windowed ? kSharedWindow : 0) + (u64{cta.rank} << kRankShift) + kSharedBase;
+    return {cta.smem.data() + kSharedBase, begin, cta.smem_end - kSharedBase};
+  }
+  if (op.p == kParam || op.p == kLocal) return {};
+  Buffer* buffer = buffer_at(*warp.run, address);
+  if (!buffer || (races && buffer->shadow) || (access == Access::kWrite && !buffer->writable)) return {};
+  return {buffer->host, buffer->base, buffer->size};
+}
+
+// The accesses of a warp's lanes, `bytes` bytes each.
+template <typename Address>
+class Accesses {
+ public:
+  Accesses(Warp& warp, const Op& op, u32 mask, u32 bytes, Access access) : bytes_(bytes), access_(access) {
+    for (int lane = 0; lane < kLanes; ++lane) addresses_[lane] = effective_address<Address>(warp, op, lane);
+    if (op.q == kWeak || !warp.run->options.races) find_together(warp, op, mask);
+  }
+
+  // Whether all lanes lie in one piece of memory: `at` then needs no more checks.
+  bool together() const { return host_ != nullptr; }
+  u8* at(int lane) const { return host_ + (addresses_[lane] - begin_); }
+
+  u8* checked(Warp& warp, const Op& op, int lane, bool* poison) const {
+    return reach(warp, op, lane, addresses_[lane], bytes_, access_, poison);
+  }
+  void synchronise(Warp& warp, const Op& op, int lane) const {
+    if (op.q == kWeak) return;
+    const bool writes = access_ == Access::kWrite;
+    emulator::synchronise(warp, static_cast<Space>(op.p), addresses_[lane], static_cast<Semantics>(op.q), writes);
+  }
+
+ private:
+  void find_together(Warp& warp, const Op& op, u32 mask) {
+    const Piece piece = piece_at(warp, op, addresses_[first_lane(mask)], access_);
+    if (piece.size < bytes_) return;
+    const u64 most = piece.size - bytes_, unaligned = bytes_ - 1;
+    u64 wrong = 0;
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      const u64 address = addresses_[std::countr_zero(rest)];
+      wrong |= (address & unaligned) | (address - piece.begin > most);
+    }
+    if (wrong) return;
+    host_ = piece.host;
+    begin_ = piece.begin;
+  }
+
+  u64 addresses_[kLanes];
+  u32 bytes_;
+  Access access_;
+  u8* host_ = nullptr;
+  u64 begin_ = 0;
+};
+
 template <typename Memory, typename Value, typename Address>
 void load(Warp& warp, const Op& op, u32 mask) {
   const u32* slots = listed(warp, op);
-  for (u32 rest = mask; rest; rest &= rest - 1) {
-    const int lane = std::countr_zero(rest);
-    const u64 address = effective_address<Address>(warp, op, lane);
-    bool poison = false;
-    const u8* from = reach(warp, op, lane, address, sizeof(Memory) * op.count, Access::kRead, &poison);
+  const Accesses<Address> accesses(warp, op, mask, sizeof(Memory) * op.count, Access::kRead);
+  const auto put = [&](int lane, const u8* from) {
     for (u32 i = 0; i < op.count; ++i) {
       Memory value;
-      if (from && !poison) {
-        std::memcpy(&value, from + i * sizeof value, sizeof value);
-      } else {
-        std::memset(&value, 0xFF, sizeof value);
-      }
+      std::memcpy(&value, from + i * sizeof value, sizeof value);
       warp.lanes<Value>(slots[i])[lane] = static_cast<Value>(value);
     }
-    if (op.q != kWeak) synchronise(warp, static_cast<Space>(op.p), address, static_cast<Semantics>(op.q), false);
+  };
+  if (accesses.together()) return for_lanes(mask, [&](int lane) { put(lane, accesses.at(lane)); });
+  for (u32 rest = mask; rest; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    bool poison = false;
+    const u8* from = accesses.checked(warp, op, lane, &poison);
+    put(lane, from && !poison ? from : warp.run->poison_bytes);
+    accesses.synchronise(warp, op, lane);
   }
 }
 
@@ -34,18 +100,18 @@ void load(Warp& warp, const Op& op, u32 mask) {
 template <typename Memory, typename Value, typename Address>
 void store(Warp& warp, const Op& op, u32 mask) {
   const u32* slots = listed(warp, op);
+  const Accesses<Address> accesses(warp, op, mask, sizeof(Memory) * op.count, Access::kWrite);
   bool changed = false;
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    const u64 address = effective_address<Address>(warp, op, lane);
-    u8* to = reach(warp, op, lane, address, sizeof(Memory) * op.count, Access::kWrite, nullptr);
+    u8* to = accesses.together() ? accesses.at(lane) : accesses.checked(warp, op, lane, nullptr);
     if (!to) continue;
     for (u32 i = 0; i < op.count; ++i, to += sizeof(Memory)) {
       const Memory value = static_cast<Memory>(warp.lanes<Value>(slots[i])[lane]);
       changed |= std::memcmp(to, &value, sizeof value) != 0;
       std::memcpy(to, &value, sizeof value);
     }
-    if (op.q != kWeak) synchronise(warp, static_cast<Space>(op.p), address, static_cast<Semantics>(op.q), true);
+    accesses.synchronise(warp, op, lane);
   }
   if (changed && op.p != kLocal) ++warp.run->events;
 }
@@ -56,7 +122,7 @@ void discard(Warp& warp, const Op& op, u32 mask) {
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const u64 address = effective_address<u64>(warp, op, lane);
-    if (u8* line = reach(warp, op, lane, address, kLine, Access::kWrite, nullptr)) std::memset(line, 0xFF, kLine);
+    if (u8* line = reach(warp, op, lane, address, kLine, Access::kWrite, nullptr)) std::memset(line, warp.run->options.poison, kLine);
   }
 }
 
