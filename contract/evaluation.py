@@ -119,10 +119,14 @@ class Wrong(Record):
 
 
 class Unmeasured(Record):
-    """Built but not timed. `verified_by` says whether and where it was executed and found right."""
+    """Built but not timed. `verified_by` says whether and where it was executed and found right.
+
+    `reason`: why a backend that was there could not execute it; else empty.
+    """
 
     status: Literal["unmeasured"] = "unmeasured"
     verified_by: Literal["nothing", "emulator", "gpu"]
+    reason: str = ""
     tests: tuple[TestResult, ...] = ()
     prediction: Prediction
     inspection: Inspection

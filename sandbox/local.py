@@ -16,7 +16,7 @@ from contract.profile import Profile
 from contract.protocols import Predict
 from contract.task import GemmTask
 from sandbox.builder import Builder
-from sandbox.messages import Evaluate, Ready, Stage, Verified
+from sandbox.messages import Evaluate, NotExecuted, Ready, Stage, Verified
 from sandbox.pool import WorkerPool
 from sandbox.profiling.profiler import Profiler
 
@@ -102,6 +102,8 @@ class LocalSandbox:
         if self._pool is None or task.arch is not self._chip.arch:
             return Unmeasured(verified_by="nothing", prediction=prediction, inspection=built.inspection)
         outcome = self._pool.evaluate(Evaluate(built=built, task=task, verify=self._verify, time=time))
+        if isinstance(outcome, NotExecuted):
+            return Unmeasured(verified_by="nothing", reason=outcome.reason, prediction=prediction, inspection=built.inspection)
         if isinstance(outcome, Verified):
             return Unmeasured(verified_by="gpu", tests=outcome.tests, prediction=prediction, inspection=built.inspection)
         return outcome

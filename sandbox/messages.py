@@ -1,7 +1,7 @@
 """What a worker and its parent say to each other: one JSON record a line, over the worker's stdin and stdout; never pickle.
 
 parent → worker   Evaluate
-worker → parent   Ready | Failed once, then for every Evaluate: StageEntered … and one of Done | Verified | Failed
+worker → parent   Ready | Failed once, then for every Evaluate: StageEntered … and one of Done | Verified | NotExecuted | Failed
 """
 
 from typing import Annotated, Literal
@@ -21,14 +21,22 @@ MAX_LINE_BYTES = 64 * 1024**2
 Stage = Literal["load", "verify", "time", "recheck"]
 
 
+class Reduced(Record):
+    """The same schedule written and built for a smaller task of its kind, where the emulator runs whole grids."""
+
+    built: Built
+    task: GemmTask
+
+
 class Evaluate(Record):
-    """Prove a built candidate and, where `time` is given, measure it."""
+    """Prove a built candidate and, where `time` is given, measure it; the emulator never measures, and takes `reduced`."""
 
     message: Literal["evaluate"] = "evaluate"
     built: Built
     task: GemmTask
     verify: VerifyOptions
     time: TimeOptions | None = None
+    reduced: Reduced | None = None
 
     def limit_s(self, stage: Stage | None) -> float:
         """Wall-clock that a stage may take; None stands for the moment before the first."""
@@ -45,10 +53,10 @@ LOAD_TIMEOUT_S = 60.0
 
 
 class Ready(Record):
-    """The worker holds its GPU."""
+    """The worker holds its GPU; `environment` is None where it emulates one, and `chip` the reference of its arch."""
 
     message: Literal["ready"] = "ready"
-    environment: Environment
+    environment: Environment | None
     chip: Chip
 
 
@@ -74,6 +82,13 @@ class Verified(Record):
     tests: tuple[TestResult, ...]
 
 
+class NotExecuted(Record):
+    """The backend cannot execute this candidate, right or wrong as it may be."""
+
+    message: Literal["not_executed"] = "not_executed"
+    reason: str
+
+
 class Failed(Record):
     """Something of ours or of the machine's failed; the candidate is not to blame. The worker exits after it."""
 
@@ -92,7 +107,7 @@ class Failed(Record):
                 return WorkerError(self.reason, log=self.log)
 
 
-Reply = Annotated[Ready | StageEntered | Done | Verified | Failed, Field(discriminator="message")]
+Reply = Annotated[Ready | StageEntered | Done | Verified | NotExecuted | Failed, Field(discriminator="message")]
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
 
 

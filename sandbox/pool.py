@@ -24,6 +24,7 @@ from sandbox.messages import (
     Done,
     Evaluate,
     Failed,
+    NotExecuted,
     ProtocolError,
     Ready,
     Stage,
@@ -57,9 +58,17 @@ class Lost:
 class Worker:
     """One GPU's worker process, or the lack of one, with what it takes to start the next."""
 
-    def __init__(self, options: WorkerOptions, command: Sequence[str], scratch: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        options: WorkerOptions,
+        command: Sequence[str],
+        scratch: Path,
+        environment: dict[str, str],
+        memory_bytes: int | None = None,
+    ) -> None:
         self._command = [*command, "--device", str(options.device)]
-        self._name = f"worker of cuda:{options.device}"
+        self._name = f"worker of cuda:{options.device}" if memory_bytes is None else "emulator's worker"
+        self._memory_bytes = memory_bytes
         self._start_timeout_s = options.start_timeout_s
         self._scratch = scratch
         self._environment = environment
@@ -70,7 +79,13 @@ class Worker:
     def spawn(self) -> Channel:
         """The process, started if there is none; it may not be ready yet. Raises: WorkerError."""
         if self._channel is None:
-            limits = Limits(wall_s=math.inf, file_bytes=FILE_BYTES, network=not self._isolated, die_with_parent=False)
+            limits = Limits(
+                wall_s=math.inf,
+                memory_bytes=self._memory_bytes,
+                file_bytes=FILE_BYTES,
+                network=not self._isolated,
+                die_with_parent=False,
+            )
             self._channel = Channel(self._command, self._scratch, limits, self._environment)
         return self._channel
 
@@ -96,7 +111,7 @@ class Worker:
                     logger.warning("the %s runs without network isolation: with it, %s", self._name, failures[0])
         return self._ready
 
-    def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | Lost:
+    def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | NotExecuted | Lost:
         """Send a request and follow it, stage by stage, to its answer. Raises: Cudal2Error where we or the machine failed."""
         self.ready()
         follow = _Follow(request, on_stage)
@@ -160,7 +175,7 @@ class _Follow:
         self.stage: Stage | None = None
         self.limit_s = request.limit_s(None)
 
-    def to_the_end(self, channel: Channel) -> Done | Verified | Failed:
+    def to_the_end(self, channel: Channel) -> Done | Verified | NotExecuted | Failed:
         """Raises: ChannelClosed, DeadlinePassed, ProtocolError."""
         deadline = time.monotonic() + self.limit_s
         channel.send(encode(self._request), deadline)
@@ -176,7 +191,8 @@ class _Follow:
 class WorkerPool:
     """Evaluates on whichever worker is idle; safe to call from several threads. Workers start when first needed.
 
-    `environment` is added to what `sandbox.process` lets a child inherit; `command` is replaced in tests.
+    `environment` is added to what `sandbox.process` lets a child inherit; `command` starts other workers than a GPU's.
+    `memory_bytes`: of a worker's address space, for workers without a GPU.
     """
 
     def __init__(
@@ -187,6 +203,7 @@ class WorkerPool:
         on_restart: OnRestart = lambda _reason: None,
         environment: dict[str, str] | None = None,
         command: Sequence[str] | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
         self._on_stage, self._on_restart = on_stage, on_restart
         self._folders = contextlib.ExitStack()
@@ -196,6 +213,7 @@ class WorkerPool:
                 command or [each.python or sys.executable, "-P", "-m", "sandbox.worker"],
                 self._scratch(each),
                 environment or {},
+                memory_bytes,
             )
             for each in options
         ]
@@ -207,8 +225,8 @@ class WorkerPool:
         """The first GPU's environment and chip. Raises: DeviceUnavailable, MachineError, WorkerError."""
         return self._workers[0].ready()
 
-    def evaluate(self, request: Evaluate) -> Evaluation | Verified:
-        """The candidate's outcome; `Verified` where every test passed and no time was asked for.
+    def evaluate(self, request: Evaluate) -> Evaluation | Verified | NotExecuted:
+        """The candidate's outcome; `Verified` where every test passed and no time was taken.
 
         Raises: MachineError, WorkerError where no candidate is to blame.
         """
@@ -229,11 +247,11 @@ class WorkerPool:
             worker.close()
         self._folders.close()
 
-    def _evaluate(self, worker: Worker, request: Evaluate) -> Evaluation | Verified | Lost:
+    def _evaluate(self, worker: Worker, request: Evaluate) -> Evaluation | Verified | NotExecuted | Lost:
         answer = worker.evaluate(request, self._on_stage)
         inspection = request.built.inspection
         match answer:
-            case Verified():
+            case Verified() | NotExecuted():
                 return answer
             case Done(healthy=True, evaluation=evaluation):
                 return evaluation

@@ -14,18 +14,26 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO, Protocol
 
 from contract.base import Record
+from contract.build import Built
 from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
-from sandbox.messages import Done, Evaluate, Failed, Ready, StageEntered, decode_request, encode
-
-if TYPE_CHECKING:
-    from sandbox.cuda.evaluator import Evaluator
+from sandbox.messages import Done, Evaluate, Failed, NotExecuted, Ready, StageEntered, Verified, decode_request, encode
 
 ORPHAN_GRACE_S = 3.0
 
 Say = Callable[[Record], None]
+
+
+class Evaluates(Protocol):
+    """A backend as its worker sees it."""
+
+    def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted: ...
+
+    def fault_of(self, built: Built) -> Done | None:
+        """The outcome where the candidate has broken the backend, None where it has not."""
+        ...
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     session = Session(say)
     sys.excepthook = session.report_uncaught
     try:
-        return session.serve(index, read_ahead(requests))
+        return session.serve(*open_gpu(index, say), read_ahead(requests))
     except Cudal2Error as exc:
         say(failure(exc))
         return 1
@@ -80,14 +88,13 @@ class Session:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._running: tuple[Evaluator, Evaluate] | None = None
+        self._running: tuple[Evaluates, Evaluate] | None = None
 
-    def serve(self, index: int, lines: "queue.SimpleQueue[bytes | None]") -> int:
-        """Announce the GPU, then answer until the requests end or the context is poisoned.
+    def serve(self, evaluator: Evaluates, ready: Ready, lines: "queue.SimpleQueue[bytes | None]") -> int:
+        """Announce the backend, then answer until the requests end or the backend is broken.
 
         Raises: Cudal2Error for what no candidate is to blame for.
         """
-        evaluator, ready = open_gpu(index, self._say)
         self._say(ready)
         while (line := lines.get()) is not None:
             request = decode_request(line)
@@ -117,7 +124,7 @@ class Session:
         return evaluator.fault_of(request.built)
 
 
-def open_gpu(index: int, say: Say) -> "tuple[Evaluator, Ready]":
+def open_gpu(index: int, say: Say) -> tuple[Evaluates, Ready]:
     """The GPU's evaluator, and what to announce. Raises: DeviceUnavailable, MachineError."""
     try:
         from sandbox.cuda.device import Device

@@ -4,33 +4,22 @@ A candidate's author writes device code only; everything on the host side of it 
 """
 
 import ctypes
-import itertools
 import math
-import struct
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from cuda.bindings import driver
 
-from contract.plan import (
-    PORTABLE_CLUSTER,
-    Arg,
-    ResolvedLaunch,
-    ResolvedPlan,
-    ScalarArg,
-    TensorArg,
-    TensorMapArg,
-    WorkspaceArg,
-)
+from contract.plan import PORTABLE_CLUSTER, Arg, ResolvedLaunch, ResolvedPlan
 from contract.task import GemmTask, Layout
 from sandbox.cuda.buffers import address
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.driver import DriverFault, Fault, call
-from sandbox.cuda.tensor_map import TENSOR_MAP_BYTES, encode_tensor_map
+from sandbox.cuda.tensor_map import encode_tensor_map
+from sandbox.launching import aligned_offsets, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
 _FUNCTION = driver.CUfunction_attribute
-_SCALAR_FORMAT = {"i32": "<i", "u32": "<I", "i64": "<q", "f32": "<f"}
 
 
 class ParameterMismatch(Fault):
@@ -94,7 +83,7 @@ class Parameters:
     """The kernel parameters of one launch in one block of host memory, and the array of pointers the driver reads."""
 
     def __init__(self, args: Sequence[Arg], pointers: dict[str, int], task: GemmTask) -> None:
-        values = [pack_argument(arg, pointers, task) for arg in args]
+        values = [pack_argument(arg, pointers, lambda spec: encode_tensor_map(spec, task, pointers[spec.of])) for arg in args]
         offsets = aligned_offsets([len(value) for value in values])
         self._memory = (ctypes.c_char * (offsets[-1] + 64))()
         base = ctypes.addressof(self._memory)
@@ -118,24 +107,6 @@ class _Prepared:
         config = self._planned if programmatic else self._plain
         config.hStream = stream
         call(driver.cuLaunchKernelEx, config, self._function, self._parameters.address, 0)
-
-
-def zeroes_every_run(plan: ResolvedPlan) -> bool:
-    """Whether a memset goes before the first launch of every run."""
-    return plan.zero is True and plan.zero_bytes > 0
-
-
-def programmatic_edges(plan: ResolvedPlan) -> list[bool]:
-    """For each launch, whether it really is launched with programmatic serialization.
-
-    A programmatic edge leads from a kernel to a kernel. After the workspace's memset the first launch waits for a memset
-    node, which triggers nothing, so it is launched plainly: its `griddepcontrol.wait` then returns at once, the memset has
-    itself waited for the kernel before it, and a graph capture sees no programmatic edge that it would have to refuse.
-    """
-    return [
-        launch.programmatic and not (first and zeroes_every_run(plan))
-        for launch, first in zip(plan.launches, itertools.chain([True], itertools.repeat(False)), strict=False)
-    ]
 
 
 def launch_config(launch: ResolvedLaunch, *, programmatic: bool) -> Any:
@@ -172,41 +143,6 @@ def operand_pointers(operands: Operands, task: GemmTask, workspace_bytes: int) -
             raise ValueError(f"the operands hold no workspace of {workspace_bytes} bytes")
         pointers["workspace"] = address(operands.workspace)
     return pointers
-
-
-def pack_argument(arg: Arg, pointers: dict[str, int], task: GemmTask) -> bytes:
-    """One kernel parameter as the bytes the device will see."""
-    match arg:
-        case TensorMapArg(tensor_map=spec):
-            return encode_tensor_map(spec, task, pointers[spec.of])
-        case TensorArg(tensor=name):
-            return struct.pack("<Q", pointers[name])
-        case WorkspaceArg(workspace=offset):
-            return struct.pack("<Q", pointers.get("workspace", 0) + int(offset))
-        case ScalarArg(scalar=value, type=kind):
-            return struct.pack(_SCALAR_FORMAT[kind], value)
-
-
-def argument_bytes(arg: Arg) -> int:
-    """Size of one kernel parameter."""
-    match arg:
-        case TensorMapArg():
-            return TENSOR_MAP_BYTES
-        case ScalarArg(type=kind):
-            return struct.calcsize(_SCALAR_FORMAT[kind])
-        case _:
-            return struct.calcsize("<Q")
-
-
-def aligned_offsets(sizes: Sequence[int]) -> list[int]:
-    """Offset of every value, each at its natural alignment (64 for a tensor map), and at the end the size of all."""
-    offsets, end = [], 0
-    for size in sizes:
-        alignment = 64 if size == TENSOR_MAP_BYTES else size
-        start = math.ceil(end / alignment) * alignment
-        offsets.append(start)
-        end = start + size
-    return [*offsets, end]
 
 
 def _load_function(module: Any, launch: ResolvedLaunch) -> Any:

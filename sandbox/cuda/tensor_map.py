@@ -8,7 +8,6 @@ from contract.plan import TensorMapSpec, operand_shape
 from contract.task import ElementType, GemmTask
 from sandbox.cuda.driver import call
 
-TENSOR_MAP_BYTES = 128
 ELEMENT_BYTES = 2
 
 _TYPE = {

@@ -159,7 +159,8 @@ class CudaExecutor:
     def _early(count: int) -> tuple[Violation, ...]:
         if not count:
             return ()
-        return (Violation("order", f"{count} outputs were written before the kernel ahead had finished: griddepcontrol.wait"),)
+        message = f"{count} outputs were written before the kernel ahead had finished: griddepcontrol.wait"
+        return (Violation("order", message, tier="programmatic"),)
 
 
 def _bits(array: Any) -> Array:

@@ -20,10 +20,14 @@ class Fill(StrEnum):
 
 @dataclass(frozen=True)
 class Violation:
-    """Something a kernel did beside computing D, in words: `canary`, `input`, `workspace`, or `order` (wrote D too early)."""
+    """Something a kernel did beside computing D, in words.
 
-    kind: Literal["canary", "input", "workspace", "order"]
+    `kind`: `canary`, `input`, `workspace`, `order` (wrote D too early), or the name of one of the emulator's detectors.
+    """
+
+    kind: str
     message: str
+    tier: Literal["guards", "programmatic", "emulator"] = "guards"
 
 
 @dataclass(frozen=True)

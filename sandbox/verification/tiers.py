@@ -150,8 +150,7 @@ class Proof:
         """The failure that a run shows, None where it shows none. What was done to memory is told before what was computed."""
         if run.violations:
             first = run.violations[0]
-            where = "programmatic" if first.kind == "order" else "guards"
-            return TestResult(tier=where, name=first.kind, passed=False, message=f"{first.message} (in {tier} {name})")
+            return TestResult(tier=first.tier, name=first.kind, passed=False, message=f"{first.message} (in {tier} {name})")
         if comparison.unwritten and tier != "programmatic":
             message = f"{comparison.describe()} (in {tier} {name})"
             return TestResult(tier="guards", name="unwritten", passed=False, message=message)

@@ -23,6 +23,7 @@ from contract.plan import (  # noqa: E402
     resolve,
 )
 from contract.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
+from sandbox import launching  # noqa: E402
 from sandbox.cuda import launcher, tensor_map  # noqa: E402
 from sandbox.cuda.contender import Operands  # noqa: E402
 from sandbox.cuda.environment import arch_of  # noqa: E402
@@ -56,13 +57,13 @@ def resolved(*launches, **more):
     ],
 )
 def test_arguments_become_the_bytes_the_device_sees(arg, expected):
-    assert launcher.pack_argument(arg, POINTERS, TASK) == expected
-    assert launcher.argument_bytes(arg) == len(expected)
+    assert launching.pack_argument(arg, POINTERS, lambda _: pytest.fail("no tensor map")) == expected
+    assert launching.argument_bytes(arg) == len(expected)
 
 
 def test_values_lie_at_their_natural_alignment():
-    assert launcher.aligned_offsets([4, 8, 4, 128, 4, 8]) == [0, 8, 16, 64, 192, 200, 208]
-    assert launcher.aligned_offsets([]) == [0]
+    assert launching.aligned_offsets([4, 8, 4, 128, 4, 8]) == [0, 8, 16, 64, 192, 200, 208]
+    assert launching.aligned_offsets([]) == [0]
 
 
 def test_the_driver_finds_every_parameter_through_the_pointer_array(monkeypatch):
@@ -75,7 +76,7 @@ def test_the_driver_finds_every_parameter_through_the_pointer_array(monkeypatch)
     )
     parameters = launcher.Parameters(args, POINTERS, TASK)
     array = (ctypes.c_void_p * len(args)).from_address(parameters.address)
-    found = [ctypes.string_at(array[index], launcher.argument_bytes(arg)) for index, arg in enumerate(args)]
+    found = [ctypes.string_at(array[index], launching.argument_bytes(arg)) for index, arg in enumerate(args)]
     assert found == [struct.pack("<i", 5), bytes(range(128)), struct.pack("<Q", 0x3000), b"\xff" * 8]
     assert array[1] % 64 == 0, "the driver asks 64-byte alignment of a tensor map"
 
@@ -106,13 +107,13 @@ def test_cluster_and_programmatic_launch_are_attributes():
 
 def test_the_first_launch_after_a_memset_is_not_programmatic():
     two = ({"programmatic": True}, {"programmatic": True})
-    assert launcher.programmatic_edges(resolved(*two)) == [True, True]
+    assert launching.programmatic_edges(resolved(*two)) == [True, True]
     zeroed = resolved(*two, workspace={"bytes": 64, "zero": True})
-    assert launcher.programmatic_edges(zeroed) == [False, True]
+    assert launching.programmatic_edges(zeroed) == [False, True]
     restored = resolved(*two, workspace={"bytes": 64, "zero": "restored"})
-    assert launcher.programmatic_edges(restored) == [True, True]
+    assert launching.programmatic_edges(restored) == [True, True]
     nothing_to_zero = resolved(*two, workspace={"bytes": 64, "zero": True, "zero_bytes": 0})
-    assert launcher.programmatic_edges(nothing_to_zero) == [True, True]
+    assert launching.programmatic_edges(nothing_to_zero) == [True, True]
 
 
 class RecordingDriver:
