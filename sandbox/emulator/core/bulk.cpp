@@ -153,6 +153,12 @@ bool find_box(Warp& warp, const Op& op, int lane, Box* box) {
     return false;
   }
   for (u32 i = 0; i < op.count; ++i) box->at[i] = warp.lanes<i32>(warp.run->program.lists[op.list + i])[lane];
+  // No document says so, but an H200 ends the kernel with an illegal instruction.
+  if (box->at[0] * box->map->element_bytes % 16) {
+    report(warp, op, 1u << lane, "tensor-map", 0,
+           "the first coordinate is " + std::to_string(box->at[0]) + ", so that the box does not start on 16 bytes of global memory");
+    return false;
+  }
   return true;
 }
 
