@@ -24,7 +24,7 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
     const u64 address = effective_address<Address>(warp, op, lane);
     u8* at = reach(warp, op, lane, address, sizeof(T) * count, Access::kWrite, nullptr);
     T old[kMostElements];
-    std::memset(old, 0xFF, sizeof old);
+    std::memset(old, warp.run->options.poison, sizeof old);
     if (at) {
       T made[kMostElements];
       std::memcpy(old, at, sizeof(T) * count);

@@ -81,7 +81,7 @@ void copy(Warp& warp, const Op& op, u32 mask) {
       if (from && !poison) {
         std::memcpy(made.data, from, bytes);
       } else {
-        std::memset(made.data, 0xFF, bytes);
+        std::memset(made.data, run.options.poison, bytes);
       }
     }
     Touch touch;

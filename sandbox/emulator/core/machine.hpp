@@ -285,6 +285,7 @@ class Run {
   u64 ctas_run = 0;
   bool stopped = false;  // no use going on: deadlock, endless, too many faults
   std::map<std::pair<u64, u64>, std::shared_ptr<const ForeignClocks>> published;  // by (cluster + 1 or 0, address)
+  u8 poison_bytes[128];  // what a read gives that must not be made: more of it than an instruction reads
 
  private:
   bool admit();

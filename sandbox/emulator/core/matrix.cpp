@@ -1,4 +1,6 @@
 // ldmatrix, stmatrix and movmatrix, and wmma.load and wmma.store: fragments between memory and the registers of a warp.
+#include <algorithm>
+
 #include "block.hpp"
 #include "machine.hpp"
 
@@ -7,7 +9,6 @@ namespace emulator {
 namespace {
 
 constexpr u32 kRowBytes = 16;
-alignas(16) constexpr u8 kPoisonRow[kRowBytes] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
 
 const u32* listed(Warp& warp, const Op& op) { return warp.run->program.lists.data() + op.list; }
 
@@ -15,7 +16,7 @@ const u32* listed(Warp& warp, const Op& op) { return warp.run->program.lists.dat
 // Addresses of the rows of up to four matrices: lane 8*i + r has that of row r of matrix i.
 template <typename Address>
 struct Rows {
-  Rows(Warp& warp, const Op& op) : warp(warp), op(op), count(static_cast<int>(op.count < 4 ? op.count : 4)) {
+  Rows(Warp& warp, const Op& op) : warp(warp), op(op), count(static_cast<int>(std::min(op.count, 4u))) {
     const Address* bases = warp.lanes<Address>(op.a);
     for (int lane = 0; lane < kLanes; ++lane) addresses[lane] = bases[lane] + static_cast<Address>(op.imm);
   }
@@ -71,7 +72,7 @@ void load_matrices(Warp& warp, const Op& op, u32 mask) {
       const u8* row = smem                ? smem + addresses.offsets[lane]
                       : mask >> lane & 1 ? addresses.checked(lane, Access::kRead, &poison)
                                          : nullptr;
-      rows[r] = load_row(row && !poison ? row : kPoisonRow);
+      rows[r] = load_row(row && !poison ? row : warp.run->poison_bytes);
     }
     if constexpr (kTransposed) transpose(rows);
     store_block(warp.registers + slots[i], rows);
@@ -124,35 +125,65 @@ Position position(u32 fragment, u32 index) {
 }
 
 // The lines of a matrix in memory, and the blocks of a fragment in it. `columns`: lines are columns of the matrix.
-struct Matrix {
-  Matrix(Warp& warp, const Op& op, u64 address, u32 element_bytes)
-      : warp(warp), op(op), element_bytes(element_bytes), columns(op.r), address(address),
-        pitch(static_cast<u64>(warp.lanes<u32>(op.b)[lane()]) * element_bytes) {}
-
-  int lane() const { return first_lane(warp.live); }
-
-  // The bytes of line `line` of a block, from byte `from` of it. A lane of the hardware reads a part of the line only.
-  u8* at(Position block, u32 line, u32 from, Access access, bool* poison) const {
-    const u32 across = columns ? block.column : block.row, along = columns ? block.row : block.column;
-    const u64 start = address + (u64{across} * kBlock + line) * pitch + u64{along} * kBlock * element_bytes + from;
-    return memory_at(warp, op, static_cast<int>(4 * line), static_cast<Space>(op.p), start, kRowBytes, access, poison);
+class Matrix {
+ public:
+  Matrix(Warp& warp, const Op& op, u64 address, u32 element_bytes, u32 blocks, Access access)
+      : warp_(warp), op_(op), element_bytes_(element_bytes), columns_(op.r), address_(address),
+        pitch_(static_cast<u64>(warp.lanes<u32>(op.b)[first_lane(warp.live)]) * element_bytes), access_(access) {
+    u64 size = 0;
+    for (u32 i = 0; i < blocks; ++i) size = std::max(size, offset(position(op.q, i), kBlock - 1, 0) + kBlock * element_bytes);
+    host_ = unchecked(size);
   }
 
+  bool columns() const { return columns_; }
+
+  // 16 bytes of line `line` of a block, from byte `from` of it.
   __m128i load(Position block, u32 line, u32 from) const {
     bool poison = false;
-    const u8* bytes = at(block, line, from, Access::kRead, &poison);
+    const u8* bytes = at(block, line, from, &poison);
     return load_row(bytes && !poison ? bytes : kPoisonRow);
   }
 
   void store(Position block, u32 line, u32 from, __m128i bytes) const {
-    if (u8* memory = at(block, line, from, Access::kWrite, nullptr)) store_row(memory, bytes);
+    if (u8* memory = at(block, line, from, nullptr)) store_row(memory, bytes);
   }
 
-  Warp& warp;
-  const Op& op;
-  u32 element_bytes;
-  bool columns;
-  u64 address, pitch;
+ private:
+  u64 offset(Position block, u32 line, u32 from) const {
+    const u32 across = columns_ ? block.column : block.row, along = columns_ ? block.row : block.column;
+    return (u64{across} * kBlock + line) * pitch_ + u64{along} * kBlock * element_bytes_ + from;
+  }
+
+  // A lane of the hardware touches a part of the line only.
+  u8* at(Position block, u32 line, u32 from, bool* poison) const {
+    const u64 away = offset(block, line, from);
+    if (host_) return host_ + away;
+    const Space space = static_cast<Space>(op_.p);
+    return memory_at(warp_, op_, static_cast<int>(4 * line), space, address_ + away, kRowBytes, access_, poison);
+  }
+
+  // Host memory of the whole matrix where nobody looks for races and nothing else is wrong with it; else null.
+  u8* unchecked(u64 size) const {
+    if (warp_.run->options.races || address_ % kRowBytes || pitch_ % kRowBytes) return nullptr;
+    const bool windowed = op_.p == kGeneric && address_ - kSharedWindow < kWindow;
+    if (op_.p == kShared || windowed) {
+      Cta& cta = *warp_.cta;
+      const u64 place = address_ - (windowed ? kSharedWindow : 0) - (cta.rank << kRankShift);
+      return place >= kSharedBase && place <= cta.smem_end && size <= cta.smem_end - place ? cta.smem.data() + place : nullptr;
+    }
+    Buffer* buffer = op_.p == kGlobal || op_.p == kGeneric ? buffer_at(*warp_.run, address_) : nullptr;
+    if (!buffer || (access_ == Access::kWrite && !buffer->writable)) return nullptr;
+    const u64 place = address_ - buffer->base;
+    return size <= buffer->size - place ? buffer->host + place : nullptr;
+  }
+
+  Warp& warp_;
+  const Op& op_;
+  u32 element_bytes_;
+  bool columns_;
+  u64 address_, pitch_;
+  Access access_;
+  u8* host_;
 };
 
 // The lanes must agree on where the matrix is.
@@ -175,15 +206,15 @@ u64 matrix_address(Warp& warp, const Op& op, u32 mask) {
   return static_cast<Address>(warp.lanes<Address>(op.a)[first_lane(mask)] + op.imm);
 }
 
-// Fragment p.. in q; registers beyond the first `s` repeat them. A block's rows lie along k (A and B^T) or along n.
+// q: Fragment, r: lines are columns, s: registers that do not repeat others. The rows of B's blocks are its columns.
 template <typename Address>
 void load_halves(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
   const u32* slots = listed(warp, op);
-  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 2);
-  const bool transposed = matrix.columns != (op.q == kRight);
   __m128i blocks[kBlock][kBlock];
-  const u32 distinct = op.s < kBlock ? op.s : kBlock;
+  const u32 distinct = std::min<u32>(op.s, kBlock);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 2, distinct, Access::kRead);
+  const bool transposed = matrix.columns() != (op.q == kRight);
   for (u32 i = 0; i < distinct; ++i) {
     for (u32 line = 0; line < kBlock; ++line) blocks[i][line] = matrix.load(position(op.q, i), line, 0);
     if (transposed) transpose(blocks[i]);
@@ -195,11 +226,11 @@ template <typename Address>
 void store_halves(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
   const u32* slots = listed(warp, op);
-  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 2);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 2, op.count, Access::kWrite);
   for (u32 i = 0; i < op.count; ++i) {
     __m128i rows[kBlock];
     load_block(warp.registers + slots[i], rows);
-    if (matrix.columns) transpose(rows);
+    if (matrix.columns()) transpose(rows);
     for (u32 line = 0; line < kBlock; ++line) matrix.store(position(op.q, i), line, 0, rows[line]);
   }
   ++warp.run->events;
@@ -214,9 +245,9 @@ template <typename Address>
 void load_floats(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
   const u32* slots = listed(warp, op);
-  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 4);
   alignas(16) float values[kBlock][kBlock][kBlock];  // block, line, element: read whole, for a register may hold the address
-  const u32 blocks = op.count / 2 < kBlock ? op.count / 2 : kBlock;
+  const u32 blocks = std::min<u32>(op.count / 2, kBlock);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 4, blocks, Access::kRead);
   for (u32 i = 0; i < blocks; ++i) {
     for (u32 line = 0; line < kBlock; ++line) {
       for (u32 half = 0; half < 2; ++half) {
@@ -229,7 +260,7 @@ void load_floats(Warp& warp, const Op& op, u32 mask) {
     u8 *even = warp.registers + slots[2 * i], *odd = warp.registers + slots[2 * i + 1];
     for (u32 row = 0; row < kBlock; ++row) {
       for (u32 column = 0; column < kBlock; ++column) {
-        element(even, odd, row, column) = matrix.columns ? values[i][column][row] : values[i][row][column];
+        element(even, odd, row, column) = matrix.columns() ? values[i][column][row] : values[i][row][column];
       }
     }
   }
@@ -239,13 +270,13 @@ template <typename Address>
 void store_floats(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask) || !agree<Address>(warp, op, mask)) return;
   const u32* slots = listed(warp, op);
-  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 4);
+  const Matrix matrix(warp, op, matrix_address<Address>(warp, op, mask), 4, op.count / 2, Access::kWrite);
   for (u32 i = 0; i < op.count / 2; ++i) {
     u8 *even = warp.registers + slots[2 * i], *odd = warp.registers + slots[2 * i + 1];
     for (u32 line = 0; line < kBlock; ++line) {
       alignas(16) float values[kBlock];
       for (u32 along = 0; along < kBlock; ++along) {
-        values[along] = matrix.columns ? element(even, odd, along, line) : element(even, odd, line, along);
+        values[along] = matrix.columns() ? element(even, odd, along, line) : element(even, odd, line, along);
       }
       for (u32 half = 0; half < 2; ++half) {
         matrix.store(position(op.q, i), line, half * kRowBytes, load_row(reinterpret_cast<u8*>(values + 4 * half)));

@@ -31,6 +31,7 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
       maps(maps),
       poisoned(std::move(poisoned)),
       state_(options.seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull) {
+  std::memset(poison_bytes, options.poison, sizeof poison_bytes);
   const auto& grid = launch.grid;
   const auto& cluster = launch.cluster;
   const u64 width = grid[0] / cluster[0], height = grid[1] / cluster[1], depth = grid[2] / cluster[2];
