@@ -1,0 +1,94 @@
+"""What an emulator's worker does with one candidate: load it, prove it; it never measures."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import LIMITS, Chip
+from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
+from contract.options import VerifyOptions
+from contract.plan import resolve
+from contract.task import GemmTask
+from sandbox.compile_child import PTX
+from sandbox.emulator.executor import EmulatorExecutor, Schedules
+from sandbox.emulator.judgement import OutOfTime
+from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
+from sandbox.emulator.ptx.module import PtxError, Unsupported
+from sandbox.messages import Done, Evaluate, NotExecuted, Stage, Verified
+from sandbox.verification.cases import CaseStore
+from sandbox.verification.executor import Traits
+from sandbox.verification.tiers import Proof, run_until_failure
+
+CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
+TIME_SHARE = 0.9  # of the time that the parent allows: the emulator stops a run before the parent stops the emulator
+
+
+class NotEmulated(Exception):
+    """A candidate that the emulator cannot execute, in words for its record."""
+
+
+class Evaluator:
+    """Proves candidates one after another; inputs and references of a task are kept until the task changes."""
+
+    def __init__(self, chip: Chip, enter: Callable[[Stage], None]) -> None:
+        self._chip, self._enter = chip, enter
+        self._store: tuple[GemmTask, CaseStore] | None = None
+
+    def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted:
+        """The candidate's outcome; what is raised is a bug of ours."""
+        inspection = request.built.inspection
+        try:
+            tests = self._evaluate(request)
+        except NotEmulated as exc:
+            return NotExecuted(reason=str(exc))
+        except (Unsupported, PtxError) as exc:
+            return NotExecuted(reason=f"the emulator does not know {exc.what} (PTX line {exc.line})")
+        except MemoryError:
+            return NotExecuted(reason=f"the emulator's memory does not hold {request.task.shape}")
+        except LaunchRefused as exc:
+            return Done(evaluation=Crashed(stage="load", message=str(exc), inspection=inspection))
+        except OutOfTime:
+            late = TimedOut(stage="verify", limit_s=request.verify.timeout_s, inspection=inspection)
+            return Done(evaluation=late)
+        if tests[-1].passed:
+            return Verified(tests=tests)
+        return Done(evaluation=Wrong(test=tests[-1], tests=tests, inspection=inspection))
+
+    def fault_of(self, built: Built) -> None:
+        """Nothing that an emulated kernel does can break the emulator."""
+
+    def _evaluate(self, request: Evaluate) -> tuple[TestResult, ...]:
+        self._enter("load")
+        kernel = load_kernel(request.built, request.task, self._chip.sms)
+        self._enter("verify")
+        deadline = time.monotonic() + TIME_SHARE * request.verify.timeout_s
+        return run_until_failure(self._whole(kernel, request.verify, deadline))
+
+    def _whole(self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float) -> Iterator[TestResult]:
+        """All tiers over whole grids."""
+        executor = EmulatorExecutor(kernel, Schedules(kernel.task, options.seed, deadline))
+        traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
+        yield from Proof(executor, kernel.task, traits, self._cases(kernel.task), options, salt=kernel.name).tests()
+        yield executor.summary()
+
+    def _cases(self, task: GemmTask) -> CaseStore:
+        if self._store is None or self._store[0] != task:
+            self._store = task, CaseStore(np, task, CASE_BYTES)
+        return self._store[1]
+
+
+def load_kernel(built: Built, task: GemmTask, sms: int) -> EmulatedKernel:
+    """A built candidate's programs, from the PTX beside its cubin.
+
+    Raises: NotEmulated, Unsupported, PtxError, LaunchRefused, PlanError.
+    """
+    candidate = built.candidate
+    if not isinstance(candidate, Candidate):
+        raise NotEmulated("a host candidate launches its kernels itself, which takes a GPU")
+    plan = resolve(candidate.plan, task, LIMITS[task.arch], sms)
+    ptx = Path(built.artifact_path).with_name(PTX).read_text(encoding="utf-8", errors="replace")
+    return EmulatedKernel(candidate.id, ptx, plan, task, atomics=candidate.plan.atomics)

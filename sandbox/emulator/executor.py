@@ -1,0 +1,120 @@
+"""The tiers' `Executor` over the emulated machine: every run under another schedule, with all detectors on.
+
+Covered: what the tiers ask of a backend, and what the core finds beside it. Bounds are exact, so there are no canaries.
+"""
+
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from contract.evaluation import TestResult
+from contract.plan import operand_shape
+from contract.task import GemmTask, Layout
+from sandbox.emulator.judgement import run_and_judge
+from sandbox.emulator.kernel import EmulatedKernel, Operands
+from sandbox.emulator.machine import Conditions, Schedule
+from sandbox.verification.elements import POISON, Array
+from sandbox.verification.executor import SLOTS, Fill, Run, Violation
+from sandbox.verification.inputs import Inputs
+
+POISON_BYTE = 0xFF
+_FIXED = (Schedule.LATEST, Schedule.EAGER)
+LEAST_OPERATIONS = 1 << 28  # of warps, that a run may take at the least
+OPERATIONS_PER_PRODUCT = 2  # beyond that: 64 instructions for each multiply-add of a lane
+
+
+class Schedules:
+    """The conditions of one run after another: the latest and the eager schedule, then random ones from a seed.
+
+    `deadline`: of all runs together, on the monotonic clock.
+    """
+
+    def __init__(self, task: GemmTask, seed: int, deadline: float) -> None:
+        self._seed, self._deadline = seed, deadline
+        self._most = LEAST_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
+        self.used: Counter[str] = Counter()
+
+    def next(self) -> Conditions:
+        index = self.used.total()
+        schedule = _FIXED[index] if index < len(_FIXED) else Schedule.RANDOM
+        self.used[schedule.name.lower()] += 1
+        left = max(self._deadline - time.monotonic(), 1e-3)
+        return Conditions(schedule, seed=self._seed + index, most_instructions=self._most, deadline_s=left)
+
+
+class EmulatorExecutor:
+    """Runs one kernel on operands in host memory. One workspace serves all slots, as it does back to back on a stream."""
+
+    xp: Any = np
+
+    def __init__(self, kernel: EmulatedKernel, schedules: Schedules) -> None:
+        self._kernel, self._task, self._schedules = kernel, kernel.task, schedules
+        self._workspace = np.full(kernel.plan.workspace_bytes, POISON_BYTE, dtype=np.uint8)
+        self._slots = [kernel.bind(allocate(kernel.task, self._workspace)) for _ in range(SLOTS)]
+        self._benign: Counter[str] = Counter()
+        self._renew_workspace()
+
+    def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
+        return self._run(inputs, slot, fill, fresh_workspace=fresh_workspace, after_others=False)
+
+    def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:  # noqa: ARG002 (accesses before the wait are seen themselves)
+        return self._run(inputs, 0, Fill.POISON, fresh_workspace=True, after_others=True)
+
+    def library(self, inputs: Inputs) -> Array | None:  # noqa: ARG002 (there is no cuBLAS without a GPU)
+        return None
+
+    def summary(self) -> TestResult:
+        """Under which schedules the runs were, and what was suspected and found harmless."""
+        runs = ", ".join(f"{count} {name}" for name, count in self._schedules.used.items())
+        message = f"{self._schedules.used.total()} runs ({runs}) without a fault"
+        if self._benign:
+            found = ", ".join(f"{kind} in {count} runs" for kind, count in sorted(self._benign.items()))
+            message += f"; harmless, because what was read reached no output: {found}"
+        return TestResult(tier="emulator", name="schedules", passed=True, message=message)
+
+    def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool, after_others: bool) -> Run:
+        bound = self._slots[slot]
+        load(bound.operands, inputs, self._task)
+        if fresh_workspace:
+            self._renew_workspace()
+        if fill is not Fill.STALE:
+            bound.operands.d.fill(POISON if fill is Fill.POISON else 0)
+        judged = run_and_judge(bound, self._schedules.next(), Restorer(bound.operands), after_others=after_others)
+        self._benign.update(judged.benign)
+        violations = (judged.fault,) if judged.fault is not None else self._unrestored()
+        return Run(bound.operands.d, violations)
+
+    def _renew_workspace(self) -> None:
+        self._workspace.fill(POISON_BYTE)
+        if self._kernel.zero == "restored":
+            self._workspace[: self._kernel.plan.zero_bytes] = 0
+
+    def _unrestored(self) -> tuple[Violation, ...]:
+        left = np.count_nonzero(self._workspace[: self._kernel.plan.zero_bytes]) if self._kernel.zero == "restored" else 0
+        return (Violation("workspace", f"{left} bytes of the workspace were not restored to zero"),) if left else ()
+
+
+class Restorer:
+    """Puts D and the workspace back into the state they had when it was made."""
+
+    def __init__(self, operands: Operands) -> None:
+        self._operands = operands
+        self._d, self._workspace = operands.d.copy(), operands.workspace.copy()
+
+    def __call__(self) -> None:
+        self._operands.d[...] = self._d
+        self._operands.workspace[...] = self._workspace
+
+
+def allocate(task: GemmTask, workspace: np.ndarray) -> Operands:
+    """Operands of a task around a workspace."""
+    a, b, d = (np.zeros(operand_shape(task, name), dtype=np.uint16) for name in ("A", "B", "D"))
+    return Operands(a=a, b=b, d=d, workspace=workspace)
+
+
+def load(operands: Operands, inputs: Inputs, task: GemmTask) -> None:
+    """Copy inputs into their places, B as the task's layout has it in memory."""
+    operands.a[...] = inputs.a
+    operands.b[...] = inputs.b if task.layout is Layout.NN else inputs.b.T

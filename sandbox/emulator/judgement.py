@@ -1,0 +1,140 @@
+"""Whether a run was right but for its result: what the core found, told so that a kernel's author can act on it.
+
+A suspect finding (a race with a read, a read of what nobody wrote) is a fault only if the value read reaches an output: the
+run is repeated under the same schedule with another poison in its place, and D compared bit for bit.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from contract.plan import ResolvedLaunch
+from sandbox.emulator.core_module import core
+from sandbox.emulator.kernel import BoundKernel, Launched
+from sandbox.emulator.machine import Conditions, Schedule
+from sandbox.emulator.program import Program
+from sandbox.emulator.ptx.module import Instruction, Unsupported
+from sandbox.verification.executor import Violation
+
+# Kinds of the core's findings that are no faults of the kernel.
+UNSUPPORTED, DEADLINE = "unsupported", "deadline"
+OTHER_POISON = 0x3C  # as halves 1.06, as f32 0.0115: small numbers, where the first poison is a NaN
+_TEXT_CHARS = 96
+_RANK_SHIFT, _OFFSET_MASK = 24, (1 << 24) - 1
+
+
+class OutOfTime(Exception):
+    """A run was stopped because the time for the proof is over."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`fault`: the first that counts, None where there is none. `benign`: suspects whose values reached no output."""
+
+    fault: Violation | None
+    benign: tuple[str, ...] = ()
+
+
+def run_and_judge(
+    bound: BoundKernel,
+    conditions: Conditions,
+    prepare: Callable[[], None],
+    *,
+    after_others: bool = False,
+    ctas: Sequence[int] = (),
+) -> Judged:
+    """Run once, and once more where a suspect must be judged. `prepare` puts D and the workspace into their first state.
+
+    Raises: OutOfTime, Unsupported where the core met what it does not know.
+    """
+    prepare()
+    launched = bound.run(conditions, after_others=after_others, ctas=ctas)
+    fault = _first(bound, launched, conditions, suspect=False)
+    if fault is not None:
+        return Judged(fault)
+    suspect = _first(bound, launched, conditions, suspect=True)
+    if suspect is None:
+        return Judged(None)
+    seen = bound.operands.d.copy()
+    prepare()
+    again = bound.run(
+        replace(conditions, poison=OTHER_POISON),
+        after_others=after_others,
+        ctas=ctas,
+        poisoned=[each.outcome.suspects for each in launched],
+    )
+    hard = _first(bound, again, conditions, suspect=False)
+    if hard is not None or not np.array_equal(seen, bound.operands.d):
+        return Judged(suspect)
+    names = {finding.kind for each in launched for finding in each.outcome.findings}
+    return Judged(None, tuple(sorted(names)))
+
+
+def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditions, *, suspect: bool) -> Violation | None:
+    """The first finding of a kind in words. Raises: OutOfTime, Unsupported."""
+    for each in launched:
+        findings = {finding.kind: finding for finding in reversed(each.outcome.findings)}
+        if (unknown := findings.get(UNSUPPORTED)) is not None:
+            raise Unsupported(unknown.message, _instruction(each.program, unknown.instruction).line)
+        for finding in each.outcome.findings:
+            if finding.suspect == suspect and finding.kind != DEADLINE:
+                message = describe(finding, each.launch, each.program, bound, conditions)
+                return Violation(finding.kind, message, tier="emulator")
+        if DEADLINE in findings:
+            raise OutOfTime
+    return None
+
+
+def describe(finding: Any, launch: ResolvedLaunch, program: Program, bound: BoundKernel, conditions: Conditions) -> str:
+    """A finding in one line: what, which instruction, against which, where, how often, and how to see it again."""
+    said = re.sub(r"#(\d+)", lambda number: _at(program, int(number[1])), finding.message)
+    parts = [said if finding.kind == "deadlock" else said + _who(finding, program)]
+    if finding.kind not in ("deadlock", "endless"):
+        cta = "({}, {}, {})".format(*finding.cta)
+        where = f", {place}" if (place := _place(finding.address, bound)) else ""
+        parts.append(f"{launch.entry}, CTA {cta}, warp {finding.warp}, lanes {finding.lanes:#010x}{where}")
+    if finding.count > 1:
+        parts.append(f"{finding.count} times")
+    parts.append(f"seen under {schedule_name(conditions)}")
+    return "; ".join(parts)
+
+
+def schedule_name(conditions: Conditions) -> str:
+    if conditions.schedule is Schedule.RANDOM:
+        return f"random schedule {conditions.seed}"
+    return f"the {conditions.schedule.name.lower()} schedule"
+
+
+def _who(finding: Any, program: Program) -> str:
+    who = f", at {_at(program, finding.instruction)}" if finding.instruction >= 0 else ""
+    return who + (f", against {_at(program, finding.other)}" if finding.other >= 0 else "")
+
+
+def _at(program: Program, index: int) -> str:
+    instruction = _instruction(program, index)
+    place = instruction.place
+    line = f"{place.file.rpartition('/')[2]}:{place.line}" if place is not None else f"PTX line {instruction.line}"
+    text = instruction.text if len(instruction.text) <= _TEXT_CHARS else instruction.text[: _TEXT_CHARS - 1] + "…"
+    return f"`{text}` ({line})"
+
+
+def _instruction(program: Program, index: int) -> Instruction:
+    return program.instructions[max(0, min(index, len(program.instructions) - 1))]
+
+
+def _place(address: int, bound: BoundKernel) -> str:
+    """An address in a kernel author's terms; empty where a finding has none."""
+    if not address:
+        return ""
+    for name, base in bound.machine.addresses.items():
+        size = {"A": bound.operands.a, "B": bound.operands.b, "D": bound.operands.d}.get(name, bound.operands.workspace).nbytes
+        if base <= address < base + size:
+            return f"byte {address - base} of {name}"
+    if address < 1 << 32:
+        rank = address >> _RANK_SHIFT
+        of = f" of CTA rank {rank}" if rank else ""
+        return f"byte {(address & _OFFSET_MASK) - core.shared_base} of shared memory{of}"
+    return f"address {address:#x}"

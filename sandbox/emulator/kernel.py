@@ -1,0 +1,139 @@
+"""A candidate on the emulated machine: its plan's launches, over operands that lie in emulated memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from contract.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
+from contract.task import ElementType, GemmTask
+from sandbox.emulator.machine import Conditions, Grid, Machine, SuspectRead, TensorMap, pack_parameters
+from sandbox.emulator.program import Program, lower
+from sandbox.emulator.ptx.module import Unsupported
+from sandbox.emulator.ptx.parser import parse
+from sandbox.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
+
+_ELEMENT = {ElementType.F16: "f16", ElementType.BF16: "bf16"}
+ELEMENT_BYTES = 2
+
+
+class LaunchRefused(Exception):
+    """A launch that a driver would refuse."""
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Operands in host memory as bit patterns, laid out as the task says. Shape: a (M, K), b (K, N) or (N, K), d (M, N).
+
+    `workspace`: bytes; of size 0 where the plan asks for none.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    d: np.ndarray
+    workspace: np.ndarray
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One launch that was run. `outcome`: the core's, with its findings and suspects."""
+
+    launch: ResolvedLaunch
+    program: Program
+    outcome: Any
+
+
+class EmulatedKernel:
+    """A candidate's programs and plan.
+
+    Raises: PtxError, Unsupported where the emulator cannot read or execute the PTX; LaunchRefused where an entry takes other
+    parameters than its plan passes.
+    """
+
+    def __init__(self, name: str, ptx: str, plan: ResolvedPlan, task: GemmTask, *, atomics: bool = False) -> None:
+        self.name = name
+        self.plan, self.task = plan, task
+        self.atomics = atomics
+        self.programmatic = any(programmatic_edges(plan))
+        self.zero: bool | Literal["restored"] = plan.zero
+        module = parse(ptx)
+        entries = dict.fromkeys(launch.entry for launch in plan.launches)
+        try:
+            programs = {entry: lower(module, entry) for entry in entries}
+        except ValueError as exc:  # the core's: more memory than it gives a program
+            raise Unsupported(f"a kernel that does not fit: {exc}", 0) from exc
+        self.programs = tuple(programs[launch.entry] for launch in plan.launches)
+        for launch, program in zip(plan.launches, self.programs, strict=True):
+            _check_parameters(launch, program)
+
+    def bind(self, operands: Operands) -> "BoundKernel":
+        """Fix the operands; arrays are used in place."""
+        return BoundKernel(self, operands)
+
+
+class BoundKernel:
+    """Launches ready to run on a machine of their own; not to be run from two threads at once."""
+
+    def __init__(self, kernel: EmulatedKernel, operands: Operands) -> None:
+        self.operands = operands
+        self.machine = Machine()
+        self._kernel = kernel
+        self._edges = programmatic_edges(kernel.plan)
+        pointers = {"A": self.machine.add("A", operands.a), "B": self.machine.add("B", operands.b)}
+        pointers["D"] = self.machine.add("D", operands.d, writable=True, written_bytes=0)
+        if operands.workspace.size:
+            pointers["workspace"] = self.machine.add("workspace", operands.workspace, writable=True, written_bytes=0)
+        self._parameters = [
+            pack_parameters(program, [pack_argument(arg, pointers, self._encode(pointers)) for arg in launch.args])
+            for launch, program in zip(kernel.plan.launches, kernel.programs, strict=True)
+        ]
+
+    def run(
+        self,
+        conditions: Conditions,
+        *,
+        after_others: bool = False,
+        ctas: Sequence[int] = (),
+        poisoned: Sequence[Sequence[SuspectRead]] | None = None,
+    ) -> tuple[Launched, ...]:
+        """Zero what the plan asks for, then run every launch until one goes wrong; D and workspace count as unwritten.
+
+        `after_others`: kernels ahead may still run when a first launch with a programmatic edge begins. `ctas`: of the only
+        launch, those whose clusters are run; all where empty. `poisoned`: by launch, reads that give poison.
+        """
+        plan, launched = self._kernel.plan, []
+        if zeroes_every_run(plan):
+            self.operands.workspace[: plan.zero_bytes] = 0
+        self.machine.memory.renew("D", 0)
+        self.machine.memory.renew("workspace", plan.zero_bytes)
+        for index, (launch, program) in enumerate(zip(plan.launches, self._kernel.programs, strict=True)):
+            grid = Grid(
+                grid=launch.grid,
+                block=launch.block,
+                cluster=launch.cluster,
+                dynamic_smem=launch.dynamic_smem,
+                parameters=self._parameters[index],
+                dependent=self._edges[index] and (index > 0 or after_others),
+            )
+            reads = poisoned[index] if poisoned is not None and index < len(poisoned) else ()
+            outcome = self.machine.run(program, grid, conditions, ctas=ctas, poisoned=reads)
+            launched.append(Launched(launch, program, outcome))
+            if outcome.stopped:
+                break
+        return tuple(launched)
+
+    def _encode(self, pointers: dict[str, int]) -> Any:
+        def encode(spec: TensorMapSpec) -> bytes:
+            rows, columns = operand_shape(self._kernel.task, spec.of)
+            element = _ELEMENT[self._kernel.task.element]
+            sizes, strides = [columns, rows], [columns * ELEMENT_BYTES]
+            return self.machine.map(pointers[spec.of], TensorMap(element, sizes, strides, spec.box, spec.swizzle))
+
+        return encode
+
+
+def _check_parameters(launch: ResolvedLaunch, program: Program) -> None:
+    planned, declared = [argument_bytes(arg) for arg in launch.args], [size for _, size in program.parameters]
+    if planned != declared:
+        raise LaunchRefused(f"{launch.entry} takes parameters of {declared} bytes; its plan passes {planned}")

@@ -1,0 +1,49 @@
+"""A worker process that emulates: `python -m sandbox.emulator.worker --arch sm_90a`, driven as a GPU's is (`sandbox.worker`).
+
+Its parent limits its address space: `MEMORY_BYTES` holds the operands of the largest tasks that can be sampled.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from contract.chip import REFERENCE_CHIPS
+from contract.errors import Cudal2Error
+from contract.task import Arch
+from sandbox.messages import Ready, StageEntered
+from sandbox.worker import Evaluates, Say, Session, claim_pipes, failure, read_ahead
+
+MEMORY_BYTES = 16 * 1024**3
+
+
+def command(arch: Arch, python: str | None = None) -> list[str]:
+    """What starts a worker for one architecture."""
+    return [python or sys.executable, "-P", "-m", "sandbox.emulator.worker", "--arch", arch.value]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until stdin ends. The exit code is 0, or 1 where the worker cannot go on."""
+    parser = argparse.ArgumentParser(prog="python -m sandbox.emulator.worker", description=__doc__)
+    parser.add_argument("--arch", type=Arch, choices=list(Arch), required=True, help="whose reference chip is emulated")
+    parser.add_argument("--device", type=int, default=0, help="which of several workers; they are all alike")
+    arch: Arch = parser.parse_args(arguments).arch
+    requests, say = claim_pipes()
+    session = Session(say)
+    sys.excepthook = session.report_uncaught
+    try:
+        return session.serve(*open_emulator(arch, say), read_ahead(requests))
+    except Cudal2Error as exc:
+        say(failure(exc))
+        return 1
+
+
+def open_emulator(arch: Arch, say: Say) -> tuple[Evaluates, Ready]:
+    """The emulator's evaluator, and what to announce. Raises: MachineError where the core was not built."""
+    from sandbox.emulator.evaluator import Evaluator
+
+    chip = REFERENCE_CHIPS[arch]
+    return Evaluator(chip, lambda stage: say(StageEntered(stage=stage))), Ready(environment=None, chip=chip)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
