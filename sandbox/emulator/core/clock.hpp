@@ -22,6 +22,7 @@ struct Epoch {
 class Clock {
  public:
   u32 at(u32 component) const { return component < values_.size() ? values_[component] : 0; }
+  bool empty() const { return values_.empty(); }
   bool covers(Epoch event) const { return at(event.component) >= event.value; }
 
   void set(u32 component, u32 value) {

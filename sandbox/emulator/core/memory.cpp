@@ -265,20 +265,21 @@ void synchronise(Warp& warp, Space space, u64 address, Semantics semantics, bool
     address -= kSharedWindow;
   }
   const u32 cluster = warp.cta->cluster->index;
-  auto& published = warp.run->published[{space == kShared ? cluster + 1ull : 0, address}];
   const bool acquires = semantics == kAcquire || semantics == kAcquireRelease;
-  if (published) {
-    join_foreign(acquires ? warp.knows.foreign : warp.knows.heard, published);
+  const bool releases = semantics == kRelease || semantics == kAcquireRelease;
+  const std::pair<u64, u64> key{space == kShared ? cluster + 1ull : 0, address};
+  const auto found = warp.run->published.find(key);
+  if (found != warp.run->published.end()) {
+    join_foreign(acquires ? warp.knows.foreign : warp.knows.heard, found->second);
     if (acquires) {
-      if (const auto own = published->find(cluster); own != published->end()) warp.knows.events.join(own->second);
+      if (const auto own = found->second->find(cluster); own != found->second->end()) warp.knows.events.join(own->second);
     }
   }
-  if (!writes) return;
-  const bool releases = semantics == kRelease || semantics == kAcquireRelease;
+  if (!writes || (!releases && warp.knows.fenced.empty())) return;  // sums of a whole matrix would fill the map in vain
   auto mine = std::make_shared<ForeignClocks>();
   if (warp.knows.foreign) *mine = *warp.knows.foreign;
   (*mine)[cluster].join(releases ? warp.now().events : warp.knows.fenced);
-  join_foreign(published, mine);
+  join_foreign(warp.run->published[key], mine);
 }
 
 }  // namespace emulator
