@@ -86,7 +86,7 @@ struct CompareAndSwap {
   static T apply(T old, T expected, T desired, bool) { return old == expected ? desired : old; }
 };
 
-// ---- floating point -----------------------------------------------------------------------------------------------------------
+// ---- floating point ---------------------------------------------------------------------------------------------------------
 float flushed(float value) {
   return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
 }
@@ -142,7 +142,7 @@ struct Both : Single {
   }
 };
 
-// ---- names --------------------------------------------------------------------------------------------------------------------
+// ---- names ------------------------------------------------------------------------------------------------------------------
 template <typename T, typename Operation>
 void add(Registry& registry, const std::string& name) {
   constexpr u8 kLeast = 2 + Operation::kSecond;

@@ -122,7 +122,8 @@ void discard(Warp& warp, const Op& op, u32 mask) {
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const u64 address = effective_address<u64>(warp, op, lane);
-    if (u8* line = reach(warp, op, lane, address, kLine, Access::kWrite, nullptr)) std::memset(line, warp.run->options.poison, kLine);
+    u8* line = reach(warp, op, lane, address, kLine, Access::kWrite, nullptr);
+    if (line) std::memset(line, warp.run->options.poison, kLine);
   }
 }
 
