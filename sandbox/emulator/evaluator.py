@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,15 @@ from contract.candidate import Candidate
 from contract.chip import LIMITS, Chip
 from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
-from contract.plan import resolve
+from contract.plan import ResolvedPlan, resolve
 from contract.task import GemmTask
 from sandbox.compile_child import PTX
+from sandbox.emulator.coverage import resolve_for_few_sms, runs_whole
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
 from sandbox.emulator.ptx.module import PtxError, Unsupported
+from sandbox.emulator.sampling import Sample
 from sandbox.messages import Done, Evaluate, NotExecuted, Stage, Verified
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.executor import Traits
@@ -63,10 +66,31 @@ class Evaluator:
 
     def _evaluate(self, request: Evaluate) -> tuple[TestResult, ...]:
         self._enter("load")
-        kernel = load_kernel(request.built, request.task, self._chip.sms)
+        task, options = request.task, request.verify
+        kernel = load_kernel(request.built, resolve_for(request.built, task, self._chip.sms), task)
+        if runs_whole(task):
+            self._enter("verify")
+            return run_until_failure(self._whole(kernel, options, _deadline(options)))
+        smaller = None
+        if (reduced := request.reduced) is not None:
+            smaller = load_kernel(reduced.built, resolve_for(reduced.built, reduced.task, None), reduced.task)
         self._enter("verify")
-        deadline = time.monotonic() + TIME_SHARE * request.verify.timeout_s
-        return run_until_failure(self._whole(kernel, request.verify, deadline))
+        return self._in_parts(kernel, smaller, options)
+
+    def _in_parts(
+        self, kernel: EmulatedKernel, smaller: EmulatedKernel | None, options: VerifyOptions
+    ) -> tuple[TestResult, ...]:
+        """A large task: all tiers on a smaller one, and a sample at full size, side by side."""
+        deadline = _deadline(options)
+        with ThreadPoolExecutor(2) as pool:
+            sample = Sample(kernel, Schedules(kernel.task, options.seed, deadline), options.seed)
+            sampled = pool.submit(lambda: run_until_failure(sample.tests()))
+            proof = () if smaller is None else run_until_failure(self._whole(smaller, options, deadline))
+        if smaller is not None and not proof[-1].passed:
+            failed = proof[-1]
+            told = failed.model_copy(update={"message": f"{failed.message} (at the reduced size {smaller.task.shape})"})
+            return (*proof[:-1], told)
+        return (*proof, _reduction(kernel, smaller), *sampled.result())
 
     def _whole(self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float) -> Iterator[TestResult]:
         """All tiers over whole grids."""
@@ -81,14 +105,29 @@ class Evaluator:
         return self._store[1]
 
 
-def load_kernel(built: Built, task: GemmTask, sms: int) -> EmulatedKernel:
-    """A built candidate's programs, from the PTX beside its cubin.
-
-    Raises: NotEmulated, Unsupported, PtxError, LaunchRefused, PlanError.
-    """
+def resolve_for(built: Built, task: GemmTask, sms: int | None) -> ResolvedPlan:
+    """A built candidate's plan for a chip of so many SMs, or of as few as it can do with. Raises: NotEmulated, PlanError."""
     candidate = built.candidate
     if not isinstance(candidate, Candidate):
         raise NotEmulated("a host candidate launches its kernels itself, which takes a GPU")
-    plan = resolve(candidate.plan, task, LIMITS[task.arch], sms)
+    return resolve_for_few_sms(candidate.plan, task) if sms is None else resolve(candidate.plan, task, LIMITS[task.arch], sms)
+
+
+def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKernel:
+    """A built candidate's programs, from the PTX beside its cubin. Raises: Unsupported, PtxError, LaunchRefused."""
     ptx = Path(built.artifact_path).with_name(PTX).read_text(encoding="utf-8", errors="replace")
-    return EmulatedKernel(candidate.id, ptx, plan, task, atomics=candidate.plan.atomics)
+    atomics = isinstance(built.candidate, Candidate) and built.candidate.plan.atomics
+    return EmulatedKernel(built.candidate.id, ptx, plan, task, atomics=atomics)
+
+
+def _deadline(options: VerifyOptions) -> float:
+    return time.monotonic() + TIME_SHARE * options.timeout_s
+
+
+def _reduction(kernel: EmulatedKernel, smaller: EmulatedKernel | None) -> TestResult:
+    """What the tests before it were run on."""
+    if smaller is None:
+        message = f"{kernel.task.shape} is too large to be run whole, and the schedule was not run at a smaller size"
+    else:
+        message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {kernel.task.shape}"
+    return TestResult(tier="emulator", name="reduced", passed=True, message=message)

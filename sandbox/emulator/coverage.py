@@ -1,0 +1,158 @@
+"""What is run of a task too large to be run whole: the same schedule on a reduced task, and a sample at full size.
+
+Covered: a task of up to `WHOLE_WORK` multiply-adds is run whole in every test. Beyond it all tests run whole grids on a task
+that keeps each size's residue modulo the tile, with two tiles or more along M and N (as many as `REDUCED_WORK` allows) and
+a K that fills the pipeline several times; persistent CTAs walk several tiles there: the plan is resolved for few SMs.
+Not covered: where the source has its shape compiled in and nobody rewrites it, nothing is run at a reduced size.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from contract.candidate import Candidate
+from contract.chip import LIMITS
+from contract.errors import PlanError
+from contract.expression import evaluate, holds
+from contract.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg, resolve
+from contract.task import GemmTask
+
+WHOLE_WORK = 2**26
+REDUCED_WORK = 2**25
+UNLIMITED_SMS = 2**20
+LONG_K, K_PERIOD = 512, 256  # K is cut to LONG_K and its residue
+_LARGEST_TILE = 1024
+_VECTOR = 16  # elements in the widest vector of memory, whose alignment a reduced size keeps
+_PINNED = re.compile(r"\s*([MNK])\s*==\s*\d+\s*|\s*\d+\s*==\s*([MNK])\s*")
+_CHIPS = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows and columns of D that one row or column of clusters makes, as far as the plan tells."""
+
+    rows: int
+    columns: int
+
+
+def runs_whole(task: GemmTask) -> bool:
+    return _work(task) <= WHOLE_WORK
+
+
+def _work(task: GemmTask) -> int:
+    """Multiply-adds."""
+    return task.m * task.n * task.k
+
+
+def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
+    """The task to prove a large one's schedule on; None where the task is run whole or no smaller one would do.
+
+    Conditions of the plan that pin a size (`M==4096`) are left to whoever rewrites the candidate (`needs_rewriting`).
+    """
+    if runs_whole(task):
+        return None
+    tile = tile_of(plan, task)
+    k = task.k if task.k <= LONG_K else LONG_K + task.k % K_PERIOD
+    for extra in range(4):  # a longer K where the plan requires it, for splits
+        reduced = _grown(task, tile, min(task.k, k + extra * LONG_K))
+        if 2 * _work(reduced) <= _work(task) and _allowed(plan, reduced):
+            return reduced
+    return None
+
+
+def _grown(task: GemmTask, tile: Tile, k: int) -> GemmTask:
+    """Two tiles or more along M and N with the task's residues, then more of them, while there is little work."""
+    m, n = _reduced(task.m, tile.rows), _reduced(task.n, tile.columns)
+    while True:
+        more = [
+            (min(task.m, m + math.lcm(tile.rows, _VECTOR)), n),
+            (m, min(task.n, n + math.lcm(tile.columns, _VECTOR))),
+        ]
+        more = [size for size in more if size != (m, n) and size[0] * size[1] * k <= REDUCED_WORK]
+        if not more:
+            return task.model_copy(update={"m": m, "n": n, "k": k})
+        m, n = min(more, key=lambda size: max(size[0] / tile.rows, size[1] / tile.columns))
+
+
+def needs_rewriting(candidate: Candidate, task: GemmTask, reduced: GemmTask) -> bool:
+    """Whether the source may have a size compiled in that the reduced task changes.
+
+    It takes a size at run time where every launch has it as a scalar argument and no grid is written in numbers; a number
+    of the source that equals the size is taken for the size.
+    """
+    changed = {name for name, old, new in _sizes(task, reduced) if old != new}
+    if any(_pinned(condition) in changed for condition in candidate.plan.requires):
+        return True
+    for launch in candidate.plan.launches:
+        given = {str(arg.scalar).strip() for arg in launch.args if isinstance(arg, ScalarArg)}
+        if not changed <= given:
+            return True
+        if any(isinstance(size, int) and size > 1 for size in launch.grid[:2]):
+            return True
+    code = re.sub(r"/\*.*?\*/|//[^\n]*", " ", candidate.source, flags=re.DOTALL)
+    numbers = {int(number) for number in re.findall(r"(?<![\w.])(\d{2,9})(?![\w.])", code)}
+    return any(old in numbers for name, old, _ in _sizes(task, reduced) if name in changed)
+
+
+def resolve_for_few_sms(plan: LaunchPlan, task: GemmTask) -> ResolvedPlan:
+    """The plan for the smallest chip that can launch it, so that persistent CTAs take several tiles. Raises: PlanError."""
+    for sms in _CHIPS:
+        try:
+            return resolve(plan, task, LIMITS[task.arch], sms)
+        except PlanError:
+            continue
+    return resolve(plan, task, LIMITS[task.arch], UNLIMITED_SMS)
+
+
+def tile_of(plan: LaunchPlan, task: GemmTask) -> Tile:
+    """Found by asking the plan how its grid grows with M and with N; 256 where it does not tell."""
+    return Tile(_tile_along(plan, task, "M"), _tile_along(plan, task, "N"))
+
+
+def _tile_along(plan: LaunchPlan, task: GemmTask, name: str) -> int:
+    """The largest size that needs no more CTAs than size 1. Grids grow with sizes, so the search halves."""
+    least = _ctas(plan, task, name, 1)
+    if least is None or _ctas(plan, task, name, _LARGEST_TILE + 1) == least:
+        return 256
+    low, high = 1, _LARGEST_TILE + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _ctas(plan, task, name, middle) == least else (low, middle)
+    return low
+
+
+def _ctas(plan: LaunchPlan, task: GemmTask, name: str, size: int) -> int | None:
+    """CTAs of the first launch; None where the grid is not defined for the size."""
+    names = {"M": task.m, "N": task.n, "K": task.k, "SMS": UNLIMITED_SMS} | {name: size}
+    grid: tuple[Expression, ...] = plan.launches[0].grid
+    try:
+        return math.prod(evaluate(each, names) for each in grid)
+    except PlanError:
+        return None
+
+
+def _reduced(size: int, tile: int) -> int:
+    """The smallest size of two tiles or more with the same residue."""
+    period = math.lcm(tile, _VECTOR)
+    reduced = size % period + period * math.ceil(2 * tile / period)
+    return min(size, reduced)
+
+
+def _allowed(plan: LaunchPlan, task: GemmTask) -> bool:
+    loose = plan.model_copy(update={"requires": tuple(each for each in plan.requires if _pinned(each) is None)})
+    try:
+        resolve_for_few_sms(loose, task)
+    except PlanError:
+        return False
+    names = {"M": task.m, "N": task.n, "K": task.k, "SMS": UNLIMITED_SMS}
+    return all(holds(condition, names) for condition in loose.requires)
+
+
+def _pinned(condition: str) -> str | None:
+    """The size that a condition fixes."""
+    match = _PINNED.fullmatch(condition)
+    return (match[1] or match[2]) if match else None
+
+
+def _sizes(task: GemmTask, reduced: GemmTask) -> tuple[tuple[str, int, int], ...]:
+    return (("M", task.m, reduced.m), ("N", task.n, reduced.n), ("K", task.k, reduced.k))
