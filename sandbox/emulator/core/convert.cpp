@@ -6,7 +6,7 @@ namespace emulator {
 
 namespace {
 
-// ---- formats -----------------------------------------------------------------------------------------------------------------
+// ---- formats ---------------------------------------------------------------------------------------------------------------
 // How a floating-point format lies in a lane, and the type that computes with it.
 template <typename Format>
 struct Stored {  // Half, Bfloat
@@ -91,7 +91,7 @@ void add_rounded(Registry& r, const std::string& name, Compute) {
   r.add(name, rounded_by_mode<LanewiseFor<Compute>>, LanewiseFor<Compute>::signature());
 }
 
-// ---- whole warps of 16-bit numbers ---------------------------------------------------------------------------------------------
+// ---- whole warps of 16-bit numbers -----------------------------------------------------------------------------------------
 template <typename Format>
 void widen(Warp& warp, const Op& op, u32 mask) {
   float values[kLanes];
@@ -118,7 +118,7 @@ void narrow_two(Warp& warp, const Op& op, u32 mask) {
   for_lanes(mask, [&](int lane) { d[lane] = static_cast<u32>(upper[lane]) << 16 | lower[lane]; });
 }
 
-// ---- vectors -------------------------------------------------------------------------------------------------------------------
+// ---- vectors ---------------------------------------------------------------------------------------------------------------
 // The listed slots are the elements of d, the first in the lowest bits.
 template <typename Element, int kCount>
 void pack(Warp& warp, const Op& op, u32 mask) {
@@ -147,7 +147,7 @@ void add_vector(Registry& r, const std::string& shape) {
   r.add("unpack." + shape, unpack<Element, kCount>, {.a = all, .list = one, .least = kCount});
 }
 
-// ---- addresses -----------------------------------------------------------------------------------------------------------------
+// ---- addresses -------------------------------------------------------------------------------------------------------------
 bool in_window(u64 address, u64 window) { return address - window < kWindow; }
 
 void is_of_this_cta(Warp& warp, const Op& op, u32 mask) {
@@ -174,7 +174,7 @@ void add_addresses(Registry& r) {
   r.add("isspacep.cta", is_of_this_cta, {.d = kMask, .a = 8});
 }
 
-// ---- tables ------------------------------------------------------------------------------------------------------------------
+// ---- tables ----------------------------------------------------------------------------------------------------------------
 // Between integers: cut off, or extended by the sign of the source. The sign of the result does not matter.
 template <typename D, typename S>
 void add_integer(Registry& r, const std::string& name) {
@@ -242,8 +242,10 @@ void add_moves(Registry& r) {
 }  // namespace
 
 void register_convert(Registry& r) {
-  add_from_integer<u8>(r, "u8"), add_from_integer<u16>(r, "u16"), add_from_integer<u32>(r, "u32"), add_from_integer<u64>(r, "u64");
-  add_from_integer<i8>(r, "s8"), add_from_integer<i16>(r, "s16"), add_from_integer<i32>(r, "s32"), add_from_integer<i64>(r, "s64");
+  add_from_integer<u8>(r, "u8"), add_from_integer<u16>(r, "u16");
+  add_from_integer<u32>(r, "u32"), add_from_integer<u64>(r, "u64");
+  add_from_integer<i8>(r, "s8"), add_from_integer<i16>(r, "s16");
+  add_from_integer<i32>(r, "s32"), add_from_integer<i64>(r, "s64");
   add_from_float<float>(r, "f32"), add_from_float<double>(r, "f64");
   add_from_float<Half>(r, "f16"), add_from_float<Bfloat>(r, "bf16");
   add_lanes(r, "cvt.tf32.f32", [](const OpRecord& op, float a) { return to_tf32(op, a); });

@@ -11,7 +11,7 @@ namespace {
 template <typename T, std::size_t>
 using Repeat = T;
 
-// ---- f32 and f64 -------------------------------------------------------------------------------------------------------------
+// ---- f32 and f64 -----------------------------------------------------------------------------------------------------------
 // `Compute` of operands of one type, rounded to nearest.
 template <typename T, typename Compute, typename... A>
 struct Plain {
@@ -110,7 +110,7 @@ void add_signs(Registry& r, const std::string& type) {
   add_lanes(r, "testp.subnormal." + type, [](T a) { return a != 0 && magnitude(a) < std::numeric_limits<T>::min(); });
 }
 
-// ---- f16 and bf16 ------------------------------------------------------------------------------------------------------------
+// ---- f16 and bf16 ----------------------------------------------------------------------------------------------------------
 // `Compute` of widened operands; what it returns is exact, rounded to odd, or of a precision that rounding twice cannot spoil.
 template <typename Format, int kPacked, typename Compute, int kOperands>
 void halves(Warp& warp, const Op& op, u32 mask) {
@@ -161,7 +161,7 @@ void add_half_signs(Registry& r, const std::string& type) {
   });
 }
 
-// ---- comparison --------------------------------------------------------------------------------------------------------------
+// ---- comparison ------------------------------------------------------------------------------------------------------------
 template <typename T>
 inline T comparable(const OpRecord& op, T value) {
   return op.q & kFlush ? flushed(value) : value;
@@ -199,7 +199,7 @@ void add_comparisons(Registry& r, const std::string& type) {
   add_comparison<T>(r, "setp.nan." + type, [](auto a, auto b) { return a != a || b != b; });
 }
 
-// ---- tables ------------------------------------------------------------------------------------------------------------------
+// ---- tables ----------------------------------------------------------------------------------------------------------------
 void add_words(Registry& r) {
   add_arithmetic<2>(r, "add", [](auto a, auto b) { return a + b; });
   add_arithmetic<2>(r, "sub", [](auto a, auto b) { return a - b; });

@@ -53,7 +53,7 @@ i32 saturated(i64 value) {
   return static_cast<i32>(value > INT32_MAX ? INT32_MAX : value < INT32_MIN ? INT32_MIN : value);
 }
 
-// ---- bits --------------------------------------------------------------------------------------------------------------------
+// ---- bits ------------------------------------------------------------------------------------------------------------------
 template <typename T>
 T ones(u32 count) {
   return count >= kBits<T> ? static_cast<T>(-1) : static_cast<T>((T{1} << count) - 1);
@@ -93,6 +93,8 @@ T extract_field(T a, u32 first, u32 length) {
   const bool negative = std::is_signed_v<T> && wanted && (static_cast<U>(a) >> last & 1);
   return static_cast<T>(negative ? field | static_cast<U>(~ones<U>(present)) : field);
 }
+
+i64 product_of_24_bits(i32 a, i32 b) { return i64{extract_field(a, 0, 24)} * extract_field(b, 0, 24); }
 
 template <typename T>
 T insert_field(T field, T into, u32 first, u32 length) {
@@ -168,7 +170,7 @@ u32 paired(u32 a, u32 b, Compute compute) {
   return static_cast<u32>(high) << 16 | low;
 }
 
-// ---- carries -----------------------------------------------------------------------------------------------------------------
+// ---- carries ---------------------------------------------------------------------------------------------------------------
 // d = a + b + carry, or a - b - borrow; c: carry in, e: carry out.
 template <typename T, bool kSubtract>
 void with_carry(Warp& warp, const Op& op, u32 mask) {
@@ -179,15 +181,21 @@ void with_carry(Warp& warp, const Op& op, u32 mask) {
   for_lanes(mask, [&](int lane) {
     T result;
     const T carry = in >> lane & 1;
-    const bool first = kSubtract ? __builtin_sub_overflow(a[lane], b[lane], &result) : __builtin_add_overflow(a[lane], b[lane], &result);
-    const bool second = kSubtract ? __builtin_sub_overflow(result, carry, &result) : __builtin_add_overflow(result, carry, &result);
+    bool beyond = false;
+    if constexpr (kSubtract) {
+      beyond = __builtin_sub_overflow(a[lane], b[lane], &result);
+      beyond |= __builtin_sub_overflow(result, carry, &result);
+    } else {
+      beyond = __builtin_add_overflow(a[lane], b[lane], &result);
+      beyond |= __builtin_add_overflow(result, carry, &result);
+    }
     d[lane] = result;
-    out |= static_cast<u32>(first | second) << lane;
+    out |= static_cast<u32>(beyond) << lane;
   });
   write_mask(warp, op.e, mask, out);
 }
 
-// ---- predicates --------------------------------------------------------------------------------------------------------------
+// ---- predicates ------------------------------------------------------------------------------------------------------------
 enum Logic : u32 { kAnd, kOr, kXor, kNot, kMove };
 
 template <Logic kLogic>
@@ -201,7 +209,7 @@ void logic(Warp& warp, const Op& op, u32 mask) {
   write_mask(warp, op.d, mask, bits);
 }
 
-// ---- tables ------------------------------------------------------------------------------------------------------------------
+// ---- tables ----------------------------------------------------------------------------------------------------------------
 // What depends on the width alone.
 template <typename T>
 void add_bits(Registry& r, const std::string& type) {
@@ -298,13 +306,13 @@ void add_words(Registry& r) {
   add_lanes(r, "sub.sat.s32", [](i32 a, i32 b) { return saturated(i64{a} - b); });
   add_lanes(r, "mul24.lo.u32", [](u32 a, u32 b) { return (a & 0xFFFFFF) * (b & 0xFFFFFF); });
   add_lanes(r, "mul24.hi.u32", [](u32 a, u32 b) { return static_cast<u32>(u64{a & 0xFFFFFF} * (b & 0xFFFFFF) >> 16); });
-  add_lanes(r, "mul24.lo.s32", [](i32 a, i32 b) { return static_cast<i32>(extract_field(i64{a}, 0, 24) * extract_field(i64{b}, 0, 24)); });
-  add_lanes(r, "mul24.hi.s32", [](i32 a, i32 b) {
-    return static_cast<i32>(extract_field(i64{a}, 0, 24) * extract_field(i64{b}, 0, 24) >> 16);
-  });
+  add_lanes(r, "mul24.lo.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b)); });
+  add_lanes(r, "mul24.hi.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b) >> 16); });
   add_lanes(r, "fns.b32", [](u32 mask, u32 base, i32 offset) { return find_nth_set(mask, base, offset); });
   add_lanes(r, "prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); });
-  add_lanes(r, "prmt.mode.b32", [](const OpRecord& op, u32 a, u32 b, u32 c) { return permute(a, b, kPermutations[op.p % 6][c & 3]); });
+  add_lanes(r, "prmt.mode.b32", [](const OpRecord& op, u32 a, u32 b, u32 c) {
+    return permute(a, b, kPermutations[op.p % 6][c & 3]);
+  });
   add_lanes(r, "lop3.b32", [](const OpRecord& op, u32 a, u32 b, u32 c) {
     u32 result = 0;
     for (u32 term = 0; term < 8; ++term) {
@@ -343,7 +351,8 @@ void register_integer(Registry& r) {
   add_signed<i16>(r, "s16"), add_signed<i32>(r, "s32"), add_signed<i64>(r, "s64");
   add_fields<u32>(r, "u32"), add_fields<u64>(r, "u64"), add_fields<i32>(r, "s32"), add_fields<i64>(r, "s64");
   add_counts<u32>(r, "b32"), add_counts<u64>(r, "b64");
-  add_dots<u8, u8>(r, "u32.u32"), add_dots<u8, i8>(r, "u32.s32"), add_dots<i8, u8>(r, "s32.u32"), add_dots<i8, i8>(r, "s32.s32");
+  add_dots<u8, u8>(r, "u32.u32"), add_dots<u8, i8>(r, "u32.s32");
+  add_dots<i8, u8>(r, "s32.u32"), add_dots<i8, i8>(r, "s32.s32");
   add_pairs<u16>(r, "u16x2"), add_pairs<i16>(r, "s16x2");
   add_words(r);
   add_predicates(r);

@@ -70,19 +70,20 @@ inline double integral(double value, u32 mode) {
   }
 }
 
-// ---- rounding once -----------------------------------------------------------------------------------------------------------
+// ---- rounding once ---------------------------------------------------------------------------------------------------------
 // A number rounded to odd (what does not fit leaves the last bit set) can be rounded to a shorter format as if it were exact.
 // Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd" (2008).
 
-// Corrects `rounded`, which misses the exact value by `error`.
+// Corrects `rounded`, which misses the exact value by `error`. Selections only, so that loops over it are vectorised.
 template <typename T>
 inline T odd(T rounded, T error) {
-  const auto bits = std::bit_cast<BitsOf<T>>(rounded);
-  const bool outward = (error > 0) == !(bits & kSignBit<T>);
-  const bool exact = !(error < 0 || error > 0) || (bits & 1);
-  const bool finite = (bits & ~kSignBit<T>) < std::bit_cast<BitsOf<T>>(std::numeric_limits<T>::infinity());
-  const auto step = outward ? BitsOf<T>{1} : static_cast<BitsOf<T>>(-1);
-  return std::bit_cast<T>(exact || !finite ? bits : bits + step);
+  using U = BitsOf<T>;
+  const U bits = std::bit_cast<U>(rounded), apart = bits ^ std::bit_cast<U>(error);
+  U step = apart & kSignBit<T> ? static_cast<U>(-1) : U{1};
+  step = bits & 1 ? U{0} : step;
+  step = error != 0 ? step : U{0};
+  step = (bits & ~kSignBit<T>) < std::bit_cast<U>(std::numeric_limits<T>::infinity()) ? step : U{0};
+  return std::bit_cast<T>(bits + step);
 }
 
 // a * b + c, where the product is exact in T.
@@ -115,7 +116,7 @@ inline double odd_double(T integer) {
   }
 }
 
-// ---- 16-bit formats ----------------------------------------------------------------------------------------------------------
+// ---- 16-bit formats --------------------------------------------------------------------------------------------------------
 inline u16 rounded_half(float value, u32 mode) {
   if (value != value) return 0x7FFF;
   switch (mode) {

@@ -5,7 +5,7 @@ namespace emulator {
 
 namespace {
 
-// ---- shuffles ----------------------------------------------------------------------------------------------------------------
+// ---- shuffles --------------------------------------------------------------------------------------------------------------
 enum class Shuffle { kUp, kDown, kButterfly, kIndex };
 
 struct Partner {
@@ -45,7 +45,7 @@ void shuffle(Warp& warp, const Op& op, u32 mask) {
   write_mask(warp, op.e, mask, within);
 }
 
-// ---- votes and matches ---------------------------------------------------------------------------------------------------------
+// ---- votes and matches -----------------------------------------------------------------------------------------------------
 void vote_all(Warp& warp, const Op& op, u32 mask) { write_mask(warp, op.d, mask, (warp.mask(op.a) & mask) == mask ? mask : 0); }
 void vote_any(Warp& warp, const Op& op, u32 mask) { write_mask(warp, op.d, mask, warp.mask(op.a) & mask ? mask : 0); }
 void vote_uniform(Warp& warp, const Op& op, u32 mask) {
@@ -87,7 +87,7 @@ void match_all(Warp& warp, const Op& op, u32 mask) {
   write_mask(warp, op.e, mask, equal ? mask : 0);
 }
 
-// ---- reductions ----------------------------------------------------------------------------------------------------------------
+// ---- reductions ------------------------------------------------------------------------------------------------------------
 template <typename T, typename Combine>
 void add_reduction(Registry& r, const std::string& name, Combine) {
   const auto reduce = [](Warp& warp, const Op& op, u32 mask) {
@@ -99,7 +99,7 @@ void add_reduction(Registry& r, const std::string& name, Combine) {
   r.add(name, reduce, {.d = 4, .a = 4});
 }
 
-// ---- members -------------------------------------------------------------------------------------------------------------------
+// ---- members ---------------------------------------------------------------------------------------------------------------
 void active_mask(Warp& warp, const Op& op, u32 mask) { write_all(warp, op.d, mask, mask); }
 
 void elect(Warp& warp, const Op& op, u32 mask) {
