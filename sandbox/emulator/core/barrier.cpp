@@ -50,6 +50,7 @@ void open_if_complete(Cta& cta, NamedBarrier& barrier) {
 
 // Lanes arrive; null where they may not.
 NamedBarrier* arrive(Warp& warp, const Op& op, u32 mask) {
+  if (op.flags & kCollective) require_whole_warp(warp, op, mask);
   const int lane = first_lane(mask);
   const u32 number = warp.lanes<u32>(op.a)[lane];
   const u32 expected = op.b ? warp.lanes<u32>(op.b)[lane] : 0;
@@ -108,6 +109,7 @@ void open_if_complete(Cluster& cluster) {
 
 // p: 1 where nothing is published but that mbarriers exist
 void cluster_arrive(Warp& warp, const Op& op, u32 mask) {
+  if (op.flags & kCollective) require_whole_warp(warp, op, mask);
   Cluster& cluster = *warp.cta->cluster;
   if (warp.cluster_arrived & mask) {
     report(warp, op, mask, "barrier-misuse", 0, "arrives at the cluster's barrier again without waiting for it");
@@ -126,6 +128,7 @@ void cluster_arrive(Warp& warp, const Op& op, u32 mask) {
 }
 
 void cluster_wait(Warp& warp, const Op& op, u32 mask) {
+  if (op.flags & kCollective) require_whole_warp(warp, op, mask);
   Cluster& cluster = *warp.cta->cluster;
   if (mask & ~warp.cluster_arrived) {
     report(warp, op, mask, "barrier-misuse", 0, "waits at the cluster's barrier without having arrived");

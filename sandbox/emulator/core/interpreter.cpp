@@ -200,6 +200,7 @@ u64 advance(Warp& warp, u64 most) {
   while (left && warp.runnable() && !warp.run->stopped) {
     if (!(warp.converged ? advance_converged(warp, &left) : advance_group(warp, &left))) break;
   }
+  if (!left && !warp.converged) ++warp.vain;  // lanes that spin until others of their warp come let them have a turn
   return most - left;
 }
 

@@ -295,6 +295,7 @@ class Run {
   void retire();
   void finish(Cluster& cluster);
   void report_deadlock();
+  void report_missing_transactions();
   void start(Cluster& cluster, u32 index);
   void start(Warp& warp, Cta& cta, u32 index);
 

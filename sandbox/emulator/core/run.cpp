@@ -12,7 +12,7 @@ constexpr u64 kTurn = 1 << 16;      // operations of a warp at a time
 constexpr u32 kRandomTurn = 192;    // the same, at the most, under random schedules
 constexpr u32 kRandomResident = 3;  // clusters under way together under random schedules
 constexpr u32 kPatience = 40;       // turns of everybody in vain before it is a deadlock: more than a warp has groups of lanes
-constexpr u32 kSpins = 24;          // turns that were used up without an event
+constexpr u32 kSpins = 24;          // turns without an event, used up by warps that may wait for one in loops of their own
 constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
 constexpr std::size_t kAlignment = 64;
 
@@ -73,7 +73,7 @@ void Run::stop(const char* kind, const std::string& message) {
 
 void Run::execute() {
   const double deadline = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
-  u32 vain = 0;
+  u32 vain = 0, idle = 0;  // rounds without an event; the latest of them in which nobody used up a turn either
   while (!stopped) {
     if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
     if (resident_.empty() && !admit()) break;
@@ -81,8 +81,9 @@ void Run::execute() {
     const bool used_up = take_turns();
     retire();
     vain = events != before ? 0 : vain + 1;
-    if (vain > 1 && !used_up && unblock()) vain = 0;
-    if (vain > (used_up ? kSpins : kPatience) && !unblock()) report_deadlock();
+    idle = vain && !used_up ? idle + 1 : 0;
+    if ((idle > 1 || vain > kSpins) && unblock()) vain = idle = 0;
+    if (idle > kPatience) report_deadlock();
     if (options.most_instructions && instructions > options.most_instructions) {
       stop("endless", "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
     }
@@ -276,9 +277,28 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
   }
 }
 
+// Barriers that nothing but bytes keeps from completing, where no bytes are under way.
+void Run::report_missing_transactions() {
+  for (const auto& cluster : resident_) {
+    for (const Cta& cta : cluster->ctas) {
+      for (const auto& [offset, barrier] : cta.mbarriers) {
+        if (barrier.pending || !barrier.transactions) continue;
+        Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false);
+        if (!finding) continue;
+        const bool short_of = barrier.transactions > 0;
+        finding->message = "all arrivals at the mbarrier have come, and " + std::to_string(std::abs(barrier.transactions)) +
+                           (short_of ? " announced bytes have not" : " bytes more than were announced");
+        std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
+        finding->address = static_cast<u64>(cta.rank) << kRankShift | offset;
+      }
+    }
+  }
+}
+
 // Nobody can go on, nothing is under way, and no CTA is left to start.
 void Run::report_deadlock() {
   stopped = true;
+  report_missing_transactions();
   u32 named = 0, in_all = 0;
   std::string waiting;
   u32 instruction = kNoInstruction;

@@ -39,7 +39,13 @@ def _meet(lowering: Lowering, instruction: Instruction, how: str) -> None:
     if len(count) > 1:
         raise refuse(instruction)
     slots = {"a": lowering.source(number, 4), "b": lowering.source(count[0], 4) if count else 0}
-    lowering.emit(f"bar.{how}", kind=Kind.WAITING if how == "sync" else Kind.PLAIN, **slots)
+    kind = Kind.WAITING if how == "sync" else Kind.PLAIN
+    lowering.emit(f"bar.{how}", kind=kind, flags=_together(instruction), **slots)
+
+
+def _together(instruction: Instruction) -> Flag:
+    """Flags of a barrier: its aligned forms, which `bar` always means, are executed by all lanes of a warp together."""
+    return Flag.COLLECTIVE if instruction.parts[0] == "bar" or "aligned" in instruction.parts else Flag(0)
 
 
 def _reduce(lowering: Lowering, instruction: Instruction, how: str) -> None:
@@ -49,6 +55,7 @@ def _reduce(lowering: Lowering, instruction: Instruction, how: str) -> None:
     lowering.emit(
         "bar.sync",
         kind=Kind.WAITING,
+        flags=_together(instruction),
         d=lowering.target(result, 4 if how == "popc" else MASK),
         a=lowering.source(number, 4),
         b=lowering.source(count[0], 4) if count else 0,
@@ -60,9 +67,9 @@ def _reduce(lowering: Lowering, instruction: Instruction, how: str) -> None:
 def _cluster(lowering: Lowering, instruction: Instruction) -> None:
     rest = set(instruction.parts[2:]) - {"aligned", "release", "acquire"}
     if "arrive" in rest and rest <= {"arrive", "relaxed"}:
-        lowering.emit("barrier.cluster.arrive", p=int("relaxed" in rest))
+        lowering.emit("barrier.cluster.arrive", flags=_together(instruction), p=int("relaxed" in rest))
     elif rest == {"wait"}:
-        lowering.emit("barrier.cluster.wait", kind=Kind.WAITING)
+        lowering.emit("barrier.cluster.wait", kind=Kind.WAITING, flags=_together(instruction))
     else:
         raise refuse(instruction)
 
@@ -90,13 +97,17 @@ def _state(lowering: Lowering, instruction: Instruction, what: str) -> None:
     if len(given) != (0 if what == "inval" else 1):
         raise refuse(instruction)
     count = lowering.source(given[0], 4) if given else 0
-    address = {"a": place.slot, "p": place.slot_bytes, "q": generic, "imm": place.offset}
-    if what == "init":
-        lowering.emit("mbarrier.init", b=count, **address)
-    elif what == "inval":
-        lowering.emit("mbarrier.inval", **address)
-    else:
-        lowering.emit("mbarrier.expect", c=count, s=int(what == "complete_tx"), **address)
+    handler = what if what in ("init", "inval") else "expect"
+    lowering.emit(
+        f"mbarrier.{handler}",
+        a=place.slot,
+        b=count if what == "init" else 0,
+        c=count if handler == "expect" else 0,
+        p=place.slot_bytes,
+        q=generic,
+        s=int(what == "complete_tx"),
+        imm=place.offset,
+    )
 
 
 def _arrive(lowering: Lowering, instruction: Instruction, *, expects: bool, drops: bool) -> None:
