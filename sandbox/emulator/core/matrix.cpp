@@ -12,7 +12,7 @@ constexpr u32 kRowBytes = 16;
 
 const u32* listed(Warp& warp, const Op& op) { return warp.run->program.lists.data() + op.list; }
 
-// ---- ldmatrix, stmatrix, movmatrix -------------------------------------------------------------------------------------------
+// ---- ldmatrix, stmatrix, movmatrix ------------------------------------------------------------------------------------------
 // Addresses of the rows of up to four matrices: lane 8*i + r has that of row r of matrix i.
 template <typename Address>
 struct Rows {
@@ -108,7 +108,7 @@ void move_matrix(Warp& warp, const Op& op, u32 mask) {
   store_block(warp.registers + op.d, rows);
 }
 
-// ---- wmma --------------------------------------------------------------------------------------------------------------------
+// ---- wmma -------------------------------------------------------------------------------------------------------------------
 // Which block of the matrix the registers of a fragment hold: see mma.cpp.
 enum Fragment : u32 { kLeft, kRight, kSquare, kTall };  // A, B, accumulators of m16n16k16, of m32n8k16
 struct Position {
@@ -141,7 +141,7 @@ class Matrix {
   __m128i load(Position block, u32 line, u32 from) const {
     bool poison = false;
     const u8* bytes = at(block, line, from, &poison);
-    return load_row(bytes && !poison ? bytes : kPoisonRow);
+    return load_row(bytes && !poison ? bytes : warp_.run->poison_bytes);
   }
 
   void store(Position block, u32 line, u32 from, __m128i bytes) const {

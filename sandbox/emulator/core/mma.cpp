@@ -1,9 +1,9 @@
 // mma and wmma.mma: products of fragments in the registers of one warp.
 //
-// A fragment of A has a register for every 8x8 block: those of 16 rows before those of the next 16, and among them k 0..7 of both
-// row blocks before k 8..15. Fragments of B: the two k blocks of 8 columns, then those of the next 8. Accumulators: the row
-// blocks of 8 columns, then those of the next 8. That is PTX's layout for mma; for wmma, where PTX leaves it open, it is what
-// ptxas makes of wmma.load for sm_80 to sm_90. m8n32k16 is m32n8k16 with the operands exchanged and the product transposed.
+// A fragment of A has a register for every 8x8 block: those of 16 rows before those of the next 16, and among them k 0..7 of
+// both row blocks before k 8..15. Fragments of B: the two k blocks of 8 columns, then those of the next 8. Accumulators: the
+// row blocks of 8 columns, then those of the next 8. That is PTX's layout for mma; for wmma, where PTX leaves it open, it is what
+// ptxas makes of wmma.load for sm_90. m8n32k16 is m32n8k16 with the operands exchanged and the product transposed.
 #include "block.hpp"
 #include "machine.hpp"
 

@@ -9,7 +9,7 @@ namespace emulator {
 //
 // It consists of core matrices of eight lines of 16 bytes. K-major: a line is eight k of one row (of A, or of B transposed).
 // MN-major: a line is eight rows of one k. Either way a core matrix is eight rows by eight k: `group` counts eight rows, `half`
-// eight k. Without swizzle the lines of a core matrix are contiguous; with it a line is a part of a line of the swizzle's width,
+// eight k. Without swizzle the lines of a core matrix are contiguous; with it each is a part of a line of the swizzle's width,
 // and XOR moves it within that. Source: PTX ISA, "Strides" and "Matrix Descriptor Format" of wgmma; the layouts are those that
 // CUTLASS's make_gmma_desc documents.
 class Operand {
@@ -79,6 +79,7 @@ struct ProductRegisters {
 
 // What lies outside of shared memory is read as bytes of 0xFF, which make NaN. Without `accumulate` the old D is not read.
 // Half accumulators are summed in f32 and rounded at the end.
-void multiply(const ProductForm& form, const SharedView& smem, u64 a, u64 b, const ProductRegisters& registers, bool accumulate);
+void multiply(const ProductForm& form, const SharedView& smem, u64 a, u64 b, const ProductRegisters& registers,
+              bool accumulate);
 
 }  // namespace emulator

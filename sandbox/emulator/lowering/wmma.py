@@ -1,6 +1,6 @@
 """wmma: fragments of m16n16k16, m32n8k16 and m8n32k16 products, f16 and bf16.
 
-They lie in registers as ptxas has it on sm_80 to sm_90, repetitions included: what is loaded by wmma.load may be read and
+They lie in registers as ptxas has it on sm_90, repetitions included: what is loaded by wmma.load may be read and
 written element by element. m8n32k16 is m32n8k16 transposed, here as on the hardware.
 """
 
