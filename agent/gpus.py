@@ -35,7 +35,7 @@ def visible_gpus() -> list[Gpu]:
 
 def default_arch(device: str) -> Arch:
     """The architecture to write for: that of the chosen GPU, else sm_90a."""
-    if device == "none":
+    if device in ("none", "emulator"):
         return Arch.SM_90A
     wanted = int(device.partition(":")[2]) if device.startswith("cuda:") else 0
     found = next((gpu.arch for gpu in visible_gpus() if gpu.index == wanted), None)

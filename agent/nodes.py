@@ -227,9 +227,9 @@ class Nodes:
 
     def _stop_reason(self, number: int, waiting: int) -> str:
         """Why the search ends now; empty while it goes on. At least one built candidate is always tried."""
-        ranked, can_execute = self.history.ranked, self._parts.sandbox.can_execute
+        ranked, sandbox = self.history.ranked, self._parts.sandbox
         tried = any("evaluate" in one.step.seconds for one in ranked)
-        if self._clock.spent_s() > self._budget.search_s(can_execute) and (tried or not waiting):
+        if self._clock.spent_s() > self._budget.search_s(sandbox.can_execute) and (tried or not waiting):
             return "the time is spent"
         if near_roofline(leader(ranked), self._run.task, self._run.chip):
             return "the roofline is near"
@@ -237,7 +237,7 @@ class Nodes:
             return ""
         if len(ranked) >= self._budget.candidates:
             return f"the budget of {self._budget.candidates} candidates is spent"
-        if not can_execute and no_better_prediction(ranked, number):
+        if not sandbox.can_measure and no_better_prediction(ranked, number):
             return "another round brought no better prediction"
         return ""
 

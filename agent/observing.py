@@ -6,7 +6,7 @@ from agent.exemplars import choose_exemplars
 from agent.failures import unrepaired
 from agent.parts import Explain
 from agent.ranking import Ranked, leader
-from contract.evaluation import Evaluation, Measured, Unmeasured
+from agent.ranking import proven as was_proven
 from contract.knowledge import Hit
 from contract.profile import Difference
 from contract.trajectory import Observation, RunRecord, Step
@@ -33,7 +33,7 @@ def observe(
 ) -> Observation:
     """Round `number`'s observation. Sources of earlier candidates, the leader's aside, are only for policies that read code."""
     step = in_hand(ranked)
-    proven = step if step and _proven(step.evaluation) else None
+    proven = step if step and was_proven(step.evaluation) else None
     best = proven.candidate if proven else None
     return Observation(
         task=run.task,
@@ -65,8 +65,3 @@ def differences(ranked: Sequence[Ranked], step: Step | None, explain: Explain) -
     before = min(others, key=lambda one: one.time_us).step.profile
     assert before is not None
     return explain(before, step.profile)
-
-
-def _proven(evaluation: Evaluation) -> bool:
-    """Whether a candidate was executed and found right."""
-    return isinstance(evaluation, Measured) or (isinstance(evaluation, Unmeasured) and evaluation.verified_by != "nothing")

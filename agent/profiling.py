@@ -51,7 +51,7 @@ class Profiler:
     def __init__(self, sandbox: Sandbox, emit: Emit, *, wanted: bool) -> None:
         self._sandbox = sandbox
         self._emit = emit
-        self._able = wanted and sandbox.can_execute
+        self._able = wanted and sandbox.can_measure
 
     @property
     def able(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agent.summary import message_of
 from contract.chip import Chip
-from contract.evaluation import AUTOTUNED, Measured, Unmeasured
+from contract.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
 from contract.reward import beyond_roofline
 from contract.speedup import median_us, ratio_over
 from contract.task import GemmTask
@@ -28,12 +28,22 @@ class Ranked:
         return isinstance(evaluation, Unmeasured) and not evaluation.prediction.is_floor
 
     @property
+    def proven(self) -> bool:
+        """Whether it was executed and found right."""
+        return proven(self.step.evaluation)
+
+    @property
     def time_us(self) -> float:
         return _known(self.attempt.time_us)
 
     @property
     def predicted_us(self) -> float:
         return _known(self.attempt.predicted_us)
+
+
+def proven(evaluation: Evaluation) -> bool:
+    """Whether a candidate was executed and found right."""
+    return isinstance(evaluation, Measured) or (isinstance(evaluation, Unmeasured) and evaluation.verified_by != "nothing")
 
 
 def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
@@ -45,7 +55,8 @@ def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
 def leader(ranked: Sequence[Ranked]) -> Ranked | None:
     """The best candidate's latest step; None where none passed.
 
-    A measured time beats any prediction, and a modelled time beats a floor that was put in a prediction's place. Candidates
+    A measured time beats any prediction, a candidate that was executed beats one that was not, and a modelled time beats a
+    floor that was put in a prediction's place. Candidates
     that were measured again, in full, are compared among themselves by their paired speedup; others by their time. A
     candidate whose latest evaluation failed is out, whatever it was before.
     """
@@ -53,7 +64,7 @@ def leader(ranked: Sequence[Ranked]) -> Ranked | None:
     timed = [one for one in latest.values() if one.trusted]
     if not timed:
         predicted = (one for one in latest.values() if one.attempt.predicted_us is not None)
-        return min(predicted, key=_prediction_score, default=None)
+        return min(predicted, key=_unmeasured_score, default=None)
     times = Counter(one.attempt.candidate_id for one in ranked)
     repeated = [one for one in timed if times[one.attempt.candidate_id] > 1]
     return max(repeated, key=_final_score) if repeated else min(timed, key=lambda one: one.time_us)
@@ -66,8 +77,10 @@ def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | No
 
 
 def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
-    """The fastest candidates of the search, fastest first."""
-    return [one.step for one in sorted((one for one in ranked if one.trusted), key=lambda one: one.time_us)[:count]]
+    """The fastest candidates of the search, fastest first; without times, those executed that are predicted to be."""
+    timed = sorted((one for one in ranked if one.trusted), key=lambda one: one.time_us)
+    unmeasured = [one for one in ranked if one.proven and one.attempt.predicted_us is not None]
+    return [one.step for one in (timed or sorted(unmeasured, key=_prediction_score))[:count]]
 
 
 def attempt_of(step: Step) -> Attempt:
@@ -95,6 +108,10 @@ def best_prediction(ranked: Sequence[Ranked]) -> tuple[bool, float] | None:
 
 def _prediction_score(one: Ranked) -> tuple[bool, float]:
     return not one.estimated, one.predicted_us
+
+
+def _unmeasured_score(one: Ranked) -> tuple[bool, tuple[bool, float]]:
+    return not one.proven, _prediction_score(one)
 
 
 def _final_score(one: Ranked) -> tuple[float, float]:

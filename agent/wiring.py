@@ -10,6 +10,7 @@ from contract.events import Emit
 from contract.settings import Settings
 from contract.task import GemmTask
 from policies.schedule.policy import predict
+from policies.schedule.rewriting import rewrite
 from policies.trajectories.store import Store
 from sandbox.diagnosis import diagnose_built
 from sandbox.headers import find_headers
@@ -50,6 +51,8 @@ def open_box(task: GemmTask, settings: Settings, emit: Emit) -> Iterator[LocalSa
             predict=predict,
             emit=emit,
             profile=settings.profile_options(),
+            emulate=settings.emulate_options(),
+            rewrite=rewrite,
         )
     ) as sandbox:
         yield sandbox

@@ -212,7 +212,7 @@ def main() -> None:
             print(event.message)
 
     with open_box(cases[0].task, load_settings(), emit) as sandbox:
-        if not sandbox.can_execute:
+        if not sandbox.can_measure:
             raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
 
         def save(rows: Sequence[Row]) -> None:

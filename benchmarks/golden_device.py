@@ -107,7 +107,7 @@ def encode_map(spec: MapSpec, pointer: int) -> bytes:
         len(spec.sizes),
         pointer + spec.offset,
         [driver.cuuint64_t(size) for size in spec.sizes],
-        [driver.cuuint64_t(stride) for stride in spec.strides or (16,)],  # of one dimension there is none, but no list is refused
+        [driver.cuuint64_t(stride) for stride in spec.strides or (16,)],  # an empty list is refused, even for one dimension
         [driver.cuuint32_t(size) for size in spec.box],
         [driver.cuuint32_t(1) for _ in spec.box],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -160,7 +160,7 @@ def main() -> None:
             print(event.message)
 
     with open_box(tasks[0], load_settings(), emit) as sandbox:
-        if not sandbox.can_execute:
+        if not sandbox.can_measure:
             raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
         shared = Shared(sandbox, deadline)
         try:

@@ -49,6 +49,12 @@ class WorkerOptions(Record):
     python: str | None = None
 
 
+class EmulateOptions(Record):
+    """The emulator in the place of a GPU. `timeout_s`: of one candidate's proof, which takes longer than on a GPU."""
+
+    timeout_s: Annotated[float, Field(gt=0)] = 180.0
+
+
 class ProfileOptions(Record):
     """One profiling of a candidate. `ncu`: its path; found on PATH and in the usual places where None."""
 

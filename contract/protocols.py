@@ -30,12 +30,17 @@ class Policy(Protocol):
 
 
 class Sandbox(Protocol):
-    """Compiles, proves and times candidates. `can_execute` is False where no backend can run code for the task's arch."""
+    """Compiles, proves and times candidates.
+
+    `can_execute`: whether a backend runs code for the task's arch; `can_measure`: whether that is a GPU, which has times.
+    """
 
     @property
     def chip(self) -> Chip: ...
     @property
     def can_execute(self) -> bool: ...
+    @property
+    def can_measure(self) -> bool: ...
     @property
     def environment(self) -> Environment | None: ...
 

@@ -9,7 +9,15 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from contract.errors import UsageError
-from contract.options import ChatOptions, CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.options import (
+    ChatOptions,
+    CompileOptions,
+    EmulateOptions,
+    ProfileOptions,
+    TimeOptions,
+    VerifyOptions,
+    WorkerOptions,
+)
 
 CONFIG_FILE = "cudal2.toml"
 
@@ -27,7 +35,11 @@ class Settings(BaseSettings):
 
     home: Path = Field(default_factory=_default_home, description="folder for the store, the caches and the runs")
     store: str | None = Field(default=None, description="SQLAlchemy URL of the trajectory store; SQLite in home by default")
-    device: str = Field(default="auto", pattern=r"^(auto|none|cuda:\d+)$", description="auto, none, or cuda:N")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|none|emulator|cuda:\d+)$",
+        description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
+    )
     policy: str = "schedule"
     budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
     minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
@@ -36,6 +48,7 @@ class Settings(BaseSettings):
     compile_jobs: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
     compile_timeout_s: float = Field(default=120.0, gt=0)
     verify_timeout_s: float = Field(default=30.0, gt=0)
+    emulate_timeout_s: float = Field(default=180.0, gt=0, description="limit of one candidate's proof on the emulator")
     time_timeout_s: float = Field(default=120.0, gt=0)
     rounds: int = Field(default=21, ge=3, description="paired timing rounds of the final measurement")
     quick_rounds: int = Field(default=7, ge=3, description="paired timing rounds while searching")
@@ -124,6 +137,9 @@ class Settings(BaseSettings):
 
     def verify_options(self, seed: int) -> VerifyOptions:
         return VerifyOptions(seed=seed, timeout_s=self.verify_timeout_s)
+
+    def emulate_options(self) -> EmulateOptions:
+        return EmulateOptions(timeout_s=self.emulate_timeout_s)
 
     def time_options(self, seed: int, *, full: bool) -> TimeOptions:
         rounds = self.rounds if full else self.quick_rounds

@@ -1,27 +1,36 @@
-"""The sandbox on this machine: builds in child processes, executes in GPU workers where there is a GPU for the task."""
+"""The sandbox on this machine: builds in child processes, executes in workers, of a GPU or of the emulator in its place."""
 
 import ctypes
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from contract.build import Built
-from contract.candidate import AnyCandidate
+from contract.candidate import AnyCandidate, Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.errors import DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError, WorkerError
-from contract.evaluation import Environment, Evaluation, Unmeasured
+from contract.evaluation import Environment, Evaluation, TestResult, Unmeasured
 from contract.events import Emit, Notice, StageStarted, WorkerRestarted
-from contract.options import CompileOptions, Effort, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.options import CompileOptions, Effort, EmulateOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.profile import Profile
 from contract.protocols import Predict
 from contract.task import GemmTask
 from sandbox.builder import Builder
-from sandbox.messages import Evaluate, NotExecuted, Ready, Stage, Verified
+from sandbox.emulator import worker as emulator_worker
+from sandbox.emulator.coverage import needs_rewriting, reduced_task
+from sandbox.messages import Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
 from sandbox.pool import WorkerPool
 from sandbox.profiling.profiler import Profiler
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "libcuda.so") if sys.platform != "win32" else ("nvcuda.dll",)
+EMULATED = "kernels are proved by the emulator and ranked by predicted times"
 NOT_EXECUTED = "kernels are built and ranked by prediction, not executed"
+
+Prover = Literal["nothing", "emulator", "gpu"]
+
+# The same schedule written for another task; None where a candidate has none, or none that fits.
+Rewrite = Callable[[Candidate, GemmTask], Candidate | None]
 
 # The operand sets that verification and timing hold at the least: one under test, its pristine copy, one to rotate to.
 LEAST_SETS = 3
@@ -45,7 +54,10 @@ class LocalSandbox:
         pool: WorkerPool | None = None,
         environment: Environment | None = None,
         profiler: Profiler | None = None,
+        emulate: EmulateOptions | None = None,
+        rewrite: Rewrite = lambda _candidate, _task: None,
     ) -> None:
+        """`emulate`: given where the pool's workers emulate."""
         self._chip = chip
         self._builder = Builder(compile_options, chip)
         self._verify = verify_options
@@ -54,6 +66,8 @@ class LocalSandbox:
         self._pool = pool
         self._environment = environment
         self._profiler = profiler
+        self._emulate = emulate
+        self._rewrite = rewrite
 
     @property
     def chip(self) -> Chip:
@@ -62,6 +76,10 @@ class LocalSandbox:
     @property
     def can_execute(self) -> bool:
         return self._pool is not None
+
+    @property
+    def can_measure(self) -> bool:
+        return self._pool is not None and self._emulate is None
 
     @property
     def environment(self) -> Environment | None:
@@ -73,7 +91,7 @@ class LocalSandbox:
         return self._builder.build(candidates, task)
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
-        """Verify and time a built candidate; without a GPU for the task, say what its time would be.
+        """Verify and time a built candidate; without a GPU for the task, verify it and say what its time would be.
 
         Raises: UsageError, MachineError, WorkerError.
         """
@@ -88,7 +106,7 @@ class LocalSandbox:
 
         Raises: ProfilerUnavailable where nothing can be profiled here, ProfileFailed where this candidate cannot.
         """
-        if self._profiler is None or self._pool is None or task.arch is not self._chip.arch:
+        if self._profiler is None or not self.can_measure or task.arch is not self._chip.arch:
             raise ProfilerUnavailable(f"there is no {task.arch} GPU here whose counters could be read")
         return self._profiler.profile(built, task)
 
@@ -98,15 +116,49 @@ class LocalSandbox:
 
     def _request(self, built: Built, task: GemmTask, time: TimeOptions | None) -> Evaluation:
         require_memory(task, self._chip)
-        prediction = self._predict(built.candidate, task, built.inspection)
         if self._pool is None or task.arch is not self._chip.arch:
-            return Unmeasured(verified_by="nothing", prediction=prediction, inspection=built.inspection)
-        outcome = self._pool.evaluate(Evaluate(built=built, task=task, verify=self._verify, time=time))
-        if isinstance(outcome, NotExecuted):
-            return Unmeasured(verified_by="nothing", reason=outcome.reason, prediction=prediction, inspection=built.inspection)
-        if isinstance(outcome, Verified):
-            return Unmeasured(verified_by="gpu", tests=outcome.tests, prediction=prediction, inspection=built.inspection)
-        return outcome
+            return self._unmeasured(built, task)
+        request = Evaluate(built=built, task=task, verify=self._verify, time=time)
+        if self._emulate is not None:
+            verify = self._verify.model_copy(update={"timeout_s": self._emulate.timeout_s})
+            reduced = self._reduced(built, task)
+            request = request.model_copy(update={"verify": verify, "time": None, "reduced": reduced})
+        outcome = self._pool.evaluate(request)
+        match outcome:
+            case Verified(tests=tests):
+                by: Prover = "gpu" if self._emulate is None else "emulator"
+                return self._unmeasured(built, task, by, tests=tests)
+            case NotExecuted(reason=reason):
+                return self._unmeasured(built, task, reason=reason)
+            case _:
+                return outcome
+
+    def _unmeasured(
+        self,
+        built: Built,
+        task: GemmTask,
+        by: Prover = "nothing",
+        *,
+        tests: tuple[TestResult, ...] = (),
+        reason: str = "",
+    ) -> Unmeasured:
+        prediction = self._predict(built.candidate, task, built.inspection)
+        return Unmeasured(verified_by=by, reason=reason, tests=tests, prediction=prediction, inspection=built.inspection)
+
+    def _reduced(self, built: Built, task: GemmTask) -> Reduced | None:
+        """The candidate for a smaller task that the emulator runs whole, written and built anew where it must be.
+
+        Raises: CompilerMissing, MachineError, WorkerError.
+        """
+        candidate = built.candidate
+        smaller = reduced_task(task, candidate.plan) if isinstance(candidate, Candidate) else None
+        if smaller is None or not isinstance(candidate, Candidate):
+            return None
+        if not needs_rewriting(candidate, task, smaller):
+            return Reduced(built=built, task=smaller)
+        rewritten = self._rewrite(candidate, smaller)
+        outcome = None if rewritten is None else self._builder.build_one(rewritten, smaller)
+        return Reduced(built=outcome, task=smaller) if isinstance(outcome, Built) else None
 
 
 def open_sandbox(
@@ -121,13 +173,16 @@ def open_sandbox(
     predict: Predict,
     emit: Emit,
     profile: ProfileOptions | None = None,
+    emulate: EmulateOptions | None = None,
+    rewrite: Rewrite = lambda _candidate, _task: None,
 ) -> LocalSandbox:
-    """The sandbox for a task on `device`: `auto`, `none` or `cuda:N` (whose N `worker` carries).
+    """The sandbox for a task on `device`: `auto`, `none`, `emulator` or `cuda:N` (whose N `worker` carries).
 
-    Raises: DeviceUnavailable where `cuda:N` cannot be used, UsageError where the operands exceed the chip's memory.
+    Raises: DeviceUnavailable where `cuda:N` cannot be used, MachineError where the emulator was asked for and was not built,
+    UsageError where the operands exceed the chip's memory.
     """
-    executor = None if device == "none" else _open_executor(task, device, worker, compile_options, emit)
-    pool, ready = executor or (None, None)
+    opened = _Opening(task, worker, compile_options, emit).open(device)
+    pool, ready, emulates = opened or (None, None, False)
     sandbox = LocalSandbox(
         ready.chip if ready is not None else REFERENCE_CHIPS[task.arch],
         compile_options=compile_options,
@@ -138,6 +193,8 @@ def open_sandbox(
         pool=pool,
         environment=ready.environment if ready is not None else None,
         profiler=Profiler(profile or ProfileOptions(), worker, _gpu_environment(compile_options)),
+        emulate=(emulate or EmulateOptions()) if emulates else None,
+        rewrite=rewrite,
     )
     try:
         require_memory(task, sandbox.chip)
@@ -168,41 +225,67 @@ def driver_present() -> bool:
     return False
 
 
-def _open_executor(
-    task: GemmTask, device: str, worker: WorkerOptions, compile_options: CompileOptions, emit: Emit
-) -> tuple[WorkerPool, Ready] | None:
-    """A pool whose first worker is ready; None, with a notice, where `auto` finds no GPU or the GPU is of another arch."""
-    if not driver_present():
-        if device != "auto":
-            raise DeviceUnavailable(
-                f"{device} was asked for, but there is no NVIDIA driver here; install it or use --device none"
-            )
-        emit(Notice(message=f"no NVIDIA driver on this machine; {NOT_EXECUTED}"))
-        return None
-    pool = _pool(worker, compile_options, emit)
-    try:
-        ready = pool.ready()
-    except (MachineError, WorkerError) as exc:
+class _Opening:
+    """Finds what executes candidates of a task: the GPU, else the emulator, else nothing, each with a notice why."""
+
+    def __init__(self, task: GemmTask, worker: WorkerOptions, compile_options: CompileOptions, emit: Emit) -> None:
+        self._task, self._worker, self._compile_options, self._emit = task, worker, compile_options, emit
+
+    def open(self, device: str) -> tuple[WorkerPool, Ready, bool] | None:
+        """A pool whose first worker is ready, and whether it emulates. Raises: DeviceUnavailable, MachineError, WorkerError."""
+        if device == "none":
+            return None
+        if device == "emulator":
+            return self._emulator()
+        found = self._gpu(device)
+        if not isinstance(found, str):
+            return *found, False
+        try:
+            emulator = self._emulator()
+        except (MachineError, WorkerError) as exc:
+            self._emit(Notice(message=f"{found}, and {exc}; {NOT_EXECUTED}"))
+            return None
+        self._emit(Notice(message=f"{found}; {EMULATED}"))
+        return emulator
+
+    def _gpu(self, device: str) -> tuple[WorkerPool, Ready] | str:
+        """The GPU's pool, or why `auto` has none. Raises: DeviceUnavailable, MachineError, WorkerError for `cuda:N`."""
+        if not driver_present():
+            if device != "auto":
+                raise DeviceUnavailable(
+                    f"{device} was asked for, but there is no NVIDIA driver here; install it or use --device emulator"
+                )
+            return "no NVIDIA driver on this machine"
+        pool = self._pool(environment=_gpu_environment(self._compile_options))
+        try:
+            ready = pool.ready()
+        except (MachineError, WorkerError) as exc:
+            pool.close()
+            if device != "auto":
+                raise
+            return f"the GPU cannot be used: {exc}"
+        if ready.chip.arch is self._task.arch:
+            return pool, ready
         pool.close()
-        if device != "auto":
+        return f"{ready.chip.name} runs {ready.chip.arch}, the task is for {self._task.arch}"
+
+    def _emulator(self) -> tuple[WorkerPool, Ready, bool]:
+        command = emulator_worker.command(self._task.arch, self._worker.python)
+        pool = self._pool(command=command, memory_bytes=emulator_worker.MEMORY_BYTES)
+        try:
+            return pool, pool.ready(), True
+        except (MachineError, WorkerError):
+            pool.close()
             raise
-        emit(Notice(message=f"the GPU cannot be used: {exc}; {NOT_EXECUTED}"))
-        return None
-    if ready.chip.arch is task.arch:
-        return pool, ready
-    pool.close()
-    emit(Notice(message=f"{ready.chip.name} runs {ready.chip.arch}, the task is for {task.arch}; {NOT_EXECUTED}"))
-    return None
 
+    def _pool(self, **workers: Any) -> WorkerPool:
+        def on_stage(built: Built, stage: Stage) -> None:
+            self._emit(StageStarted(candidate_id=built.candidate.id, stage=stage))
 
-def _pool(worker: WorkerOptions, compile_options: CompileOptions, emit: Emit) -> WorkerPool:
-    def on_stage(built: Built, stage: Stage) -> None:
-        emit(StageStarted(candidate_id=built.candidate.id, stage=stage))
+        def on_restart(reason: str) -> None:
+            self._emit(WorkerRestarted(reason=reason))
 
-    def on_restart(reason: str) -> None:
-        emit(WorkerRestarted(reason=reason))
-
-    return WorkerPool([worker], on_stage=on_stage, on_restart=on_restart, environment=_gpu_environment(compile_options))
+        return WorkerPool([self._worker], on_stage=on_stage, on_restart=on_restart, **workers)
 
 
 def _gpu_environment(compile_options: CompileOptions) -> dict[str, str]:

@@ -191,6 +191,10 @@ class ScriptedSandbox:
         return self._can_execute
 
     @property
+    def can_measure(self) -> bool:
+        return self._can_execute
+
+    @property
     def environment(self) -> Environment | None:
         return ENVIRONMENT if self._can_execute else None
 

@@ -38,10 +38,10 @@ def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *,
     """
     candidates = [read_candidate(file, host=host) for file in files]
     with Progress() as progress, open_box(task, settings, progress.emit) as sandbox:
-        if timed and not sandbox.can_execute:
+        if timed and not sandbox.can_measure:
             raise DeviceUnavailable(
                 f"bench times kernels, and there is no {task.arch} GPU to run them on (device {settings.device}); "
-                "verify checks and compiles without one"
+                "verify proves kernels without one"
             )
         outcomes = dict(sandbox.build(candidates, task))
         evaluations = [_evaluate(sandbox, outcomes[position], task, timed) for position in range(len(candidates))]
@@ -102,5 +102,7 @@ def verdict(evaluation: Evaluation) -> str:
     if isinstance(evaluation, Measured):
         return f"verified, {median_us(evaluation.timing):.2f} us measured"
     if isinstance(evaluation, Unmeasured):
-        return "compiles, not executed" if evaluation.verified_by == "nothing" else f"verified by {evaluation.verified_by}"
+        if evaluation.verified_by == "nothing":
+            return f"compiles, not executed{f': {evaluation.reason}' if evaluation.reason else ''}"
+        return f"verified by {'the emulator' if evaluation.verified_by == 'emulator' else 'a GPU'}"
     return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"

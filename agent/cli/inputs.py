@@ -25,7 +25,7 @@ ArchName = Annotated[
     ),
 ]
 Mode = Annotated[str, typer.Option("--mode", help="Timing: offline (back to back) or server (idle GPU, cold L2).")]
-Device = Annotated[str | None, typer.Option("--device", help="auto, none or cuda:N.", show_default="auto")]
+Device = Annotated[str | None, typer.Option("--device", help="auto, emulator, cuda:N or none.", show_default="auto")]
 ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="A release, as `index list` names it.", show_default=False)]
 NoKnowledge = Annotated[bool, typer.Option("--no-knowledge", help="Write candidates without looking anything up.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]

@@ -3,7 +3,7 @@
 from contract.errors import MachineError
 
 try:
-    from sandbox.emulator import _core as core
+    import sandbox.emulator._core as core
 except ImportError as exc:
     raise MachineError(
         "the emulator's core was not built; reinstall with a C++ compiler on x86-64 (pip install --force-reinstall .)"

@@ -1,7 +1,7 @@
 """A kernel as the core executes it, lowered from PTX."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,13 @@ from sandbox.emulator.lowering.table import OPERATION, Flag, Kind
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Unsupported, Variable, Vector
 
 Rule = Callable[[Lowering, Instruction], None]
+
+
+def _store(lowering: Lowering, instruction: Instruction) -> None:
+    rule = copy.lower_remote_store if "async" in instruction.parts else memory.RULES["st"]
+    rule(lowering, instruction)
+
+
 RULES: Mapping[str, Rule] = {
     **arithmetic.RULES,
     **convert.RULES,
@@ -24,6 +31,7 @@ RULES: Mapping[str, Rule] = {
     **copy.RULES,
     **barrier.RULES,
     **control.RULES,
+    "st": _store,
 }
 
 CONSTANT_BASE = 0x2000_0000_0000  # where constant variables of a module lie, as addresses
@@ -81,9 +89,7 @@ def lower(module: Module, entry: str) -> Program:
         constants=np.frombuffer(slots.constants, dtype=np.uint8),
         register_bytes=slots.total_bytes,
         specials=[(slots.offset(slot), which) for which, slot in lowering.specials.items()],
-        symbols=[
-            (slots.offset(slot), size, offset, generic) for (offset, size, generic), slot in lowering.symbols.items()
-        ],
+        symbols=[(slots.offset(slot), size, offset, generic) for (offset, size, generic), slot in lowering.symbols.items()],
         static_smem_end=static_end,
         local_bytes=local_bytes,
         tracked_reads=reads,
@@ -163,9 +169,9 @@ def _line(lowering: Lowering, operation: Operation) -> int:
     return lowering.function.instructions[operation.instruction].line
 
 
-# ---- registers of products ------------------------------------------------------------------------------------------------------
+# ---- registers of products ------------------------------------------------------------------------------------------------
 def _products_registers(function: Function) -> frozenset[str]:
-    """Registers that a wgmma reads or writes on its own time: their slots belong to nobody else, and touching them is checked."""
+    """Registers that a wgmma reads or writes on its own time: their slots are theirs alone, and touching them is checked."""
     names = set()
     for instruction in function.instructions:
         if instruction.parts[:2] == ("wgmma", "mma_async"):
@@ -198,8 +204,6 @@ def _touched(
 
 
 def _flagged(operation: Operation) -> Operation:
-    from dataclasses import replace
-
     return replace(operation, flags=operation.flags | Flag.TRACKED)
 
 
@@ -211,7 +215,7 @@ def _results(instruction: Instruction) -> set[str]:
     return {item.name for item in items if hasattr(item, "name")}
 
 
-# ---- variables ------------------------------------------------------------------------------------------------------------------
+# ---- variables ------------------------------------------------------------------------------------------------------------
 def _parameters(function: Function) -> tuple[tuple[tuple[int, int], ...], int]:
     places, end = [], 0
     for each in function.parameters:

@@ -37,6 +37,7 @@ class Machine:
     """`contract.protocols.Sandbox` for the author's kernels."""
 
     can_execute = True
+    can_measure = True
     environment: Environment = doubles.ENVIRONMENT
 
     def __init__(self, options: CompileOptions) -> None:

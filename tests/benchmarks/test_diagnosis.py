@@ -52,7 +52,7 @@ class Box:
         return CHIP
 
     @property
-    def can_execute(self) -> bool:
+    def can_measure(self) -> bool:
         return True
 
     @property

@@ -41,7 +41,7 @@ class Box:
         return REFERENCE_CHIPS[Arch.SM_90A]
 
     @property
-    def can_execute(self) -> bool:
+    def can_measure(self) -> bool:
         return True
 
     @property

@@ -7,7 +7,7 @@ Not covered: fence.proxy.tensormap, and mbarrier.pending_count, which needs a to
 
 from sandbox.emulator.lowering.lowering import MASK, Lowering, Place
 from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.table import Flag, Kind
+from sandbox.emulator.lowering.table import NO_FLAGS, Flag, Kind
 from sandbox.emulator.lowering.warp import warp_barrier
 from sandbox.emulator.ptx.module import Address, Instruction, Operand, Sink, Unsupported
 
@@ -19,7 +19,7 @@ def refuse(instruction: Instruction) -> Unsupported:
     return Unsupported(instruction.opcode, instruction.line)
 
 
-# ---- bar ----------------------------------------------------------------------------------------------------------------------
+# ---- bar ---------------------------------------------------------------------------------------------------------------------
 def _bar(lowering: Lowering, instruction: Instruction) -> None:
     parts = [part for part in instruction.parts[1:] if part not in ("aligned", "cta")]
     if parts[:1] == ["warp"]:
@@ -38,14 +38,18 @@ def _meet(lowering: Lowering, instruction: Instruction, how: str) -> None:
     number, *count = instruction.operands
     if len(count) > 1:
         raise refuse(instruction)
-    slots = {"a": lowering.source(number, 4), "b": lowering.source(count[0], 4) if count else 0}
-    kind = Kind.WAITING if how == "sync" else Kind.PLAIN
-    lowering.emit(f"bar.{how}", kind=kind, flags=_together(instruction), **slots)
+    lowering.emit(
+        f"bar.{how}",
+        kind=Kind.WAITING if how == "sync" else Kind.PLAIN,
+        flags=_together(instruction),
+        a=lowering.source(number, 4),
+        b=lowering.source(count[0], 4) if count else 0,
+    )
 
 
 def _together(instruction: Instruction) -> Flag:
     """Flags of a barrier: its aligned forms, which `bar` always means, are executed by all lanes of a warp together."""
-    return Flag.COLLECTIVE if instruction.parts[0] == "bar" or "aligned" in instruction.parts else Flag(0)
+    return Flag.COLLECTIVE if instruction.parts[0] == "bar" or "aligned" in instruction.parts else NO_FLAGS
 
 
 def _reduce(lowering: Lowering, instruction: Instruction, how: str) -> None:
@@ -74,7 +78,7 @@ def _cluster(lowering: Lowering, instruction: Instruction) -> None:
         raise refuse(instruction)
 
 
-# ---- mbarrier -----------------------------------------------------------------------------------------------------------------
+# ---- mbarrier ----------------------------------------------------------------------------------------------------------------
 _MBARRIER_MODIFIERS = {"b64", "cta", "cluster", "release", "acquire", "relaxed", *_SHARED}
 
 
@@ -157,7 +161,7 @@ def _barrier_place(lowering: Lowering, instruction: Instruction, operand: Operan
     return lowering.place(operand, short=shared), int(not shared)
 
 
-# ---- fences -------------------------------------------------------------------------------------------------------------------
+# ---- fences ------------------------------------------------------------------------------------------------------------------
 def _fence(lowering: Lowering, instruction: Instruction) -> None:
     parts = set(instruction.parts[1:])
     if "mbarrier_init" in parts:

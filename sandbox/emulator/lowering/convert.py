@@ -38,7 +38,7 @@ _SPACES = {
 }
 
 
-# ---- cvt ---------------------------------------------------------------------------------------------------------------------
+# ---- cvt --------------------------------------------------------------------------------------------------------------------
 def _cvt(lowering: Lowering, instruction: Instruction) -> None:
     opcode = opcode_of(instruction)
     if "tf32" in opcode.modifiers:
@@ -178,7 +178,7 @@ def _store(lowering: Lowering, target: Operand, kind: str, handler: str, slot: i
     lowering.emit(f"cvt.u{8 * held}.{sign}{8 * size}", d=lowering.target(target, held), a=result)
 
 
-# ---- mov ---------------------------------------------------------------------------------------------------------------------
+# ---- mov --------------------------------------------------------------------------------------------------------------------
 def _mov(lowering: Lowering, instruction: Instruction) -> None:
     opcode = opcode_of(instruction)
     if len(opcode.types) != 1 or opcode.modifiers or len(instruction.operands) != 2:
@@ -209,7 +209,7 @@ def _elements(instruction: Instruction, vector: Vector, size: int) -> tuple[str,
     return shape, size // count
 
 
-# ---- addresses ---------------------------------------------------------------------------------------------------------------
+# ---- addresses --------------------------------------------------------------------------------------------------------------
 def _cvta(lowering: Lowering, instruction: Instruction) -> None:
     """cvta.space and cvta.to.space; global and constant memory have the addresses of the generic space."""
     opcode = opcode_of(instruction)

@@ -1,7 +1,7 @@
-"""Asynchronous copies: cp.async a few bytes a lane, and cp.async.bulk of tensors and ranges.
+"""Asynchronous copies: cp.async a few bytes a lane, cp.async.bulk of tensors and ranges.
 
-Covered: cp.async with source sizes, ignored sources, groups and mbarriers; bulk tensor loads, stores and reductions in tile mode
-of one to five dimensions, multicast; bulk copies and reductions of ranges; groups and waits; st.async; prefetches (nothing).
+Covered: cp.async with source sizes, ignored sources, groups and mbarriers; bulk tensor loads, stores and reductions
+in tile mode of one to five dimensions, multicast; bulk copies and reductions of ranges; groups and waits; st.async; prefetches (nothing).
 Not covered: im2col and gather modes, byte masks, red.async.
 """
 
@@ -37,14 +37,12 @@ def _cp(lowering: Lowering, instruction: Instruction) -> None:
         shared = "shared" in parts or "shared::cta" in parts
         place = lowering.place(instruction.operands[0], short=shared)
         generic = int(not shared)
-        lowering.emit(
-            "cp.async.arrive", a=place.slot, p=place.slot_bytes, q=generic, r=int("noinc" in parts), imm=place.offset
-        )
+        lowering.emit("cp.async.arrive", a=place.slot, p=place.slot_bytes, q=generic, r=int("noinc" in parts), imm=place.offset)
     else:
         raise refuse(instruction)
 
 
-# ---- a few bytes a lane -------------------------------------------------------------------------------------------------------
+# ---- a few bytes a lane ------------------------------------------------------------------------------------------------------
 def _copy(lowering: Lowering, instruction: Instruction) -> None:
     rest = set(instruction.parts[3:]) - _HINTS - {"shared", "shared::cta", "global"}
     if rest - {""}:  # NVRTC writes the level of a prefetch behind a dot of its own
@@ -74,7 +72,7 @@ def _copy(lowering: Lowering, instruction: Instruction) -> None:
     )
 
 
-# ---- bulk ---------------------------------------------------------------------------------------------------------------------
+# ---- bulk --------------------------------------------------------------------------------------------------------------------
 def _bulk(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:
     if parts[0] == "commit_group":
         lowering.emit("cp.async.bulk.commit")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
 from sandbox.emulator.lowering.opcode import (
+    FLOATS,
     HALVES,
     PACKED_HALVES,
     WORDS,
@@ -78,6 +79,8 @@ def _arithmetic(lowering: Lowering, instruction: Instruction) -> None:
     mode = sum(ROUNDINGS[word] for word in modifiers & _ROUNDED)
     flags = sum(FLAGS[word] for word in modifiers & FLAGS.keys())
     variant = "".join(name for word, name in _VARIANTS.items() if word in modifiers)
+    if opcode.base == "div" and "approx" in modifiers:
+        variant = ".approx"
     handler = f"{'fma' if opcode.base == 'mad' else opcode.base}{variant}.{kind}"
     if kind in WORDS and (mode or flags):
         handler += ".modified"
@@ -86,17 +89,12 @@ def _arithmetic(lowering: Lowering, instruction: Instruction) -> None:
 
 
 def _sign(lowering: Lowering, instruction: Instruction) -> None:
-    """neg and abs: of packed numbers through their sign bits."""
+    """neg and abs."""
     opcode = opcode_of(instruction)
     kind, flush = _type(instruction, opcode), opcode.modifiers == ("ftz",)
-    if opcode.modifiers and (not flush or kind not in ("f32", *HALVES)) or len(instruction.operands) != 2:
+    if kind not in FLOATS or opcode.modifiers and (not flush or kind not in ("f32", "f16", "f16x2")):
         raise unsupported(instruction)
     refuse_integers(instruction, instruction.operands)
-    if kind in PACKED_HALVES:
-        handler, bits = ("xor.b32", 0x80008000) if opcode.base == "neg" else ("and.b32", 0x7FFF7FFF)
-        source = lowering.source(instruction.operands[1], 4)
-        lowering.emit(handler, d=lowering.target(instruction.operands[0], 4), a=source, b=lowering.slots.constant(bits, 4))
-        return
     lanewise(lowering, instruction, f"{opcode.base}.{kind}", (width_of(kind),) * 2, q=FLAGS["ftz"] if flush else 0)
 
 

@@ -112,7 +112,7 @@ def _relu(lowering: Lowering, instruction: Instruction) -> None:
     lowering.emit(f"max.{kind}", d=target, a=target, b=lowering.slots.constant(0, 4))
 
 
-# ---- multiply, then add ------------------------------------------------------------------------------------------------------
+# ---- multiply, then add -----------------------------------------------------------------------------------------------------
 def _multiply_add(lowering: Lowering, instruction: Instruction) -> None:
     """mad.hi, mad24 and what saturates: a product of their name, and a sum of it."""
     opcode = opcode_of(instruction)
@@ -137,7 +137,7 @@ def _product(lowering: Lowering, instruction: Instruction, name: str, half: str,
     return slot
 
 
-# ---- extended precision ------------------------------------------------------------------------------------------------------
+# ---- extended precision -----------------------------------------------------------------------------------------------------
 def _extended(lowering: Lowering, instruction: Instruction) -> None:
     """add, sub and mad that read (addc, subc, madc) or write (.cc) the carry flag."""
     opcode = opcode_of(instruction)

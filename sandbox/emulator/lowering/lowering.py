@@ -1,10 +1,11 @@
 """What the rules of one function's lowering share: slots of operands, and the operations emitted so far."""
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sandbox.emulator.lowering.slots import LANES, SlotFile
-from sandbox.emulator.lowering.table import SPECIALS, Flag, Kind
+from sandbox.emulator.lowering.slots import SlotFile
+from sandbox.emulator.lowering.table import NO_FLAGS, SPECIALS, Flag, Kind
 from sandbox.emulator.ptx.module import (
     Address,
     Float,
@@ -42,7 +43,7 @@ class Operation:
 
     handler: str
     kind: Kind = Kind.PLAIN
-    flags: Flag = Flag(0)
+    flags: Flag = NO_FLAGS
     guard: int = 0
     d: int = 0
     a: int = 0
@@ -158,7 +159,7 @@ class Lowering:
         handler: str,
         *,
         kind: Kind = Kind.PLAIN,
-        flags: Flag = Flag(0),
+        flags: Flag = NO_FLAGS,
         d: int = 0,
         a: int = 0,
         b: int = 0,
@@ -237,14 +238,9 @@ class Lowering:
 
 def _float_bits(literal: Float, size: int, line: int) -> int:
     """Bits of a literal in a format of `size` bytes; a decimal literal is a double in PTX and rounds where it is used."""
-    import struct
-
     if literal.width == 8 * size:
         return literal.bits
     if literal.width == 64 and size == 4:
         (value,) = struct.unpack("<d", literal.bits.to_bytes(8, "little"))
         return int.from_bytes(struct.pack("<f", value), "little")
     raise Unsupported(f"a {literal.width}-bit literal as {size} bytes", line)
-
-
-LANE_COUNT = LANES

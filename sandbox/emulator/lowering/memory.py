@@ -82,7 +82,7 @@ def _form(instruction: Instruction) -> _Form:
     return _Form(space, own, semantics, count, kind, hinted, frozenset(rest))
 
 
-# ---- ld and st --------------------------------------------------------------------------------------------------------------
+# ---- ld and st -------------------------------------------------------------------------------------------------------------
 def _load(lowering: Lowering, instruction: Instruction) -> None:
     form = _plain_form(instruction)
     values, address = _operands(instruction, 2, form)
@@ -120,7 +120,7 @@ def _sizes(lowering: Lowering, form: _Form, items: Sequence[Operand], instructio
     return size, width
 
 
-# ---- atom and red -----------------------------------------------------------------------------------------------------------
+# ---- atom and red ----------------------------------------------------------------------------------------------------------
 def _atomic(lowering: Lowering, instruction: Instruction) -> None:
     form = _form(instruction)
     operation = _atomic_operation(form, instruction)
@@ -148,7 +148,7 @@ def _atomic_operation(form: _Form, instruction: Instruction) -> str:
     return operation
 
 
-# ---- operands ---------------------------------------------------------------------------------------------------------------
+# ---- operands --------------------------------------------------------------------------------------------------------------
 def _operands(instruction: Instruction, count: int, form: _Form | None = None) -> tuple[Operand, ...]:
     """The operands without the cache policy that may follow them. Raises: Unsupported for another number of them."""
     if len(instruction.operands) != count + (form is not None and form.hinted):
@@ -209,7 +209,7 @@ def _signed(offset: int) -> int:
     return (offset + 2**63) % 2**64 - 2**63
 
 
-# ---- caches -----------------------------------------------------------------------------------------------------------------
+# ---- caches ----------------------------------------------------------------------------------------------------------------
 def _advice(lowering: Lowering, instruction: Instruction) -> None:
     """A prefetch or a priority: memory holds the same after it, and an address that is not there does no harm."""
 
@@ -233,7 +233,7 @@ def _policy(lowering: Lowering, instruction: Instruction) -> None:
     lowering.emit("cvt.u64.u32", d=target, a=lowering.slots.constant(0, 4))
 
 
-# ---- clusters ---------------------------------------------------------------------------------------------------------------
+# ---- clusters --------------------------------------------------------------------------------------------------------------
 def _map_to_rank(lowering: Lowering, instruction: Instruction) -> None:
     kind, size = _peer_type(instruction)
     target, address, rank = _operands(instruction, 3)

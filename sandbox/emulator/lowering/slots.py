@@ -168,9 +168,7 @@ def _loops(function: Function) -> list[tuple[int, int]]:
     return sorted(found, key=lambda loop: loop[1] - loop[0])
 
 
-def _widen(
-    lives: dict[str, tuple[int, int]], unsure: set[str], loops: list[tuple[int, int]]
-) -> dict[str, tuple[int, int]]:
+def _widen(lives: dict[str, tuple[int, int]], unsure: set[str], loops: list[tuple[int, int]]) -> dict[str, tuple[int, int]]:
     """Until nothing changes: a life that crosses a loop's border, or may begin with a read in it, covers the whole loop."""
     changed = True
     while changed:

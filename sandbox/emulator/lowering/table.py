@@ -58,10 +58,15 @@ class Space(IntEnum):
     CONST = 5
 
 
+NO_FLAGS = Flag(0)
+
 # Special registers in the core's order.
+# fmt: off
 SPECIALS = (
-    "tid.x tid.y tid.z ntid.x ntid.y ntid.z ctaid.x ctaid.y ctaid.z nctaid.x nctaid.y nctaid.z laneid warpid nwarpid "
-    "cluster_ctaid.x cluster_ctaid.y cluster_ctaid.z cluster_nctaid.x cluster_nctaid.y cluster_nctaid.z "
-    "cluster_ctarank cluster_nctarank clusterid.x clusterid.y clusterid.z nclusterid.x nclusterid.y nclusterid.z "
-    "dynamic_smem_size total_smem_size lanemask_eq lanemask_lt lanemask_le lanemask_gt lanemask_ge smid nsmid"
-).split()
+    "tid.x", "tid.y", "tid.z", "ntid.x", "ntid.y", "ntid.z", "ctaid.x", "ctaid.y", "ctaid.z", "nctaid.x", "nctaid.y",
+    "nctaid.z", "laneid", "warpid", "nwarpid", "cluster_ctaid.x", "cluster_ctaid.y", "cluster_ctaid.z",
+    "cluster_nctaid.x", "cluster_nctaid.y", "cluster_nctaid.z", "cluster_ctarank", "cluster_nctarank", "clusterid.x",
+    "clusterid.y", "clusterid.z", "nclusterid.x", "nclusterid.y", "nclusterid.z", "dynamic_smem_size",
+    "total_smem_size", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "smid", "nsmid",
+)
+# fmt: on

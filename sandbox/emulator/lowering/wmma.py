@@ -77,7 +77,7 @@ def _count(fragment: _Fragment, element: str) -> int:
     return _HALF_REGISTERS if element == "f16" else fragment.registers
 
 
-# ---- fragments in memory ----------------------------------------------------------------------------------------------------
+# ---- fragments in memory ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class _Stored:
     """A matrix in memory. `columns`: its lines are columns. `pitch`: elements from line to line where nothing is said."""
