@@ -32,6 +32,7 @@ from sandbox.toolchain import NVRTC_REMEDY, find_nvcc, nvcc_version, nvrtc_versi
 SHARED = "kernel.so"
 SOURCE = "kernel.cu"
 _STANDARD = "-std=c++17"
+_LINES = "-lineinfo"  # for the emulator's reports and for profiles; the machine code is the same without it
 _LOG_HEAD_CHARS, _LOG_TAIL_CHARS, _MESSAGE_CHARS = 48_000, 16_000, 300
 _ERROR_LINE = re.compile(r"^(?!.*\bwarning\b).*\b(?:fatal|error)(?: #[\w-]+)?\s*:", re.IGNORECASE)
 _TOOL_DIED = re.compile(r"died due to signal|bad_alloc|out of memory|no space left|file size limit", re.IGNORECASE)
@@ -184,8 +185,12 @@ def _key(candidate: AnyCandidate, options: list[str], headers: Headers, compiler
 
 
 def _flags(candidate: AnyCandidate) -> list[str]:
-    chosen = any(flag.lstrip("-").startswith("std=") for flag in candidate.flags)
-    return list(candidate.flags) if chosen else [_STANDARD, *candidate.flags]
+    flags = list(candidate.flags)
+    if not any(flag.lstrip("-").startswith("std=") for flag in flags):
+        flags.insert(0, _STANDARD)
+    if candidate.kind == "device" and not {_LINES, "--generate-line-info"} & set(flags):
+        flags.append(_LINES)
+    return flags
 
 
 def _limits(options: CompileOptions) -> Limits:
