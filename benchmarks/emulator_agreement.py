@@ -1,0 +1,182 @@
+"""Verdicts of the GPU and of the emulator on the same kernels: schedules drawn from the whole space, and seeded faults.
+
+Run from the repository's root, once on a machine with the GPU and once anywhere:
+    python -m benchmarks.emulator_agreement verdicts --device cuda:0 --commit HASH --out gpu.json
+    python -m benchmarks.emulator_agreement verdicts --device emulator --commit HASH --out emulator.json
+    python -m benchmarks.emulator_agreement table gpu.json emulator.json --out benchmarks/results/NAME.md
+Kernels are drawn from one seed, so both runs see the same ones. A fault that the GPU passes is one that it hides.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import random
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent.summary import message_of
+from agent.wiring import open_box
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import Evaluation, Unmeasured
+from contract.settings import load_settings
+from contract.task import Arch, GemmTask
+from policies.schedule.families import families
+from tests.sandbox.emulator.corpus import FAULTS
+
+SCHEDULES = 100
+FAULT_LIMIT_S = 6.0  # on a GPU, where a deadlock lasts until its worker is killed
+TASKS = tuple(
+    GemmTask.model_validate({"m": m, "n": n, "k": k, **fields})
+    for (m, n, k), fields in (
+        ((256, 256, 256), {"layout": "nn"}),
+        ((256, 256, 256), {"layout": "tn"}),
+        ((128, 384, 512), {"layout": "nn", "accumulate": "f16"}),
+        ((320, 128, 256), {"layout": "tn", "accumulate": "f16"}),
+        ((200, 136, 200), {"layout": "tn", "element": "bf16"}),
+        ((72, 264, 136), {"layout": "nn", "element": "bf16"}),
+        ((64, 64, 2048), {"layout": "nn"}),
+        ((37, 51, 45), {"layout": "nn"}),
+        ((130, 66, 250), {"layout": "tn"}),
+        ((1, 7, 3), {"layout": "nn"}),
+    )
+)
+
+
+def kernels(seed: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
+    """(name, task, candidate): schedules evenly over tasks and families, then every seeded fault."""
+    chip = REFERENCE_CHIPS[Arch.SM_90A]
+    pairs = [(task, family) for task in TASKS for family in families(task.arch) if family.supports(task)]
+    rng = random.Random(seed)
+    spaces = [list(family.space(task, chip)) for task, family in pairs]
+    drawn: dict[str, tuple[str, GemmTask, Candidate]] = {}
+    for turn in itertools.count():
+        if len(drawn) == SCHEDULES:
+            break
+        task, family = pairs[turn % len(pairs)]
+        candidate = family.write(rng.choice(spaces[turn % len(pairs)]), task)
+        drawn.setdefault(candidate.id, (f"schedule {len(drawn)}: {family.name} {task.shape} {task.layout}", task, candidate))
+    yield from drawn.values()
+    for fault in FAULTS:
+        yield f"fault {fault.id}", fault.task, fault.wrong()
+
+
+def verdict(evaluation: Evaluation) -> dict[str, str]:
+    if isinstance(evaluation, Unmeasured):
+        passed = evaluation.verified_by != "nothing"
+        return {"verdict": "verified" if passed else "not executed", "detail": evaluation.reason}
+    return {"verdict": evaluation.status.replace("_", " "), "detail": message_of(evaluation)}
+
+
+def verdicts(device: str, seed: int) -> list[dict[str, str]]:
+    """What became of each kernel on a device, in order."""
+    listed = list(kernels(seed))
+    with tempfile.TemporaryDirectory() as home:
+        limits = {"verify_timeout_s": FAULT_LIMIT_S} if device != "emulator" else {}
+        settings = load_settings(device=device, home=Path(home), **limits)
+        with open_box(TASKS[0], settings, lambda _event: None) as sandbox:
+            outcomes: dict[int, Built | Evaluation] = {}
+            for task in dict.fromkeys(task for _, task, _ in listed):
+                chosen = [index for index, (_, own, _) in enumerate(listed) if own == task]
+                for position, outcome in sandbox.build([listed[index][2] for index in chosen], task):
+                    outcomes[chosen[position]] = outcome
+            rows = []
+            for index, (name, task, candidate) in enumerate(listed):
+                outcome = outcomes[index]
+                evaluation = sandbox.verify(outcome, task) if isinstance(outcome, Built) else outcome
+                rows.append({"name": name, "candidate": candidate.id, **verdict(evaluation)})
+                print(f"{name}: {rows[-1]['verdict']} {rows[-1]['detail'][:100]}", flush=True)
+    return rows
+
+
+def table(gpu: dict[str, Any], emulator: dict[str, Any]) -> str:
+    """Both sides in Markdown: how often they agree on schedules, and every fault."""
+    pairs = list(zip(gpu["rows"], emulator["rows"], strict=True))
+    if any(one["candidate"] != other["candidate"] for one, other in pairs):
+        raise SystemExit("the two files are of different kernels")
+    drawn = [pair for pair in pairs if pair[0]["name"].startswith("schedule")]
+    faults = [pair for pair in pairs if pair[0]["name"].startswith("fault")]
+    agreeing = [pair for pair in drawn if pair[0]["verdict"] == pair[1]["verdict"]]
+    lines = [
+        "# GPU and emulator, verdict by verdict",
+        "",
+        f"`{gpu['command']}`, commit {gpu['commit']}; the same with --device emulator, commit {emulator['commit']}; {gpu['date']}.",
+        "",
+        "## Schedules drawn from the whole space",
+        "",
+        f"{len(agreeing)} of {len(drawn)} verdicts agree.",
+        "",
+        "| family | kernels | verified by both | GPU only | emulator only | neither |",
+        "|---|---|---|---|---|---|",
+        *_family_rows(drawn),
+        *(
+            f"- {one['name']}: GPU {_told(one)}; emulator {_told(other)}"
+            for one, other in drawn
+            if one["verdict"] != other["verdict"]
+        ),
+        "",
+        "## Seeded faults",
+        "",
+        f"Of {len(faults)} faults the GPU's verification finds {_found(faults, 0)}, the emulator {_found(faults, 1)}.",
+        "",
+        "| fault | GPU | emulator |",
+        "|---|---|---|",
+        *(f"| {one['name'].removeprefix('fault ')} | {_told(one)} | {_told(other)} |" for one, other in faults),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _family_rows(drawn: Sequence[tuple[dict[str, str], dict[str, str]]]) -> Iterator[str]:
+    counts: dict[str, Counter[tuple[bool, bool]]] = {}
+    for one, other in drawn:
+        family = one["name"].split()[2]
+        counts.setdefault(family, Counter())[one["verdict"] == "verified", other["verdict"] == "verified"] += 1
+    for family, count in sorted(counts.items()):
+        cells = [count[key] for key in ((True, True), (True, False), (False, True), (False, False))]
+        yield f"| {family} | {sum(cells)} | {' | '.join(str(cell) for cell in cells)} |"
+
+
+def _found(faults: Sequence[tuple[dict[str, str], dict[str, str]]], side: int) -> int:
+    return sum(pair[side]["verdict"] not in ("verified", "not executed") for pair in faults)
+
+
+def _told(row: dict[str, str]) -> str:
+    detail = row["detail"].split(":")[0][:60].replace("|", "/")
+    return f"{row['verdict']} ({detail})" if detail else row["verdict"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    commands = parser.add_subparsers(dest="what", required=True)
+    run = commands.add_parser("verdicts")
+    run.add_argument("--device", required=True)
+    run.add_argument("--commit", required=True, help="the commit that is run")
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--out", type=Path, required=True)
+    compare = commands.add_parser("table")
+    compare.add_argument("gpu", type=Path)
+    compare.add_argument("emulator", type=Path)
+    compare.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    if arguments.what == "table":
+        made = table(json.loads(arguments.gpu.read_text()), json.loads(arguments.emulator.read_text()))
+        arguments.out.write_text(made)
+        print(made)
+        return
+    record = {
+        "command": f"python -m benchmarks.emulator_agreement {' '.join(sys.argv[1:])}",
+        "commit": arguments.commit,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rows": verdicts(arguments.device, arguments.seed),
+    }
+    arguments.out.write_text(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()
