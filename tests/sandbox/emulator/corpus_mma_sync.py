@@ -137,7 +137,7 @@ MMA_SYNC_FAULTS = (
         schedule=PIPELINED,
         task=WHOLE,
         patches=(Patch("  cp_async_wait<kStages - 2>();\n  __syncthreads();\n\n", "  cp_async_wait<kStages - 2>();\n\n"),),
-        detectors=("shared-race", "async-race"),
+        detectors=("shared-race", "async-race", "uninitialised-read"),
         why="a thread waits for its own copies only; ldmatrix reads those of other warps",
     ),
     Fault(
@@ -331,8 +331,8 @@ MMA_SYNC_FAULTS = (
         schedule=WORKSPACE,
         task=LONG,
         patches=(Patch("for (int slot = 0; slot < kSplits; ++slot)", "for (int slot = 0; slot <= kSplits; ++slot)"),),
-        detectors=("global-out-of-bounds",),
-        why="one slot too many is summed; that of the last tile lies behind the workspace",
+        detectors=("global-out-of-bounds", "global-race"),
+        why="one slot too many is summed: that of another tile, and for the last tile one behind the workspace",
     ),
     Fault(
         name="split-adds-to-its-own-sum",
@@ -355,8 +355,8 @@ MMA_SYNC_FAULTS = (
         schedule=CLUSTER,
         task=LONG,
         patches=(Patch("  cluster_sync();\n  constexpr int kRowChunks", "  __syncthreads();\n  constexpr int kRowChunks"),),
-        detectors=("shared-race", "uninitialised-read"),
-        why="a CTA reads sums of its peer that are ordered before no barrier of both",
+        detectors=("shared-race", "async-race", "uninitialised-read"),
+        why="a CTA reads sums of its peer, over the peer's operands, that are ordered before no barrier of both",
     ),
     Fault(
         name="cluster-ends-too-early",

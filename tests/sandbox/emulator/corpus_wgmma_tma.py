@@ -374,14 +374,6 @@ WGMMA_TMA_FAULTS = (
         why="stores that belong to no group are waited for by none of the waits for their buffer",
     ),
     Fault(
-        name="ends-before-its-stores-are-read",
-        schedule=PLAIN,
-        task=TASK,
-        patches=(Patch("if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();", ""),),
-        detectors=("async-race", "cluster-exit"),
-        why="the shared memory of a CTA that ended may be another's before TMA has read it",
-    ),
-    Fault(
         name="turn-never-passed",
         schedule=PINGPONG,
         task=TASK_TURNS,
@@ -416,8 +408,8 @@ WGMMA_TMA_FAULTS = (
         schedule=SUMMED,
         task=TASK_SUMMED,
         patches=(Patch("    cluster_sync();\n    if (!producer)", "    __syncthreads();\n    if (!producer)"),),
-        detectors=("shared-race", "uninitialised-read"),
-        why="a CTA reads sums of its peer that are ordered before no barrier of both",
+        detectors=("shared-race", "async-race", "uninitialised-read"),
+        why="a CTA reads sums of its peer, over the peer's operands, that are ordered before no barrier of both",
     ),
     Fault(
         name="misaligned-partials",

@@ -8,34 +8,6 @@ from contract.task import GemmTask
 from policies.schedule.families import families
 from policies.schedule.family import Schedule
 
-# What a finding may be called.
-DETECTORS = frozenset(
-    {
-        "async-race",
-        "barrier-misuse",
-        "cluster-exit",
-        "deadlock",
-        "dependency",
-        "divergent",
-        "endless",
-        "global-out-of-bounds",
-        "global-race",
-        "input-written",
-        "local-out-of-bounds",
-        "misaligned",
-        "missing-proxy-fence",
-        "missing-wgmma-fence",
-        "param-out-of-bounds",
-        "shared-out-of-bounds",
-        "shared-race",
-        "tensor-map",
-        "transaction-mismatch",
-        "uninitialised-read",
-        "wgmma-in-flight",
-        "wrong-result",
-    }
-)
-
 
 @dataclass(frozen=True)
 class Patch:
@@ -57,7 +29,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Fault:
-    """`detectors`: kinds of findings of which at least one must be in the report. `why`: the reason in one line.
+    """`detectors`: what the first finding of a run may be called. `why`: the reason in one line.
 
     `sms`: SMs of the chip that the plan is resolved for; a persistent CTA takes several tiles only where there are few.
     """

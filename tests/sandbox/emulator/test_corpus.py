@@ -1,26 +1,31 @@
-"""The corpus itself: every fault changes one kernel, compiles, and is within what the kernel's chip would launch."""
+"""Every seeded fault is named by its detector, and the kernels that the faults are patches of are not flagged."""
 
 from pathlib import Path
 
 import pytest
 
 from contract.chip import LIMITS
-from contract.options import CompileOptions
 from contract.plan import resolve
 from sandbox.check import check
 from sandbox.compiler import Compiled, Compiler
+from sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.corpus import FAULTS
-from tests.sandbox.emulator.fault import DETECTORS, Fault, Patch
+from tests.sandbox.emulator.fault import Fault, Patch
+from tests.sandbox.emulator.trial import WRONG_RESULT, Trial, schedules
 
 # Both families address local memory and parameters only as the compiler does, which is always inside.
-NOT_SEEDED = {"local-out-of-bounds", "param-out-of-bounds"}
+NOT_SEEDED = {Detector.LOCAL_OUT_OF_BOUNDS, Detector.PARAM_OUT_OF_BOUNDS}
+# Random schedules within which every fault shows; all but a few show under the fixed ones.
+ENOUGH = 8
+FEW, MANY = 4, 50
 
 
-@pytest.fixture(scope="module")
-def compiler(request: pytest.FixtureRequest) -> Compiler:
-    """Compiles once for all runs of the tests."""
-    assert request.config.cache is not None
-    return Compiler(CompileOptions(cache_dir=str(request.config.cache.mkdir("emulator-kernels"))))
+def _right_kernels() -> dict[str, Fault]:
+    """One fault of each kernel that faults are patches of."""
+    return {f"{fault.right().id}-{fault.task.shape}-{fault.task.layout}": fault for fault in reversed(FAULTS)}
+
+
+RIGHT = _right_kernels()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
@@ -35,9 +40,25 @@ def test_a_fault_compiles_and_is_not_the_right_kernel(compiler: Compiler, fault:
         assert Path(compiled.ptx_path).read_text() != Path(reference.ptx_path).read_text()
 
 
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
+def test_a_fault_is_named_by_its_detector(compiler: Compiler, fault: Fault) -> None:
+    trial = Trial(compiler, fault.wrong(), fault.task, fault.sms)
+    verdicts = (trial.verdict(conditions) for conditions in schedules(random=ENOUGH))
+    named = next((verdict for verdict in verdicts if verdict is not None), None)
+    assert named is not None, fault.why
+    assert named.kind in fault.detectors, named.message
+
+
+@pytest.mark.parametrize("fault", RIGHT.values(), ids=RIGHT.keys())
+@pytest.mark.parametrize("random", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+def test_the_kernel_without_its_fault_is_not_flagged(compiler: Compiler, fault: Fault, random: int) -> None:
+    trial = Trial(compiler, fault.right(), fault.task, fault.sms)
+    assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
+
+
 def test_faults_have_names_reasons_and_known_detectors() -> None:
     assert len({fault.id for fault in FAULTS}) == len(FAULTS)
-    assert {kind for fault in FAULTS for kind in fault.detectors} == DETECTORS - NOT_SEEDED
+    assert {kind for fault in FAULTS for kind in fault.detectors} == {*Detector, WRONG_RESULT} - NOT_SEEDED
     for fault in FAULTS:
         assert fault.detectors, fault.id
         assert "\n" not in fault.why, fault.id

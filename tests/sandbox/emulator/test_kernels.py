@@ -1,4 +1,4 @@
-"""The kernels that the emulator is tried with compile, and are what they are there for."""
+"""The kernels that the emulator is tried with compile to what they are there for, and are found right."""
 
 import re
 from collections import Counter
@@ -7,23 +7,29 @@ from pathlib import Path
 import pytest
 
 from contract.chip import LIMITS
-from contract.options import CompileOptions
 from contract.plan import resolve
-from contract.task import AccumulatorType, ElementType, Layout
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule, cluster_tiles
 from sandbox.check import check
 from sandbox.compiler import Compiled, Compiler
-from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, sampled
+from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
+from tests.sandbox.emulator.trial import Trial, schedules
 
 FAMILY_KERNELS = sampled()
+FEW, MANY = 4, 50  # random schedules
 
 
-@pytest.fixture(scope="module")
-def compiler(request: pytest.FixtureRequest) -> Compiler:
-    """Compiles once for all runs of the tests: CuTe takes ten seconds a kernel."""
-    assert request.config.cache is not None
-    return Compiler(CompileOptions(cache_dir=str(request.config.cache.mkdir("emulator-kernels"))))
+def _one_of_each_trait() -> list[FamilyKernel]:
+    """Kernels of all traits, over all tasks in turn."""
+    of_trait: dict[tuple[str, str], list[FamilyKernel]] = {}
+    for kernel in FAMILY_KERNELS:
+        of_trait.setdefault((kernel.family, kernel.trait), []).append(kernel)
+    return [kernels[index % len(kernels)] for index, kernels in enumerate(of_trait.values())]
+
+
+def _name(part: object) -> str:
+    return part.shape if isinstance(part, GemmTask) else part.name if isinstance(part, WrittenKernel) else str(part)
 
 
 @pytest.mark.parametrize("kernel", WRITTEN, ids=lambda kernel: kernel.name)
@@ -39,6 +45,27 @@ def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: Compiler, k
     ptx = Path(compiled.ptx_path).read_text()
     absent = [opcode for opcode in kernel.opcodes if not re.search(rf"^[^/\n]*\b{re.escape(opcode)}", ptx, re.MULTILINE)]
     assert not absent
+
+
+@pytest.mark.parametrize("random", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kernel", "task"), [(kernel, task) for kernel in WRITTEN for task in kernel.tasks], ids=_name)
+def test_a_written_kernel_is_right(compiler: Compiler, kernel: WrittenKernel, task: GemmTask, random: int) -> None:
+    if reason := kernel.missing():
+        pytest.skip(reason)
+    trial = Trial(compiler, kernel.candidate(), task, CHIP.sms)
+    assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "random"),
+    [
+        *(pytest.param(kernel, FEW, id=kernel.id) for kernel in _one_of_each_trait()),
+        *(pytest.param(kernel, MANY, marks=pytest.mark.slow, id=f"{kernel.id}-{MANY}") for kernel in FAMILY_KERNELS),
+    ],
+)
+def test_a_family_kernel_is_right(compiler: Compiler, kernel: FamilyKernel, random: int) -> None:
+    trial = Trial(compiler, kernel.candidate, kernel.task, CHIP.sms)
+    assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
 
 
 def test_the_sample_has_every_trait_of_both_families() -> None:
