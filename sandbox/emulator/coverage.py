@@ -2,13 +2,16 @@
 
 Covered: a task of up to `WHOLE_WORK` multiply-adds is run whole in every test. Beyond it all tests run whole grids on a task
 that keeps each size's residue modulo the tile, with two tiles or more along M and N (as many as `REDUCED_WORK` allows) and
-a K that fills the pipeline several times; persistent CTAs walk several tiles there: the plan is resolved for few SMs.
+a K that fills the pipeline of each split several times; persistent CTAs walk several tiles there: the plan is resolved for
+few SMs.
 Not covered: where the source has its shape compiled in and nobody rewrites it, nothing is run at a reduced size.
 """
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from contract.candidate import Candidate
 from contract.chip import LIMITS
@@ -52,9 +55,13 @@ def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
     if runs_whole(task):
         return None
     tile = tile_of(plan, task)
-    k = task.k if task.k <= LONG_K else LONG_K + task.k % K_PERIOD
-    for extra in range(4):  # a longer K where the plan requires it, for splits
-        reduced = _grown(task, tile, min(task.k, k + extra * LONG_K))
+    m, n = _reduced(task.m, tile.rows), _reduced(task.n, tile.columns)
+    least_k = task.k if task.k <= LONG_K else LONG_K + task.k % K_PERIOD
+    splits = (_ctas(plan, task) or 1) // (math.ceil(task.m / tile.rows) * math.ceil(task.n / tile.columns))
+    lengths = [k for k in range(least_k, task.k + 1, LONG_K) if k <= least_k + LONG_K * (splits - 1)]
+    affordable = [k for k in lengths if m * n * k <= REDUCED_WORK] or lengths[:1]
+    for k in reversed(affordable):
+        reduced = _grown(task, tile, k)
         if 2 * _work(reduced) <= _work(task) and _allowed(plan, reduced):
             return reduced
     return None
@@ -104,6 +111,17 @@ def resolve_for_few_sms(plan: LaunchPlan, task: GemmTask) -> ResolvedPlan:
     return resolve(plan, task, LIMITS[task.arch], UNLIMITED_SMS)
 
 
+def resolve_for_sampling(plan: LaunchPlan, task: GemmTask, sms: int, most_work: int) -> ResolvedPlan:
+    """The plan for a chip of so many SMs; where a persistent cluster then takes more than `most_work` multiply-adds, for so
+    many SMs that each takes one tile. Raises: PlanError.
+    """
+    real = resolve(plan, task, LIMITS[task.arch], sms)
+    launch = real.launches[-1]
+    if _work(task) // (math.prod(launch.grid) // math.prod(launch.cluster)) <= most_work:
+        return real
+    return resolve(plan, task, LIMITS[task.arch], UNLIMITED_SMS)
+
+
 def tile_of(plan: LaunchPlan, task: GemmTask) -> Tile:
     """Found by asking the plan how its grid grows with M and with N; 256 where it does not tell."""
     return Tile(_tile_along(plan, task, "M"), _tile_along(plan, task, "N"))
@@ -111,19 +129,19 @@ def tile_of(plan: LaunchPlan, task: GemmTask) -> Tile:
 
 def _tile_along(plan: LaunchPlan, task: GemmTask, name: str) -> int:
     """The largest size that needs no more CTAs than size 1. Grids grow with sizes, so the search halves."""
-    least = _ctas(plan, task, name, 1)
-    if least is None or _ctas(plan, task, name, _LARGEST_TILE + 1) == least:
+    least = _ctas(plan, task, {name: 1})
+    if least is None or _ctas(plan, task, {name: _LARGEST_TILE + 1}) == least:
         return 256
     low, high = 1, _LARGEST_TILE + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _ctas(plan, task, name, middle) == least else (low, middle)
+        low, high = (middle, high) if _ctas(plan, task, {name: middle}) == least else (low, middle)
     return low
 
 
-def _ctas(plan: LaunchPlan, task: GemmTask, name: str, size: int) -> int | None:
-    """CTAs of the first launch; None where the grid is not defined for the size."""
-    names = {"M": task.m, "N": task.n, "K": task.k, "SMS": UNLIMITED_SMS} | {name: size}
+def _ctas(plan: LaunchPlan, task: GemmTask, changed: Mapping[str, int] = MappingProxyType({})) -> int | None:
+    """CTAs of the first launch where no SM is short; None where the grid is not defined for the sizes."""
+    names = {"M": task.m, "N": task.n, "K": task.k, "SMS": UNLIMITED_SMS, **changed}
     grid: tuple[Expression, ...] = plan.launches[0].grid
     try:
         return math.prod(evaluate(each, names) for each in grid)

@@ -12,15 +12,15 @@ from contract.candidate import Candidate
 from contract.chip import LIMITS, Chip
 from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
-from contract.plan import ResolvedPlan, resolve
+from contract.plan import LaunchPlan, ResolvedPlan, resolve
 from contract.task import GemmTask
 from sandbox.compile_child import PTX
-from sandbox.emulator.coverage import resolve_for_few_sms, runs_whole
+from sandbox.emulator.coverage import resolve_for_few_sms, resolve_for_sampling, runs_whole
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
 from sandbox.emulator.ptx.module import PtxError, Unsupported
-from sandbox.emulator.sampling import Sample
+from sandbox.emulator.sampling import POINT_WORK, Sample
 from sandbox.messages import Done, Evaluate, NotExecuted, Stage, Verified
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.executor import Traits
@@ -66,14 +66,16 @@ class Evaluator:
 
     def _evaluate(self, request: Evaluate) -> tuple[TestResult, ...]:
         self._enter("load")
-        task, options = request.task, request.verify
-        kernel = load_kernel(request.built, resolve_for(request.built, task, self._chip.sms), task)
+        task, options, plan = request.task, request.verify, plan_of(request.built)
         if runs_whole(task):
+            kernel = load_kernel(request.built, resolve(plan, task, LIMITS[task.arch], self._chip.sms), task)
             self._enter("verify")
             return run_until_failure(self._whole(kernel, options, _deadline(options)))
+        kernel = load_kernel(request.built, resolve_for_sampling(plan, task, self._chip.sms, POINT_WORK), task)
         smaller = None
         if (reduced := request.reduced) is not None:
-            smaller = load_kernel(reduced.built, resolve_for(reduced.built, reduced.task, None), reduced.task)
+            resolved = resolve_for_few_sms(plan_of(reduced.built), reduced.task)
+            smaller = load_kernel(reduced.built, resolved, reduced.task)
         self._enter("verify")
         return self._in_parts(kernel, smaller, options)
 
@@ -105,19 +107,17 @@ class Evaluator:
         return self._store[1]
 
 
-def resolve_for(built: Built, task: GemmTask, sms: int | None) -> ResolvedPlan:
-    """A built candidate's plan for a chip of so many SMs, or of as few as it can do with. Raises: NotEmulated, PlanError."""
-    candidate = built.candidate
-    if not isinstance(candidate, Candidate):
+def plan_of(built: Built) -> LaunchPlan:
+    """Raises: NotEmulated."""
+    if not isinstance(built.candidate, Candidate):
         raise NotEmulated("a host candidate launches its kernels itself, which takes a GPU")
-    return resolve_for_few_sms(candidate.plan, task) if sms is None else resolve(candidate.plan, task, LIMITS[task.arch], sms)
+    return built.candidate.plan
 
 
 def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKernel:
     """A built candidate's programs, from the PTX beside its cubin. Raises: Unsupported, PtxError, LaunchRefused."""
     ptx = Path(built.artifact_path).with_name(PTX).read_text(encoding="utf-8", errors="replace")
-    atomics = isinstance(built.candidate, Candidate) and built.candidate.plan.atomics
-    return EmulatedKernel(built.candidate.id, ptx, plan, task, atomics=atomics)
+    return EmulatedKernel(built.candidate.id, ptx, plan, task, atomics=plan_of(built).atomics)
 
 
 def _deadline(options: VerifyOptions) -> float:
