@@ -242,5 +242,8 @@ def _float_bits(literal: Float, size: int, line: int) -> int:
         return literal.bits
     if literal.width == 64 and size == 4:
         (value,) = struct.unpack("<d", literal.bits.to_bytes(8, "little"))
-        return int.from_bytes(struct.pack("<f", value), "little")
+        try:
+            return int.from_bytes(struct.pack("<f", value), "little")
+        except OverflowError:
+            return 0xFF800000 if value < 0 else 0x7F800000
     raise Unsupported(f"a {literal.width}-bit literal as {size} bytes", line)

@@ -239,6 +239,12 @@ def test_subnormals_count_unless_flushed() -> None:
     assert is_zero.tolist() == [1, 1, 0, 1] * 8
 
 
+def test_decimal_constants_round_to_f32_and_may_overflow() -> None:
+    body = "mov.f32 %d0, 1e300; add.f32 %d1, -1e39, 0f00000000; mov.f32 %d2, 0.1;"
+    found = execute(body, [np.zeros(32, "u4")], ["u4"] * 3)
+    assert [int(column[0]) for column in found] == [0x7F800000, 0xFF800000, 0x3DCCCCCD]
+
+
 def test_saturation_sends_nan_to_zero() -> None:
     a = np.array([np.nan, -1, 0.25, 7, np.inf, -np.inf, 1, -0.0] * 4, "f4")
     (result,) = execute("add.sat.f32 %d0, %a0, 0f00000000;", [a], ["u4"])
