@@ -8,7 +8,7 @@ namespace emulator {
 
 namespace {
 
-// ---- bar ------------------------------------------------------------------------------------------------------------------------
+// ---- bar --------------------------------------------------------------------------------------------------------------------
 enum Reduction : u32 { kNoReduction, kAnd, kOr, kCount };
 
 u32 live_lanes(const Cta& cta) {
@@ -95,7 +95,7 @@ void bar_arrive(Warp& warp, const Op& op, u32 mask) {
   if (NamedBarrier* barrier = arrive(warp, op, mask)) open_if_complete(*warp.cta, *barrier);
 }
 
-// ---- barrier.cluster --------------------------------------------------------------------------------------------------------------
+// ---- barrier.cluster --------------------------------------------------------------------------------------------------------
 void open_if_complete(Cluster& cluster) {
   u32 live = 0;
   for (const Cta& cta : cluster.ctas) live += live_lanes(cta);
@@ -142,7 +142,7 @@ void cluster_wait(Warp& warp, const Op& op, u32 mask) {
   warp.knows.join(cluster.barrier_done);
 }
 
-// ---- mbarrier --------------------------------------------------------------------------------------------------------------------
+// ---- mbarrier ---------------------------------------------------------------------------------------------------------------
 u32 barrier_address(Warp& warp, const Op& op, int lane) {
   const u64 address = lane_address(warp, op.a, op.p, lane) + static_cast<u64>(op.imm);
   return static_cast<u32>(op.q ? address - kSharedWindow : address);
@@ -254,7 +254,7 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   if (done != mask) warp.yielded = true;
 }
 
-// ---- fences ------------------------------------------------------------------------------------------------------------------------
+// ---- fences -----------------------------------------------------------------------------------------------------------------
 void know_barriers(Warp& warp) {
   for (const Cta& cta : warp.cta->cluster->ctas) {
     for (const auto& [offset, barrier] : cta.mbarriers) {

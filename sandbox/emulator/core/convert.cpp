@@ -43,7 +43,7 @@ typename Stored<S>::Value operand(const OpRecord& op, typename Stored<S>::Lane l
 // p: mode. q: modifiers.
 template <typename Format, typename Value>
 u16 to_half(const OpRecord& op, Value value) {
-  float rounded_once = odd_float(value);
+  float rounded_once = odd_float(value);  // subnormals of f32 count even under .ftz
   if (op.q & kSaturate) rounded_once = saturated_unit(rounded_once);
   if (op.q & kRelu) rounded_once = rectified(rounded_once);
   const u16 bits = Format::rounded(rounded_once, op.p);
@@ -51,14 +51,16 @@ u16 to_half(const OpRecord& op, Value value) {
   return infinite && (op.q & kSatFinite) ? static_cast<u16>((bits & 0x8000) | Format::kLargest) : bits;
 }
 
-// In a RoundingScope.
+// In a RoundingScope. A NaN of f64 keeps its sign and upper bits.
 template <typename D, typename Value>
 D to_word(const OpRecord& op, Value value) {
+  constexpr bool kNarrows = std::is_same_v<D, float> && std::is_same_v<Value, double>;
   D result = static_cast<D>(value);
   if (std::is_integral_v<Value> && value == 0) result = 0;  // the compiler's sequence may give -0 where all is rounded down
   if (std::is_same_v<D, float> && (op.q & kFlush)) result = flushed(result);
   if (op.q & kSaturate) result = saturated_unit(result);
-  return canonical(result);
+  if constexpr (std::is_same_v<D, float> && !kNarrows) result = canonical(result);
+  return result;
 }
 
 template <typename D, typename S>
@@ -74,7 +76,7 @@ D to_integer(S value, u32 mode) {
 }
 
 float to_tf32(const OpRecord& op, float value) {
-  if (value != value) return canonical(value);
+  if (value != value) return std::bit_cast<float>((op.p == kAway ? std::bit_cast<u32>(value) : 0x7FFFFFFF) & ~0x1FFFu);
   const u32 bits = std::bit_cast<u32>(op.q & kRelu ? rectified(value) : value);
   const u32 half = op.p == kZero ? 0 : op.p == kAway ? 0x1000 : 0xFFF + (bits >> 13 & 1);
   return std::bit_cast<float>((bits + half) & ~0x1FFFu);
@@ -82,7 +84,7 @@ float to_tf32(const OpRecord& op, float value) {
 
 template <typename Lanes>
 void rounded_by_mode(Warp& warp, const Op& op, u32 mask) {
-  const RoundingScope scope(op.p);
+  const RoundingScope scope(op.p, op.q & kFlush);
   Lanes::run(warp, op, mask);
 }
 
@@ -92,12 +94,13 @@ void add_rounded(Registry& r, const std::string& name, Compute) {
 }
 
 // ---- whole warps of 16-bit numbers -----------------------------------------------------------------------------------------
+// A NaN of f16 becomes the canonical one, of bf16 it keeps its bits.
 template <typename Format>
 void widen(Warp& warp, const Op& op, u32 mask) {
   float values[kLanes];
   Format::widen(warp.lanes<u16>(op.a), values, kLanes);
   float* d = warp.lanes<float>(op.d);
-  for_lanes(mask, [&](int lane) { d[lane] = canonical(values[lane]); });
+  for_lanes(mask, [&](int lane) { d[lane] = std::is_same_v<Format, Half> ? canonical(values[lane]) : values[lane]; });
 }
 
 template <typename Format>
@@ -206,15 +209,15 @@ void add_from_float(Registry& r, const std::string& from) {
   add_to_integer<u64, S>(r, "cvt.u64." + from), add_to_integer<i64, S>(r, "cvt.s64." + from);
   add_rounded(r, "cvt.f32." + from, [](const OpRecord& op, Lane a) { return to_word<float>(op, operand<S>(op, a)); });
   add_rounded(r, "cvt.f64." + from, [](const OpRecord& op, Lane a) { return to_word<double>(op, operand<S>(op, a)); });
-  add_lanes(r, "cvt.f16." + from, [](const OpRecord& op, Lane a) { return to_half<Half>(op, operand<S>(op, a)); });
-  add_lanes(r, "cvt.bf16." + from, [](const OpRecord& op, Lane a) { return to_half<Bfloat>(op, operand<S>(op, a)); });
+  add_lanes(r, "cvt.f16." + from, [](const OpRecord& op, Lane a) { return to_half<Half>(op, Stored<S>::value(a)); });
+  add_lanes(r, "cvt.bf16." + from, [](const OpRecord& op, Lane a) { return to_half<Bfloat>(op, Stored<S>::value(a)); });
   // To an integer in the same format. p: mode.
   add_lanes(r, "integral." + from, [](const OpRecord& op, Lane a) -> Lane {
     const double whole = integral(operand<S>(op, a), op.p);
     if constexpr (kIsHalf<S>) {
       return S::rounded(static_cast<float>(whole), kNearest);
     } else {
-      return canonical(static_cast<Lane>(whole));
+      return std::is_same_v<S, float> ? canonical(static_cast<float>(whole)) : static_cast<Lane>(whole);
     }
   });
 }

@@ -12,10 +12,22 @@ template <typename T, std::size_t>
 using Repeat = T;
 
 // ---- f32 and f64 -----------------------------------------------------------------------------------------------------------
+// A NaN of f32 is the canonical one; of f64 it is the last operand that is one.
+template <typename... A>
+inline float settled(float value, A...) {
+  return canonical(value);
+}
+template <typename... A>
+inline double settled(double value, A... operands) {
+  if (value == value) return value;
+  ((value = operands != operands ? quiet(operands) : value), ...);
+  return value;
+}
+
 // `Compute` of operands of one type, rounded to nearest.
 template <typename T, typename Compute, typename... A>
 struct Plain {
-  T operator()(A... operands) const { return canonical(static_cast<T>(Compute{}(operands...))); }
+  T operator()(A... operands) const { return settled(static_cast<T>(Compute{}(operands...)), operands...); }
 };
 
 // The same with modifiers in q.
@@ -24,15 +36,14 @@ struct Modified {
   T operator()(const OpRecord& op, A... operands) const {
     const bool flush = op.q & kFlush;
     const T value = static_cast<T>(Compute{}((flush ? flushed(operands) : operands)...));
-    const T kept = flush ? flushed(value) : value;
-    return canonical(op.q & kSaturate ? saturated_unit(kept) : kept);
+    return settled(op.q & kSaturate ? saturated_unit(value) : value, operands...);
   }
 };
 
-// p: the mode by which everything is rounded.
+// p: the mode by which everything is rounded. Results are flushed where they are too small before they are rounded as subnormals.
 template <typename Lanes>
 void rounded_by_mode(Warp& warp, const Op& op, u32 mask) {
-  const RoundingScope scope(op.p);
+  const RoundingScope scope(op.p, op.q & kFlush);
   Lanes::run(warp, op, mask);
 }
 
@@ -55,6 +66,13 @@ template <typename Compute>
 void add_approximation(Registry& r, const std::string& name, Compute) {
   using Rounded = decltype([](auto value) { return Compute{}(static_cast<double>(value)); });
   add_arithmetic<1>(r, name, Rounded{});
+}
+
+// a / b as the product of a with b's reciprocal, which is zero where it would be subnormal.
+template <typename T>
+inline T approximate_quotient(T a, T b) {
+  const T least = 1 / std::numeric_limits<T>::min();
+  return std::fabs(b) > least ? a * std::copysign(T{0}, b) : a / b;
 }
 
 // Greater or lesser of two: a number before NaN, and -0 less than +0.
@@ -93,12 +111,16 @@ inline T extreme_magnitude(T a, T b) {
   return with_sign(sign, kNan ? extreme_or_nan<kGreater>(left, right) : extreme<kGreater>(left, right));
 }
 
-// What leaves NaNs as they are. q: kFlush.
+// neg and abs: a NaN of f64 keeps its sign. q: kFlush.
 template <typename T>
 void add_signs(Registry& r, const std::string& type) {
   add_lanes(r, "flush." + type, [](T a) { return flushed(a); });
-  add_lanes(r, "neg." + type, [](const OpRecord& op, T a) { return negated(op.q & kFlush ? flushed(a) : a); });
-  add_lanes(r, "abs." + type, [](const OpRecord& op, T a) { return magnitude(op.q & kFlush ? flushed(a) : a); });
+  add_lanes(r, "neg." + type, [](const OpRecord& op, T a) {
+    return settled(a == a ? negated(op.q & kFlush ? flushed(a) : a) : a, a);
+  });
+  add_lanes(r, "abs." + type, [](const OpRecord& op, T a) {
+    return settled(a == a ? magnitude(op.q & kFlush ? flushed(a) : a) : a, a);
+  });
   add_lanes(r, "copysign." + type, [](T sign, T value) { return with_sign(sign, value); });
   add_lanes(r, "testp.finite." + type, [](T a) { return magnitude(a) <= std::numeric_limits<T>::max(); });
   add_lanes(r, "testp.infinite." + type, [](T a) { return magnitude(a) == std::numeric_limits<T>::infinity(); });
@@ -131,8 +153,8 @@ void halves(Warp& warp, const Op& op, u32 mask) {
   }
   if (op.q & kRelu) std::transform(values, values + kCount, values, rectified<float>);
   if (op.q & kSaturate) std::transform(values, values + kCount, values, saturated_unit<float>);
+  if (op.q & kFlush) std::transform(values, values + kCount, values, flushed_value<Format>);  // before they are rounded
   Format::narrow(values, results, kCount);
-  if (op.q & kFlush) std::transform(results, results + kCount, results, flushed_bits<Format>);
   u16* d = warp.lanes<u16>(op.d);
   for_lanes(mask, [&](int lane) {
     for (int i = lane * kPacked; i < (lane + 1) * kPacked; ++i) d[i] = results[i];
@@ -148,17 +170,6 @@ void add_halves(Registry& r, const std::string& name, Compute) {
   r.add(name + ".f16x2", halves<Half, 2, Compute, kOperands>, signature(4));
   r.add(name + ".bf16", halves<Bfloat, 1, Compute, kOperands>, signature(2));
   r.add(name + ".bf16x2", halves<Bfloat, 2, Compute, kOperands>, signature(4));
-}
-
-// Changes the bits of one or two 16-bit numbers; NaNs stay as they are.
-template <typename Format>
-void add_half_signs(Registry& r, const std::string& type) {
-  add_lanes(r, "neg." + type, [](const OpRecord& op, u16 a) {
-    return static_cast<u16>((op.q & kFlush ? flushed_bits<Format>(a) : a) ^ 0x8000);
-  });
-  add_lanes(r, "abs." + type, [](const OpRecord& op, u16 a) {
-    return static_cast<u16>((op.q & kFlush ? flushed_bits<Format>(a) : a) & 0x7FFF);
-  });
 }
 
 // ---- comparison ------------------------------------------------------------------------------------------------------------
@@ -205,6 +216,7 @@ void add_words(Registry& r) {
   add_arithmetic<2>(r, "sub", [](auto a, auto b) { return a - b; });
   add_arithmetic<2>(r, "mul", [](auto a, auto b) { return a * b; });
   add_arithmetic<2>(r, "div", [](auto a, auto b) { return a / b; });
+  add_arithmetic<2>(r, "div.approx", [](auto a, auto b) { return approximate_quotient(a, b); });
   add_arithmetic<3>(r, "fma", [](auto a, auto b, auto c) { return std::fma(a, b, c); });
   add_arithmetic<2>(r, "min", [](auto a, auto b) { return extreme<false>(a, b); });
   add_arithmetic<2>(r, "max", [](auto a, auto b) { return extreme<true>(a, b); });
@@ -245,7 +257,8 @@ void add_halfwords(Registry& r) {
   add_halves<2>(r, "max.nan.xorsign", [](auto, float a, float b) { return extreme_magnitude<true, true>(a, b); });
   add_halves<1>(r, "ex2", [](auto, float a) { return odd_float(std::exp2(static_cast<double>(a))); });
   add_halves<1>(r, "tanh", [](auto, float a) { return odd_float(std::tanh(static_cast<double>(a))); });
-  add_half_signs<Half>(r, "f16"), add_half_signs<Bfloat>(r, "bf16");
+  add_halves<1>(r, "neg", [](auto, float a) { return negated(a); });
+  add_halves<1>(r, "abs", [](auto, float a) { return magnitude(a); });
 }
 
 }  // namespace

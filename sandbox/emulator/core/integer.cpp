@@ -29,7 +29,7 @@ T upper_half(T a, T b) {
   return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b) >> kBits<T>);
 }
 
-// The hardware's answers to division by zero, which PTX leaves open: all ones, and the dividend as the remainder.
+// Division by zero, which PTX leaves open, gives all ones on the hardware, as quotient and as remainder.
 template <typename T>
 T divide(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
@@ -38,7 +38,7 @@ T divide(T a, T b) {
 }
 template <typename T>
 T remainder(T a, T b) {
-  if (b == 0) return a;
+  if (b == 0) return static_cast<T>(-1);
   if (std::is_signed_v<T> && b == static_cast<T>(-1)) return 0;
   return static_cast<T>(a % b);
 }
@@ -83,10 +83,17 @@ u32 leading_bit(T value) {
   return magnitude ? static_cast<u32>(std::bit_width(magnitude)) - 1 : 0xFFFFFFFF;
 }
 
+// Position or length of a bit field: the low byte of 32 bits. Fields of 64 bits are several instructions to the hardware, which
+// look at all of it.
+template <typename T>
+u32 field_bound(u32 value) {
+  return sizeof(T) == 8 ? std::min(value, 0xFFu) : value & 0xFF;
+}
+
 template <typename T>
 T extract_field(T a, u32 first, u32 length) {
   using U = Unsigned<T>;
-  const u32 position = first & 0xFF, wanted = length & 0xFF;
+  const u32 position = field_bound<T>(first), wanted = field_bound<T>(length);
   const u32 present = position < kBits<T> ? std::min(wanted, kBits<T> - position) : 0;
   const U field = present ? static_cast<U>(static_cast<U>(a) >> position) & ones<U>(present) : U{0};
   const u32 last = std::min(position + wanted - 1, kBits<T> - 1);
@@ -98,13 +105,14 @@ i64 product_of_24_bits(i32 a, i32 b) { return i64{extract_field(a, 0, 24)} * ext
 
 template <typename T>
 T insert_field(T field, T into, u32 first, u32 length) {
-  const u32 position = first & 0xFF;
+  const u32 position = field_bound<T>(first);
   if (position >= kBits<T>) return into;
-  const T where = static_cast<T>(ones<T>(length & 0xFF) << position);
+  const T where = static_cast<T>(ones<T>(field_bound<T>(length)) << position);
   return static_cast<T>((into & ~where) | (static_cast<T>(field << position) & where));
 }
 
 u32 find_nth_set(u32 mask, u32 base, i32 offset) {
+  if (offset == INT32_MIN) return 0;  // what the hardware's sequence makes of it
   if (base >= 32) return 0xFFFFFFFF;
   if (offset == 0) return mask >> base & 1 ? base : 0xFFFFFFFF;
   const i32 step = offset > 0 ? 1 : -1;

@@ -314,7 +314,7 @@ u64 advance(Warp& warp, u64 most);
 void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, const std::string& message,
             u32 other = kNoInstruction, bool suspect = false);
 
-// ---- memory access (memory.cpp) ----------------------------------------------------------------------------------------------
+// ---- memory access (memory.cpp) ---------------------------------------------------------------------------------------------
 // All return host memory of `bytes` bytes for one lane, or null after a report. Accesses are checked for bounds, alignment,
 // permission and, where the run looks for races, ordering; `poison` is set where the value read must be replaced by poison.
 struct Touch {
@@ -345,13 +345,13 @@ inline u64 lane_address(Warp& warp, u32 slot, u32 slot_bytes, int lane) {
 // Whether `mask` is the whole warp's live lanes; reports "divergent" where it is not.
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask);
 
-// ---- mbarriers (barrier.cpp), for what completes on them ---------------------------------------------------------------------
+// ---- mbarriers (barrier.cpp), for what completes on them --------------------------------------------------------------------
 // The mbarrier at a shared address; null after a report. `async`: it is signalled through the async proxy.
 MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool async);
 // Bytes have arrived, or lanes; completes the phase where nothing is outstanding.
 void settle_phase(Run& run, MBarrier& barrier);
 
-// ---- the warp's end ----------------------------------------------------------------------------------------------------------
+// ---- the warp's end ---------------------------------------------------------------------------------------------------------
 void finish_copies(Warp& warp);    // copy.cpp
 void finish_stores(Warp& warp);    // bulk.cpp
 void finish_products(Warp& warp);  // wgmma.cpp: reports what was never waited for

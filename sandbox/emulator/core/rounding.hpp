@@ -20,10 +20,13 @@ enum Modifier : u32 {
   kSatFinite = 8,  // .satfinite: infinities become the largest number
 };
 
-// Rounds all arithmetic of its scope by a mode. Memory is a border that no load, store or what lies between them passes.
+// Rounds all arithmetic of its scope by a mode, and flushes subnormal results where asked. Memory is a border that no load, store
+// or what lies between them passes.
 class RoundingScope {
  public:
-  explicit RoundingScope(u32 mode) : saved_(_mm_getcsr()) { set((saved_ & ~0x6000u) | (mode & 3) << 13); }
+  explicit RoundingScope(u32 mode, bool flush = false) : saved_(_mm_getcsr()) {
+    set((saved_ & ~0x6000u) | (mode & 3) << 13 | (flush ? _MM_FLUSH_ZERO_ON : 0));
+  }
   ~RoundingScope() { set(saved_); }
   RoundingScope(const RoundingScope&) = delete;
   RoundingScope& operator=(const RoundingScope&) = delete;
@@ -38,9 +41,11 @@ using BitsOf = std::conditional_t<sizeof(T) == 4, u32, u64>;
 template <typename T>
 constexpr BitsOf<T> kSignBit = BitsOf<T>{1} << (8 * sizeof(T) - 1);
 
-// The NaN that arithmetic gives: every bit but the sign for f32; of f64 the payload is left alone.
+// The NaN that arithmetic of f32 gives: every bit but the sign.
 inline float canonical(float value) { return value != value ? std::bit_cast<float>(0x7FFFFFFFu) : value; }
-inline double canonical(double value) { return value; }
+
+// A NaN of f64 with its sign and payload, which no longer signals.
+inline double quiet(double nan) { return std::bit_cast<double>(std::bit_cast<u64>(nan) | u64{1} << 51); }
 
 template <typename T>
 inline T flushed(T value) {
@@ -135,12 +140,14 @@ inline u16 rounded_bfloat(float value, u32 mode) {
 }
 
 // f16 and bf16 in arithmetic. `Exact` holds every product of two; `widen` and `narrow` convert multiples of 8
-// numbers; `widen` keeps the sign of a NaN.
+// numbers; a widened NaN keeps its sign and payload.
 struct Half {
   using Exact = float;
   static constexpr u16 kInfinity = 0x7C00, kSmallestNormal = 0x0400, kLargest = 0x7BFF;
 
-  static float widened(u16 bits) { return canonical(half_to_float(bits)); }
+  static constexpr float kSmallest = 0x1p-14f;
+
+  static float widened(u16 bits) { return half_to_float(bits); }
   static u16 rounded(float value, u32 mode) { return rounded_half(value, mode); }
   static void widen(const u16* from, float* to, int count) {
     for (int i = 0; i < count; i += 8) {
@@ -161,7 +168,9 @@ struct Bfloat {
   using Exact = double;
   static constexpr u16 kInfinity = 0x7F80, kSmallestNormal = 0x0080, kLargest = 0x7F7F;
 
-  static float widened(u16 bits) { return canonical(bfloat_to_float(bits)); }
+  static constexpr float kSmallest = 0x1p-126f;
+
+  static float widened(u16 bits) { return bfloat_to_float(bits); }
   static u16 rounded(float value, u32 mode) { return rounded_bfloat(value, mode); }
   static void widen(const u16* from, float* to, int count) {
     for (int i = 0; i < count; ++i) to[i] = bfloat_to_float(from[i]);
@@ -171,10 +180,15 @@ struct Bfloat {
   }
 };
 
-// Subnormals of a 16-bit format as zeros of their sign.
+// Subnormals of a 16-bit format as zeros of their sign, before and after widening.
 template <typename Format>
 inline u16 flushed_bits(u16 bits) {
   return (bits & 0x7FFF) < Format::kSmallestNormal ? static_cast<u16>(bits & 0x8000) : bits;
+}
+template <typename Format>
+inline float flushed_value(float value) {
+  const u32 bits = std::bit_cast<u32>(value);
+  return (bits & 0x7FFFFFFF) < std::bit_cast<u32>(Format::kSmallest) ? std::bit_cast<float>(bits & 0x80000000) : value;
 }
 
 }  // namespace emulator

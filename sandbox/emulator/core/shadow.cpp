@@ -9,7 +9,7 @@ bool before(Epoch event, const Toucher& by) { return event.component == by.self 
 
 }  // namespace
 
-// ---- shared memory ------------------------------------------------------------------------------------------------------------
+// ---- shared memory ----------------------------------------------------------------------------------------------------------
 void SharedShadow::reset(u32 bytes) {
   cells_.clear();
   cells_.resize((bytes + 15) / 16);
@@ -135,7 +135,7 @@ void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
   cell.more->push_back(reader);
 }
 
-// ---- global memory -------------------------------------------------------------------------------------------------------------
+// ---- global memory ----------------------------------------------------------------------------------------------------------
 GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes)
     : written_bytes_(written_bytes), pages_((bytes / 2 + kPage) / kPage) {}
 

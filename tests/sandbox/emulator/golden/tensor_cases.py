@@ -67,8 +67,6 @@ def _loads() -> Iterator[Case]:
         yield _load(spec, "typed", (-3, 15))
     wide = MapSpec("in", "f16", (300, 4), (608,), (256, 2))
     yield _load(wide, "wide", (50, 1))
-    narrow = MapSpec("in", "f16", (64, 32), (128,), (16, 16), swizzle=64)  # rows of half an atom: recorded, not expected
-    yield replace(_load(narrow, "narrow", (3, 4)), expected=None)
 
 
 def _load(spec: MapSpec, name: str, start: tuple[int, ...]) -> Case:
@@ -89,18 +87,24 @@ def _load(spec: MapSpec, name: str, start: tuple[int, ...]) -> Case:
 
 
 def _stores() -> Iterator[Case]:
-    for spec in _SPECS:
-        for name, start in _starts(spec):
-            yield _give(replace(spec, of="out"), name, start, "store", lambda _, new: new)
-    for swizzle in _SWIZZLES[1:]:
-        spec = replace(_FLAT, of="out", box=(swizzle // 2, 16), swizzle=swizzle)
-        for name, start in _starts(spec):
-            yield _give(spec, name, start, "store", lambda _, new: new)
+    flat = [replace(_FLAT, box=(swizzle // 2, 16), swizzle=swizzle) for swizzle in _SWIZZLES[1:]]
+    for spec in (*_SPECS, *flat):
+        given = _whole_chunks(replace(spec, of="out"))
+        for name, start in _starts(given):
+            if min(start) >= 0:  # a store that starts outside the tensor is an illegal instruction (H200)
+                yield _give(given, name, start, "store", lambda _, new: new)
+
+
+def _whole_chunks(spec: MapSpec) -> MapSpec:
+    """The tensor with rows of whole 16 bytes: stores are clipped at such pieces, not at elements (H200)."""
+    chunk = 16 // ELEMENT_BYTES[spec.element]
+    return replace(spec, sizes=(-(-spec.sizes[0] // chunk) * chunk, *spec.sizes[1:]))
 
 
 def _reductions() -> Iterator[Case]:
     for spec in _SPECS:
-        yield _give(replace(spec, of="out"), "low corner", list(_starts(spec))[-2][1], "reduce_add", _update("add", "f16"))
+        given = _whole_chunks(replace(spec, of="out"))
+        yield _give(given, "high corner", list(_starts(given))[-3][1], "reduce_add", _update("add", "f16"))
     for operation, kinds in (
         ("add", ("u32", "s32", "u64", "f16", "bf16", "f32")),
         *((side, ("u32", "s32", "u64", "s64", "f16", "bf16")) for side in ("min", "max")),
@@ -109,7 +113,7 @@ def _reductions() -> Iterator[Case]:
     ):
         for kind in kinds:
             pitch = -(-20 * ELEMENT_BYTES[kind] // 16) * 16
-            spec = MapSpec("out", kind, (20, 12), (pitch,), (16, 8))  # type: ignore[arg-type]
+            spec = _whole_chunks(MapSpec("out", kind, (20, 12), (pitch,), (16, 8)))  # type: ignore[arg-type]
             yield _give(spec, "corner", (9, 6), f"reduce_{operation}", _update(operation, kind))
 
 
