@@ -21,6 +21,10 @@ from contract.trajectory import RunRecord, Step
 
 PREDICTED_ONLY = "The kernel was not executed; its time is predicted, not measured."
 NOT_PREDICTED = "The kernel was not executed, and no model predicts the time of a kernel without a schedule."
+EMULATED = "The emulator executed the kernel and found it right; its time is predicted, not measured."
+EMULATED_NOT_PREDICTED = (
+    "The emulator executed the kernel and found it right; no model predicts its time, for it has no schedule."
+)
 NO_KERNEL = "No candidate passed; there is no kernel to show."
 
 
@@ -63,10 +67,25 @@ def _best(outcome: Outcome) -> str:
     if isinstance(evaluation, Measured):
         return f"{head}\n\n{measured_section(evaluation, outcome.run)}"
     assert isinstance(evaluation, Unmeasured)
-    prediction = evaluation.prediction
+    prediction, known = evaluation.prediction, knowledge_of(evaluation)
     if prediction.is_floor:
-        return f"{head}\n\n**{NOT_PREDICTED}** The roofline is {prediction.floor_us:.2f} us."
-    return f"{head}\n\n**{PREDICTED_ONLY}** Predicted: {prediction.predicted_us:.2f} us (by {prediction.model})."
+        return f"{head}\n\n**{known}** The roofline is {prediction.floor_us:.2f} us.{_tests(evaluation)}"
+    return f"{head}\n\n**{known}** Predicted: {prediction.predicted_us:.2f} us (by {prediction.model}).{_tests(evaluation)}"
+
+
+def knowledge_of(evaluation: Unmeasured) -> str:
+    """What is known of a kernel that was not timed, in one sentence."""
+    if evaluation.verified_by == "nothing":
+        return NOT_PREDICTED if evaluation.prediction.is_floor else PREDICTED_ONLY
+    return EMULATED_NOT_PREDICTED if evaluation.prediction.is_floor else EMULATED
+
+
+def _tests(evaluation: Unmeasured) -> str:
+    """The tests that a kernel passed, and what they covered."""
+    if not evaluation.tests:
+        return ""
+    covered = [test.message for test in evaluation.tests if test.tier == "emulator" and test.message]
+    return "".join([f"\n\n{len(evaluation.tests)} tests passed:", *(f"\n- {message}" for message in covered)])
 
 
 def measured_section(measured: Measured, run: RunRecord) -> str:

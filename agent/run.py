@@ -150,7 +150,9 @@ def _ended(run: RunRecord, status: str, best: Step | None) -> RunRecord:
 
 
 def _started(run: RunRecord, parts: Parts, budget: Budget, clock: RunClock, next_index: int) -> RunStarted:
-    device = parts.sandbox.environment.gpu if parts.sandbox.environment else f"none (for {run.chip.name})"
+    sandbox = parts.sandbox
+    nothing = "the emulator" if sandbox.can_execute else "none"
+    device = sandbox.environment.gpu if sandbox.environment else f"{nothing} (for {run.chip.name})"
     return RunStarted(
         run_id=run.run_id,
         task=run.task,

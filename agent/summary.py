@@ -49,8 +49,9 @@ def result_of(evaluation: Evaluation) -> str:
             speedup = speedup_over(evaluation, AUTOTUNED)
             versus = f", {speedup.ratio:.3f}x cuBLASLt-AutoTuning" if speedup else ""
             return f"{median_us(evaluation.timing):.2f} us{versus}"
-        case Unmeasured():
-            return predicted_of(evaluation.prediction)
+        case Unmeasured(verified_by=by):
+            proof = "" if by == "nothing" else f", verified by {'the emulator' if by == 'emulator' else 'a GPU'}"
+            return predicted_of(evaluation.prediction) + proof
         case _:
             return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"
 

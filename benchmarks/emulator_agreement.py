@@ -106,7 +106,7 @@ def table(gpu: dict[str, Any], emulator: dict[str, Any]) -> str:
     lines = [
         "# GPU and emulator, verdict by verdict",
         "",
-        f"`{gpu['command']}`, commit {gpu['commit']}; the same with --device emulator, commit {emulator['commit']}; {gpu['date']}.",
+        f"`{gpu['command']}`, commit {gpu['commit']}; on the emulator, commit {emulator['commit']}; {gpu['date']}.",
         "",
         "## Schedules drawn from the whole space",
         "",

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from agent.report import NO_KERNEL, NOT_PREDICTED, PREDICTED_ONLY
+from agent.report import NO_KERNEL, knowledge_of
 from agent.run import Outcome
 from agent.summary import label_of
 from contract.evaluation import Measured, Unmeasured
@@ -43,6 +43,7 @@ def best_json(step: Step) -> dict[str, object]:
         "reward": step.reward,
     }
     if isinstance(evaluation, Unmeasured):
+        answer["verified_by"] = evaluation.verified_by
         answer["floor_us" if evaluation.prediction.is_floor else "predicted_us"] = evaluation.prediction.predicted_us
     if isinstance(evaluation, Measured):
         speedups = [speedup_over(evaluation, timing.name) for timing in evaluation.baselines]
@@ -66,8 +67,8 @@ def best_lines(best: Step | None) -> list[str]:
     assert isinstance(best.evaluation, Unmeasured)
     prediction = best.evaluation.prediction
     if prediction.is_floor:
-        return [head, f"time: not known; the roofline is {prediction.floor_us:.2f} us", NOT_PREDICTED]
-    return [head, f"time: {prediction.predicted_us:.2f} us, predicted", PREDICTED_ONLY]
+        return [head, f"time: not known; the roofline is {prediction.floor_us:.2f} us", knowledge_of(best.evaluation)]
+    return [head, f"time: {prediction.predicted_us:.2f} us, predicted", knowledge_of(best.evaluation)]
 
 
 def speedup_lines(measured: Measured) -> list[str]:

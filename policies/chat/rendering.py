@@ -82,7 +82,10 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
         lines += evaluation.notes
     elif isinstance(evaluation, Unmeasured):
         by, prediction = evaluation.verified_by, evaluation.prediction
-        proof = "not executed: there is no GPU here" if by == "nothing" else f"verified by {by}"
+        not_executed = f"not executed: {evaluation.reason or 'there is no GPU here'}"
+        proof = (
+            not_executed if by == "nothing" else f"executed and verified by {'an emulator' if by == 'emulator' else 'a GPU'}"
+        )
         predicted = f"predicted {prediction.predicted_us:.2f} us by {prediction.model}"
         lines = [f"compiled; {proof}; {'no time is known' if prediction.is_floor else predicted}"]
     if isinstance(evaluation, Measured | Unmeasured):

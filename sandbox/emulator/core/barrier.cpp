@@ -107,7 +107,7 @@ void open_if_complete(Cluster& cluster) {
   ++cluster.run->events;
 }
 
-// p: 1 where nothing is published but that mbarriers exist
+// p: 1 where nothing is published but that mbarriers exist, and what a fence came after
 void cluster_arrive(Warp& warp, const Op& op, u32 mask) {
   if (op.flags & kCollective) require_whole_warp(warp, op, mask);
   Cluster& cluster = *warp.cta->cluster;
@@ -120,6 +120,7 @@ void cluster_arrive(Warp& warp, const Op& op, u32 mask) {
   cluster.barrier_arrived += std::popcount(mask);
   if (op.p) {
     cluster.barrier_open.barriers.join(warp.now().barriers);
+    cluster.barrier_open.events.join(warp.knows.fenced);
   } else {
     cluster.barrier_open.join(warp.now());
   }
@@ -143,6 +144,8 @@ void cluster_wait(Warp& warp, const Op& op, u32 mask) {
 }
 
 // ---- mbarrier ---------------------------------------------------------------------------------------------------------------
+constexpr u32 kCountBits = 20;  // of arrivals, the largest number there may be
+
 u32 barrier_address(Warp& warp, const Op& op, int lane) {
   const u64 address = lane_address(warp, op.a, op.p, lane) + static_cast<u64>(op.imm);
   return static_cast<u32>(op.q ? address - kSharedWindow : address);
@@ -163,7 +166,7 @@ void mbarrier_init(Warp& warp, const Op& op, u32 mask) {
       report(warp, op, 1u << lane, "shared-out-of-bounds", address, "an mbarrier outside shared memory, or not on 8 bytes");
       continue;
     }
-    if (!count || count >= 1u << 20) {
+    if (!count || count >= 1u << kCountBits) {
       report(warp, op, 1u << lane, "barrier-misuse", address, "an mbarrier for " + std::to_string(count) + " arrivals");
       continue;
     }
@@ -197,8 +200,11 @@ void announce(Warp& warp, const Op& op, int lane, MBarrier& barrier, i64 bytes) 
   }
 }
 
+// The opaque state: the phase, and the arrivals that it still waited for.
+u64 state_of(const MBarrier& barrier) { return barrier.phase << kCountBits | barrier.pending; }
+
 // b: arrivals (0: one), c: bytes announced (0: none), d: state before (8 bytes a lane, 0: not wanted), r: nothing is published,
-// s: 1 where the arrivals drop the expected count too
+// s: bit 0 where the arrivals drop the expected count too, bit 1 where they may not complete the phase
 void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
   Run& run = *warp.run;
   for (u32 left = mask; left; left &= left - 1) {
@@ -206,16 +212,16 @@ void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
     MBarrier* barrier = mbarrier_at(warp, op, lane, barrier_address(warp, op, lane), false);
     if (!barrier) continue;
     const u32 count = op.b ? warp.lanes<u32>(op.b)[lane] : 1;
-    if (op.d) warp.lanes<u64>(op.d)[lane] = barrier->phase;
+    if (op.d) warp.lanes<u64>(op.d)[lane] = state_of(*barrier);
     if (op.c) announce(warp, op, lane, *barrier, warp.lanes<u32>(op.c)[lane]);
-    if (count > barrier->pending) {
+    if (count > barrier->pending || (op.s & 2 && count == barrier->pending)) {
       report(warp, op, 1u << lane, "barrier-misuse", barrier_address(warp, op, lane),
              std::to_string(count) + " arrivals at an mbarrier that expects " + std::to_string(barrier->pending) + " more of " +
                  std::to_string(barrier->expected));
       continue;
     }
     barrier->pending -= count;
-    if (op.s) barrier->expected -= std::min(count, barrier->expected);
+    if (op.s & 1) barrier->expected -= std::min(count, barrier->expected);
     if (!op.r) barrier->open.join(warp.now());
     settle_phase(run, *barrier);
   }
@@ -245,13 +251,21 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
       done |= 1u << lane;
       continue;
     }
-    const bool over = op.r ? (barrier->phase & 1) != (warp.lanes<u32>(op.b)[lane] & 1) : barrier->phase != warp.lanes<u64>(op.b)[lane];
+    const bool over = op.r ? (barrier->phase & 1) != (warp.lanes<u32>(op.b)[lane] & 1)
+                           : barrier->phase != warp.lanes<u64>(op.b)[lane] >> kCountBits;
     if (!over) continue;
     warp.knows.join(barrier->done);
     done |= 1u << lane;
   }
   warp.mask(op.d) = (warp.mask(op.d) & ~mask) | done;
   if (done != mask) warp.yielded = true;
+}
+
+// a: state; d: arrivals that were outstanding (4 bytes)
+void mbarrier_pending(Warp& warp, const Op& op, u32 mask) {
+  const u64* state = warp.lanes<u64>(op.a);
+  u32* d = warp.lanes<u32>(op.d);
+  for_lanes(mask, [&](int lane) { d[lane] = static_cast<u32>(state[lane]) & ((1u << kCountBits) - 1); });
 }
 
 // ---- fences -----------------------------------------------------------------------------------------------------------------
@@ -342,6 +356,7 @@ void register_barrier(Registry& to) {
   to.add("mbarrier.inval", mbarrier_inval, {.a = 8});
   to.add("mbarrier.arrive", mbarrier_arrive, {.d = 8, .a = 8, .b = 4, .c = 4});
   to.add("mbarrier.expect", mbarrier_expect, {.a = 8, .c = 4});
+  to.add("mbarrier.pending", mbarrier_pending, {.d = 4, .a = 8});
   to.add("mbarrier.test", mbarrier_test, {.d = kMask, .a = 8, .b = 8});
   to.add("fence", fence, {});
   to.add("fence.proxy.async", fence_proxy_async, {});

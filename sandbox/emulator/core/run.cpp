@@ -16,6 +16,18 @@ constexpr u32 kSpins = 24;          // turns without an event, used up by warps 
 constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
 constexpr std::size_t kAlignment = 64;
 
+// IEEE arithmetic for as long as a run lasts, whatever a library has set in this thread.
+class FloatingEnvironment {
+ public:
+  FloatingEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(kStandard); }
+  ~FloatingEnvironment() { _mm_setcsr(before_); }
+  FloatingEnvironment(const FloatingEnvironment&) = delete;
+
+ private:
+  static constexpr unsigned kStandard = 0x1F80;  // exceptions masked, nearest even, nothing flushed
+  unsigned before_;
+};
+
 double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -72,6 +84,7 @@ void Run::stop(const char* kind, const std::string& message) {
 }
 
 void Run::execute() {
+  const FloatingEnvironment standard;
   const double deadline = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
   u32 vain = 0, idle = 0;  // rounds without an event; the latest of them in which nobody used up a turn either
   while (!stopped) {
@@ -261,7 +274,8 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
           grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
           launch.dynamic_smem, cta.smem_end - kSharedBase,
           1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
-          0, 1};
+          0, 1,
+          shape[0] * shape[1] * shape[2] > 1};
       lanes[lane] = values[which];
     }
   }

@@ -36,11 +36,6 @@ Warp* warpgroup_of(Warp& warp) {
 
 // Notes what the operands read; one warp speaks for the warpgroup.
 void touch_operand(Warp& warp, const Op& op, u64 descriptor, bool mn_major, u32 rows) {
-  if (Operand::has_base_offset(descriptor)) {
-    report(warp, op, kAllLanes, "unsupported", descriptor, "a matrix descriptor with a base offset");
-    warp.run->stopped = true;
-    return;
-  }
   Touch touch;
   touch.async = true;
   touch.epoch = {warp.products(), warp.product_number + 1};
@@ -85,6 +80,11 @@ void wgmma(Warp& warp, const Op& op, u32 mask) {
   product.a = op.q & kRegisterA ? 0 : warp.lanes<u64>(op.a)[0];
   product.b = warp.lanes<u64>(op.b)[0];
   product.accumulate = warp.mask(op.c) & 1;
+  if (Operand::has_base_offset(product.a) || Operand::has_base_offset(product.b)) {
+    report(warp, op, mask, "unsupported", product.b, "a matrix descriptor with a base offset");
+    warp.run->stopped = true;
+    return;
+  }
   if (warp.run->options.races) {
     check_registers(warp, op, product.accumulate);
     if (warp.index % kWarpgroup == 0) {
