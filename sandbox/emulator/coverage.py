@@ -1,6 +1,6 @@
 """What is run of a task too large to be run whole: the same schedule on a reduced task, and a sample at full size.
 
-Covered: a task of up to `WHOLE_WORK` multiply-adds is run whole in every test. Beyond it all tests run whole grids on a task
+Covered: a task of up to `WHOLE_WORK` is run whole in every test. Beyond it all tests run whole grids on a task
 that keeps each size's residue modulo the tile, with two tiles or more along M and N (as many as `REDUCED_WORK` allows) and
 a K that fills the pipeline of each split several times; persistent CTAs walk several tiles there: the plan is resolved for
 few SMs.
@@ -20,11 +20,14 @@ from contract.expression import evaluate, holds
 from contract.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg, resolve
 from contract.task import GemmTask
 
-WHOLE_WORK = 2**26
-REDUCED_WORK = 2**25
+# In multiply-adds, of which an output counts for `OUTPUT_WORK` more: its store, its shadow and its comparison cost as much.
+WHOLE_WORK = 100_000_000
+REDUCED_WORK = 40_000_000
+OUTPUT_WORK = 128
 UNLIMITED_SMS = 2**20
 LONG_K, K_PERIOD = 512, 256  # K is cut to LONG_K and its residue
 _LARGEST_TILE = 1024
+_SCALES = (1, 2, 4)  # of the tile, where the plan requires sizes to be multiples of more than it
 _VECTOR = 16  # elements in the widest vector of memory, whose alignment a reduced size keeps
 _PINNED = re.compile(r"\s*([MNK])\s*==\s*\d+\s*|\s*\d+\s*==\s*([MNK])\s*")
 _CHIPS = (1, 2, 4, 8, 16, 32)
@@ -43,8 +46,7 @@ def runs_whole(task: GemmTask) -> bool:
 
 
 def _work(task: GemmTask) -> int:
-    """Multiply-adds."""
-    return task.m * task.n * task.k
+    return task.m * task.n * (task.k + OUTPUT_WORK)
 
 
 def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
@@ -55,16 +57,23 @@ def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
     if runs_whole(task):
         return None
     tile = tile_of(plan, task)
-    m, n = _reduced(task.m, tile.rows), _reduced(task.n, tile.columns)
-    least_k = task.k if task.k <= LONG_K else LONG_K + task.k % K_PERIOD
-    splits = (_ctas(plan, task) or 1) // (math.ceil(task.m / tile.rows) * math.ceil(task.n / tile.columns))
-    lengths = [k for k in range(least_k, task.k + 1, LONG_K) if k <= least_k + LONG_K * (splits - 1)]
-    affordable = [k for k in lengths if m * n * k <= REDUCED_WORK] or lengths[:1]
-    for k in reversed(affordable):
-        reduced = _grown(task, tile, k)
-        if 2 * _work(reduced) <= _work(task) and _allowed(plan, reduced):
-            return reduced
+    for scale in _SCALES:
+        wider = Tile(tile.rows * scale, tile.columns * scale)
+        for k in _lengths(plan, task, tile):
+            reduced = _grown(task, wider, k)
+            if 2 * _work(reduced) <= _work(task) and _allowed(plan, reduced):
+                return reduced
     return None
+
+
+def _lengths(plan: LaunchPlan, task: GemmTask, tile: Tile) -> list[int]:
+    """Values of K to try: as long as the splits of a tile like it and the work allows, then shorter ones."""
+    least = task.k if task.k <= LONG_K else LONG_K + task.k % K_PERIOD
+    splits = (_ctas(plan, task) or 1) // (math.ceil(task.m / tile.rows) * math.ceil(task.n / tile.columns))
+    outputs = _reduced(task.m, tile.rows) * _reduced(task.n, tile.columns)
+    lengths = [k for k in range(least, task.k + 1, LONG_K) if k <= least + LONG_K * (splits - 1)]
+    affordable = [k for k in lengths if outputs * (k + OUTPUT_WORK) <= REDUCED_WORK]
+    return list(reversed(affordable or lengths[:1]))
 
 
 def _grown(task: GemmTask, tile: Tile, k: int) -> GemmTask:
@@ -75,7 +84,7 @@ def _grown(task: GemmTask, tile: Tile, k: int) -> GemmTask:
             (min(task.m, m + math.lcm(tile.rows, _VECTOR)), n),
             (m, min(task.n, n + math.lcm(tile.columns, _VECTOR))),
         ]
-        more = [size for size in more if size != (m, n) and size[0] * size[1] * k <= REDUCED_WORK]
+        more = [size for size in more if size != (m, n) and size[0] * size[1] * (k + OUTPUT_WORK) <= REDUCED_WORK]
         if not more:
             return task.model_copy(update={"m": m, "n": n, "k": k})
         m, n = min(more, key=lambda size: max(size[0] / tile.rows, size[1] / tile.columns))
@@ -112,7 +121,7 @@ def resolve_for_few_sms(plan: LaunchPlan, task: GemmTask) -> ResolvedPlan:
 
 
 def resolve_for_sampling(plan: LaunchPlan, task: GemmTask, sms: int, most_work: int) -> ResolvedPlan:
-    """The plan for a chip of so many SMs; where a persistent cluster then takes more than `most_work` multiply-adds, for so
+    """The plan for a chip of so many SMs; where a persistent cluster then takes more than `most_work`, for so
     many SMs that each takes one tile. Raises: PlanError.
     """
     real = resolve(plan, task, LIMITS[task.arch], sms)

@@ -1,0 +1,65 @@
+"""Plain CUDA kernels built for the tests of the emulator's backend, and the evaluator that proves them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import REFERENCE_CHIPS
+from contract.options import CompileOptions, VerifyOptions
+from contract.plan import Launch, LaunchPlan
+from contract.task import Arch, GemmTask
+from sandbox.builder import Builder
+from sandbox.emulator.evaluator import Evaluator
+from sandbox.messages import Done, Evaluate, NotExecuted, Reduced, Verified
+from tests.sandbox.build_kernels import ORIGIN, TENSORS
+
+TASK = GemmTask(m=24, n=40, k=48, arch=Arch.SM_90A)
+SCALARS: tuple[dict[str, Any], ...] = tuple({"scalar": name} for name in "MNK")
+BEFORE = "  const int row = blockIdx.y * 16 + threadIdx.x / 16, column = blockIdx.x * 16 + threadIdx.x % 16;\n"
+GUARD = "  if (row >= m || column >= n) return;\n"
+SUM = """\
+  float sum = 0;
+  for (int i = 0; i < k; ++i) sum += __half2float(a[row * k + i]) * __half2float(b[i * n + column]);
+"""
+STORE = "  d[row * n + column] = __float2half(sum);\n"
+
+
+def naive(
+    *, first: str = "", guard: str = GUARD, total: str = SUM, store: str = STORE, parameters: str = "", outside: str = ""
+) -> str:
+    """A thread for each output; parts of it may be replaced."""
+    head = f"gemm(const half* a, const half* b, half* d, int m, int n, int k{parameters})"
+    body = first + BEFORE + guard + total + store
+    return f'#include <cuda_fp16.h>\n{outside}\nextern "C" __global__ void {head} {{\n{body}}}\n'
+
+
+def plan(*, args: tuple[dict[str, Any], ...] = (), launch: dict[str, Any] | None = None, **fields: Any) -> LaunchPlan:
+    shape = {"entry": "gemm", "grid": ("ceil(N/16)", "ceil(M/16)", 1), "block": (256, 1, 1)}
+    made = Launch.model_validate(shape | {"args": (*TENSORS, *SCALARS, *args)} | (launch or {}))
+    return LaunchPlan.model_validate({"arch": "sm_90a", "launches": (made,)} | fields)
+
+
+Build = Callable[..., Built]
+
+
+def builder(cache: Path) -> Build:
+    """Builds sources under plans; what does not build fails the test."""
+    made = Builder(CompileOptions(cache_dir=str(cache)), REFERENCE_CHIPS[Arch.SM_90A])
+
+    def build(source: str, launch_plan: LaunchPlan | None = None, task: GemmTask = TASK) -> Built:
+        candidate = Candidate(source=source, plan=launch_plan or plan(), origin=ORIGIN)
+        built = made.build_one(candidate, task)
+        assert isinstance(built, Built), built
+        return built
+
+    return build
+
+
+def prove(
+    built: Built, task: GemmTask = TASK, *, timeout_s: float = 60.0, reduced: Reduced | None = None, seed: int = 0
+) -> Done | Verified | NotExecuted:
+    evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None)
+    options = VerifyOptions(seed=seed, timeout_s=timeout_s)
+    return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced))

@@ -1,0 +1,196 @@
+"""The emulator's verdicts on small kernels: each breaks one rule, and the report says which, where and under what schedule."""
+
+import re
+
+import pytest
+
+pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+
+from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
+from contract.options import VerifyOptions
+from contract.task import ElementType, GemmTask
+from sandbox.messages import Done, NotExecuted, Verified
+from tests.sandbox.build_kernels import host
+from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, naive, plan, prove
+
+
+@pytest.fixture(scope="module")
+def build(request: pytest.FixtureRequest) -> Build:
+    assert request.config.cache is not None
+    return builder(request.config.cache.mkdir("emulator-kernels"))
+
+
+def failure(answer: object) -> TestResult:
+    assert isinstance(answer, Done), answer
+    assert isinstance(answer.evaluation, Wrong), answer.evaluation
+    assert answer.evaluation.test is answer.evaluation.tests[-1]
+    return answer.evaluation.test
+
+
+@pytest.mark.parametrize(
+    "task", [TASK, TASK.model_copy(update={"element": ElementType.BF16}), GemmTask(m=1, n=1, k=1)], ids=lambda task: task.shape
+)
+def test_an_honest_kernel_is_verified_under_every_schedule(build: Build, task: GemmTask) -> None:
+    source = naive() if task.element == "f16" else naive().replace("half2float", "bfloat162float")
+    source = source if task.element == "f16" else source.replace("half", "nv_bfloat16").replace("fp16", "bf16")
+    source = source.replace("__float2nv_bfloat16", "__float2bfloat16")
+    answer = prove(build(source, task=task), task)
+    assert isinstance(answer, Verified), answer
+    last = answer.tests[-1]
+    assert (last.tier, last.name) == ("emulator", "schedules")
+    assert re.search(r"\(1 latest, 1 eager, 1\d random\) without a fault$", last.message)
+
+
+RACE = """\
+  __shared__ float sums[256];
+  sums[threadIdx.x] = sum;
+  {barrier}
+  const float other = sums[threadIdx.x ^ 32];
+  {after}
+  sums[threadIdx.x ^ 32] = other;
+  __syncthreads();
+"""
+
+
+def staged(barrier: str, after: str) -> str:
+    """Sums pass through shared memory, to the thread of the next warp and back."""
+    store = RACE.format(barrier=barrier, after=after) + "  if (row < m && column < n) d[row * n + column] = "
+    return naive(guard="", total=SUM.replace("i < k", "i < k && row < m && column < n"), store=store + "sums[threadIdx.x];\n")
+
+
+def test_a_missing_barrier_is_a_race_with_both_source_lines(build: Build) -> None:
+    assert isinstance(prove(build(staged("__syncthreads();", "__syncthreads();"))), Verified)
+    test = failure(prove(build(staged("", "__syncthreads();"))))
+    assert (test.tier, test.name) == ("emulator", "shared-race")
+    lines = re.findall(r"`(?:ld|st)\.shared[^`]*` \(kernel\.cu:(\d+)\)", test.message)
+    assert len(set(lines)) == 2, test.message
+    assert re.search(r"gemm, CTA \(\d, \d, 0\), warp \d, lanes 0x[0-9a-f]{8}, byte \d+ of shared memory", test.message)
+    assert re.search(r"seen under (the latest|the eager|random) schedule", test.message)
+
+
+def test_equal_seeds_find_the_same_fault(build: Build) -> None:
+    built = build(staged("", "__syncthreads();"))
+    assert failure(prove(built, seed=7)) == failure(prove(built, seed=7))
+
+
+ALONE = '  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;" ::: "memory");\n'
+ONTO_OLD = STORE.replace("sum)", "isnan(old) ? sum : sum + old)")
+OLD = "  const float old = __half2float(d[row * n + column]);\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "tier", "name"),
+    [
+        (naive(guard="  if (column >= n) return;\n"), "emulator", "global-out-of-bounds"),
+        (naive(store="  const_cast<half*>(a)[row * k] = 0;\n" + STORE), "emulator", "input-written"),
+        (naive(store="  if (row) " + STORE.strip() + "\n"), "guards", "unwritten"),
+        (naive(total=SUM.replace("i = 0", "i = 1")), "exact", "zero-one"),
+        (naive(total=OLD + SUM, store=ONTO_OLD), "emulator", "uninitialised-read"),
+        (naive(first=ALONE), "emulator", "deadlock"),
+        (naive(first="  while (k > 0) asm volatile(\"\" ::: \"memory\");\n"), "emulator", None),
+    ],
+    ids=["reads-past-a", "writes-a", "leaves-a-row", "leaves-out-k", "reads-d", "waits-alone", "never-ends"],
+)  # fmt: skip
+def test_a_broken_rule_is_named(build: Build, source: str, tier: str, name: str | None) -> None:
+    test = failure(prove(build(source)))
+    if name is None:
+        assert test.tier == tier
+        assert test.name in ("endless", "deadlock")
+    else:
+        assert (test.tier, test.name) == (tier, name), test.message
+
+
+def test_a_read_of_nothing_is_a_fault_only_where_it_reaches_an_output(build: Build) -> None:
+    shared = "  __shared__ float nothing[256];\n  const float value = *(volatile float*)(nothing + threadIdx.x);\n"
+    harmless = "  if (value == 3.25f && row > m) d[0] = __float2half(value);\n"
+    answer = prove(build(naive(first=shared, store=harmless + STORE)))
+    assert isinstance(answer, Verified), answer
+    assert re.search(r"reached no output: uninitialised-read in \d+ runs", answer.tests[-1].message)
+    test = failure(prove(build(naive(first=shared, store=STORE.replace("(sum)", "(sum + 0 * value)")))))
+    assert (test.tier, test.name) == ("emulator", "uninitialised-read")
+
+
+COUNTER = ", unsigned* counter"
+COUNT = "  if (threadIdx.x == 0) atomicAdd(counter, 1);\n"
+
+
+def test_a_workspace_is_handed_over_as_the_plan_says(build: Build) -> None:
+    restored = plan(args=({"workspace": 0},), workspace={"bytes": 64, "zero": "restored", "zero_bytes": 4})
+    wraps = "  if (threadIdx.x == 0) atomicInc(counter, gridDim.x * gridDim.y - 1);\n"
+    assert isinstance(prove(build(naive(first=wraps, parameters=COUNTER), restored)), Verified)
+    test = failure(prove(build(naive(first=COUNT, parameters=COUNTER), restored)))
+    assert (test.tier, test.name) == ("guards", "workspace")
+    assert "not restored to zero" in test.message
+    zeroed = plan(args=({"workspace": 0},), workspace={"bytes": 64, "zero": True})
+    uses = STORE.replace("(sum)", "(sum + (counter[1] != 0))")
+    assert isinstance(prove(build(naive(first=COUNT, store=uses, parameters=COUNTER), zeroed)), Verified)
+    stale = plan(args=({"workspace": 0},), workspace={"bytes": 64})
+    test = failure(prove(build(naive(store=uses, parameters=COUNTER), stale)))
+    assert (test.tier, test.name) == ("emulator", "uninitialised-read")
+
+
+WAIT = '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
+
+
+def test_a_programmatic_launch_must_wait_for_the_kernel_ahead(build: Build) -> None:
+    programmatic = plan(launch={"programmatic": True})
+    answer = prove(build(naive(first=WAIT), programmatic))
+    assert isinstance(answer, Verified), answer
+    assert ("programmatic", "late-producer") in [(test.tier, test.name) for test in answer.tests]
+    test = failure(prove(build(naive(), programmatic)))
+    assert (test.tier, test.name) == ("emulator", "dependency")
+    assert isinstance(prove(build(naive())), Verified)
+
+
+def test_launches_follow_each_other(build: Build) -> None:
+    """Two launches: halves of K through the workspace, then their sum; the second waits only if it says so."""
+    store = "  float* out = partial + (blockIdx.z * m + row) * n + column;\n  *out = sum;\n"
+    total = SUM.replace("i = 0; i < k", "i = blockIdx.z * (k / 2); i < (blockIdx.z + 1) * (k / 2)")
+    part = naive(total=total, store=store, parameters=", float* partial")
+    reads = "  const float sum = partial[row * n + column] + partial[(m + row) * n + column];\n"
+    for first, verdict in ((WAIT, Verified), ("", Done)):
+        reduce = naive(first=first, total=reads, parameters=", float* partial").partition("\n\n")[2].replace("gemm(", "sum(")
+        args = (*({"tensor": name} for name in "AB"), {"tensor": "D", "access": "write"}, *({"scalar": x} for x in "MNK"))
+        launches = tuple(
+            {
+                "entry": entry,
+                "grid": ("ceil(N/16)", "ceil(M/16)", depth),
+                "block": (256, 1, 1),
+                "args": (*args, {"workspace": 0}),
+                "programmatic": entry == "sum",
+            }
+            for entry, depth in (("gemm", 2), ("sum", 1))
+        )
+        both = plan(launches=launches, workspace={"bytes": "8*M*N"})
+        answer = prove(build(part + reduce, both))
+        assert isinstance(answer, verdict), answer
+        if isinstance(answer, Done):
+            assert failure(answer).name == "dependency"
+
+
+def test_what_cannot_be_executed_is_no_pass(build: Build) -> None:
+    unknown = naive(first='  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n')
+    answer = prove(build(unknown))
+    assert isinstance(answer, NotExecuted), answer
+    assert re.search(r"the emulator does not know .*\(PTX line \d+\)", answer.reason)
+    launcher = build(naive()).model_copy(update={"candidate": host("int launch() {}")})
+    answer = prove(launcher)
+    assert isinstance(answer, NotExecuted)
+    assert "GPU" in answer.reason
+
+
+def test_other_parameters_than_the_plan_passes_are_refused(build: Build) -> None:
+    built = build(naive())
+    narrow = built.candidate.model_copy(update={"plan": plan(args=({"scalar": 1},))})
+    answer = prove(built.model_copy(update={"candidate": narrow}))
+    assert isinstance(answer, Done)
+    assert isinstance(answer.evaluation, Crashed)
+    assert "takes parameters of [8, 8, 8, 4, 4, 4] bytes" in answer.evaluation.message
+
+
+def test_a_proof_that_takes_too_long_times_out(build: Build) -> None:
+    task = GemmTask(m=256, n=256, k=512)
+    answer = prove(build(naive(), task=task), task, timeout_s=0.05)
+    assert isinstance(answer, Done)
+    assert answer.evaluation == TimedOut(stage="verify", limit_s=0.05, inspection=build(naive(), task=task).inspection)
+    assert VerifyOptions().timeout_s > 1
