@@ -25,6 +25,7 @@ UNSUPPORTED, DEADLINE = "unsupported", "deadline"
 # In place of the first poison, a NaN: zeros in one run, small numbers in the next (as halves 1.06, as f32 0.0115).
 OTHER_POISONS = (0x00, 0x3C)
 _TEXT_CHARS = 96
+_WAITS = re.compile(r"CTA \(([\d,]+)\) warp (\d+) at #(\d+)")  # as the core words it
 _RANK_SHIFT, _OFFSET_MASK = 24, (1 << 24) - 1
 
 
@@ -102,9 +103,9 @@ def _cause(findings: Sequence[Any]) -> Any:
 
 def describe(finding: Any, launch: ResolvedLaunch, program: Program, bound: BoundKernel, conditions: Conditions) -> str:
     """A finding in one line: what, which instruction, against which, where, how often, and how to see it again."""
-    said = re.sub(r"#(\d+)", lambda number: _at(program, int(number[1])), finding.message)
-    parts = [said if finding.kind == "deadlock" else said + _who(finding, program)]
-    if finding.kind not in ("deadlock", "endless"):
+    waits = finding.kind == Detector.DEADLOCK
+    parts = [_waiting(finding.message, program) if waits else finding.message + _who(finding, program)]
+    if not waits and finding.kind != Detector.ENDLESS:
         cta = "({}, {}, {})".format(*finding.cta)
         where = f", {place}" if (place := _place(finding.address, bound)) else ""
         parts.append(f"{launch.entry}, CTA {cta}, warp {finding.warp}, lanes {finding.lanes:#010x}{where}")
@@ -118,6 +119,19 @@ def schedule_name(conditions: Conditions) -> str:
     if conditions.schedule is Schedule.RANDOM:
         return f"random schedule {conditions.seed}"
     return f"the {conditions.schedule.name.lower()} schedule"
+
+
+def _waiting(message: str, program: Program) -> str:
+    """Who waits where, the warps of a CTA that wait at one instruction together."""
+    warps: dict[tuple[str, str], list[str]] = {}
+    for cta, warp, index in _WAITS.findall(message):
+        warps.setdefault((cta, index), []).append(warp)
+    told = [
+        f"CTA ({cta.replace(',', ', ')}) warp{'s' * (len(each) > 1)} {', '.join(each)} at {_at(program, int(index))}"
+        for (cta, index), each in warps.items()
+    ]
+    before, after = message.partition(": CTA")[0], re.search(r"; and \d+ more$", message)
+    return f"{before}: {'; '.join(told)}{after[0] if after else ''}"
 
 
 def _who(finding: Any, program: Program) -> str:

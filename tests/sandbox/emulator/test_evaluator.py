@@ -100,6 +100,11 @@ def test_a_broken_rule_is_named(build: Build, source: str, tier: str, name: str 
         assert (test.tier, test.name) == (tier, name), test.message
 
 
+def test_a_deadlock_says_who_waits_where(build: Build) -> None:
+    message = failure(prove(build(naive(first=ALONE)))).message
+    assert re.match(r"no warp can go on: CTA \(\d, \d, 0\) warp 0 at `bar[^`]*1, 64` \(kernel\.cu:\d+\)", message), message
+
+
 def test_a_read_of_nothing_is_a_fault_only_where_it_reaches_an_output(build: Build) -> None:
     shared = "  __shared__ float nothing[256];\n  const float value = *(volatile float*)(nothing + threadIdx.x);\n"
     harmless = "  if (value == 3.25f && row > m) d[0] = __float2half(value);\n"
