@@ -270,6 +270,14 @@ MMA_SYNC_FAULTS = (
         why="three warps wait for the fourth, which meets them at other barriers, or never",
     ),
     Fault(
+        name="part-of-a-warp-meets-the-others",
+        schedule=PIPELINED,
+        task=WHOLE,
+        patches=(Patch(_LOOP_WAIT, _LOOP_WAIT.replace("__sync", "if (threadIdx.x % 32 < 16) __sync")),),
+        detectors=("divergent",),
+        why="bar.sync is executed by half of each warp",
+    ),
+    Fault(
         name="loop-without-end",
         schedule=PIPELINED,
         task=WHOLE,

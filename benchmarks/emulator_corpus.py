@@ -1,0 +1,179 @@
+"""Whether the emulator names seeded faults, and leaves right kernels alone: the tests' corpus under many schedules, as a table.
+
+Run from the repository's root; no GPU is needed:
+    python -m benchmarks.emulator_corpus --commit HASH --out benchmarks/results/emulator_corpus_DATE.md
+Exits with 1 where a fault was missed or a right kernel flagged.
+"""
+
+import argparse
+import datetime
+import functools
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from contract.candidate import Candidate
+from contract.options import CompileOptions
+from contract.task import GemmTask
+from sandbox.compiler import Compiler
+from sandbox.emulator.detector import Detector
+from sandbox.emulator.machine import Schedule
+from tests.sandbox.emulator.corpus import FAULTS
+from tests.sandbox.emulator.fault import Fault
+from tests.sandbox.emulator.kernels.families import CHIP, sampled
+from tests.sandbox.emulator.kernels.written import WRITTEN
+from tests.sandbox.emulator.trial import Trial, schedules
+
+RANDOM = 50
+RANDOM_OF_FAULTS = 10
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel on a task. `fault`: what was made wrong with it; None where nothing was."""
+
+    name: str
+    group: str
+    candidate: Candidate
+    task: GemmTask
+    sms: int
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a subject: `kinds`, what runs were found to be, in their order; "" for a run without a fault.
+
+    `schedule`: the first that showed a fault.
+    """
+
+    subject: Subject
+    kinds: tuple[str, ...]
+    schedule: str
+    message: str
+    seconds: float
+
+    @property
+    def named(self) -> str:
+        return next(filter(None, self.kinds), "")
+
+    @property
+    def as_expected(self) -> bool:
+        if self.subject.fault is None:
+            return not self.named
+        return self.named in self.subject.fault.detectors
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--commit", required=True, help="the commit that is measured")
+    parser.add_argument("--random", type=int, default=RANDOM, help="random schedules of each right kernel")
+    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "emulator-kernels"), help="compiled kernels")
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        run = functools.partial(_run, cache=arguments.cache, random=arguments.random)
+        rows = list(pool.map(run, subjects()))
+    seconds = time.monotonic() - started
+    arguments.out.write_text(render(rows, commit=arguments.commit, random=arguments.random, seconds=seconds))
+    unexpected = [row for row in rows if not row.as_expected]
+    for row in unexpected:
+        print(f"{row.subject.name}, {row.schedule}: {row.message}" if row.named else f"{row.subject.name}: not found")
+    print(f"{len(rows) - len(unexpected)} of {len(rows)} as expected; {seconds:.0f} s")
+    return 1 if unexpected else 0
+
+
+def subjects() -> list[Subject]:
+    """Every fault, the kernels they are patches of, the sample of both families, and the kernels written for the tests."""
+    faulty = [Subject(each.name, each.schedule.family, each.wrong(), each.task, each.sms, each) for each in FAULTS]
+    right = {}
+    for each in FAULTS:
+        candidate = each.right()
+        name = f"{each.schedule.family}-{each.task.shape}-{each.task.layout}-{candidate.id[:8]}"
+        right[name, each.sms] = Subject(name, "of the faults", candidate, each.task, each.sms)
+    sample = [Subject(each.id, each.family, each.candidate, each.task, CHIP.sms) for each in sampled()]
+    written = [
+        Subject(f"{each.name}-{task.shape}", "written", each.candidate(), task, CHIP.sms)
+        for each in WRITTEN
+        if each.missing() is None
+        for task in each.tasks
+    ]
+    return [*faulty, *right.values(), *sample, *written]
+
+
+def _run(subject: Subject, cache: str, random: int) -> Row:
+    """A fault under a few schedules, an endless one, which takes its time, under the first; a right kernel under many."""
+    trial = Trial(Compiler(CompileOptions(cache_dir=cache)), subject.candidate, subject.task, subject.sms)
+    started, kinds, schedule, message = time.monotonic(), [], "", ""
+    for conditions in schedules(random if subject.fault is None else RANDOM_OF_FAULTS):
+        verdict = trial.verdict(conditions)
+        kinds.append(verdict.kind if verdict else "")
+        if verdict and not message:
+            seed = f", seed {conditions.seed}" if conditions.schedule is Schedule.RANDOM else ""
+            schedule, message = conditions.schedule.name.lower() + seed, verdict.message
+        if verdict and verdict.kind == Detector.ENDLESS:
+            break
+    return Row(subject, tuple(kinds), schedule, message, time.monotonic() - started)
+
+
+def render(rows: Sequence[Row], *, commit: str, random: int, seconds: float) -> str:
+    """The result as Markdown."""
+    faulty, right = [row for row in rows if row.subject.fault], [row for row in rows if not row.subject.fault]
+    caught, runs = sum(row.as_expected for row in faulty), sum(len(row.kinds) for row in right)
+    flagged = sum(not row.as_expected for row in right)
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return "\n".join(
+        (
+            "# Seeded faults and right kernels on the emulator",
+            "",
+            f"{today}, commit {commit}, {os.cpu_count()} cores, {seconds:.0f} s.",
+            "",
+            f"{caught} of {len(faulty)} faults are named by a detector that the corpus expects. "
+            f"{flagged} of {len(right)} right kernels are flagged, in {runs} runs.",
+            "",
+            "## Faults",
+            "",
+            "Shown: runs in which something was found, of those under the eager, the latest and random schedules. "
+            "A loop without end is run once.",
+            "",
+            "| fault | family | why it is one | named | first shown by | shown |",
+            "|---|---|---|---|---|---|",
+            *(_fault_line(row) for row in faulty),
+            "",
+            "## Right kernels",
+            "",
+            f"Each under the eager schedule, the latest, and {random} random ones.",
+            "",
+            "| kernels | of them | runs | flagged |",
+            "|---|---|---|---|",
+            *_group_lines(right),
+            "",
+        )
+    )
+
+
+def _fault_line(row: Row) -> str:
+    fault = row.subject.fault
+    assert fault is not None
+    shown = f"{sum(map(bool, row.kinds))} of {len(row.kinds)}"
+    named = row.named if row.as_expected else f"MISSED ({row.named})"
+    return f"| {fault.name} | {row.subject.group} | {fault.why} | {named} | {row.schedule} | {shown} |"
+
+
+def _group_lines(rows: Sequence[Row]) -> list[str]:
+    kernels, runs, flagged = Counter[str](), Counter[str](), Counter[str]()
+    for row in rows:
+        kernels[row.subject.group] += 1
+        runs[row.subject.group] += len(row.kinds)
+        flagged[row.subject.group] += not row.as_expected
+    return [f"| {group} | {kernels[group]} | {runs[group]} | {flagged[group]} |" for group in kernels]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
