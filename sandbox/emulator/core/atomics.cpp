@@ -99,9 +99,12 @@ struct AddFloat : Single {
     return std::isnan(sum) ? 0x7FFFFFFF : std::bit_cast<u32>(sum);
   }
 };
+// A NaN stays what it is, but that in shared memory it no longer signals.
 struct AddDouble : Single {
-  static u64 apply(u64 old, u64 value, u64, bool) {
-    return std::bit_cast<u64>(std::bit_cast<double>(old) + std::bit_cast<double>(value));
+  static u64 apply(u64 old, u64 value, u64, bool shared) {
+    const double a = std::bit_cast<double>(old), b = std::bit_cast<double>(value);
+    if (std::isnan(a) || std::isnan(b)) return (std::isnan(b) ? value : old) | (shared ? u64{1} << 51 : 0);
+    return std::bit_cast<u64>(a + b);
   }
 };
 

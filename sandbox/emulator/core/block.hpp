@@ -5,6 +5,8 @@
 // Source: PTX ISA, "Matrix Fragments for mma.m16n8k16".
 #pragma once
 
+#include <cmath>
+
 #include "bits.hpp"
 
 namespace emulator {
@@ -89,6 +91,42 @@ EMULATOR_INLINE void accumulate(__m256 (&sums)[kBlock], const float* left, const
       sums[i] = _mm256_fmadd_ps(_mm256_broadcast_ss(left + i * kDepth + k), row, sums[i]);
     }
   }
+}
+
+EMULATOR_INLINE bool all_finite(const __m256 (&sums)[kBlock]) {
+  __m256 zeros = _mm256_setzero_ps();
+  for (const __m256& row : sums) zeros = _mm256_fmadd_ps(row, _mm256_setzero_ps(), zeros);
+  return !_mm256_movemask_ps(_mm256_cmp_ps(zeros, zeros, _CMP_UNORD_Q));
+}
+
+// Sums that left the range of f32 once more, from what they were `before`: on the hardware products of bf16 that are larger
+// than that may still cancel.
+template <int kDepth>
+__attribute__((noinline)) void accumulate_widely(__m256 (&sums)[kBlock], const __m256 (&before)[kBlock], const float* left,
+                                                 const float* right) {
+  for (int i = 0; i < kBlock; ++i) {
+    alignas(32) float row[kBlock], initial[kBlock];
+    _mm256_store_ps(row, sums[i]);
+    _mm256_store_ps(initial, before[i]);
+    for (int n = 0; n < kBlock; ++n) {
+      if (std::isfinite(row[n])) continue;
+      double total = initial[n];
+      for (int k = 0; k < kDepth; ++k) total += static_cast<double>(left[i * kDepth + k]) * right[k * kBlock + n];
+      row[n] = static_cast<float>(total);
+    }
+    sums[i] = _mm256_load_ps(row);
+  }
+}
+
+// The same from what `load` fills sums with.
+template <Element kElement, int kDepth, typename Load>
+EMULATOR_INLINE void accumulate_from(Load&& load, __m256 (&sums)[kBlock], const float* left, const float* right) {
+  load(sums);
+  accumulate<kDepth>(sums, left, right);
+  if (kElement == Element::kHalf || all_finite(sums)) return;
+  __m256 before[kBlock];
+  load(before);
+  accumulate_widely<kDepth>(sums, before, left, right);
 }
 
 // Accumulators of one block in the registers of a warp; the second register is for f32 ones only.

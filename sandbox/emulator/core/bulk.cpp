@@ -281,10 +281,10 @@ struct TensorLoad : Load {
 struct RangeLoad : Load {
   using Load::Load;
   const u8* source = nullptr;
-  u32 size = 0;
+  u32 size = 0, how = kStore, type = kTypeU8;
 
   u32 bytes() const override { return size; }
-  void deliver(const Target& target) override { std::memcpy(target.smem + target.offset, source, size); }
+  void deliver(const Target& target) override { put(target.smem + target.offset, source, size, how, type); }
 };
 
 // Reads of a tensor in global memory: only memory that the kernel may write has an order to keep.
@@ -325,7 +325,8 @@ void tensor_load(Warp& warp, const Op& op, u32 mask) {
   ++warp.run->events;
 }
 
-// a: target, c: mbarrier, e: mask, as above; b: global source (imm: offset), d: bytes. r: 1 where the source is in shared memory
+// a: target, c: mbarrier, e: mask, as above; b: global source (imm: offset), d: bytes; r: bytes of the source's address where
+// that is in shared memory; s: the reduction, and from bit 8 on the type of what is reduced
 void range_load(Warp& warp, const Op& op, u32 mask) {
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
@@ -356,6 +357,8 @@ void range_load(Warp& warp, const Op& op, u32 mask) {
     auto load = std::make_shared<RangeLoad>(warp, op, lane, targets_of(warp, op, lane, bytes));
     load->source = source;
     load->size = bytes;
+    load->how = op.s & 0xFF;
+    load->type = op.s >> 8;
     warp.run->enqueue(std::move(load));
   }
   ++warp.run->events;

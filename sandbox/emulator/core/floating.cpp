@@ -12,16 +12,13 @@ template <typename T, std::size_t>
 using Repeat = T;
 
 // ---- f32 and f64 -----------------------------------------------------------------------------------------------------------
-// A NaN of f32 is the canonical one; of f64 it is the last operand that is one.
+// A NaN of f32 is the canonical one; of f64 it is that of b, of c or of a, the first of them that is one.
 template <typename... A>
 inline float settled(float value, A...) {
   return canonical(value);
 }
-template <typename... A>
-inline double settled(double value, A... operands) {
-  if (value == value) return value;
-  ((value = operands != operands ? quiet(operands) : value), ...);
-  return value;
+inline double settled(double value, double a, double b = 0, double c = 0) {
+  return value == value ? value : quiet(b != b ? b : c != c ? c : a != a ? a : value);
 }
 
 // `Compute` of operands of one type, rounded to nearest.
@@ -40,7 +37,7 @@ struct Modified {
   }
 };
 
-// p: the mode by which everything is rounded. Results are flushed where they are too small before they are rounded as subnormals.
+// p: the mode by which everything is rounded. Results are flushed if they would be too small with exponents of any size.
 template <typename Lanes>
 void rounded_by_mode(Warp& warp, const Op& op, u32 mask) {
   const RoundingScope scope(op.p, op.q & kFlush);
@@ -153,7 +150,7 @@ void halves(Warp& warp, const Op& op, u32 mask) {
   }
   if (op.q & kRelu) std::transform(values, values + kCount, values, rectified<float>);
   if (op.q & kSaturate) std::transform(values, values + kCount, values, saturated_unit<float>);
-  if (op.q & kFlush) std::transform(values, values + kCount, values, flushed_value<Format>);  // before they are rounded
+  if (op.q & kFlush) std::transform(values, values + kCount, values, flushed_value<Format>);
   Format::narrow(values, results, kCount);
   u16* d = warp.lanes<u16>(op.d);
   for_lanes(mask, [&](int lane) {

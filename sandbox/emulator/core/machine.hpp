@@ -31,7 +31,7 @@ enum Special : u32 {
   kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ, kLaneId, kWarpId, kNwarpId,
   kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ, kClusterCtarank, kClusterNctarank,
   kClusteridX, kClusteridY, kClusteridZ, kNclusteridX, kNclusteridY, kNclusteridZ, kDynamicSmemSize, kTotalSmemSize, kLanemaskEq,
-  kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kSmid, kNsmid, kSpecials
+  kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kSmid, kNsmid, kIsExplicitCluster, kSpecials
 };
 struct SymbolSlot {
   u32 slot;

@@ -55,8 +55,10 @@ struct FragmentProduct {
     __m256 sums[kBlocks][kBlock];
     for (int i = 0; i < kBlocks; ++i) {
       constexpr int kStep = kFrom == Sum::kFloat ? 2 : 1;
-      load_sums<kFrom, kOrder>(lanes(kSums + kStep * i), lanes(kSums + kStep * i + kStep - 1), sums[i]);
-      accumulate<kDepth>(sums[i], left[i % kExtent.rows], right[i / kExtent.rows]);
+      const auto load = [&](__m256 (&to)[kBlock]) {
+        load_sums<kFrom, kOrder>(lanes(kSums + kStep * i), lanes(kSums + kStep * i + kStep - 1), to);
+      };
+      accumulate_from<kElement, kDepth>(load, sums[i], left[i % kExtent.rows], right[i / kExtent.rows]);
     }
     for (int i = 0; i < kBlocks; ++i) {
       constexpr int kStep = kTo == Sum::kFloat ? 2 : 1;

@@ -73,7 +73,7 @@ void widen_shared_right(const ProductForm& form, const SharedView& smem, u64 des
   }
 }
 
-template <Sum kSum, Order kOrder>
+template <Element kElement, Sum kSum, Order kOrder>
 void multiply_widened(const ProductForm& form, const Widened& operands, const ProductRegisters& registers, bool accumulate) {
   constexpr int kStep = kSum == Sum::kFloat ? 4 : 2;  // registers of eight columns
   for (int warp = 0; warp < 4; ++warp) {
@@ -82,12 +82,14 @@ void multiply_widened(const ProductForm& form, const Widened& operands, const Pr
         const u32* slots = registers.sums + group * kStep + half * (kStep / 2);
         u8 *first = registers.files[warp] + slots[0], *second = registers.files[warp] + slots[kStep / 2 - 1];
         __m256 sums[kBlock];
-        if (accumulate) {
-          load_sums<kSum, kOrder>(first, second, sums);
-        } else {
-          for (__m256& row : sums) row = _mm256_setzero_ps();
-        }
-        emulator::accumulate<kDepth>(sums, operands.left[2 * warp + half], operands.right[group]);
+        const auto load = [&](__m256 (&to)[kBlock]) {
+          if (accumulate) {
+            load_sums<kSum, kOrder>(first, second, to);
+          } else {
+            for (__m256& row : to) row = _mm256_setzero_ps();
+          }
+        };
+        accumulate_from<kElement, kDepth>(load, sums, operands.left[2 * warp + half], operands.right[group]);
         store_sums<kSum, kOrder>(first, second, sums);
       }
     }
@@ -106,7 +108,7 @@ void multiply_as(const ProductForm& form, const SharedView& smem, u64 a, u64 b, 
   }
   if (form.negative) negate(operands.left[0], kRows * kDepth);
   widen_shared_right<kElement, kOrder>(form, smem, b, operands);
-  multiply_widened<kSum, kOrder>(form, operands, registers, accumulate);
+  multiply_widened<kElement, kSum, kOrder>(form, operands, registers, accumulate);
 }
 
 }  // namespace

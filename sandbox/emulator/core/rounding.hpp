@@ -20,8 +20,8 @@ enum Modifier : u32 {
   kSatFinite = 8,  // .satfinite: infinities become the largest number
 };
 
-// Rounds all arithmetic of its scope by a mode, and flushes subnormal results where asked. Memory is a border that no load, store
-// or what lies between them passes.
+// Rounds all arithmetic of its scope by a mode, and flushes subnormal results where asked. Memory is a border that no load,
+// store or what lies between them passes.
 class RoundingScope {
  public:
   explicit RoundingScope(u32 mode, bool flush = false) : saved_(_mm_getcsr()) {
@@ -140,12 +140,13 @@ inline u16 rounded_bfloat(float value, u32 mode) {
 }
 
 // f16 and bf16 in arithmetic. `Exact` holds every product of two; `widen` and `narrow` convert multiples of 8
-// numbers; a widened NaN keeps its sign and payload.
+// numbers; a widened NaN keeps its sign and payload. `kFlushedBelow`: what .ftz leaves is at least so large; it would round to the
+// smallest normal number if there were exponents below that.
 struct Half {
   using Exact = float;
   static constexpr u16 kInfinity = 0x7C00, kSmallestNormal = 0x0400, kLargest = 0x7BFF;
 
-  static constexpr float kSmallest = 0x1p-14f;
+  static constexpr float kFlushedBelow = 0x1.ffep-15f;
 
   static float widened(u16 bits) { return half_to_float(bits); }
   static u16 rounded(float value, u32 mode) { return rounded_half(value, mode); }
@@ -168,7 +169,7 @@ struct Bfloat {
   using Exact = double;
   static constexpr u16 kInfinity = 0x7F80, kSmallestNormal = 0x0080, kLargest = 0x7F7F;
 
-  static constexpr float kSmallest = 0x1p-126f;
+  static constexpr float kFlushedBelow = 0x1.ffp-127f;
 
   static float widened(u16 bits) { return bfloat_to_float(bits); }
   static u16 rounded(float value, u32 mode) { return rounded_bfloat(value, mode); }
@@ -180,7 +181,7 @@ struct Bfloat {
   }
 };
 
-// Subnormals of a 16-bit format as zeros of their sign, before and after widening.
+// Subnormals of a 16-bit format as zeros of their sign: operands, and results that are still to be rounded.
 template <typename Format>
 inline u16 flushed_bits(u16 bits) {
   return (bits & 0x7FFF) < Format::kSmallestNormal ? static_cast<u16>(bits & 0x8000) : bits;
@@ -188,7 +189,7 @@ inline u16 flushed_bits(u16 bits) {
 template <typename Format>
 inline float flushed_value(float value) {
   const u32 bits = std::bit_cast<u32>(value);
-  return (bits & 0x7FFFFFFF) < std::bit_cast<u32>(Format::kSmallest) ? std::bit_cast<float>(bits & 0x80000000) : value;
+  return (bits & 0x7FFFFFFF) < std::bit_cast<u32>(Format::kFlushedBelow) ? std::bit_cast<float>(bits & 0x80000000) : value;
 }
 
 }  // namespace emulator

@@ -2,7 +2,7 @@
 
 Covered: bar and barrier in all forms, barrier.cluster, mbarrier with counts, tokens and parity, expect_tx and complete_tx,
 fences of every scope (all act as the widest), proxy fences for shared memory, griddepcontrol, setmaxnreg (checked by ptxas).
-Not covered: fence.proxy.tensormap, and mbarrier.pending_count, which needs a token's bits.
+Not covered: fence.proxy.tensormap.
 """
 
 from sandbox.emulator.lowering.lowering import MASK, Lowering, Place
@@ -87,8 +87,11 @@ def _mbarrier(lowering: Lowering, instruction: Instruction) -> None:
     rest = set(instruction.parts[2:]) - _MBARRIER_MODIFIERS
     if what in ("init", "inval", "expect_tx", "complete_tx") and not rest:
         _state(lowering, instruction, what)
-    elif what in ("arrive", "arrive_drop") and rest <= {"expect_tx"}:
+    elif what in ("arrive", "arrive_drop") and rest <= {"expect_tx", "noComplete"}:
         _arrive(lowering, instruction, expects="expect_tx" in rest, drops=what == "arrive_drop")
+    elif what == "pending_count" and not rest:
+        result, state = instruction.operands
+        lowering.emit("mbarrier.pending", d=lowering.target(result, 4), a=lowering.source(state, 8))
     elif what in ("try_wait", "test_wait") and rest <= {"parity"}:
         _test(lowering, instruction, parity="parity" in rest)
     else:
@@ -132,7 +135,7 @@ def _arrive(lowering: Lowering, instruction: Instruction, *, expects: bool, drop
         p=place.slot_bytes,
         q=generic,
         r=int("relaxed" in instruction.parts),
-        s=int(drops),
+        s=int(drops) + 2 * int("noComplete" in instruction.parts),
         imm=place.offset,
     )
 

@@ -166,9 +166,10 @@ def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...])
         )
         return
     target, source, size, barrier, *mask = operands
+    shares = spaces[1] != "global"
     to, signalled = lowering.place(target, short=True), lowering.place(barrier, short=True)
-    come = lowering.place(source, short=spaces[1] != "global")
-    if how or to.offset or signalled.offset or len(mask) != int("multicast::cluster" in parts):
+    come = lowering.place(source, short=shares)
+    if how and not shares or to.offset or signalled.offset or len(mask) != int("multicast::cluster" in parts):
         raise refuse(instruction)
     lowering.emit(
         "cp.async.bulk.load",
@@ -179,7 +180,8 @@ def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...])
         e=lowering.source(mask[0], 2) if mask else 0,
         p=to.slot_bytes,
         q=signalled.slot_bytes,
-        r=come.slot_bytes if spaces[1] != "global" else 0,
+        r=come.slot_bytes if shares else 0,
+        s=how + (kind << 8),
         imm=come.offset,
     )
 

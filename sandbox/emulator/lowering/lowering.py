@@ -216,7 +216,10 @@ class Lowering:
         if size == 4:
             return slot
         converted = self.slots.scratch(size)
-        self.emit("cvt.u64.u32" if size == 8 else "cvt.u16.u32", d=converted, a=slot)
+        if size == MASK:
+            self.emit("setp.ne.b32", d=converted, a=slot, b=self.slots.constant(0, 4))
+        else:
+            self.emit("cvt.u64.u32" if size == 8 else "cvt.u16.u32", d=converted, a=slot)
         return converted
 
     def _symbol(self, symbol: Symbol, size: int) -> int:

@@ -68,5 +68,6 @@ SPECIALS = (
     "cluster_nctaid.x", "cluster_nctaid.y", "cluster_nctaid.z", "cluster_ctarank", "cluster_nctarank", "clusterid.x",
     "clusterid.y", "clusterid.z", "nclusterid.x", "nclusterid.y", "nclusterid.z", "dynamic_smem_size",
     "total_smem_size", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "smid", "nsmid",
+    "is_explicit_cluster",
 )
 # fmt: on

@@ -41,7 +41,7 @@ EXACT: dict[str, Callable[[int, int], int]] = {
     "sub": lambda a, b: a - b,
     "mul.lo": lambda a, b: a * b,
     "div": lambda a, b: quotient(a, b) if b else -1,
-    "rem": lambda a, b: a - b * quotient(a, b) if b else a,
+    "rem": lambda a, b: a - b * quotient(a, b) if b else -1,
     "min": min,
     "max": max,
 }

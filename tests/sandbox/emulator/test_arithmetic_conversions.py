@@ -185,9 +185,9 @@ def test_tf32_keeps_ten_bits() -> None:
     values = np.array([0x3F801000, 0x3F801001, 0x3F803000, 0xBF801000, 0x3F800FFF, 0x7F800000, 0x7FC00001, 0] * 4, "u4")
     body = "cvt.rna.tf32.f32 %d0, %a0; cvt.rn.tf32.f32 %d1, %a0; cvt.rz.tf32.f32 %d2, %a0;"
     away, even, zero = (column[:8].tolist() for column in execute(body, [values], ["u4"] * 3))
-    assert away == [0x3F802000, 0x3F802000, 0x3F804000, 0xBF802000, 0x3F800000, 0x7F800000, 0x7FFFFFFF, 0]
-    assert even == [0x3F800000, 0x3F802000, 0x3F804000, 0xBF800000, 0x3F800000, 0x7F800000, 0x7FFFFFFF, 0]
-    assert zero == [0x3F800000, 0x3F800000, 0x3F802000, 0xBF800000, 0x3F800000, 0x7F800000, 0x7FFFFFFF, 0]
+    assert away == [0x3F802000, 0x3F802000, 0x3F804000, 0xBF802000, 0x3F800000, 0x7F800000, 0x7FC00000, 0]
+    assert even == [0x3F800000, 0x3F802000, 0x3F804000, 0xBF800000, 0x3F800000, 0x7F800000, 0x7FFFE000, 0]
+    assert zero == [0x3F800000, 0x3F800000, 0x3F802000, 0xBF800000, 0x3F800000, 0x7F800000, 0x7FFFE000, 0]
 
 
 # ---- mov and addresses ----------------------------------------------------------------------------------------------------
