@@ -1,7 +1,8 @@
 """Asynchronous copies: cp.async a few bytes a lane, cp.async.bulk of tensors and ranges.
 
 Covered: cp.async with source sizes, ignored sources, groups and mbarriers; bulk tensor loads, stores and reductions
-in tile mode of one to five dimensions, multicast; bulk copies and reductions of ranges; groups and waits; st.async; prefetches (nothing).
+in tile mode of one to five dimensions, multicast; bulk copies and reductions of ranges, also into shared memory; groups and
+waits; st.async; prefetches (nothing).
 Not covered: im2col and gather modes, byte masks, red.async.
 """
 

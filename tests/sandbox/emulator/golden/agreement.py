@@ -29,6 +29,16 @@ def disagreements(case: Case, given: Bytes, golden: Bytes, result: Bytes) -> Ite
         yield from _compare(case.comparison.element, golden, result, case.comparison.slack(given, golden), "the GPU")
 
 
+def excess(case: Case, given: Bytes, golden: Bytes, result: Bytes) -> Array:
+    """Differences of finite results from the recorded ones, as shares of the case's bound: no more than 1 agrees."""
+    assert case.comparison is not None
+    kind = case.comparison.element.removesuffix("x2")
+    want, have = (to_values(one.view(f"u{_FLOAT_BITS[kind][0] // 8}"), kind) for one in (golden, result))
+    with np.errstate(invalid="ignore"):
+        share = np.abs(want - have) / case.comparison.slack(given, golden)
+    return np.where(np.isfinite(want) & np.isfinite(have) & (want != have), share, 0)
+
+
 def _compare(element: str, expected: Bytes, result: Bytes, slack: Array | None, whose: str) -> Iterator[str]:
     kind = element.removesuffix("x2")
     if kind not in _FLOAT_BITS:

@@ -22,7 +22,10 @@ _TYPE = {16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
 
 @dataclass(frozen=True)
 class _Form:
-    """`rest` is what follows the state space: operation, modifiers and type."""
+    """`rest` is what follows the state space: operation, modifiers and type.
+
+    `update`: old, operand, second operand → new. `update_shared`: the same where shared memory differs from global memory.
+    """
 
     rest: str
     kind: str
@@ -31,6 +34,7 @@ class _Form:
     operands: int = 1
     red: bool = True
     ordered: bool = False  # whether the order of updates shows in the end
+    update_shared: Update | None = None
 
     @property
     def kernel(self) -> str:
@@ -60,7 +64,8 @@ def _forms() -> Iterator[_Form]:
         yield _Form(f"cas.b{width}", f"u{width}", lambda old, b, c: c if old == b else old, operands=2, red=False, ordered=True)
     for kind in ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2"):
         flush = "" if kind in ("f32", "f64") else "noftz."
-        yield _Form(f"add.{flush}{kind}", kind, _float_add(kind), ordered=True)
+        here, there = _float_add(kind, ftz=kind == "f32"), _float_add(kind)  # beside the L2 cache f32 has no subnormals
+        yield _Form(f"add.{flush}{kind}", kind, here, ordered=True, update_shared=there)
     for prefix in (".relaxed.gpu", ".acquire.gpu", ".release.sys", ".acq_rel.cta", ".relaxed.cluster"):
         yield _Form("add.u32", "u32", _integer("add", "u32"), prefix=prefix, red="acq" not in prefix)
 
@@ -76,11 +81,11 @@ def _integer(name: str, kind: str) -> Update:
     return update
 
 
-def _float_add(kind: str) -> Update:
+def _float_add(kind: str, *, ftz: bool = False) -> Update:
     form = FORMATS[kind.removesuffix("x2")]
 
     def one(old: int, b: int) -> int:
-        return encode(exact.add(decode(old, form), decode(b, form)), form)
+        return encode(exact.add(decode(old, form, ftz=ftz), decode(b, form, ftz=ftz)), form, ftz=ftz)
 
     if not kind.endswith("x2"):
         return lambda old, b, _: one(old, b)
@@ -136,11 +141,12 @@ def _case(form: _Form) -> Case:
     def expected(given: Bytes, _: Bytes) -> Bytes:
         old, b, c = given.view(f"u{width // 8}").reshape(3, _THREADS)
         new = exact.lanes(form.update, old, b, c, width=width)
+        shared = exact.lanes(form.update_shared or form.update, old, b, c, width=width)
         crowded = old.copy()
         if form.red and not form.ordered:
             for at in range(_THREADS):
                 crowded[at // 32] = form.update(int(crowded[at // 32]), int(b[at]), 0)
-        return raw(old, old, new, new, new if form.red else old, crowded, crowded)
+        return raw(old, old, new, shared, new if form.red else old, crowded, crowded)
 
     name = f"atomics/{'atom' + form.prefix}.{form.rest}"
     return Case(name, form.kernel, build, block=(_THREADS, 1, 1), expected=expected, expected_element=form.kind)

@@ -153,7 +153,7 @@ def _float_reference(opcode: str) -> Callable[..., Array]:
     integral = next((_INTEGRAL[word] for word in modifiers if word in _INTEGRAL), None)
 
     def operation(bits: int) -> int:
-        value = _operand(bits, source, ftz)
+        value = _operand(bits, source, ftz and form.width == 32)  # narrowed, subnormals of f32 count even under .ftz
         if integral and value.magnitude is not None:
             value = Value(value.negative, Fraction(exact.rounded(value.magnitude, integral, value.negative)))
         if "sat" in modifiers and (value.nan or value.negative):
@@ -196,4 +196,11 @@ def _integer_form(opcode: str) -> Form:
 
 def _tf32(mode: Mode) -> Callable[..., Array]:
     tf32 = exact.Format(19, 10, 0x3FFFF)
-    return lambda column: exact.lanes(lambda bits: encode(decode(bits, exact.F32), tf32, mode) << 13, column, width=32)
+
+    def operation(bits: int) -> int:
+        value = decode(bits, exact.F32)
+        if value.nan and mode == "rna":  # cut off as it is; the other modes give the one NaN of arithmetic
+            return bits & ~0x1FFF
+        return encode(value, tf32, mode) << 13
+
+    return lambda column: exact.lanes(operation, column, width=32)

@@ -67,28 +67,31 @@ def decode(bits: int, form: Format, *, ftz: bool = False) -> Value:
 
 
 def encode(value: Value, form: Format, mode: Mode = "rn", *, ftz: bool = False, finite: bool = False) -> int:
-    """Round to a format. `ftz`: results below the smallest normal become zero. `finite`: infinity becomes the largest."""
+    """Round to a format. `finite`: infinity becomes the largest.
+
+    `ftz`: what would be less than the smallest normal number, if there were exponents below that, becomes zero.
+    """
     if value.nan:
         return form.nan
     sign = form.sign if value.negative else 0
     if value.magnitude is None:
         return sign | (form.infinity - finite)
     bits = _round(value.magnitude, form, mode, value.negative)
+    if ftz and _round(value.magnitude, form, mode, value.negative, unbounded=True) < 1 << form.mantissa:
+        return sign
     if bits >= form.infinity:
         away = mode in ("rn", "rna") or (mode == "rp" and not value.negative) or (mode == "rm" and value.negative)
         bits = form.infinity if away and not finite else form.infinity - 1
-    if ftz and bits < 1 << form.mantissa:
-        bits = 0
     return sign | bits
 
 
-def _round(magnitude: Fraction, form: Format, mode: Mode, negative: bool) -> int:
-    """Bits of a magnitude, not yet limited to the largest."""
+def _round(magnitude: Fraction, form: Format, mode: Mode, negative: bool, *, unbounded: bool = False) -> int:
+    """Bits of a magnitude, not yet limited to the largest. `unbounded`: exponents below the smallest, as negative numbers."""
     if magnitude == 0:
         return 0
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent -= magnitude < _power(exponent)
-    exponent = max(exponent, 1 - form.bias)
+    exponent = exponent if unbounded else max(exponent, 1 - form.bias)
     quotient = magnitude / _power(exponent - form.mantissa)
     whole = rounded(quotient, mode, negative)
     return whole + (exponent - 1 + form.bias << form.mantissa)  # the hidden bit adds one to the exponent

@@ -68,12 +68,12 @@ def _remainder(a: int, b: int) -> int:
 
 
 def _typed(opcode: str, kind: str, count: int, operation: Scalar, *, zero_divisor: bool = False) -> Form:
-    """A form on integers of one type. What a division by zero gives is not specified: recorded, not expected."""
+    """A form on integers of one type. A division by zero, which PTX does not specify, gives all ones."""
     width, sign = int(kind[1:]), kind[0] == "s"
 
     def bits(*row: int) -> int:
         if zero_divisor and row[-1] == 0:
-            return (1 << width) - 1 if opcode.startswith("div") else row[0]
+            return (1 << width) - 1
         return operation(*(signed(one, width) if sign else one for one in row)) & ((1 << width) - 1)
 
     return Form(opcode, kind, (kind,) * count, lambda *columns: exact.lanes(bits, *columns, width=width))
@@ -181,9 +181,14 @@ def _find(width: int, sign: bool, shift: bool) -> Scalar:
     return operation
 
 
+def _field(value: int, width: int) -> int:
+    """A position or length: one byte of it counts, but all of it for fields of 64 bits, which the hardware puts together."""
+    return min(value, 255) if width == 64 else value & 255
+
+
 def _extract(width: int, sign: bool) -> Scalar:
     def operation(a: int, b: int, c: int) -> int:
-        at, count, top = b & 255, c & 255, width - 1
+        at, count, top = _field(b, width), _field(c, width), width - 1
         fill = (a >> min(at + count - 1, top)) & 1 if sign and count else 0
         bits = [(a >> (at + i)) & 1 if i < count and at + i <= top else fill for i in range(width)]
         return sum(bit << i for i, bit in enumerate(bits))
@@ -193,7 +198,7 @@ def _extract(width: int, sign: bool) -> Scalar:
 
 def _insert(width: int) -> Scalar:
     def operation(a: int, b: int, c: int, d: int) -> int:
-        at, count = c & 255, d & 255
+        at, count = _field(c, width), _field(d, width)
         mask = ((1 << count) - 1 << at) & ((1 << width) - 1)
         return b & ~mask | a << at & mask
 
