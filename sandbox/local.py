@@ -184,7 +184,7 @@ def open_sandbox(
     opened = _Opening(task, worker, compile_options, emit).open(device)
     pool, ready, emulates = opened or (None, None, False)
     sandbox = LocalSandbox(
-        ready.chip if ready is not None else REFERENCE_CHIPS[task.arch],
+        ready.chip if ready is not None and not emulates else REFERENCE_CHIPS[task.arch],
         compile_options=compile_options,
         verify_options=verify_options,
         quick=quick,

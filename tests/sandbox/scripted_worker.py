@@ -42,6 +42,9 @@ def start(how):
         case "no-gpu":
             say(Failed(kind="device", reason="no GPU in this script"))
             sys.exit(1)
+        case "no-core":
+            say(Failed(kind="machine", reason="no core in this script"))
+            sys.exit(1)
         case "exit":
             sys.exit("this worker exits")
         case "garbage":

@@ -1,5 +1,6 @@
-"""The local sandbox where there is no GPU for the task, and its refusals before anything runs."""
+"""The local sandbox where there is no GPU for the task, with the emulator and without, and its refusals before anything runs."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import pytest
 from contract.build import Built
 from contract.candidate import Candidate, Origin
 from contract.chip import REFERENCE_CHIPS
-from contract.errors import DeviceUnavailable, ProfilerUnavailable, UsageError
-from contract.evaluation import Measured, Rejected, Unmeasured
+from contract.errors import DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError
+from contract.evaluation import Measured, Rejected, Unmeasured, Wrong
 from contract.events import Notice, StageStarted, WorkerRestarted
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
@@ -19,6 +20,9 @@ from sandbox.pool import WorkerPool
 from tests.doubles import TASK, unmeasured
 from tests.sandbox.profiling.pretend import PretendedTool
 
+needs_core = pytest.mark.skipif(
+    importlib.util.find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here"
+)
 SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
 PREDICTION = unmeasured(12.5).prediction
 NAIVE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "gemm",
@@ -61,7 +65,7 @@ def with_script(monkeypatch):
         monkeypatch.setattr(local, "driver_present", lambda: True)
         monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
         command = [sys.executable, "-P", SCRIPT, start]
-        monkeypatch.setattr(local, "WorkerPool", lambda *given, **named: real(*given, **named, command=command))
+        monkeypatch.setattr(local, "WorkerPool", lambda *given, **named: real(*given, **{"command": command, **named}))
 
     return pretend
 
@@ -86,18 +90,58 @@ def scripted(sandbox: LocalSandbox, *acts: str) -> Built:
     )
 
 
+@pytest.fixture
+def without_emulator(monkeypatch):
+    """The emulator's worker ends as one does whose core was not built."""
+    command = [sys.executable, "-P", SCRIPT, "no-core"]
+    monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
+    monkeypatch.setattr(local.emulator_worker, "command", lambda _arch, _python: command)
+
+
+@needs_core
 @pytest.mark.usefixtures("without_driver")
-def test_without_a_gpu_a_kernel_is_built_and_predicted_but_never_timed(options):
-    sandbox, events = opened(options)
-    built = built_from(sandbox, NAIVE)
+def test_without_a_gpu_a_kernel_is_proved_by_the_emulator_and_predicted_but_never_timed(options):
+    task = TASK.model_copy(update={"m": 40, "n": 24, "k": 32})
+    sandbox, events = opened(options, task=task)
+    built = built_from(sandbox, NAIVE, task)
     for effort in ("quick", "full"):
-        evaluation = sandbox.evaluate(built, TASK, effort)
-        assert evaluation == Unmeasured(verified_by="nothing", prediction=PREDICTION, inspection=built.inspection)
-    assert not sandbox.can_execute
+        evaluation = sandbox.evaluate(built, task, effort)
+        assert isinstance(evaluation, Unmeasured)
+        assert (evaluation.verified_by, evaluation.prediction) == ("emulator", PREDICTION)
+        assert evaluation.tests
+        assert all(test.passed for test in evaluation.tests)
+    assert sandbox.can_execute
+    assert not sandbox.can_measure
     assert sandbox.environment is None
     assert sandbox.chip == REFERENCE_CHIPS[Arch.SM_90A]
-    assert [type(event) for event in events] == [Notice]
+    assert [type(event) for event in events] == [Notice, *[StageStarted] * 4]
+    assert "emulator" in events[0].message
+    sandbox.close()
+
+
+@needs_core
+@pytest.mark.usefixtures("without_driver")
+def test_a_wrong_kernel_is_found_without_a_gpu(options):
+    task = TASK.model_copy(update={"m": 40, "n": 24, "k": 32})
+    sandbox, _ = opened(options, task=task, device="emulator")
+    evaluation = sandbox.verify(built_from(sandbox, NAIVE.replace("row >= m ||", ""), task), task)
+    assert isinstance(evaluation, Wrong)
+    assert evaluation.test.name == "global-out-of-bounds"
+    assert "kernel.cu" in evaluation.test.message, "the source line is told"
+    sandbox.close()
+
+
+@pytest.mark.usefixtures("without_driver", "without_emulator")
+def test_without_gpu_and_emulator_a_kernel_is_built_and_predicted(options):
+    sandbox, events = opened(options)
+    built = built_from(sandbox, NAIVE)
+    evaluation = sandbox.evaluate(built, TASK, "quick")
+    assert evaluation == Unmeasured(verified_by="nothing", prediction=PREDICTION, inspection=built.inspection)
+    assert not sandbox.can_execute
+    assert "no core in this script" in events[0].message
     assert "not executed" in events[0].message
+    with pytest.raises(MachineError, match="no core in this script"):
+        opened(options, device="emulator")
     sandbox.close()
 
 
@@ -118,25 +162,29 @@ def test_a_rejected_candidate_comes_back_as_such(options):
 
 @pytest.mark.usefixtures("without_driver")
 def test_a_gpu_that_was_asked_for_and_is_not_there_is_an_error_with_a_remedy(options):
-    with pytest.raises(DeviceUnavailable, match="--device none") as caught:
+    with pytest.raises(DeviceUnavailable, match="--device emulator") as caught:
         opened(options, device="cuda:0")
     assert caught.value.exit_code == 2
 
 
+@needs_core
 def test_a_gpu_that_does_not_work_is_a_notice_for_auto_and_an_error_for_cuda(options, with_script):
     with_script("no-gpu")
     sandbox, events = opened(options)
-    assert not sandbox.can_execute
+    assert sandbox.can_execute
+    assert not sandbox.can_measure
     assert "no GPU in this script" in events[0].message
     with pytest.raises(DeviceUnavailable, match="no GPU in this script"):
         opened(options, device="cuda:0")
 
 
-def test_a_gpu_of_another_architecture_executes_nothing(options, with_script):
+@needs_core
+def test_for_another_architecture_than_the_gpus_the_emulator_is_taken(options, with_script):
     with_script()
     task = GemmTask(m=256, n=256, k=256, arch=Arch.SM_80)
     sandbox, events = opened(options, task=task)
-    assert not sandbox.can_execute
+    assert sandbox.can_execute
+    assert not sandbox.can_measure
     assert sandbox.chip == REFERENCE_CHIPS[Arch.SM_80]
     assert "runs sm_90a, the task is for sm_80" in events[0].message
 
