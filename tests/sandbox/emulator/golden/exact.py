@@ -89,22 +89,26 @@ def _round(magnitude: Fraction, form: Format, mode: Mode, negative: bool, *, unb
     """Bits of a magnitude, not yet limited to the largest. `unbounded`: exponents below the smallest, as negative numbers."""
     if magnitude == 0:
         return 0
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    exponent -= magnitude < _power(exponent)
+    over, under = magnitude.numerator, magnitude.denominator
+    exponent = over.bit_length() - under.bit_length()
+    exponent -= over << max(-exponent, 0) < under << max(exponent, 0)
     exponent = exponent if unbounded else max(exponent, 1 - form.bias)
-    quotient = magnitude / _power(exponent - form.mantissa)
-    whole = rounded(quotient, mode, negative)
+    shift = form.mantissa - exponent
+    whole = _to_integer(over << max(shift, 0), under << max(-shift, 0), mode, negative)
     return whole + (exponent - 1 + form.bias << form.mantissa)  # the hidden bit adds one to the exponent
 
 
 def rounded(quotient: Fraction, mode: Mode, negative: bool) -> int:
     """A magnitude to an integer."""
-    whole = quotient.numerator // quotient.denominator
-    rest = quotient - whole
-    half = Fraction(1, 2)
+    return _to_integer(quotient.numerator, quotient.denominator, mode, negative)
+
+
+def _to_integer(over: int, under: int, mode: Mode, negative: bool) -> int:
+    """over / under, rounded; in integers, because fractions are slow."""
+    whole, rest = divmod(over, under)
     up = {
-        "rn": rest > half or (rest == half and whole % 2 == 1),
-        "rna": rest >= half,
+        "rn": 2 * rest > under or (2 * rest == under and whole % 2 == 1),
+        "rna": 2 * rest >= under,
         "rz": False,
         "rm": negative and rest > 0,
         "rp": not negative and rest > 0,
