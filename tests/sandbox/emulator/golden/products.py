@@ -38,9 +38,9 @@ def to_bits(values: Array, kind: str) -> Array:
 
 def to_values(bits: Array, kind: str) -> Array:
     """Float64 of bit patterns."""
-    if kind == "bf16":
-        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     with np.errstate(invalid="ignore"):
+        if kind == "bf16":
+            return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
         return bits.view(np.float16 if kind == "f16" else np.float32).astype(np.float64)
 
 
