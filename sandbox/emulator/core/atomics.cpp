@@ -10,9 +10,7 @@ namespace {
 
 constexpr u32 kMostElements = 8;
 
-bool is_shared(u32 space, u64 address) {
-  return space == kShared || (space == kGeneric && address - kSharedWindow < kWindow);
-}
+bool is_shared(u32 space, u64 address) { return space == kShared || (space == kGeneric && address - kSharedWindow < kWindow); }
 
 template <typename T, typename Operation, typename Address>
 void atomic(Warp& warp, const Op& op, u32 mask) {
@@ -48,31 +46,45 @@ struct Single {
 };
 struct Add : Single {
   template <typename T>
-  static T apply(T old, T value, T, bool) { return old + value; }
+  static T apply(T old, T value, T, bool) {
+    return old + value;
+  }
 };
 struct And : Single {
   template <typename T>
-  static T apply(T old, T value, T, bool) { return old & value; }
+  static T apply(T old, T value, T, bool) {
+    return old & value;
+  }
 };
 struct Or : Single {
   template <typename T>
-  static T apply(T old, T value, T, bool) { return old | value; }
+  static T apply(T old, T value, T, bool) {
+    return old | value;
+  }
 };
 struct Xor : Single {
   template <typename T>
-  static T apply(T old, T value, T, bool) { return old ^ value; }
+  static T apply(T old, T value, T, bool) {
+    return old ^ value;
+  }
 };
 struct Exchange : Single {
   template <typename T>
-  static T apply(T, T value, T, bool) { return value; }
+  static T apply(T, T value, T, bool) {
+    return value;
+  }
 };
 struct Least : Single {
   template <typename T>
-  static T apply(T old, T value, T, bool) { return std::min(old, value); }
+  static T apply(T old, T value, T, bool) {
+    return std::min(old, value);
+  }
 };
 struct Greatest : Single {
   template <typename T>
-  static T apply(T old, T value, T, bool) { return std::max(old, value); }
+  static T apply(T old, T value, T, bool) {
+    return std::max(old, value);
+  }
 };
 struct Increment : Single {
   static u32 apply(u32 old, u32 bound, u32, bool) { return old >= bound ? 0 : old + 1; }
@@ -83,13 +95,13 @@ struct Decrement : Single {
 struct CompareAndSwap {
   static constexpr u32 kSecond = 1;
   template <typename T>
-  static T apply(T old, T expected, T desired, bool) { return old == expected ? desired : old; }
+  static T apply(T old, T expected, T desired, bool) {
+    return old == expected ? desired : old;
+  }
 };
 
 // ---- floating point ---------------------------------------------------------------------------------------------------------
-float flushed(float value) {
-  return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value;
-}
+float flushed(float value) { return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value; }
 
 // The unit beside the L2 cache knows no subnormal numbers, that of shared memory does.
 struct AddFloat : Single {

@@ -31,7 +31,8 @@ void write_reduction(const NamedBarrier& barrier, const NamedBarrier::Waiting& w
     case kCount:
       for_lanes(waiting.lanes, [&](int lane) { warp.lanes<u32>(op.d)[lane] = barrier.holding; });
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -59,8 +60,9 @@ NamedBarrier* arrive(Warp& warp, const Op& op, u32 mask) {
     return nullptr;
   }
   if (op.b && (expected == 0 || expected % kLanes)) {
-    report(warp, op, mask, "barrier-misuse", 0,
-           "barrier " + std::to_string(number) + " for " + std::to_string(expected) + " threads, not a multiple of the warp's 32");
+    report(
+        warp, op, mask, "barrier-misuse", 0,
+        "barrier " + std::to_string(number) + " for " + std::to_string(expected) + " threads, not a multiple of the warp's 32");
     return nullptr;
   }
   NamedBarrier& barrier = warp.cta->barriers[number];
@@ -304,8 +306,8 @@ MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool asyn
   Cta* cta = cta_of(warp, address);
   const u32 lanes = 1u << lane;
   if (!cta) {
-    report(warp, op, lanes, "barrier-misuse", address, "an mbarrier of CTA rank " + std::to_string(address >> kRankShift) +
-                                                           ", which the cluster does not have");
+    report(warp, op, lanes, "barrier-misuse", address,
+           "an mbarrier of CTA rank " + std::to_string(address >> kRankShift) + ", which the cluster does not have");
     return nullptr;
   }
   const auto at = cta->mbarriers.find(address & kOffsetMask);
@@ -315,7 +317,8 @@ MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool asyn
   }
   MBarrier& barrier = at->second;
   if (cta != warp.cta && !cta->live_warps) {
-    report(warp, op, lanes, "cluster-exit", address, "an mbarrier of CTA rank " + std::to_string(cta->rank) + ", which has ended");
+    report(warp, op, lanes, "cluster-exit", address,
+           "an mbarrier of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
   if (!warp.run->options.races) return &barrier;
@@ -323,9 +326,10 @@ MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool asyn
     report(warp, op, lanes, "barrier-misuse", address, "the mbarrier's initialisation is not ordered before its use here",
            barrier.instruction);
   } else if (async && !warp.knows.barriers.at(barrier.component)) {
-    report(warp, op, lanes, "missing-proxy-fence", address,
-           "the mbarrier is signalled by a bulk copy, and no fence.mbarrier_init or fence.proxy.async followed its initialisation",
-           barrier.instruction);
+    report(
+        warp, op, lanes, "missing-proxy-fence", address,
+        "the mbarrier is signalled by a bulk copy, and no fence.mbarrier_init or fence.proxy.async followed its initialisation",
+        barrier.instruction);
   }
   return &barrier;
 }

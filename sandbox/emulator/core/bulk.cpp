@@ -20,22 +20,32 @@ enum Reduction : u32 { kStore, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
 template <typename T>
 T reduce_number(T old, T value, u32 how) {
   switch (how) {
-    case kAdd: return static_cast<T>(old + value);
-    case kMin: return std::min(old, value);
-    case kMax: return std::max(old, value);
-    default: return value;
+    case kAdd:
+      return static_cast<T>(old + value);
+    case kMin:
+      return std::min(old, value);
+    case kMax:
+      return std::max(old, value);
+    default:
+      return value;
   }
 }
 
 template <typename T>
 T reduce_bits(T old, T value, u32 how) {
   switch (how) {
-    case kInc: return old >= value ? T{0} : static_cast<T>(old + 1);
-    case kDec: return old == 0 || old > value ? value : static_cast<T>(old - 1);
-    case kAnd: return old & value;
-    case kOr: return old | value;
-    case kXor: return old ^ value;
-    default: return reduce_number(old, value, how);
+    case kInc:
+      return old >= value ? T{0} : static_cast<T>(old + 1);
+    case kDec:
+      return old == 0 || old > value ? value : static_cast<T>(old - 1);
+    case kAnd:
+      return old & value;
+    case kOr:
+      return old | value;
+    case kXor:
+      return old ^ value;
+    default:
+      return reduce_number(old, value, how);
   }
 }
 
@@ -58,14 +68,22 @@ void put(u8* target, const u8* source, u64 bytes, u32 how, u32 type) {
   const auto bits = [how](auto old, auto value) { return reduce_bits(old, value, how); };
   const auto number = [how](auto old, auto value) { return reduce_number(old, value, how); };
   switch (type) {
-    case kTypeU8: return reduce_each<u8>(target, source, bytes, bits);
-    case kTypeU16: return reduce_each<u16>(target, source, bytes, bits);
-    case kTypeU32: return reduce_each<u32>(target, source, bytes, bits);
-    case kTypeI32: return reduce_each<i32>(target, source, bytes, number);
-    case kTypeU64: return reduce_each<u64>(target, source, bytes, bits);
-    case kTypeI64: return reduce_each<i64>(target, source, bytes, number);
-    case kTypeF32: return reduce_each<float>(target, source, bytes, number);
-    case kTypeF64: return reduce_each<double>(target, source, bytes, number);
+    case kTypeU8:
+      return reduce_each<u8>(target, source, bytes, bits);
+    case kTypeU16:
+      return reduce_each<u16>(target, source, bytes, bits);
+    case kTypeU32:
+      return reduce_each<u32>(target, source, bytes, bits);
+    case kTypeI32:
+      return reduce_each<i32>(target, source, bytes, number);
+    case kTypeU64:
+      return reduce_each<u64>(target, source, bytes, bits);
+    case kTypeI64:
+      return reduce_each<i64>(target, source, bytes, number);
+    case kTypeF32:
+      return reduce_each<float>(target, source, bytes, number);
+    case kTypeF64:
+      return reduce_each<double>(target, source, bytes, number);
     case kTypeF16:
       return reduce_each<u16>(target, source, bytes, [how](u16 old, u16 value) {
         return float_to_half(reduce_number(half_to_float(old), half_to_float(value), how));
@@ -74,7 +92,8 @@ void put(u8* target, const u8* source, u64 bytes, u32 how, u32 type) {
       return reduce_each<u16>(target, source, bytes, [how](u16 old, u16 value) {
         return float_to_bfloat(reduce_number(bfloat_to_float(old), bfloat_to_float(value), how));
       });
-    default: return;
+    default:
+      return;
   }
 }
 
@@ -111,10 +130,14 @@ struct Box {
   // Where a byte of the box lies in shared memory: the swizzle exchanges chunks of 16 bytes by bits of the address.
   u32 swizzled(u32 offset) const {
     switch (map->swizzle) {
-      case 128: return offset ^ (offset >> 3 & 0x70);
-      case 64: return offset ^ (offset >> 3 & 0x30);
-      case 32: return offset ^ (offset >> 3 & 0x10);
-      default: return offset;
+      case 128:
+        return offset ^ (offset >> 3 & 0x70);
+      case 64:
+        return offset ^ (offset >> 3 & 0x30);
+      case 32:
+        return offset ^ (offset >> 3 & 0x10);
+      default:
+        return offset;
     }
   }
 };
@@ -144,13 +167,14 @@ const TensorMap* map_at(Warp& warp, const Op& op, int lane, u64 address) {
   return &warp.run->maps[words[1]];
 }
 
-// Why the hardware would not do it right. No document says so, but an H200 ends a kernel with an illegal instruction where a box
-// does not start on 16 bytes, or where a store starts outside the tensor; and it stores rows in whole pieces of 16 bytes, past
-// their end. Source: tests/sandbox/emulator/golden.
+// Why the hardware would not do it right. No document says so, but an H200 ends a kernel with an illegal instruction where a
+// box does not start on 16 bytes, or where a store starts outside the tensor; and it stores rows in whole pieces of 16 bytes,
+// past their end. Source: tests/sandbox/emulator/golden.
 std::string refusal(const Box& box, bool stores) {
   const TensorMap& map = *box.map;
   if (box.at[0] * map.element_bytes % 16) {
-    return "the first coordinate is " + std::to_string(box.at[0]) + ", so that the box does not start on 16 bytes of global memory";
+    return "the first coordinate is " + std::to_string(box.at[0]) +
+           ", so that the box does not start on 16 bytes of global memory";
   }
   if (!stores) return "";
   for (u32 i = 0; i < map.rank; ++i) {
@@ -238,9 +262,10 @@ struct Load : Pending {
     for (const Target& target : targets) {
       deliver(target);
       if (target.barrier->phase != target.phase) {
-        report(warp, op, 1u << lane, "transaction-mismatch", 0,
-               "the mbarrier's phase was over before these " + std::to_string(bytes()) + " bytes arrived: too few were announced",
-               target.barrier->instruction);
+        report(
+            warp, op, 1u << lane, "transaction-mismatch", 0,
+            "the mbarrier's phase was over before these " + std::to_string(bytes()) + " bytes arrived: too few were announced",
+            target.barrier->instruction);
       }
       target.barrier->transactions -= bytes();
       settle_phase(*warp.run, *target.barrier);
@@ -269,11 +294,11 @@ struct TensorLoad : Load {
       std::fill(line.begin(), line.end(), box.map->nan_fill ? 0xFF : 0);
       if (begin < end && buffer) {
         const u64 from = address + static_cast<u64>(begin) * size - buffer->base, count = static_cast<u64>(end - begin) * size;
-        if (from <= buffer->size && count <= buffer->size - from) std::memcpy(line.data() + begin * size, buffer->host + from, count);
+        if (from <= buffer->size && count <= buffer->size - from)
+          std::memcpy(line.data() + begin * size, buffer->host + from, count);
       }
-      each_chunk(box, target.offset, row, [&](u32 done, u32 at, u32 step) {
-        std::memcpy(target.smem + at, line.data() + done, step);
-      });
+      each_chunk(box, target.offset, row,
+                 [&](u32 done, u32 at, u32 step) { std::memcpy(target.smem + at, line.data() + done, step); });
     }
   }
 };
@@ -304,7 +329,8 @@ void touch_rows(Warp& warp, const Op& op, int lane, const Box& box, Access acces
     const u32 size = box.map->element_bytes;
     Touch touch;
     touch.async = true;
-    if (!global_at(warp, op, lane, address + static_cast<u64>(begin) * size, (end - begin) * size, access, nullptr, touch)) return;
+    if (!global_at(warp, op, lane, address + static_cast<u64>(begin) * size, (end - begin) * size, access, nullptr, touch))
+      return;
     if (!ordered) return;
   }
 }
@@ -341,8 +367,8 @@ void range_load(Warp& warp, const Op& op, u32 mask) {
     if (op.r) {
       Touch touch;
       touch.async = true;
-      source = shared_range(warp, op, lane, shared_address(warp, op.b, op.r, lane) + static_cast<u32>(op.imm), bytes, Access::kRead,
-                            &poison, touch);
+      source = shared_range(warp, op, lane, shared_address(warp, op.b, op.r, lane) + static_cast<u32>(op.imm), bytes,
+                            Access::kRead, &poison, touch);
     } else {
       const u64 address = warp.lanes<u64>(op.b)[lane] + static_cast<u64>(op.imm);
       if (address % 16) {
@@ -383,7 +409,8 @@ struct TensorStore : Pending {
       if (begin == end) continue;
       each_chunk(box, offset, row, [&](u32 done, u32 at, u32 step) { std::memcpy(line.data() + done, smem + at, step); });
       const u64 to = address + static_cast<u64>(begin) * size - buffer->base, count = static_cast<u64>(end - begin) * size;
-      if (to <= buffer->size && count <= buffer->size - to) put(buffer->host + to, line.data() + begin * size, count, how, box.map->type);
+      if (to <= buffer->size && count <= buffer->size - to)
+        put(buffer->host + to, line.data() + begin * size, count, how, box.map->type);
     }
   }
 };
@@ -517,7 +544,8 @@ void remote_store(Warp& warp, const Op& op, u32 mask) {
     store->target = shared_at(warp, op, lane, address, store->bytes, Access::kWrite, nullptr, touch);
     if (!store->target) continue;
     for (u32 i = 0; i < op.count; ++i) {
-      std::memcpy(store->data + i * op.r, warp.registers + warp.run->program.lists[op.list + i] + static_cast<u32>(lane) * op.r, op.r);
+      std::memcpy(store->data + i * op.r, warp.registers + warp.run->program.lists[op.list + i] + static_cast<u32>(lane) * op.r,
+                  op.r);
     }
     store->run = warp.run;
     store->barrier = barrier;

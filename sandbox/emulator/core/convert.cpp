@@ -157,8 +157,8 @@ void is_of_this_cta(Warp& warp, const Op& op, u32 mask) {
   const u64* a = warp.lanes<u64>(op.a);
   const u32 rank = warp.cta->rank;
   write_mask(warp, op.d, mask, gather([&](int lane) {
-    return in_window(a[lane], kSharedWindow) && static_cast<u32>(a[lane]) >> kRankShift == rank;
-  }));
+               return in_window(a[lane], kSharedWindow) && static_cast<u32>(a[lane]) >> kRankShift == rank;
+             }));
 }
 
 void add_addresses(Registry& r) {
@@ -171,9 +171,8 @@ void add_addresses(Registry& r) {
   add_lanes(r, "isspacep.shared", [](u64 a) { return in_window(a, kSharedWindow); });
   add_lanes(r, "isspacep.local", [](u64 a) { return in_window(a, kLocalWindow); });
   add_lanes(r, "isspacep.param", [](u64 a) { return in_window(a, kParamWindow); });
-  add_lanes(r, "isspacep.global", [](u64 a) {
-    return !in_window(a, kSharedWindow) && !in_window(a, kLocalWindow) && !in_window(a, kParamWindow);
-  });
+  add_lanes(r, "isspacep.global",
+            [](u64 a) { return !in_window(a, kSharedWindow) && !in_window(a, kLocalWindow) && !in_window(a, kParamWindow); });
   r.add("isspacep.cta", is_of_this_cta, {.d = kMask, .a = 8});
 }
 

@@ -66,8 +66,8 @@ void copy(Warp& warp, const Op& op, u32 mask) {
     u32 bytes = op.c ? warp.lanes<u32>(op.c)[lane] : op.p;
     if (ignored >> lane & 1) bytes = 0;
     if (bytes > op.p) {
-      report(warp, op, 1u << lane, "misaligned", source, "cp.async of " + std::to_string(op.p) + " bytes is to read " +
-                                                             std::to_string(bytes));
+      report(warp, op, 1u << lane, "misaligned", source,
+             "cp.async of " + std::to_string(op.p) + " bytes is to read " + std::to_string(bytes));
       bytes = op.p;
     }
     if (bytes && source % op.p) {

@@ -112,20 +112,17 @@ inline T extreme_magnitude(T a, T b) {
 template <typename T>
 void add_signs(Registry& r, const std::string& type) {
   add_lanes(r, "flush." + type, [](T a) { return flushed(a); });
-  add_lanes(r, "neg." + type, [](const OpRecord& op, T a) {
-    return settled(a == a ? negated(op.q & kFlush ? flushed(a) : a) : a, a);
-  });
-  add_lanes(r, "abs." + type, [](const OpRecord& op, T a) {
-    return settled(a == a ? magnitude(op.q & kFlush ? flushed(a) : a) : a, a);
-  });
+  add_lanes(r, "neg." + type,
+            [](const OpRecord& op, T a) { return settled(a == a ? negated(op.q & kFlush ? flushed(a) : a) : a, a); });
+  add_lanes(r, "abs." + type,
+            [](const OpRecord& op, T a) { return settled(a == a ? magnitude(op.q & kFlush ? flushed(a) : a) : a, a); });
   add_lanes(r, "copysign." + type, [](T sign, T value) { return with_sign(sign, value); });
   add_lanes(r, "testp.finite." + type, [](T a) { return magnitude(a) <= std::numeric_limits<T>::max(); });
   add_lanes(r, "testp.infinite." + type, [](T a) { return magnitude(a) == std::numeric_limits<T>::infinity(); });
   add_lanes(r, "testp.number." + type, [](T a) { return a == a; });
   add_lanes(r, "testp.notanumber." + type, [](T a) { return a != a; });
-  add_lanes(r, "testp.normal." + type, [](T a) {
-    return magnitude(a) >= std::numeric_limits<T>::min() && magnitude(a) <= std::numeric_limits<T>::max();
-  });
+  add_lanes(r, "testp.normal." + type,
+            [](T a) { return magnitude(a) >= std::numeric_limits<T>::min() && magnitude(a) <= std::numeric_limits<T>::max(); });
   add_lanes(r, "testp.subnormal." + type, [](T a) { return a != 0 && magnitude(a) < std::numeric_limits<T>::min(); });
 }
 

@@ -15,12 +15,30 @@ using Unsigned = std::make_unsigned_t<T>;
 // Twice the width, where the compiler has one.
 template <typename T>
 struct Twice;
-template <> struct Twice<u16> { using Type = u32; };
-template <> struct Twice<u32> { using Type = u64; };
-template <> struct Twice<u64> { using Type = unsigned __int128; };
-template <> struct Twice<i16> { using Type = i32; };
-template <> struct Twice<i32> { using Type = i64; };
-template <> struct Twice<i64> { using Type = __int128; };
+template <>
+struct Twice<u16> {
+  using Type = u32;
+};
+template <>
+struct Twice<u32> {
+  using Type = u64;
+};
+template <>
+struct Twice<u64> {
+  using Type = unsigned __int128;
+};
+template <>
+struct Twice<i16> {
+  using Type = i32;
+};
+template <>
+struct Twice<i32> {
+  using Type = i64;
+};
+template <>
+struct Twice<i64> {
+  using Type = __int128;
+};
 template <typename T>
 using Wide = typename Twice<T>::Type;
 
@@ -49,9 +67,7 @@ T distance(T a, T b) {
   return static_cast<T>(a < b ? static_cast<U>(b) - static_cast<U>(a) : static_cast<U>(a) - static_cast<U>(b));
 }
 
-i32 saturated(i64 value) {
-  return static_cast<i32>(value > INT32_MAX ? INT32_MAX : value < INT32_MIN ? INT32_MIN : value);
-}
+i32 saturated(i64 value) { return static_cast<i32>(value > INT32_MAX ? INT32_MAX : value < INT32_MIN ? INT32_MIN : value); }
 
 // ---- bits ------------------------------------------------------------------------------------------------------------------
 template <typename T>
@@ -140,9 +156,7 @@ constexpr u16 kPermutations[6][4] = {
     {0x3210, 0x3211, 0x3222, 0x3333}, {0x0000, 0x1110, 0x2210, 0x3210}, {0x1010, 0x3232, 0x1010, 0x3232},
 };
 
-u32 funnel_left(u32 low, u32 high, u32 count) {
-  return static_cast<u32>((static_cast<u64>(high) << 32 | low) << count >> 32);
-}
+u32 funnel_left(u32 low, u32 high, u32 count) { return static_cast<u32>((static_cast<u64>(high) << 32 | low) << count >> 32); }
 u32 funnel_right(u32 low, u32 high, u32 count) { return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> count); }
 
 u32 extended(u32 a, u32 width, bool clamp, bool is_signed) {
@@ -261,9 +275,8 @@ template <typename T>
 void add_widening(Registry& r, const std::string& type) {
   using W = Wide<T>;
   add_lanes(r, "mul.wide." + type, [](T a, T b) { return static_cast<W>(W{a} * W{b}); });
-  add_lanes(r, "mad.wide." + type, [](T a, T b, W c) {
-    return static_cast<W>(static_cast<Unsigned<W>>(W{a} * W{b}) + static_cast<Unsigned<W>>(c));
-  });
+  add_lanes(r, "mad.wide." + type,
+            [](T a, T b, W c) { return static_cast<W>(static_cast<Unsigned<W>>(W{a} * W{b}) + static_cast<Unsigned<W>>(c)); });
 }
 
 template <typename T>
@@ -318,9 +331,8 @@ void add_words(Registry& r) {
   add_lanes(r, "mul24.hi.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b) >> 16); });
   add_lanes(r, "fns.b32", [](u32 mask, u32 base, i32 offset) { return find_nth_set(mask, base, offset); });
   add_lanes(r, "prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); });
-  add_lanes(r, "prmt.mode.b32", [](const OpRecord& op, u32 a, u32 b, u32 c) {
-    return permute(a, b, kPermutations[op.p % 6][c & 3]);
-  });
+  add_lanes(r, "prmt.mode.b32",
+            [](const OpRecord& op, u32 a, u32 b, u32 c) { return permute(a, b, kPermutations[op.p % 6][c & 3]); });
   add_lanes(r, "lop3.b32", [](const OpRecord& op, u32 a, u32 b, u32 c) {
     u32 result = 0;
     for (u32 term = 0; term < 8; ++term) {

@@ -28,10 +28,45 @@ struct SpecialSlot {
   u32 which;  // Special
 };
 enum Special : u32 {
-  kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ, kLaneId, kWarpId, kNwarpId,
-  kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ, kClusterCtarank, kClusterNctarank,
-  kClusteridX, kClusteridY, kClusteridZ, kNclusteridX, kNclusteridY, kNclusteridZ, kDynamicSmemSize, kTotalSmemSize, kLanemaskEq,
-  kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kSmid, kNsmid, kIsExplicitCluster, kSpecials
+  kTidX,
+  kTidY,
+  kTidZ,
+  kNtidX,
+  kNtidY,
+  kNtidZ,
+  kCtaidX,
+  kCtaidY,
+  kCtaidZ,
+  kNctaidX,
+  kNctaidY,
+  kNctaidZ,
+  kLaneId,
+  kWarpId,
+  kNwarpId,
+  kClusterCtaidX,
+  kClusterCtaidY,
+  kClusterCtaidZ,
+  kClusterNctaidX,
+  kClusterNctaidY,
+  kClusterNctaidZ,
+  kClusterCtarank,
+  kClusterNctarank,
+  kClusteridX,
+  kClusteridY,
+  kClusteridZ,
+  kNclusteridX,
+  kNclusteridY,
+  kNclusteridZ,
+  kDynamicSmemSize,
+  kTotalSmemSize,
+  kLanemaskEq,
+  kLanemaskLt,
+  kLanemaskLe,
+  kLanemaskGt,
+  kLanemaskGe,
+  kSmid,
+  kNsmid,
+  kSpecials
 };
 struct SymbolSlot {
   u32 slot;
@@ -43,13 +78,13 @@ struct SymbolSlot {
 struct Program {
   std::vector<Op> ops;
   std::vector<u32> lists;
-  std::vector<u8> constants;            // the beginning of every warp's register file
+  std::vector<u8> constants;  // the beginning of every warp's register file
   u32 register_bytes = 0;
   std::vector<SpecialSlot> specials;
   std::vector<SymbolSlot> symbols;
-  u32 static_smem_end = 0;              // offset behind static shared memory, where dynamic shared memory begins
+  u32 static_smem_end = 0;  // offset behind static shared memory, where dynamic shared memory begins
   u32 parameter_bytes = 0;
-  u32 local_bytes = 0;                  // a lane
+  u32 local_bytes = 0;                                          // a lane
   std::vector<std::vector<u32>> tracked_reads, tracked_writes;  // by op: slots of a wgmma's registers that it touches
 };
 
@@ -81,7 +116,7 @@ struct TensorMap {
   u32 rank = 0, element_bytes = 0, swizzle = 0;  // swizzle: 0, 32, 64, 128 bytes
   u32 type = 0;                                  // TensorType
   u64 address = 0;
-  u64 sizes[5] = {}, strides[5] = {};            // strides in bytes, [0] is the element's
+  u64 sizes[5] = {}, strides[5] = {};  // strides in bytes, [0] is the element's
   u32 box[5] = {}, element_strides[5] = {};
   bool nan_fill = false;
 };
@@ -137,9 +172,9 @@ struct Warp {
   u32 live = 0;       // lanes that have not exited
   u32 blocked = 0;    // lanes that wait at a barrier
   bool converged = true;
-  u32 pc = 0;         // of all lanes while converged
+  u32 pc = 0;  // of all lanes while converged
   u32 lane_pc[kLanes] = {};
-  u32 moment = 1;     // operations executed, plus one: the value of its own component
+  u32 moment = 1;        // operations executed, plus one: the value of its own component
   bool waiting = false;  // set by a kWaiting handler that cannot go on: it is executed again later
   bool yielded = false;  // set by a handler after which others should have a turn (a failed try_wait)
   u32 vain = 0;          // turns taken in vain; lets diverged lanes take turns
@@ -147,13 +182,13 @@ struct Warp {
 
   std::vector<LaneCopy> open_copies;
   std::deque<CopyGroup> copy_groups;
-  u32 copy_number = 0;  // of the last committed group
+  u32 copy_number = 0;                                  // of the last committed group
   std::vector<std::shared_ptr<Pending>> copy_arrivals;  // copies that tell an mbarrier when they are done
 
   std::vector<Product> open_products;
   std::deque<std::vector<Product>> product_groups;
-  u32 product_number = 0;  // of the last committed group
-  std::vector<u8> register_dirty;     // by slot / 32: touched since the last wgmma.fence
+  u32 product_number = 0;                               // of the last committed group
+  std::vector<u8> register_dirty;                       // by slot / 32: touched since the last wgmma.fence
   std::vector<u16> products_writing, products_reading;  // by slot / 32: unfinished wgmmas that do
   bool product_fenced = false;
 
@@ -162,9 +197,9 @@ struct Warp {
   std::deque<StoreGroup> store_groups;
   u32 store_number = 0;
 
-  u32 cluster_arrived = 0;    // lanes that have arrived at barrier.cluster and not waited yet
-  u64 cluster_phase = 0;      // that they arrived in
-  std::vector<u8> local;      // lane after lane
+  u32 cluster_arrived = 0;  // lanes that have arrived at barrier.cluster and not waited yet
+  u64 cluster_phase = 0;    // that they arrived in
+  std::vector<u8> local;    // lane after lane
 
   template <typename T>
   T* lanes(u32 slot) {
@@ -186,7 +221,7 @@ struct NamedBarrier {
   bool open = false;  // somebody has arrived
   u32 expected = 0;   // threads, as the first to arrive says; 0: all of the CTA
   u32 arrived = 0;
-  u32 holding = 0;    // arrived lanes whose predicate held, for bar.red
+  u32 holding = 0;  // arrived lanes whose predicate held, for bar.red
   Knowledge gathered;
   struct Waiting {
     Warp* warp;
@@ -202,7 +237,7 @@ struct MBarrier {
   u64 phase = 0;
   i64 transactions = 0;  // bytes announced and not delivered yet
   Epoch initialised;
-  Knowledge open, done;  // what arrivals of this phase, and of the phases before, have published
+  Knowledge open, done;              // what arrivals of this phase, and of the phases before, have published
   u32 instruction = kNoInstruction;  // that initialised it
 };
 
@@ -306,7 +341,8 @@ class Run {
   u64 state_;  // of the random generator
 };
 
-// interpreter.cpp: executes a warp until it ends, waits, or has had its turn of `most` operations; returns how many it executed.
+// interpreter.cpp: executes a warp until it ends, waits, or has had its turn of `most` operations; returns how many it
+// executed.
 u64 advance(Warp& warp, u64 most);
 
 // ---- reporting --------------------------------------------------------------------------------------------------------------
@@ -314,9 +350,10 @@ u64 advance(Warp& warp, u64 most);
 void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, const std::string& message,
             u32 other = kNoInstruction, bool suspect = false);
 
-// ---- memory access (memory.cpp) ---------------------------------------------------------------------------------------------
-// All return host memory of `bytes` bytes for one lane, or null after a report. Accesses are checked for bounds, alignment,
-// permission and, where the run looks for races, ordering; `poison` is set where the value read must be replaced by poison.
+// ---- memory access (memory.cpp)
+// ---------------------------------------------------------------------------------------------- All return host memory of
+// `bytes` bytes for one lane, or null after a report. Accesses are checked for bounds, alignment, permission and, where the run
+// looks for races, ordering; `poison` is set where the value read must be replaced by poison.
 struct Touch {
   bool strong = false;  // atomic, volatile, relaxed or stronger
   bool async = false;   // through the async proxy
@@ -345,16 +382,18 @@ inline u64 lane_address(Warp& warp, u32 slot, u32 slot_bytes, int lane) {
 // Whether `mask` is the whole warp's live lanes; reports "divergent" where it is not.
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask);
 
-// ---- mbarriers (barrier.cpp), for what completes on them --------------------------------------------------------------------
-// The mbarrier at a shared address; null after a report. `async`: it is signalled through the async proxy.
+// ---- mbarriers (barrier.cpp), for what completes on them
+// --------------------------------------------------------------------- The mbarrier at a shared address; null after a report.
+// `async`: it is signalled through the async proxy.
 MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool async);
 // Bytes have arrived, or lanes; completes the phase where nothing is outstanding.
 void settle_phase(Run& run, MBarrier& barrier);
 
-// ---- the warp's end ---------------------------------------------------------------------------------------------------------
-void finish_copies(Warp& warp);    // copy.cpp
-void finish_stores(Warp& warp);    // bulk.cpp
-void finish_products(Warp& warp);  // wgmma.cpp: reports what was never waited for
+// ---- the warp's end
+// ----------------------------------------------------------------------------------------------------------
+void finish_copies(Warp& warp);              // copy.cpp
+void finish_stores(Warp& warp);              // bulk.cpp
+void finish_products(Warp& warp);            // wgmma.cpp: reports what was never waited for
 void leave_barriers(Warp& warp, u32 lanes);  // barrier.cpp: lanes that exit no longer keep others waiting
 // wgmma.cpp: an operation touches registers that a wgmma uses.
 void note_tracked(Warp& warp, const Op& op, u32 index);

@@ -69,7 +69,7 @@ void load_matrices(Warp& warp, const Op& op, u32 mask) {
     for (int r = 0; r < kBlock; ++r) {
       const int lane = kBlock * i + r;
       bool poison = false;
-      const u8* row = smem                ? smem + addresses.offsets[lane]
+      const u8* row = smem               ? smem + addresses.offsets[lane]
                       : mask >> lane & 1 ? addresses.checked(lane, Access::kRead, &poison)
                                          : nullptr;
       rows[r] = load_row(row && !poison ? row : warp.run->poison_bytes);
@@ -91,7 +91,7 @@ void store_matrices(Warp& warp, const Op& op, u32 mask) {
     if constexpr (kTransposed) transpose(rows);
     for (int r = 0; r < kBlock; ++r) {
       const int lane = kBlock * i + r;
-      u8* row = smem                ? smem + addresses.offsets[lane]
+      u8* row = smem               ? smem + addresses.offsets[lane]
                 : mask >> lane & 1 ? addresses.checked(lane, Access::kWrite, nullptr)
                                    : nullptr;
       if (row) store_row(row, rows[r]);
@@ -117,10 +117,14 @@ struct Position {
 
 Position position(u32 fragment, u32 index) {
   switch (fragment) {
-    case kLeft: return {(index & 1) + 2 * (index >> 2), index >> 1 & 1};
-    case kRight: return {index & 1, index >> 1};
-    case kSquare: return {index & 1, index >> 1};
-    default: return {index, 0};
+    case kLeft:
+      return {(index & 1) + 2 * (index >> 2), index >> 1 & 1};
+    case kRight:
+      return {index & 1, index >> 1};
+    case kSquare:
+      return {index & 1, index >> 1};
+    default:
+      return {index, 0};
   }
 }
 
@@ -128,8 +132,13 @@ Position position(u32 fragment, u32 index) {
 class Matrix {
  public:
   Matrix(Warp& warp, const Op& op, u64 address, u32 element_bytes, u32 blocks, Access access)
-      : warp_(warp), op_(op), element_bytes_(element_bytes), columns_(op.r), address_(address),
-        pitch_(static_cast<u64>(warp.lanes<u32>(op.b)[first_lane(warp.live)]) * element_bytes), access_(access) {
+      : warp_(warp),
+        op_(op),
+        element_bytes_(element_bytes),
+        columns_(op.r),
+        address_(address),
+        pitch_(static_cast<u64>(warp.lanes<u32>(op.b)[first_lane(warp.live)]) * element_bytes),
+        access_(access) {
     u64 size = 0;
     for (u32 i = 0; i < blocks; ++i) size = std::max(size, offset(position(op.q, i), kBlock - 1, 0) + kBlock * element_bytes);
     host_ = unchecked(size);

@@ -22,12 +22,18 @@ std::string name_of(const Cluster& cluster, Epoch event) {
   const std::string warp = "warp " + std::to_string(agent.warp) +
                            (cluster.ctas.size() > 1 ? " of CTA rank " + std::to_string(agent.cta) : std::string());
   switch (agent.kind) {
-    case AgentKind::kDependency: return "a kernel ahead";
-    case AgentKind::kWarp: return warp;
-    case AgentKind::kCopies: return "the cp.async in flight of " + warp;
-    case AgentKind::kProducts: return "the wgmma in flight of the warpgroup of " + warp;
-    case AgentKind::kStores: return "the bulk store in flight of " + warp;
-    case AgentKind::kBarrier: return "a bulk copy in flight";
+    case AgentKind::kDependency:
+      return "a kernel ahead";
+    case AgentKind::kWarp:
+      return warp;
+    case AgentKind::kCopies:
+      return "the cp.async in flight of " + warp;
+    case AgentKind::kProducts:
+      return "the wgmma in flight of the warpgroup of " + warp;
+    case AgentKind::kStores:
+      return "the bulk store in flight of " + warp;
+    case AgentKind::kBarrier:
+      return "a bulk copy in flight";
   }
   return warp;
 }
@@ -58,8 +64,8 @@ bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access ac
       return false;
     case Trouble::kWriteBehindRead: {
       // A read whose value goes nowhere harms nobody: whether this one does is found by giving it poison in another run.
-      const bool by_warp = other_cluster && met.other.component < other_cluster->agents.size() &&
-                           !is_async(*other_cluster, met.other);
+      const bool by_warp =
+          other_cluster && met.other.component < other_cluster->agents.size() && !is_async(*other_cluster, met.other);
       if (by_warp) {
         const Agent& agent = other_cluster->agents[met.other.component];
         const Cta& reader = other_cluster->ctas[agent.cta];
@@ -71,21 +77,20 @@ bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access ac
     }
     case Trouble::kUnfenced:
       report(warp, op, lanes, "missing-proxy-fence", address,
-             what + " through the async proxy of what " + other +
-                 " wrote as usual, without fence.proxy.async between them",
+             what + " through the async proxy of what " + other + " wrote as usual, without fence.proxy.async between them",
              met.instruction);
       return true;
     case Trouble::kBarrier:
       report(warp, op, lanes, "barrier-misuse", address, what + " touches a live mbarrier", met.instruction);
       return false;
-    case Trouble::kNone: break;
+    case Trouble::kNone:
+      break;
   }
   return false;
 }
 
 bool is_poisoned(Warp& warp) {
-  return !warp.run->poisoned.empty() &&
-         warp.run->poisoned.count({static_cast<u32>(warp.cta->linear), warp.index, warp.moment});
+  return !warp.run->poisoned.empty() && warp.run->poisoned.count({static_cast<u32>(warp.cta->linear), warp.index, warp.moment});
 }
 
 Toucher toucher(Warp& warp, const Op& op, const Touch& touch) {
@@ -212,14 +217,16 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   const u64 offset = buffer ? address - buffer->base : 0;
   if (!buffer || bytes > buffer->size - offset) return out_of_global(warp, op, lane, address, bytes, access);
   // The async proxy has alignment rules of its own, which its instructions check.
-  if (!touch.async && std::has_single_bit(bytes) && address & (bytes - 1)) return misaligned(warp, op, lane, address, bytes, access);
+  if (!touch.async && std::has_single_bit(bytes) && address & (bytes - 1))
+    return misaligned(warp, op, lane, address, bytes, access);
   if (access == Access::kWrite && !buffer->writable) {
     report(warp, op, 1u << lane, "input-written", address, "write to " + buffer->name + ", which is read only");
     return nullptr;
   }
   if (run.launch.dependent && !buffer->constant && !warp.knows.events.at(kDependencyComponent)) {
     report(warp, op, 1u << lane, "dependency", address,
-           std::string(verb(access)) + " of " + buffer->name + " before griddepcontrol.wait, while the kernel ahead may still run");
+           std::string(verb(access)) + " of " + buffer->name +
+               " before griddepcontrol.wait, while the kernel ahead may still run");
   }
   if (run.options.races && buffer->shadow) {
     const Cluster& cluster = *warp.cta->cluster;
@@ -236,9 +243,12 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
               const Touch& touch) {
   switch (space) {
-    case kShared: return shared_at(warp, op, lane, static_cast<u32>(address), bytes, access, poison, touch);
-    case kParam: return param_at(warp, op, lane, address, bytes, access);
-    case kLocal: return local_at(warp, op, lane, address, bytes, access);
+    case kShared:
+      return shared_at(warp, op, lane, static_cast<u32>(address), bytes, access, poison, touch);
+    case kParam:
+      return param_at(warp, op, lane, address, bytes, access);
+    case kLocal:
+      return local_at(warp, op, lane, address, bytes, access);
     case kGeneric:
       if (address - kSharedWindow < kWindow) {
         return shared_at(warp, op, lane, static_cast<u32>(address - kSharedWindow), bytes, access, poison, touch);
@@ -246,7 +256,8 @@ u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 
       if (address - kLocalWindow < kWindow) return local_at(warp, op, lane, address - kLocalWindow, bytes, access);
       if (address - kParamWindow < kWindow) return param_at(warp, op, lane, address - kParamWindow, bytes, access);
       [[fallthrough]];
-    default: return global_at(warp, op, lane, address, bytes, access, poison, touch);
+    default:
+      return global_at(warp, op, lane, address, bytes, access, poison, touch);
   }
 }
 

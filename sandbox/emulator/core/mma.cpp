@@ -2,8 +2,8 @@
 //
 // A fragment of A has a register for every 8x8 block: those of 16 rows before those of the next 16, and among them k 0..7 of
 // both row blocks before k 8..15. Fragments of B: the two k blocks of 8 columns, then those of the next 8. Accumulators: the
-// row blocks of 8 columns, then those of the next 8. That is PTX's layout for mma; for wmma, where PTX leaves it open, it is what
-// ptxas makes of wmma.load for sm_90. m8n32k16 is m32n8k16 with the operands exchanged and the product transposed.
+// row blocks of 8 columns, then those of the next 8. That is PTX's layout for mma; for wmma, where PTX leaves it open, it is
+// what ptxas makes of wmma.load for sm_90. m8n32k16 is m32n8k16 with the operands exchanged and the product transposed.
 #include "block.hpp"
 #include "machine.hpp"
 
@@ -17,9 +17,7 @@ struct Extent {
 };
 constexpr Extent kM16n8k16{2, 1, 2}, kM16n8k8{2, 1, 1}, kM16n16k16{2, 2, 2}, kM32n8k16{4, 1, 2};
 
-constexpr int left_register(Extent extent, int row, int k) {
-  return (row & 1) + 2 * k + 2 * extent.depth * (row >> 1);
-}
+constexpr int left_register(Extent extent, int row, int k) { return (row & 1) + 2 * k + 2 * extent.depth * (row >> 1); }
 
 constexpr int sum_registers(Sum sum, Extent extent) { return (sum == Sum::kFloat ? 2 : 1) * extent.rows * extent.columns; }
 
@@ -55,7 +53,7 @@ struct FragmentProduct {
     __m256 sums[kBlocks][kBlock];
     for (int i = 0; i < kBlocks; ++i) {
       constexpr int kStep = kFrom == Sum::kFloat ? 2 : 1;
-      const auto load = [&](__m256 (&to)[kBlock]) {
+      const auto load = [&](__m256(&to)[kBlock]) {
         load_sums<kFrom, kOrder>(lanes(kSums + kStep * i), lanes(kSums + kStep * i + kStep - 1), to);
       };
       accumulate_from<kElement, kDepth>(load, sums[i], left[i % kExtent.rows], right[i / kExtent.rows]);

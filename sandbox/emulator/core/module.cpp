@@ -183,9 +183,10 @@ struct Outcome {
 
 using Triple = std::array<u32, 3>;
 
-Outcome run(const Program& program, Memory& memory, const Triple& grid, const Triple& block, const Triple& cluster, u32 dynamic_smem,
-            nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison, u64 most_instructions,
-            double deadline_s, std::vector<u64> ctas, const std::vector<std::tuple<u32, u32, u32>>& poisoned) {
+Outcome run(const Program& program, Memory& memory, const Triple& grid, const Triple& block, const Triple& cluster,
+            u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
+            u64 most_instructions, double deadline_s, std::vector<u64> ctas,
+            const std::vector<std::tuple<u32, u32, u32>>& poisoned) {
   Launch launch;
   u64 threads = 1, size = 1, total = 1;
   for (int i = 0; i < 3; ++i) {
@@ -253,9 +254,11 @@ NB_MODULE(_core, module) {
   nb::class_<Finding>(module, "Finding")
       .def_ro("kind", &Finding::kind)
       .def_ro("message", &Finding::message)
-      .def_prop_ro("instruction",
-                   [](const Finding& found) { return found.instruction == kNoInstruction ? -1 : static_cast<i64>(found.instruction); })
-      .def_prop_ro("other", [](const Finding& found) { return found.other == kNoInstruction ? -1 : static_cast<i64>(found.other); })
+      .def_prop_ro(
+          "instruction",
+          [](const Finding& found) { return found.instruction == kNoInstruction ? -1 : static_cast<i64>(found.instruction); })
+      .def_prop_ro("other",
+                   [](const Finding& found) { return found.other == kNoInstruction ? -1 : static_cast<i64>(found.other); })
       .def_prop_ro("cta", [](const Finding& found) { return std::tuple(found.cta[0], found.cta[1], found.cta[2]); })
       .def_ro("warp", &Finding::warp)
       .def_ro("lanes", &Finding::lanes)

@@ -1,7 +1,7 @@
 // A program as the core executes it: a flat table of operations over register slots.
 //
-// A slot holds one register of all 32 lanes, lane after lane, at a byte offset of the warp's register file; offset 0 is no slot.
-// A predicate is one 32-bit mask with a bit a lane. Constants are slots at the file's beginning that no operation writes.
+// A slot holds one register of all 32 lanes, lane after lane, at a byte offset of the warp's register file; offset 0 is no
+// slot. A predicate is one 32-bit mask with a bit a lane. Constants are slots at the file's beginning that no operation writes.
 #pragma once
 
 #include <string>
@@ -20,10 +20,10 @@ using Handler = void (*)(Warp&, const Op&, u32 mask);
 // How the interpreter goes on after an operation; everything but kPlain touches program counters.
 enum Kind : u8 {
   kPlain,
-  kBranch,        // imm: target
-  kBranchIndexed, // a: index slot (4 bytes), list: targets
+  kBranch,         // imm: target
+  kBranchIndexed,  // a: index slot (4 bytes), list: targets
   kExit,
-  kWaiting,       // the handler may block lanes, set warp.yielded, or set warp.waiting to be executed again later
+  kWaiting,  // the handler may block lanes, set warp.yielded, or set warp.waiting to be executed again later
 };
 
 enum Flags : u8 {
@@ -37,7 +37,7 @@ struct OpRecord {
   u16 handler;  // index in the registry
   u8 kind;
   u8 flags;
-  u32 guard;  // predicate slot, 0: always
+  u32 guard;          // predicate slot, 0: always
   u32 d, a, b, c, e;  // slots
   u32 meeting;        // slot of the member mask of a collective
   u32 list, count;    // range of Program::lists: slots of vector operands, branch targets
@@ -55,8 +55,8 @@ struct Op : OpRecord {
 constexpr u8 kMask = 255;
 struct Signature {
   u8 d = 0, a = 0, b = 0, c = 0, e = 0;
-  u8 list = 0;      // bytes a lane of every listed slot
-  u8 least = 0;     // listed slots at the least
+  u8 list = 0;   // bytes a lane of every listed slot
+  u8 least = 0;  // listed slots at the least
 };
 
 struct Registered {
@@ -84,17 +84,17 @@ class Registry {
 const Registry& registry();
 
 // One file of handlers each.
-void register_integer(Registry&);     // integer and logic, comparisons, selection
-void register_float(Registry&);       // f32, f64, f16, bf16 arithmetic
-void register_convert(Registry&);     // cvt, cvta, mov, pack and unpack
-void register_warp(Registry&);        // shfl, vote, match, redux, elect, activemask
-void register_memory(Registry&);      // ld, st, discard, mapa
-void register_atomics(Registry&);     // atom, red
-void register_matrix(Registry&);      // ldmatrix, stmatrix, movmatrix, wmma.load, wmma.store
-void register_mma(Registry&);         // mma, wmma.mma
-void register_wgmma(Registry&);       // wgmma
-void register_copy(Registry&);        // cp.async
-void register_bulk(Registry&);        // cp.async.bulk, tensor copies and reductions
-void register_barrier(Registry&);     // bar, barrier.cluster, mbarrier, fences, griddepcontrol
+void register_integer(Registry&);  // integer and logic, comparisons, selection
+void register_float(Registry&);    // f32, f64, f16, bf16 arithmetic
+void register_convert(Registry&);  // cvt, cvta, mov, pack and unpack
+void register_warp(Registry&);     // shfl, vote, match, redux, elect, activemask
+void register_memory(Registry&);   // ld, st, discard, mapa
+void register_atomics(Registry&);  // atom, red
+void register_matrix(Registry&);   // ldmatrix, stmatrix, movmatrix, wmma.load, wmma.store
+void register_mma(Registry&);      // mma, wmma.mma
+void register_wgmma(Registry&);    // wgmma
+void register_copy(Registry&);     // cp.async
+void register_bulk(Registry&);     // cp.async.bulk, tensor copies and reductions
+void register_barrier(Registry&);  // bar, barrier.cluster, mbarrier, fences, griddepcontrol
 
 }  // namespace emulator

@@ -82,7 +82,7 @@ void multiply_widened(const ProductForm& form, const Widened& operands, const Pr
         const u32* slots = registers.sums + group * kStep + half * (kStep / 2);
         u8 *first = registers.files[warp] + slots[0], *second = registers.files[warp] + slots[kStep / 2 - 1];
         __m256 sums[kBlock];
-        const auto load = [&](__m256 (&to)[kBlock]) {
+        const auto load = [&](__m256(&to)[kBlock]) {
           if (accumulate) {
             load_sums<kSum, kOrder>(first, second, to);
           } else {

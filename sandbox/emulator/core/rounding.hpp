@@ -68,10 +68,14 @@ inline T rectified(T value) {
 // Nearest integer by a mode, as a floating-point number.
 inline double integral(double value, u32 mode) {
   switch (mode) {
-    case kDown: return std::floor(value);
-    case kUp: return std::ceil(value);
-    case kZero: return std::trunc(value);
-    default: return std::nearbyint(value);
+    case kDown:
+      return std::floor(value);
+    case kUp:
+      return std::ceil(value);
+    case kZero:
+      return std::trunc(value);
+    default:
+      return std::nearbyint(value);
   }
 }
 
@@ -125,10 +129,14 @@ inline double odd_double(T integer) {
 inline u16 rounded_half(float value, u32 mode) {
   if (value != value) return 0x7FFF;
   switch (mode) {
-    case kDown: return static_cast<u16>(_cvtss_sh(value, _MM_FROUND_TO_NEG_INF));
-    case kUp: return static_cast<u16>(_cvtss_sh(value, _MM_FROUND_TO_POS_INF));
-    case kZero: return static_cast<u16>(_cvtss_sh(value, _MM_FROUND_TO_ZERO));
-    default: return float_to_half(value);
+    case kDown:
+      return static_cast<u16>(_cvtss_sh(value, _MM_FROUND_TO_NEG_INF));
+    case kUp:
+      return static_cast<u16>(_cvtss_sh(value, _MM_FROUND_TO_POS_INF));
+    case kZero:
+      return static_cast<u16>(_cvtss_sh(value, _MM_FROUND_TO_ZERO));
+    default:
+      return float_to_half(value);
   }
 }
 
@@ -140,8 +148,8 @@ inline u16 rounded_bfloat(float value, u32 mode) {
 }
 
 // f16 and bf16 in arithmetic. `Exact` holds every product of two; `widen` and `narrow` convert multiples of 8
-// numbers; a widened NaN keeps its sign and payload. `kFlushedBelow`: what .ftz leaves is at least so large; it would round to the
-// smallest normal number if there were exponents below that.
+// numbers; a widened NaN keeps its sign and payload. `kFlushedBelow`: what .ftz leaves is at least so large; it would round to
+// the smallest normal number if there were exponents below that.
 struct Half {
   using Exact = float;
   static constexpr u16 kInfinity = 0x7C00, kSmallestNormal = 0x0400, kLargest = 0x7BFF;

@@ -16,21 +16,7 @@ constexpr u32 kSpins = 24;          // turns without an event, used up by warps 
 constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
 constexpr std::size_t kAlignment = 64;
 
-// IEEE arithmetic for as long as a run lasts, whatever a library has set in this thread.
-class FloatingEnvironment {
- public:
-  FloatingEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(kStandard); }
-  ~FloatingEnvironment() { _mm_setcsr(before_); }
-  FloatingEnvironment(const FloatingEnvironment&) = delete;
-
- private:
-  static constexpr unsigned kStandard = 0x1F80;  // exceptions masked, nearest even, nothing flushed
-  unsigned before_;
-};
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -49,7 +35,8 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
   const u64 width = grid[0] / cluster[0], height = grid[1] / cluster[1], depth = grid[2] / cluster[2];
   std::set<u64> wanted;
   for (u64 cta : ctas) {
-    const u64 x = cta % grid[0] / cluster[0], y = cta / grid[0] % grid[1] / cluster[1], z = cta / grid[0] / grid[1] / cluster[2];
+    const u64 x = cta % grid[0] / cluster[0], y = cta / grid[0] % grid[1] / cluster[1],
+              z = cta / grid[0] / grid[1] / cluster[2];
     wanted.insert((z * height + y) * width + x);
   }
   if (ctas.empty()) {
@@ -84,7 +71,6 @@ void Run::stop(const char* kind, const std::string& message) {
 }
 
 void Run::execute() {
-  const FloatingEnvironment standard;
   const double deadline = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
   u32 vain = 0, idle = 0;  // rounds without an event; the latest of them in which nobody used up a turn either
   while (!stopped) {
@@ -180,8 +166,8 @@ void Run::finish(Cluster& cluster) {
     for (const auto& [offset, barrier] : cta.mbarriers) {
       if (barrier.transactions == 0) continue;
       if (Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false)) {
-        finding->message = "the kernel ended with " + std::to_string(barrier.transactions) +
-                           " announced bytes still expected at the mbarrier";
+        finding->message =
+            "the kernel ended with " + std::to_string(barrier.transactions) + " announced bytes still expected at the mbarrier";
         std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
         finding->address = offset;
       }
@@ -261,21 +247,44 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
     u32* lanes = warp.lanes<u32>(special.slot);
     for (u32 lane = 0; lane < kLanes; ++lane) {
       const u32 thread = index * kLanes + lane, which = special.which;
-      const u32 values[kSpecials] = {
-          thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1],
-          block[0], block[1], block[2],
-          cta.id[0], cta.id[1], cta.id[2],
-          grid[0], grid[1], grid[2],
-          lane, index, static_cast<u32>(cta.warps.size()),
-          in_cluster[0], in_cluster[1], in_cluster[2],
-          shape[0], shape[1], shape[2],
-          cta.rank, shape[0] * shape[1] * shape[2],
-          cluster.id[0], cluster.id[1], cluster.id[2],
-          grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
-          launch.dynamic_smem, cta.smem_end - kSharedBase,
-          1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
-          0, 1,
-          shape[0] * shape[1] * shape[2] > 1};
+      const u32 values[kSpecials] = {thread % block[0],
+                                     thread / block[0] % block[1],
+                                     thread / block[0] / block[1],
+                                     block[0],
+                                     block[1],
+                                     block[2],
+                                     cta.id[0],
+                                     cta.id[1],
+                                     cta.id[2],
+                                     grid[0],
+                                     grid[1],
+                                     grid[2],
+                                     lane,
+                                     index,
+                                     static_cast<u32>(cta.warps.size()),
+                                     in_cluster[0],
+                                     in_cluster[1],
+                                     in_cluster[2],
+                                     shape[0],
+                                     shape[1],
+                                     shape[2],
+                                     cta.rank,
+                                     shape[0] * shape[1] * shape[2],
+                                     cluster.id[0],
+                                     cluster.id[1],
+                                     cluster.id[2],
+                                     grid[0] / shape[0],
+                                     grid[1] / shape[1],
+                                     grid[2] / shape[2],
+                                     launch.dynamic_smem,
+                                     cta.smem_end - kSharedBase,
+                                     1u << lane,
+                                     (1u << lane) - 1,
+                                     (2u << lane) - 1,
+                                     ~((2u << lane) - 1),
+                                     ~((1u << lane) - 1),
+                                     0,
+                                     1};
       lanes[lane] = values[which];
     }
   }
@@ -332,8 +341,8 @@ void Run::report_deadlock() {
         }
         if (named++ < kMostNamed) {
           waiting += (waiting.empty() ? "" : "; ") + std::string("CTA (") + std::to_string(cta.id[0]) + ',' +
-                     std::to_string(cta.id[1]) + ',' + std::to_string(cta.id[2]) + ") warp " + std::to_string(warp.index) + " at #" +
-                     std::to_string(at);
+                     std::to_string(cta.id[1]) + ',' + std::to_string(cta.id[2]) + ") warp " + std::to_string(warp.index) +
+                     " at #" + std::to_string(at);
         }
       }
     }

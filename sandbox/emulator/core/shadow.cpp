@@ -136,8 +136,7 @@ void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
 }
 
 // ---- global memory ----------------------------------------------------------------------------------------------------------
-GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes)
-    : written_bytes_(written_bytes), pages_((bytes / 2 + kPage) / kPage) {}
+GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes) : written_bytes_(written_bytes), pages_((bytes / 2 + kPage) / kPage) {}
 
 Meeting GlobalShadow::touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster) {
   Meeting worst;

@@ -19,10 +19,14 @@ Partner partner(int lane, u32 b, u32 c) {
   const int offset = static_cast<int>(b & 31), clamp = static_cast<int>(c & 31), segment = static_cast<int>(c >> 8 & 31);
   const int first = lane & segment, last = first | (clamp & ~segment);
   switch (kShuffle) {
-    case Shuffle::kUp: return {lane - offset, lane - offset >= last};
-    case Shuffle::kDown: return {lane + offset, lane + offset <= last};
-    case Shuffle::kButterfly: return {lane ^ offset, (lane ^ offset) <= last};
-    case Shuffle::kIndex: return {first | (offset & ~segment), (first | (offset & ~segment)) <= last};
+    case Shuffle::kUp:
+      return {lane - offset, lane - offset >= last};
+    case Shuffle::kDown:
+      return {lane + offset, lane + offset <= last};
+    case Shuffle::kButterfly:
+      return {lane ^ offset, (lane ^ offset) <= last};
+    case Shuffle::kIndex:
+      return {first | (offset & ~segment), (first | (offset & ~segment)) <= last};
   }
   return {lane, false};
 }

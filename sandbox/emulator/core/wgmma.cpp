@@ -12,7 +12,13 @@ namespace {
 constexpr u32 kWarpgroup = 4;
 
 enum FormBits : u32 {
-  kBfloat = 1, kHalfSum = 2, kNegativeA = 4, kNegativeB = 8, kColumnsOfA = 16, kRowsOfB = 32, kRegisterA = 64
+  kBfloat = 1,
+  kHalfSum = 2,
+  kNegativeA = 4,
+  kNegativeB = 8,
+  kColumnsOfA = 16,
+  kRowsOfB = 32,
+  kRegisterA = 64
 };
 
 ProductForm form_of(const Op& op) {
@@ -192,7 +198,8 @@ void finish_products(Warp& warp) {
   const std::vector<Product>& left = open ? warp.open_products : warp.product_groups.front();
   if (left.empty()) return;
   report(warp, *left.front().op, kAllLanes, "wgmma-in-flight", 0,
-         open ? "the warp ended with a product that was never committed" : "the warp ended with a product that it did not wait for");
+         open ? "the warp ended with a product that was never committed"
+              : "the warp ended with a product that it did not wait for");
 }
 
 void note_tracked(Warp& warp, const Op& op, u32 index) {
