@@ -35,12 +35,14 @@ test-gpu: setup
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/clang-format --dry-run --Werror sandbox/emulator/core/*
 	$(BIN)/mypy
 	$(MAKE) test
 
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i sandbox/emulator/core/*
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache *.egg-info

@@ -27,47 +27,15 @@ struct SpecialSlot {
   u32 slot;
   u32 which;  // Special
 };
+// clang-format off
 enum Special : u32 {
-  kTidX,
-  kTidY,
-  kTidZ,
-  kNtidX,
-  kNtidY,
-  kNtidZ,
-  kCtaidX,
-  kCtaidY,
-  kCtaidZ,
-  kNctaidX,
-  kNctaidY,
-  kNctaidZ,
-  kLaneId,
-  kWarpId,
-  kNwarpId,
-  kClusterCtaidX,
-  kClusterCtaidY,
-  kClusterCtaidZ,
-  kClusterNctaidX,
-  kClusterNctaidY,
-  kClusterNctaidZ,
-  kClusterCtarank,
-  kClusterNctarank,
-  kClusteridX,
-  kClusteridY,
-  kClusteridZ,
-  kNclusteridX,
-  kNclusteridY,
-  kNclusteridZ,
-  kDynamicSmemSize,
-  kTotalSmemSize,
-  kLanemaskEq,
-  kLanemaskLt,
-  kLanemaskLe,
-  kLanemaskGt,
-  kLanemaskGe,
-  kSmid,
-  kNsmid,
+  kTidX, kTidY, kTidZ, kNtidX, kNtidY, kNtidZ, kCtaidX, kCtaidY, kCtaidZ, kNctaidX, kNctaidY, kNctaidZ, kLaneId, kWarpId,
+  kNwarpId, kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ,
+  kClusterCtarank, kClusterNctarank, kClusteridX, kClusteridY, kClusteridZ, kNclusteridX, kNclusteridY, kNclusteridZ,
+  kDynamicSmemSize, kTotalSmemSize, kLanemaskEq, kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kSmid, kNsmid,
   kSpecials
 };
+// clang-format on
 struct SymbolSlot {
   u32 slot;
   u32 bytes;   // a lane: 4 or 8

@@ -247,44 +247,22 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
     u32* lanes = warp.lanes<u32>(special.slot);
     for (u32 lane = 0; lane < kLanes; ++lane) {
       const u32 thread = index * kLanes + lane, which = special.which;
-      const u32 values[kSpecials] = {thread % block[0],
-                                     thread / block[0] % block[1],
-                                     thread / block[0] / block[1],
-                                     block[0],
-                                     block[1],
-                                     block[2],
-                                     cta.id[0],
-                                     cta.id[1],
-                                     cta.id[2],
-                                     grid[0],
-                                     grid[1],
-                                     grid[2],
-                                     lane,
-                                     index,
-                                     static_cast<u32>(cta.warps.size()),
-                                     in_cluster[0],
-                                     in_cluster[1],
-                                     in_cluster[2],
-                                     shape[0],
-                                     shape[1],
-                                     shape[2],
-                                     cta.rank,
-                                     shape[0] * shape[1] * shape[2],
-                                     cluster.id[0],
-                                     cluster.id[1],
-                                     cluster.id[2],
-                                     grid[0] / shape[0],
-                                     grid[1] / shape[1],
-                                     grid[2] / shape[2],
-                                     launch.dynamic_smem,
-                                     cta.smem_end - kSharedBase,
-                                     1u << lane,
-                                     (1u << lane) - 1,
-                                     (2u << lane) - 1,
-                                     ~((2u << lane) - 1),
-                                     ~((1u << lane) - 1),
-                                     0,
-                                     1};
+      // clang-format off
+      const u32 values[kSpecials] = {
+          thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1],
+          block[0], block[1], block[2],
+          cta.id[0], cta.id[1], cta.id[2],
+          grid[0], grid[1], grid[2],
+          lane, index, static_cast<u32>(cta.warps.size()),
+          in_cluster[0], in_cluster[1], in_cluster[2],
+          shape[0], shape[1], shape[2],
+          cta.rank, shape[0] * shape[1] * shape[2],
+          cluster.id[0], cluster.id[1], cluster.id[2],
+          grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
+          launch.dynamic_smem, cta.smem_end - kSharedBase,
+          1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
+          0, 1};
+      // clang-format on
       lanes[lane] = values[which];
     }
   }
