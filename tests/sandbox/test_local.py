@@ -1,4 +1,4 @@
-"""The local sandbox where there is no GPU for the task, with and without the emulator, and its refusals before anything runs."""
+"""The local sandbox where there is no GPU for the task, with and without the emulator; its refusals before anything runs."""
 
 import importlib.util
 import sys
