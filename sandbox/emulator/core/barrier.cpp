@@ -172,6 +172,9 @@ void mbarrier_init(Warp& warp, const Op& op, u32 mask) {
       report(warp, op, 1u << lane, "barrier-misuse", address, "an mbarrier for " + std::to_string(count) + " arrivals");
       continue;
     }
+    if (cta.cluster->agents.size() >= kMostAgents) {
+      return warp.run->stop("unsupported", "a cluster that initialises thousands of mbarriers");
+    }
     MBarrier barrier;
     barrier.component = static_cast<u32>(cta.cluster->agents.size());
     cta.cluster->agents.push_back({AgentKind::kBarrier, cta.rank, warp.index});
@@ -189,7 +192,7 @@ void mbarrier_inval(Warp& warp, const Op& op, u32 mask) {
     const u32 address = barrier_address(warp, op, lane);
     if (!mbarrier_at(warp, op, lane, address, false)) continue;
     Cta& cta = *cta_of(warp, address);
-    cta.mbarriers.erase(address & kOffsetMask);
+    cta.invalidated.push_back(cta.mbarriers.extract(address & kOffsetMask));
     if (warp.run->options.races) cta.shadow.mark_barrier(address & kOffsetMask, false);
   }
 }
@@ -300,6 +303,8 @@ void dependency_wait(Warp& warp, const Op&, u32) { warp.knows.events.raise(kDepe
 
 void nothing(Warp&, const Op&, u32) {}
 
+bool waits(const OpRecord& op) { return op.kind == kWaiting; }
+
 }  // namespace
 
 MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool async) {
@@ -352,7 +357,7 @@ void leave_barriers(Warp& warp, u32 lanes) {
 }
 
 void register_barrier(Registry& to) {
-  to.add("bar.sync", bar_sync, {.d = 4, .a = 4, .b = 4, .c = kMask});
+  to.add("bar.sync", bar_sync, {.d = 4, .a = 4, .b = 4, .c = kMask}, waits);
   to.add("bar.arrive", bar_arrive, {.a = 4, .b = 4});
   to.add("barrier.cluster.arrive", cluster_arrive, {});
   to.add("barrier.cluster.wait", cluster_wait, {});

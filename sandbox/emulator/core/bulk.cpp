@@ -18,10 +18,16 @@ constexpr u32 kMostClusterSize = 16;
 enum Reduction : u32 { kStore, kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
 
 template <typename T>
+T sum(T x, T y) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<u64>(x) + static_cast<u64>(y));  // it wraps
+  return static_cast<T>(x + y);
+}
+
+template <typename T>
 T reduce_number(T old, T value, u32 how) {
   switch (how) {
     case kAdd:
-      return static_cast<T>(old + value);
+      return sum(old, value);
     case kMin:
       return std::min(old, value);
     case kMax:
@@ -62,7 +68,7 @@ void reduce_each(u8* target, const u8* source, u64 bytes, Reduce&& reduce) {
 
 void put(u8* target, const u8* source, u64 bytes, u32 how, u32 type) {
   if (how == kStore) {
-    std::memcpy(target, source, bytes);
+    std::memmove(target, source, bytes);  // a copy within shared memory may overlap itself
     return;
   }
   const auto bits = [how](auto old, auto value) { return reduce_bits(old, value, how); };
@@ -434,6 +440,7 @@ const u8* source_of(Warp& warp, const Op& op, int lane, u32 address, u32 bytes) 
 
 void keep(Warp& warp, int lane, std::shared_ptr<Pending> store) {
   warp.open_stores.push_back(store);
+  count_issued(warp);
   warp.open_store_lanes |= 1u << lane;
   warp.run->enqueue(std::move(store));
 }
@@ -492,6 +499,7 @@ void commit(Warp& warp, const Op&, u32 mask) {
   warp.open_stores.clear();
   warp.open_store_lanes = 0;
   warp.store_groups.push_back(std::move(group));
+  count_issued(warp);
 }
 
 void complete(StoreGroup& group) {
@@ -572,7 +580,8 @@ void register_bulk(Registry& to) {
   to.add("cp.async.bulk.store", range_store, {.d = 4, .a = 8, .b = 8});
   to.add("cp.async.bulk.commit", commit, {});
   to.add("cp.async.bulk.wait", wait, {});
-  to.add("st.async", remote_store, {.a = 8, .c = 8, .list = 8, .least = 1});
+  to.add("st.async", remote_store, {.a = 8, .c = 8, .list = 8, .least = 1},
+         [](const OpRecord& op) { return (op.r == 4 || op.r == 8) && op.count <= 4; });
 }
 
 }  // namespace emulator

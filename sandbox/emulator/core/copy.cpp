@@ -91,6 +91,7 @@ void copy(Warp& warp, const Op& op, u32 mask) {
       apply(warp, made);
     } else {
       warp.open_copies.push_back(made);
+      count_issued(warp);
     }
   }
 }
@@ -108,6 +109,7 @@ void commit(Warp& warp, const Op&, u32 mask) {
     std::erase_if(warp.open_copies, mine);
   }
   warp.copy_groups.push_back(std::move(group));
+  count_issued(warp);
 }
 
 // imm: groups that may stay incomplete; p: 1 for wait_all, which includes what was not committed
@@ -157,6 +159,7 @@ void arrive(Warp& warp, const Op& op, u32 mask) {
     std::copy_if(warp.open_copies.begin(), warp.open_copies.end(), std::back_inserter(arrival->copies), mine);
     std::erase_if(warp.open_copies, mine);
     warp.copy_arrivals.push_back(arrival);
+    count_issued(warp);
     warp.run->enqueue(arrival);
   }
   ++warp.copy_number;  // later copies are not covered
@@ -173,7 +176,8 @@ void finish_copies(Warp& warp) {
 }
 
 void register_copy(Registry& to) {
-  to.add("cp.async", copy, {.a = 8, .b = 8, .c = 4, .e = kMask});
+  to.add("cp.async", copy, {.a = 8, .b = 8, .c = 4, .e = kMask},
+         [](const OpRecord& op) { return op.p == 4 || op.p == 8 || op.p == 16; });
   to.add("cp.async.commit", commit, {});
   to.add("cp.async.wait", wait, {});
   to.add("cp.async.arrive", arrive, {.a = 8});

@@ -147,6 +147,9 @@ void rank_of(Warp& warp, const Op& op, u32 mask) {
   for_lanes(mask, [=](int lane) { d[lane] = static_cast<u32>(a[lane] >> kRankShift) & 0xFF; });
 }
 
+// No more than poison_bytes, which a load may give instead of memory.
+bool is_vector(const OpRecord& op) { return op.count == 1 || op.count == 2 || op.count == 4 || op.count == 8; }
+
 template <typename T>
 std::string bits_of() {
   return std::to_string(8 * sizeof(T));
@@ -155,13 +158,13 @@ std::string bits_of() {
 template <typename Memory, typename Value, typename Address>
 void add_load(Registry& registry, const std::string& type) {
   const std::string name = "ld." + type + ".b" + bits_of<Value>() + ".a" + bits_of<Address>();
-  registry.add(name, load<Memory, Value, Address>, {.a = sizeof(Address), .list = sizeof(Value), .least = 1});
+  registry.add(name, load<Memory, Value, Address>, {.a = sizeof(Address), .list = sizeof(Value), .least = 1}, is_vector);
 }
 
 template <typename Memory, typename Value, typename Address>
 void add_store(Registry& registry) {
   const std::string name = "st.b" + bits_of<Memory>() + ".b" + bits_of<Value>() + ".a" + bits_of<Address>();
-  registry.add(name, store<Memory, Value, Address>, {.a = sizeof(Address), .list = sizeof(Value), .least = 1});
+  registry.add(name, store<Memory, Value, Address>, {.a = sizeof(Address), .list = sizeof(Value), .least = 1}, is_vector);
 }
 
 // One type in memory with every register that can hold it.

@@ -33,6 +33,7 @@ enum Special : u32 {
   kNwarpId, kClusterCtaidX, kClusterCtaidY, kClusterCtaidZ, kClusterNctaidX, kClusterNctaidY, kClusterNctaidZ,
   kClusterCtarank, kClusterNctarank, kClusteridX, kClusteridY, kClusteridZ, kNclusteridX, kNclusteridY, kNclusteridZ,
   kDynamicSmemSize, kTotalSmemSize, kLanemaskEq, kLanemaskLt, kLanemaskLe, kLanemaskGt, kLanemaskGe, kSmid, kNsmid,
+  kIsExplicitCluster,
   kSpecials
 };
 // clang-format on
@@ -60,6 +61,7 @@ struct Program {
 // Addresses. Shared memory has 32-bit addresses, CTA rank in the upper 8 bits, and starts behind the kilobyte that the system
 // keeps; generic addresses of the other spaces lie in windows of their own.
 constexpr u32 kSharedBase = 1024;
+constexpr u32 kSharedSlack = 128;  // allocated behind it: the swizzle of a tensor copy moves chunks within 128 bytes
 constexpr u32 kRankShift = 24;
 constexpr u32 kOffsetMask = (1u << kRankShift) - 1;
 constexpr u64 kWindow = 1ull << 32;
@@ -168,6 +170,7 @@ struct Warp {
   u32 cluster_arrived = 0;  // lanes that have arrived at barrier.cluster and not waited yet
   u64 cluster_phase = 0;    // that they arrived in
   std::vector<u8> local;    // lane after lane
+  u32 issued = 0;           // see count_issued
 
   template <typename T>
   T* lanes(u32 slot) {
@@ -219,7 +222,8 @@ struct Cta {
   SharedShadow shadow;
   std::vector<Warp> warps;
   NamedBarrier barriers[16];
-  std::map<u32, MBarrier> mbarriers;  // by offset
+  std::map<u32, MBarrier> mbarriers;                            // by offset
+  std::vector<std::map<u32, MBarrier>::node_type> invalidated;  // mbarriers that asynchronous work may still complete on
   u32 live_warps = 0;
 };
 
@@ -299,6 +303,7 @@ class Run {
   void finish(Cluster& cluster);
   void report_deadlock();
   void report_missing_transactions();
+  u64 cluster_bytes() const;
   void start(Cluster& cluster, u32 index);
   void start(Warp& warp, Cta& cta, u32 index);
 
@@ -306,8 +311,25 @@ class Run {
   std::vector<std::unique_ptr<Cluster>> resident_;
   std::vector<std::unique_ptr<Cluster>> spare_;  // storage of clusters that have ended
   std::vector<std::shared_ptr<Pending>> pending_;
-  u64 state_;  // of the random generator
+  std::size_t sweep_at_ = 1 << 12;  // pending_ is rid of what is done when it has grown to this
+  bool whole_ = false;              // all CTAs of the grid are run
+  double deadline_ = 0;             // on the steady clock
+  u64 state_;                       // of the random generator
 };
+
+// ---- limits -----------------------------------------------------------------------------------------------------------------
+// Past them a kernel is unsupported: without them a short loop could take all memory there is.
+constexpr u64 kMostCtas = 1 << 24;              // of a grid that is run whole
+constexpr u64 kMostClusterBytes = 1ull << 30;   // what a cluster takes when it starts
+constexpr u64 kMostResidentBytes = 1ull << 31;  // the same of all under way
+constexpr std::size_t kMostAgents = 1 << 13;    // of a cluster: its warps' and every mbarrier that was ever initialised
+constexpr std::size_t kMostPending = 1 << 16;   // asynchronous operations under way together
+constexpr u32 kMostIssued = 1 << 18;            // copies, products, stores and groups of them that a warp has not waited for
+constexpr std::size_t kMostSuspects = 1 << 20;
+constexpr std::size_t kMostPublished = 1 << 20;
+
+// A warp has issued asynchronous work that it must wait for; ends the run where that is too much.
+void count_issued(Warp& warp);
 
 // interpreter.cpp: executes a warp until it ends, waits, or has had its turn of `most` operations; returns how many it
 // executed.
@@ -318,10 +340,9 @@ u64 advance(Warp& warp, u64 most);
 void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, const std::string& message,
             u32 other = kNoInstruction, bool suspect = false);
 
-// ---- memory access (memory.cpp)
-// ---------------------------------------------------------------------------------------------- All return host memory of
-// `bytes` bytes for one lane, or null after a report. Accesses are checked for bounds, alignment, permission and, where the run
-// looks for races, ordering; `poison` is set where the value read must be replaced by poison.
+// ---- memory access (memory.cpp) ---------------------------------------------------------------------------------------------
+// All return host memory of `bytes` bytes for one lane, or null after a report. Accesses are checked for bounds, alignment,
+// permission and, where the run looks for races, ordering; `poison` is set where the value read must be replaced by poison.
 struct Touch {
   bool strong = false;  // atomic, volatile, relaxed or stronger
   bool async = false;   // through the async proxy
@@ -350,15 +371,13 @@ inline u64 lane_address(Warp& warp, u32 slot, u32 slot_bytes, int lane) {
 // Whether `mask` is the whole warp's live lanes; reports "divergent" where it is not.
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask);
 
-// ---- mbarriers (barrier.cpp), for what completes on them
-// --------------------------------------------------------------------- The mbarrier at a shared address; null after a report.
-// `async`: it is signalled through the async proxy.
+// ---- mbarriers (barrier.cpp), for what completes on them --------------------------------------------------------------------
+// The mbarrier at a shared address; null after a report. `async`: it is signalled through the async proxy.
 MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool async);
 // Bytes have arrived, or lanes; completes the phase where nothing is outstanding.
 void settle_phase(Run& run, MBarrier& barrier);
 
-// ---- the warp's end
-// ----------------------------------------------------------------------------------------------------------
+// ---- the warp's end ---------------------------------------------------------------------------------------------------------
 void finish_copies(Warp& warp);              // copy.cpp
 void finish_stores(Warp& warp);              // bulk.cpp
 void finish_products(Warp& warp);            // wgmma.cpp: reports what was never waited for

@@ -69,7 +69,11 @@ bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access ac
       if (by_warp) {
         const Agent& agent = other_cluster->agents[met.other.component];
         const Cta& reader = other_cluster->ctas[agent.cta];
-        warp.run->suspects.insert({static_cast<u32>(reader.linear), agent.warp, met.other.value});
+        if (warp.run->suspects.size() >= kMostSuspects) {
+          warp.run->stop("unsupported", "more than 2^20 reads that race with a write");
+        } else {
+          warp.run->suspects.insert({static_cast<u32>(reader.linear), agent.warp, met.other.value});
+        }
       }
       report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the read by " + other, met.instruction,
              by_warp);
@@ -287,6 +291,9 @@ void synchronise(Warp& warp, Space space, u64 address, Semantics semantics, bool
     }
   }
   if (!writes || (!releases && warp.knows.fenced.empty())) return;  // sums of a whole matrix would fill the map in vain
+  if (warp.run->published.size() >= kMostPublished) {
+    return warp.run->stop("unsupported", "more than 2^20 addresses that warps synchronise by");
+  }
   auto mine = std::make_shared<ForeignClocks>();
   if (warp.knows.foreign) *mine = *warp.knows.foreign;
   (*mine)[cluster].join(releases ? warp.now().events : warp.knows.fenced);

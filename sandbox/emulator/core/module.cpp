@@ -18,6 +18,8 @@ using Bytes = nb::ndarray<u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstBytes = nb::ndarray<const u8, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Numbers = nb::ndarray<const u32, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+constexpr u32 kMostRegisterBytes = 1 << 22;  // of a warp
+
 // Refuses a table whose operations could reach outside the register file, the lists or the table itself.
 class Checker {
  public:
@@ -27,6 +29,8 @@ class Checker {
     const std::vector<Op>& ops = program_.ops;
     if (ops.empty() || ops.back().kind != kExit || ops.back().guard) fail("does not end with an exit");
     if (program_.constants.size() > program_.register_bytes) fail("has more constants than registers");
+    if (program_.register_bytes > kMostRegisterBytes) fail("has too many registers");
+    if (program_.static_smem_end < kSharedBase) fail("has shared memory below its beginning");
     for (const Op& op : ops) check(op);
     for (const SpecialSlot& special : program_.specials) {
       slot(special.slot, 4);
@@ -67,6 +71,7 @@ class Checker {
     slot(op.c, signature.c);
     slot(op.e, signature.e);
     if (op.count < signature.least) fail("has an operation with too few listed operands");
+    if (entry->legal && !entry->legal(op)) fail("has an operation with numbers that its handler does not take");
     for (u32 i = 0; i < op.count; ++i) slot(program_.lists[op.list + i], signature.list);
   }
 
@@ -193,10 +198,12 @@ Outcome run(const Program& program, Memory& memory, const Triple& grid, const Tr
     launch.grid[i] = grid[i];
     launch.block[i] = block[i];
     launch.cluster[i] = cluster[i];
+    const u32 most_ctas = i ? 0xFFFF : 0x7FFFFFFF;
+    if (block[i] > 1024 || cluster[i] > 16 || grid[i] > most_ctas) throw nb::value_error("the launch is out of bounds");
+    if (!cluster[i] || grid[i] % cluster[i]) throw nb::value_error("the grid is not a multiple of the cluster");
     threads *= block[i];
     size *= cluster[i];
     total *= grid[i];
-    if (!cluster[i] || grid[i] % cluster[i]) throw nb::value_error("the grid is not a multiple of the cluster");
   }
   if (!threads || threads > 1024 || !size || size > 16 || !total || total >= 1ull << 31) {
     throw nb::value_error("the launch is out of bounds");

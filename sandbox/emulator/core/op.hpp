@@ -59,18 +59,22 @@ struct Signature {
   u8 least = 0;  // listed slots at the least
 };
 
+// Whether a handler takes an operation's kind, list and numbers, where it does not take all: lengths of what it copies.
+using Legal = bool (*)(const OpRecord&);
+
 struct Registered {
   Handler run;
   Signature signature;
+  Legal legal;  // null: anything is
 };
 
 // Handlers by name. A lowering rule asks by name; a name that is not here makes the kernel unsupported.
 class Registry {
  public:
-  void add(std::string name, Handler run, Signature signature) {
+  void add(std::string name, Handler run, Signature signature, Legal legal = nullptr) {
     index_.emplace(name, static_cast<u32>(entries_.size()));
     names_.push_back(std::move(name));
-    entries_.push_back({run, signature});
+    entries_.push_back({run, signature, legal});
   }
   const std::vector<std::string>& names() const { return names_; }
   const Registered* find(u32 index) const { return index < entries_.size() ? &entries_[index] : nullptr; }

@@ -39,15 +39,12 @@ class Report {
   // The finding to fill in where this is its first occurrence, else null; counts either way.
   Finding* open(const std::string& kind, u32 instruction, u32 other, bool suspect) {
     const std::string key = kind + '/' + std::to_string(instruction) + '/' + std::to_string(other) + (suspect ? "?" : "");
-    const auto [at, first] = index_.try_emplace(key, findings_.size());
-    if (!first) {
-      if (at->second < findings_.size()) ++findings_[at->second].count;
+    if (const auto at = index_.find(key); at != index_.end()) {
+      ++findings_[at->second].count;
       return nullptr;
     }
-    if (findings_.size() >= kMost) {
-      at->second = kMost;
-      return nullptr;
-    }
+    if (findings_.size() >= kMost) return nullptr;
+    index_.emplace(key, findings_.size());
     findings_.push_back({});
     Finding& finding = findings_.back();
     finding.kind = kind;

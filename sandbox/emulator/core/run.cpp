@@ -16,6 +16,18 @@ constexpr u32 kSpins = 24;          // turns without an event, used up by warps 
 constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
 constexpr std::size_t kAlignment = 64;
 
+// IEEE arithmetic for as long as a run lasts, whatever a library has set in this thread.
+class FloatingEnvironment {
+ public:
+  FloatingEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(kStandard); }
+  ~FloatingEnvironment() { _mm_setcsr(before_); }
+  FloatingEnvironment(const FloatingEnvironment&) = delete;
+
+ private:
+  static constexpr unsigned kStandard = 0x1F80;  // exceptions masked, nearest even, nothing flushed
+  unsigned before_;
+};
+
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
@@ -39,8 +51,11 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
               z = cta / grid[0] / grid[1] / cluster[2];
     wanted.insert((z * height + y) * width + x);
   }
-  if (ctas.empty()) {
-    for (u64 index = width * height * depth; index > 0; --index) waiting_.push_back(static_cast<u32>(index - 1));
+  whole_ = ctas.empty();
+  if (whole_) {
+    const u64 count = width * height * depth;
+    waiting_.reserve(count > kMostCtas ? 0 : count);
+    for (u64 index = count > kMostCtas ? 0 : count; index > 0; --index) waiting_.push_back(static_cast<u32>(index - 1));
   } else {
     waiting_.assign(wanted.rbegin(), wanted.rend());
   }
@@ -57,8 +72,14 @@ u64 Run::random() {
 }
 
 void Run::enqueue(std::shared_ptr<Pending> work) {
+  if (stopped) return;  // but a warp may go on to the end of its turn
   if (options.schedule != Schedule::kEager) {
     pending_.push_back(std::move(work));
+    if (pending_.size() >= sweep_at_) {
+      std::erase_if(pending_, [](const auto& each) { return each->done; });
+      sweep_at_ = std::max<std::size_t>(sweep_at_, 2 * pending_.size());
+      if (pending_.size() >= kMostPending) stop("unsupported", "more than 65536 asynchronous operations under way together");
+    }
     return;
   }
   work->done = true;
@@ -70,8 +91,29 @@ void Run::stop(const char* kind, const std::string& message) {
   if (Finding* finding = report.open(kind, kNoInstruction, kNoInstruction, false)) finding->message = message;
 }
 
+void count_issued(Warp& warp) {
+  if (++warp.issued < kMostIssued) return;
+  std::size_t open = warp.open_copies.size() + warp.copy_arrivals.size() + warp.open_products.size() + warp.open_stores.size();
+  for (const CopyGroup& group : warp.copy_groups) open += 1 + group.copies.size();
+  for (const auto& group : warp.product_groups) open += 1 + group.size();
+  for (const StoreGroup& group : warp.store_groups) open += 1 + group.stores.size();
+  warp.issued = open > kMostIssued / 2 ? 0 : static_cast<u32>(open);
+  if (open > kMostIssued / 2) warp.run->stop("unsupported", "a warp with more asynchronous work under way than is kept");
+}
+
+// Of a cluster when it starts; shadows grow with what is accessed.
+u64 Run::cluster_bytes() const {
+  const u64 threads = u64{launch.block[0]} * launch.block[1] * launch.block[2], warps = (threads + kLanes - 1) / kLanes;
+  const u64 of_warp = 2ull * program.register_bytes + u64{program.local_bytes} * kLanes;
+  const u64 of_cta = warps * of_warp + 8ull * (program.static_smem_end + launch.dynamic_smem);
+  return of_cta * launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
+}
+
 void Run::execute() {
-  const double deadline = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
+  const FloatingEnvironment standard;
+  if (cluster_bytes() > kMostClusterBytes) return stop("unsupported", "a cluster that takes more than 1 GiB");
+  if (whole_ && waiting_.empty()) return stop("unsupported", "a grid of more than 2^24 CTAs");
+  deadline_ = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
   u32 vain = 0, idle = 0;  // rounds without an event; the latest of them in which nobody used up a turn either
   while (!stopped) {
     if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
@@ -82,11 +124,11 @@ void Run::execute() {
     vain = events != before ? 0 : vain + 1;
     idle = vain && !used_up ? idle + 1 : 0;
     if ((idle > 1 || vain > kSpins) && unblock()) vain = idle = 0;
-    if (idle > kPatience) report_deadlock();
+    if (idle > kPatience && waiting_.empty()) report_deadlock();
+    if (idle > kPatience && !waiting_.empty()) stop("unsupported", "more CTAs wait for others than the emulator runs together");
     if (options.most_instructions && instructions > options.most_instructions) {
       stop("endless", "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
     }
-    if (now_s() > deadline) stop("deadline", "the run did not end within its time");
   }
   pending_.clear();
 }
@@ -106,6 +148,7 @@ bool Run::take_turns() {
         const u64 executed = advance(warp, most);
         instructions += executed;
         used_up = used_up || executed == most;
+        if (now_s() > deadline_) stop("deadline", "the run did not end within its time");
       }
     }
   }
@@ -128,7 +171,7 @@ bool Run::complete_one() {
 }
 
 bool Run::admit() {
-  if (waiting_.empty()) return false;
+  if (waiting_.empty() || (resident_.size() + 1) * cluster_bytes() > kMostResidentBytes) return false;
   if (spare_.empty()) spare_.push_back(std::make_unique<Cluster>());
   resident_.push_back(std::move(spare_.back()));
   spare_.pop_back();
@@ -206,10 +249,11 @@ void Run::start(Cluster& cluster, u32 index) {
     cta.id[2] = cluster.id[2] * shape[2] + rank / shape[0] / shape[1];
     cta.linear = (static_cast<u64>(cta.id[2]) * grid[1] + cta.id[1]) * grid[0] + cta.id[0];
     cta.smem_end = program.static_smem_end + launch.dynamic_smem;
-    cta.smem.assign(cta.smem_end + 16, options.poison);
+    cta.smem.assign(cta.smem_end + kSharedSlack, options.poison);
     if (options.races) cta.shadow.reset(cta.smem_end + 16);
     for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
     cta.mbarriers.clear();
+    cta.invalidated.clear();
     cta.live_warps = warps;
     cta.warps.clear();
     cta.warps.resize(warps);
@@ -261,7 +305,7 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
           grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
           launch.dynamic_smem, cta.smem_end - kSharedBase,
           1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
-          0, 1};
+          0, 1, shape[0] * shape[1] * shape[2] > 1};
       // clang-format on
       lanes[lane] = values[which];
     }

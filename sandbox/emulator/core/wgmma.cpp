@@ -100,6 +100,7 @@ void wgmma(Warp& warp, const Op& op, u32 mask) {
   }
   own_registers(warp, op, 1);
   warp.open_products.push_back(product);
+  count_issued(warp);
 }
 
 void execute(Warp* warps, const Product* products[kWarpgroup]) {
@@ -148,7 +149,9 @@ bool complete_groups(Warp& warp, u32 number) {
         products[i] = whole ? &group[at] : nullptr;
       }
       if (!whole) {
-        const Op& op = *warp.product_groups.front().back().op;
+        u32 longest = 0;
+        while (warps[longest].product_groups.front().size() != size) ++longest;
+        const Op& op = *warps[longest].product_groups.front().back().op;
         report(warp, op, kAllLanes, "divergent", 0, "the warps of a warpgroup commit different numbers of products");
         break;
       }
@@ -171,6 +174,7 @@ void fence(Warp& warp, const Op&, u32) {
 void commit(Warp& warp, const Op&, u32) {
   warp.product_groups.push_back(std::move(warp.open_products));
   warp.open_products.clear();
+  count_issued(warp);
   ++warp.product_number;
   ++warp.run->events;
   const Schedule schedule = warp.run->options.schedule;
@@ -189,6 +193,8 @@ void wait(Warp& warp, const Op& op, u32) {
   }
   warp.knows.events.raise(warp.products(), number);
 }
+
+bool legal(const OpRecord& op) { return op.p % 8 == 0 && op.p >= 8 && op.p <= 256 && !(op.q & kBfloat && op.q & kHalfSum); }
 
 }  // namespace
 
@@ -217,7 +223,7 @@ void note_tracked(Warp& warp, const Op& op, u32 index) {
 }
 
 void register_wgmma(Registry& to) {
-  to.add("wgmma", wgmma, {.a = 8, .b = 8, .c = kMask, .list = 4, .least = 2});
+  to.add("wgmma", wgmma, {.a = 8, .b = 8, .c = kMask, .list = 4, .least = 2}, legal);
   to.add("wgmma.fence", fence, {});
   to.add("wgmma.commit", commit, {});
   to.add("wgmma.wait", wait, {});
