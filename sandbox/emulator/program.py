@@ -34,6 +34,7 @@ RULES: Mapping[str, Rule] = {
     "st": _store,
 }
 
+MOST_BYTES = {"param": 1 << 15, "shared": 227 << 10, "local": 512 << 10, "const": 1 << 26}  # of a kernel; local: of a thread
 CONSTANT_BASE = 0x2000_0000_0000  # where constant variables of a module lie, as addresses
 _EMPTY: tuple[int, ...] = ()
 
@@ -69,6 +70,8 @@ def lower(module: Module, entry: str) -> Program:
     parameters, parameter_bytes = _parameters(function)
     shared, static_end = _shared(function, module)
     local, local_bytes = _laid_out([each for each in function.variables if each.space in ("local", "param")])
+    _refuse_past(MOST_BYTES["shared"], "shared", static_end - core.shared_base)
+    _refuse_past(MOST_BYTES["local"], "local", local_bytes)
     tracked = _products_registers(function)
     sizes = {name: width_of(kind) for name, kind in function.registers.items()}
     lowering = Lowering(
@@ -222,6 +225,7 @@ def _parameters(function: Function) -> tuple[tuple[tuple[int, int], ...], int]:
         end = _aligned(end, each.alignment)
         places.append((end, each.size_bytes))
         end += each.size_bytes
+        _refuse_past(MOST_BYTES["param"], "param", end)
     return tuple(places), end
 
 
@@ -241,6 +245,7 @@ def _constants(module: Module) -> tuple[Constant, ...]:
         if each.space not in ("const", "global"):
             continue
         address = _aligned(address, max(each.alignment, 256))
+        _refuse_past(MOST_BYTES["const"], each.space, address - CONSTANT_BASE + each.size_bytes)
         data = each.initial if each.initial is not None else bytes(each.size_bytes)
         constants.append(Constant(each.name, address, data))
         address += max(each.size_bytes, 1)
@@ -254,6 +259,12 @@ def _laid_out(variables: list[Variable], start: int = 0) -> tuple[dict[str, int]
         offsets[each.name] = end
         end += each.size_bytes
     return offsets, end
+
+
+def _refuse_past(most: int, space: str, size: int) -> None:
+    """Raises: Unsupported where variables take more memory than a GPU, or the emulator, has for them."""
+    if size > most:
+        raise Unsupported(f"{size} bytes of .{space} variables", 0)
 
 
 def _aligned(value: int, alignment: int) -> int:

@@ -225,7 +225,7 @@ class Lowering:
     def _symbol(self, symbol: Symbol, size: int) -> int:
         name, offset = symbol.name, symbol.offset
         if name in self.shared:
-            key = (self.shared[name] + offset, size, False)
+            key = ((self.shared[name] + offset) % 2**32, size, False)
             if key not in self.symbols:
                 self.symbols[key] = self.slots.fixed(size)
             return self.symbols[key]

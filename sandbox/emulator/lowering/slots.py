@@ -8,6 +8,7 @@ into or out of, so that no value is lost between iterations.
 import heapq
 from collections.abc import Collection, Iterator
 
+from sandbox.emulator.lowering.loops import Loops
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Negated, Operand, Pair, Register, Vector
 
 LANES = 32
@@ -70,7 +71,8 @@ class SlotFile:
 
     @property
     def total_bytes(self) -> int:
-        return len(self._constant_image) + self._variable_bytes
+        """Bytes of the file. Handlers of addresses of 4 or 8 bytes may claim 8 of the last slot, which has 4."""
+        return len(self._constant_image) + self._variable_bytes + slot_bytes(8)
 
     def offset(self, slot: int) -> int:
         """The byte offset of a slot in the finished file."""
@@ -114,7 +116,8 @@ def lives_of(function: Function, pinned: Collection[str]) -> dict[str, tuple[int
     for name in pinned:
         if name in lives:
             lives[name] = (0, last)
-    return _widen(lives, unsure, _loops(function))
+    loops = Loops(_loops(function), last + 1)
+    return {name: (loops.around if name in unsure else loops.across)(*life) for name, life in lives.items()}
 
 
 def names_in(instruction: Instruction) -> Iterator[str]:
@@ -155,7 +158,7 @@ def _certainly_written(instruction: Instruction) -> set[str]:
 
 
 def _loops(function: Function) -> list[tuple[int, int]]:
-    """(first, last) instruction of every backward jump, innermost first."""
+    """(first, last) instruction of every backward jump."""
     found = set()
     for instruction in function.instructions:
         for operand in instruction.operands:
@@ -165,21 +168,4 @@ def _loops(function: Function) -> list[tuple[int, int]]:
                 start = function.labels.get(target)
                 if instruction.parts[0] in ("bra", "brx") and start is not None and start <= instruction.index:
                     found.add((start, instruction.index))
-    return sorted(found, key=lambda loop: loop[1] - loop[0])
-
-
-def _widen(lives: dict[str, tuple[int, int]], unsure: set[str], loops: list[tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Until nothing changes: a life that crosses a loop's border, or may begin with a read in it, covers the whole loop."""
-    changed = True
-    while changed:
-        changed = False
-        for first, last in loops:
-            for name, (start, end) in lives.items():
-                if end < first or start > last or (start <= first and end >= last):
-                    continue
-                within = start >= first and end <= last
-                if within and name not in unsure:
-                    continue
-                lives[name] = (min(start, first), max(end, last))
-                changed = True
-    return lives
+    return sorted(found)
