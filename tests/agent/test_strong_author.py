@@ -1,13 +1,14 @@
 """A scripted strong author behind a real HTTP server drives whole runs: real command line, graph, store and builder.
 
-Without a GPU a wrong result cannot be seen: `04_wrong_result` is built and marked as not executed, as are all kernels after
-it, and nothing tells which of them is right. What the author is told where there is a GPU is shown with a scripted one; the
-real one is `tests/gpu/test_strong_author_gpu.py`.
+With nothing that executes, a wrong result cannot be seen: `04_wrong_result` is built and marked as not executed, as are all
+kernels after it. The emulator sees it. What the author is told where there is a GPU is shown with a scripted one; the real one
+is `tests/gpu/test_strong_author_gpu.py`.
 """
 
 import json
 import re
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.chat_server import ScriptedServer
 
 KEY = "sk-strong-author-0123456789"
 BUILT = ["rejected", "compile_failed", "compile_failed", *["unmeasured"] * 5]
+EMULATED = ["rejected", "compile_failed", "compile_failed", "wrong", *["unmeasured"] * 4]
 EXECUTED = ["rejected", "compile_failed", "compile_failed", "wrong", *["measured"] * 4]
 
 
@@ -56,7 +58,7 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Answer:
     return run
 
 
-def optimize(answer: Answer, server: ScriptedServer, out: Path) -> str:
+def optimize(answer: Answer, server: ScriptedServer, out: Path, device: str = "none") -> str:
     """A run of the author's; its id."""
     words = [
         "optimize",
@@ -65,7 +67,7 @@ def optimize(answer: Answer, server: ScriptedServer, out: Path) -> str:
         "--arch",
         "sm_90a",
         "--device",
-        "none",
+        device,
         "--no-knowledge",
         "--json",
     ]
@@ -83,7 +85,7 @@ def statuses(steps: Sequence[Step]) -> list[str]:
     return [step.evaluation.status for step in steps[: len(SCRIPT)]]
 
 
-def test_a_whole_run_without_a_gpu_and_its_replay_without_a_server(answer: Answer, home: Path, tmp_path: Path) -> None:
+def test_a_whole_run_that_executes_nothing_and_its_replay_without_a_server(answer: Answer, home: Path, tmp_path: Path) -> None:
     author = Author("built")
     with ScriptedServer(author) as server:
         run_id = optimize(answer, server, tmp_path / "out")
@@ -113,6 +115,21 @@ def test_a_whole_run_without_a_gpu_and_its_replay_without_a_server(answer: Answe
     assert not [
         path for path in [*home.rglob("*"), *tmp_path.rglob("*")] if path.is_file() and KEY.encode() in path.read_bytes()
     ]
+
+
+@pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+def test_without_a_gpu_the_emulator_shows_the_author_its_mistake(answer: Answer, home: Path, tmp_path: Path) -> None:
+    author = Author("emulated")
+    with ScriptedServer(author) as server:
+        run_id = optimize(answer, server, tmp_path / "out", "emulator")
+    assert not author.missing
+    with opened(home) as store:
+        steps, run = store.steps(run_id), store.run(run_id)
+    assert statuses(steps) == EMULATED
+    assert {step.evaluation.verified_by for step in steps if isinstance(step.evaluation, Unmeasured)} == {"emulator"}
+    assert steps[4].candidate.origin.parents == (steps[3].candidate.id,)
+    assert run.best_candidate_id in {step.candidate.id for step in steps[4 : len(SCRIPT)]}
+    assert "The emulator executed the kernel and found it right" in (tmp_path / "out" / "report.md").read_text()
 
 
 def check_what_shows_it(answer: Answer, run_id: str, steps: Sequence[Step], tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ FOLDER = Path(__file__).parent
 TASK = GemmTask(m=2048, n=2048, k=1024, arch=Arch.SM_90A)
 
 # How much the machine tells: `built`, what compilers say; `executed`, results and times as well; `profiled`, counters too.
-Sight = Literal["built", "executed", "profiled"]
-_SIGHTS: tuple[Sight, ...] = ("built", "executed", "profiled")
+Sight = Literal["built", "emulated", "executed", "profiled"]
+_SIGHTS: tuple[Sight, ...] = ("built", "emulated", "executed", "profiled")
 
 
 @dataclass(frozen=True)
@@ -91,17 +91,21 @@ SCRIPT = (
     Turn(
         "05_right",
         (
-            Need("the failed test", r"wrong result in test \w+/[\w-]+: ", "executed"),
-            Need("how many outputs are wrong, and where", r"\d+ of \d+ outputs are wrong, in rows \d+-\d+", "executed"),
-            Need("the first of them", r"first D\[\d+,\d+\] is \S+, should be ", "executed"),
-            Need("the source that is wrong", r"b\[j\]\[0\], b\[j \+ 1\]\[0\], b\[j\]\[1\]", "executed"),
+            Need("the failed test", r"wrong result in test \w+/[\w-]+: ", "emulated"),
+            Need(
+                "how many outputs are wrong, and where",
+                r"\d+ of \d+ outputs (?:are wrong, in rows \d+-\d+|of a sample are wrong)",
+                "emulated",
+            ),
+            Need("the first of them", r"first D\[\d+,\d+\] is \S+, should be ", "emulated"),
+            Need("the source that is wrong", r"b\[j\]\[0\], b\[j \+ 1\]\[0\], b\[j\]\[1\]", "emulated"),
         ),
     ),
     Turn(
         "06_profile_guided",
         (
             Need("a finding from the code", r"basis: from the compiled code alone[^`]*\n1\. [\w-]+ ", "built", only=True),
-            Need("the right source", r"b\[j\]\[0\], b\[j\]\[1\], b\[j \+ 1\]\[0\]", "executed"),
+            Need("the right source", r"b\[j\]\[0\], b\[j\]\[1\], b\[j \+ 1\]\[0\]", "emulated"),
             Need("its time", r"measured: \d+\.\d+ us", "executed"),
             Need("a finding", r"basis: from [^`]*\n1\. [\w-]+ ", "executed"),
             Need("a finding from counters", r"basis: from hardware counters[^`]*\n1\. [\w-]+ ", "profiled"),
