@@ -1,4 +1,6 @@
 // The interpreter's loop: one operation of one warp at a time, all lanes that stand at it together.
+#include <utility>
+
 #include "machine.hpp"
 
 namespace emulator {
@@ -195,13 +197,14 @@ bool advance_converged(Warp& warp, u64* left) {
 }  // namespace
 
 u64 advance(Warp& warp, u64 most) {
-  u64 left = most;
+  u64& left = warp.run->left;
+  left = most;
   warp.waiting = warp.yielded = false;
-  while (left && warp.runnable() && !warp.run->stopped) {
+  while (left && warp.runnable()) {
     if (!(warp.converged ? advance_converged(warp, &left) : advance_group(warp, &left))) break;
   }
   if (!left && !warp.converged) ++warp.vain;  // lanes that spin until others of their warp come let them have a turn
-  return most - left;
+  return most - std::exchange(left, 0);
 }
 
 }  // namespace emulator

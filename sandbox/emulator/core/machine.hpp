@@ -277,7 +277,10 @@ class Run {
   u64 random();
   // Queues work of an engine; done at once under the eager schedule.
   void enqueue(std::shared_ptr<Pending> work);
+  // Ends the run behind the operation that is being executed.
   void stop(const char* kind, const std::string& message);
+  // Ends it where its time is over: for what takes long beside executing operations.
+  void look_at_clock();
 
   const Program& program;
   const Launch& launch;
@@ -291,6 +294,7 @@ class Run {
   u64 events = 0;  // anything that may let somebody else go on
   u64 ctas_run = 0;
   bool stopped = false;  // no use going on: deadlock, endless, too many faults
+  u64 left = 0;          // operations of the turn that is being taken
   std::map<std::pair<u64, u64>, std::shared_ptr<const ForeignClocks>> published;  // by (cluster + 1 or 0, address)
   u8 poison_bytes[128];  // what a read gives that must not be made: more of it than an instruction reads
 
@@ -304,6 +308,7 @@ class Run {
   void report_deadlock();
   void report_missing_transactions();
   u64 cluster_bytes() const;
+  void late();
   void start(Cluster& cluster, u32 index);
   void start(Warp& warp, Cta& cta, u32 index);
 
@@ -314,7 +319,8 @@ class Run {
   std::size_t sweep_at_ = 1 << 12;  // pending_ is rid of what is done when it has grown to this
   bool whole_ = false;              // all CTAs of the grid are run
   double deadline_ = 0;             // on the steady clock
-  u64 state_;                       // of the random generator
+  u32 looks_ = 0;
+  u64 state_;  // of the random generator
 };
 
 // ---- limits -----------------------------------------------------------------------------------------------------------------

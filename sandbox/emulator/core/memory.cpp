@@ -165,6 +165,7 @@ u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
 
 void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, const std::string& message, u32 other,
             bool suspect) {
+  warp.run->look_at_clock();
   Finding* finding = warp.run->report.open(kind, op.instruction, other, suspect);
   if (!finding) return;
   finding->message = message;

@@ -43,7 +43,7 @@ class Report {
       ++findings_[at->second].count;
       return nullptr;
     }
-    if (findings_.size() >= kMost) return nullptr;
+    if (instruction != kNoInstruction && count_[suspect]++ >= kMost) return nullptr;
     index_.emplace(key, findings_.size());
     findings_.push_back({});
     Finding& finding = findings_.back();
@@ -57,7 +57,8 @@ class Report {
   const std::vector<Finding>& findings() const { return findings_; }
 
  private:
-  static constexpr std::size_t kMost = 64;
+  static constexpr u64 kMost = 64;  // faults, and as many suspects, so that neither hides the others; and what ended the run
+  u64 count_[2] = {};
   std::vector<Finding> findings_;
   std::unordered_map<std::string, std::size_t> index_;
 };

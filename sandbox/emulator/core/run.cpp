@@ -1,6 +1,7 @@
 // One grid, from launch to end: which clusters are under way, whose turn it is, and when nothing goes on any more.
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "machine.hpp"
 
@@ -72,7 +73,8 @@ u64 Run::random() {
 }
 
 void Run::enqueue(std::shared_ptr<Pending> work) {
-  if (stopped) return;  // but a warp may go on to the end of its turn
+  if (stopped) return;
+  look_at_clock();
   if (options.schedule != Schedule::kEager) {
     pending_.push_back(std::move(work));
     if (pending_.size() >= sweep_at_) {
@@ -88,7 +90,15 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
 
 void Run::stop(const char* kind, const std::string& message) {
   stopped = true;
+  instructions -= std::exchange(left, 0);  // which its turn counts as executed
   if (Finding* finding = report.open(kind, kNoInstruction, kNoInstruction, false)) finding->message = message;
+}
+
+void Run::late() { stop("deadline", "the run did not end within its time"); }
+
+void Run::look_at_clock() {
+  constexpr u32 kLooks = 64;
+  if (++looks_ % kLooks == 0 && now_s() > deadline_) late();
 }
 
 void count_issued(Warp& warp) {
@@ -126,7 +136,7 @@ void Run::execute() {
     if ((idle > 1 || vain > kSpins) && unblock()) vain = idle = 0;
     if (idle > kPatience && waiting_.empty()) report_deadlock();
     if (idle > kPatience && !waiting_.empty()) stop("unsupported", "more CTAs wait for others than the emulator runs together");
-    if (options.most_instructions && instructions > options.most_instructions) {
+    if (!stopped && options.most_instructions && instructions > options.most_instructions) {
       stop("endless", "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
     }
   }
@@ -148,7 +158,7 @@ bool Run::take_turns() {
         const u64 executed = advance(warp, most);
         instructions += executed;
         used_up = used_up || executed == most;
-        if (now_s() > deadline_) stop("deadline", "the run did not end within its time");
+        if (now_s() > deadline_) late();
       }
     }
   }

@@ -51,6 +51,7 @@ def launch(
     schedule: Schedule = Schedule.LATEST,
     seed: int = 0,
     most_instructions: int = 1_000_000,
+    deadline_s: float = 0.0,
 ) -> Launched:
     """Run entry `k` of a module on arrays, which its parameters point to and which it may write unless `read_only`."""
     program = lower(parse(_HEAD + text), "k")
@@ -63,6 +64,6 @@ def launch(
     outcome = machine.run(
         program,
         Grid(grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem, parameters=parameters),
-        Conditions(schedule=schedule, seed=seed, races=races, most_instructions=most_instructions),
+        Conditions(schedule=schedule, seed=seed, races=races, most_instructions=most_instructions, deadline_s=deadline_s),
     )
     return Launched(tuple(outcome.findings), outcome.stopped)

@@ -185,5 +185,22 @@ def test_local_memory_of_a_cluster_is_bounded() -> None:
 
 def test_findings_are_bounded() -> None:
     many = "".join(f"st.shared.u32 [s+{4 * i}], %me; ld.shared.u32 %r1, [s+{4 * i}];" for i in range(400))
-    outcome = run(lowered(many, f"{SMEM} .reg .b32 %me, %r<2>;"), Conditions(most_instructions=100_000), block=(256, 1, 1))
-    assert 10 < len(outcome.findings) <= 64
+    program = lowered(f"{many} LOOP: bra LOOP;", f"{SMEM} .reg .b32 %me, %r<2>;")
+    outcome = run(program, Conditions(most_instructions=100_000), block=(256, 1, 1))
+    assert 64 < len(outcome.findings) <= 129
+    assert "endless" in [finding.kind for finding in outcome.findings]
+
+
+@pytest.mark.parametrize("races", [False, True])
+def test_bulk_copies_without_end_are_over_at_the_deadline(races: bool) -> None:
+    body = """
+    mov.u32 %r1, s; add.u32 %r2, %r1, 128; mbarrier.init.shared.b64 [s], 1; fence.proxy.async;
+    LOOP: mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [s], 40960;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%a0], 40960, [%r1];
+    bra LOOP;
+    """
+    began = time.monotonic()
+    text = kernel(body, 1, ".shared .align 128 .b8 s[41216];")
+    found = launch(text, np.zeros(65536, np.uint8), schedule=Schedule.EAGER, races=races, deadline_s=0.3)
+    assert "deadline" in found.kinds
+    assert time.monotonic() - began < 5
