@@ -106,12 +106,12 @@ def test_without_a_network_the_remedy_is_said(tmp_path: Path) -> None:
         "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'\n"
         "ERROR: Could not find a version (from versions: none)\nERROR: No matching distribution"
     )
-    assert "registry cannot be reached; look at the network" in str(refusal("4.2.0", tmp_path, failed(said)))
+    assert "registry cannot be reached; look at the network" in str(refusal("4.1.0", tmp_path, failed(said)))
     assert "registry cannot be reached" in str(refusal("lib==1.0", tmp_path, failed(said)))
 
 
 def test_without_pip_the_remedy_is_said(tmp_path: Path) -> None:
-    assert "-m ensurepip" in str(refusal("4.2.0", tmp_path, failed(f"{sys.executable}: No module named pip")))
+    assert "-m ensurepip" in str(refusal("4.1.0", tmp_path, failed(f"{sys.executable}: No module named pip")))
 
 
 def test_an_unknown_package_is_said(tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ def test_an_unknown_package_is_said(tmp_path: Path) -> None:
 
 
 def test_anything_else_that_pip_says_is_passed_on(tmp_path: Path) -> None:
-    assert "pip says: ERROR: odd" in str(refusal("4.2.0", tmp_path, failed("ERROR: odd\n\n")))
-    assert "no file came" in str(refusal("4.2.0", tmp_path, lambda _: Finished(0, "", "")))
+    assert "pip says: ERROR: odd" in str(refusal("4.1.0", tmp_path, failed("ERROR: odd\n\n")))
+    assert "no file came" in str(refusal("4.1.0", tmp_path, lambda _: Finished(0, "", "")))
     full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
-    assert "the disk is full" in str(refusal("4.2.0", tmp_path, failed(full)))
+    assert "the disk is full" in str(refusal("4.1.0", tmp_path, failed(full)))
 
 
 def test_a_package_without_a_wheel_comes_as_source_with_a_notice(tmp_path: Path) -> None:
