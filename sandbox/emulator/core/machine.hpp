@@ -61,7 +61,6 @@ struct Program {
 // Addresses. Shared memory has 32-bit addresses, CTA rank in the upper 8 bits, and starts behind the kilobyte that the system
 // keeps; generic addresses of the other spaces lie in windows of their own.
 constexpr u32 kSharedBase = 1024;
-constexpr u32 kSharedSlack = 128;  // allocated behind it: the swizzle of a tensor copy moves chunks within 128 bytes
 constexpr u32 kRankShift = 24;
 constexpr u32 kOffsetMask = (1u << kRankShift) - 1;
 constexpr u64 kWindow = 1ull << 32;

@@ -259,7 +259,7 @@ void Run::start(Cluster& cluster, u32 index) {
     cta.id[2] = cluster.id[2] * shape[2] + rank / shape[0] / shape[1];
     cta.linear = (static_cast<u64>(cta.id[2]) * grid[1] + cta.id[1]) * grid[0] + cta.id[0];
     cta.smem_end = program.static_smem_end + launch.dynamic_smem;
-    cta.smem.assign(cta.smem_end + kSharedSlack, options.poison);
+    cta.smem.assign(cta.smem_end + 16, options.poison);
     if (options.races) cta.shadow.reset(cta.smem_end + 16);
     for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
     cta.mbarriers.clear();
