@@ -238,8 +238,12 @@ struct Target {
 std::vector<Target> targets_of(Warp& warp, const Op& op, int lane, u32 bytes) {
   std::vector<Target> targets;
   const u32 address = shared_address(warp, op.a, op.p, lane), barrier_address = shared_address(warp, op.c, op.q, lane);
-  u32 ranks = 1u << (address >> kRankShift);
-  if (op.e) ranks = warp.lanes<u16>(op.e)[lane];
+  const u32 own = address >> kRankShift;
+  if (!op.e && own >= kMostClusterSize) {
+    shared_range(warp, op, lane, address, bytes, Access::kWrite, nullptr, {});  // says that there is none
+    return targets;
+  }
+  const u32 ranks = op.e ? warp.lanes<u16>(op.e)[lane] : 1u << own;
   for (u32 rank = 0; rank < kMostClusterSize; ++rank) {
     if (!(ranks >> rank & 1)) continue;
     const u32 there = (address & kOffsetMask) | rank << kRankShift;

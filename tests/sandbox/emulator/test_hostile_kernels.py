@@ -105,6 +105,14 @@ def test_a_bulk_copy_within_shared_memory_may_overlap_itself() -> None:
         launch(kernel(body, 0, SMEM), schedule=schedule)
 
 
+def test_a_bulk_copy_to_a_cta_that_no_cluster_has_is_out_of_bounds() -> None:
+    body = """
+    mov.u32 %r1, s; add.u32 %r2, %r1, 0x80000100; mbarrier.init.shared.b64 [s], 1; fence.proxy.async;
+    cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r2], [%a0], 64, [%r1];
+    """
+    assert launch(kernel(body, 1, SMEM), np.zeros(64, np.uint8)).kinds[0] == "shared-out-of-bounds"
+
+
 def test_warps_may_commit_different_numbers_of_products() -> None:
     sums = ",".join(f"%f{i}" for i in range(4))
     body = f"""
