@@ -1,0 +1,211 @@
+"""The result of `benchmarks.sanitizer_corpus` as a record and, beside what the GPU and the emulator found, as a table."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from contract.base import Record
+from contract.evaluation import Environment
+from tests.sandbox.emulator.corpus import FAULTS
+from tests.sandbox.emulator.fault import Fault
+
+Outcome = Literal["reported", "crashed", "timed out", "nothing", "failed"]
+PLAIN = "none"  # the launch without a tool
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+CELL_CHARS = 60
+
+
+class Row(Record):
+    """One launch under one tool. `outcome`: what the tool reported comes before how the launch ended.
+
+    `failed`: the tool itself gave up, or the launch could not be made. `said`: the first reports, or why it ended.
+    """
+
+    kernel: str
+    tool: str
+    outcome: Outcome
+    errors: int = 0
+    warnings: int = 0
+    said: tuple[str, ...] = ()
+    seconds: float
+
+
+class Result(Record):
+    """`options`: of each tool. `not_run`: launches that there was no time for."""
+
+    command: str
+    commit: str
+    date: str
+    sanitizer: str
+    options: dict[str, str]
+    environment: Environment
+    seconds: float = 0.0
+    rows: tuple[Row, ...] = ()
+    not_run: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What the GPU's verification and the emulator's said of a fault, in the words of `emulator_agreement`."""
+
+    gpu: str
+    emulator: str
+
+
+Finding = Literal["reported", "noticed", "nothing"]  # noticed: a crash or no end, without a word about why
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One fault, seen by all. `rows`: by tool. `alarms`: tools that report something of the right kernel too."""
+
+    fault: Fault
+    rows: Mapping[str, Row]
+    alarms: frozenset[str]
+    verdicts: Verdicts
+
+    def found_by(self, tool: str) -> bool:
+        """Whether the tool tells the fault from the right kernel."""
+        row = self.rows.get(tool)
+        return row is not None and row.outcome == "reported" and tool not in self.alarms
+
+    @property
+    def sanitizer(self) -> Finding:
+        """What all tools together find."""
+        if any(self.found_by(tool) for tool in TOOLS):
+            return "reported"
+        return "noticed" if any(row.outcome in ("crashed", "timed out") for row in self.rows.values()) else "nothing"
+
+    @property
+    def gpu(self) -> Finding:
+        return _finding(self.verdicts.gpu)
+
+    @property
+    def emulator(self) -> Finding:
+        return _finding(self.verdicts.emulator)
+
+
+def _finding(verdict: str) -> Finding:
+    if verdict.startswith(("crashed", "timed out")):
+        return "noticed"
+    return "reported" if verdict.startswith("wrong") else "nothing"
+
+
+def right_name(fault: Fault) -> str:
+    """What the kernel is called that a fault is a patch of."""
+    return f"right-{fault.schedule.family}-{fault.task.shape}-{fault.task.layout}-{fault.right().id[:8]}"
+
+
+def agreement(table: str) -> dict[str, Verdicts]:
+    """Verdicts by fault, out of the table of `emulator_agreement`."""
+    ids = {fault.id for fault in FAULTS}
+    cells = (match.groups() for match in re.finditer(r"^\| (\S+) \| (.+) \| (.+) \|$", table, re.MULTILINE))
+    return {name: Verdicts(gpu, emulator) for name, gpu, emulator in cells if name in ids}
+
+
+def compare(result: Result, verdicts: Mapping[str, Verdicts]) -> list[Comparison]:
+    """Every fault of the corpus. Raises: SystemExit where the GPU's and the emulator's verdicts are of other faults."""
+    if missing := [fault.id for fault in FAULTS if fault.id not in verdicts]:
+        raise SystemExit(f"the GPU and the emulator have no verdict of {', '.join(missing)}")
+    rows: dict[str, dict[str, Row]] = {}
+    for row in result.rows:
+        rows.setdefault(row.kernel, {})[row.tool] = row
+    alarms = {
+        name: frozenset(tool for tool, row in of.items() if row.outcome == "reported")
+        for name, of in rows.items()
+        if name.startswith("right-")
+    }
+    return [
+        Comparison(fault, rows.get(fault.id, {}), alarms.get(right_name(fault), frozenset()), verdicts[fault.id])
+        for fault in FAULTS
+    ]
+
+
+def render(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
+    compared = compare(result, verdicts)
+    where = f"{result.environment.gpu}, driver {result.environment.driver}, compute-sanitizer {result.sanitizer}"
+    return "\n".join(
+        (
+            "# Seeded faults under compute-sanitizer",
+            "",
+            f"`{result.command}`, commit {result.commit}; {result.date}, {result.seconds:.0f} s; {where}.",
+            "",
+            "One launch of each kernel under each tool. A report counts where the same tool says nothing of the right kernel "
+            "that the fault is a patch of; a crash or a hang without a report is counted apart.",
+            "",
+            *_missing(result),
+            *_summary(result, compared),
+            "",
+            "## Faults",
+            "",
+            f"| fault | why it is one | without a tool | {' | '.join(TOOLS)} | GPU's verification | emulator |",
+            f"|{'---|' * (len(TOOLS) + 5)}",
+            *(_line(one) for one in compared),
+            "",
+            "## Right kernels",
+            "",
+            f"| kernel | {' | '.join(TOOLS)} |",
+            f"|{'---|' * (len(TOOLS) + 1)}",
+            *_right(result),
+            "",
+            "## Options",
+            "",
+            *(f"- {tool}: `{options}`" for tool, options in result.options.items()),
+            "",
+        )
+    )
+
+
+def _missing(result: Result) -> list[str]:
+    if not result.not_run:
+        return []
+    return [f"There was no time for {len(result.not_run)} launches: {'; '.join(result.not_run)}.", ""]
+
+
+def _summary(result: Result, compared: Sequence[Comparison]) -> list[str]:
+    """Counts by way: faults that are reported, faults that end in a crash or a hang only, right kernels with an alarm."""
+    ways: list[tuple[str, Callable[[Comparison], Finding]]] = [
+        ("any of the four", lambda one: one.sanitizer),
+        ("GPU's verification", lambda one: one.gpu),
+        ("emulator", lambda one: one.emulator),
+    ]
+    right = [row for row in result.rows if row.kernel.startswith("right-")]
+    lines = [
+        f"| of {len(compared)} faults | reported | crash or hang only | right kernels with a report |",
+        "|---|---|---|---|",
+    ]
+    for tool in (PLAIN, *TOOLS):
+        rows = [one.rows[tool] for one in compared if tool in one.rows]
+        noticed = sum(row.outcome in ("crashed", "timed out") for row in rows)
+        watched = [row for row in right if row.tool == tool]
+        alarms = sum(row.outcome == "reported" for row in watched)
+        name = "without a tool" if tool == PLAIN else tool
+        lines.append(f"| {name} | {sum(one.found_by(tool) for one in compared)} | {noticed} | {alarms} of {len(watched)} |")
+    for name, finding in ways:
+        counts = [sum(finding(one) == kind for one in compared) for kind in ("reported", "noticed")]
+        lines.append(f"| {name} | {counts[0]} | {counts[1]} | |")
+    return lines
+
+
+def _line(one: Comparison) -> str:
+    cells = [_cell(one.rows.get(tool), tool in one.alarms) for tool in (PLAIN, *TOOLS)]
+    return f"| {one.fault.id} | {one.fault.why} | {' | '.join(cells)} | {one.verdicts.gpu} | {one.verdicts.emulator} |"
+
+
+def _cell(row: Row | None, alarm: bool) -> str:
+    if row is None:
+        return "not run"
+    if row.outcome == "nothing":
+        return ""
+    said = row.said[0][:CELL_CHARS].replace("|", "/") if row.said else ""
+    if row.outcome == "reported":
+        counts = f"{row.errors} error{'s' * (row.errors != 1)}" + (f", {row.warnings} warnings" if row.warnings else "")
+        return f"{'as of the right kernel: ' if alarm else ''}{counts}: {said}"
+    return f"{row.outcome}: {said}" if said else row.outcome
+
+
+def _right(result: Result) -> list[str]:
+    rows = {(row.kernel, row.tool): row for row in result.rows if row.kernel.startswith("right-")}
+    names = dict.fromkeys(name for name, _ in rows)
+    return [f"| {name} | {' | '.join(_cell(rows.get((name, tool)), False) for tool in TOOLS)} |" for name in names]
