@@ -61,7 +61,7 @@ class Nodes:
             state["round"] + 1,
             hits,
             self._parts.explain,
-            seconds_left=self._budget.search_s(self._parts.sandbox.can_execute) - self._clock.spent_s(),
+            seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
             reads_code=self._parts.policy.reads_code,
         )
         observation_id = self._parts.store.record_observation(observation)
@@ -151,9 +151,12 @@ class Nodes:
         return self._changes()
 
     def choose(self, state: RunState) -> Changes:
-        """The few candidates to measure in full; they are built again, which the compile cache makes free."""
+        """The few candidates to measure in full; they are built again, which the compile cache makes free.
+
+        None where nothing is measured: the emulator's proof has no shorter form, and would be the same one again.
+        """
         self._clock.lap_s()
-        if not self._parts.sandbox.can_execute:
+        if not self._parts.sandbox.can_measure:
             return self._changes(phase="final", queue=[])
         best = [step.candidate for step in finalists(self.history.ranked, FINALISTS)]
         built = {position: outcome for position, outcome, _ in self._outcomes(best) if isinstance(outcome, Built)}
@@ -229,7 +232,7 @@ class Nodes:
         """Why the search ends now; empty while it goes on. At least one built candidate is always tried."""
         ranked, sandbox = self.history.ranked, self._parts.sandbox
         tried = any("evaluate" in one.step.seconds for one in ranked)
-        if self._clock.spent_s() > self._budget.search_s(sandbox.can_execute) and (tried or not waiting):
+        if self._clock.spent_s() > self._budget.search_s(sandbox.can_measure) and (tried or not waiting):
             return "the time is spent"
         if near_roofline(leader(ranked), self._run.task, self._run.chip):
             return "the roofline is near"

@@ -77,10 +77,9 @@ def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | No
 
 
 def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
-    """The fastest candidates of the search, fastest first; without times, those executed that are predicted to be."""
+    """The fastest candidates of the search, fastest first."""
     timed = sorted((one for one in ranked if one.trusted), key=lambda one: one.time_us)
-    unmeasured = [one for one in ranked if one.proven and one.attempt.predicted_us is not None]
-    return [one.step for one in (timed or sorted(unmeasured, key=_prediction_score))[:count]]
+    return [one.step for one in timed[:count]]
 
 
 def attempt_of(step: Step) -> Attempt:

@@ -24,9 +24,9 @@ class Budget(Record):
     def total_s(self) -> float:
         return 60.0 * self.minutes
 
-    def search_s(self, can_execute: bool) -> float:
+    def search_s(self, can_measure: bool) -> float:
         """What the search may take: a part is kept for the final measurements where there will be any."""
-        return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MOST_S) if can_execute else 0.0)
+        return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MOST_S) if can_measure else 0.0)
 
 
 def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:

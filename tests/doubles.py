@@ -4,6 +4,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,9 +117,10 @@ def step(index: int, number: int = 0, run_id: str = "run-1", **changes: object) 
     return Step.model_validate({"run_id": run_id, "index": index, "created_at": NOW, **fields, **changes})
 
 
-def unmeasured(predicted_us: float) -> Unmeasured:
+def unmeasured(predicted_us: float, verified_by: Literal["nothing", "emulator"] = "nothing") -> Unmeasured:
     prediction = Prediction(predicted_us=predicted_us, model="scripted", floor_us=1.0)
-    return Unmeasured(verified_by="nothing", prediction=prediction, inspection=INSPECTION)
+    tests = (PASSED,) if verified_by == "emulator" else ()
+    return Unmeasured(verified_by=verified_by, tests=tests, prediction=prediction, inspection=INSPECTION)
 
 
 def diagnose(_: Built, __: GemmTask, ___: Chip, evaluation: Evaluation, profile: Profile | None = None) -> Diagnosis:
@@ -158,7 +160,10 @@ class ScriptedPolicy:
 
 
 class ScriptedSandbox:
-    """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, in full 10 % slower."""
+    """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, in full 10 % slower.
+
+    `emulates`: what it executes it finds right, and predicts `times_us`.
+    """
 
     def __init__(
         self,
@@ -166,6 +171,7 @@ class ScriptedSandbox:
         *,
         failures: Sequence[int] = (),
         can_execute: bool = True,
+        emulates: bool = False,
         evaluate_s: float = 0.0,
         outcomes: dict[int, Evaluation] | None = None,
         profile_error: Cudal2Error | None = None,
@@ -174,6 +180,7 @@ class ScriptedSandbox:
         self._times_us = times_us or {}
         self._failures = set(failures)
         self._can_execute = can_execute
+        self._emulates = emulates
         self._evaluate_s = evaluate_s
         self._outcomes = outcomes or {}
         self._profile_error = profile_error
@@ -192,11 +199,11 @@ class ScriptedSandbox:
 
     @property
     def can_measure(self) -> bool:
-        return self._can_execute
+        return self._can_execute and not self._emulates
 
     @property
     def environment(self) -> Environment | None:
-        return ENVIRONMENT if self._can_execute else None
+        return ENVIRONMENT if self.can_measure else None
 
     def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
         for position, one in reversed(list(enumerate(candidates))):  # out of order, as a parallel build finishes
@@ -212,8 +219,8 @@ class ScriptedSandbox:
         if number in self._outcomes:
             return self._outcomes[number]
         time_us = self._times_us.get(number, 20.0)
-        if not self._can_execute:
-            return unmeasured(time_us)
+        if not self.can_measure:
+            return unmeasured(time_us, "emulator" if self._emulates else "nothing")
         return measured(time_us * 1.1, baselines=BASELINES) if effort == "full" else measured(time_us)
 
     def profile(self, built: Built, _: GemmTask) -> Profile:

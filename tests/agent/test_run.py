@@ -174,6 +174,33 @@ def test_without_a_gpu_the_best_prediction_leads_and_nothing_is_measured(setting
     assert all(step.reward is None for step in outcome.steps)
 
 
+def test_what_the_emulator_proved_is_not_proved_again_at_the_end(settings: Settings, store: Store) -> None:
+    sandbox = ScriptedSandbox({number: 20.0 - number for number in range(12)}, emulates=True)
+    made = parts(store, sandbox)
+    outcome = drive(settings, made)
+    assert outcome.reason == "the budget of 12 candidates is spent"
+    assert sandbox.evaluated == [(number, "quick") for number in range(12)]
+    assert outcome.best is not None
+    assert isinstance(outcome.best.evaluation, Unmeasured)
+    assert (number_of(outcome.best.candidate), outcome.best.evaluation.verified_by) == (11, "emulator")
+    assert isinstance(made.policy, ScriptedPolicy)
+    left_s = made.policy.seen[0].seconds_left
+    assert left_s is not None
+    assert left_s > 45, "no time is kept for measurements that will not be"
+
+
+def test_an_emulated_run_that_was_interrupted_goes_on_where_it_was(settings: Settings, store: Store) -> None:
+    sandbox = Lost(KeyboardInterrupt(), emulates=True)
+    made = parts(store, sandbox)
+    outcome = drive(settings, made)
+    assert (outcome.run.status, len(outcome.steps)) == ("interrupted", 3)
+    again = resume_run(store.run(outcome.run.run_id), settings, made, lambda _: None)
+    assert again.run.status == "finished"
+    assert again.steps[:3] == outcome.steps
+    proved = [number for number, _ in sandbox.evaluated]
+    assert sorted(proved) == sorted(set(proved)), "none is proved twice"
+
+
 def test_nothing_passes(settings: Settings, store: Store) -> None:
     hang = TimedOut(stage="verify", limit_s=1.0)
     outcome = drive(settings, parts(store, ScriptedSandbox(outcomes=dict.fromkeys(range(12), hang))))
@@ -208,8 +235,8 @@ def test_the_query_asks_for_what_is_wrong(settings: Settings, store: Store) -> N
 class Lost(ScriptedSandbox):
     """Fails at its fourth evaluation, as often as told, with whatever it is given."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__()
+    def __init__(self, error: BaseException, *, emulates: bool = False) -> None:
+        super().__init__(emulates=emulates)
         self.error: BaseException | None = error
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
