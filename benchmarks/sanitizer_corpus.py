@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.sanitizer_launch import ENDED, FAULT, HUNG, Launchable, put
-from benchmarks.sanitizer_table import PLAIN, TOOLS, Outcome, Result, Row, agreement, render, right_name
+from benchmarks.sanitizer_table import AGREEMENT, PLAIN, TOOLS, Outcome, Result, Row, agreement, render, right_name
 from contract.candidate import Candidate
 from contract.chip import LIMITS
 from contract.options import CompileOptions
@@ -34,7 +34,6 @@ from sandbox.process import Limits, run
 from tests.sandbox.emulator.corpus import FAULTS
 
 PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_launch")
-AGREEMENT = Path("benchmarks/results/emulator_agreement_2026-11-21.md")
 SAID_CHARS, SAID_LINES = 300, 3
 # No API errors: the launcher asks the driver for a kernel's parameters until there is no next. The connections are ports,
 # of which every tool that runs at the same time takes one.

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from contract.base import Record
@@ -14,6 +15,7 @@ Outcome = Literal["reported", "crashed", "timed out", "nothing", "failed"]
 PLAIN = "none"  # the launch without a tool
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CELL_CHARS = 60
+AGREEMENT = Path("benchmarks/results/emulator_agreement_2026-11-21.md")  # what the GPU and the emulator found
 
 
 class Row(Record):
@@ -132,7 +134,8 @@ def render(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
             f"`{result.command}`, commit {result.commit}; {result.date}, {result.seconds:.0f} s; {where}.",
             "",
             "One launch of each kernel under each tool. A report counts where the same tool says nothing of the right kernel "
-            "that the fault is a patch of; a crash or a hang without a report is counted apart.",
+            "that the fault is a patch of; a crash or a hang without a report is counted apart. Plans are resolved for the "
+            "number of SMs at which the fault shows; the GPU's verification and the emulator took all SMs of the chip.",
             "",
             *_missing(result),
             *_summary(result, compared),
@@ -160,7 +163,7 @@ def render(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
 def _missing(result: Result) -> list[str]:
     if not result.not_run:
         return []
-    return [f"There was no time for {len(result.not_run)} launches: {'; '.join(result.not_run)}.", ""]
+    return [f"Not run, for want of time ({len(result.not_run)}): {'; '.join(result.not_run)}.", ""]
 
 
 def _summary(result: Result, compared: Sequence[Comparison]) -> list[str]:
@@ -200,9 +203,13 @@ def _cell(row: Row | None, alarm: bool) -> str:
         return ""
     said = row.said[0][:CELL_CHARS].replace("|", "/") if row.said else ""
     if row.outcome == "reported":
-        counts = f"{row.errors} error{'s' * (row.errors != 1)}" + (f", {row.warnings} warnings" if row.warnings else "")
-        return f"{'as of the right kernel: ' if alarm else ''}{counts}: {said}"
+        counted = ", ".join(_counted(n, word) for n, word in ((row.errors, "error"), (row.warnings, "warning")) if n)
+        return f"{'as of the right kernel: ' if alarm else ''}{counted}: {said}"
     return f"{row.outcome}: {said}" if said else row.outcome
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def _right(result: Result) -> list[str]:

@@ -1,0 +1,113 @@
+"""What counts as found: a report that the right kernel does not get too, or, apart from it, a crash or a hang."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.sanitizer_table import (
+    AGREEMENT,
+    PLAIN,
+    TOOLS,
+    Comparison,
+    Outcome,
+    Result,
+    Row,
+    agreement,
+    compare,
+    render,
+    right_name,
+)
+from tests.doubles import ENVIRONMENT
+from tests.sandbox.emulator.corpus import FAULTS
+
+VERDICTS = agreement((Path(__file__).parents[2] / AGREEMENT).read_text(encoding="utf-8"))
+FAULT = FAULTS[0]
+RIGHT = right_name(FAULT)
+
+
+def row(kernel: str, tool: str, outcome: Outcome, *said: str, errors: int = 0, warnings: int = 0) -> Row:
+    return Row(kernel=kernel, tool=tool, outcome=outcome, errors=errors, warnings=warnings, said=said, seconds=1.0)
+
+
+def result(*rows: Row, not_run: tuple[str, ...] = ()) -> Result:
+    return Result(
+        command="command",
+        commit="c0ffee",
+        date="2026-11-22",
+        sanitizer="1.2.3",
+        options=dict.fromkeys(TOOLS, "--option"),
+        environment=ENVIRONMENT,
+        rows=rows,
+        not_run=not_run,
+    )
+
+
+def compared(*rows: Row) -> Comparison:
+    return next(one for one in compare(result(*rows), VERDICTS) if one.fault is FAULT)
+
+
+def line(table: str, start: str) -> str:
+    [found] = [line for line in table.splitlines() if line.startswith(f"| {start} |")]
+    return found
+
+
+def test_the_committed_agreement_has_every_fault() -> None:
+    assert set(VERDICTS) == {fault.id for fault in FAULTS}
+    found = [one for one in compare(result(), VERDICTS) if one.gpu != "nothing"]
+    assert len(found) == 59  # as the head of that table says
+    assert sum(one.emulator == "reported" for one in compare(result(), VERDICTS)) == 83
+
+
+def test_an_agreement_that_lacks_faults_is_refused() -> None:
+    with pytest.raises(SystemExit, match=FAULT.id):
+        compare(result(), {})
+
+
+def test_a_report_counts_where_the_right_kernel_gets_none_from_the_same_tool() -> None:
+    reported = row(FAULT.id, "memcheck", "reported", "Invalid read", errors=1)
+    assert compared(reported, row(RIGHT, "memcheck", "nothing")).sanitizer == "reported"
+    assert compared(reported, row(RIGHT, "initcheck", "reported", errors=5)).sanitizer == "reported"
+    assert compared(reported, row(RIGHT, "memcheck", "reported", errors=5)).sanitizer == "nothing"
+
+
+def test_a_crash_or_a_hang_without_a_report_counts_apart() -> None:
+    assert compared(row(FAULT.id, PLAIN, "crashed")).sanitizer == "noticed"
+    assert compared(row(FAULT.id, "racecheck", "timed out")).sanitizer == "noticed"
+    assert compared(row(FAULT.id, "racecheck", "failed"), row(FAULT.id, PLAIN, "nothing")).sanitizer == "nothing"
+
+
+def test_the_table_counts_by_tool_and_by_way() -> None:
+    table = render(
+        result(
+            row(FAULT.id, "memcheck", "reported", "Invalid __global__ read", errors=3),
+            row(FAULT.id, PLAIN, "crashed", "launch failed: x"),
+            row(FAULTS[1].id, "racecheck", "timed out"),
+            row(RIGHT, "memcheck", "nothing"),
+            row(RIGHT, "initcheck", "reported", "Uninitialized", errors=1, warnings=2),
+        ),
+        VERDICTS,
+    )
+    assert line(table, "memcheck") == "| memcheck | 1 | 0 | 0 of 1 |"
+    assert line(table, "racecheck") == "| racecheck | 0 | 1 | 0 of 0 |"
+    assert line(table, "initcheck") == "| initcheck | 0 | 0 | 1 of 1 |"
+    assert line(table, "without a tool") == "| without a tool | 0 | 1 | 0 of 0 |"
+    assert line(table, "any of the four") == "| any of the four | 1 | 1 | |"
+    assert line(table, "emulator") == "| emulator | 83 | 0 | |"
+    assert "| crashed: launch failed: x | 3 errors: Invalid __global__ read | not run |" in line(table, FAULT.id)
+    assert line(table, RIGHT).endswith("| 1 error, 2 warnings: Uninitialized | not run |")
+
+
+def test_a_report_that_the_right_kernel_gets_too_says_so() -> None:
+    table = render(
+        result(row(FAULT.id, "memcheck", "reported", "x", errors=1), row(RIGHT, "memcheck", "reported", "x", errors=1)),
+        VERDICTS,
+    )
+    assert "| as of the right kernel: 1 error: x |" in line(table, FAULT.id)
+    assert line(table, "memcheck") == "| memcheck | 0 | 0 | 1 of 1 |"
+
+
+def test_what_was_not_run_is_told() -> None:
+    assert "Not run, for want of time (2): a, memcheck; b, none." in render(
+        result(not_run=("a, memcheck", "b, none")), VERDICTS
+    )
+    assert "want of time" not in render(result(), VERDICTS)
