@@ -2,6 +2,8 @@
 //
 // bar:     a number of the barrier (4 bytes), b participants (0: all), c predicate and d result of bar.red
 // mbarrier: a address (p: its bytes), imm its offset, q: the address is generic; the rest at each handler
+#include <utility>
+
 #include "machine.hpp"
 
 namespace emulator {
@@ -42,7 +44,7 @@ void open_if_complete(Cta& cta, NamedBarrier& barrier) {
   if (barrier.arrived < expected) return;
   for (const NamedBarrier::Waiting& waiting : barrier.waiting) {
     write_reduction(barrier, waiting);
-    waiting.warp->knows.join(barrier.gathered);
+    waiting.warp->learn(barrier.gathered, waiting.lanes);
     waiting.warp->blocked &= ~waiting.lanes;
   }
   barrier = NamedBarrier();
@@ -142,7 +144,7 @@ void cluster_wait(Warp& warp, const Op& op, u32 mask) {
     return;
   }
   warp.cluster_arrived &= ~mask;
-  warp.knows.join(cluster.barrier_done);
+  warp.learn(cluster.barrier_done, mask);
 }
 
 // ---- mbarrier ---------------------------------------------------------------------------------------------------------------
@@ -249,6 +251,8 @@ void mbarrier_expect(Warp& warp, const Op& op, u32 mask) {
 // d: predicate; b: parity (4 bytes, r: 1) or state (8 bytes). A wait that fails gives the turn away.
 void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   u32 done = 0;
+  const MBarrier* told = nullptr;
+  u32 told_lanes = 0;
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     MBarrier* barrier = mbarrier_at(warp, op, lane, barrier_address(warp, op, lane), false);
@@ -259,9 +263,12 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
     const bool over = op.r ? (barrier->phase & 1) != (warp.lanes<u32>(op.b)[lane] & 1)
                            : barrier->phase != warp.lanes<u64>(op.b)[lane] >> kCountBits;
     if (!over) continue;
-    warp.knows.join(barrier->done);
     done |= 1u << lane;
+    if (told && told != barrier) warp.learn(told->done, std::exchange(told_lanes, 0));
+    told = barrier;
+    told_lanes |= 1u << lane;
   }
+  if (told) warp.learn(told->done, told_lanes);
   warp.mask(op.d) = (warp.mask(op.d) & ~mask) | done;
   if (done != mask) warp.yielded = true;
 }
@@ -286,7 +293,7 @@ void fence(Warp& warp, const Op&, u32) {
   Knowledge& knows = warp.knows;
   if (knows.heard) {
     join_foreign(knows.foreign, knows.heard);
-    if (const auto own = knows.heard->find(warp.cta->cluster->index); own != knows.heard->end()) knows.events.join(own->second);
+    if (const auto own = knows.heard->find(warp.cta->cluster->index); own != knows.heard->end()) warp.hear(own->second);
     knows.heard.reset();
   }
   knows.fenced.join(warp.now().events);
@@ -299,7 +306,7 @@ void fence_proxy_async(Warp& warp, const Op&, u32) {
 
 void fence_mbarrier_init(Warp& warp, const Op&, u32) { know_barriers(warp); }
 
-void dependency_wait(Warp& warp, const Op&, u32) { warp.knows.events.raise(kDependencyComponent, 1); }
+void dependency_wait(Warp& warp, const Op&, u32) { warp.hear(kDependencyComponent, 1); }
 
 void nothing(Warp&, const Op&, u32) {}
 

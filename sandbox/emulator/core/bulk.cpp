@@ -3,7 +3,9 @@
 // Loads tell an mbarrier how many bytes they brought; under the latest schedule they happen when nobody can go on otherwise.
 // Stores belong to groups and happen when their group is waited for. To the race detector a load writes in the name of its
 // mbarrier's phase, a store reads in the name of the warp's stores, from the moment they are issued.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "machine.hpp"
 
@@ -443,9 +445,8 @@ const u8* source_of(Warp& warp, const Op& op, int lane, u32 address, u32 bytes) 
 }
 
 void keep(Warp& warp, int lane, std::shared_ptr<Pending> store) {
-  warp.open_stores.push_back(store);
+  warp.open_stores.push_back({static_cast<u32>(lane), store});
   count_issued(warp);
-  warp.open_store_lanes |= 1u << lane;
   warp.run->enqueue(std::move(store));
 }
 
@@ -499,27 +500,34 @@ void commit(Warp& warp, const Op&, u32 mask) {
   StoreGroup group;
   group.lanes = mask;
   group.number = ++warp.store_number;
-  group.stores = std::move(warp.open_stores);
-  warp.open_stores.clear();
-  warp.open_store_lanes = 0;
+  const auto others = [mask](const BulkStore& store) { return !(mask >> store.lane & 1); };
+  const auto first = std::stable_partition(warp.open_stores.begin(), warp.open_stores.end(), others);
+  group.stores.assign(first, warp.open_stores.end());
+  warp.open_stores.erase(first, warp.open_stores.end());
   warp.store_groups.push_back(std::move(group));
   count_issued(warp);
 }
 
-void complete(StoreGroup& group) {
-  for (const auto& store : group.stores) {
-    if (store->done) continue;
-    store->done = true;
-    store->complete();
+void complete(const std::vector<BulkStore>& stores) {
+  for (const BulkStore& store : stores) {
+    if (std::exchange(store.work->done, true)) continue;
+    store.work->complete();
   }
-  group.stores.clear();
 }
 
-// imm: groups that may stay incomplete. A store that has read its source has also written its target here.
-void wait(Warp& warp, const Op& op, u32) {
-  while (warp.store_groups.size() > static_cast<u64>(std::max<i64>(op.imm, 0))) {
-    complete(warp.store_groups.front());
-    warp.knows.events.raise(warp.stores(), warp.store_groups.front().number);
+// imm: groups of the lanes that wait which may stay incomplete. A store that has read its source has also written its target
+// here.
+void wait(Warp& warp, const Op& op, u32 mask) {
+  u64 kept = 0;
+  for (std::size_t i = warp.store_groups.size(); i-- > 0;) {
+    StoreGroup& group = warp.store_groups[i];
+    if (group.lanes & mask) group.done |= kept++ >= static_cast<u64>(std::max<i64>(op.imm, 0));
+  }
+  for (const StoreGroup& group : warp.store_groups) {
+    if (group.done) complete(group.stores);
+  }
+  while (!warp.store_groups.empty() && warp.store_groups.front().done) {
+    warp.hear(warp.stores(), warp.store_groups.front().number);
     warp.store_groups.pop_front();
   }
 }
@@ -569,12 +577,10 @@ void remote_store(Warp& warp, const Op& op, u32 mask) {
 }  // namespace
 
 void finish_stores(Warp& warp) {
-  for (StoreGroup& group : warp.store_groups) complete(group);
+  for (const StoreGroup& group : warp.store_groups) complete(group.stores);
   warp.store_groups.clear();
-  StoreGroup open;
-  open.stores = std::move(warp.open_stores);
+  complete(warp.open_stores);
   warp.open_stores.clear();
-  complete(open);
 }
 
 void register_bulk(Registry& to) {

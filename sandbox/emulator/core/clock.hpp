@@ -19,6 +19,10 @@ struct Epoch {
   u32 value = 0;  // 0: no event
 };
 
+// Components of a warp: itself, and the engines that copy, multiply and store for it.
+constexpr u32 kAgentsPerWarp = 4;
+enum OwnAgent : u32 { kOwnWarp, kOwnCopies, kOwnProducts, kOwnStores };
+
 class Clock {
  public:
   u32 at(u32 component) const { return component < values_.size() ? values_[component] : 0; }

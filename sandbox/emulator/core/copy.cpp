@@ -136,7 +136,7 @@ void wait(Warp& warp, const Op& op, u32 mask) {
     }
     std::erase_if(group.copies, mine);
     // The warp's clock speaks for all lanes, so a group counts as done when no lane waits for it any more.
-    if (!(group.lanes & warp.live)) warp.knows.events.raise(warp.copies(), group.number);
+    if (!(group.lanes & warp.live)) warp.hear(warp.copies(), group.number);
   }
   std::erase_if(warp.copy_groups, [&](const CopyGroup& group) { return !(group.lanes & warp.live); });
 }

@@ -101,7 +101,6 @@ struct Agent {
 // Component 0 stands for the kernels that this one depends on. Every warp has four components, in the order above; mbarriers
 // get theirs when they are initialised.
 constexpr u32 kDependencyComponent = 0;
-constexpr u32 kAgentsPerWarp = 4;
 
 // A copy by cp.async that has been issued; its source was read then.
 struct LaneCopy {
@@ -123,13 +122,17 @@ struct Product {
   bool accumulate = false;
 };
 
-// A bulk copy that reads shared memory, kept until its group is waited for.
+// Bulk copies that read shared memory, kept until the lane that issued them waits for their group.
 struct Pending;
+struct BulkStore {
+  u32 lane;
+  std::shared_ptr<Pending> work;
+};
 struct StoreGroup {
-  u32 lanes = 0;
+  u32 lanes = 0;  // that have committed it
   u32 number = 0;
-  std::vector<std::shared_ptr<Pending>> stores;
-  bool read = false;
+  bool done = false;
+  std::vector<BulkStore> stores;
 };
 
 struct Warp {
@@ -143,11 +146,14 @@ struct Warp {
   bool converged = true;
   u32 pc = 0;  // of all lanes while converged
   u32 lane_pc[kLanes] = {};
-  u32 moment = 1;        // operations executed, plus one: the value of its own component
-  bool waiting = false;  // set by a kWaiting handler that cannot go on: it is executed again later
-  bool yielded = false;  // set by a handler after which others should have a turn (a failed try_wait)
-  u32 vain = 0;          // turns taken in vain; lets diverged lanes take turns
-  Knowledge knows;
+  u32 moment = 1;                            // operations executed, plus one: the value of its own component
+  bool waiting = false;                      // set by a kWaiting handler that cannot go on: it is executed again later
+  bool yielded = false;                      // set by a handler after which others should have a turn (a failed try_wait)
+  u32 vain = 0;                              // turns taken in vain; lets diverged lanes take turns
+  Knowledge knows;                           // what some lane of it knows
+  u32 met[kAgentsPerWarp] = {0, 0, ~0u, 0};  // by OwnAgent: up to which event its lanes are in order; products are the warp's
+  u32 informed = 0;                          // lanes that know more than `common`; 0: all know the same
+  Clock common;                              // what the others know of other warps
 
   std::vector<LaneCopy> open_copies;
   std::deque<CopyGroup> copy_groups;
@@ -161,8 +167,7 @@ struct Warp {
   std::vector<u16> products_writing, products_reading;  // by slot / 32: unfinished wgmmas that do
   bool product_fenced = false;
 
-  std::vector<std::shared_ptr<Pending>> open_stores;
-  u32 open_store_lanes = 0;
+  std::vector<BulkStore> open_stores;
   std::deque<StoreGroup> store_groups;
   u32 store_number = 0;
 
@@ -177,13 +182,39 @@ struct Warp {
   }
   u32& mask(u32 slot) { return *reinterpret_cast<u32*>(registers + slot); }
   u32 runnable() const { return live & ~blocked; }
-  u32 copies() const { return component + 1; }
-  u32 products() const { return component - index % 4 * kAgentsPerWarp + 2; }  // of the warpgroup
-  u32 stores() const { return component + 3; }
+  u32 copies() const { return component + kOwnCopies; }
+  u32 products() const { return component - index % 4 * kAgentsPerWarp + kOwnProducts; }  // of the warpgroup
+  u32 stores() const { return component + kOwnStores; }
   // What it knows at this moment, its own doings included: what synchronisation passes on.
   const Knowledge& now() {
     knows.events.set(component, moment);
     return knows;
+  }
+  // Lanes hear what a barrier passes on. What it has heard from this very warp, all lanes of it are behind now.
+  void learn(const Knowledge& told, u32 lanes) {
+    for (u32 agent : {kOwnWarp, kOwnCopies, kOwnStores}) met[agent] = std::max(met[agent], told.events.at(component + agent));
+    const bool all = (lanes & live) == live;
+    if (all && informed) common.join(told.events);
+    if (!all && !informed) common = knows.events;
+    if (!all) informed |= lanes;
+    if ((informed & live) == live) informed = 0;
+    knows.join(told);
+  }
+  // All lanes of it hear of what is no barrier.
+  void hear(const Clock& events) {
+    knows.events.join(events);
+    if (informed) common.join(events);
+  }
+  void hear(u32 agent, u32 value) {
+    knows.events.raise(agent, value);
+    if (informed) common.raise(agent, value);
+  }
+  // Lanes meet: what one of them knows, they all do.
+  void meet(u32 lanes) {
+    const Clock& events = now().events;
+    for (u32 agent : {kOwnWarp, kOwnCopies, kOwnStores}) met[agent] = events.at(component + agent);
+    if (informed & lanes) informed |= lanes;
+    if ((informed & live) == live) informed = 0;
   }
 };
 
@@ -349,9 +380,10 @@ void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, 
 // All return host memory of `bytes` bytes for one lane, or null after a report. Accesses are checked for bounds, alignment,
 // permission and, where the run looks for races, ordering; `poison` is set where the value read must be replaced by poison.
 struct Touch {
-  bool strong = false;  // atomic, volatile, relaxed or stronger
-  bool async = false;   // through the async proxy
-  Epoch epoch{};        // of the asynchronous agent that does it; the warp itself where its value is 0
+  bool strong = false;    // atomic, volatile, relaxed or stronger
+  bool async = false;     // through the async proxy
+  bool together = false;  // by all lanes of the warp, not by the one that gives the address
+  Epoch epoch{};          // of the asynchronous agent that does it; the warp itself where its value is 0
 };
 u8* shared_at(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access, bool* poison, const Touch& touch = {});
 u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, bool* poison, const Touch& touch = {});

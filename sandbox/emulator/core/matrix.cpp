@@ -47,7 +47,7 @@ struct Rows {
       }
       address -= kSharedWindow;
     }
-    return shared_at(warp, op, lane, static_cast<u32>(address), kRowBytes, access, poison);
+    return shared_at(warp, op, lane, static_cast<u32>(address), kRowBytes, access, poison, {.together = true});
   }
 
   Warp& warp;
@@ -168,7 +168,8 @@ class Matrix {
     const u64 away = offset(block, line, from);
     if (host_) return host_ + away;
     const Space space = static_cast<Space>(op_.p);
-    return memory_at(warp_, op_, static_cast<int>(4 * line), space, address_ + away, kRowBytes, access_, poison);
+    return memory_at(warp_, op_, static_cast<int>(4 * line), space, address_ + away, kRowBytes, access_, poison,
+                     {.together = true});
   }
 
   // Host memory of the whole matrix where nobody looks for races and nothing else is wrong with it; else null.

@@ -38,6 +38,14 @@ std::string name_of(const Cluster& cluster, Epoch event) {
   return warp;
 }
 
+// The same, from the view of a warp: what lanes of its own are not in order with, for want of __syncwarp.
+std::string who(const Warp& warp, const Cluster& cluster, Epoch event) {
+  const bool own = event.component - warp.component < kAgentsPerWarp;
+  if (event.component == warp.component) return "another lane of the warp, without __syncwarp between them";
+  if (!warp.knows.events.covers(event)) return name_of(cluster, event);
+  return name_of(cluster, event) + (own ? ", begun and" : ",") + " waited for by another lane, without __syncwarp behind it";
+}
+
 bool is_async(const Cluster& cluster, Epoch event) {
   return event.component < cluster.agents.size() && cluster.agents[event.component].kind != AgentKind::kWarp;
 }
@@ -47,7 +55,7 @@ bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access ac
            const Cluster* other_cluster, const char* space) {
   if (met.trouble == Trouble::kNone) return false;
   const std::string what = std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes";
-  const std::string other = other_cluster ? name_of(*other_cluster, met.other) : std::string("another CTA");
+  const std::string other = other_cluster ? who(warp, *other_cluster, met.other) : std::string("another CTA");
   const bool flying = (other_cluster && is_async(*other_cluster, met.other)) || touch.epoch.value;
   const std::string race = flying ? "async-race" : std::string(space) + "-race";
   const u32 lanes = 1u << lane;
@@ -97,9 +105,14 @@ bool is_poisoned(Warp& warp) {
   return !warp.run->poisoned.empty() && warp.run->poisoned.count({static_cast<u32>(warp.cta->linear), warp.index, warp.moment});
 }
 
-Toucher toucher(Warp& warp, const Op& op, const Touch& touch) {
+Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   const Epoch epoch = touch.epoch.value ? touch.epoch : Epoch{warp.component, warp.moment};
-  return {epoch, warp.component, &warp.knows, op.instruction, touch.async, touch.strong};
+  const bool uninformed = warp.informed && (touch.together || !(warp.informed >> lane & 1));
+  return {epoch,       warp.component,
+          warp.moment, touch.together ? kNobody : static_cast<u8>(lane),
+          warp.met,    uninformed ? &warp.common : &warp.knows.events,
+          &warp.knows, op.instruction,
+          touch.async, touch.strong};
 }
 
 u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access) {
@@ -201,7 +214,7 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
     return nullptr;
   }
   if (warp.run->options.races) {
-    const Meeting met = cta->shadow.touch(offset, bytes, access, toucher(warp, op, touch));
+    const Meeting met = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
     if (met.trouble != Trouble::kNone &&
         judge(warp, op, lane, address, bytes, access, met, touch, warp.cta->cluster, "shared") && poison) {
       *poison = true;
@@ -235,7 +248,7 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   }
   if (run.options.races && buffer->shadow) {
     const Cluster& cluster = *warp.cta->cluster;
-    const Meeting met = buffer->shadow->touch(offset, bytes, access, toucher(warp, op, touch), cluster.index);
+    const Meeting met = buffer->shadow->touch(offset, bytes, access, toucher(warp, op, lane, touch), cluster.index);
     if (met.trouble != Trouble::kNone) {
       const Cluster* other = met.cluster == cluster.index ? &cluster : nullptr;
       if (judge(warp, op, lane, address, bytes, access, met, touch, other, "global") && poison) *poison = true;
@@ -288,7 +301,7 @@ void synchronise(Warp& warp, Space space, u64 address, Semantics semantics, bool
   if (found != warp.run->published.end()) {
     join_foreign(acquires ? warp.knows.foreign : warp.knows.heard, found->second);
     if (acquires) {
-      if (const auto own = found->second->find(cluster); own != found->second->end()) warp.knows.events.join(own->second);
+      if (const auto own = found->second->find(cluster); own != found->second->end()) warp.hear(own->second);
     }
   }
   if (!writes || (!releases && warp.knows.fenced.empty())) return;  // sums of a whole matrix would fill the map in vain

@@ -4,8 +4,27 @@ namespace emulator {
 
 namespace {
 
-// Whether an event of the same cluster happened before the access.
-bool before(Epoch event, const Toucher& by) { return event.component == by.self || by.knows->events.covers(event); }
+// Whether an event of the same cluster happened before the access. `own`: the lane that makes the access made the event.
+bool before(Epoch event, bool own, const Toucher& by) {
+  const u32 agent = event.component - by.self;
+  if (agent >= kAgentsPerWarp || agent == kOwnProducts) return by.events->covers(event);
+  if (agent != kOwnWarp && !by.knows->events.covers(event)) return false;
+  return own || event.value <= by.met[agent] || (agent == kOwnWarp && event.value == by.moment);
+}
+
+bool owns_write(u8 lane, const Toucher& by) { return lane == kAnybody || lane == by.lane; }
+bool owns_read(u8 lane, const Toucher& by) { return lane == by.lane && lane != kNobody; }
+
+// The lane of an access to what `last` touched before.
+u8 lane_of_write(Epoch last, u8 last_lane, const Toucher& by) {
+  const bool again = last.component == by.epoch.component && last.value == by.epoch.value;
+  return again && last_lane != by.lane ? kAnybody : by.lane;
+}
+u8 lane_of_read(Epoch last, u8 last_lane, const Toucher& by) {
+  const u32 agent = last.component - by.self;
+  const bool behind = agent < kAgentsPerWarp && last.value <= by.met[agent];
+  return behind || last_lane == by.lane ? by.lane : kNobody;
+}
 
 }  // namespace
 
@@ -61,6 +80,7 @@ SharedShadow::Parts& SharedShadow::split(Cell& cell) {
       part.written = cell.written;
       part.write_async = cell.write_async;
       part.write_strong = cell.write_strong;
+      part.write_lane = cell.write_lane;
       part.barrier = cell.barrier;
       part.readers = cell.readers;
       std::copy(std::begin(cell.reads), std::end(cell.reads), part.reads);
@@ -76,7 +96,7 @@ Meeting SharedShadow::read(Cell& cell, const Toucher& by) {
   note_reader(cell, by);
   if (cell.barrier) return {Trouble::kBarrier, cell.write, cell.write_instruction};
   if (!cell.written) return {Trouble::kUnwritten, {}, kNoInstruction};
-  if (!(cell.write_strong && by.strong) && !before(cell.write, by)) {
+  if (!(cell.write_strong && by.strong) && !before(cell.write, owns_write(cell.write_lane, by), by)) {
     return {Trouble::kReadBehindWrite, cell.write, cell.write_instruction};
   }
   if (by.async && !cell.write_async && !by.knows->proxied.covers(cell.write)) {
@@ -88,11 +108,11 @@ Meeting SharedShadow::read(Cell& cell, const Toucher& by) {
 Meeting SharedShadow::write(Cell& cell, const Toucher& by) {
   Meeting worst;
   if (cell.barrier) worst = {Trouble::kBarrier, cell.write, cell.write_instruction};
-  if (cell.written && !(cell.write_strong && by.strong) && !before(cell.write, by)) {
+  if (cell.written && !(cell.write_strong && by.strong) && !before(cell.write, owns_write(cell.write_lane, by), by)) {
     worst.worsen({Trouble::kWriteBehindWrite, cell.write, cell.write_instruction});
   }
   const auto meet = [&](const Reader& reader) {
-    if (!(reader.strong && by.strong) && !before(reader.epoch, by)) {
+    if (!(reader.strong && by.strong) && !before(reader.epoch, owns_read(reader.lane, by), by)) {
       worst.worsen({Trouble::kWriteBehindRead, reader.epoch, reader.instruction});
     }
   };
@@ -102,6 +122,7 @@ Meeting SharedShadow::write(Cell& cell, const Toucher& by) {
     cell.more.reset();
   }
   cell.readers = 0;
+  cell.write_lane = cell.written ? lane_of_write(cell.write, cell.write_lane, by) : by.lane;
   cell.write = by.epoch;
   cell.write_instruction = by.instruction;
   cell.written = true;
@@ -112,9 +133,10 @@ Meeting SharedShadow::write(Cell& cell, const Toucher& by) {
 
 // Readers that happened before this one are forgotten: whoever is ordered behind this one is ordered behind them.
 void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
-  const Reader reader{by.epoch, by.instruction, by.strong};
+  Reader reader{by.epoch, by.instruction, by.strong, by.lane};
   for (u32 i = 0; i < cell.readers; ++i) {
     if (cell.reads[i].epoch.component == by.epoch.component) {
+      reader.lane = lane_of_read(cell.reads[i].epoch, cell.reads[i].lane, by);
       cell.reads[i] = reader;
       return;
     }
@@ -122,7 +144,7 @@ void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
   if (cell.readers == kReaders) {
     u32 kept = 0;
     for (u32 i = 0; i < kReaders; ++i) {
-      if (!before(cell.reads[i].epoch, by)) cell.reads[kept++] = cell.reads[i];
+      if (!before(cell.reads[i].epoch, false, by)) cell.reads[kept++] = cell.reads[i];
     }
     cell.readers = static_cast<u8>(kept);
   }
@@ -131,7 +153,12 @@ void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
     return;
   }
   if (!cell.more) cell.more = std::make_unique<std::vector<Reader>>();
-  std::erase_if(*cell.more, [&](const Reader& other) { return other.epoch.component == by.epoch.component; });
+  for (Reader& other : *cell.more) {
+    if (other.epoch.component != by.epoch.component) continue;
+    reader.lane = lane_of_read(other.epoch, other.lane, by);
+    other = reader;
+    return;
+  }
   cell.more->push_back(reader);
 }
 
@@ -140,8 +167,10 @@ GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes) : written_bytes_(writte
 
 Meeting GlobalShadow::touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster) {
   Meeting worst;
+  Toucher each = by;
+  if (size < 2) each.lane = kAnybody;  // the other half of the piece may be another lane's
   for (u64 index = offset / 2; 2 * index < offset + size; ++index) {
-    worst.worsen(touch_piece(piece(index), access, by, cluster));
+    worst.worsen(touch_piece(piece(index), access, each, cluster));
   }
   return worst;
 }
@@ -157,28 +186,32 @@ GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
 }
 
 Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster) {
-  const auto ordered = [&](Epoch event, u32 of, bool strong) {
+  const auto ordered = [&](Epoch event, u32 of, bool strong, bool own) {
     if (!event.value || (strong && by.strong)) return true;
-    if (of == cluster) return before(event, by);
+    if (of == cluster) return before(event, own, by);
     if (!by.knows->foreign) return false;
     const auto known = by.knows->foreign->find(of);
     return known != by.knows->foreign->end() && known->second.covers(event);
   };
   Meeting met;
-  const bool write_ordered = ordered(piece.write, piece.write_cluster, piece.write_strong);
+  const bool write_ordered = ordered(piece.write, piece.write_cluster, piece.write_strong, owns_write(piece.write_lane, by));
   if (access == Access::kRead) {
     if (!piece.written) met = {Trouble::kUnwritten, {}, kNoInstruction};
     if (!write_ordered) met = {Trouble::kReadBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+    const bool again = piece.read.value && piece.read_cluster == cluster && piece.read.component == by.epoch.component;
+    piece.read_lane = again ? lane_of_read(piece.read, piece.read_lane, by) : by.lane;
     piece.read = by.epoch;
     piece.read_cluster = cluster;
     piece.read_instruction = by.instruction;
     piece.read_strong = by.strong;
     return met;
   }
-  if (!ordered(piece.read, piece.read_cluster, piece.read_strong)) {
+  if (!ordered(piece.read, piece.read_cluster, piece.read_strong, owns_read(piece.read_lane, by))) {
     met = {Trouble::kWriteBehindRead, piece.read, piece.read_instruction, piece.read_cluster};
   }
   if (!write_ordered) met = {Trouble::kWriteBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+  piece.write_lane =
+      piece.write.value && piece.write_cluster == cluster ? lane_of_write(piece.write, piece.write_lane, by) : by.lane;
   piece.write = by.epoch;
   piece.write_cluster = cluster;
   piece.write_instruction = by.instruction;

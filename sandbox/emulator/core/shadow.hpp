@@ -13,10 +13,19 @@ namespace emulator {
 // How an access takes part in synchronisation: strong ones (atomic, volatile, relaxed and stronger) never race with each other.
 enum class Access : u8 { kRead, kWrite };
 
+//
+// Lanes: whoever made an access is in order behind it, other lanes of the warp are once they have met. kNobody: many lanes
+// together, none of which may take it for its own; kAnybody: several lanes, each for itself, in one instruction.
+constexpr u8 kNobody = 32, kAnybody = 33;
+
 struct Toucher {
   Epoch epoch;             // the event that the access is
-  u32 self;                // component of the warp that issues it: what that did before is in order
-  const Knowledge* knows;  // of that warp
+  u32 self;                // component of the warp that issues it
+  u32 moment;              // of that warp
+  u8 lane;                 // or kNobody
+  const u32* met;          // by OwnAgent: up to which event of the warp its lanes are in order
+  const Clock* events;     // what those who make the access know of other warps and their engines
+  const Knowledge* knows;  // what some lane of the warp knows
   u32 instruction;
   bool async = false;  // through the async proxy
   bool strong = false;
@@ -53,12 +62,14 @@ class SharedShadow {
     Epoch epoch;
     u32 instruction;
     bool strong;
+    u8 lane;
   };
   static constexpr u32 kReaders = 4;
   struct Cell {
     Epoch write;
     u32 write_instruction = kNoInstruction;
     bool written = false, write_async = false, write_strong = false, barrier = false;
+    u8 write_lane = kNobody;
     u8 readers = 0;
     u32 split = 0;  // 1 + index of its parts, 0: whole
     Reader reads[kReaders];
@@ -95,6 +106,7 @@ class GlobalShadow {
     u32 write_cluster = 0, read_cluster = 0;
     u32 write_instruction = kNoInstruction, read_instruction = kNoInstruction;
     bool written = false, write_strong = false, read_strong = false;
+    u8 write_lane = kNobody, read_lane = kNobody;
   };
   static constexpr u64 kPage = 2048;  // pieces
   struct Page {

@@ -112,6 +112,8 @@ void elect(Warp& warp, const Op& op, u32 mask) {
   write_mask(warp, op.e, mask, 1u << leader);
 }
 
+void meet(Warp& warp, const Op&, u32 mask) { warp.meet(mask); }
+
 void nothing(Warp&, const Op&, u32) {}
 
 }  // namespace
@@ -140,7 +142,7 @@ void register_warp(Registry& r) {
   add_reduction<i32>(r, "redux.max.s32", [](i32 a, i32 b) { return a > b ? a : b; });
   r.add("activemask", active_mask, {.d = 4});
   r.add("elect", elect, {.d = 4, .e = kMask});
-  r.add("bar.warp", nothing, {});
+  r.add("bar.warp", meet, {});
   r.add("nanosleep", nothing, {});
 }
 

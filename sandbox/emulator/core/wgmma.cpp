@@ -43,7 +43,7 @@ Warp* warpgroup_of(Warp& warp) {
 // Notes what the operands read; one warp speaks for the warpgroup.
 void touch_operand(Warp& warp, const Op& op, u64 descriptor, bool mn_major, u32 rows) {
   Touch touch;
-  touch.async = true;
+  touch.async = touch.together = true;
   touch.epoch = {warp.products(), warp.product_number + 1};
   const u32 rank = warp.cta->rank << kRankShift;
   bool inside = true;
@@ -191,7 +191,7 @@ void wait(Warp& warp, const Op& op, u32) {
     warp.waiting = true;
     return;
   }
-  warp.knows.events.raise(warp.products(), number);
+  warp.hear(warp.products(), number);
 }
 
 bool legal(const OpRecord& op) { return op.p % 8 == 0 && op.p >= 8 && op.p <= 256 && !(op.q & kBfloat && op.q & kHalfSum); }

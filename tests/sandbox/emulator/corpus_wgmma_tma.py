@@ -427,4 +427,34 @@ WGMMA_TMA_FAULTS = (
         detectors=("barrier-misuse", "transaction-mismatch", "async-race", "deadlock", "shared-race"),
         why="every stage is announced and brought twice, where its barrier expects one arrival",
     ),
+    Fault(
+        name="no-warp-barrier-before-tma-store",
+        schedule=PLAIN,
+        task=TASK,
+        patches=(Patch("    fence_proxy_async();\n    __syncwarp();\n", "    fence_proxy_async();\n"),),
+        detectors=("async-race",),
+        why="one lane sends the box that all lanes of its warp have staged, some of them perhaps later",
+    ),
+    Fault(
+        name="no-warp-barrier-behind-the-wait-for-a-box",
+        schedule=PERSISTENT,
+        task=TASK_WIDE,
+        sms=2,
+        patches=(Patch("<kStoreBuffers - 1>();\n      __syncwarp();\n", "<kStoreBuffers - 1>();\n"),),
+        detectors=("async-race",),
+        why="one lane waits until TMA has read the box before; the others stage over it without it",
+    ),
+    Fault(
+        name="one-lane-waits-for-a-stage",
+        schedule=PLAIN,
+        task=TASK,
+        patches=(
+            Patch(
+                "    mbarrier_wait(full_barrier(smem, ring.stage), ring.parity);\n",
+                "    if (threadIdx.x % 32 == 0) mbarrier_wait(full_barrier(smem, ring.stage), ring.parity);\n",
+            ),
+        ),
+        detectors=("async-race",),
+        why="a wait makes what TMA brought visible to the thread that waits, and to no other of its warp",
+    ),
 )
