@@ -105,9 +105,12 @@ class Crashed(Record):
 
 
 class TimedOut(Record):
+    """`message`: what the time went into, where that is known."""
+
     status: Literal["timed_out"] = "timed_out"
     stage: str
     limit_s: float
+    message: str = ""
     inspection: Inspection | None = None
 
 
@@ -116,6 +119,10 @@ class Wrong(Record):
     test: TestResult
     tests: tuple[TestResult, ...]
     inspection: Inspection
+
+
+# Tests of the emulator that say what of a large task was run.
+REDUCED, FULL_SIZE, NOT_COVERED = "reduced", "full-size", "not-covered"
 
 
 class Unmeasured(Record):
@@ -130,6 +137,11 @@ class Unmeasured(Record):
     tests: tuple[TestResult, ...] = ()
     prediction: Prediction
     inspection: Inspection
+
+    @property
+    def in_part(self) -> bool:
+        """Whether less than the whole task was run."""
+        return any(test.name in (FULL_SIZE, NOT_COVERED) for test in self.tests)
 
 
 class Measured(Record):

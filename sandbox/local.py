@@ -19,7 +19,7 @@ from contract.task import GemmTask
 from sandbox.builder import Builder
 from sandbox.emulator import worker as emulator_worker
 from sandbox.emulator.coverage import needs_rewriting, reduced_task
-from sandbox.messages import Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
+from sandbox.messages import TIME_SHARE, Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
 from sandbox.pool import WorkerPool
 from sandbox.profiling.profiler import Profiler
 
@@ -120,7 +120,7 @@ class LocalSandbox:
             return self._unmeasured(built, task)
         request = Evaluate(built=built, task=task, verify=self._verify, time=time)
         if self._emulate is not None:
-            verify = self._verify.model_copy(update={"timeout_s": self._emulate.timeout_s})
+            verify = self._verify.model_copy(update={"timeout_s": self._emulate.timeout_s / TIME_SHARE})
             reduced = self._reduced(built, task)
             request = request.model_copy(update={"verify": verify, "time": None, "reduced": reduced})
         outcome = self._pool.evaluate(request)
@@ -178,7 +178,7 @@ def open_sandbox(
 ) -> LocalSandbox:
     """The sandbox for a task on `device`: `auto`, `none`, `emulator` or `cuda:N` (whose N `worker` carries).
 
-    Raises: DeviceUnavailable where `cuda:N` cannot be used, MachineError where the emulator was asked for and was not built,
+    Raises: DeviceUnavailable where `cuda:N` cannot be used, or the emulator was asked for and was not built;
     UsageError where the operands exceed the chip's memory.
     """
     opened = _Opening(task, worker, compile_options, emit).open(device)
@@ -264,6 +264,9 @@ class _Opening:
             if device != "auto":
                 raise
             return f"the GPU cannot be used: {exc}"
+        except BaseException:
+            pool.close()
+            raise
         if ready.chip.arch is self._task.arch:
             return pool, ready
         pool.close()
@@ -274,7 +277,7 @@ class _Opening:
         pool = self._pool(command=command, memory_bytes=emulator_worker.MEMORY_BYTES)
         try:
             return pool, pool.ready(), True
-        except (MachineError, WorkerError):
+        except BaseException:  # an interrupt too leaves no worker behind
             pool.close()
             raise
 

@@ -50,6 +50,7 @@ class Evaluate(Record):
 
 
 LOAD_TIMEOUT_S = 60.0
+TIME_SHARE = 0.9  # of a stage's limit, after which the emulator stops its run, before the parent stops the emulator
 
 
 class Ready(Record):

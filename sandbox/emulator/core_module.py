@@ -1,11 +1,11 @@
 """The compiled core, and what to do where it was not built."""
 
-from contract.errors import MachineError
+from contract.errors import DeviceUnavailable
 
 try:
     import sandbox.emulator._core as core
 except ImportError as exc:
-    raise MachineError(
+    raise DeviceUnavailable(
         "the emulator's core was not built; reinstall with a C++ compiler on x86-64 (pip install --force-reinstall .)"
     ) from exc
 

@@ -10,7 +10,7 @@ import numpy as np
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import LIMITS, Chip
-from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
+from contract.evaluation import NOT_COVERED, REDUCED, Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
 from contract.plan import LaunchPlan, ResolvedPlan, resolve
 from contract.task import GemmTask
@@ -21,13 +21,12 @@ from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
 from sandbox.emulator.ptx.module import PtxError, Unsupported
 from sandbox.emulator.sampling import POINT_WORK, Sample
-from sandbox.messages import Done, Evaluate, NotExecuted, Stage, Verified
+from sandbox.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.executor import Traits
 from sandbox.verification.tiers import Proof, run_until_failure
 
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
-TIME_SHARE = 0.9  # of the time that the parent allows: the emulator stops a run before the parent stops the emulator
 
 
 class NotEmulated(Exception):
@@ -48,14 +47,17 @@ class Evaluator:
             tests = self._evaluate(request)
         except NotEmulated as exc:
             return NotExecuted(reason=str(exc))
-        except (Unsupported, PtxError) as exc:
-            return NotExecuted(reason=f"the emulator does not know {exc.what} (PTX line {exc.line})")
+        except Unsupported as exc:
+            return NotExecuted(reason=f"the emulator does not know {exc.what} ({exc.place or f'PTX line {exc.line}'})")
+        except PtxError as exc:
+            return NotExecuted(reason=f"the emulator cannot read the kernel: {exc}")
         except MemoryError:
             return NotExecuted(reason=f"the emulator's memory does not hold {request.task.shape}")
         except LaunchRefused as exc:
             return Done(evaluation=Crashed(stage="load", message=str(exc), inspection=inspection))
-        except OutOfTime:
-            late = TimedOut(stage="verify", limit_s=request.verify.timeout_s, inspection=inspection)
+        except OutOfTime as exc:
+            limit_s = TIME_SHARE * request.verify.timeout_s
+            late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection)
             return Done(evaluation=late)
         if tests[-1].passed:
             return Verified(tests=tests)
@@ -82,7 +84,10 @@ class Evaluator:
     def _in_parts(
         self, kernel: EmulatedKernel, smaller: EmulatedKernel | None, options: VerifyOptions
     ) -> tuple[TestResult, ...]:
-        """A large task: all tiers on a smaller one, and a sample at full size, side by side."""
+        """A large task: all tiers on a smaller one, and a sample at full size, side by side.
+
+        Raises: NotEmulated where neither can be run.
+        """
         deadline = _deadline(options)
         with ThreadPoolExecutor(2) as pool:
             sample = Sample(kernel, Schedules(kernel.task, options.seed, deadline), options.seed)
@@ -92,7 +97,10 @@ class Evaluator:
             failed = proof[-1]
             told = failed.model_copy(update={"message": f"{failed.message} (at the reduced size {smaller.task.shape})"})
             return (*proof[:-1], told)
-        return (*proof, _reduction(kernel, smaller), *sampled.result())
+        tests = (*proof, _reduction(kernel, smaller), *sampled.result())
+        if all(test.name == NOT_COVERED for test in tests):
+            raise NotEmulated("; ".join(test.message for test in tests))
+        return tests
 
     def _whole(self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float) -> Iterator[TestResult]:
         """All tiers over whole grids."""
@@ -128,6 +136,6 @@ def _reduction(kernel: EmulatedKernel, smaller: EmulatedKernel | None) -> TestRe
     """What the tests before it were run on."""
     if smaller is None:
         message = f"{kernel.task.shape} is too large to be run whole, and the schedule was not run at a smaller size"
-    else:
-        message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {kernel.task.shape}"
-    return TestResult(tier="emulator", name="reduced", passed=True, message=message)
+        return TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=message)
+    message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {kernel.task.shape}"
+    return TestResult(tier="emulator", name=REDUCED, passed=True, message=message)

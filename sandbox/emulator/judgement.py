@@ -30,7 +30,7 @@ _RANK_SHIFT, _OFFSET_MASK = 24, (1 << 24) - 1
 
 
 class OutOfTime(Exception):
-    """A run was stopped because the time for the proof is over."""
+    """A run was stopped because the time for the proof is over; in words, what the run had taken of it."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,15 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
     for each in launched:
         findings = {finding.kind: finding for finding in reversed(each.outcome.findings)}
         if (unknown := findings.get(UNSUPPORTED)) is not None:
-            raise Unsupported(unknown.message, _instruction(each.program, unknown.instruction).line)
+            instruction = _instruction(each.program, unknown.instruction)
+            raise Unsupported(unknown.message, instruction.line, instruction.place)
         of_kind = [finding for finding in each.outcome.findings if finding.suspect == suspect and finding.kind != DEADLINE]
         if of_kind:
             finding = _cause(of_kind)
             message = describe(finding, each.launch, each.program, bound, conditions)
             return Violation(finding.kind, message, tier="emulator")
         if DEADLINE in findings:
-            raise OutOfTime
+            raise OutOfTime(f"the last {conditions.deadline_s:.3g} s of them in one run, under {schedule_name(conditions)}")
     return None
 
 
@@ -141,10 +142,8 @@ def _who(finding: Any, program: Program) -> str:
 
 def _at(program: Program, index: int) -> str:
     instruction = _instruction(program, index)
-    place = instruction.place
-    line = f"{place.file.rpartition('/')[2]}:{place.line}" if place is not None else f"PTX line {instruction.line}"
     text = instruction.text if len(instruction.text) <= _TEXT_CHARS else instruction.text[: _TEXT_CHARS - 1] + "…"
-    return f"`{text}` ({line})"
+    return f"`{text}` ({instruction.place or f'PTX line {instruction.line}'})"
 
 
 def _instruction(program: Program, index: int) -> Instruction:

@@ -117,11 +117,13 @@ def _emit(lowering: Lowering) -> list[int]:
         lowering.slots.next_instruction()
         rule = RULES.get(instruction.parts[0])
         if rule is None:
-            raise Unsupported(f"opcode {instruction.opcode}", instruction.line)
+            raise Unsupported(f"opcode {instruction.opcode}", instruction.line, instruction.place)
         try:
             rule(lowering, instruction)
+        except Unsupported as exc:
+            raise Unsupported(exc.what, exc.line, instruction.place) from exc
         except (ValueError, IndexError) as exc:  # operands in a number that the opcode does not have
-            raise Unsupported(f"the form {instruction.text!r}", instruction.line) from exc
+            raise Unsupported(f"the form {instruction.text!r}", instruction.line, instruction.place) from exc
     starts.append(len(lowering.operations))
     last = lowering.function.instructions[-1].index if lowering.function.instructions else 0
     lowering.operations.append(Operation(handler="", kind=Kind.EXIT, instruction=last))

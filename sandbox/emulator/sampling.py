@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from contract.base import digest
-from contract.evaluation import TestResult
+from contract.evaluation import FULL_SIZE, NOT_COVERED, TestResult
 from contract.plan import ResolvedLaunch
 from contract.task import GemmTask
 from sandbox.emulator.detector import Detector
@@ -75,11 +75,11 @@ class Sample:
         try:
             points = self._points()
             for index, case in enumerate(each for each in cases_for(self._task) if each in (SPARSE, WIDE, GAUSSIAN)):
-                yield self._case(case, points[index::3])
+                yield self._case(case, points[index % len(points) :: 3])
         except NotCovered as exc:
-            yield TestResult(tier="emulator", name="full-size", passed=True, message=f"not covered at full size: {exc}")
+            yield TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=f"not covered at full size: {exc}")
             return
-        yield TestResult(tier="emulator", name="full-size", passed=True, message=self._summary())
+        yield TestResult(tier="emulator", name=FULL_SIZE, passed=True, message=self._summary())
 
     def _points(self) -> list[tuple[int, ...]]:
         """Clusters to run, each with its splits; empty for the whole grid. Raises: NotCovered."""

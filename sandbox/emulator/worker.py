@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def open_emulator(arch: Arch, say: Say) -> tuple[Evaluates, Ready]:
-    """The emulator's evaluator, and what to announce. Raises: MachineError where the core was not built."""
+    """The emulator's evaluator, and what to announce. Raises: DeviceUnavailable where the core was not built."""
     from sandbox.emulator.evaluator import Evaluator
 
     chip = REFERENCE_CHIPS[arch]

@@ -27,8 +27,9 @@ from sandbox.emulator.ptx.scopes import Scope
 _STATEMENT = re.compile(
     rf"""
     (?P<open>\{{) | (?P<close>\}})
-    | \.loc\s+(?P<file>\d{{1,9}})\s+(?P<place>\d{{1,9}})\s+\d+
-      (?:\s*,\s*function_name\s+[\w$]++(?:\s*\+\s*\d+)?)? (?:\s*,\s*inlined_at\s+\d+\s+\d+\s+\d+)?
+    | \.loc\s+(?P<file>\d{{1,9}})\s+(?P<place>\d{{1,9}}\s+\d{{1,9}})
+      (?:\s*,\s*function_name\s+[\w$]++(?:\s*\+\s*\d+)?)?
+      (?:\s*,\s*inlined_at\s+(?P<into>\d{{1,9}})\s+(?P<at>\d{{1,9}}\s+\d{{1,9}}))?
     | (?P<label>{NAME})\s*+:(?!:) (?:\s*+\.(?P<table>branchtargets|calltargets|callprototype)\b(?P<listed>[^;{{}}]*+);)?
     | (?P<pragma>{PRAGMA})
     | \.reg\b(?P<registers>[^;{{}}]*+);
@@ -64,6 +65,7 @@ class Body:
     labels: dict[str, int] = field(default_factory=dict)
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
     place: Place | None = None
+    seen: dict[tuple[str, str], Place] = field(default_factory=dict)  # places so far, by file, and line with column
 
     def read(self, source: Source) -> Function:
         """The function whose opening brace was taken last. Raises: PtxError, Unsupported."""
@@ -111,8 +113,19 @@ class Body:
             self.branch_targets[scope.label(match["label"], line).name] = targets
 
     def _place(self, match: re.Match[str], _scope: Scope, _line: int) -> None:
-        file, number = self.files.get(int(match["file"])), int(match["place"])
-        self.place = Place(file, number) if file is not None and number else None  # the compiler's own code has line 0
+        """Where the next instructions come from. A call that was itself inlined stood in the text before what it calls."""
+        place = self._at(match["file"], match["place"])
+        if place is not None and match["into"]:
+            call = self.seen.get((match["into"], match["at"])) or self._at(match["into"], match["at"])
+            place = replace(place, caller=call and (call.caller or call))
+        if place is not None:
+            self.seen[match["file"], match["place"]] = place
+        self.place = place
+
+    def _at(self, file: str, place: str) -> Place | None:
+        """A place without its caller; None for the compiler's own code, which has line 0."""
+        name, number = self.files.get(int(file)), int(place.split()[0])
+        return Place(name, number) if name is not None and number else None
 
     def _pragma(self, match: re.Match[str], scope: Scope, line: int) -> None:
         """Advice to ptxas; nothing depends on it."""
@@ -152,6 +165,7 @@ _READERS = {
     "label": Body._label,
     "listed": Body._table,
     "place": Body._place,
+    "at": Body._place,
     "pragma": Body._pragma,
     "registers": Body._registers,
     "variables": Body._variables,

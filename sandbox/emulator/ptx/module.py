@@ -17,12 +17,13 @@ class PtxError(Exception):
 
 
 class Unsupported(Exception):
-    """Real PTX that the emulator does not handle."""
+    """Real PTX that the emulator does not handle. `place`: in the source, where an instruction is to blame that has one."""
 
-    def __init__(self, what: str, line: int) -> None:
+    def __init__(self, what: str, line: int, place: "Place | None" = None) -> None:
         super().__init__(f"PTX line {line}: {what} is not supported")
         self.what = what
         self.line = line
+        self.place = place
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,15 @@ Operand: TypeAlias = Register | Immediate | Float | Special | Symbol | Label | V
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A source line, innermost where calls were inlined."""
+    """A source line. `caller`: the outermost line where the call was inlined that it comes from."""
 
     file: str
     line: int
+    caller: "Place | None" = None
+
+    def __str__(self) -> str:
+        own = f"{self.file.rpartition('/')[2]}:{self.line}"
+        return own if self.caller is None else f"{own}, called at {self.caller}"
 
 
 @dataclass(frozen=True, slots=True)

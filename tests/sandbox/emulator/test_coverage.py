@@ -20,7 +20,7 @@ from sandbox.emulator.coverage import (
     tile_of,
 )
 from sandbox.emulator.sampling import corners_first, first_cta, widened
-from sandbox.messages import Done, Reduced, Verified
+from sandbox.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.build_kernels import ORIGIN
 from tests.sandbox.emulator.proving import STORE, Build, builder, naive, plan, prove
 
@@ -149,7 +149,26 @@ def test_a_large_task_is_proved_in_parts_and_the_record_says_which(build):
     assert f"whole grids of {reduced.shape}" in said["reduced"]
     assert said["full-size"].startswith("16384x512x16: 12 of 32768 clusters run; 3072 outputs compared of the 8388608")
     assert said["full-size"].endswith("touching top, bottom, left, right")
-    assert "was not run at a smaller size" in messages(prove(built, SHORT))["reduced"]
+    assert "was not run at a smaller size" in messages(prove(built, SHORT))["not-covered"]
+
+
+def test_a_large_task_of_which_nothing_can_be_run_is_not_verified(build):
+    launch = plan().launches[0]
+    built = build(naive(), plan(launches=(launch, launch)), LARGE)
+    answer = prove(built, LARGE)
+    assert isinstance(answer, NotExecuted), answer
+    assert "was not run at a smaller size; not covered at full size: a plan of several launches" in answer.reason
+
+
+def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeypatch):
+    """What is negative is lost: the first case of inputs has nothing negative."""
+    monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
+    task = GemmTask(m=16, n=16, k=64)
+    answer = prove(build(naive(store=STORE.replace("sum", "fmaxf(sum, 0)")), task=task), task)
+    assert isinstance(answer, Done), answer
+    assert isinstance(answer.evaluation, Wrong)
+    assert answer.evaluation.tests[1].name == "zero-one-sampled"
+    assert answer.evaluation.test.name in ("wide-sums", "gaussian")
 
 
 def test_a_fault_that_only_a_large_index_shows_is_found_in_the_sample(build):

@@ -9,7 +9,7 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
 from contract.task import ElementType, GemmTask
-from sandbox.messages import Done, NotExecuted, Verified
+from sandbox.messages import TIME_SHARE, Done, NotExecuted, Verified
 from tests.sandbox.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, naive, plan, prove
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_executed_is_no_pass(build: Build) -> None:
     unknown = naive(first='  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n')
     answer = prove(build(unknown))
     assert isinstance(answer, NotExecuted), answer
-    assert re.search(r"the emulator does not know .*\(PTX line \d+\)", answer.reason)
+    assert re.search(r"the emulator does not know opcode vadd\S+ \(kernel\.cu:4\)", answer.reason)
     launcher = build(naive()).model_copy(update={"candidate": host("int launch() {}")})
     answer = prove(launcher)
     assert isinstance(answer, NotExecuted)
@@ -197,5 +197,7 @@ def test_a_proof_that_takes_too_long_times_out(build: Build) -> None:
     task = GemmTask(m=256, n=256, k=512)
     answer = prove(build(naive(), task=task), task, timeout_s=0.05)
     assert isinstance(answer, Done)
-    assert answer.evaluation == TimedOut(stage="verify", limit_s=0.05, inspection=build(naive(), task=task).inspection)
+    assert isinstance(answer.evaluation, TimedOut)
+    assert (answer.evaluation.stage, answer.evaluation.limit_s) == ("verify", TIME_SHARE * 0.05)
+    assert re.fullmatch(r"the last [\d.e-]+ s of them in one run, under the latest schedule", answer.evaluation.message)
     assert VerifyOptions().timeout_s > 1

@@ -176,8 +176,19 @@ def test_each_instruction_has_the_innermost_source_line() -> None:
         "\t.section\t.debug_str\n\t{\n$L__info_string0:\n.b8 95,90\n\n\t}\n\t.section .debug_loc { }\n"
     )
     found = module(f".entry k {{\n{body}}}{after}").functions["k"].instructions
-    outer, inner = Place("/src/a//b.cu", 16), Place("c.hpp", 140)
-    assert [one.place for one in found] == [None, outer, inner, Place("c.hpp", 7), None, None]
+    outer, inner = Place("/src/a//b.cu", 16), Place("c.hpp", 140, Place("/src/a//b.cu", 27))
+    assert [one.place for one in found] == [None, outer, inner, Place("c.hpp", 7, Place("/src/a//b.cu", 2)), None, None]
+
+
+def test_an_inlined_place_names_the_outermost_call() -> None:
+    body = """
+    .loc 1 27 3, function_name $L__info_string0, inlined_at 2 5 1
+    ret;
+    .loc 3 9 1, function_name $L__info_string1, inlined_at 1 27 3
+    ret;
+    """
+    found = module(f'.entry k {{\n{body}}}\n.file 1 "a/b.hpp"\n.file 2 "k.cu"\n.file 3 "c.hpp"').functions["k"].instructions
+    assert [str(one.place) for one in found] == ["b.hpp:27, called at k.cu:5", "c.hpp:9, called at k.cu:5"]
 
 
 def test_a_place_does_not_outlive_its_function() -> None:
