@@ -51,6 +51,7 @@ def examine(settings: Settings) -> list[Check]:
         _disassembler(),
         _nvcc(settings),
         *_gpus(),
+        emulator(),
         _nvml(),
         _baselines(),
         _torch(),
@@ -109,7 +110,7 @@ def _nvcc(settings: Settings) -> Check:
 def _gpus() -> Iterator[Check]:
     found = visible_gpus()
     if not found:
-        detail = "kernels are compiled and ranked by a model, not executed or timed"
+        detail = "kernels are not timed, but ranked by predicted times"
         remedy = "install an NVIDIA driver (580 or newer) and check CUDA_VISIBLE_DEVICES"
         yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=remedy)
     for gpu in found:
@@ -121,6 +122,15 @@ def _gpus() -> Iterator[Check]:
             detail=detail,
             remedy="use a GPU of sm_80 or newer",
         )
+
+
+def emulator() -> Check:
+    """Whether kernels can be executed where there is no GPU for them."""
+    try:
+        import sandbox.emulator.core_module  # noqa: F401 (that it can be imported is the answer)
+    except Cudal2Error as exc:
+        return Check(name="emulator", ok=False, needed=False, detail="without a GPU nothing is executed", remedy=str(exc))
+    return Check(name="emulator", ok=True, needed=False, detail="proves kernels where there is no GPU for them")
 
 
 def _nvml() -> Check:

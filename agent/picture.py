@@ -38,7 +38,7 @@ def draw_progress(steps: Sequence[Step], best: Step | None) -> str:
     lines = _baselines(best)
     times = [time_us for _, time_us in [*points, *lines]]
     scale = _Scale(last_index=max(step.index for step in steps), low_us=min(times) / 1.1, high_us=max(times) * 1.1)
-    title = "device time by step, us" if measured else "PREDICTED time by step, us (nothing was executed)"
+    title = "device time by step, us" if measured else "PREDICTED time by step, us (nothing was measured)"
     return _document([_text(LEFT, 20, title), *_axis(scale), *_levels(lines, scale), *_marks(points, scale)])
 
 

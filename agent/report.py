@@ -5,26 +5,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agent.attribution import improvements, sightings
-from agent.ranking import rank
+from agent.ranking import proven, rank
 from agent.replies import sum_up
 from agent.run import Outcome
 from agent.stopping import roofline_fraction
-from agent.summary import label_of, message_of
+from agent.summary import label_of, message_of, proof_of
 from agent.why import replies_lines, why_section
 from contract.chip import roofline_us
-from contract.evaluation import BASELINES, Measured, SideFigures, Unmeasured
+from contract.evaluation import BASELINES, NOT_COVERED, Measured, SideFigures, Unmeasured, Wrong
 from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import RunRecord, Step
 
-PREDICTED_ONLY = "The kernel was not executed; its time is predicted, not measured."
-NOT_PREDICTED = "The kernel was not executed, and no model predicts the time of a kernel without a schedule."
-EMULATED = "The emulator executed the kernel and found it right; its time is predicted, not measured."
-EMULATED_NOT_PREDICTED = (
-    "The emulator executed the kernel and found it right; no model predicts its time, for it has no schedule."
-)
 NO_KERNEL = "No candidate passed; there is no kernel to show."
 
 
@@ -76,16 +70,22 @@ def _best(outcome: Outcome) -> str:
 def knowledge_of(evaluation: Unmeasured) -> str:
     """What is known of a kernel that was not timed, in one sentence."""
     if evaluation.verified_by == "nothing":
-        return NOT_PREDICTED if evaluation.prediction.is_floor else PREDICTED_ONLY
-    return EMULATED_NOT_PREDICTED if evaluation.prediction.is_floor else EMULATED
+        known = f"The kernel was not executed{f' ({evaluation.reason})' if evaluation.reason else ''}"
+    else:
+        backend = "emulator" if evaluation.verified_by == "emulator" else "GPU"
+        known = f"The {backend} executed the kernel{' in part' if evaluation.in_part else ''} and found it right"
+    if evaluation.prediction.is_floor:
+        return f"{known}; no model predicts its time, for it has no schedule."
+    return f"{known}; its time is predicted, not measured."
 
 
 def _tests(evaluation: Unmeasured) -> str:
     """The tests that a kernel passed, and what they covered."""
-    if not evaluation.tests:
+    passed = [test for test in evaluation.tests if test.name != NOT_COVERED]
+    if not passed:
         return ""
-    covered = [test.message for test in evaluation.tests if test.tier == "emulator" and test.message]
-    return "".join([f"\n\n{len(evaluation.tests)} tests passed:", *(f"\n- {message}" for message in covered)])
+    covered = [test.message for test in passed if test.tier == "emulator" and test.message]
+    return "".join([f"\n\n{len(passed)} tests passed:", *(f"\n- {message}" for message in covered)])
 
 
 def measured_section(measured: Measured, run: RunRecord) -> str:
@@ -170,6 +170,8 @@ def _attempts(outcome: Outcome) -> str:
         speedup = f"{attempt.speedup:.3f}x" if attempt.speedup is not None else ""
         earned = f"{attempt.reward:+.3f}" if attempt.reward is not None else ""
         status = attempt.status.replace("_", " ")
+        if isinstance(step.evaluation, Unmeasured):
+            status = proof_of(step.evaluation)
         said = f"{status}: {message_of(step.evaluation)}" if attempt.message else status
         rows.append((str(step.index), label_of(step.candidate), said, time, speedup, earned))
     head = ("step", "candidate", "status", "time, us", "over AutoTuning", "reward")
@@ -181,18 +183,24 @@ def _not_done(outcome: Outcome) -> str:
     missing = []
     evaluations = [step.evaluation for step in outcome.steps]
     if not any(isinstance(evaluation, Measured) for evaluation in evaluations):
-        missing.append("nothing was executed: not verified, not timed, no baseline measured")
+        executed = any(isinstance(evaluation, Wrong) or proven(evaluation) for evaluation in evaluations)
+        untimed = "not timed, no baseline measured"
+        missing.append(f"nothing was measured: {untimed}" if executed else f"nothing was executed: not verified, {untimed}")
     best = outcome.best
     if best and isinstance(best.evaluation, Measured):
         known = {timing.name for timing in best.evaluation.baselines}
         missing += [f"baseline {name} was not measured" for name in BASELINES if name not in known]
+    if best and isinstance(best.evaluation, Unmeasured) and best.evaluation.in_part:
+        missing.append(f"the emulator did not run the whole grid of {outcome.run.task.shape}, but what is said above")
+        missing += [test.message for test in best.evaluation.tests if test.name == NOT_COVERED]
     if outcome.run.status == "interrupted":
         missing.append(f"the run was interrupted; continue it with `cudal2-agent runs resume {outcome.run.run_id}`")
-    if outcome.best is not None and not outcome.looked_up:
+    if best and not outcome.looked_up:
         why = "" if outcome.run.settings.get("use_knowledge", True) else " (--no-knowledge)"
         missing.append(f"nothing was looked up in the knowledge base for the best candidate{why}")
-    if outcome.best and outcome.best.profile is None:
-        missing.append("no hardware counters were read of the best candidate; its diagnosis rests on inspection and times")
+    if best and best.profile is None:
+        basis = "inspection and times" if isinstance(best.evaluation, Measured) else "inspection"
+        missing.append(f"no hardware counters were read of the best candidate; its diagnosis rests on {basis}")
     return "## Not done\n\n" + "\n".join(f"- {line}" for line in missing)
 
 
@@ -200,7 +208,11 @@ def _again(run: RunRecord, best: Step | None, out: Path) -> str:
     lines = [optimize_command(run)]
     if best is not None:
         kernel = shlex.quote(str(out / "kernel.cu"))
-        lines += [f"cudal2-agent {verb} {kernel} {task_flags(run.task)}" for verb in ("verify", "bench")]
+        seed = f" --seed {run.seed}" if run.seed else ""
+        lines += [
+            f"cudal2-agent verify {kernel} {task_flags(run.task)}{seed}",
+            f"cudal2-agent bench {kernel} {task_flags(run.task)}",
+        ]
     return "## Again\n\n```\n" + "\n".join(lines) + "\n```"
 
 

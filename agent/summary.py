@@ -30,8 +30,8 @@ def message_of(evaluation: Evaluation) -> str:
             text = message
         case Crashed(stage=stage, message=message):
             text = f"while {stage}: {message}"
-        case TimedOut(stage=stage, limit_s=limit_s):
-            text = f"{stage} took more than {limit_s:g} s"
+        case TimedOut(stage=stage, limit_s=limit_s, message=message):
+            text = f"{stage} took more than {limit_s:g} s{f', {message}' if message else ''}"
         case Wrong(test=test):
             text = f"{test.tier}/{test.name}: {test.message}"
         case Unmeasured() | Measured():
@@ -49,11 +49,21 @@ def result_of(evaluation: Evaluation) -> str:
             speedup = speedup_over(evaluation, AUTOTUNED)
             versus = f", {speedup.ratio:.3f}x cuBLASLt-AutoTuning" if speedup else ""
             return f"{median_us(evaluation.timing):.2f} us{versus}"
-        case Unmeasured(verified_by=by):
-            proof = "" if by == "nothing" else f", verified by {'the emulator' if by == 'emulator' else 'a GPU'}"
-            return predicted_of(evaluation.prediction) + proof
+        case Unmeasured():
+            return f"{predicted_of(evaluation.prediction)}, {proof_of(evaluation)}"
         case _:
             return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"
+
+
+def proof_of(evaluation: Unmeasured) -> str:
+    """What found a kernel right that was not timed, or why nothing did."""
+    match evaluation.verified_by:
+        case "gpu":
+            return "verified by a GPU"
+        case "emulator":
+            return f"verified by the emulator{' in part' if evaluation.in_part else ''}"
+        case "nothing":
+            return f"verified by nothing: {evaluation.reason}" if evaluation.reason else "not executed"
 
 
 def predicted_of(prediction: Prediction) -> str:

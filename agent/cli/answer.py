@@ -16,7 +16,7 @@ def print_outcome(outcome: Outcome, folder: Path, as_json: bool) -> None:
 
 
 def outcome_json(outcome: Outcome, folder: Path) -> dict[str, object]:
-    """The run and its best step. `executed` tells a measured answer from a predicted one."""
+    """The run and its best step. `measured` tells a measured answer from a predicted one."""
     best = outcome.best
     return {
         "run_id": outcome.run.run_id,
@@ -27,7 +27,7 @@ def outcome_json(outcome: Outcome, folder: Path) -> dict[str, object]:
         "steps": len(outcome.steps),
         "seconds": round(outcome.spent_s, 3),
         "out": str(folder),
-        "executed": best is not None and isinstance(best.evaluation, Measured),
+        "measured": best is not None and isinstance(best.evaluation, Measured),
         "best": best_json(best) if best else None,
     }
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from agent.cli.answer import speedup_lines
 from agent.cli.progress import Progress
-from agent.summary import message_of
+from agent.ranking import proven
+from agent.summary import message_of, proof_of
 from agent.wiring import open_box
 from contract.base import Record
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, HostCandidate, Origin
 from contract.errors import DeviceUnavailable, UsageError
-from contract.evaluation import Evaluation, Measured, Unmeasured
+from contract.evaluation import NOT_COVERED, Evaluation, Measured, Unmeasured, Wrong
 from contract.settings import Settings
 from contract.speedup import median_us
 from contract.task import GemmTask
@@ -27,7 +28,8 @@ class FileResult(Record):
 
     @property
     def passed(self) -> bool:
-        return isinstance(self.evaluation, Measured | Unmeasured)
+        """Whether it was executed and found right."""
+        return proven(self.evaluation)
 
 
 def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *, timed: bool, host: bool) -> list[FileResult]:
@@ -73,11 +75,12 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         print(result.model_dump_json())
         return
     evaluation = result.evaluation
-    print(f"{result.file}: {verdict(evaluation)}")
+    # The test that failed tells the rest, below and in full.
+    print(f"{result.file}: {'wrong' if isinstance(evaluation, Wrong) else verdict(evaluation)}")
     tests = getattr(evaluation, "tests", ())
     for test in tests:
-        mark = "passed" if test.passed else "FAILED"
-        print(f"  {mark}  {test.tier}/{test.name}  {test.message}".rstrip())
+        mark = "not run" if test.name == NOT_COVERED else "passed" if test.passed else "FAILED"
+        print(f"  {mark:<7}  {test.tier}/{test.name}  {test.message}".rstrip())
     inspection = getattr(evaluation, "inspection", None)
     for kernel in inspection.kernels if inspection else ():
         smem_bytes = kernel.static_smem_bytes + kernel.dynamic_smem_bytes
@@ -102,7 +105,5 @@ def verdict(evaluation: Evaluation) -> str:
     if isinstance(evaluation, Measured):
         return f"verified, {median_us(evaluation.timing):.2f} us measured"
     if isinstance(evaluation, Unmeasured):
-        if evaluation.verified_by == "nothing":
-            return f"compiles, not executed{f': {evaluation.reason}' if evaluation.reason else ''}"
-        return f"verified by {'the emulator' if evaluation.verified_by == 'emulator' else 'a GPU'}"
+        return f"{'compiles, ' if evaluation.verified_by == 'nothing' else ''}{proof_of(evaluation)}"
     return f"{evaluation.status.replace('_', ' ')}: {message_of(evaluation)}"

@@ -1,12 +1,14 @@
 """Live progress on stderr: the only module that knows rich. Plain lines where stderr is not a terminal."""
 
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
+from rich.text import Text
 
 from agent.cli.meter import Meter
 from agent.summary import predicted_of, result_of
@@ -27,6 +29,23 @@ from contract.events import (
     WorkerRestarted,
 )
 from contract.speedup import median_us
+
+
+@dataclass(frozen=True)
+class StatusLine:
+    """What is being done and for how long, the best so far, the time left; drawn anew in every frame, so that clocks run."""
+
+    doing: str
+    best: str
+    deadline_s: float | None
+    since_s: float
+
+    def __rich__(self) -> Text:
+        now_s = time.monotonic()
+        took_s = now_s - self.since_s
+        doing = f"{self.doing}, {took_s:.0f} s" if took_s >= 1.0 else self.doing
+        left = f"{max(self.deadline_s - now_s, 0.0):.0f} s left" if self.deadline_s else ""
+        return Text("  ".join(part for part in (doing, self.best, left) if part))
 
 
 class Progress:
@@ -126,9 +145,7 @@ class Progress:
 
     def _now(self, doing: str) -> None:
         if self._status is not None:
-            left_s = max(self._deadline_s - time.monotonic(), 0.0) if self._deadline_s else None
-            left = f"{left_s:.0f} s left" if left_s is not None else ""
-            self._status.update(escape("  ".join(part for part in (doing, self._best, left) if part)))
+            self._status.update(StatusLine(doing, self._best, self._deadline_s, time.monotonic()))
 
     def _line(self, text: str) -> None:
         self._console.print(text, markup=False)

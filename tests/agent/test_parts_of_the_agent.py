@@ -7,7 +7,7 @@ from agent.ranking import rank
 from agent.stopping import Budget, no_better_prediction
 from agent.summary import MESSAGE_CHARS, label_of, message_of, result_of
 from contract.candidate import Origin
-from contract.evaluation import CompileFailed, Crashed, Rejected
+from contract.evaluation import FULL_SIZE, NOT_COVERED, CompileFailed, Crashed, Rejected, TestResult, TimedOut
 from contract.trajectory import Step
 from tests.doubles import CHIP, TASK, candidate, measured, step, unmeasured
 
@@ -84,5 +84,17 @@ def test_messages_are_one_short_line() -> None:
     assert "\n" not in line
     assert len(line) == MESSAGE_CHARS
     assert result_of(Crashed(stage="verify", message="illegal address")) == "crashed: while verify: illegal address"
-    assert result_of(unmeasured(3.0)) == "3.00 us predicted"
+    assert result_of(unmeasured(3.0)) == "3.00 us predicted, not executed"
+    stuck = TimedOut(stage="verify", limit_s=180.0, message="the last 179 s of them in one run")
+    assert message_of(stuck) == "verify took more than 180 s, the last 179 s of them in one run"
+
+
+def test_a_proof_in_part_and_none_at_all_are_not_called_a_proof() -> None:
+    whole = unmeasured(3.0, "emulator")
+    assert result_of(whole) == "3.00 us predicted, verified by the emulator"
+    for name in (FULL_SIZE, NOT_COVERED):
+        tests = (*whole.tests, TestResult(tier="emulator", name=name, passed=True))
+        assert result_of(whole.model_copy(update={"tests": tests})) == "3.00 us predicted, verified by the emulator in part"
+    unknown = unmeasured(3.0).model_copy(update={"reason": "no such opcode"})
+    assert result_of(unknown) == "3.00 us predicted, verified by nothing: no such opcode"
     assert result_of(measured(5.0)) == "5.00 us, 2.000x cuBLASLt-AutoTuning"

@@ -13,7 +13,19 @@ from agent.retrieval import with_chunks
 from agent.run import Outcome
 from contract.build import Built
 from contract.errors import UsageError
-from contract.evaluation import AUTOTUNED, BASELINES, TORCH, CompileFailed, Evaluation, Measured, SideFigures
+from contract.evaluation import (
+    AUTOTUNED,
+    BASELINES,
+    FULL_SIZE,
+    NOT_COVERED,
+    TORCH,
+    CompileFailed,
+    Evaluation,
+    Measured,
+    SideFigures,
+    TestResult,
+    Wrong,
+)
 from contract.knowledge import Chunk, Hit
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from tests.doubles import INSPECTION, OBSERVATION, TASK, candidate, measured, profile, run_record, step, unmeasured
@@ -64,6 +76,34 @@ def test_a_prediction_is_never_shown_as_a_measurement() -> None:
     assert "TFLOP/s" not in report
 
 
+def test_what_the_emulator_proved_is_told_and_called_predicted() -> None:
+    report = render_report(outcome_of(unmeasured(7.5, "emulator"), FAILED), Path("out"))
+    assert "**The emulator executed the kernel and found it right; its time is predicted, not measured.**" in report
+    assert "| verified by the emulator | (7.50 predicted) |" in report
+    assert "- nothing was measured: not timed, no baseline measured" in report
+    assert "its diagnosis rests on inspection\n" in report
+    assert "nothing was executed" not in report
+
+
+def test_what_the_emulator_did_not_run_is_not_called_a_passed_test() -> None:
+    whole = unmeasured(7.5, "emulator")
+    sample = TestResult(tier="emulator", name=FULL_SIZE, passed=True, message="12 of 64 clusters run")
+    left = TestResult(tier="emulator", name=NOT_COVERED, passed=True, message="no smaller size")
+    in_part = whole.model_copy(update={"tests": (*whole.tests, left, sample)})
+    report = render_report(outcome_of(in_part), Path("out"))
+    assert "The emulator executed the kernel in part and found it right" in report
+    assert "2 tests passed:\n- 12 of 64 clusters run\n" in report
+    assert "- no smaller size\n" in report.partition("## Not done")[2]
+    assert f"- the emulator did not run the whole grid of {TASK.shape}, but what is said above" in report
+
+
+def test_a_run_whose_kernels_were_wrong_has_executed_something() -> None:
+    failed = TestResult(tier="exact", name="zero-one", passed=False)
+    report = render_report(outcome_of(Wrong(test=failed, tests=(failed,), inspection=INSPECTION), best=None), Path("out"))
+    assert "nothing was executed" not in report
+    assert "nothing was measured" in report
+
+
 def test_without_a_kernel_the_report_says_so() -> None:
     report = render_report(outcome_of(FAILED, best=None), Path("out"))
     assert "there is no kernel to show" in report
@@ -110,6 +150,14 @@ def test_the_command_line_names_the_task_whole() -> None:
     assert task_flags(task) == "--shape 1x2x3 --arch sm_80 --accumulate f16 --layout tn"
     command = optimize_command(outcome_of(full()).run)
     assert command == f"cudal2-agent optimize {task_flags(TASK)} --policy scripted --seed 0 --budget 8 --minutes 2.0"
+
+
+def test_a_kernel_is_verified_again_under_the_seed_of_its_run() -> None:
+    outcome = outcome_of(full())
+    kernel = f"verify out/kernel.cu {task_flags(TASK)}"
+    assert f"{kernel}\n" in render_report(outcome, Path("out"))
+    seeded = replace(outcome, run=outcome.run.model_copy(update={"seed": 7}))
+    assert f"{kernel} --seed 7\n" in render_report(seeded, Path("out"))
 
 
 def test_the_picture_draws_measured_steps_and_baselines() -> None:
@@ -184,7 +232,7 @@ def test_a_kernel_without_a_schedule_has_no_predicted_time() -> None:
     floor = unmeasured(1.0)
     assert floor.prediction.is_floor
     report = render_report(outcome_of(floor), Path("out"))
-    assert "**The kernel was not executed, and no model predicts the time of a kernel without a schedule.**" in report
+    assert "**The kernel was not executed; no model predicts its time, for it has no schedule.**" in report
     assert "1.00 predicted" not in report
 
 

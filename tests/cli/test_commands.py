@@ -55,7 +55,7 @@ def answer_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_optimize_answers_without_a_gpu_and_calls_nothing_measured(optimized: dict[str, object]) -> None:
-    assert optimized["executed"] is False
+    assert optimized["measured"] is False
     assert optimized["status"] == "finished"
     best = optimized["best"]
     assert isinstance(best, dict)

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from agent.cli.meter import Meter
-from agent.cli.progress import Progress
+from agent.cli.progress import Progress, StatusLine
 from contract.evaluation import CompileFailed
 from contract.events import (
     Event,
@@ -116,6 +116,16 @@ def test_a_terminal_has_the_lines_too() -> None:
     assert "\x1b[" in text
 
 
+def test_the_status_lines_clocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticking = Ticking()
+    monkeypatch.setattr("agent.cli.progress.time.monotonic", ticking)
+    line = StatusLine("verify 2bd09041", "best 2.53 us predicted", deadline_s=100.0, since_s=0.0)
+    assert line.__rich__().plain == "verify 2bd09041  best 2.53 us predicted  100 s left"
+    ticking.now_s = 12.0
+    assert line.__rich__().plain == "verify 2bd09041, 12 s  best 2.53 us predicted  88 s left"
+    assert StatusLine("verify 2bd09041", "", None, 0.0).__rich__().plain == "verify 2bd09041, 12 s"
+
+
 def replied(sample: int, problem: str) -> Replied:
     usage = Usage(prompt_tokens=900, completion_tokens=1200, counted="server")
     common = {"round": 2, "sample": sample, "turn": 0, "status": "complete", "problem": problem, "usage": usage}
@@ -139,7 +149,8 @@ def test_replies_under_way_share_one_status_and_leave_a_line_each() -> None:
         ):
             progress.emit(event)
             assert progress._status is not None
-            stages.append(str(progress._status.status).split("  ")[0])
+            assert isinstance(progress._status.status, StatusLine)
+            stages.append(progress._status.status.doing)
     assert stages == [
         "waiting for candidates",
         "1 reply under way, 900 characters",
