@@ -1,7 +1,7 @@
 // What loads, stores and atomics share: the address of a lane, and the memory there.
 //
 // Operations of this kind have a: the address, 4 or 8 bytes a lane; imm: an offset; list: their registers; p: Space;
-// q: Semantics; r: 1 where a shared address must be one of the CTA itself.
+// q: Semantics, s: its Scope; r: 1 where a shared address must be one of the CTA itself.
 #pragma once
 
 #include "machine.hpp"
@@ -23,6 +23,9 @@ inline u8* reach(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Acc
   touch.strong = op.q != kWeak;
   return memory_at(warp, op, lane, static_cast<Space>(op.p), address, bytes, access, poison, touch);
 }
+
+inline MemoryOrder order_of(const Op& op) { return {static_cast<Semantics>(op.q), static_cast<Scope>(op.s)}; }
+inline bool has_order(const OpRecord& op) { return op.q <= kAcquireRelease && op.s < kScopes; }
 
 inline const u32* listed(Warp& warp, const Op& op) { return warp.run->program.lists.data() + op.list; }
 

@@ -33,7 +33,7 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
       }
       if (std::memcmp(at, made, sizeof(T) * count)) ++warp.run->events;
       std::memcpy(at, made, sizeof(T) * count);
-      synchronise(warp, static_cast<Space>(op.p), address, static_cast<Semantics>(op.q), true);
+      synchronise(warp, static_cast<Space>(op.p), address, order_of(op), true);
     }
     for (u32 i = 0; i < count; ++i) warp.lanes<T>(slots[i])[lane] = old[i];
   }
@@ -161,8 +161,8 @@ struct Both : Single {
 template <typename T, typename Operation>
 void add(Registry& registry, const std::string& name) {
   constexpr u8 kLeast = 2 + Operation::kSecond;
-  registry.add("atom." + name + ".a32", atomic<T, Operation, u32>, {.a = 4, .list = sizeof(T), .least = kLeast});
-  registry.add("atom." + name + ".a64", atomic<T, Operation, u64>, {.a = 8, .list = sizeof(T), .least = kLeast});
+  registry.add("atom." + name + ".a32", atomic<T, Operation, u32>, {.a = 4, .list = sizeof(T), .least = kLeast}, has_order);
+  registry.add("atom." + name + ".a64", atomic<T, Operation, u64>, {.a = 8, .list = sizeof(T), .least = kLeast}, has_order);
 }
 
 template <typename Operation>

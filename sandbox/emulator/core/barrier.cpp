@@ -124,7 +124,7 @@ void cluster_arrive(Warp& warp, const Op& op, u32 mask) {
   cluster.barrier_arrived += std::popcount(mask);
   if (op.p) {
     cluster.barrier_open.barriers.join(warp.now().barriers);
-    cluster.barrier_open.events.join(warp.knows.fenced);
+    cluster.barrier_open.events.join(warp.knows.fenced[kClusterScope]);
   } else {
     cluster.barrier_open.join(warp.now());
   }
@@ -289,14 +289,16 @@ void know_barriers(Warp& warp) {
   }
 }
 
-void fence(Warp& warp, const Op&, u32) {
+// p: Scope
+void fence(Warp& warp, const Op& op, u32) {
   Knowledge& knows = warp.knows;
-  if (knows.heard) {
-    join_foreign(knows.foreign, knows.heard);
-    if (const auto own = knows.heard->find(warp.cta->cluster->index); own != knows.heard->end()) warp.hear(own->second);
-    knows.heard.reset();
+  for (u32 scope = 0; scope <= op.p; ++scope) {
+    if (const auto heard = std::exchange(knows.heard[scope], nullptr)) {
+      join_foreign(knows.foreign, heard);
+      if (const auto own = heard->find(warp.cta->cluster->index); own != heard->end()) warp.hear(own->second);
+    }
   }
-  knows.fenced.join(warp.now().events);
+  for (u32 scope = 0; scope <= op.p; ++scope) knows.fenced[scope].join(warp.now().events);
 }
 
 void fence_proxy_async(Warp& warp, const Op&, u32) {
@@ -311,6 +313,7 @@ void dependency_wait(Warp& warp, const Op&, u32) { warp.hear(kDependencyComponen
 void nothing(Warp&, const Op&, u32) {}
 
 bool waits(const OpRecord& op) { return op.kind == kWaiting; }
+bool has_scope(const OpRecord& op) { return op.p < kScopes; }
 
 }  // namespace
 
@@ -374,7 +377,7 @@ void register_barrier(Registry& to) {
   to.add("mbarrier.expect", mbarrier_expect, {.a = 8, .c = 4});
   to.add("mbarrier.pending", mbarrier_pending, {.d = 4, .a = 8});
   to.add("mbarrier.test", mbarrier_test, {.d = kMask, .a = 8, .b = 8});
-  to.add("fence", fence, {});
+  to.add("fence", fence, {}, has_scope);
   to.add("fence.proxy.async", fence_proxy_async, {});
   to.add("fence.mbarrier_init", fence_mbarrier_init, {});
   to.add("griddepcontrol.wait", dependency_wait, {});

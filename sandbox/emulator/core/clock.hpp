@@ -62,23 +62,30 @@ inline void join_foreign(std::shared_ptr<const ForeignClocks>& mine, const std::
   mine = std::move(merged);
 }
 
+// How far a memory order reaches: what one of a narrower scope passes on is nothing to who is outside of it.
+enum Scope : u32 { kCtaScope, kClusterScope, kDeviceScope };
+constexpr u32 kScopes = 3;
+
 // All that a warp or a synchronisation object knows.
 //
 // `events`: what has happened. `proxied`: the part that a fence.proxy.async has made visible to the async proxy. `fenced`: the
-// part that a fence has made ready to be published by a relaxed atomic. `barriers`: mbarriers (by their component) whose
-// initialisation is published. `foreign`: events of other clusters, learnt through global memory. `heard`: what relaxed
-// atomics and loads have seen published, until a fence acquires it. The last two are null while there is nothing.
+// part that a fence of that scope or a wider one has made ready to be published by a relaxed atomic. `barriers`: mbarriers (by
+// their component) whose initialisation is published. `foreign`: events of other clusters, learnt through global memory.
+// `heard`: what relaxed atomics and loads of that scope or a wider one have seen published, until a fence acquires it. The
+// last two are null while there is nothing.
 struct Knowledge {
-  Clock events, proxied, fenced, barriers;
-  std::shared_ptr<const ForeignClocks> foreign, heard;
+  Clock events, proxied, fenced[kScopes], barriers;
+  std::shared_ptr<const ForeignClocks> foreign, heard[kScopes];
 
   void join(const Knowledge& other) {
     events.join(other.events);
     proxied.join(other.proxied);
-    fenced.join(other.fenced);
     barriers.join(other.barriers);
     join_foreign(foreign, other.foreign);
-    join_foreign(heard, other.heard);
+    for (u32 scope = 0; scope < kScopes; ++scope) {
+      fenced[scope].join(other.fenced[scope]);
+      join_foreign(heard[scope], other.heard[scope]);
+    }
   }
 
   void clear() { *this = Knowledge(); }

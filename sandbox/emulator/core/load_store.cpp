@@ -50,7 +50,7 @@ class Accesses {
   void synchronise(Warp& warp, const Op& op, int lane) const {
     if (op.q == kWeak) return;
     const bool writes = access_ == Access::kWrite;
-    emulator::synchronise(warp, static_cast<Space>(op.p), addresses_[lane], static_cast<Semantics>(op.q), writes);
+    emulator::synchronise(warp, static_cast<Space>(op.p), addresses_[lane], order_of(op), writes);
   }
 
  private:
@@ -148,7 +148,9 @@ void rank_of(Warp& warp, const Op& op, u32 mask) {
 }
 
 // No more than poison_bytes, which a load may give instead of memory.
-bool is_vector(const OpRecord& op) { return op.count == 1 || op.count == 2 || op.count == 4 || op.count == 8; }
+bool is_vector(const OpRecord& op) {
+  return has_order(op) && (op.count == 1 || op.count == 2 || op.count == 4 || op.count == 8);
+}
 
 template <typename T>
 std::string bits_of() {

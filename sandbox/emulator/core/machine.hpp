@@ -279,6 +279,15 @@ struct Pending {
   bool done = false;
 };
 
+// A place in memory that warps synchronise by: to those of one CTA, of one cluster, or to all.
+struct Publication {
+  Scope scope;
+  bool shared;
+  u64 group;  // which CTA or cluster
+  u64 address;
+  auto operator<=>(const Publication&) const = default;
+};
+
 enum class Schedule : u32 { kEager, kLatest, kRandom };
 
 struct Launch {
@@ -325,7 +334,7 @@ class Run {
   u64 ctas_run = 0;
   bool stopped = false;  // no use going on: deadlock, endless, too many faults
   u64 left = 0;          // operations of the turn that is being taken
-  std::map<std::pair<u64, u64>, std::shared_ptr<const ForeignClocks>> published;  // by (cluster + 1 or 0, address)
+  std::map<Publication, std::shared_ptr<const ForeignClocks>> published;
   u8 poison_bytes[128];  // what a read gives that must not be made: more of it than an instruction reads
 
  private:
@@ -400,7 +409,13 @@ Buffer* buffer_at(Run& run, u64 address);
 // What an access to memory that others may wait on passes on, besides its value. The address is a global one, or a shared
 // one (space kShared), or generic.
 enum Semantics : u32 { kWeak, kRelaxed, kAcquire, kRelease, kAcquireRelease };
-void synchronise(Warp& warp, Space space, u64 address, Semantics semantics, bool writes);
+struct MemoryOrder {
+  Semantics semantics;
+  Scope scope;
+  bool acquires() const { return semantics == kAcquire || semantics == kAcquireRelease; }
+  bool releases() const { return semantics == kRelease || semantics == kAcquireRelease; }
+};
+void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool writes);
 
 inline u64 lane_address(Warp& warp, u32 slot, u32 slot_bytes, int lane) {
   return slot_bytes == 4 ? warp.lanes<u32>(slot)[lane] : warp.lanes<u64>(slot)[lane];

@@ -174,6 +174,32 @@ u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
   return const_cast<u8*>(parameters.data()) + offset;
 }
 
+// ---- synchronisation through memory -----------------------------------------------------------------------------------------
+Publication publication(const Warp& warp, Scope scope, bool shared, u64 address) {
+  const u64 group = scope == kCtaScope ? warp.cta->linear : scope == kClusterScope ? warp.cta->cluster->index : 0;
+  return {scope, shared, group, address};
+}
+
+void hear_published(Warp& warp, const Publication& at, bool acquires) {
+  const auto found = warp.run->published.find(at);
+  if (found == warp.run->published.end()) return;
+  join_foreign(acquires ? warp.knows.foreign : warp.knows.heard[at.scope], found->second);
+  if (!acquires) return;
+  if (const auto own = found->second->find(warp.cta->cluster->index); own != found->second->end()) warp.hear(own->second);
+}
+
+void publish(Warp& warp, const Publication& at, bool releases) {
+  const Clock& fenced = warp.knows.fenced[at.scope];
+  if (!releases && fenced.empty()) return;  // sums of a whole matrix would fill the map in vain
+  if (warp.run->published.size() >= kMostPublished) {
+    return warp.run->stop("unsupported", "more than 2^20 places that warps synchronise by");
+  }
+  auto mine = std::make_shared<ForeignClocks>();
+  if (warp.knows.foreign) *mine = *warp.knows.foreign;
+  (*mine)[warp.cta->cluster->index].join(releases ? warp.now().events : fenced);
+  join_foreign(warp.run->published[at], mine);
+}
+
 }  // namespace
 
 void report(Warp& warp, const Op& op, u32 lanes, const char* kind, u64 address, const std::string& message, u32 other,
@@ -286,32 +312,20 @@ bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
 }
 
 // Who publishes: everything known where the access itself releases, what a fence made ready where it is relaxed. Who hears
-// keeps it for a fence to acquire, or knows it at once where the access acquires.
-void synchronise(Warp& warp, Space space, u64 address, Semantics semantics, bool writes) {
-  if (semantics == kWeak || !warp.run->options.races) return;
+// keeps it for a fence to acquire, or knows it at once where the access acquires. Each does so at every scope that its access
+// reaches, so that two of them meet at the narrowest that holds both, if both reach it.
+void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool writes) {
+  if (order.semantics == kWeak || !warp.run->options.races) return;
   if (space == kGeneric && address - kSharedWindow < kWindow) {
     space = kShared;
     address -= kSharedWindow;
   }
-  const u32 cluster = warp.cta->cluster->index;
-  const bool acquires = semantics == kAcquire || semantics == kAcquireRelease;
-  const bool releases = semantics == kRelease || semantics == kAcquireRelease;
-  const std::pair<u64, u64> key{space == kShared ? cluster + 1ull : 0, address};
-  const auto found = warp.run->published.find(key);
-  if (found != warp.run->published.end()) {
-    join_foreign(acquires ? warp.knows.foreign : warp.knows.heard, found->second);
-    if (acquires) {
-      if (const auto own = found->second->find(cluster); own != found->second->end()) warp.hear(own->second);
-    }
+  const Scope widest = space == kShared ? std::min(order.scope, kClusterScope) : order.scope;
+  for (u32 scope = 0; scope <= widest; ++scope) {
+    const Publication at = publication(warp, static_cast<Scope>(scope), space == kShared, address);
+    hear_published(warp, at, order.acquires());
+    if (writes) publish(warp, at, order.releases());
   }
-  if (!writes || (!releases && warp.knows.fenced.empty())) return;  // sums of a whole matrix would fill the map in vain
-  if (warp.run->published.size() >= kMostPublished) {
-    return warp.run->stop("unsupported", "more than 2^20 addresses that warps synchronise by");
-  }
-  auto mine = std::make_shared<ForeignClocks>();
-  if (warp.knows.foreign) *mine = *warp.knows.foreign;
-  (*mine)[cluster].join(releases ? warp.now().events : warp.knows.fenced);
-  join_foreign(warp.run->published[key], mine);
 }
 
 }  // namespace emulator

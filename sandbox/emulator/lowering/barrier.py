@@ -1,13 +1,15 @@
 """Barriers of CTAs and clusters, mbarriers, fences, and what orders kernels.
 
 Covered: bar and barrier in all forms, barrier.cluster, mbarrier with counts, tokens and parity, expect_tx and complete_tx,
-fences of every scope (all act as the widest), proxy fences for shared memory, griddepcontrol, setmaxnreg (checked by ptxas).
+fences of every scope, proxy fences for shared memory, griddepcontrol, setmaxnreg (checked by ptxas).
 Not covered: fence.proxy.tensormap.
 """
 
+from collections.abc import Iterable
+
 from sandbox.emulator.lowering.lowering import MASK, Lowering, Place
 from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.table import NO_FLAGS, Flag, Kind
+from sandbox.emulator.lowering.table import NO_FLAGS, SCOPES, Flag, Kind, Scope
 from sandbox.emulator.lowering.warp import warp_barrier
 from sandbox.emulator.ptx.module import Address, Instruction, Operand, Sink, Unsupported
 
@@ -174,8 +176,8 @@ def _fence(lowering: Lowering, instruction: Instruction) -> None:
         if not kind:
             raise refuse(instruction)
         lowering.emit("nothing" if "alias" in kind else "fence.proxy.async")
-    elif parts <= {"acq_rel", "sc", "acquire", "release", "cta", "cluster", "gpu", "sys", "sync_restrict::shared::cluster"}:
-        lowering.emit("fence")
+    elif parts <= {"acq_rel", "sc", "acquire", "release", "sync_restrict::shared::cluster", *SCOPES}:
+        lowering.emit("fence", p=_scope(parts))
     else:
         raise refuse(instruction)
 
@@ -183,7 +185,12 @@ def _fence(lowering: Lowering, instruction: Instruction) -> None:
 def _membar(lowering: Lowering, instruction: Instruction) -> None:
     if "proxy" in instruction.parts:
         raise refuse(instruction)
-    lowering.emit("fence")
+    lowering.emit("fence", p=_scope(instruction.parts))
+
+
+def _scope(parts: Iterable[str]) -> Scope:
+    """How far a fence reaches: the whole device where it does not say, as in membar.gl."""
+    return next((SCOPES[part] for part in parts if part in SCOPES), Scope.DEVICE)
 
 
 def _dependency(lowering: Lowering, instruction: Instruction) -> None:

@@ -2,14 +2,14 @@
 
 Covered: ld, ldu, st, atom and red in every space a kernel has, scalar and vector, with their memory order; discard; mapa,
 getctarank. Prefetches, priorities and cache policies do nothing.
-Not covered: the scope of a memory order (all reach the whole device), multimem, st.async, red.async, 128-bit atomics.
+Not covered: multimem, st.async, red.async, 128-bit atomics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.table import Space
+from sandbox.emulator.lowering.table import SCOPES, Scope, Space
 from sandbox.emulator.ptx.module import Address, Instruction, Operand, Register, Sink, Symbol, Unsupported, Vector
 
 # As the core numbers them.
@@ -27,7 +27,7 @@ _SPACES = {
 }
 _OWN_SHARED = ("shared", "shared::cta")
 _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
-_WITHOUT_EFFECT = frozenset({"cta", "cluster", "gpu", "sys", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"})
+_WITHOUT_EFFECT = frozenset({"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"})
 _HINT = "L2::cache_hint"
 
 _MOST_VECTOR_BYTES = 32
@@ -57,6 +57,7 @@ class _Form:
     space: Space
     own: bool
     semantics: int
+    scope: Scope
     count: int
     type: str
     hinted: bool
@@ -65,12 +66,14 @@ class _Form:
 
 def _form(instruction: Instruction) -> _Form:
     """The modifiers of a memory instruction; ptxas takes them in any order."""
-    space, own, semantics, count, kind, hinted, rest = Space.GENERIC, False, _WEAK, 1, "", False, []
+    space, own, semantics, scope, count, kind, hinted, rest = Space.GENERIC, False, _WEAK, Scope.DEVICE, 1, "", False, []
     for part in instruction.parts[1:]:
         if part in _SPACES:
             space, own = _SPACES[part], part in _OWN_SHARED
         elif part in _SEMANTICS:
             semantics = max(semantics, _SEMANTICS[part])
+        elif part in SCOPES:
+            scope = SCOPES[part]
         elif part in _VECTORS:
             count = _VECTORS[part]
         elif not kind and (part in _MEMORY_TYPES or part in _HALVES):
@@ -79,7 +82,7 @@ def _form(instruction: Instruction) -> _Form:
             hinted |= part == _HINT
         elif part not in _WITHOUT_EFFECT:
             rest.append(part)
-    return _Form(space, own, semantics, count, kind, hinted, frozenset(rest))
+    return _Form(space, own, semantics, scope, count, kind, hinted, frozenset(rest))
 
 
 # ---- ld and st -------------------------------------------------------------------------------------------------------------
@@ -201,6 +204,7 @@ def _emit(
         p=form.space,
         q=form.semantics if semantics is None else semantics,
         r=int(form.own),
+        s=form.scope,
     )
 
 

@@ -58,6 +58,16 @@ class Space(IntEnum):
     CONST = 5
 
 
+class Scope(IntEnum):
+    """How far a memory order reaches, as the core numbers it."""
+
+    CTA = 0
+    CLUSTER = 1
+    DEVICE = 2
+
+
+SCOPES = {"cta": Scope.CTA, "cluster": Scope.CLUSTER, "gpu": Scope.DEVICE, "sys": Scope.DEVICE}
+
 NO_FLAGS = Flag(0)
 
 # Special registers in the core's order.

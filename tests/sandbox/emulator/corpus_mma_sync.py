@@ -319,6 +319,14 @@ MMA_SYNC_FAULTS = (
         why="partial sums may become visible after the counter that announces them",
     ),
     Fault(
+        name="split-fence-of-the-cta",
+        schedule=WORKSPACE,
+        task=LONG,
+        patches=(Patch(_ARRIVES, _ARRIVES_BY_HAND.format(before="  __threadfence_block();\n", after=_FENCE)),),
+        detectors=("global-race",),
+        why="a fence of CTA scope orders the partial sums for their own CTA, and another one reads them",
+    ),
+    Fault(
         name="split-sums-too-early",
         schedule=WORKSPACE,
         task=LONG,

@@ -288,6 +288,14 @@ WGMMA_TMA_FAULTS = (
         why="partial sums may become visible after the counter that announces them",
     ),
     Fault(
+        name="split-fence-of-the-cta",
+        schedule=SPLIT,
+        task=TASK,
+        patches=(Patch(_SPLIT_FENCE, _SPLIT_FENCE.replace("__threadfence", "__threadfence_block")),),
+        detectors=("global-race",),
+        why="a fence of CTA scope orders the partial sums for their own CTA, and another one reads them",
+    ),
+    Fault(
         name="split-sums-too-early",
         schedule=SPLIT,
         task=TASK,

@@ -1,5 +1,7 @@
 """Loads and stores in every space: values bit for bit, bounds, alignment, permission, order."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -232,6 +234,37 @@ def test_a_flag_orders_what_was_written_before_it_if_it_says_so(
     if ordered:
         assert found.kinds == []
         assert list(data) == [42, 42]
+
+
+@pytest.mark.parametrize("wide", ["cta", "cluster", "gpu"])
+@pytest.mark.parametrize("narrow", ["cta", "cluster", "gpu"])
+@pytest.mark.parametrize("distance", ["cta", "cluster", "gpu"])
+@pytest.mark.parametrize(
+    ("publish", "observe", "after"),
+    [
+        ("st.release.{0}.global.u32 [%a1], 1;", "ld.acquire.{1}.global.u32 %r1, [%a1];", ""),
+        ("st.release.{1}.global.u32 [%a1], 1;", "ld.acquire.{0}.global.u32 %r1, [%a1];", ""),
+        ("fence.acq_rel.{0}; st.relaxed.{1}.global.u32 [%a1], 1;", "ld.acquire.{1}.u32 %r1, [%a1];", ""),
+        ("fence.acq_rel.{1}; st.relaxed.{0}.global.u32 [%a1], 1;", "ld.acquire.{1}.u32 %r1, [%a1];", ""),
+        ("red.release.{1}.global.add.u32 [%a1], 1;", "atom.relaxed.{1}.global.or.b32 %r1, [%a1], 0;", "fence.acq_rel.{0};"),
+        ("red.release.{1}.global.add.u32 [%a1], 1;", "atom.relaxed.{0}.global.or.b32 %r1, [%a1], 0;", "fence.acq_rel.{1};"),
+    ],
+)
+def test_a_memory_order_reaches_as_far_as_its_scope(
+    publish: str, observe: str, after: str, distance: str, narrow: str, wide: str
+) -> None:
+    """Between two warps of one CTA, two CTAs of one cluster, and two clusters; each scope takes each part."""
+    scopes = ["cta", "cluster", "gpu"]
+    body = _FLAG.format(
+        publish=publish.format(narrow, wide), observe=observe.format(narrow, wide), after=after.format(narrow, wide)
+    )
+    shape: dict[str, Any] = {"grid": (2, 1, 1), "block": (1, 1, 1), "cluster": (2 if distance == "cluster" else 1, 1, 1)}
+    if distance == "cta":
+        body = "shr.u32 %r5, %me, 5;" + body.replace("%ctaid.x", "%r5")
+        shape = {"block": (64, 1, 1)}
+    found = launch(kernel(body, 2), np.zeros(2, np.uint32), np.zeros(1, np.uint32), **shape)
+    reaches = min(scopes.index(narrow), scopes.index(wide)) >= scopes.index(distance)
+    assert ("global-race" in found.kinds) is not reaches
 
 
 def test_polling_with_stores_that_change_nothing_is_no_progress() -> None:
