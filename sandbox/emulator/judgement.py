@@ -89,7 +89,10 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
             message = describe(finding, each.launch, each.program, bound, conditions)
             return Violation(finding.kind, message, tier="emulator")
         if DEADLINE in findings:
-            raise OutOfTime(f"the last {conditions.deadline_s:.3g} s of them in one run, under {schedule_name(conditions)}")
+            where = _who(findings[DEADLINE], each.program)
+            raise OutOfTime(
+                f"the last {conditions.deadline_s:.3g} s of them in one run, under {schedule_name(conditions)}{where}"
+            )
     return None
 
 
@@ -104,9 +107,9 @@ def _cause(findings: Sequence[Any]) -> Any:
 
 def describe(finding: Any, launch: ResolvedLaunch, program: Program, bound: BoundKernel, conditions: Conditions) -> str:
     """A finding in one line: what, which instruction, against which, where, how often, and how to see it again."""
-    waits = finding.kind == Detector.DEADLOCK
+    waits = finding.kind in (Detector.DEADLOCK, Detector.ENDLESS)
     parts = [_waiting(finding.message, program) if waits else finding.message + _who(finding, program)]
-    if not waits and finding.kind != Detector.ENDLESS:
+    if not waits:
         cta = "({}, {}, {})".format(*finding.cta)
         where = f", {place}" if (place := _place(finding.address, bound)) else ""
         parts.append(f"{launch.entry}, CTA {cta}, warp {finding.warp}, lanes {finding.lanes:#010x}{where}")

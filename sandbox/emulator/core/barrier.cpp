@@ -175,7 +175,8 @@ void mbarrier_init(Warp& warp, const Op& op, u32 mask) {
       continue;
     }
     if (cta.cluster->agents.size() >= kMostAgents) {
-      return warp.run->stop("unsupported", "a cluster that initialises thousands of mbarriers");
+      warp.run->stop("unsupported", "a cluster that initialises thousands of mbarriers");
+      return;
     }
     MBarrier barrier;
     barrier.component = static_cast<u32>(cta.cluster->agents.size());

@@ -317,7 +317,7 @@ class Run {
   // Queues work of an engine; done at once under the eager schedule.
   void enqueue(std::shared_ptr<Pending> work);
   // Ends the run behind the operation that is being executed.
-  void stop(const char* kind, const std::string& message);
+  Finding* stop(const char* kind, const std::string& message);
   // Ends it where its time is over: for what takes long beside executing operations.
   void look_at_clock();
 
@@ -344,7 +344,9 @@ class Run {
   bool unblock();
   void retire();
   void finish(Cluster& cluster);
+  void stop_in_the_middle(const char* kind, const std::string& message);
   void report_deadlock();
+  void tell_whereabouts(Finding& finding) const;
   void report_missing_transactions();
   u64 cluster_bytes() const;
   void late();

@@ -192,7 +192,8 @@ void publish(Warp& warp, const Publication& at, bool releases) {
   const Clock& fenced = warp.knows.fenced[at.scope];
   if (!releases && fenced.empty()) return;  // sums of a whole matrix would fill the map in vain
   if (warp.run->published.size() >= kMostPublished) {
-    return warp.run->stop("unsupported", "more than 2^20 places that warps synchronise by");
+    warp.run->stop("unsupported", "more than 2^20 places that warps synchronise by");
+    return;
   }
   auto mine = std::make_shared<ForeignClocks>();
   if (warp.knows.foreign) *mine = *warp.knows.foreign;

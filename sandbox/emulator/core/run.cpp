@@ -88,13 +88,19 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
   work->complete();
 }
 
-void Run::stop(const char* kind, const std::string& message) {
+Finding* Run::stop(const char* kind, const std::string& message) {
   stopped = true;
   instructions -= std::exchange(left, 0);  // which its turn counts as executed
-  if (Finding* finding = report.open(kind, kNoInstruction, kNoInstruction, false)) finding->message = message;
+  Finding* finding = report.open(kind, kNoInstruction, kNoInstruction, false);
+  if (finding) finding->message = message;
+  return finding;
 }
 
-void Run::late() { stop("deadline", "the run did not end within its time"); }
+void Run::stop_in_the_middle(const char* kind, const std::string& message) {
+  if (Finding* finding = stop(kind, message)) tell_whereabouts(*finding);
+}
+
+void Run::late() { stop_in_the_middle("deadline", "the run did not end within its time"); }
 
 void Run::look_at_clock() {
   constexpr u32 kLooks = 64;
@@ -121,8 +127,8 @@ u64 Run::cluster_bytes() const {
 
 void Run::execute() {
   const FloatingEnvironment standard;
-  if (cluster_bytes() > kMostClusterBytes) return stop("unsupported", "a cluster that takes more than 1 GiB");
-  if (whole_ && waiting_.empty()) return stop("unsupported", "a grid of more than 2^24 CTAs");
+  if (cluster_bytes() > kMostClusterBytes) stop("unsupported", "a cluster that takes more than 1 GiB");
+  if (whole_ && waiting_.empty()) stop("unsupported", "a grid of more than 2^24 CTAs");
   deadline_ = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
   u32 vain = 0, idle = 0;  // rounds without an event; the latest of them in which nobody used up a turn either
   while (!stopped) {
@@ -137,7 +143,8 @@ void Run::execute() {
     if (idle > kPatience && waiting_.empty()) report_deadlock();
     if (idle > kPatience && !waiting_.empty()) stop("unsupported", "more CTAs wait for others than the emulator runs together");
     if (!stopped && options.most_instructions && instructions > options.most_instructions) {
-      stop("endless", "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
+      stop_in_the_middle("endless",
+                         "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
     }
   }
   pending_.clear();
@@ -350,14 +357,9 @@ void Run::report_missing_transactions() {
   }
 }
 
-// Nobody can go on, nothing is under way, and no CTA is left to start.
-void Run::report_deadlock() {
-  stopped = true;
-  report_missing_transactions();
+// Where warps that have not ended stand, the first of them in the finding itself.
+void Run::tell_whereabouts(Finding& finding) const {
   u32 named = 0, in_all = 0;
-  std::string waiting;
-  u32 instruction = kNoInstruction;
-  const Cta* where = nullptr;
   for (const auto& cluster : resident_) {
     for (Cta& cta : cluster->ctas) {
       for (Warp& warp : cta.warps) {
@@ -367,23 +369,25 @@ void Run::report_deadlock() {
         const u32 pc = warp.converged ? warp.pc : warp.lane_pc[lane];
         // Lanes at a barrier stand behind it, and a failed try_wait is followed by its loop.
         const u32 at = program.ops[pc ? pc - (warp.blocked || !warp.waiting) : 0].instruction;
-        if (instruction == kNoInstruction) {
-          instruction = at;
-          where = &cta;
+        if (!named) {
+          finding.instruction = at;
+          std::copy(std::begin(cta.id), std::end(cta.id), finding.cta);
         }
         if (named++ < kMostNamed) {
-          waiting += (waiting.empty() ? "" : "; ") + std::string("CTA (") + std::to_string(cta.id[0]) + ',' +
-                     std::to_string(cta.id[1]) + ',' + std::to_string(cta.id[2]) + ") warp " + std::to_string(warp.index) +
-                     " at #" + std::to_string(at);
+          finding.message += (named == 1 ? ": CTA (" : "; CTA (") + std::to_string(cta.id[0]) + ',' +
+                             std::to_string(cta.id[1]) + ',' + std::to_string(cta.id[2]) + ") warp " +
+                             std::to_string(warp.index) + " at #" + std::to_string(at);
         }
       }
     }
   }
-  if (in_all > kMostNamed) waiting += "; and " + std::to_string(in_all - kMostNamed) + " more";
-  if (Finding* finding = report.open("deadlock", instruction, kNoInstruction, false)) {
-    finding->message = "no warp can go on: " + waiting;
-    if (where) std::copy(std::begin(where->id), std::end(where->id), finding->cta);
-  }
+  if (in_all > kMostNamed) finding.message += "; and " + std::to_string(in_all - kMostNamed) + " more";
+}
+
+// Nobody can go on, nothing is under way, and no CTA is left to start.
+void Run::report_deadlock() {
+  report_missing_transactions();
+  stop_in_the_middle("deadlock", "no warp can go on");
 }
 
 }  // namespace emulator

@@ -57,6 +57,7 @@ def test_warps_that_spin_for_ever_are_endless(schedule: Schedule, seed: int) -> 
     """
     found = launch(kernel(body, 0, FLAG), block=(64, 1, 1), schedule=schedule, seed=seed, most_instructions=200_000)
     assert (found.kinds, found.stopped) == (["endless"], True)
+    assert all(f"CTA (0,0,0) warp {warp} at #" in found.findings[0].message for warp in (0, 1))
 
 
 def of_two_warps(body: str, schedule: Schedule, seed: int) -> Launched:
