@@ -42,10 +42,11 @@ class Tile:
 
 
 def runs_whole(task: GemmTask) -> bool:
-    return _work(task) <= WHOLE_WORK
+    return work_of(task) <= WHOLE_WORK
 
 
-def _work(task: GemmTask) -> int:
+def work_of(task: GemmTask) -> int:
+    """Multiply-adds of a whole grid, its outputs counted as `OUTPUT_WORK` each."""
     return task.m * task.n * (task.k + OUTPUT_WORK)
 
 
@@ -61,7 +62,7 @@ def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
         wider = Tile(tile.rows * scale, tile.columns * scale)
         for k in _lengths(plan, task, tile):
             reduced = _grown(task, wider, k)
-            if 2 * _work(reduced) <= _work(task) and _allowed(plan, reduced):
+            if 2 * work_of(reduced) <= work_of(task) and _allowed(plan, reduced):
                 return reduced
     return None
 
@@ -126,7 +127,7 @@ def resolve_for_sampling(plan: LaunchPlan, task: GemmTask, sms: int, most_work: 
     """
     real = resolve(plan, task, LIMITS[task.arch], sms)
     launch = real.launches[-1]
-    if _work(task) // (math.prod(launch.grid) // math.prod(launch.cluster)) <= most_work:
+    if work_of(task) // (math.prod(launch.grid) // math.prod(launch.cluster)) <= most_work:
         return real
     return resolve(plan, task, LIMITS[task.arch], UNLIMITED_SMS)
 

@@ -10,12 +10,13 @@ import numpy as np
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import LIMITS, Chip
+from contract.errors import PlanError
 from contract.evaluation import NOT_COVERED, REDUCED, Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
 from contract.plan import LaunchPlan, ResolvedPlan, resolve
 from contract.task import GemmTask
 from sandbox.compile_child import PTX
-from sandbox.emulator.coverage import resolve_for_few_sms, resolve_for_sampling, runs_whole
+from sandbox.emulator.coverage import reduced_task, resolve_for_few_sms, resolve_for_sampling, runs_whole, tile_of
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
@@ -26,6 +27,7 @@ from sandbox.verification.cases import CaseStore
 from sandbox.verification.executor import Traits
 from sandbox.verification.tiers import Proof, run_until_failure
 
+ATTEMPT_SHARE = 0.25  # of a proof's time, for what can only add to it
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
 
 
@@ -74,33 +76,71 @@ class Evaluator:
             self._enter("verify")
             return run_until_failure(self._whole(kernel, options, _deadline(options)))
         kernel = load_kernel(request.built, resolve_for_sampling(plan, task, self._chip.sms, POINT_WORK), task)
-        smaller = None
-        if (reduced := request.reduced) is not None:
-            resolved = resolve_for_few_sms(plan_of(reduced.built), reduced.task)
-            smaller = load_kernel(reduced.built, resolved, reduced.task)
+        smaller = self._smaller(request)
         self._enter("verify")
-        return self._in_parts(kernel, smaller, options)
+        return self._in_parts(kernel, smaller, request)
 
-    def _in_parts(
-        self, kernel: EmulatedKernel, smaller: EmulatedKernel | None, options: VerifyOptions
-    ) -> tuple[TestResult, ...]:
+    def _smaller(self, request: Evaluate) -> EmulatedKernel | None:
+        """The kernel at a reduced size, the same source where nobody wrote one; None where the plan rules that out."""
+        if (reduced := request.reduced) is not None:
+            built, task = reduced.built, reduced.task
+            return load_kernel(built, resolve_for_few_sms(plan_of(built), task), task)
+        plan = plan_of(request.built)
+        if (same := reduced_task(request.task, plan)) is None:
+            return None
+        try:
+            return load_kernel(request.built, resolve_for_few_sms(plan, same), same)
+        except PlanError:  # a condition that pins a size
+            return None
+
+    def _in_parts(self, kernel: EmulatedKernel, smaller: EmulatedKernel | None, request: Evaluate) -> tuple[TestResult, ...]:
         """A large task: all tiers on a smaller one, and a sample at full size, side by side.
 
-        Raises: NotEmulated where neither can be run.
+        Raises: NotEmulated where neither can be run, or only a smaller one with a source that may have its sizes compiled in.
         """
-        deadline = _deadline(options)
+        options = request.verify
+        deadline, tile = _deadline(options), tile_of(plan_of(request.built), request.task)
         with ThreadPoolExecutor(2) as pool:
-            sample = Sample(kernel, Schedules(kernel.task, options.seed, deadline), options.seed)
+            sample = Sample(kernel, tile, Schedules(kernel.task, options.seed, deadline), options.seed)
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
-            proof = () if smaller is None else run_until_failure(self._whole(smaller, options, deadline))
-        if smaller is not None and not proof[-1].passed:
-            failed = proof[-1]
-            told = failed.model_copy(update={"message": f"{failed.message} (at the reduced size {smaller.task.shape})"})
-            return (*proof[:-1], told)
-        tests = (*proof, _reduction(kernel, smaller), *sampled.result())
-        if all(test.name == NOT_COVERED for test in tests):
-            raise NotEmulated("; ".join(test.message for test in tests))
+            if smaller is None:
+                proof: tuple[TestResult, ...] = (_not_reduced(kernel.task, "was not run at a smaller size"),)
+            elif request.reduced is None:
+                proof = self._attempt(kernel.task, smaller, options)
+            else:
+                proof = self._reduced(kernel.task, smaller, options, deadline)
+        if not proof[-1].passed:
+            return proof
+        tests = (*proof, *sampled.result())
+        if request.reduced is None and all(test.name == NOT_COVERED for test in sampled.result()):
+            raise NotEmulated("; ".join(test.message for test in (proof[-1], *sampled.result())))
         return tests
+
+    def _reduced(
+        self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions, deadline: float
+    ) -> tuple[TestResult, ...]:
+        """All tiers on the schedule as it was written for a smaller task, then what they were run on."""
+        proof = run_until_failure(self._whole(smaller, options, deadline))
+        if not (last := proof[-1]).passed:
+            told = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.task.shape})"})
+            return (*proof[:-1], told)
+        message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {task.shape}"
+        return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
+
+    def _attempt(self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions) -> tuple[TestResult, ...]:
+        """The same with a source that may have its sizes compiled in: a failure is no verdict, so only a pass is kept."""
+        try:
+            proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE)))
+        except (OutOfTime, Unsupported):
+            return (_not_reduced(task, f"was not executed to its end at {smaller.task.shape}"),)
+        if not (last := proof[-1]).passed:
+            why = f"fails at {smaller.task.shape} ({last.name}), as it may where a size is compiled in"
+            return (_not_reduced(task, why),)
+        message = (
+            f"the tests before this one ran whole grids of {smaller.task.shape}, with the same source as it is; "
+            f"code in it for {task.shape} alone is not covered by them"
+        )
+        return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
 
     def _whole(self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float) -> Iterator[TestResult]:
         """All tiers over whole grids."""
@@ -128,14 +168,10 @@ def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKer
     return EmulatedKernel(built.candidate.id, ptx, plan, task, atomics=plan_of(built).atomics)
 
 
-def _deadline(options: VerifyOptions) -> float:
-    return time.monotonic() + TIME_SHARE * options.timeout_s
+def _deadline(options: VerifyOptions, share: float = 1.0) -> float:
+    return time.monotonic() + share * TIME_SHARE * options.timeout_s
 
 
-def _reduction(kernel: EmulatedKernel, smaller: EmulatedKernel | None) -> TestResult:
-    """What the tests before it were run on."""
-    if smaller is None:
-        message = f"{kernel.task.shape} is too large to be run whole, and the schedule was not run at a smaller size"
-        return TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=message)
-    message = f"the tests before this one ran whole grids of {smaller.task.shape}, with the schedule of {kernel.task.shape}"
-    return TestResult(tier="emulator", name=REDUCED, passed=True, message=message)
+def _not_reduced(task: GemmTask, why: str) -> TestResult:
+    message = f"{task.shape} is too large to be run whole, and the source {why}"
+    return TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=message)

@@ -1,26 +1,31 @@
 """A seeded sample of a large grid at full size: some clusters are run, and what they write is compared.
 
 Covered: clusters of the grid's corners, edges and interior, with all splits of their tiles, on exact and Gaussian inputs,
-under one schedule after another with all detectors on.
+under one schedule after another with all detectors on. Then the whole grid once without looking for races, where that is
+quick; else more clusters, until the corners, edges and interior of D were written too.
 Not covered: clusters outside the sample, and what needs them: a sample that waits for them, or reads what they should have
 written, is widened, at last to the whole grid where that is affordable. Plans of several launches run whole or not at all.
+The summary names the places of D that nobody wrote.
 """
 
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from contract.base import digest
 from contract.evaluation import FULL_SIZE, NOT_COVERED, TestResult
-from contract.plan import ResolvedLaunch
 from contract.task import GemmTask
+from sandbox.emulator.coverage import Tile, work_of
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.executor import POISON_BYTE, Schedules, allocate, load
 from sandbox.emulator.judgement import run_and_judge
 from sandbox.emulator.kernel import BoundKernel, EmulatedKernel
+from sandbox.emulator.machine import Conditions
+from sandbox.emulator.places import places_of, rasters
+from sandbox.emulator.points import clusters_along, corners_first, first_cta, widened, with_splits
 from sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
 from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
 from sandbox.verification.elements import POISON
@@ -35,7 +40,11 @@ LEAST_POINTS = 3
 SAMPLE_WORK = 2**28  # multiply-adds that the sample takes in all, unless the fewest points take more
 POINT_WORK = 2**31  # multiply-adds of the clusters of one point, at the most
 WHOLE_ONCE = 2**30  # multiply-adds of a grid that is run whole where no sample will do
-WIDEST = 16  # splits of a tile
+QUICK_WORK = 2**32  # work (`work_of`) of a grid that is run whole once more, without looking for races
+QUICK_OPERATIONS = 2**24  # of warps, after which that run is given up: a product without tensor cores takes many more
+SEARCH_WORK = 2**32  # multiply-adds after which no more clusters are run for the places of D that nobody wrote
+MOST_SEARCHED = 24
+PIECE = 2**20  # outputs compared at a time
 # What a sample may show for lack of the clusters outside it.
 _INCONCLUSIVE = frozenset({Detector.DEADLOCK, Detector.ENDLESS, Detector.UNINITIALISED_READ})
 
@@ -48,26 +57,31 @@ class NotCovered(Exception):
 class Tally:
     """What was run and compared. `width`: clusters that make a tile together, as far as they were needed.
 
-    `work`: multiply-adds of what was run. Shape: compared (M, N).
+    `clusters`, `work`: run with all detectors, the work in multiply-adds. `quickly`: whether the whole grid was run besides,
+    without looking for races. Shape: compared (M, N).
     """
 
     compared: np.ndarray
     clusters: set[int] = field(default_factory=set)
     width: int = 1
     work: int = 0
+    quickly: bool = False
 
 
 class Sample:
     """Points of one kernel's grid, run one after another. Raises: as `run_and_judge`."""
 
-    def __init__(self, kernel: EmulatedKernel, schedules: Schedules, seed: int) -> None:
-        self._kernel, self._task, self._schedules = kernel, kernel.task, schedules
+    def __init__(self, kernel: EmulatedKernel, tile: Tile, schedules: Schedules, seed: int) -> None:
+        self._kernel, self._task, self._tile, self._schedules = kernel, kernel.task, tile, schedules
         self._random = random.Random(f"{seed}/{kernel.name}")
         self._launch = kernel.plan.launches[-1]
         self._clusters = math.prod(self._launch.grid) // math.prod(self._launch.cluster)
         self._work = kernel.task.m * kernel.task.n * kernel.task.k
+        self._places = places_of(self._task, tile)
+        self._rasters = list(rasters(self._task, tile, self._clusters))
         self._workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
         self._bound: BoundKernel | None = None
+        self._last_written: np.ndarray | None = None
         self.tally = Tally(np.zeros((self._task.m, self._task.n), dtype=bool))
 
     def tests(self) -> Iterator[TestResult]:
@@ -75,11 +89,14 @@ class Sample:
         try:
             points = self._points()
             for index, case in enumerate(each for each in cases_for(self._task) if each in (SPARSE, WIDE, GAUSSIAN)):
-                yield self._case(case, points[index % len(points) :: 3])
+                expected = self._load(case)
+                yield self._case(expected, "sampled", self._affordable(points[index % len(points) :: 3]))
+            if not self.tally.compared.all():
+                yield self._quickly(expected) or self._case(expected, "places", self._search())
         except NotCovered as exc:
             yield TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=f"not covered at full size: {exc}")
-            return
-        yield TestResult(tier="emulator", name=FULL_SIZE, passed=True, message=self._summary())
+        if self.tally.clusters:
+            yield TestResult(tier="emulator", name=FULL_SIZE, passed=True, message=self._summary())
 
     def _points(self) -> list[tuple[int, ...]]:
         """Clusters to run, each with its splits; empty for the whole grid. Raises: NotCovered."""
@@ -92,51 +109,121 @@ class Sample:
         count = max(LEAST_POINTS, min(MOST_POINTS, SAMPLE_WORK // max(each, 1)))
         return corners_first(self._launch, count, self._random)
 
-    def _case(self, case: Case, points: Sequence[tuple[int, ...]]) -> TestResult:
+    def _affordable(self, points: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        """The first in any case, the others while there is work left for them."""
+        for index, point in enumerate(points):
+            if not index or (self.tally.work <= SAMPLE_WORK and not self.tally.clusters.issuperset(point)):
+                yield point
+
+    def _search(self) -> Iterator[tuple[int, ...]]:
+        """Clusters that may write a place of D that nobody wrote; where no guess is left, any."""
+        width, height, _ = clusters_along(self._launch)
+        others = self._random.sample(range(width * height), min(width * height, 2 * MOST_SEARCHED))
+        for _ in range(MOST_SEARCHED):
+            untouched = [place for place in self._places if not place.touched(self.tally.compared)]
+            if not untouched or self.tally.work > SEARCH_WORK:
+                return
+            row = self._random.choice(untouched[0].rows) // self._tile.rows
+            column = self._random.choice(untouched[0].columns) // self._tile.columns
+            guesses = [raster.cluster(row, column) % (width * height) for raster in self._rasters]
+            new = [cluster for cluster in (*guesses, *others) if cluster not in self.tally.clusters]
+            if not new:
+                return
+            yield with_splits(self._launch, new[0])
+
+    def _load(self, case: Case) -> "Expected":
         bound = self._loaded()
         small = self._task.model_copy(update={"m": min(self._task.m, PERIOD), "n": min(self._task.n, PERIOD)})
         inputs = case.make(Source(np, int(digest([self._task.id, "sample", case.name], 15), 16)), small)
         rows, columns = np.arange(self._task.m) % small.m, np.arange(self._task.n) % small.n
         load(bound.operands, Inputs(inputs.a[rows], inputs.b[:, columns]), self._task)
         [block] = Reference(np, small, inputs, keep=False).blocks()
-        worst = 0.0
-        for index, point in enumerate(points):
-            if index and (self.tally.work > SAMPLE_WORK or self.tally.clusters.issuperset(point)):
-                continue
-            fault = self._run_point(point)
-            if fault is not None:
-                return TestResult(tier=fault.tier, name=fault.kind, passed=False, message=f"{fault.message} (at full size)")
-            comparison = self._compare(case, block, small)
-            worst = max(worst, comparison.worst)
-            if comparison.mismatches:
-                return TestResult(tier=case.tier, name=case.name, passed=False, worst=worst, message=self._told(comparison))
-        return TestResult(tier=case.tier, name=f"{case.name}-sampled", passed=True, worst=worst)
+        return Expected(case, self._task, block)
+
+    def _case(self, expected: "Expected", part: str, points: Iterator[tuple[int, ...]]) -> TestResult:
+        case, worst = expected.case, 0.0
+        for point in points:
+            fault = self._run_point(point) if point else self._run_whole()
+            judged = self._judged(expected, fault)
+            if not judged.passed:
+                return judged
+            worst = max(worst, judged.worst)
+        return TestResult(tier=case.tier, name=f"{case.name}-{part}", passed=True, worst=worst)
+
+    def _quickly(self, expected: "Expected") -> TestResult | None:
+        """The whole grid without looking for races; None where that would take long."""
+        if work_of(self._task) > QUICK_WORK:
+            return None
+        fault = self._run_whole(quickly=True)
+        if fault is not None and fault.kind == Detector.ENDLESS:
+            return None
+        judged = self._judged(expected, fault)
+        return judged.model_copy(update={"name": f"{expected.case.name}-whole"}) if judged.passed else judged
+
+    def _judged(self, expected: "Expected", fault: Violation | None) -> TestResult:
+        """What the last run did to memory, then what it computed."""
+        case = expected.case
+        if fault is not None:
+            return TestResult(tier=fault.tier, name=fault.kind, passed=False, message=f"{fault.message} (at full size)")
+        self.tally.compared.reshape(-1)[self._written()] = True
+        comparison = expected.compare(self._loaded().operands.d, self._written())
+        if comparison.first is None:
+            return TestResult(tier=case.tier, name=case.name, passed=True, worst=comparison.worst)
+        index, _, got, want = comparison.first
+        row, column = divmod(int(self._written()[index]), self._task.n)
+        message = (
+            f"{comparison.mismatches} of {comparison.elements} outputs written at full size are wrong; "
+            f"first D[{row},{column}] is {got:.9g}, should be {want:.9g}"
+        )
+        return TestResult(tier=case.tier, name=case.name, passed=False, worst=comparison.worst, message=message)
 
     def _run_point(self, point: tuple[int, ...]) -> Violation | None:
         """Run a point's clusters, or more of them until they have written something. Raises: NotCovered."""
-        for clusters in widened(point, self._clusters, self.tally.width) if point else [()]:
+        for clusters in widened(point, self._clusters, self.tally.width):
             if len(clusters) * (self._work // self._clusters) > POINT_WORK:
                 break
-            fault = self._run(clusters)
-            if fault is not None and (not clusters or fault.kind not in _INCONCLUSIVE):
+            fault = self._run(clusters, self._schedules.next())
+            if fault is not None and fault.kind not in _INCONCLUSIVE:
                 return fault
-            if fault is None and self._written().any():
-                self.tally.clusters |= set(clusters) if clusters else set(range(self._clusters))
+            if fault is None and len(self._written()):
+                self.tally.clusters |= set(clusters)
                 self.tally.width = max(self.tally.width, len(clusters))
+                self._learn(clusters)
                 return None
         self._require_affordable("the clusters of a sample write nothing without the others")
-        fault = self._run(())
-        self.tally.clusters |= set(range(self._clusters))
-        if fault is None and not self._written().all():
-            left = int((~self._written()).sum())
-            return Violation("unwritten", f"{left} outputs were never written, or hold what D held", tier="guards")
-        return fault
+        return self._run_whole()
 
-    def _run(self, clusters: Sequence[int]) -> Violation | None:
+    def _run_whole(self, *, quickly: bool = False) -> Violation | None:
+        """All clusters; `quickly`: without looking for races, and given up as endless after `QUICK_OPERATIONS`."""
+        conditions = self._schedules.next()
+        if quickly:
+            conditions = replace(conditions, races=False, most_instructions=QUICK_OPERATIONS)
+        fault = self._run((), conditions)
+        if fault is not None:
+            return fault
+        if quickly:
+            self.tally.quickly = True
+        else:
+            self.tally.clusters |= set(range(self._clusters))
+        if left := self._task.m * self._task.n - len(self._written()):
+            return Violation("unwritten", f"{left} outputs were never written, or hold what D held", tier="guards")
+        return None
+
+    def _run(self, clusters: Sequence[int], conditions: Conditions) -> Violation | None:
         bound = self._loaded()
-        self.tally.work += self._work // self._clusters * (len(clusters) or self._clusters)
+        if conditions.races:
+            self.tally.work += self._work // self._clusters * (len(clusters) or self._clusters)
         ctas = [first_cta(self._launch, cluster) for cluster in clusters]
-        return run_and_judge(bound, self._schedules.next(), self._poison, after_others=True, ctas=ctas).fault
+        self._last_written = None
+        return run_and_judge(bound, conditions, self._poison, after_others=True, ctas=ctas).fault
+
+    def _learn(self, clusters: Sequence[int]) -> None:
+        """Drop the guesses that what these clusters wrote refutes."""
+        rows, columns = np.divmod(self._written(), self._task.n)
+        across = math.ceil(self._task.n / self._tile.columns)
+        numbers = np.unique(rows // self._tile.rows * across + columns // self._tile.columns)
+        tiles = [divmod(int(number), across) for number in numbers]
+        self._rasters = [raster for raster in self._rasters if raster.agrees(tiles, clusters)]
 
     def _poison(self) -> None:
         self._loaded().operands.d.fill(POISON)
@@ -150,89 +237,56 @@ class Sample:
         return self._bound
 
     def _written(self) -> np.ndarray:
-        written: np.ndarray = self._loaded().operands.d != POISON
-        return written
-
-    def _compare(self, case: Case, block: Block, small: GemmTask) -> Comparison:
-        """The outputs that were written with the reference of their rows and columns, as one long row."""
-        rows, columns = np.nonzero(self._written())
-        self.tally.compared[rows, columns] = True
-        self._places = rows, columns
-        at, along = rows % small.m, columns % small.n
-        gathered = Block(
-            start=0,
-            product=block.product[at, along][None],
-            row_norms=block.row_norms[at, 0][None],
-            column_norms=block.column_norms[0, along][None],
-        )
-        output = self._loaded().operands.d[rows, columns][None]
-        if case.growth is None:
-            return compare_exact(np, self._task, output, Gathered(gathered))
-        return compare_bounded(np, self._task, output, Gathered(gathered), case.growth)
-
-    def _told(self, comparison: Comparison) -> str:
-        assert comparison.first is not None
-        _, index, got, want = comparison.first
-        row, column = (int(places[index]) for places in self._places)
-        return (
-            f"{comparison.mismatches} of {comparison.elements} outputs of a sample are wrong; "
-            f"first D[{row},{column}] is {got:.9g}, should be {want:.9g}"
-        )
+        """The outputs that the last run wrote, counted along the rows of D."""
+        if self._last_written is None:
+            self._last_written = np.flatnonzero(self._loaded().operands.d.reshape(-1) != POISON)
+        return self._last_written
 
     def _require_affordable(self, why: str) -> None:
         if self._work > WHOLE_ONCE:
             raise NotCovered(f"{why}, and the whole grid takes {self._work:.1e} multiply-adds")
 
     def _summary(self) -> str:
-        tally, compared = self.tally, self.tally.compared
-        ends = {"top": compared[0], "bottom": compared[-1], "left": compared[:, 0], "right": compared[:, -1]}
-        edges = ", ".join(name for name, end in ends.items() if end.any()) or "no edge"
+        tally, task = self.tally, self._task
         splits = f", {tally.width} at a time" if tally.width > 1 else ""
-        return (
-            f"{self._task.shape}: {len(tally.clusters)} of {self._clusters} clusters run{splits}; "
-            f"{np.count_nonzero(compared)} outputs compared of the {compared.size} there are; touching {edges}"
-        )
+        ran = f"{task.shape}: {len(tally.clusters)} of {self._clusters} clusters run{splits}"
+        if tally.compared.all():
+            once = ", then the whole grid without looking for races" if tally.quickly else ""
+            return f"{ran}{once}; all {tally.compared.size} outputs compared"
+        untouched = [place.name for place in self._places if not place.touched(tally.compared)]
+        reached = f"of D not touched: {', '.join(untouched)}" if untouched else "corners, edges and interior of D touched"
+        return f"{ran}; {np.count_nonzero(tally.compared)} outputs compared of the {tally.compared.size} there are; {reached}"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The reference of one case's inputs, whose rows and columns repeat. Shape: block (rows, columns) that repeat."""
+
+    case: Case
+    task: GemmTask
+    block: Block
+
+    def compare(self, output: np.ndarray, places: np.ndarray) -> Comparison:
+        """Some outputs, as one long column, with what they should be. Shape: output (M, N); places: flat."""
+        got, gathered = output.reshape(-1)[places, None], Gathered(self.block, self.task, places)
+        if self.case.growth is None:
+            return compare_exact(np, self.task, got, gathered)
+        return compare_bounded(np, self.task, got, gathered, self.case.growth)
 
 
 class Gathered(Reference):
-    """Reference of outputs that were gathered from anywhere."""
+    """Reference of outputs that were gathered from anywhere, in pieces, as a column."""
 
-    def __init__(self, block: Block) -> None:
-        self._block = block
+    def __init__(self, block: Block, task: GemmTask, places: np.ndarray) -> None:
+        self._block, self._columns, self._places = block, task.n, places
 
     def blocks(self) -> Iterator[Block]:
-        yield self._block
-
-
-def first_cta(launch: ResolvedLaunch, cluster: int) -> int:
-    """Linear index in the grid of the first CTA of a cluster, whose index is linear among clusters."""
-    width, height, _ = (size // part for size, part in zip(launch.grid, launch.cluster, strict=True))
-    x, y, z = cluster % width, cluster // width % height, cluster // width // height
-    x, y, z = (place * part for place, part in zip((x, y, z), launch.cluster, strict=True))
-    return (z * launch.grid[1] + y) * launch.grid[0] + x
-
-
-def corners_first(launch: ResolvedLaunch, count: int, source: random.Random) -> list[tuple[int, ...]]:
-    """Points of a grid, each with all clusters along z: its corners, its edges, then its interior, drawn from a seed."""
-    width, height, depth = (size // part for size, part in zip(launch.grid, launch.cluster, strict=True))
-    right, bottom = width - 1, height - 1
-    places = [(0, 0), (right, bottom), (right, 0), (0, bottom)]
-    places += [(source.randint(0, right), 0), (right, source.randint(0, bottom))]
-    places += [(source.randint(0, right), source.randint(0, bottom)) for _ in range(4 * count)]
-    chosen = list(dict.fromkeys(places))[:count]
-    return [tuple((z * height + y) * width + x for z in range(depth)) for x, y in chosen]
-
-
-def widened(point: tuple[int, ...], clusters: int, width: int) -> Iterator[tuple[int, ...]]:
-    """A point as it is, where no wider one was needed before; then the splits of its tile: neighbours, or far apart."""
-    if width <= len(point):
-        yield point
-    if len(point) > 1:
-        return
-    [cluster] = point
-    for splits in range(max(width, 2), min(WIDEST, clusters) + 1):
-        start = min(cluster // splits * splits, clusters - splits)
-        yield tuple(range(start, start + splits))
-        if clusters % splits == 0 and clusters > splits:
-            stride = clusters // splits
-            yield tuple(cluster % stride + stride * split for split in range(splits))
+        for start in range(0, len(self._places), PIECE):
+            rows, columns = np.divmod(self._places[start : start + PIECE], self._columns)
+            rows, columns = rows % self._block.product.shape[0], columns % self._block.product.shape[1]
+            yield Block(
+                start=start,
+                product=self._block.product[rows, columns, None],
+                row_norms=self._block.row_norms[rows],
+                column_norms=self._block.column_norms[0, columns, None],
+            )

@@ -1,7 +1,9 @@
 """Large tasks: what is run instead, and what a sample at full size sees that nothing smaller shows."""
 
 import random
+import re
 
+import numpy as np
 import pytest
 
 pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
@@ -12,6 +14,7 @@ from contract.evaluation import Wrong
 from contract.plan import resolve
 from contract.task import Arch, GemmTask
 from sandbox.emulator.coverage import (
+    Tile,
     needs_rewriting,
     reduced_task,
     resolve_for_few_sms,
@@ -19,10 +22,11 @@ from sandbox.emulator.coverage import (
     runs_whole,
     tile_of,
 )
-from sandbox.emulator.sampling import corners_first, first_cta, widened
+from sandbox.emulator.places import Raster, places_of, rasters
+from sandbox.emulator.points import corners_first, first_cta, widened
 from sandbox.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.build_kernels import ORIGIN
-from tests.sandbox.emulator.proving import STORE, Build, builder, naive, plan, prove
+from tests.sandbox.emulator.proving import BEFORE, STORE, Build, builder, naive, plan, prove
 
 LARGE = GemmTask(m=4096, n=1024, k=512)
 
@@ -133,6 +137,41 @@ def test_a_sample_is_widened_to_neighbours_and_to_far_splits():
     assert list(widened((1, 2), 12, 1)) == [(1, 2)]
 
 
+def test_places_of_an_output_are_its_corners_edges_and_interior():
+    compared = np.zeros((100, 90), dtype=bool)
+    places = {place.name: place for place in places_of(GemmTask(m=100, n=90, k=8), Tile(32, 16))}
+    corners = ["top left", "top right", "bottom left", "bottom right"]
+    assert sorted(places) == sorted([*corners, "top", "bottom", "left", "right", "interior"])
+    for row, column, name in ((0, 0, "top left"), (0, 89, "top right"), (99, 16, "bottom"), (67, 89, "right")):
+        compared[...] = False
+        compared[row, column] = True
+        assert [each for each, place in places.items() if place.touched(compared)] == [name]
+    compared[...] = False
+    compared[:32] = compared[68:] = compared[:, :16] = compared[:, 74:] = True
+    assert [each for each, place in places.items() if not place.touched(compared)] == ["interior"]
+    narrow = places_of(GemmTask(m=100, n=32, k=8), Tile(32, 16))
+    assert sorted(place.name for place in narrow) == sorted([*corners, "left", "right"])
+
+
+@pytest.mark.parametrize("group", [1, 4, 8, 32])
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_a_raster_is_known_by_what_its_clusters_wrote(group, by_rows):
+    """Against the order as a kernel walks it (cudal2/raster.cuh), with persistent clusters."""
+    task, tile = GemmTask(m=13 * 64, n=10 * 32, k=8), Tile(64, 32)
+    wrote: dict[int, set[tuple[int, int]]] = {}
+    lines, length = (13, 10) if by_rows else (10, 13)
+    for index in range(130):
+        first = index // (group * length) * group
+        height, local = min(lines - first, group), index % (group * length)
+        at = (first + local % height, local // height)
+        wrote.setdefault(index % 7, set()).add(at if by_rows else at[::-1])
+    kept = [raster for raster in rasters(task, tile, 7) if raster.agrees(wrote[3], {3})]
+    assert Raster((13, 10), 7, group, by_rows, splits=1) in kept
+    assert len(kept) < 4
+    for cluster, tiles in wrote.items():
+        assert {kept[0].cluster(row, column) for row, column in tiles} == {cluster}
+
+
 SHORT = GemmTask(m=16384, n=512, k=16)
 
 
@@ -147,17 +186,107 @@ def test_a_large_task_is_proved_in_parts_and_the_record_says_which(build):
     built = build(naive(), task=SHORT)
     said = messages(prove(built, SHORT, reduced=Reduced(built=built, task=reduced)))
     assert f"whole grids of {reduced.shape}" in said["reduced"]
-    assert said["full-size"].startswith("16384x512x16: 12 of 32768 clusters run; 3072 outputs compared of the 8388608")
-    assert said["full-size"].endswith("touching top, bottom, left, right")
-    assert "was not run at a smaller size" in messages(prove(built, SHORT))["not-covered"]
+    assert said["full-size"].startswith("16384x512x16: 14 of 32768 clusters run; 3584 outputs compared of the 8388608")
+    assert said["full-size"].endswith("corners, edges and interior of D touched")
 
 
-def test_a_large_task_of_which_nothing_can_be_run_is_not_verified(build):
+@pytest.mark.parametrize(
+    ("first", "fields", "name", "told"),
+    [
+        ("  if (k % 16384 == 1) return;\n", {}, "reduced", "with the same source as it is; code in it for 16384x512x16 alone"),
+        ("  if (m != 16384) k = 0;\n", {}, "not-covered", r"the source fails at \d+x512x16 \(zero-one\), as it may"),
+        ("", {"requires": ("M==16384",)}, "not-covered", "the source was not run at a smaller size"),
+        ("  while (m != 16384) __nanosleep(20);\n", {}, "not-covered", r"the source fails at \d+x512x16 \(endless\)"),
+    ],
+)
+def test_a_source_that_may_have_its_size_compiled_in_is_tried_and_only_its_pass_counts(build, first, fields, name, told):
+    said = messages(prove(build(naive(first=first), plan(**fields), SHORT), SHORT))
+    assert re.search(told, said[name])
+    assert {"reduced", "not-covered"} - {name} == {"reduced", "not-covered"} - said.keys()
+
+
+def test_a_source_that_is_only_tried_has_a_part_of_the_time(build, monkeypatch):
+    monkeypatch.setattr("sandbox.emulator.evaluator.ATTEMPT_SHARE", 1e-6)
+    said = messages(prove(build(naive(), task=SHORT), SHORT))
+    assert re.search(r"the source was not executed to its end at \d+x512x16", said["not-covered"])
+    assert "reduced" not in said
+
+
+PERSISTENT = """\
+  for (int tile = blockIdx.x; tile < m / 16 * (n / 16); tile += gridDim.x) {
+  const int per_group = 8 * (n / 16), local = tile % per_group;
+  const int row = (tile / per_group * 8 + local % 8) * 16 + threadIdx.x / 16, column = local / 8 * 16 + threadIdx.x % 16;
+"""
+
+
+def persistent(build, task, before=""):
+    source = naive(first=PERSISTENT, guard=before, store=STORE + "  }\n").replace(BEFORE, "", 1)
+    return build(source, plan(launch={"grid": ("min(ceil(M/16)*ceil(N/16), SMS)", 1, 1)}), task)
+
+
+def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build, monkeypatch):
+    """The corner that is wrong is no corner of the grid."""
+    monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.sampling.QUICK_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.sampling.MOST_POINTS", 3)
+    task = GemmTask(m=512, n=384, k=16)
+    right = persistent(build, task)
+    wrong = persistent(
+        build, task, "  if (row < 16 && column == n - 1) { d[row * n + column] = __float2half(0.5f); continue; }\n"
+    )
+    assert messages(prove(right, task))["full-size"].endswith("corners, edges and interior of D touched")
+    answer = prove(wrong, task)
+    assert isinstance(answer, Done), answer
+    assert "first D[0,383] is 0.5" in answer.evaluation.test.message
+    monkeypatch.setattr("sandbox.emulator.sampling.MOST_SEARCHED", 0)
+    assert re.search(r"of D not touched: .*top right", messages(prove(right, task))["full-size"])
+    assert isinstance(prove(wrong, task), Verified)
+
+
+def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
+    """Most columns of the grid have no columns of D."""
+    for name, limit in (("coverage.WHOLE_WORK", 1000), ("sampling.QUICK_WORK", 1000), ("sampling.WHOLE_ONCE", 1000)):
+        monkeypatch.setattr(f"sandbox.emulator.{name}", limit)
+    task = GemmTask(m=512, n=640, k=16)
+    idle = plan(launch={"grid": ("ceil(N/16)*8", "ceil(M/16)", 1)})
+    said = messages(prove(build(naive(), idle, task), task))
+    assert "clusters of a sample write nothing without the others" in said["not-covered"]
+    assert re.search(r"of D not touched: .*bottom right", said["full-size"])
+
+
+def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
+    monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
+    task = GemmTask(m=512, n=384, k=16)
+    said = messages(prove(persistent(build, task), task))["full-size"]
+    assert said.endswith("clusters run, then the whole grid without looking for races; all 196608 outputs compared")
+    for before, name in (
+        ("sum = row == 100 && column == 200;", "gaussian"),
+        ("if (row == 100 && column == 200) return;", "unwritten"),
+    ):
+        source = naive(store=f"  if (row == 100 && column == 200) {before}\n{STORE}")
+        answer = prove(build(source, task=task), task)
+        assert isinstance(answer, Done), answer
+        assert answer.evaluation.test.name == name
+    monkeypatch.setattr("sandbox.emulator.sampling.QUICK_OPERATIONS", 1000)
+    assert "whole grid" not in messages(prove(persistent(build, task), task))["full-size"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "told"), [((), "is not covered by them"), (("M==4096",), "was not run at a smaller size")]
+)
+def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_schedule_alone(
+    build, monkeypatch, requires, told
+):
+    """Not by a smaller run of a source that may do something else at full size."""
+    monkeypatch.setattr("sandbox.emulator.coverage.REDUCED_WORK", 1000)
     launch = plan().launches[0]
-    built = build(naive(), plan(launches=(launch, launch)), LARGE)
+    built = build(naive(), plan(launches=(launch, launch), requires=requires), LARGE)
     answer = prove(built, LARGE)
     assert isinstance(answer, NotExecuted), answer
-    assert "was not run at a smaller size; not covered at full size: a plan of several launches" in answer.reason
+    assert f"{told}; not covered at full size: a plan of several launches" in answer.reason
+    smaller = GemmTask(m=32, n=32, k=16)
+    written = build(naive(), plan(launches=(launch, launch)), smaller)
+    assert "reduced" in messages(prove(built, LARGE, reduced=Reduced(built=written, task=smaller)))
 
 
 def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeypatch):
@@ -179,7 +308,7 @@ def test_a_fault_that_only_a_large_index_shows_is_found_in_the_sample(build):
     assert isinstance(answer, Done)
     assert isinstance(answer.evaluation, Wrong)
     assert answer.evaluation.test.name == "zero-one"
-    assert "outputs of a sample are wrong" in answer.evaluation.test.message
+    assert "outputs written at full size are wrong" in answer.evaluation.test.message
     assert [test.passed for test in answer.evaluation.tests if test.name == "reduced"] == [True]
 
 
@@ -194,8 +323,9 @@ def test_a_fault_at_the_reduced_size_names_the_size(build):
     assert answer.evaluation.test.message.endswith(f"(at the reduced size {reduced.shape})")
 
 
-def test_a_sample_of_splits_is_widened_until_it_writes(build):
+def test_a_sample_of_splits_is_widened_until_it_writes(build, monkeypatch):
     """Each tile is summed by whichever of four neighbours arrives last."""
+    monkeypatch.setattr("sandbox.emulator.coverage.REDUCED_WORK", 1000)
     first = """\
   const int split = blockIdx.x % 4, tile = blockIdx.x / 4;
   const int row = tile / (n / 16) * 16 + threadIdx.x / 16, column = tile % (n / 16) * 16 + threadIdx.x % 16;
@@ -224,4 +354,4 @@ def test_a_sample_of_splits_is_widened_until_it_writes(build):
     )
     task = GemmTask(m=4096, n=512, k=64)
     said = messages(prove(build(source, split, task), task))
-    assert "48 of 32768 clusters run, 4 at a time; 3072 outputs compared" in said["full-size"]
+    assert "72 of 32768 clusters run, 4 at a time; 4608 outputs compared" in said["full-size"]
