@@ -4,7 +4,7 @@ Covered: a task of up to `WHOLE_WORK` is run whole in every test. Beyond it all 
 that keeps each size's residue modulo the tile, with two tiles or more along M and N (as many as `REDUCED_WORK` allows) and
 a K that fills the pipeline of each split several times; persistent CTAs walk several tiles there: the plan is resolved for
 few SMs.
-Not covered: where the source has its shape compiled in and nobody rewrites it, nothing is run at a reduced size.
+Not covered: where the source has its shape compiled in and nobody rewrites it, a reduced run shows nothing (`needs_rewriting`).
 """
 
 import math
