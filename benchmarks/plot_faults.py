@@ -11,7 +11,7 @@ from benchmarks.svg import FAINT, GOOD, OURS, RULE, bar, document, line, main, t
 from sandbox.emulator.detector import Detector
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 20, 880, 134, 26
-PITCH, SIDE = 9.5, 8.0  # of the squares, one a fault
+COUNTS, GAP = 40.0, 1.5  # room behind a row of squares, and between two; one square a fault
 SANITIZER = "#3f6ea8"
 ORDER: tuple[Finding, ...] = ("reported", "noticed", "nothing")
 # What goes wrong, by the first of the detectors that may name a fault.
@@ -44,23 +44,25 @@ WAYS: tuple[tuple[str, float, str, Callable[[Comparison], Finding]], ...] = (
 def draw(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
     compared = compare(result, verdicts)
     foot = TOP + ROW * len(CLASSES)
-    body = [*_head(result, compared)]
+    longest = max(sum(one.fault.detectors[0] in detectors for one in compared) for detectors in CLASSES.values())
+    pitch = (WAYS[1][1] - WAYS[0][1] - COUNTS) / longest
+    body = [*_head(result, compared, pitch - GAP)]
     for title, left, colour, finding in WAYS:
         body += _column_head(title, left, [finding(one) for one in compared])
         for place, detectors in enumerate(CLASSES.values()):
             found = [finding(one) for one in compared if one.fault.detectors[0] in detectors]
-            body += _squares(left, TOP + ROW * (place + 0.5), sorted(found, key=ORDER.index), colour)
+            body += _squares(left, TOP + ROW * (place + 0.5), sorted(found, key=ORDER.index), colour, pitch)
     for place, name in enumerate(CLASSES):
         body += [text(LEFT, TOP + ROW * (place + 0.5) + 4, name), line(LEFT, TOP + ROW * place, RIGHT, TOP + ROW * place)]
     return document(WIDTH, foot + 52, [*body, *_foot(result, foot)])
 
 
-def _head(result: Result, compared: Sequence[Comparison]) -> Iterator[str]:
+def _head(result: Result, compared: Sequence[Comparison], side: float) -> Iterator[str]:
     yield text(LEFT, 26, f"{len(compared)} seeded faults: which of them are found?", 16, bold=True)
     yield text(RIGHT, 26, f"{result.environment.gpu}, {result.date}, compute-sanitizer {result.sanitizer}", 11, "end", FAINT)
     meanings = ("reported: what is wrong, or which test failed", "noticed: only a crash or a hang", "not found")
     for kind, words, x in zip(ORDER, meanings, (LEFT, 340, 590), strict=True):
-        yield from _square(x, 54, kind, FAINT)
+        yield from _square(x, 54, side, kind, FAINT)
         yield text(x + 14, 58, words)
 
 
@@ -70,19 +72,19 @@ def _column_head(title: str, left: float, found: Sequence[Finding]) -> Iterator[
     yield text(left, TOP - 16, f"{reported} reported, {noticed} noticed", 12, colour=FAINT)
 
 
-def _squares(left: float, y: float, found: Sequence[Finding], colour: str) -> Iterator[str]:
+def _squares(left: float, y: float, found: Sequence[Finding], colour: str, pitch: float) -> Iterator[str]:
     for place, kind in enumerate(found):
-        yield from _square(left + PITCH * place, y, kind, colour)
+        yield from _square(left + pitch * place, y, pitch - GAP, kind, colour)
     reported, noticed = found.count("reported"), found.count("noticed")
     counts = f"{reported} + {noticed}" if noticed else f"{reported}"
-    yield text(left + PITCH * len(found) + 4, y + 4, counts, 11, colour=FAINT)
+    yield text(left + pitch * len(found) + 4, y + 4, counts, 11, colour=FAINT)
 
 
-def _square(x: float, y: float, kind: Finding, colour: str) -> Iterator[str]:
+def _square(x: float, y: float, side: float, kind: Finding, colour: str) -> Iterator[str]:
     """A fault: full where it is reported, small where it is noticed, empty where it is not found."""
-    yield bar(x, y - SIDE / 2, SIDE, SIDE, colour if kind == "reported" else RULE)
+    yield bar(x, y - side / 2, side, side, colour if kind == "reported" else RULE)
     if kind == "noticed":
-        yield bar(x + SIDE / 4, y - SIDE / 4, SIDE / 2, SIDE / 2, colour)
+        yield bar(x + side / 4, y - side / 4, side / 2, side / 2, colour)
 
 
 def _foot(result: Result, y: float) -> Iterator[str]:
@@ -96,7 +98,7 @@ def _foot(result: Result, y: float) -> Iterator[str]:
     words = f"Right kernels that a tool reports something of, out of {len(right)}: {', '.join(alarms)}."
     yield text(LEFT, y + 20, words, 11)
     missing = f" Not run, for want of time: {len(result.not_run)} launches." if result.not_run else ""
-    yield text(LEFT, y + 38, f"What the same tool reports of a fault of theirs counts for nothing.{missing}", 11)
+    yield text(LEFT, y + 38, f"What the same tool says of their faults too counts for nothing.{missing}", 11)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ Outcome = Literal["reported", "crashed", "timed out", "nothing", "failed"]
 PLAIN = "none"  # the launch without a tool
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CELL_CHARS = 60
-AGREEMENT = Path("benchmarks/results/emulator_agreement_2026-11-21.md")  # what the GPU and the emulator found
+AGREEMENT = Path("benchmarks/results/emulator_agreement_2026-11-22.md")  # what the GPU and the emulator found
 
 
 class Row(Record):
@@ -60,17 +60,19 @@ Finding = Literal["reported", "noticed", "nothing"]  # noticed: a crash or no en
 
 @dataclass(frozen=True)
 class Comparison:
-    """One fault, seen by all. `rows`: by tool. `alarms`: tools that report something of the right kernel too."""
+    """One fault, seen by all. `rows`: by tool. `alarms`: what tools report of the right kernel too."""
 
     fault: Fault
     rows: Mapping[str, Row]
-    alarms: frozenset[str]
+    alarms: Mapping[str, frozenset[str]]
     verdicts: Verdicts
 
     def found_by(self, tool: str) -> bool:
-        """Whether the tool tells the fault from the right kernel."""
+        """Whether the tool says something of the fault that it does not say of the right kernel."""
         row = self.rows.get(tool)
-        return row is not None and row.outcome == "reported" and tool not in self.alarms
+        if row is None or row.outcome != "reported":
+            return False
+        return tool not in self.alarms or not kinds(row) <= self.alarms[tool]
 
     @property
     def sanitizer(self) -> Finding:
@@ -94,6 +96,11 @@ def _finding(verdict: str) -> Finding:
     return "reported" if verdict.startswith("wrong") else "nothing"
 
 
+def kinds(row: Row) -> frozenset[str]:
+    """What a row's reports are of, without addresses and sizes."""
+    return frozenset(re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f,]*\b", "", said) for said in row.said)
+
+
 def right_name(fault: Fault) -> str:
     """What the kernel is called that a fault is a patch of."""
     return f"right-{fault.schedule.family}-{fault.task.shape}-{fault.task.layout}-{fault.right().id[:8]}"
@@ -114,13 +121,12 @@ def compare(result: Result, verdicts: Mapping[str, Verdicts]) -> list[Comparison
     for row in result.rows:
         rows.setdefault(row.kernel, {})[row.tool] = row
     alarms = {
-        name: frozenset(tool for tool, row in of.items() if row.outcome == "reported")
+        name: {tool: kinds(row) for tool, row in of.items() if row.outcome == "reported"}
         for name, of in rows.items()
         if name.startswith("right-")
     }
     return [
-        Comparison(fault, rows.get(fault.id, {}), alarms.get(right_name(fault), frozenset()), verdicts[fault.id])
-        for fault in FAULTS
+        Comparison(fault, rows.get(fault.id, {}), alarms.get(right_name(fault), {}), verdicts[fault.id]) for fault in FAULTS
     ]
 
 
@@ -133,9 +139,9 @@ def render(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
             "",
             f"`{result.command}`, commit {result.commit}; {result.date}, {result.seconds:.0f} s; {where}.",
             "",
-            "One launch of each kernel under each tool. A report counts where the same tool says nothing of the right kernel "
-            "that the fault is a patch of; a crash or a hang without a report is counted apart. Plans are resolved for the "
-            "number of SMs at which the fault shows; the GPU's verification and the emulator took all SMs of the chip.",
+            "One launch of each kernel under each tool. A report counts unless the same tool says the same of the right "
+            "kernel that the fault is a patch of; a crash or a hang without a report is counted apart. Plans are resolved for "
+            "the number of SMs at which the fault shows; the GPU's verification and the emulator took all SMs of the chip.",
             "",
             *_missing(result),
             *_summary(result, compared),
@@ -192,11 +198,11 @@ def _summary(result: Result, compared: Sequence[Comparison]) -> list[str]:
 
 
 def _line(one: Comparison) -> str:
-    cells = [_cell(one.rows.get(tool), tool in one.alarms) for tool in (PLAIN, *TOOLS)]
+    cells = [_cell(one.rows.get(tool), not one.found_by(tool)) for tool in (PLAIN, *TOOLS)]
     return f"| {one.fault.id} | {one.fault.why} | {' | '.join(cells)} | {one.verdicts.gpu} | {one.verdicts.emulator} |"
 
 
-def _cell(row: Row | None, alarm: bool) -> str:
+def _cell(row: Row | None, as_right: bool) -> str:
     if row is None:
         return "not run"
     if row.outcome == "nothing":
@@ -204,7 +210,7 @@ def _cell(row: Row | None, alarm: bool) -> str:
     said = row.said[0][:CELL_CHARS].replace("|", "/") if row.said else ""
     if row.outcome == "reported":
         counted = ", ".join(_counted(n, word) for n, word in ((row.errors, "error"), (row.warnings, "warning")) if n)
-        return f"{'as of the right kernel: ' if alarm else ''}{counted}: {said}"
+        return f"{'as of the right kernel: ' if as_right else ''}{counted}: {said}"
     return f"{row.outcome}: {said}" if said else row.outcome
 
 
