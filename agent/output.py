@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from agent.outcome import Outcome
 from agent.picture import draw_progress
 from agent.report import render_report
-from agent.run import Outcome
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.errors import UsageError

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agent.attribution import improvements, sightings
+from agent.outcome import Outcome
 from agent.ranking import proven, rank
 from agent.replies import sum_up
-from agent.run import Outcome
 from agent.stopping import roofline_fraction
 from agent.summary import label_of, message_of, proof_of
 from agent.why import replies_lines, why_section

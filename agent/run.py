@@ -1,9 +1,8 @@
 """A run from its start, or from where it was killed, to its end."""
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from agent.checkpoint import open_checkpoints
 from agent.clock import RunClock
 from agent.graph import compile_graph
 from agent.nodes import Nodes
+from agent.outcome import Outcome
 from agent.parts import Parts
 from agent.ranking import leading_step
 from agent.state import initial_state
@@ -22,11 +22,9 @@ from agent.stopping import Budget
 from agent.versions import versions
 from contract.errors import Cudal2Error, UsageError
 from contract.events import Emit, Notice, RunFinished, RunStarted
-from contract.exchange import Exchange
-from contract.knowledge import Hit
 from contract.settings import Settings
 from contract.task import GemmTask
-from contract.trajectory import Observation, RunRecord, Step
+from contract.trajectory import RunRecord, Step
 
 # What a run's outcome depends on; a resumed run takes these from its record unless a flag says otherwise.
 _SEARCH = ("budget", "minutes", "round_size", "seed", "policy", "rounds", "quick_rounds", "device")
@@ -34,27 +32,6 @@ _SHOWN = ("use_knowledge", "use_diagnosis", "profile")
 _CHAT = ("model", "base_url", "api_key_file", "replay", "tokens", "money", "prompt_price", "reply_price")
 REPLAYED = (*_SEARCH, *_SHOWN, *_CHAT, *(name for name in Settings.model_fields if name.startswith("chat_")))
 _ENDLESS = 1_000_000_000  # supersteps; the budget and the clock end a run
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A run that has ended, for good or for now. `best`: the leading candidate's latest step."""
-
-    run: RunRecord
-    steps: list[Step]
-    best: Step | None
-    reason: str
-    spent_s: float
-    observations: Mapping[str, Observation] = field(default_factory=dict)
-    exchanges: tuple[Exchange, ...] = ()
-
-    @property
-    def looked_up(self) -> tuple[Hit, ...]:
-        """What the best candidate's policy had been shown, as the candidate says."""
-        if self.best is None:
-            return ()
-        shown = self.best.candidate.origin.chunk_ids
-        return tuple(hit for hit in self.observations[self.best.observation_id].hits if hit.chunk.id in shown)
 
 
 def name_run(task: GemmTask) -> str:

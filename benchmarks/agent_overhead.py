@@ -17,8 +17,9 @@ import tempfile
 from pathlib import Path
 
 from agent.default_index import open_retriever
+from agent.outcome import Outcome
 from agent.parts import Parts
-from agent.run import Outcome, name_run, new_run, start_run
+from agent.run import name_run, new_run, start_run
 from contract.events import Event, Notice
 from contract.settings import Settings, load_settings
 from policies.trajectories.store import open_store

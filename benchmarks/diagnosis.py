@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.wiring import open_box
+from agent.box import open_box
 from benchmarks.diagnosis_cases import Case, all_cases
 from benchmarks.diagnosis_table import Result, Row, Trial, render
 from contract.build import Built

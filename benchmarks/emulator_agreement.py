@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.box import open_box
 from agent.summary import message_of
-from agent.wiring import open_box
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import REFERENCE_CHIPS

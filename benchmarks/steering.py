@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent.wiring import open_box
+from agent.box import open_box
 from benchmarks.steering_arms import ARMS, Arm, Late, Search, Shared
 from contract.base import Record
 from contract.errors import ProfilerUnavailable

@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from agent.outcome import Outcome
 from agent.report import NO_KERNEL, knowledge_of
-from agent.run import Outcome
 from agent.summary import label_of
 from contract.evaluation import Measured, Unmeasured
 from contract.speedup import median_us, speedup_over

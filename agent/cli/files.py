@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.box import open_box
 from agent.cli.answer import speedup_lines
 from agent.cli.progress import Progress
 from agent.ranking import proven
 from agent.summary import message_of, proof_of
-from agent.wiring import open_box
 from contract.base import Record
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, HostCandidate, Origin

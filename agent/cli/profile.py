@@ -37,4 +37,4 @@ def profile(
     print_comparison(comparison, task.arch, as_json)
     if failures:
         raise failures[0]
-    raise typer.Exit(0 if all(each.passed for each in comparison.files) else 1)
+    raise typer.Exit(0 if all(each.diagnosis for each in comparison.files) else 1)

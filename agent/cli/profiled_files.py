@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from agent.box import open_box
 from agent.cli.files import FileResult, read_candidate
 from agent.cli.progress import Progress
-from agent.wiring import open_box
 from contract.base import Record
 from contract.build import Built
 from contract.diagnosis import Diagnosis
 from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import Evaluation
+from contract.evaluation import Evaluation, Measured, Unmeasured
 from contract.events import Emit, Notice, StageStarted
 from contract.profile import Difference, Profile
 from contract.settings import Settings
@@ -21,7 +21,7 @@ from sandbox.profiling.differences import explain
 
 
 class ProfiledFile(FileResult):
-    """What became of one file. `diagnosis` is None where the file did not pass; `profile` where no counters were read."""
+    """What became of one file. `diagnosis` is None where it has a fault; `profile` where no counters were read."""
 
     diagnosis: Diagnosis | None = None
     profile: Profile | None = None
@@ -64,7 +64,7 @@ class _Bench:
         built = outcome if isinstance(outcome, Built) else None
         evaluation = self._sandbox.evaluate(outcome, self._task, "quick") if isinstance(outcome, Built) else outcome
         result = ProfiledFile(file=file, candidate_id=candidate_id, evaluation=evaluation)
-        if built is None or not result.passed:
+        if built is None or not isinstance(evaluation, Measured | Unmeasured):
             return result
         profile = self._profile(file, built)
         diagnosis = diagnose_built(built, self._task, self._sandbox.chip, evaluation, profile)

@@ -5,9 +5,10 @@ from typing import Any
 
 from agent.cli.answer import print_outcome
 from agent.cli.progress import Progress
+from agent.outcome import Outcome
 from agent.output import reserve, write_output
 from agent.parts import Parts
-from agent.run import REPLAYED, Outcome, check_resumable, name_run, new_run, resume_run, start_run
+from agent.run import REPLAYED, check_resumable, name_run, new_run, resume_run, start_run
 from agent.wiring import open_parts
 from contract.build import Built
 from contract.errors import UsageError

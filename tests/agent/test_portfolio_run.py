@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from agent.attribution import improvements
+from agent.outcome import Outcome
 from agent.parts import Parts
-from agent.run import Outcome, name_run, new_run, start_run
+from agent.run import name_run, new_run, start_run
 from contract.candidate import Candidate, Origin
 from contract.errors import EndpointError
 from contract.events import Event, Notice

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.outcome import Outcome
 from agent.output import replacing, reserve, write_output
 from agent.picture import draw_progress
 from agent.report import optimize_command, render_report, table, task_flags
 from agent.retrieval import with_chunks
-from agent.run import Outcome
 from contract.build import Built
 from contract.errors import UsageError
 from contract.evaluation import (

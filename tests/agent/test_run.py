@@ -9,8 +9,9 @@ import pytest
 from filelock import FileLock
 
 from agent.checkpoint import open_checkpoints
+from agent.outcome import Outcome
 from agent.parts import Parts
-from agent.run import Outcome, name_run, new_run, resume_run, start_run
+from agent.run import name_run, new_run, resume_run, start_run
 from contract.build import Built
 from contract.candidate import Candidate, Origin
 from contract.chip import roofline_us

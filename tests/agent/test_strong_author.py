@@ -157,7 +157,7 @@ def test_results_and_counters_reach_the_author_where_there_are_any(
     def scripted(*, compile_options: CompileOptions, emit: Emit, **_: object) -> Machine:  # noqa: ARG001
         return Machine(compile_options)
 
-    monkeypatch.setattr("agent.wiring.open_sandbox", scripted)
+    monkeypatch.setattr("agent.box.open_sandbox", scripted)
     author = Author("profiled")
     with ScriptedServer(author) as server:
         run_id = optimize(answer, server, tmp_path / "out")

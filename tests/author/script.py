@@ -94,7 +94,7 @@ SCRIPT = (
             Need("the failed test", r"wrong result in test \w+/[\w-]+: ", "emulated"),
             Need(
                 "how many outputs are wrong, and where",
-                r"\d+ of \d+ outputs (?:are wrong, in rows \d+-\d+|of a sample are wrong)",
+                r"\d+ of \d+ outputs (?:are wrong, in rows \d+-\d+|written at full size are wrong)",
                 "emulated",
             ),
             Need("the first of them", r"first D\[\d+,\d+\] is \S+, should be ", "emulated"),

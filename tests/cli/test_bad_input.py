@@ -119,7 +119,7 @@ def test_a_missing_compiler_is_said_before_any_work(
     def missing() -> str:
         raise CompilerMissing("NVRTC cannot be loaded; install it with: pip install nvidia-cuda-nvrtc")
 
-    monkeypatch.setattr("agent.wiring.nvrtc_version", missing)
+    monkeypatch.setattr("agent.box.nvrtc_version", missing)
     assert "pip install" in refusal(["optimize", *SHAPE], capsys)
 
 

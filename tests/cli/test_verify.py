@@ -161,3 +161,10 @@ def test_an_interrupt_leaves_no_worker_behind(sent: signal.Signals, after_s: flo
     assert workers
     assert "Traceback" not in out + err
     assert not [worker for worker in workers if worker.exists()]
+
+
+def test_what_only_a_run_needs_is_not_loaded() -> None:
+    """Two and a half seconds of every command's start."""
+    loads = "import sys, agent.cli.files; print({'langgraph', 'chromadb', 'openai', 'torch'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", loads], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

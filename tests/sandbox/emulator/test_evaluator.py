@@ -199,5 +199,8 @@ def test_a_proof_that_takes_too_long_times_out(build: Build) -> None:
     assert isinstance(answer, Done)
     assert isinstance(answer.evaluation, TimedOut)
     assert (answer.evaluation.stage, answer.evaluation.limit_s) == ("verify", TIME_SHARE * 0.05)
-    assert re.fullmatch(r"the last [\d.e-]+ s of them in one run, under the latest schedule, at `.+` \(kernel.cu:\d+\)", answer.evaluation.message)
+    assert re.fullmatch(
+        r"the last [\d.e-]+ s of them in one run, under the latest schedule(, at `.+` \(kernel.cu:\d+\))?",
+        answer.evaluation.message,
+    )
     assert VerifyOptions().timeout_s > 1
