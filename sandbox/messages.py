@@ -29,7 +29,10 @@ class Reduced(Record):
 
 
 class Evaluate(Record):
-    """Prove a built candidate and, where `time` is given, measure it; the emulator never measures, and takes `reduced`."""
+    """Prove a built candidate and, where `time` is given, measure it; the emulator never measures.
+
+    `reduced`: what the emulator proves beside a large task; without it the source itself is tried at a smaller size.
+    """
 
     message: Literal["evaluate"] = "evaluate"
     built: Built
