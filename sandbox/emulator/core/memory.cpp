@@ -109,7 +109,7 @@ Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   const Epoch epoch = touch.epoch.value ? touch.epoch : Epoch{warp.component, warp.moment};
   const bool uninformed = warp.informed && (touch.together || !(warp.informed >> lane & 1));
   return {epoch,       warp.component,
-          warp.moment, touch.together ? kNobody : static_cast<u8>(lane),
+          warp.moment, touch.together ? kTogether : static_cast<u8>(lane),
           warp.met,    uninformed ? &warp.common : &warp.knows.events,
           &warp.knows, op.instruction,
           touch.async, touch.strong};

@@ -13,7 +13,7 @@ bool before(Epoch event, bool own, const Toucher& by) {
 }
 
 bool owns_write(u8 lane, const Toucher& by) { return lane == kAnybody || lane == by.lane; }
-bool owns_read(u8 lane, const Toucher& by) { return lane == by.lane && lane != kNobody; }
+bool owns_read(u8 lane, const Toucher& by) { return lane == by.lane; }
 
 // The lane of an access to what `last` touched before.
 u8 lane_of_write(Epoch last, u8 last_lane, const Toucher& by) {
@@ -23,7 +23,7 @@ u8 lane_of_write(Epoch last, u8 last_lane, const Toucher& by) {
 u8 lane_of_read(Epoch last, u8 last_lane, const Toucher& by) {
   const u32 agent = last.component - by.self;
   const bool behind = agent < kAgentsPerWarp && last.value <= by.met[agent];
-  return behind || last_lane == by.lane ? by.lane : kNobody;
+  return behind || last_lane == by.lane ? by.lane : kSeveral;
 }
 
 }  // namespace

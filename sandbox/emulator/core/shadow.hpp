@@ -14,15 +14,16 @@ namespace emulator {
 enum class Access : u8 { kRead, kWrite };
 
 //
-// Lanes: whoever made an access is in order behind it, other lanes of the warp are once they have met. kNobody: many lanes
-// together, none of which may take it for its own; kAnybody: several lanes, each for itself, in one instruction.
-constexpr u8 kNobody = 32, kAnybody = 33;
+// Lanes: whoever made an access is in order behind it, other lanes of the warp are once they have met. kTogether: an access of
+// the whole warp, where fragments decide which lane has which bytes; loads and stores of fragments have them alike.
+// kAnybody: writes of several lanes in one instruction. kSeveral: reads of several lanes.
+constexpr u8 kTogether = 32, kAnybody = 33, kSeveral = 34;
 
 struct Toucher {
   Epoch epoch;             // the event that the access is
   u32 self;                // component of the warp that issues it
   u32 moment;              // of that warp
-  u8 lane;                 // or kNobody
+  u8 lane;                 // or kTogether
   const u32* met;          // by OwnAgent: up to which event of the warp its lanes are in order
   const Clock* events;     // what those who make the access know of other warps and their engines
   const Knowledge* knows;  // what some lane of the warp knows
@@ -69,7 +70,7 @@ class SharedShadow {
     Epoch write;
     u32 write_instruction = kNoInstruction;
     bool written = false, write_async = false, write_strong = false, barrier = false;
-    u8 write_lane = kNobody;
+    u8 write_lane = kTogether;
     u8 readers = 0;
     u32 split = 0;  // 1 + index of its parts, 0: whole
     Reader reads[kReaders];
@@ -106,7 +107,7 @@ class GlobalShadow {
     u32 write_cluster = 0, read_cluster = 0;
     u32 write_instruction = kNoInstruction, read_instruction = kNoInstruction;
     bool written = false, write_strong = false, read_strong = false;
-    u8 write_lane = kNobody, read_lane = kNobody;
+    u8 write_lane = kTogether, read_lane = kTogether;
   };
   static constexpr u64 kPage = 2048;  // pieces
   struct Page {

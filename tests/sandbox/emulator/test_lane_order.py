@@ -64,6 +64,25 @@ def test_lanes_that_write_one_word_together_may_read_it() -> None:
     assert kinds("st.shared.u32 [s], 7; ld.shared.u32 %r2, [s];") == []
 
 
+FRAGMENT = "{" + ", ".join(f"%f{i}" for i in range(8)) + "}"
+LOAD_SUMS = f"wmma.load.c.sync.aligned.row.m16n16k16.global.f32 {FRAGMENT}, [%a0], 16;"
+STORE_SUMS = f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%a0], {FRAGMENT}, 16;"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (LOAD_SUMS + STORE_SUMS + LOAD_SUMS + STORE_SUMS, []),
+        (STORE_SUMS + "ld.global.u32 %r2, [%a1];", ["global-race"]),
+        ("st.global.u32 [%a1], 1;" + LOAD_SUMS, ["global-race"]),
+        (LOAD_SUMS + "ld.global.u32 %r2, [%a1];" + STORE_SUMS, ["global-race"]),
+    ],
+)
+def test_fragments_are_loaded_and_stored_by_the_same_lanes(body: str, expected: list[str]) -> None:
+    """Sums are added to in place without a barrier; which lane has which of them is nobody else's business."""
+    assert launch(kernel(OWN_AND_NEXT + body, 1, SMEM), np.zeros(256, np.uint32)).kinds == expected
+
+
 def test_volatile_accesses_do_not_race() -> None:
     assert kinds("st.volatile.shared.u32 [%r9], %me; ld.volatile.shared.u32 %r2, [%r10];") == []
 
