@@ -3,6 +3,7 @@
 import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -256,30 +257,26 @@ class _Opening:
                     f"{device} was asked for, but there is no NVIDIA driver here; install it or use --device emulator"
                 )
             return "no NVIDIA driver on this machine"
-        pool = self._pool(environment=_gpu_environment(self._compile_options))
-        try:
-            ready = pool.ready()
-        except (MachineError, WorkerError) as exc:
-            pool.close()
-            if device != "auto":
-                raise
-            return f"the GPU cannot be used: {exc}"
-        except BaseException:
-            pool.close()
-            raise
-        if ready.chip.arch is self._task.arch:
-            return pool, ready
-        pool.close()
+        with ExitStack() as unless_kept:
+            pool = unless_kept.enter_context(closing(self._pool(environment=_gpu_environment(self._compile_options))))
+            try:
+                ready = pool.ready()
+            except (MachineError, WorkerError) as exc:
+                if device != "auto":
+                    raise
+                return f"the GPU cannot be used: {exc}"
+            if ready.chip.arch is self._task.arch:
+                unless_kept.pop_all()
+                return pool, ready
         return f"{ready.chip.name} runs {ready.chip.arch}, the task is for {self._task.arch}"
 
     def _emulator(self) -> tuple[WorkerPool, Ready, bool]:
         command = emulator_worker.command(self._task.arch, self._worker.python)
-        pool = self._pool(command=command, memory_bytes=emulator_worker.MEMORY_BYTES)
-        try:
-            return pool, pool.ready(), True
-        except BaseException:  # an interrupt too leaves no worker behind
-            pool.close()
-            raise
+        with ExitStack() as unless_kept:  # an interrupt leaves no worker behind
+            pool = unless_kept.enter_context(closing(self._pool(command=command, memory_bytes=emulator_worker.MEMORY_BYTES)))
+            ready = pool.ready()
+            unless_kept.pop_all()
+            return pool, ready, True
 
     def _pool(self, **workers: Any) -> WorkerPool:
         def on_stage(built: Built, stage: Stage) -> None:
