@@ -6,6 +6,7 @@ from pydantic import Field
 
 from contract.base import Record
 from contract.inspection import Inspection
+from contract.ruler import Ruler
 from contract.task import TimingMode
 
 
@@ -145,7 +146,10 @@ class Unmeasured(Record):
 
 
 class Measured(Record):
-    """Verified and timed: all samples of the candidate and of every baseline of the same rounds."""
+    """Verified and timed: all samples of the candidate and of every baseline of the same rounds.
+
+    `ruler`: how it was measured; None in records of before 0.2.
+    """
 
     status: Literal["measured"] = "measured"
     mode: TimingMode
@@ -157,6 +161,7 @@ class Measured(Record):
     environment: Environment
     inspection: Inspection
     notes: tuple[str, ...] = ()
+    ruler: Ruler | None = None
 
 
 Evaluation = Annotated[

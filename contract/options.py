@@ -28,9 +28,13 @@ class VerifyOptions(Record):
 
 
 class TimeOptions(Record):
-    """`rounds`: paired rounds in random order. `all_baselines`: all four, else only the autotuned one; `side`: side figures."""
+    """`rounds`: paired rounds in random order. `all_baselines`: all four, else only the autotuned one; `side`: side figures.
+
+    `secret`: what all that is drawn follows from; None for the system's entropy, a record's own (`Ruler`) to take it again.
+    """
 
     seed: int = 0
+    secret: int | None = None
     rounds: Annotated[int, Field(ge=3)] = 11
     round_us: float = 4000.0
     all_baselines: bool = True

@@ -1,10 +1,12 @@
 """Operands between canary bands: what a candidate writes where it must not shows, and to which byte.
 
-Covered: writes up to a band's width on either side of A, B, D and the workspace; any change of A or B.
-Not covered: writes that jump over a band into memory of this process; reads out of bounds (the emulator tells those).
+Covered: writes up to a band's width on either side of A, B, D and the workspace; any change of A or B. On a GPU each buffer
+lies at one end of a mapping of its own (`memory.py`): bands fill its pages, and what is beyond them faults, reads too.
+Not covered: reads within the pages of a buffer (the emulator tells those).
 The array module is a parameter, so that the same code guards cupy arrays on a GPU and numpy arrays in tests.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -14,6 +16,7 @@ import numpy as np
 from contract.plan import TensorName, operand_shape
 from contract.task import ElementType, GemmTask, Layout
 from sandbox.cuda.contender import Operands
+from sandbox.cuda.memory import Mapping, Protection
 
 ALIGNMENT_BYTES = 256
 MIN_BAND_BYTES = 4 * 1024
@@ -32,25 +35,33 @@ class Violation:
 
 
 class Guarded:
-    """Bytes with a patterned band before and, from the very next byte, after them.
+    """Bytes with a patterned band before and, from the very next byte, after them; the payload starts at a multiple of 256.
 
-    The payload starts at a multiple of 256 bytes. The bands are an eighth of it wide, between 4 KiB and 1 MiB.
+    In plain memory the bands are an eighth of it wide, between 4 KiB and 1 MiB. In a mapping the payload lies at its start, or
+    as near to its end as the alignment allows, and the bands are all the rest of it.
     """
 
-    def __init__(self, size_bytes: int, xp: Any = cupy) -> None:
-        band = min(MAX_BAND_BYTES, max(MIN_BAND_BYTES, size_bytes // 8)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-        whole = xp.empty(size_bytes + 2 * band + ALIGNMENT_BYTES, dtype=xp.uint8)
-        start = band + -address(whole) % ALIGNMENT_BYTES
-        self._before = whole[start - band : start]
+    def __init__(self, size_bytes: int, xp: Any = cupy, *, mapping: Mapping | None = None, at_end: bool = False) -> None:
+        self.mapping = mapping
+        if mapping is None:
+            band = min(MAX_BAND_BYTES, max(MIN_BAND_BYTES, size_bytes // 8)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+            whole = xp.empty(size_bytes + 2 * band + ALIGNMENT_BYTES, dtype=xp.uint8)
+            start = band + -address(whole) % ALIGNMENT_BYTES
+            whole = whole[start - band : start + size_bytes + band]
+            start = band
+        else:
+            whole = mapping.bytes()
+            start = (whole.size - size_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES if at_end else 0
+        self._before, self._after = whole[:start], whole[start + size_bytes :]
         self.payload = whole[start : start + size_bytes]
-        self._after = whole[start + size_bytes : start + size_bytes + band]
-        self._pattern = ((xp.arange(band, dtype=xp.uint32) * 167 + 89) % _PERIOD).astype(xp.uint8)
+        widest = max(self._before.size, self._after.size)
+        self._pattern = ((xp.arange(widest, dtype=xp.uint32) * 167 + 89) % _PERIOD).astype(xp.uint8)
         self.repair()
 
     def repair(self) -> None:
         """Write the pattern into both bands."""
-        self._before[:] = self._pattern
-        self._after[:] = self._pattern
+        self._before[:] = self._pattern[: self._before.size]
+        self._after[:] = self._pattern[: self._after.size]
 
     def view(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return self.payload.view(dtype).reshape(shape)
@@ -60,7 +71,8 @@ class Guarded:
 
     def violation(self) -> str | None:
         """Where the bands were written: the damaged byte next to the payload, and how many there are; None if intact."""
-        before, after = self._before != self._pattern, self._after != self._pattern
+        before = self._before != self._pattern[: self._before.size]
+        after = self._after != self._pattern[: self._after.size]
         if count := int(before.sum()):
             distance = int(before[::-1].argmax()) + 1
             return f"written {distance} byte(s) before its start ({count} bytes of the band changed)"
@@ -74,22 +86,32 @@ class GuardedOperands:
     """One guarded set of a task's operands. `operands` is what a contender binds.
 
     B lies in the task's layout only, unless `both_layouts` asks for the other one too (cuBLAS may like that better).
+    `make`: what makes the guarded bytes of a buffer, by its name and size; plain memory where None.
     """
 
-    def __init__(self, task: GemmTask, workspace_bytes: int = 0, *, both_layouts: bool = False, xp: Any = cupy) -> None:
+    def __init__(
+        self,
+        task: GemmTask,
+        workspace_bytes: int = 0,
+        *,
+        both_layouts: bool = False,
+        xp: Any = cupy,
+        make: Callable[[str, int], Guarded] | None = None,
+    ) -> None:
         self._xp = xp
+        made = make or (lambda _name, size_bytes: Guarded(size_bytes, xp))
         self._pristine: dict[str, Any] = {}
         nn, tn = (task.model_copy(update={"layout": layout}) for layout in (Layout.NN, Layout.TN))
         wanted: list[tuple[str, TensorName, GemmTask]] = [("A", "A", task), ("D", "D", task)]
         wanted += [("b_nn", "B", nn)] if both_layouts or task.layout is Layout.NN else []
         wanted += [("b_tn", "B", tn)] if both_layouts or task.layout is Layout.TN else []
-        self._guards = {key: Guarded(_operand_bytes(shaped, name), xp) for key, name, shaped in wanted}
+        self._guards = {key: made(name, _operand_bytes(shaped, name)) for key, name, shaped in wanted}
         views = {
             key: self._guards[key].view(operand_shape(shaped, name), storage_type(task.element)) for key, name, shaped in wanted
         }
         self.operands = Operands(a=views["A"], b_nn=views.get("b_nn"), b_tn=views.get("b_tn"), d=views["D"])
         if workspace_bytes:
-            self._guards["workspace"] = Guarded(workspace_bytes, xp)
+            self._guards["workspace"] = made("workspace", workspace_bytes)
             self.operands = replace(self.operands, workspace=self._guards["workspace"].payload)
         self.poison()
 
@@ -117,6 +139,12 @@ class GuardedOperands:
             if key in self._guards:
                 self._guards[key].fill(POISON)
 
+    def protect_inputs(self, protection: Protection, *, writable: bool) -> None:
+        """Make mapped inputs read-only, or writable again."""
+        for key in self._pristine:
+            if (mapping := self._guards[key].mapping) is not None:
+                protection.set(mapping, writable=writable)
+
     def violations(self) -> tuple[Violation, ...]:
         """Every band written and every input changed since `load`."""
         found = []
@@ -138,6 +166,15 @@ class GuardedOperands:
     def _changed(self, key: str) -> int:
         bits = self._guards[key].payload.view(self._xp.uint16)
         return int((bits != self._pristine[key].ravel()).sum())
+
+
+def map_guarded(device: int, *, at_end: bool) -> Callable[[str, int], Guarded]:
+    """Makes guarded bytes in mappings of their own. Raises: MemoryError."""
+
+    def make(name: str, size_bytes: int) -> Guarded:
+        return Guarded(size_bytes, mapping=Mapping(size_bytes, device, name), at_end=at_end)
+
+    return make
 
 
 def storage_type(element: ElementType) -> Any:

@@ -31,11 +31,15 @@ class Bound(Protocol):
 
 
 class Contender(Protocol):
+    """`local_bytes`: local memory of a thread. `altered`: module variables that no longer hold what the code came with."""
+
     name: str
     workspace_bytes: int
     zero: bool | Literal["restored"]
     zero_bytes: int
     programmatic: bool
     atomics: bool
+    local_bytes: int
 
     def bind(self, operands: Operands) -> Bound: ...
+    def altered(self) -> tuple[str, ...]: ...

@@ -11,6 +11,7 @@ from contract.evaluation import Environment
 from contract.task import Arch
 from sandbox.cuda.driver import NO_DRIVER, DriverFault, call
 from sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
+from sandbox.cuda.memory import Allocator
 
 _ATTRIBUTE = driver.CUdevice_attribute
 
@@ -18,7 +19,8 @@ _ATTRIBUTE = driver.CUdevice_attribute
 class Device:
     """Makes one GPU the current one of this thread, for good: its primary context and `stream`, a cupy stream.
 
-    All cupy work of the thread goes to `stream` from here on, so that buffers and launches are ordered without more ado.
+    All cupy work of the thread goes to `stream` from here on, so that buffers and launches are ordered without more ado;
+    its memory comes from `pool`, at addresses that nobody can foresee.
     Raises: DeviceUnavailable with the remedy where there is no such GPU, or none that the product has a target for.
     """
 
@@ -39,6 +41,9 @@ class Device:
                 f"cuda:{index} ({device_name(index)}) gives no context: {exc}; is another process holding it?"
             ) from exc
         self.stream.use()
+        self._allocator = Allocator(index)
+        self.pool = self._allocator.pool
+        cupy.cuda.set_allocator(self.pool.malloc)
 
     @cached_property
     def chip(self) -> Chip:

@@ -17,9 +17,11 @@ from contract.task import GemmTask
 from sandbox.cuda.contender import Contender
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import Fault
+from sandbox.cuda.fault_log import describe_fault
 from sandbox.cuda.host import HostKernel
 from sandbox.cuda.launcher import Kernel
-from sandbox.cuda.timer import Timer, WrongWhileTimed
+from sandbox.cuda.timing.timer import Timer
+from sandbox.cuda.timing.watch import WrongWhileTimed
 from sandbox.cuda.verifier import Verifier
 from sandbox.messages import Done, Evaluate, Stage, Verified
 
@@ -33,6 +35,7 @@ _MACHINE_FAULTS = frozenset(
         "CUDA_ERROR_SYSTEM_NOT_READY",
     }
 )
+ILLEGAL_ADDRESS = "CUDA_ERROR_ILLEGAL_ADDRESS"
 
 
 class Loaded(Contender, Protocol):
@@ -97,7 +100,7 @@ class Evaluator:
         try:
             measurement = timer.measure(contender, options)
         except WrongWhileTimed as exc:
-            failed = TestResult(tier="freshness", name="while-timed", passed=False, message=str(exc))
+            failed = TestResult(tier="while-timed", name=exc.check, passed=False, message=str(exc))
             return Done(evaluation=_wrong(request.built, (*tests, failed)))
         self._begin("recheck")
         tests = (*tests, verifier.recheck(contender, request.verify))
@@ -114,6 +117,7 @@ class Evaluator:
             environment=self._device.environment,
             inspection=request.built.inspection,
             notes=measurement.notes,
+            ruler=measurement.ruler,
         )
         return Done(evaluation=measured)
 
@@ -123,13 +127,16 @@ class Evaluator:
 
     def _prepare(self, task: GemmTask) -> tuple[Verifier, Timer]:
         if self._tools is None or self._tools[0] != task:
+            if self._tools is not None:
+                self._tools[2].close()
             self._tools = None
-            cupy.get_default_memory_pool().free_all_blocks()
+            self._device.pool.free_all_blocks()
             self._tools = (task, Verifier(task, self._device), Timer(task, self._device))
         return self._tools[1], self._tools[2]
 
     def _crashed(self, built: Built, fault: Exception) -> Crashed:
-        return Crashed(stage=self._stage, message=str(fault), inspection=built.inspection)
+        message = f"{fault}; {describe_fault()}" if getattr(fault, "status", "") == ILLEGAL_ADDRESS else str(fault)
+        return Crashed(stage=self._stage, message=message, inspection=built.inspection)
 
 
 def load(built: Built, task: GemmTask, device: Device) -> Loaded:

@@ -31,6 +31,7 @@ class HostKernel:
     zero_bytes = 0
     programmatic = False
     atomics = False
+    local_bytes = 0
 
     def __init__(self, name: str, library_path: str, task: GemmTask, workspace_bytes: int) -> None:
         self.name = name
@@ -48,6 +49,10 @@ class HostKernel:
         sizes = (self._task.m, self._task.n, self._task.k)
         workspace = (pointers.get("workspace"), self.workspace_bytes)
         return BoundHostKernel(self._entry, (pointers["A"], pointers["B"], pointers["D"], *sizes, *workspace))
+
+    def altered(self) -> tuple[str, ...]:
+        """Nothing that can be told: its device code registers itself with the runtime."""
+        return ()
 
     def close(self) -> None:
         """Nothing: a library that registered device code with the runtime cannot be unloaded safely."""

@@ -15,15 +15,21 @@ from contract.task import GemmTask, Layout
 from sandbox.cuda.buffers import address
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.driver import DriverFault, Fault, call
-from sandbox.cuda.tensor_map import encode_tensor_map
+from sandbox.cuda.tensor_map import TensorMaps
+from sandbox.inspect.elf import ModuleVariable, module_variables
 from sandbox.launching import aligned_offsets, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
 _FUNCTION = driver.CUfunction_attribute
+MAX_LOCAL_BYTES = 16 * 1024  # of a thread: what can be cleared between samples
 
 
 class ParameterMismatch(Fault):
     """A plan whose arguments are not the parameters that the kernel declares."""
+
+
+class LocalMemory(Fault):
+    """A kernel with more local memory a thread than can be cleared between samples."""
 
 
 class Kernel:
@@ -42,21 +48,26 @@ class Kernel:
         self.atomics = atomics
         self._plan, self._task = plan, task
         self._module = call(driver.cuModuleLoadData, cubin)
-        self._functions = [_load_function(self._module, launch) for launch in plan.launches]
+        self._entries = [
+            _Entry(_load_function(self._module, launch), launch, edge)
+            for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True)
+        ]
+        self._maps = TensorMaps(task)
+        self.local_bytes = max(_local_bytes(entry.function) for entry in self._entries)
+        self._variables = _find_variables(self._module, cubin)
 
     def bind(self, operands: Operands) -> "BoundKernel":
-        """Fix the operands: encode tensor maps, pack parameters, build launch configurations.
+        """Fix the operands: encode tensor maps and pack parameters.
 
         Raises: ValueError where an operand of the task or the workspace is missing or too small.
         """
         pointers = operand_pointers(operands, self._task, self.workspace_bytes)
-        edges = programmatic_edges(self._plan)
-        launches = [
-            _Prepared(function, launch, edge, Parameters(launch.args, pointers, self._task))
-            for function, launch, edge in zip(self._functions, self._plan.launches, edges, strict=True)
-        ]
+        launches = [(entry, Parameters(entry.launch.args, pointers, self._maps)) for entry in self._entries]
         zeroed = (pointers["workspace"], self.zero_bytes) if zeroes_every_run(self._plan) else None
         return BoundKernel(launches, zeroed)
+
+    def altered(self) -> tuple[str, ...]:
+        return tuple(variable.name for variable, address in self._variables if _read(address, variable) != variable.image)
 
     def close(self) -> None:
         """Unload the code. Graphs and bound kernels made from it may not be launched any more."""
@@ -66,7 +77,7 @@ class Kernel:
 class BoundKernel:
     """Launches ready to enqueue; only asynchronous calls, so that a stream capture records them."""
 
-    def __init__(self, launches: Sequence["_Prepared"], zeroed: tuple[int, int] | None) -> None:
+    def __init__(self, launches: Sequence[tuple["_Entry", "Parameters"]], zeroed: tuple[int, int] | None) -> None:
         self._launches = launches
         self._zeroed = zeroed
 
@@ -75,15 +86,15 @@ class BoundKernel:
         if self._zeroed is not None:
             pointer, size_bytes = self._zeroed
             call(driver.cuMemsetD8Async, pointer, 0, size_bytes, stream)
-        for launch in self._launches:
-            launch.enqueue(stream, programmatic is not False)
+        for entry, parameters in self._launches:
+            entry.enqueue(stream, parameters, programmatic is not False)
 
 
 class Parameters:
     """The kernel parameters of one launch in one block of host memory, and the array of pointers the driver reads."""
 
-    def __init__(self, args: Sequence[Arg], pointers: dict[str, int], task: GemmTask) -> None:
-        values = [pack_argument(arg, pointers, lambda spec: encode_tensor_map(spec, task, pointers[spec.of])) for arg in args]
+    def __init__(self, args: Sequence[Arg], pointers: dict[str, int], maps: TensorMaps) -> None:
+        values = [pack_argument(arg, pointers, lambda spec: maps.encode(spec, pointers[spec.of])) for arg in args]
         offsets = aligned_offsets([len(value) for value in values])
         self._memory = (ctypes.c_char * (offsets[-1] + 64))()
         base = ctypes.addressof(self._memory)
@@ -94,19 +105,18 @@ class Parameters:
         self.address = ctypes.addressof(self._array)
 
 
-class _Prepared:
-    """One launch with its two configurations: as planned, and without programmatic serialization."""
+class _Entry:
+    """One launch of a plan with its two configurations: as planned, and without programmatic serialization."""
 
-    def __init__(self, function: Any, launch: ResolvedLaunch, programmatic: bool, parameters: Parameters) -> None:
-        self._function = function
-        self._parameters = parameters
+    def __init__(self, function: Any, launch: ResolvedLaunch, programmatic: bool) -> None:
+        self.function, self.launch = function, launch
         self._plain = launch_config(launch, programmatic=False)
         self._planned = launch_config(launch, programmatic=True) if programmatic else self._plain
 
-    def enqueue(self, stream: int, programmatic: bool) -> None:
+    def enqueue(self, stream: int, parameters: Parameters, programmatic: bool) -> None:
         config = self._planned if programmatic else self._plain
         config.hStream = stream
-        call(driver.cuLaunchKernelEx, config, self._function, self._parameters.address, 0)
+        call(driver.cuLaunchKernelEx, config, self.function, parameters.address, 0)
 
 
 def launch_config(launch: ResolvedLaunch, *, programmatic: bool) -> Any:
@@ -159,6 +169,36 @@ def _load_function(module: Any, launch: ResolvedLaunch) -> Any:
         attribute = _FUNCTION.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         call(driver.cuFuncSetAttribute, function, attribute, 1)
     return function
+
+
+def _local_bytes(function: Any) -> int:
+    """Local memory of one thread. Raises: LocalMemory where it is more than can be cleared between samples."""
+    size = int(call(driver.cuFuncGetAttribute, _FUNCTION.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function))
+    if size > MAX_LOCAL_BYTES:
+        raise LocalMemory(f"a thread uses {size} bytes of local memory; at most {MAX_LOCAL_BYTES} are allowed")
+    return size
+
+
+def _find_variables(module: Any, cubin: bytes) -> list[tuple[ModuleVariable, int]]:
+    """Variables of the module that the driver finds by name, with their addresses; inspection judges the use of all."""
+    found = []
+    for variable in module_variables(cubin):
+        try:
+            address, size = call(driver.cuModuleGetGlobal, module, variable.name.encode())
+        except DriverFault as fault:
+            if fault.status != "CUDA_ERROR_NOT_FOUND":
+                raise
+            continue
+        if 0 < variable.size_bytes <= size:
+            found.append((variable, int(address)))
+    return found
+
+
+def _read(address: int, variable: ModuleVariable) -> bytes:
+    """What a variable holds now."""
+    image = bytearray(variable.size_bytes)
+    call(driver.cuMemcpyDtoH, image, address, variable.size_bytes)
+    return bytes(image)
 
 
 def _parameter_bytes(function: Any) -> list[int]:

@@ -8,11 +8,12 @@ import cupy
 from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask, Layout
-from sandbox.cuda.baselines import open_reference_library
+from sandbox.cuda.baselines.library_baselines import open_reference_library
 from sandbox.cuda.buffers import POISON as POISON_BYTE
-from sandbox.cuda.buffers import Guarded, GuardedOperands
+from sandbox.cuda.buffers import Guarded, GuardedOperands, map_guarded
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
+from sandbox.cuda.memory import Protection
 from sandbox.cuda.trusted import Bystanders
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.elements import POISON, Array
@@ -33,7 +34,9 @@ class Verifier:
         self._task, self._device = task, device
         self._bystanders = Bystanders()
         self._proofs = 0
-        self._slots = tuple(GuardedOperands(task) for _ in range(SLOTS))
+        # One slot's buffers end where memory ends, the next one's begin where it begins.
+        self._slots = tuple(GuardedOperands(task, make=map_guarded(device.index, at_end=not slot % 2)) for slot in range(SLOTS))
+        self._protection = Protection()
         self._library = open_reference_library(task)
         free_bytes, _ = cupy.cuda.runtime.memGetInfo()
         self._store = CaseStore(cupy, task, int(CASE_SHARE * free_bytes))
@@ -48,7 +51,9 @@ class Verifier:
 
     def _proof(self, contender: Contender, options: VerifyOptions) -> Proof:
         self._proofs += 1
-        executor = CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders)
+        executor = CudaExecutor(
+            self._task, self._device, contender, self._slots, self._library, self._bystanders, self._protection
+        )
         traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
         return Proof(executor, self._task, traits, self._store, options, salt=f"{contender.name}/{self._proofs}")
 
@@ -66,16 +71,19 @@ class CudaExecutor:
         slots: tuple[GuardedOperands, ...],
         library: Contender | None,
         bystanders: Bystanders,
+        protection: Protection,
     ) -> None:
         self._task, self._device, self._contender = task, device, contender
         self._slots, self._library, self._bystanders = slots, library, bystanders
-        self._workspace = Guarded(contender.workspace_bytes) if contender.workspace_bytes else None
+        self._protection = protection
+        self._workspace = _guarded_workspace(device, contender.workspace_bytes)
         self._bounds: dict[int, Bound] = {}
         self._renew_workspace()
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         guarded = self._slots[slot]
-        guarded.load(**self._as_stored(inputs))
+        guarded.protect_inputs(self._protection, writable=True)
+        guarded.load(**as_stored(inputs, self._task))
         if fill is Fill.POISON:
             guarded.poison()
         elif fill is Fill.ZERO:
@@ -84,13 +92,15 @@ class CudaExecutor:
             self._renew_workspace()
         bound = self._bound(slot)
         self._device.synchronize()
+        guarded.protect_inputs(self._protection, writable=False)
         bound.enqueue(self._device.stream.ptr)
         self._device.synchronize()
         return Run(_bits(guarded.operands.d), self._violations(guarded))
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
         guarded, bound, stream = self._slots[0], self._bound(0), self._device.stream.ptr
-        guarded.load(**self._as_stored(inputs))  # what the inputs must be afterwards
+        guarded.protect_inputs(self._protection, writable=True)  # for the producer
+        guarded.load(**as_stored(inputs, self._task))  # what the inputs must be afterwards
         guarded.poison()
         self._renew_workspace()
         a, b, d = (_bits(array) for array in self._stored_operands(guarded.operands))
@@ -110,17 +120,12 @@ class CudaExecutor:
         if self._library is None:
             return None
         guarded = self._slots[0]
-        guarded.load(**self._as_stored(inputs))
+        guarded.protect_inputs(self._protection, writable=True)
+        guarded.load(**as_stored(inputs, self._task))
         guarded.poison()
         self._library.bind(guarded.operands).enqueue(self._device.stream.ptr)
         self._device.synchronize()
         return _bits(guarded.operands.d)
-
-    def _as_stored(self, inputs: Inputs) -> dict[str, Any]:
-        """The inputs by operand, B as the task's layout has it in memory."""
-        if self._task.layout is Layout.NN:
-            return {"a": inputs.a, "b_nn": inputs.b, "b_tn": None}
-        return {"a": inputs.a, "b_nn": None, "b_tn": cupy.ascontiguousarray(inputs.b.T)}
 
     def _stored_operands(self, operands: Operands) -> tuple[Any, Any, Any]:
         return operands.a, operands.b_nn if self._task.layout is Layout.NN else operands.b_tn, operands.d
@@ -151,7 +156,10 @@ class CudaExecutor:
             left = int(cupy.count_nonzero(self._workspace.payload[: self._contender.zero_bytes]))
             if left:
                 found.append(Violation("workspace", f"{left} bytes of the workspace were not restored to zero"))
+        if altered := self._contender.altered():
+            found.append(Violation("module-state", f"module variables {', '.join(altered)} were changed"))
         if found:
+            guarded.protect_inputs(self._protection, writable=True)
             guarded.repair()
         return tuple(found)
 
@@ -161,6 +169,18 @@ class CudaExecutor:
             return ()
         message = f"{count} outputs were written before the kernel ahead had finished: griddepcontrol.wait"
         return (Violation("order", message, tier="programmatic"),)
+
+
+def as_stored(inputs: Inputs, task: GemmTask) -> dict[str, Any]:
+    """The inputs by operand, B as the task's layout has it in memory."""
+    if task.layout is Layout.NN:
+        return {"a": inputs.a, "b_nn": inputs.b, "b_tn": None}
+    return {"a": inputs.a, "b_nn": None, "b_tn": cupy.ascontiguousarray(inputs.b.T)}
+
+
+def _guarded_workspace(device: Device, size_bytes: int) -> Guarded | None:
+    """A workspace that ends where memory ends; None where none is asked for."""
+    return map_guarded(device.index, at_end=True)("workspace", size_bytes) if size_bytes else None
 
 
 def _bits(array: Any) -> Array:

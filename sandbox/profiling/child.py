@@ -70,26 +70,26 @@ def run(request: ProfileRequest, enter: Enter) -> None:
     from sandbox.cuda.device import Device
     from sandbox.cuda.driver import Fault, call
     from sandbox.cuda.evaluator import load
-    from sandbox.cuda.operand_sets import OperandSets
+    from sandbox.profiling.operands import RandomOperands
 
     enter("load")
     device = Device(request.device)
     contender = load(request.built, request.task, device)
-    sets = OperandSets(request.task, 1, request.seed)
+    random_operands = RandomOperands(request.task, request.seed)
     # All zero serves every plan: those that zero it every run, those that restore it, those that do not care.
     workspace = cupy.zeros(contender.workspace_bytes, dtype=cupy.uint8) if contender.workspace_bytes else None
-    bound = contender.bind(sets.operands(0, workspace))
+    bound = contender.bind(random_operands.operands(workspace))
     enter("warm-up")
     bound.enqueue(device.stream.ptr, programmatic=False)
     device.synchronize()
-    sets.scrub()
+    random_operands.scrub()
     device.synchronize()
     enter("count")
     call(driver.cuProfilerStart)
     bound.enqueue(device.stream.ptr, programmatic=False)
     device.synchronize()
     call(driver.cuProfilerStop)
-    if unwritten := sets.unwritten(1):
+    if unwritten := random_operands.unwritten():
         raise Fault(f"{unwritten} outputs were left unwritten under the profiler")
     enter("done")
 

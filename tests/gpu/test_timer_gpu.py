@@ -1,5 +1,6 @@
 """Baselines, verification of what is known to be right, and timing, in this process on a GPU."""
 
+import random
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ def honest(device, tmp_path_factory) -> Iterator:
 )
 def test_cublas_passes_every_tier(device, shape, layout, accumulate):
     """The bounds must let through what is known to be right."""
-    from sandbox.cuda.cublas import CublasGemm
+    from sandbox.cuda.baselines.cublas import CublasGemm
     from sandbox.cuda.verifier import Verifier
 
     m, n, k = shape
@@ -62,7 +63,7 @@ def test_cublas_passes_every_tier(device, shape, layout, accumulate):
 
 @pytest.mark.parametrize("shape", [(64, 64, 64), (1000, 1000, 1000), (128, 128, 16384)])
 def test_cublas_passes_every_tier_in_bf16(device, shape):
-    from sandbox.cuda.cublas import CublasGemm
+    from sandbox.cuda.baselines.cublas import CublasGemm
     from sandbox.cuda.verifier import Verifier
 
     m, n, k = shape
@@ -72,7 +73,7 @@ def test_cublas_passes_every_tier_in_bf16(device, shape):
 
 
 def test_cublas_with_f16_sums_fails_an_f32_task(device):
-    from sandbox.cuda.cublas import CublasGemm
+    from sandbox.cuda.baselines.cublas import CublasGemm
     from sandbox.cuda.verifier import Verifier
 
     task = GemmTask(m=512, n=512, k=1024, arch=device.arch)
@@ -87,20 +88,23 @@ def test_cublas_with_f16_sums_fails_an_f32_task(device):
 def test_all_baselines_compute_the_product(device, shape, layout, element):
     import cupy
 
-    from sandbox.cuda.baselines import LibraryBaselines
-    from sandbox.cuda.operand_sets import OperandSets
+    from sandbox.cuda.baselines.library_baselines import LibraryBaselines
+    from sandbox.cuda.timing.track import Track
     from sandbox.verification.elements import decode
 
     m, n, k = shape
     task = GemmTask(m=m, n=n, k=k, layout=layout, element=element, arch=device.arch)
-    sets = OperandSets(task, 1, seed=3)
+    track, draw = Track(task, device, BRIEF), random.Random(3)
+    track.pools.renew(draw)
 
     def run(contender) -> float:
-        sets.scrub()
-        contender.bind(sets.operands(0)).enqueue(device.stream.ptr)
+        track.refill(1, None, draw)
+        (bound,) = track.bind(contender, [(0, 0)], None)
+        bound.enqueue(device.stream.ptr)
         device.synchronize()
-        operands = sets.operands(0)
-        a, b, d = (decode(cupy, x.view(cupy.uint16), task.element) for x in (operands.a, operands.b_nn, operands.d))
+        a, b, _ = track.pools.operands((0, 0))
+        d = track.ring.slot(0).view(cupy.uint16).reshape(m, n)
+        a, b, d = (decode(cupy, x.view(cupy.uint16), task.element) for x in (a, b, d))
         want = a.astype(cupy.float64) @ b.astype(cupy.float64)
         assert float(abs(d - want).max()) <= 0.02 * float(abs(want).max()), contender.name
         return 1.0
@@ -114,7 +118,7 @@ def test_all_baselines_compute_the_product(device, shape, layout, element):
 
 @pytest.mark.parametrize("mode", ["offline", "server"])
 def test_measurement_is_whole_and_plausible(device, honest, mode):
-    from sandbox.cuda.timer import Timer
+    from sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=512, n=512, k=256, mode=mode, arch=device.arch)
     measurement = Timer(task, device).measure(honest(task), BRIEF.model_copy(update={"side": True}))
@@ -129,7 +133,7 @@ def test_measurement_is_whole_and_plausible(device, honest, mode):
 
 
 def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):
-    from sandbox.cuda.timer import Timer
+    from sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=256, n=256, k=256, arch=device.arch)
     timer = Timer(task, device)
@@ -141,8 +145,8 @@ def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):
 
 def test_same_kernel_against_itself_is_no_faster(device):
     """cuBLASLt's choice timed as the candidate: the method has no bias for either side."""
-    from sandbox.cuda.cublaslt import LtGemm, LtProduct
-    from sandbox.cuda.timer import Timer
+    from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+    from sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=2048, n=1024, k=512, arch=device.arch)
     product = LtProduct(task, task.layout)
@@ -156,8 +160,8 @@ def test_same_kernel_against_itself_is_no_faster(device):
 
 
 def test_cold_operands_take_longer_than_hot_ones(device):
-    from sandbox.cuda.cublaslt import LtGemm, LtProduct
-    from sandbox.cuda.timer import Timer
+    from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+    from sandbox.cuda.timing.timer import Timer
 
     task = GemmTask(m=64, n=4096, k=4096, arch=device.arch)
     product = LtProduct(task, task.layout)
@@ -169,8 +173,9 @@ def test_cold_operands_take_longer_than_hot_ones(device):
 @pytest.mark.parametrize("name", ["unwritten", "zero_one_only"])
 @pytest.mark.parametrize("mode", ["offline", "server"])
 def test_wrong_outputs_of_timed_launches_are_a_fault(device, honest, name, mode):
-    """Outputs are poisoned between samples and looked at after the last: proof and timing cannot be told apart."""
-    from sandbox.cuda.timer import Timer, WrongWhileTimed
+    """The outputs of every timed launch are judged: proof and timing cannot be told apart."""
+    from sandbox.cuda.timing.timer import Timer
+    from sandbox.cuda.timing.watch import WrongWhileTimed
 
     task = GemmTask(m=64, n=64, k=64, mode=mode, arch=device.arch)
     with pytest.raises(WrongWhileTimed):
@@ -178,7 +183,7 @@ def test_wrong_outputs_of_timed_launches_are_a_fault(device, honest, name, mode)
 
 
 def test_programmatic_kernel_is_timed_with_and_without(device, honest):
-    from sandbox.cuda.timer import Timer
+    from sandbox.cuda.timing.timer import Timer
 
     if device.arch is not Arch.SM_90A:
         pytest.skip("the kernel's plan is for sm_90a")
@@ -187,3 +192,80 @@ def test_programmatic_kernel_is_timed_with_and_without(device, honest):
     measurement = Timer(task, device).measure(candidate, BRIEF.model_copy(update={"side": True}))
     assert measurement.side.without_programmatic_us > 0
     assert statistics.median(measurement.timing.samples_us) <= measurement.side.without_programmatic_us * 1.1
+
+
+def test_every_timed_output_is_judged_and_the_record_says_how(device, honest):
+    from sandbox.cuda.timing.timer import Timer
+
+    task = GemmTask(m=256, n=128, k=192, arch=device.arch)
+    measurement = Timer(task, device).measure(honest(task), BRIEF)
+    ruler = measurement.ruler
+    assert ruler.projected == BRIEF.rounds * ruler.launches
+    assert len(ruler.compared) == 2
+    assert ruler.reuse_bytes is None
+    assert ruler.weakened == ()
+
+
+def test_an_input_can_not_be_written_while_a_candidate_runs(device):
+    import cupy
+
+    from sandbox.cuda.memory import Protection
+    from sandbox.cuda.timing.operand_pools import OperandPools
+    from sandbox.cuda.timing.trusted_timing import TrustedTiming
+
+    task = GemmTask(m=40, n=56, k=24, element="bf16", arch=device.arch)
+    protection = Protection()
+    pools = OperandPools(task, 5, device.index, TrustedTiming(device.chip.sms, 48 * 1024), protection)
+    pools.renew(random.Random(1))
+    assert protection.works
+    assert pools.changed() is None
+    again = pools.made_again((3, 2))
+    a, b_nn, b_tn = pools.operands((3, 2))
+    assert bool((again.a == a.view(cupy.uint16)).all())
+    assert bool((again.b == b_nn.view(cupy.uint16)).all())
+    assert bool((b_tn.view(cupy.uint16) == again.b.T).all())
+    pools._protect(writable=True)
+    pools.a[4, 0, 0] ^= 1
+    assert pools.changed() == "input A was changed"
+    pools.close()
+
+
+def test_numbers_of_a_pool_are_normal(device):
+    import cupy
+
+    from sandbox.cuda.memory import Protection
+    from sandbox.cuda.timing.operand_pools import OperandPools
+    from sandbox.cuda.timing.trusted_timing import TrustedTiming
+    from sandbox.verification.elements import decode
+
+    task = GemmTask(m=512, n=256, k=512, arch=device.arch)
+    pools = OperandPools(task, 4, device.index, TrustedTiming(device.chip.sms, 48 * 1024), Protection())
+    pools.renew(random.Random(2))
+    values = decode(cupy, pools.a, task.element).astype(cupy.float64)
+    assert abs(float(values.mean())) < 0.01
+    assert abs(float(values.std()) - 1) < 0.01
+    assert abs(float((values**4).mean()) - 3) < 0.1
+    assert abs(float((values[:, :, 1:] * values[:, :, :-1]).mean())) < 0.01
+    assert abs(float((values[1:] * values[:-1]).mean())) < 0.01
+    pools.close()
+
+
+@pytest.mark.usefixtures("device")
+def test_memory_past_a_buffer_is_not_there():
+    """In a process of its own, because the fault ends its context."""
+    import subprocess
+    import sys
+
+    code = (
+        "from sandbox.cuda.device import Device\n"
+        "from sandbox.cuda.driver import DriverFault\n"
+        "from sandbox.cuda.buffers import map_guarded\n"
+        "import cupy, os\n"
+        "device = Device(0); guarded = map_guarded(0, at_end=True)('D', 1000)\n"
+        "kernel = cupy.RawKernel('extern \"C\" __global__ void poke(int* a) { *a = 7; }', 'poke')\n"
+        "kernel((1,), (1,), (cupy.uint64(guarded.payload.data.ptr + 1024 + (2 << 20)),))\n"
+        "try:\n  device.synchronize()\n  print('no fault')\nexcept DriverFault as fault:\n  print(fault.status)\n"
+        "os._exit(0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in ended.stdout, ended.stderr

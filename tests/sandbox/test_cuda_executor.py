@@ -20,7 +20,7 @@ from tests.sandbox.in_memory import product
 class Contender:
     """A contender whose kernel is a function of the operands it is bound to."""
 
-    name, atomics = "double", False
+    name, atomics, altered = "double", False, staticmethod(lambda: ())
 
     def __init__(self, kernel, *, workspace_bytes=0, zero=False, zero_bytes=0, programmatic=False):
         self.kernel, self.programmatic = kernel, programmatic
@@ -64,14 +64,14 @@ def task(request):
 @pytest.fixture(autouse=True)
 def numpy_for_cupy(monkeypatch):
     monkeypatch.setattr(module, "cupy", np)
-    monkeypatch.setattr(module, "Guarded", partial(Guarded, xp=np))
+    monkeypatch.setattr(module, "map_guarded", lambda *_, **__: lambda _name, size_bytes: Guarded(size_bytes, np))
     monkeypatch.setattr(CudaExecutor, "xp", np)
 
 
 def verify(task, contender, bystanders=None):
-    device = SimpleNamespace(stream=SimpleNamespace(ptr=0), synchronize=lambda: None)
+    device = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), synchronize=lambda: None)
     slots = tuple(GuardedOperands(task, xp=np) for _ in range(SLOTS))
-    executor = CudaExecutor(task, device, contender, slots, None, bystanders or Bystanders())
+    executor = CudaExecutor(task, device, contender, slots, None, bystanders or Bystanders(), None)
     traits = Traits(programmatic=contender.programmatic)
     return run_until_failure(Proof(executor, task, traits, CaseStore(np, task, 2**26), VerifyOptions()).tests())
 

@@ -14,7 +14,7 @@ from contract.options import TimeOptions, VerifyOptions
 from sandbox.cuda import evaluator as evaluator_module
 from sandbox.cuda.driver import DriverFault
 from sandbox.cuda.evaluator import Evaluator
-from sandbox.cuda.timer import WrongWhileTimed
+from sandbox.cuda.timing.watch import WrongWhileTimed
 from sandbox.messages import Done, Evaluate, Verified
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK
 
@@ -35,9 +35,8 @@ class ScriptedGpu:
         self.environment = ENVIRONMENT
         monkeypatch.setattr(evaluator_module, "load", self._load)
         monkeypatch.setattr(evaluator_module, "Verifier", self._make("verifier", verify=self._verify, recheck=self._recheck))
-        monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure))
-        pool = SimpleNamespace(free_all_blocks=lambda: None)
-        monkeypatch.setattr(evaluator_module.cupy, "get_default_memory_pool", lambda: pool)
+        monkeypatch.setattr(evaluator_module, "Timer", self._make("timer", measure=self._measure, close=lambda: None))
+        self.pool = SimpleNamespace(free_all_blocks=lambda: None)
 
     def poison(self):
         return self.stuck_with
@@ -82,7 +81,9 @@ class ScriptedGpu:
     def _measure(self, *_):
         self._meet("time")
         timing, baseline = (Timing(name=name, samples_us=(5.0, 6.0)) for name in ("candidate", AUTOTUNED))
-        return SimpleNamespace(timing=timing, baselines=(baseline,), side=SideFigures(), telemetry=Telemetry(), notes=("note",))
+        return SimpleNamespace(
+            timing=timing, baselines=(baseline,), side=SideFigures(), telemetry=Telemetry(), ruler=None, notes=("note",)
+        )
 
 
 @pytest.fixture
@@ -122,10 +123,10 @@ def test_a_time_does_not_save_what_fails_afterwards(gpu, evaluator):
 
 
 def test_outputs_that_are_wrong_only_while_timed_are_wrong(gpu, evaluator):
-    gpu.raises["time"] = WrongWhileTimed("7 outputs were left unwritten by timed launches")
+    gpu.raises["time"] = WrongWhileTimed("outputs", "7 outputs were left unwritten by timed launches")
     done = gpu.evaluate(evaluator)
     assert isinstance(done.evaluation, Wrong)
-    assert (done.evaluation.test.tier, done.evaluation.test.name) == ("freshness", "while-timed")
+    assert (done.evaluation.test.tier, done.evaluation.test.name) == ("while-timed", "outputs")
     assert "7 outputs" in done.evaluation.test.message
     assert done.healthy
 

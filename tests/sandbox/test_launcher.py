@@ -28,6 +28,7 @@ from sandbox.cuda import launcher, tensor_map  # noqa: E402
 from sandbox.cuda.contender import Operands  # noqa: E402
 from sandbox.cuda.environment import arch_of  # noqa: E402
 from sandbox.cuda.host import HostFault, HostKernel  # noqa: E402
+from sandbox.cuda.tensor_map import TensorMaps  # noqa: E402
 
 TASK = GemmTask(m=256, n=512, k=128, layout=Layout.NN)
 POINTERS = {"A": 0x1000, "B": 0x2000, "D": 0x3000, "workspace": 0x4000}
@@ -66,15 +67,15 @@ def test_values_lie_at_their_natural_alignment():
     assert launching.aligned_offsets([]) == [0]
 
 
-def test_the_driver_finds_every_parameter_through_the_pointer_array(monkeypatch):
-    monkeypatch.setattr(launcher, "encode_tensor_map", lambda *_: bytes(range(128)))
+def test_the_driver_finds_every_parameter_through_the_pointer_array():
+    maps = SimpleNamespace(encode=lambda _spec, _pointer: bytes(range(128)))
     args = (
         ScalarArg(scalar=5),
         TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(64, 128))),
         TensorArg(tensor="D", access="write"),
         ScalarArg(scalar=-1, type="i64"),
     )
-    parameters = launcher.Parameters(args, POINTERS, TASK)
+    parameters = launcher.Parameters(args, POINTERS, maps)
     array = (ctypes.c_void_p * len(args)).from_address(parameters.address)
     found = [ctypes.string_at(array[index], launching.argument_bytes(arg)) for index, arg in enumerate(args)]
     assert found == [struct.pack("<i", 5), bytes(range(128)), struct.pack("<Q", 0x3000), b"\xff" * 8]
@@ -82,7 +83,7 @@ def test_the_driver_finds_every_parameter_through_the_pointer_array(monkeypatch)
 
 
 def test_a_kernel_without_parameters_has_an_array_to_point_at():
-    assert launcher.Parameters((), POINTERS, TASK).address
+    assert launcher.Parameters((), POINTERS, TensorMaps(TASK)).address
 
 
 def test_a_configuration_carries_grid_block_and_shared_memory():
@@ -123,6 +124,8 @@ class RecordingDriver:
         self.log = []
         monkeypatch.setattr(launcher, "call", self.call)
         monkeypatch.setattr(launcher, "_parameter_bytes", lambda _: list(parameter_bytes))
+        monkeypatch.setattr(launcher, "_local_bytes", lambda _: 0)
+        monkeypatch.setattr(launcher, "module_variables", lambda _: ())
 
     def call(self, function, *arguments):
         match function.__name__:

@@ -32,7 +32,7 @@ class ScriptedGpu:
         device = SimpleNamespace(stream=stream, synchronize=lambda: self._do("synchronize"))
         monkeypatch.setattr("sandbox.cuda.device.Device", lambda index: self._do(f"device {index}") or device)
         monkeypatch.setattr("sandbox.cuda.evaluator.load", lambda *_: self._do("load") or self)
-        monkeypatch.setattr("sandbox.cuda.operand_sets.OperandSets", self._sets)
+        monkeypatch.setattr("sandbox.profiling.operands.RandomOperands", self._random)
         monkeypatch.setattr("sandbox.cuda.driver.call", lambda function: self._do(function.__name__))
         monkeypatch.setattr("cupy.zeros", lambda size, **_: f"{size} zero bytes")
 
@@ -40,12 +40,12 @@ class ScriptedGpu:
         self.operands = operands
         return SimpleNamespace(enqueue=lambda _, *, programmatic: self._do(f"run programmatic={programmatic}"))
 
-    def _sets(self, task, count, seed):
-        self._do(f"{count} random set of {task.shape}, seed {seed}")
+    def _random(self, task, seed):
+        self._do(f"random operands of {task.shape}, seed {seed}")
         return SimpleNamespace(
-            operands=lambda index, workspace: (index, workspace),
+            operands=lambda workspace: workspace,
             scrub=lambda: self._do("scrub"),
-            unwritten=lambda _: self.unwritten,
+            unwritten=lambda: self.unwritten,
         )
 
     def _do(self, act: str) -> None:
@@ -70,7 +70,7 @@ def reported(tmp_path: Path, request: ProfileRequest = REQUEST) -> tuple[int, Re
 
 def test_only_the_second_run_lies_in_the_profiled_range(gpu, tmp_path):
     assert reported(tmp_path) == (0, Report(stage="done"))
-    assert gpu.done[:3] == ["device 2", "load", f"1 random set of {TASK.shape}, seed 7"]
+    assert gpu.done[:3] == ["device 2", "load", f"random operands of {TASK.shape}, seed 7"]
     start, stop = gpu.done.index("cuProfilerStart"), gpu.done.index("cuProfilerStop")
     plain = "run programmatic=False"
     assert gpu.done[start + 1 : stop] == [plain, "synchronize"]
@@ -81,10 +81,10 @@ def test_only_the_second_run_lies_in_the_profiled_range(gpu, tmp_path):
 
 def test_the_workspace_is_zeroed(gpu, tmp_path):
     reported(tmp_path)
-    assert gpu.operands == (0, "4096 zero bytes")
+    assert gpu.operands == "4096 zero bytes"
     gpu.workspace_bytes = 0
     reported(tmp_path)
-    assert gpu.operands == (0, None)
+    assert gpu.operands is None
 
 
 FAULT = DriverFault("cuLaunchKernelEx", "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure")

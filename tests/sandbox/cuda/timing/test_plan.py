@@ -1,76 +1,123 @@
-"""What the timer decides without a GPU: sets, launches, order, arrivals, throttling, and what the libraries are told."""
+"""What the timer decides without a GPU: sets, launches, pairs, order, arrivals, throttling, and what the libraries are told."""
 
 import ctypes
+import random
 
 import numpy as np
 import pytest
 
+from contract.chip import REFERENCE_CHIPS, roofline_us
 from contract.evaluation import BASELINES
-from contract.task import AccumulatorType, GemmTask, Layout
-from sandbox.cuda.baselines import LibraryBaselines
-from sandbox.cuda.library import Scalars, Unavailable, column_major
-from sandbox.cuda.telemetry import name_reasons, open_sampler
-from sandbox.local import driver_present
-from sandbox.timing import (
+from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
+from sandbox.cuda.baselines.library_baselines import LibraryBaselines
+from sandbox.cuda.timing.plan import (
     MAX_SETS,
+    OPERAND_BYTES,
+    RING_BYTES,
     arrival_intervals_us,
     count_launches,
     count_sets,
+    count_slots,
+    draw_pairs,
+    reuse_bytes,
     set_bytes,
     shuffled_rounds,
     stays_cold,
     throttled_apart,
+    trimmed_mean,
 )
+from sandbox.cuda.timing.telemetry import name_reasons, open_sampler
+from sandbox.local import driver_present
 
 L2 = 60 * 1024**2
-MEMORY = 64 * 1024**3
+MEMORY = 140 * 1024**3
 GRID = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
+ROUND_US = 4000.0
 
 
-def test_every_grid_shape_rotates_through_more_than_l2():
+def test_every_grid_shape_fits_and_rotates_through_far_more_than_l2():
     for m in GRID:
         for n in GRID:
             for k in GRID:
                 task = GemmTask(m=m, n=n, k=k)
-                sets = count_sets(task, L2, MEMORY)
+                floor_us = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[Arch.SM_90A])
+                sets = count_sets(task, ROUND_US, floor_us, MEMORY)
+                slots = count_slots(task, 0, MEMORY)
                 assert 4 <= sets <= MAX_SETS
-                assert stays_cold(task, sets, L2), task.shape
-                assert sets * set_bytes(task) <= MEMORY
+                assert sets * set_bytes(task) <= max(OPERAND_BYTES, 4 * set_bytes(task))
+                assert slots * 2 * m * n <= RING_BYTES
+                launches = count_launches(floor_us, ROUND_US, sets, slots)
+                assert stays_cold(reuse_bytes(task, sets, launches), L2), task.shape
 
 
-def test_little_memory_gives_fewer_sets_but_one():
+def test_little_memory_gives_fewer_sets_and_slots_but_one():
     task = GemmTask(m=4096, n=4096, k=4096)
-    assert count_sets(task, L2, 3 * set_bytes(task)) == 3
-    assert count_sets(task, L2, 1) == 1
-    assert not stays_cold(task, 1, L2)
+    assert count_sets(task, ROUND_US, 200.0, 15 * set_bytes(task)) == 3
+    assert count_sets(task, ROUND_US, 200.0, 1) == 1
+    assert count_slots(task, 0, 1) == 1
+    assert count_launches(200.0, ROUND_US, 1, 1) == 1
 
 
-def test_tiny_operands_are_told_to_stay_in_cache():
-    task = GemmTask(m=1, n=1, k=1)
-    assert not stays_cold(task, count_sets(task, L2, MEMORY), L2)
+def test_launches_shrink_to_the_slots_that_a_large_output_and_workspace_leave():
+    task = GemmTask(m=16384, n=16384, k=512)
+    assert count_slots(task, 0, MEMORY) == 16
+    assert count_slots(task, 4 * task.m * task.n, MEMORY) == 5
+    assert count_launches(360.0, ROUND_US, 8, 5) == 5
 
 
 @pytest.mark.parametrize(
-    ("launch_us", "sets", "want"), [(10, 4, 400), (5000, 4, 4), (0.001, 4, 8192), (2, 4096, 4096), (1, 3000, 4000)]
+    ("launch_us", "sets", "slots", "want"),
+    [(10, 40, 4096, 400), (5000, 4, 4096, 4), (0.001, 4096, 5000, 4096), (2, 4096, 300, 300), (10, 7, 4096, 49)],
 )
-def test_a_sample_lasts_its_round_and_uses_every_set(launch_us, sets, want):
-    assert count_launches(launch_us, sets, round_us=4000) == want
+def test_a_sample_lasts_its_round_within_slots_and_pairs(launch_us, sets, slots, want):
+    assert count_launches(launch_us, ROUND_US, sets, slots) == want
+
+
+@pytest.mark.parametrize(("sets", "launches"), [(1, 1), (4, 16), (7, 30), (50, 50), (33, 1000), (64, 4096)])
+def test_no_pair_is_multiplied_twice_and_matrices_come_back_late(sets, launches):
+    pairs = draw_pairs(sets, launches, random.Random(5))
+    assert len(set(pairs)) == launches
+    for side in (0, 1):
+        seen: dict[int, int] = {}
+        for index, pair in enumerate(pairs):
+            assert index - seen.get(pair[side], -sets) >= sets - 1
+            seen[pair[side]] = index
+
+
+def test_pairs_are_drawn():
+    assert draw_pairs(64, 64, random.Random(1)) != draw_pairs(64, 64, random.Random(2))
+    with pytest.raises(ValueError, match="9 pairs"):
+        draw_pairs(3, 10, random.Random(0))
+
+
+def test_a_sample_that_reuses_matrices_soon_is_not_called_cold():
+    task = GemmTask(m=64, n=64, k=64)
+    assert reuse_bytes(task, 100, 100) is None
+    assert not stays_cold(reuse_bytes(task, 100, 101), L2)
 
 
 def test_rounds_hold_everyone_in_changing_order():
     names = ["candidate", "a", "b", "c"]
-    rounds = shuffled_rounds(names, 50, seed=3)
+    rounds = shuffled_rounds(names, 50, random.Random(3))
     assert all(sorted(order) == sorted(names) for order in rounds)
     assert {order[0] for order in rounds} == set(names)
-    assert rounds == shuffled_rounds(names, 50, seed=3)
-    assert rounds != shuffled_rounds(names, 50, seed=4)
+    assert rounds == shuffled_rounds(names, 50, random.Random(3))
+    assert rounds != shuffled_rounds(names, 50, random.Random(4))
 
 
 def test_arrivals_are_exponential_about_their_mean():
-    intervals = np.array(arrival_intervals_us(20000, 200, seed=1))
+    intervals = np.array(arrival_intervals_us(20000, 200, random.Random(1)))
     assert intervals.min() >= 0
     assert intervals.mean() == pytest.approx(200, rel=0.03)
     assert intervals.std() == pytest.approx(200, rel=0.05)
+
+
+def test_the_trimmed_mean_lies_between_ticks_and_leaves_extremes_out():
+    ticks = [4.032] * 60 + [4.064] * 40
+    assert 4.032 < trimmed_mean(ticks) < 4.064
+    assert trimmed_mean([*ticks, 100.0]) < 4.064
+    assert trimmed_mean([2.0]) == 2.0
 
 
 def test_throttling_counts_where_it_met_one_side_and_is_serious():
@@ -164,7 +211,7 @@ def test_tuning_takes_the_fastest_that_runs(monkeypatch):
     class Product:
         suggestions = (9, 3, None, 7, 5, 8, 4)
 
-    monkeypatch.setattr("sandbox.cuda.baselines.LtGemm", lambda _name, _product, us: _Stub(us))
+    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
     baselines = LibraryBaselines(GemmTask(m=64, n=64, k=64), _sample)
     baselines._lt_products = [Product(), Product()]
     (best,) = baselines.open(["cublaslt-autotuning"]).contenders["cublaslt-autotuning"]
@@ -176,7 +223,7 @@ def test_tuning_without_a_running_suggestion_is_a_note(monkeypatch):
     class Product:
         suggestions = (None, None)
 
-    monkeypatch.setattr("sandbox.cuda.baselines.LtGemm", lambda _name, _product, us: _Stub(us))
+    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
     baselines = LibraryBaselines(GemmTask(m=64, n=64, k=64), _sample)
     baselines._lt_products = [Product()]
     opened = baselines.open(["cublaslt-autotuning"])

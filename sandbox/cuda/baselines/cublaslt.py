@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from contract.task import GemmTask, Layout
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.library import (
+from sandbox.cuda.baselines.library import (
     WORKSPACE_BYTES,
     LibraryContender,
     Scalars,
@@ -21,6 +20,7 @@ from sandbox.cuda.library import (
     scale_type,
     starting,
 )
+from sandbox.cuda.contender import Operands
 
 MAX_SUGGESTIONS = 100
 

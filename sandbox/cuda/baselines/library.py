@@ -117,6 +117,7 @@ class LibraryContender(ABC):
     zero_bytes = 0
     programmatic = False
     atomics = False
+    local_bytes = 0
 
     def __init__(self, name: str, detail: str) -> None:
         self.name = name
@@ -124,3 +125,6 @@ class LibraryContender(ABC):
 
     @abstractmethod
     def bind(self, operands: Operands) -> Bound: ...
+
+    def altered(self) -> tuple[str, ...]:
+        return ()

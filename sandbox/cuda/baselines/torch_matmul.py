@@ -6,8 +6,8 @@ import cupy
 
 from contract.evaluation import TORCH
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
+from sandbox.cuda.baselines.library import LibraryContender, Unavailable
 from sandbox.cuda.contender import Operands
-from sandbox.cuda.library import LibraryContender, Unavailable
 
 
 def _torch() -> Any:

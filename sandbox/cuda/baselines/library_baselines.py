@@ -7,10 +7,10 @@ from functools import cached_property
 
 from contract.evaluation import AUTOTUNED, CUBLAS, HEURISTIC, TORCH
 from contract.task import GemmTask, Layout
-from sandbox.cuda.cublas import CublasGemm
-from sandbox.cuda.cublaslt import LtGemm, LtProduct
-from sandbox.cuda.library import LibraryContender, Unavailable
-from sandbox.cuda.torch_matmul import TorchMatmul
+from sandbox.cuda.baselines.cublas import CublasGemm
+from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
+from sandbox.cuda.baselines.library import LibraryContender, Unavailable
+from sandbox.cuda.baselines.torch_matmul import TorchMatmul
 
 FINALISTS = 4
 BRIEF_SAMPLES = 2

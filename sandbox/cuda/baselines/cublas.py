@@ -4,8 +4,7 @@ from functools import cache
 
 from contract.evaluation import CUBLAS
 from contract.task import AccumulatorType, GemmTask, Layout
-from sandbox.cuda.contender import Operands
-from sandbox.cuda.library import (
+from sandbox.cuda.baselines.library import (
     WORKSPACE_BYTES,
     LibraryContender,
     Scalars,
@@ -18,6 +17,7 @@ from sandbox.cuda.library import (
     pointers,
     starting,
 )
+from sandbox.cuda.contender import Operands
 
 # cublasMath_t
 DEFAULT = 0

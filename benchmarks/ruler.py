@@ -1,0 +1,284 @@
+"""The ruler's own test: a kernel against itself, and this timer against another version's in one run.
+
+Run from the repository's root on a machine with a GPU:
+    python -m benchmarks.ruler itself --out FILE.json
+    python -m benchmarks.ruler versions --old FOLDER --out FILE.json
+`itself`: the same kernel in both slots of paired rounds; ratios and how many of the nominal 95 % intervals contain 1.
+`versions`: both versions' workers hold the GPU and evaluate the same compiled kernels in turns; FOLDER is the other
+version's checkout. Times, and seconds that an evaluation takes.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import secrets
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from contract.build import Built
+from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import Timing
+from contract.options import CompileOptions, TimeOptions, VerifyOptions
+from contract.speedup import paired_speedup
+from contract.task import Arch, GemmTask, TimingMode
+from policies.schedule.families import families
+from policies.schedule.prior import predict_many_us
+from sandbox.builder import Builder
+from sandbox.messages import Evaluate
+
+# From 2 us to 1 ms on an H200.
+OWN_SHAPES = ((256, 256, 256), (1024, 1024, 512), (4096, 1024, 512), (2048, 2048, 2048), (8192, 8192, 6144))
+SHAPES = (
+    (64, 64, 64),
+    (128, 128, 2048),
+    (256, 1024, 512),
+    (64, 64, 16384),
+    (1024, 1024, 1024),
+    (4096, 1024, 512),
+    (2048, 2048, 2048),
+    (8192, 256, 4096),
+    (4096, 4096, 4096),
+    (8192, 8192, 8192),
+)
+OFFLINE_REPEATS, SERVER_REPEATS = 40, 4
+LANE_USES = 8  # repeats on the same two lanes
+PAIRED_ROUNDS = 21
+TURNS = 3
+CANDIDATES = 4
+_CHILD = """
+import json, sys, time
+from sandbox.messages import Evaluate
+from sandbox.cuda.device import Device
+from sandbox.cuda.evaluator import Evaluator
+answers = sys.stdout
+sys.stdout = sys.stderr
+evaluator = Evaluator(Device(0), lambda _stage: None)
+print("ready", file=answers, flush=True)
+for line in sys.stdin:
+    request = Evaluate.model_validate_json(line)
+    begin = time.perf_counter()
+    done = evaluator.evaluate(request)
+    evaluation = done.evaluation
+    told = {"seconds": time.perf_counter() - begin, "status": evaluation.status}
+    if evaluation.status == "measured":
+        told["samples_us"] = evaluation.timing.samples_us
+        told["baselines"] = {one.name: one.samples_us for one in evaluation.baselines}
+        told["notes"] = evaluation.notes
+    else:
+        told["message"] = str(evaluation)[:600]
+    print(json.dumps(told), file=answers, flush=True)
+"""
+
+
+def best_of_the_prior(task: GemmTask, count: int, cache: Path) -> list[Built]:
+    """The schedules that the analytic prior likes best, compiled. Raises: SystemExit where none builds."""
+    chip = REFERENCE_CHIPS[task.arch]
+    ranked = []
+    for family in families(task.arch):
+        if family.supports(task):
+            space = list(family.space(task, chip))
+            times = predict_many_us([family.work(schedule, task, chip) for schedule in space], task, chip)
+            ranked += [(float(us), family, schedule) for us, schedule in zip(times, space, strict=True)]
+    ranked.sort(key=lambda entry: entry[0])
+    candidates = [family.write(schedule, task) for _, family, schedule in ranked[: 2 * count]]
+    builder = Builder(CompileOptions(cache_dir=str(cache), jobs=os.cpu_count() or 2), chip)
+    built = [
+        outcome
+        for _, outcome in sorted(builder.build(candidates, task), key=lambda each: each[0])
+        if isinstance(outcome, Built)
+    ]
+    if len(built) < count:
+        raise SystemExit(f"{task.shape}: only {len(built)} of {len(candidates)} kernels build")
+    return built[:count]
+
+
+def task_of(shape: tuple[int, int, int], mode: TimingMode = TimingMode.OFFLINE) -> GemmTask:
+    m, n, k = shape
+    return GemmTask(m=m, n=n, k=k, arch=Arch.SM_90A, mode=mode)
+
+
+# ---- a kernel against itself -----------------------------------------------------------------------------------------------
+def itself(cache: Path) -> list[dict[str, Any]]:
+    from sandbox.cuda.device import Device
+
+    device = Device(0)
+    rows = []
+    for shape in OWN_SHAPES:
+        for mode, repeats in ((TimingMode.OFFLINE, OFFLINE_REPEATS), (TimingMode.SERVER, SERVER_REPEATS)):
+            rows.append(_against_itself(device, task_of(shape, mode), repeats, cache))
+            print(_itself_line(rows[-1]), flush=True)
+    return rows
+
+
+def _against_itself(device: Any, task: GemmTask, repeats: int, cache: Path) -> dict[str, Any]:
+    from sandbox.cuda.evaluator import load
+    from sandbox.cuda.timing.sampling import open_lane
+    from sandbox.cuda.timing.track import Track
+
+    (built,) = best_of_the_prior(task, 1, cache)
+    options = TimeOptions(rounds=PAIRED_ROUNDS)
+    draw = random.Random(secrets.randbits(64))
+    track = Track(task, device, options)
+    track.pools.renew(draw)
+    kernel = load(built, task, device)
+    ratios, intervals, times = [], [], []
+    lanes: dict[str, Any] = {}
+    for repeat in range(repeats):
+        if repeat % LANE_USES == 0:
+            lanes = {name: open_lane(track, kernel, options, draw) for name in ("one", "two")}
+            for lane in lanes.values():
+                lane.sample_us()
+        samples: dict[str, list[float]] = {"one": [], "two": []}
+        for _ in range(options.rounds):
+            for name in draw.sample(list(lanes), 2):
+                samples[name].append(lanes[name].sample_us())
+        one, two = (Timing(name=name, samples_us=tuple(samples[name])) for name in samples)
+        found = paired_speedup(one, two, seed=repeat)
+        ratios.append(found.ratio)
+        intervals.append((found.low, found.high))
+        times.append(statistics.median(samples["one"]))
+    lanes.clear()
+    kernel.close()
+    track.close()
+    device.pool.free_all_blocks()
+    return {
+        "shape": task.shape,
+        "mode": task.mode.value,
+        "time_us": statistics.median(times),
+        "ratio": statistics.geometric_mean(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "intervals": len(intervals),
+        "contain_1": sum(low <= 1 <= high for low, high in intervals),
+        "widest": max(high - low for low, high in intervals),
+    }
+
+
+def _itself_line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['shape']:>16} {row['mode']:>7} {row['time_us']:9.2f} us  ratio {row['ratio']:.4f} "
+        f"({row['lowest']:.4f} to {row['highest']:.4f})  {row['contain_1']} of {row['intervals']} intervals contain 1"
+    )
+
+
+# ---- two versions ----------------------------------------------------------------------------------------------------------
+class Worker:
+    """A version's evaluator in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-c", _CHILD],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._answer()
+
+    def ask(self, request: Evaluate) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        plain = request.model_dump(mode="json")
+        plain["time"].pop("secret")  # which versions before 0.2 do not know
+        print(json.dumps(plain), file=self._process.stdin, flush=True)
+        told: dict[str, Any] = json.loads(self._answer())
+        return told
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a worker ended with {self._process.wait()}")
+        return line
+
+
+def versions(old: Path, cache: Path, deadline: float) -> list[dict[str, Any]]:
+    workers = {"old": Worker(old.resolve()), "new": Worker(Path.cwd())}
+    rows = []
+    for shape in SHAPES:
+        if time.monotonic() > deadline:
+            print(f"{shape}: left out, the time is over", flush=True)
+            continue
+        rows.append(_compared(task_of(shape), workers, cache))
+        print(_version_line(rows[-1]), flush=True)
+    for worker in workers.values():
+        worker.close()
+    return rows
+
+
+def _compared(task: GemmTask, workers: dict[str, Worker], cache: Path) -> dict[str, Any]:
+    """The first kernel several times for its time; all of them once for the seconds an evaluation takes."""
+    built = best_of_the_prior(task, CANDIDATES, cache)
+    quick = TimeOptions(rounds=7, all_baselines=False, side=False)
+    verify = VerifyOptions(rounds=3)
+    requests = [Evaluate(message="evaluate", built=each, task=task, verify=verify, time=quick) for each in built]
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    speedups: dict[str, list[float]] = {name: [] for name in workers}
+    seconds: dict[str, list[float]] = {name: [] for name in workers}
+    for worker in workers.values():
+        worker.ask(requests[0])  # what is prepared for the task is prepared here
+    for turn in range(TURNS):
+        for name in ("old", "new") if turn % 2 else ("new", "old"):
+            for index, request in enumerate(requests):
+                told = workers[name].ask(request)
+                if told["status"] != "measured":
+                    raise SystemExit(f"{task.shape}, {name}: {told}")
+                seconds[name].append(told["seconds"])
+                if index == 0:
+                    times[name].append(statistics.median(told["samples_us"]))
+                    (samples,) = told["baselines"].values()
+                    pairs = zip(samples, told["samples_us"], strict=True)
+                    speedups[name].append(statistics.median(theirs / ours for theirs, ours in pairs))
+    return {
+        "shape": task.shape,
+        **{f"{name}_us": statistics.median(values) for name, values in times.items()},
+        **{f"{name}_speedup": statistics.median(values) for name, values in speedups.items()},
+        **{f"{name}_seconds": statistics.median(values) for name, values in seconds.items()},
+    }
+
+
+def _version_line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['shape']:>16}  {row['old_us']:9.3f} {row['new_us']:9.3f} us  {row['new_us'] / row['old_us']:.4f}   "
+        f"over AutoTuning {row['old_speedup']:.3f} {row['new_speedup']:.3f}   "
+        f"evaluation {row['old_seconds']:.2f} {row['new_seconds']:.2f} s "
+        f"{row['new_seconds'] / row['old_seconds']:.2f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ruler", description=__doc__)
+    parser.add_argument("what", choices=["itself", "versions"])
+    parser.add_argument("--old", type=Path, help="checkout of the other version")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--cache", type=Path, default=Path("/tmp/ruler-cache"))
+    parser.add_argument("--minutes", type=float, default=8.0)
+    options = parser.parse_args()
+    if options.what == "itself":
+        rows = itself(options.cache)
+    else:
+        rows = versions(options.old, options.cache, time.monotonic() + 60 * options.minutes)
+    result = {
+        "command": " ".join(["python -m benchmarks.ruler", *sys.argv[1:]]),
+        "commit": options.commit,
+        "date": datetime.date.today().isoformat(),
+        "rows": rows,
+    }
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Which buffer an illegal access hit: the driver's own report of the fault, read from the kernel's log where that is allowed.
+
+The driver tells a process only that an access was illegal. Its kernel module logs the address, to a page of 4 KiB, and
+whether it was read or written (Xid 31). Source: NVIDIA, GPU Deployment and Management Documentation, XID Errors.
+"""
+
+import contextlib
+import os
+import re
+import time
+
+from sandbox.cuda.memory import whose
+
+LOG = "/dev/kmsg"
+RECENT_S = 10.0
+PATIENCE_S = 0.3
+_FAULT = re.compile(r"Xid \([^)]*\): 31, .*?faulted @ 0x(?P<high>[0-9a-f]+)_(?P<low>[0-9a-f]+)\..*?ACCESS_TYPE_(?P<access>\w+)")
+_STAMP = re.compile(r"^\d+,\d+,(?P<micros>\d+),")
+
+
+def describe_fault() -> str:
+    """Where the access of a moment ago went, in words; says so where the log cannot be read or tells nothing."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            faults = _recent_faults()
+        except OSError as exc:
+            return f"which buffer it hit is not known: the kernel log cannot be read ({exc.strerror})"
+        if faults or time.monotonic() >= deadline:
+            break
+        time.sleep(PATIENCE_S / 10)
+    if not faults:
+        return "which buffer it hit is not known: the kernel log tells nothing"
+    access, address = faults[-1]
+    place = whose(address) or f"address {address:#x}, which is in no buffer"
+    return f"it was a {access} of the page at {place}"
+
+
+def _recent_faults() -> list[tuple[str, int]]:
+    """(read or write, address) of the faults of the last seconds, oldest first. Raises: OSError."""
+    since = 1e6 * (time.clock_gettime(time.CLOCK_MONOTONIC) - RECENT_S)
+    found = []
+    for line in _lines():
+        stamp, fault = _STAMP.match(line), _FAULT.search(line)
+        if stamp and fault and int(stamp["micros"]) >= since:
+            access = "write" if fault["access"].endswith("WRITE") else "read"
+            found.append((access, int(fault["high"] + fault["low"], 16)))
+    return found
+
+
+def _lines() -> list[str]:
+    """The kernel's log as it stands, a record each. Raises: OSError."""
+    lines = []
+    descriptor = os.open(LOG, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                try:
+                    lines.append(os.read(descriptor, 8192).decode(errors="replace"))
+                except BrokenPipeError:  # a record was overwritten before it was read
+                    continue
+    finally:
+        os.close(descriptor)
+    return lines

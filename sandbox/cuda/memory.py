@@ -1,0 +1,162 @@
+"""Device memory that faults: physical pages mapped into a reserved range with unmapped space on both sides.
+
+Covered: an access past either end of a mapping, as far as `MARGIN_BYTES`, is an illegal address; a mapping may be read-only;
+ranges lie where nobody can foresee them.
+Not covered: bytes between a buffer and the end of its pages (2 MiB); `buffers.py` has a canary there.
+"""
+
+import secrets
+import weakref
+from typing import Any
+
+import cupy
+from cuda.bindings import driver
+
+from sandbox.cuda.driver import DriverFault, call
+
+MARGIN_BYTES = 1 << 32  # of reserved, unmapped address space on either side
+_HINTS = (1 << 40, 1 << 46)  # addresses that ranges are drawn from
+_ACCESS = driver.CUmemAccess_flags
+_NOT_SUPPORTED = frozenset({"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE"})
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
+
+_mapped: "weakref.WeakSet[Mapping]" = weakref.WeakSet()
+
+
+class Mapping:
+    """`size_bytes` of device memory, rounded up to whole pages, alone in its address range. Freed with `close`.
+
+    Raises: MemoryError where the device has too little memory, DriverFault where it cannot map memory at all.
+    """
+
+    def __init__(self, size_bytes: int, device: int, name: str) -> None:
+        self._range, self.name = 0, name
+        self._location = _location(device)
+        properties = _properties(self._location)
+        page = _page_bytes(properties)
+        self.size_bytes = -(-max(size_bytes, 1) // page) * page
+        self._reserved_bytes = self.size_bytes + 2 * MARGIN_BYTES
+        self._handle = _create(self.size_bytes, properties)
+        self._range = int(call(driver.cuMemAddressReserve, self._reserved_bytes, page, _hint(page), 0))
+        self.pointer = self._range + MARGIN_BYTES
+        call(driver.cuMemMap, self.pointer, self.size_bytes, 0, self._handle, 0)
+        self.writable = False
+        self.protect(writable=True)
+        _mapped.add(self)
+
+    def protect(self, *, writable: bool) -> None:
+        """Allow or forbid writes of every kernel and copy. Raises: DriverFault where the driver has no such protection."""
+        if writable == self.writable:
+            return
+        access = driver.CUmemAccessDesc()
+        access.location = self._location
+        access.flags = _ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writable else _ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READ
+        call(driver.cuMemSetAccess, self.pointer, self.size_bytes, [access], 1)
+        self.writable = writable
+
+    def bytes(self) -> Any:
+        """The mapping as an array that keeps it alive. Shape: (size_bytes,), uint8."""
+        memory = cupy.cuda.UnownedMemory(self.pointer, self.size_bytes, self)
+        return cupy.ndarray((self.size_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+
+    def describe(self, address: int) -> str | None:
+        """An address relative to this mapping; None where it lies in another one's range."""
+        if not self._range <= address < self._range + self._reserved_bytes:
+            return None
+        if address < self.pointer:
+            return f"{self.pointer - address} byte(s) before {self.name}"
+        if address >= self.pointer + self.size_bytes:
+            return f"{address - self.pointer - self.size_bytes} byte(s) past the end of {self.name}"
+        return f"byte {address - self.pointer} of {self.name}"
+
+    def close(self) -> None:
+        """Unmap and free; idempotent. No work on the memory may be under way."""
+        if self._range:
+            call(driver.cuMemUnmap, self.pointer, self.size_bytes)
+            call(driver.cuMemRelease, self._handle)
+            call(driver.cuMemAddressFree, self._range, self._reserved_bytes)
+            self._range = 0
+
+    def __del__(self) -> None:
+        try:
+            self.close()
+        except Exception:  # noqa: BLE001 (the context is gone, and the memory with it)
+            return
+
+
+class Protection:
+    """Makes mappings read-only where the driver can, and remembers where it cannot."""
+
+    def __init__(self) -> None:
+        self.works = True
+
+    def set(self, mapping: Mapping, *, writable: bool) -> None:
+        if not self.works:
+            return
+        try:
+            mapping.protect(writable=writable)
+        except DriverFault as fault:
+            if fault.status not in _NOT_SUPPORTED:
+                raise
+            self.works = False
+
+
+def whose(address: int) -> str | None:
+    """Where an address lies among the mappings of this process; None where none of them is near."""
+    return next((told for mapping in list(_mapped) if (told := mapping.describe(address)) is not None), None)
+
+
+class Allocator:
+    """cupy's allocations as mappings, so that what verification and timing keep lies at addresses that nobody can foresee."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._kept: dict[int, Mapping] = {}
+        self.pool = cupy.cuda.MemoryPool(cupy.cuda.PythonFunctionAllocator(self._allocate, self._free).malloc)
+
+    def _allocate(self, size_bytes: int, _device: int) -> int:
+        try:
+            mapping = Mapping(size_bytes, self._device, "memory of the sandbox")
+        except MemoryError as exc:  # the pool frees what it holds and tries again
+            raise cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY) from exc
+        self._kept[mapping.pointer] = mapping
+        return mapping.pointer
+
+    def _free(self, pointer: int, _device: int) -> None:
+        mapping = self._kept.pop(pointer, None)
+        if mapping is not None:
+            mapping.close()
+
+
+def _location(device: int) -> Any:
+    location = driver.CUmemLocation()
+    location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    location.id = device
+    return location
+
+
+def _properties(location: Any) -> Any:
+    properties = driver.CUmemAllocationProp()
+    properties.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.location = location
+    return properties
+
+
+def _page_bytes(properties: Any) -> int:
+    recommended = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED
+    return int(call(driver.cuMemGetAllocationGranularity, properties, recommended))
+
+
+def _create(size_bytes: int, properties: Any) -> Any:
+    try:
+        return call(driver.cuMemCreate, size_bytes, properties, 0)
+    except DriverFault as fault:
+        if fault.status == "CUDA_ERROR_OUT_OF_MEMORY":
+            raise MemoryError(f"the GPU has no {size_bytes} bytes left") from fault
+        raise
+
+
+def _hint(page: int) -> int:
+    """A place in the address space, drawn from the system's entropy; the driver takes it where it is free."""
+    low, high = _HINTS
+    return (low + secrets.randbelow(high - low)) // page * page

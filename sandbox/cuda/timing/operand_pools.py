@@ -1,0 +1,96 @@
+"""The matrices that timed launches multiply: random, never zero, B in both layouts, read-only while candidates run."""
+
+import random
+from typing import Any
+
+import cupy
+
+from contract.task import ElementType, GemmTask
+from sandbox.cuda.buffers import storage_type
+from sandbox.cuda.memory import Mapping, Protection
+from sandbox.cuda.timing.plan import slot_bytes
+from sandbox.cuda.timing.trusted_timing import TrustedTiming
+from sandbox.verification.inputs import Inputs
+
+
+class OperandPools:
+    """`count` matrices A and `count` matrices B. The layouts of B hold the same numbers.
+
+    A pool is one mapping in an address range of its own. The numbers follow from keys that `renew` draws, so that any matrix
+    can be made again whatever happened to the pool. Raises: MemoryError.
+    """
+
+    def __init__(self, task: GemmTask, count: int, device: int, trusted: TrustedTiming, protection: Protection) -> None:
+        self._task, self._trusted, self._protection = task, trusted, protection
+        self._bf16 = task.element is ElementType.BF16
+        self._mappings = [
+            Mapping(count * slot_bytes(2 * rows * columns), device, name)
+            for name, rows, columns in (("A", task.m, task.k), ("B", task.k, task.n), ("B", task.n, task.k))
+        ]
+        a, b_nn, b_tn = self._mappings
+        self.a = matrices(a.bytes(), count, task.m, task.k)
+        self.b_nn = matrices(b_nn.bytes(), count, task.k, task.n)
+        self._b_tn = matrices(b_tn.bytes(), count, task.n, task.k)
+        self._keys = (0, 0)
+        self._check_key = 0
+        self._checksums: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def renew(self, draw: random.Random) -> None:
+        """New numbers in every matrix."""
+        self._keys, self._check_key = (draw.getrandbits(64), draw.getrandbits(64)), draw.getrandbits(64)
+        self._protect(writable=True)
+        for pool, key, transposed in self._pools():
+            self._trusted.fill_operands(pool, key, transposed=transposed, bf16=self._bf16)
+        self._checksums = self._sums()
+        self._protect(writable=False)
+
+    def operands(self, pair: tuple[int, int]) -> tuple[Any, Any, Any]:
+        """A and B in both layouts, as a contender binds them."""
+        dtype, (a, b) = storage_type(self._task.element), pair
+        return self.a[a].view(dtype), self.b_nn[b].view(dtype), self._b_tn[b].view(dtype)
+
+    def changed(self) -> str | None:
+        """Which input no longer is what it was made of, None where all are."""
+        for mapping, before, now in zip(self._mappings, self._checksums, self._sums(), strict=True):
+            if before != now:
+                return f"input {mapping.name} was changed"
+        return None
+
+    def made_again(self, pair: tuple[int, int]) -> Inputs:
+        """A pair's numbers made anew from their keys, in memory that no candidate was told of."""
+        task, (a_key, b_key) = self._task, self._keys
+        a, b = cupy.empty((1, task.m, task.k), cupy.uint16), cupy.empty((1, task.k, task.n), cupy.uint16)
+        self._trusted.fill_operands(a, a_key, transposed=False, bf16=self._bf16, first=pair[0])
+        self._trusted.fill_operands(b, b_key, transposed=False, bf16=self._bf16, first=pair[1])
+        return Inputs(a[0], b[0])
+
+    def demote(self) -> None:
+        """Take from every line of the pools whatever place in L2 a cache policy gave it."""
+        for mapping in self._mappings:
+            self._trusted.demote(mapping.bytes())
+
+    def close(self) -> None:
+        for mapping in self._mappings:
+            mapping.close()
+
+    def _pools(self) -> tuple[tuple[Any, int, bool], ...]:
+        a_key, b_key = self._keys
+        return (self.a, a_key, False), (self.b_nn, b_key, False), (self._b_tn, b_key, True)
+
+    def _sums(self) -> list[int]:
+        """Checksums of the pools; waits for the GPU."""
+        sums = [self._trusted.checksum(mapping.bytes(), self._check_key) for mapping in self._mappings]
+        return [int(total[0]) for total in sums]
+
+    def _protect(self, *, writable: bool) -> None:
+        for mapping in self._mappings:
+            self._protection.set(mapping, writable=writable)
+
+
+def matrices(memory: Any, count: int, rows: int, columns: int) -> Any:
+    """Bit patterns of matrices, each at the start of a slot. Shape: memory (bytes,), out (count, rows, columns) uint16."""
+    stride = slot_bytes(2 * rows * columns)
+    return cupy.lib.stride_tricks.as_strided(memory.view(cupy.uint16), (count, rows, columns), (stride, 2 * columns, 2))

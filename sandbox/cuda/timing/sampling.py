@@ -1,0 +1,124 @@
+"""One sample of one contender, in either mode. A lane is a contender made ready for its samples."""
+
+import random
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from contract.options import TimeOptions
+from contract.task import TimingMode
+from sandbox.cuda.contender import Bound, Contender
+from sandbox.cuda.timing.graph import TimedGraph
+from sandbox.cuda.timing.plan import arrival_intervals_us, count_launches, trimmed_mean
+from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.track import Pair, Track
+
+TRIAL_LAUNCHES = 16  # that tell how many a sample takes
+
+
+class Lane(Protocol):
+    """`pairs`: operands of every launch of a sample, in order; launch i writes slot i. `workspaces`: its ring, if any."""
+
+    @property
+    def pairs(self) -> Sequence[Pair]: ...
+    @property
+    def workspaces(self) -> Ring | None: ...
+
+    def sample_us(self) -> float:
+        """One sample: device time per launch. Unit: microseconds."""
+        ...
+
+
+def open_lane(track: Track, contender: Contender, options: TimeOptions, draw: random.Random) -> Lane:
+    """Raises: Fault where the contender cannot be captured in a graph."""
+    if track.task.mode is TimingMode.SERVER:
+        return ServerLane(track, contender, options, draw)
+    return OfflineLane(track, contender, options.round_us, draw)
+
+
+class OfflineLane:
+    """Launches back to back in one graph, each on a pair of operands and slots of its own."""
+
+    def __init__(
+        self,
+        track: Track,
+        contender: Contender,
+        round_us: float,
+        draw: random.Random,
+        *,
+        programmatic: bool | None = None,
+    ) -> None:
+        self._track, self._contender, self._draw = track, contender, draw
+        sets, slots = len(track.pools), track.slots_for(contender)
+        trial = track.pairs(min(TRIAL_LAUNCHES, slots, sets * sets))
+        self.workspaces = track.workspaces(contender, slots)
+        track.refill(len(trial), self.workspaces, draw)
+        bounds = track.bind(contender, trial, self.workspaces)
+        _enqueue_plainly(track, bounds)
+        graph = TimedGraph(track.device, bounds, programmatic=programmatic)
+        graph.run_us()
+        launches = count_launches(graph.launch_us(), round_us, sets, slots)
+        self.pairs = track.pairs(launches)
+        self._graph = TimedGraph(track.device, track.bind(contender, self.pairs, self.workspaces), programmatic=programmatic)
+
+    def sample_us(self) -> float:
+        self._track.refill(len(self.pairs), self.workspaces, self._draw)
+        self._track.residue.clear(self._draw, self._contender.local_bytes)
+        return self._graph.launch_us()
+
+
+class ServerLane:
+    """Single launches onto an idle GPU with a swept L2, at exponential intervals; the sample is their trimmed mean."""
+
+    def __init__(self, track: Track, contender: Contender, options: TimeOptions, draw: random.Random) -> None:
+        self._track, self._contender, self._options, self._draw = track, contender, options, draw
+        sets, slots = len(track.pools), track.slots_for(contender)
+        self.pairs = track.pairs(min(options.server_launches, slots, sets * sets))
+        self.workspaces = track.workspaces(contender, len(self.pairs))
+        track.refill(len(self.pairs), self.workspaces, draw)
+        bounds = track.bind(contender, self.pairs, self.workspaces)
+        _enqueue_plainly(track, bounds[:1])
+        self._graphs = [TimedGraph(track.device, [bound]) for bound in bounds]
+
+    def sample_us(self) -> float:
+        self._track.refill(len(self.pairs), self.workspaces, self._draw)
+        self._track.residue.clear(self._draw, self._contender.local_bytes)
+        intervals = arrival_intervals_us(len(self._graphs), self._options.server_interval_us, self._draw)
+        return trimmed_mean([self._request_us(graph, wait) for graph, wait in zip(self._graphs, intervals, strict=True)])
+
+    def _request_us(self, graph: TimedGraph, interval_us: float) -> float:
+        self._track.residue.sweep_l2(self._draw)
+        self._track.device.synchronize()
+        _wait_us(interval_us)
+        return graph.run_us()
+
+
+class HotLane:
+    """Back to back on one pair of operands, which then stays in L2 as far as it fits. Not judged."""
+
+    pairs: Sequence[Pair] = ()
+
+    def __init__(self, track: Track, contender: Contender, round_us: float) -> None:
+        self.workspaces = track.workspaces(contender, 1)
+        trial = track.bind_one(contender, TRIAL_LAUNCHES, self.workspaces)
+        _enqueue_plainly(track, trial[:1])
+        launch_us = TimedGraph(track.device, trial).launch_us()
+        launches = max(TRIAL_LAUNCHES, min(1024, round(round_us / max(launch_us, 1e-3))))
+        self._graph = TimedGraph(track.device, track.bind_one(contender, launches, self.workspaces))
+
+    def sample_us(self) -> float:
+        return self._graph.launch_us()
+
+
+def _enqueue_plainly(track: Track, bounds: Sequence[Bound]) -> None:
+    """Run two launches outside any graph, where a library may still allocate."""
+    for bound in bounds[:2]:
+        bound.enqueue(track.device.stream.ptr)
+    track.device.synchronize()
+
+
+def _wait_us(interval_us: float) -> None:
+    """Spin for an interval that is too short to sleep."""
+    end = time.perf_counter_ns() + round(1e3 * interval_us)
+    while time.perf_counter_ns() < end:
+        pass

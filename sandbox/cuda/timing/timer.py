@@ -1,0 +1,234 @@
+"""Timing: candidate and baselines on the same buffers, in the same rounds, in random order.
+
+Covered: device time only (events are nodes of the graph); cold operands; random data; clocks and throttling watched; nothing
+that a launch leaves anywhere helps a later one, because every launch of a sample has its own pair of operands, output and
+workspace, and all that outlives a launch is overwritten before the next sample (`residue.py`, `ring.py`); outputs of every
+timed launch are judged (`watch.py`).
+Not covered: other processes on the same GPU; state that one launch leaves to a later one of the same sample, which does not
+help it with other operands.
+"""
+
+import random
+import secrets
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from contract.evaluation import AUTOTUNED, BASELINES, SideFigures, Telemetry, Timing
+from contract.options import TimeOptions
+from contract.ruler import Ruler
+from contract.task import GemmTask, TimingMode
+from sandbox.cuda.baselines.library import LibraryContender
+from sandbox.cuda.baselines.library_baselines import LibraryBaselines
+from sandbox.cuda.contender import Bound, Contender
+from sandbox.cuda.device import Device
+from sandbox.cuda.timing.plan import reuse_bytes, shuffled_rounds, stays_cold, throttled_apart
+from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_lane
+from sandbox.cuda.timing.telemetry import Sampler, open_sampler
+from sandbox.cuda.timing.track import Track
+from sandbox.cuda.timing.watch import Watch
+
+SIDE_SAMPLES = 5
+HOST_LAUNCHES = 64
+WALL_CLOCK_CALLS = 30
+CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    timing: Timing
+    baselines: tuple[Timing, ...]
+    side: SideFigures
+    telemetry: Telemetry
+    ruler: Ruler
+    notes: tuple[str, ...]
+
+
+@dataclass
+class Rounds:
+    """Samples by lane name, and the throttle reasons seen on either side."""
+
+    samples: dict[str, list[float]]
+    candidate_reasons: frozenset[str] = frozenset()
+    baseline_reasons: frozenset[str] = frozenset()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def throttled_apart(self) -> frozenset[str]:
+        return throttled_apart(self.candidate_reasons, self.baseline_reasons)
+
+
+class Timer:
+    """Times candidates of one task on one GPU; memory, baselines and their tuning are kept between candidates."""
+
+    def __init__(self, task: GemmTask, device: Device) -> None:
+        self._task, self._device = task, device
+        self._options = TimeOptions()
+        self._opened: Track | None = None
+        self._lanes: dict[LibraryContender, Lane] = {}
+        self._libraries = LibraryBaselines(task, self._sample_library)
+
+    @property
+    def _track(self) -> Track:
+        if self._opened is None:
+            self._opened = Track(self._task, self._device, self._options)
+            self._opened.pools.renew(random.Random(secrets.randbits(64)))
+        return self._opened
+
+    def measure(self, contender: Contender, options: TimeOptions) -> Measurement:
+        """All samples of the candidate and of the baselines, round by round.
+
+        Raises: Fault where the candidate cannot be captured in a graph, WrongWhileTimed for what its timed launches did wrong.
+        """
+        self._options = options
+        secret = secrets.randbits(64) if options.secret is None else options.secret
+        draw = random.Random(secret)
+        baselines = self._libraries.open(BASELINES if options.all_baselines else (AUTOTUNED,))
+        self._track.pools.renew(draw)
+        standing = {name: list(found) for name, found in baselines.contenders.items()}
+        self._lanes = {one: lane for one, lane in self._lanes.items() if any(one in found for found in standing.values())}
+        lane = open_lane(self._track, contender, options, draw)
+        lanes: dict[str, Lane] = {CANDIDATE: lane}
+        for name, contenders in standing.items():
+            lanes |= {f"{name}/{rank}": self._library_lane(one) for rank, one in enumerate(contenders)}
+        with open_sampler(self._device.pci_bus_id) as sampler:
+            watch = Watch(self._track, contender, lane, options.rounds, draw)
+            rounds = self._all_rounds(lanes, watch, sampler, draw)
+            side = self._side_figures(contender, options, draw) if options.side else SideFigures()
+            telemetry = sampler.telemetry()
+        ruler = self._ruler(secret, lane, watch)
+        return Measurement(
+            timing=Timing(name=contender.name, samples_us=tuple(rounds.samples[CANDIDATE])),
+            baselines=tuple(_better(name, contenders, rounds) for name, contenders in standing.items()),
+            side=side,
+            telemetry=telemetry,
+            ruler=ruler,
+            notes=(*baselines.notes, *rounds.notes, *ruler.weakened),
+        )
+
+    def close(self) -> None:
+        """Free the memory. Bound contenders may not be launched any more."""
+        self._lanes = {}
+        if self._opened is not None:
+            self._opened.close()
+
+    def _all_rounds(self, lanes: dict[str, Lane], watch: Watch, sampler: Sampler, draw: random.Random) -> Rounds:
+        """The rounds, once more where throttling met one side only; a note where it did so twice."""
+        for lane in lanes.values():
+            lane.sample_us()  # warm-up: clocks, instruction caches
+        rounds = self._rounds(lanes, watch, sampler, draw)
+        if rounds.throttled_apart:
+            rounds = self._rounds(lanes, watch, sampler, draw)
+            reasons = ", ".join(sorted(rounds.throttled_apart))
+            rounds.notes.append(
+                f"throttling ({reasons}) met one side only, twice" if reasons else "rounds repeated after throttling"
+            )
+        return rounds
+
+    def _rounds(self, lanes: dict[str, Lane], watch: Watch, sampler: Sampler, draw: random.Random) -> Rounds:
+        rounds = Rounds(samples={name: [] for name in lanes})
+        for order in shuffled_rounds(tuple(lanes), self._options.rounds, draw):
+            for name in order:
+                rounds.samples[name].append(lanes[name].sample_us())
+                reasons = sampler.reasons()
+                if name == CANDIDATE:
+                    rounds.candidate_reasons |= reasons
+                    watch.look()
+                else:
+                    rounds.baseline_reasons |= reasons
+            sampler.sample()
+        return rounds
+
+    def _library_lane(self, contender: LibraryContender) -> Lane:
+        if contender not in self._lanes:
+            draw = random.Random(secrets.randbits(64))
+            self._lanes[contender] = open_lane(self._track, contender, self._options, draw)
+        return self._lanes[contender]
+
+    def _sample_library(self, contender: LibraryContender) -> float:
+        return self._library_lane(contender).sample_us()
+
+    def _ruler(self, secret: int, lane: Lane, watch: Watch) -> Ruler:
+        sets, launches = len(self._track.pools), len(lane.pairs)
+        reuse = None if self._task.mode is TimingMode.SERVER else reuse_bytes(self._task, sets, launches)
+        return Ruler(
+            secret=secret,
+            order=self._track.order,
+            sets=sets,
+            launches=launches,
+            ring_bytes=launches * (self._track.ring.stride_bytes + (lane.workspaces.stride_bytes if lane.workspaces else 0)),
+            reuse_bytes=reuse,
+            projected=watch.projected,
+            compared=tuple(watch.compared),
+            weakened=tuple(self._weakened(reuse)),
+        )
+
+    def _weakened(self, reuse: int | None) -> list[str]:
+        weakened = []
+        if not stays_cold(reuse, self._device.chip.l2_bytes):
+            weakened.append(f"{len(self._track.pools)} sets of operands pass {reuse} bytes between two uses; some stay in L2")
+        if not self._track.protection.works:
+            weakened.append("the driver maps no memory read-only; inputs were only compared after every sample")
+        return weakened
+
+    def _side_figures(self, contender: Contender, options: TimeOptions, draw: random.Random) -> SideFigures:
+        hot = _median_us(HotLane(self._track, contender, options.round_us))
+        without = None
+        if contender.programmatic:
+            without = _median_us(OfflineLane(self._track, contender, options.round_us, draw, programmatic=False))
+        return SideFigures(
+            host_launch_us=self._host_launch_us(contender),
+            hot_l2_us=hot,
+            wall_clock_us=self._wall_clock_us(contender),
+            without_programmatic_us=without,
+        )
+
+    def _host_launch_us(self, contender: Contender) -> float:
+        """Host time to enqueue one launch through the launcher, Python included. Unit: microseconds."""
+        (bound, _ring), stream = self._one(contender), self._device.stream.ptr
+        times = []
+        for _ in range(HOST_LAUNCHES):
+            self._device.synchronize()
+            start = time.perf_counter_ns()
+            bound.enqueue(stream)
+            times.append((time.perf_counter_ns() - start) / 1e3)
+        self._device.synchronize()
+        return statistics.median(times)
+
+    def _wall_clock_us(self, contender: Contender) -> float:
+        """Host clock around one synchronised call. Unit: microseconds."""
+        (bound, _ring), stream = self._one(contender), self._device.stream.ptr
+        times = []
+        for _ in range(WALL_CLOCK_CALLS):
+            self._device.synchronize()
+            start = time.perf_counter_ns()
+            bound.enqueue(stream)
+            self._device.synchronize()
+            times.append((time.perf_counter_ns() - start) / 1e3)
+        return statistics.median(times)
+
+    def _one(self, contender: Contender) -> tuple[Bound, Ring | None]:
+        """The contender on one pair and slot; the ring is to be kept as long as the contender is bound to it."""
+        workspaces = self._track.workspaces(contender, 1)
+        (bound,) = self._track.bind_one(contender, 1, workspaces)
+        return bound, workspaces
+
+
+def _median_us(lane: Lane) -> float:
+    return statistics.median(lane.sample_us() for _ in range(SIDE_SAMPLES))
+
+
+def _better(name: str, contenders: Sequence[LibraryContender], rounds: Rounds) -> Timing:
+    """The contender with the best median, the others' medians in its detail."""
+    samples = [rounds.samples[f"{name}/{rank}"] for rank in range(len(contenders))]
+    medians = [statistics.median(values) for values in samples]
+    best = medians.index(min(medians))
+    others = [
+        f"{contender.detail}: {median:.3f} us"
+        for rank, (contender, median) in enumerate(zip(contenders, medians, strict=True))
+        if rank != best
+    ]
+    detail = "; ".join([contenders[best].detail, *others])
+    return Timing(name=name, samples_us=tuple(samples[best]), detail=detail)

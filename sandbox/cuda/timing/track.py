@@ -1,0 +1,89 @@
+"""The memory that all contenders of a task run over, and what is done with it before and after a sample."""
+
+import random
+import secrets
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import cupy
+
+from contract.chip import LIMITS, roofline_us
+from contract.options import TimeOptions
+from contract.task import GemmTask
+from sandbox.cuda.buffers import storage_type
+from sandbox.cuda.contender import Bound, Contender, Operands
+from sandbox.cuda.device import Device
+from sandbox.cuda.memory import Protection
+from sandbox.cuda.timing.operand_pools import OperandPools
+from sandbox.cuda.timing.outputs import OutputJudge
+from sandbox.cuda.timing.plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs
+from sandbox.cuda.timing.residue import Residue
+from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.trusted_timing import TrustedTiming
+
+Pair = tuple[int, int]
+
+
+class Track:
+    """Operand pools and the ring of outputs of one task. `order`: the seed of the pairs' order. Raises: MemoryError."""
+
+    def __init__(self, task: GemmTask, device: Device, options: TimeOptions) -> None:
+        self.task, self.device = task, device
+        free_bytes, _ = cupy.cuda.runtime.memGetInfo()
+        self._free_bytes = free_bytes + device.pool.free_bytes()
+        self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
+        self.protection = Protection()
+        self.order = secrets.randbits(64)
+        floor_us = roofline_us(task.flops, task.operand_bytes, device.chip)
+        sets = count_sets(task, options.round_us, floor_us, self._free_bytes)
+        self.pools = OperandPools(task, sets, device.index, self._trusted, self.protection)
+        slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES)
+        self.ring = Ring("D", 2 * task.m * task.n, slots, device.index, self._trusted)
+        self.residue = Residue(device, self.pools, self._trusted)
+
+    @cached_property
+    def judge(self) -> OutputJudge:
+        return OutputJudge(self.task, self.pools, self.ring, self._trusted)
+
+    def slots_for(self, contender: Contender) -> int:
+        """Launches whose outputs and workspaces fit."""
+        return min(self.ring.slots, count_slots(self.task, contender.workspace_bytes, self._free_bytes))
+
+    def workspaces(self, contender: Contender, slots: int) -> Ring | None:
+        """A ring of the contender's workspaces; None where it has none. Raises: MemoryError."""
+        if not contender.workspace_bytes:
+            return None
+        zero_bytes = contender.zero_bytes if contender.zero == "restored" else 0
+        size = contender.workspace_bytes
+        ring = Ring("workspace", size, slots, self.device.index, self._trusted, zero_bytes=zero_bytes)
+        ring.refill(slots, secrets.randbits(64))
+        return ring
+
+    def pairs(self, launches: int) -> list[Pair]:
+        """The same order for every contender, so that where operands lie favours none."""
+        return draw_pairs(len(self.pools), launches, random.Random(self.order))
+
+    def bind(self, contender: Contender, pairs: Sequence[Pair], workspaces: Ring | None) -> list[Bound]:
+        """The contender bound to a pair of operands and a slot of the rings for every launch."""
+        return [contender.bind(self._operands(pair, slot, workspaces)) for slot, pair in enumerate(pairs)]
+
+    def bind_one(self, contender: Contender, times: int, workspaces: Ring | None) -> list[Bound]:
+        """One pair and one slot, again and again: what runs from L2. Nothing of it is judged."""
+        return [contender.bind(self._operands((0, 0), 0, workspaces))] * times
+
+    def refill(self, launches: int, workspaces: Ring | None, draw: random.Random) -> None:
+        """Fill the slots of a sample anew."""
+        self.ring.refill(launches, draw.getrandbits(64))
+        if workspaces is not None:
+            workspaces.refill(launches, draw.getrandbits(64))
+
+    def close(self) -> None:
+        self.device.synchronize()
+        for part in (self.pools, self.ring, self.residue):
+            part.close()
+
+    def _operands(self, pair: Pair, slot: int, workspaces: Ring | None) -> Operands:
+        a, b_nn, b_tn = self.pools.operands(pair)
+        d: Any = self.ring.slot(slot).view(storage_type(self.task.element)).reshape(self.task.m, self.task.n)
+        return Operands(a=a, b_nn=b_nn, b_tn=b_tn, d=d, workspace=None if workspaces is None else workspaces.slot(slot))

@@ -1,0 +1,167 @@
+// Trusted kernels of the timer: they fill, scrub and judge what timed launches read and write.
+//
+// Every number comes from a 64-bit key of the system's entropy and a place, so that the same key makes the same data again
+// and nothing that a kernel may know foretells them. None of these kernels runs inside a timed interval.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define FIRST (blockIdx.x * (u64)blockDim.x + threadIdx.x)
+#define STRIDE (gridDim.x * (u64)blockDim.x)
+
+// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+__device__ __forceinline__ u64 mixed(u64 x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+__device__ __forceinline__ float decoded(u16 bits, int bf16) {
+  float value;
+  if (bf16) return __uint_as_float((u32)bits << 16);
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+
+__device__ __forceinline__ u16 encoded(float value, int bf16) {
+  u16 bits;
+  if (bf16)
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  else
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+// Numbers 2 * pair and 2 * pair + 1 of a matrix: normal, by Box and Muller (1958).
+__device__ __forceinline__ float2 normal_pair(u64 matrix_key, u64 pair) {
+  const u64 bits = mixed(matrix_key + pair);
+  const float radius = sqrtf(-2.0f * logf((float)((u32)(bits >> 40) + 1u) * 0x1p-24f));
+  float sine, cosine;
+  sincospif((float)(u32)(bits & 0xFFFFFFu) * 0x1p-23f, &sine, &cosine);
+  return make_float2(radius * cosine, radius * sine);
+}
+
+// ---- operands ------------------------------------------------------------------------------------------------------------
+// Matrices `first` to `first + count` of a pool, each in `stride` elements. `transposed`: element (r, c) of memory is number
+// c * rows + r of its matrix, so that both layouts of B hold the same numbers.
+struct Pool {
+  u64 stride, first, count;
+  u32 rows, columns;
+  u64 key;
+  int transposed, bf16;
+};
+
+// Calls visit(place, bits) for every element of one matrix that this thread has.
+template <class Visit>
+__device__ __forceinline__ void each_element(const Pool& pool, u64 matrix_key, Visit visit) {
+  const u32 size = pool.rows * pool.columns;
+  if (pool.transposed) {
+    for (u32 i = FIRST; i < size; i += (u32)STRIDE) {
+      const u32 number = i % pool.columns * pool.rows + i / pool.columns;
+      const float2 pair = normal_pair(matrix_key, number >> 1);
+      visit(i, encoded(number & 1 ? pair.y : pair.x, pool.bf16));
+    }
+    return;
+  }
+  for (u32 i = 2 * FIRST; i < size; i += 2 * (u32)STRIDE) {
+    const float2 pair = normal_pair(matrix_key, i >> 1);
+    visit(i, encoded(pair.x, pool.bf16));
+    if (i + 1 < size) visit(i + 1, encoded(pair.y, pool.bf16));
+  }
+}
+
+extern "C" __global__ void fill_operands(u16* data, const Pool pool) {
+  for (u64 matrix = blockIdx.y; matrix < pool.count; matrix += gridDim.y) {
+    u16* own = data + matrix * pool.stride;
+    each_element(pool, mixed(pool.key ^ (pool.first + matrix)), [=](u32 place, u16 bits) { own[place] = bits; });
+  }
+}
+
+// A sum over whole words that any change of any of them changes, but for one chance in 2^64.
+extern "C" __global__ void checksum(const u64* data, u64 words, u64 key, u64* sum) {
+  u64 own = 0;
+  for (u64 i = FIRST; i < words; i += STRIDE) own += mixed(data[i] + key * (2 * i + 1));
+  atomicAdd(sum, own);
+}
+
+// ---- the ring of outputs and workspaces ----------------------------------------------------------------------------------
+// Unforeseeable words; in each slot of `stride_words` the first `zero_words` are zero. Both are whole 64-bit words.
+extern "C" __global__ void fill_ring(u64* data, u64 words, u64 stride_words, u64 zero_words, u64 key) {
+  for (u64 i = FIRST; i < words; i += STRIDE) data[i] = zero_words && i % stride_words < zero_words ? 0 : mixed(key ^ mixed(i));
+}
+
+// ---- what stays on an SM -------------------------------------------------------------------------------------------------
+// One CTA an SM with all of its shared memory, and its registers with 64 for each of 1024 threads.
+extern "C" __global__ void __launch_bounds__(1024, 1) scrub_chip(u32 words, u64 key, u64* sink) {
+  extern __shared__ u32 shared[];
+  u32 held[48];
+  for (u32 i = threadIdx.x; i < words; i += blockDim.x) shared[i] = (u32)mixed(key ^ FIRST ^ ((u64)i << 32));
+#pragma unroll
+  for (int i = 0; i < 48; i++) held[i] = (u32)mixed(key + FIRST * 64 + i);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 48; i++) asm volatile("" : "+r"(held[i]));
+  u32 sum = 0;
+#pragma unroll
+  for (int i = 0; i < 48; i++) sum ^= held[i];
+  if (sum == 0x9E3779B9u && key == 1) *sink = sum;
+}
+
+// Two CTAs an SM are all of its threads; every thread writes the whole of its local memory.
+template <u32 kWords>
+__device__ __forceinline__ void scrub_local(u64 key, u64* sink, u32 step) {
+  volatile u32 held[kWords];
+  for (u32 i = 0; i < kWords; i += step) held[i] = (u32)(key >> 7) ^ i * 0x9E3779B9u ^ threadIdx.x;
+  if (held[(u32)key % kWords] == 0x9E3779B9u && key == 1) *sink = key;
+}
+extern "C" __global__ void __launch_bounds__(1024) scrub_local_1024(u64 key, u64* sink, u32 step) { scrub_local<256>(key, sink, step); }
+extern "C" __global__ void __launch_bounds__(1024) scrub_local_4096(u64 key, u64* sink, u32 step) { scrub_local<1024>(key, sink, step); }
+extern "C" __global__ void __launch_bounds__(1024) scrub_local_16384(u64 key, u64* sink, u32 step) { scrub_local<4096>(key, sink, step); }
+
+// ---- L2 ------------------------------------------------------------------------------------------------------------------
+// Lines that a cache policy keeps become ordinary ones. `lines` of 128 bytes.
+extern "C" __global__ void demote(const u8* data, u64 lines) {
+  for (u64 i = FIRST; i < lines; i += STRIDE) asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(data + 128 * i));
+}
+
+extern "C" __global__ void sweep(uint4* data, u64 count, u64 key) {
+  for (u64 i = FIRST; i < count; i += STRIDE) data[i] = make_uint4((u32)key, (u32)i, (u32)(key >> 32), (u32)(i >> 32));
+}
+
+// ---- outputs -------------------------------------------------------------------------------------------------------------
+// sums[s][r] = sum over c of matrix[chosen[s]][r][c] * factors[applied[s]][c], one warp a row. A null list counts s itself.
+extern "C" __global__ void project(const u16* data, u64 stride, u32 rows, u32 columns, const u32* chosen, const float* factors,
+                                   const u32* applied, float* sums, int bf16) {
+  const u32 row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= rows) return;
+  const u64 slot = blockIdx.y;
+  const u16* matrix = data + (chosen ? chosen[slot] : slot) * stride + (u64)row * columns;
+  const float* factor = factors + (u64)(applied ? applied[slot] : 0) * columns;
+  float sum = 0;
+  if (columns % 8 == 0) {
+    for (u32 c = 8 * lane; c < columns; c += 256) {
+      const uint4 packed = *(const uint4*)(matrix + c);
+      const u32 words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+      for (int i = 0; i < 8; i++) sum += decoded((u16)(words[i / 2] >> (16 * (i % 2))), bf16) * factor[c + i];
+    }
+  } else {
+    for (u32 c = lane; c < columns; c += 32) sum += decoded(matrix[c], bf16) * factor[c];
+  }
+  for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  if (lane == 0) sums[slot * rows + row] = sum;
+}
+
+// Rows whose two projections lie more than `tolerance` apart or are not both finite; `first`: the first such, as slot * rows + row.
+extern "C" __global__ void count_apart(const float* got, const float* wanted, u64 count, float tolerance, u64* apart, u64* first) {
+  u64 found = 0;
+  for (u64 i = FIRST; i < count; i += STRIDE)
+    if (!(fabsf(got[i] - wanted[i]) <= tolerance)) {
+      found++;
+      atomicMin(first, i);
+    }
+  if (found) atomicAdd(apart, found);
+}

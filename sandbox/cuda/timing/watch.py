@@ -1,0 +1,68 @@
+"""What is looked at after every sample of a candidate, and what is compared in full, at places drawn beforehand.
+
+Covered: outputs of every launch of every sample; inputs; module variables; what a workspace must hold again. The kernel knows
+none of the places, and a failure ends the measurement.
+"""
+
+import random
+from collections.abc import Sequence
+
+from contract.ruler import ComparedOutput
+from sandbox.cuda.contender import Contender
+from sandbox.cuda.driver import Fault
+from sandbox.cuda.timing.sampling import Lane
+from sandbox.cuda.timing.track import Track
+
+COMPARED = 2
+
+
+class WrongWhileTimed(Fault):
+    """Something that timed launches of a verified kernel did wrong. `check`: which of the looks found it."""
+
+    def __init__(self, check: str, message: str) -> None:
+        super().__init__(message)
+        self.check = check
+
+
+class Watch:
+    """Looks at one candidate's lane after each of `samples` samples."""
+
+    def __init__(self, track: Track, contender: Contender, lane: Lane, samples: int, draw: random.Random) -> None:
+        self._track, self._contender, self._lane, self._draw = track, contender, lane, draw
+        self._compared = sorted(
+            (draw.randrange(samples), draw.randrange(len(lane.pairs))) for _ in range(min(COMPARED, samples))
+        )
+        self._done = 0
+        self.compared: list[ComparedOutput] = []
+        self.projected = 0
+
+    def look(self) -> None:
+        """Look at the sample that was just taken. Raises: WrongWhileTimed."""
+        sample, self._done = self._done, self._done + 1
+        for check, told in (
+            ("input", self._track.pools.changed()),
+            ("module-state", _listed(self._contender.altered())),
+            ("workspace", self._unrestored()),
+            ("outputs", self._track.judge.project(self._lane.pairs, self._draw)),
+        ):
+            if told is not None:
+                raise WrongWhileTimed(check, f"timed launches: {told}")
+        self.projected += len(self._lane.pairs)
+        for _, launch in (place for place in self._compared if place[0] == sample):
+            self._compare(sample, launch)
+
+    def _compare(self, sample: int, launch: int) -> None:
+        comparison = self._track.judge.compare(launch, self._lane.pairs[launch])
+        if comparison.mismatches:
+            raise WrongWhileTimed("outputs", f"launch {launch} of sample {sample}: {comparison.describe()}")
+        self.compared.append(ComparedOutput(sample=sample, launch=launch))
+
+    def _unrestored(self) -> str | None:
+        if self._lane.workspaces is None:
+            return None
+        left = self._lane.workspaces.unrestored(len(self._lane.pairs))
+        return f"{left} bytes of the workspaces were not restored to zero" if left else None
+
+
+def _listed(names: Sequence[str]) -> str | None:
+    return f"module variables {', '.join(names)} were changed" if names else None

@@ -1,0 +1,121 @@
+"""The projection of outputs with numpy in the kernels' place: rounding passes, work left out does not."""
+
+import random
+
+import numpy as np
+import pytest
+
+from contract.task import ElementType, GemmTask
+from sandbox.cuda.timing import outputs as module
+from sandbox.cuda.timing.outputs import OutputJudge
+from sandbox.verification.elements import decode, encode
+
+SETS, SLOTS = 3, 4
+PAIRS = [(0, 1), (1, 2), (2, 0), (0, 2)]
+
+
+class Trusted:
+    """`TrustedTiming` in numpy."""
+
+    def project(self, pool, factors, chosen, applied, *, bf16):
+        element = ElementType.BF16 if bf16 else ElementType.F16
+        chosen = range(len(pool)) if chosen is None else chosen
+        applied = [0] * len(chosen) if applied is None else applied
+        with np.errstate(invalid="ignore", over="ignore"):
+            sums = [decode(np, pool[i], element) @ factors[j] for i, j in zip(chosen, applied, strict=True)]
+        return np.stack(sums).astype(np.float32)
+
+    def apart(self, got, wanted, tolerance):
+        with np.errstate(invalid="ignore"):
+            apart = ~(np.abs(got - wanted) <= tolerance)
+        return int(apart.sum()), int(np.flatnonzero(apart)[0]) if apart.any() else -1
+
+
+@pytest.fixture(params=[("f16", "f32"), ("bf16", "f32"), ("f16", "f16")], ids="-".join)
+def task(request):
+    element, accumulate = request.param
+    return GemmTask(m=16, n=256, k=512, element=element, accumulate=accumulate)
+
+
+def judge(monkeypatch, task, outputs, seed=0):
+    """A judge over Gaussian operands and the outputs that a function makes of each pair in float64."""
+    monkeypatch.setattr(module, "cupy", np)
+    rng = np.random.default_rng(seed)
+    a = encode(np, rng.standard_normal((SETS, task.m, task.k)), task.element)
+    b = encode(np, rng.standard_normal((SETS, task.k, task.n)), task.element)
+    d = np.stack([outputs(decode(np, a[i], task.element), decode(np, b[j], task.element)) for i, j in PAIRS])
+    bits = d if d.dtype == np.uint16 else encode(np, d, task.element)
+    monkeypatch.setattr(module, "matrices", lambda *_: bits)
+    pools = type("Pools", (), {"a": a, "b_nn": b})()
+    ring = type("Ring", (), {"memory": None, "slots": SLOTS})()
+    return OutputJudge(task, pools, ring, Trusted()).project(PAIRS, random.Random(seed))
+
+
+def product(a, b):
+    return a.astype(np.float64) @ b.astype(np.float64)
+
+
+@pytest.mark.parametrize("shape", [(16, 256, 512), (1, 1, 1), (7, 3, 5), (64, 64, 64), (4, 2048, 64), (3, 64, 4096)])
+@pytest.mark.parametrize("seed", range(3))
+def test_rounded_products_pass(monkeypatch, task, shape, seed):
+    m, n, k = shape
+    assert judge(monkeypatch, task.model_copy(update={"m": m, "n": n, "k": k}), product, seed) is None
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.02])
+def test_a_share_of_k_left_out_is_seen(monkeypatch, task, share):
+    if (task.accumulate.value, task.element.value) != ("f32", "f16") and share < 0.1:
+        pytest.skip("rounding to bf16, or in an f16 sum, is as large")
+    kept = int(task.k * (1 - share))
+    told = judge(monkeypatch, task, lambda a, b: product(a[:, :kept], b[:kept]))
+    assert "are not the products of their operands" in told
+
+
+def test_columns_left_out_are_seen(monkeypatch, task):
+    def outputs(a, b):
+        d = product(a, b)
+        d[:, 32:48] = 0
+        return d
+
+    told = judge(monkeypatch, task, outputs)  # of a row whose terms cancel nothing is seen
+    assert int(told.split()[0]) > 32
+
+
+def test_one_row_of_one_launch_is_named(monkeypatch, task):
+    seen = []
+
+    def outputs(a, b):
+        d = product(a, b)
+        seen.append(None)
+        if len(seen) == 3:
+            d[5] = -d[5]
+        return d
+
+    told = judge(monkeypatch, task, outputs)
+    assert told.startswith("1 of 64 rows of the sample's 4 outputs")
+    assert told.endswith("the first is row 5 of launch 2")
+
+
+def test_outputs_that_were_never_written_are_seen(monkeypatch, task):
+    rng = np.random.default_rng(1)
+    told = judge(monkeypatch, task, lambda a, b: rng.integers(0, 2**16, (len(a), b.shape[1])).astype(np.uint16))
+    assert int(told.split()[0]) > 60
+
+
+def test_the_product_of_another_pair_is_seen(monkeypatch, task):
+    first = []
+
+    def outputs(a, b):
+        first.append(product(a, b))
+        return first[0]
+
+    assert int(judge(monkeypatch, task, outputs).split()[0]) > 36
+
+
+def test_not_a_number_is_seen(monkeypatch, task):
+    def outputs(a, b):
+        d = product(a, b)
+        d[0, 0] = np.nan
+        return d
+
+    assert judge(monkeypatch, task, outputs).startswith("4 of 64 rows")

@@ -1,0 +1,204 @@
+"""The timer's rounds with lanes that only pretend to run: pairing, the better layout, throttling, and outputs looked at."""
+
+import contextlib
+import itertools
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import AUTOTUNED, BASELINES, CUBLAS, SideFigures, Telemetry
+from contract.options import TimeOptions
+from contract.task import GemmTask
+from sandbox.cuda.baselines.library_baselines import Baselines
+from sandbox.cuda.timing import timer
+from sandbox.cuda.timing.timer import Timer
+from sandbox.cuda.timing.watch import WrongWhileTimed
+
+TASK = GemmTask(m=8, n=12, k=16)
+OPTIONS = TimeOptions(rounds=5, side=False, secret=11)
+
+
+class Library:
+    def __init__(self, name, detail, us):
+        self.name, self.detail, self.us = name, detail, us
+
+
+class Lane:
+    pairs = ((0, 1), (1, 0))
+    workspaces = None
+
+    def __init__(self, us, log, name):
+        self._us, self._log, self._name, self._count = us, log, name, itertools.count()
+
+    def sample_us(self):
+        self._log.append(self._name)
+        return self._us + next(self._count) / 1000
+
+
+class Track:
+    """Memory of which every look finds what it is told to."""
+
+    order = 7
+    ring = SimpleNamespace(stride_bytes=256)
+
+    def __init__(self, *, changed=None, projected=None, mismatches=0, protected=True):
+        self.log = []
+        self.protection = SimpleNamespace(works=protected)
+        self.pools = Pools(changed)
+        self.judge = SimpleNamespace(
+            project=lambda _pairs, _draw: projected,
+            compare=lambda _launch, _pair: SimpleNamespace(mismatches=mismatches, describe=lambda: "1 of 96 outputs are wrong"),
+        )
+
+
+class Pools:
+    def __init__(self, changed):
+        self._changed, self.secrets = changed, []
+
+    def __len__(self):
+        return 2
+
+    def renew(self, draw):
+        self.secrets.append(draw.getrandbits(64))
+
+    def changed(self):
+        return self._changed
+
+
+class Sampler:
+    """Throttle reasons for one sample after the other."""
+
+    def __init__(self, reasons):
+        self._reasons = iter(reasons)
+
+    def reasons(self):
+        return frozenset(next(self._reasons, ()))
+
+    def sample(self):
+        return frozenset()
+
+    def telemetry(self):
+        return Telemetry(power_w=(300.0,))
+
+
+def make(monkeypatch, track, reasons=()):
+    opened = Timer(TASK, SimpleNamespace(pci_bus_id="0", chip=REFERENCE_CHIPS[TASK.arch]))
+    opened._opened = track
+    monkeypatch.setattr(timer, "open_lane", lambda _track, one, _options, _draw: Lane(one.us, track.log, one.detail))
+    libraries = {name: (Library(name, name, 5.0),) for name in BASELINES}
+    libraries[CUBLAS] = (Library(CUBLAS, "layout nn", 9.0), Library(CUBLAS, "layout tn", 7.0))
+    opened._libraries = SimpleNamespace(
+        open=lambda names: Baselines({name: libraries[name] for name in names}, ("baseline x left out: y",))
+    )
+    monkeypatch.setattr(timer, "open_sampler", lambda _: contextlib.nullcontext(Sampler(reasons)))
+    return opened
+
+
+@pytest.fixture
+def candidate():
+    return SimpleNamespace(name="abc", us=2.0, detail="candidate", programmatic=False, altered=lambda: ())
+
+
+def test_all_lanes_are_sampled_in_every_round(monkeypatch, candidate):
+    track = Track()
+    measurement = make(monkeypatch, track).measure(candidate, OPTIONS)
+    assert measurement.timing.name == "abc"
+    assert [timing.name for timing in measurement.baselines] == list(BASELINES)
+    assert all(len(timing.samples_us) == 5 for timing in (measurement.timing, *measurement.baselines))
+    lanes = len(set(track.log))
+    rounds = [track.log[start : start + lanes] for start in range(lanes, 6 * lanes, lanes)]  # after the warm-up
+    assert all(sorted(order) == sorted(set(track.log)) for order in rounds)
+    assert len({tuple(order) for order in rounds}) > 1
+    assert measurement.side == SideFigures()
+    assert measurement.telemetry.power_w == (300.0,)
+    assert measurement.notes == ("baseline x left out: y",)
+
+
+def test_better_layout_counts_and_the_other_is_told(monkeypatch, candidate):
+    measurement = make(monkeypatch, Track()).measure(candidate, OPTIONS)
+    cublas = next(timing for timing in measurement.baselines if timing.name == CUBLAS)
+    assert 7 < cublas.samples_us[0] < 7.1
+    assert cublas.detail.startswith("layout tn; layout nn: 9.0")
+
+
+def test_quick_measurement_opens_the_autotuned_baseline_only(monkeypatch, candidate):
+    options = OPTIONS.model_copy(update={"all_baselines": False})
+    measurement = make(monkeypatch, Track()).measure(candidate, options)
+    assert [timing.name for timing in measurement.baselines] == [AUTOTUNED]
+
+
+def _passes():
+    """The order of two lanes in two passes of rounds, as it follows from `OPTIONS.secret`."""
+    draw = random.Random(OPTIONS.secret)
+    draw.getrandbits(64)  # the operands
+    for _ in range(2):
+        draw.randrange(OPTIONS.rounds), draw.randrange(len(Lane.pairs))  # the outputs to compare
+    orders = [timer.shuffled_rounds(("candidate", f"{AUTOTUNED}/0"), OPTIONS.rounds, draw) for _ in range(2)]
+    return [[name for round_ in order for name in round_] for order in orders]
+
+
+def _throttled(passes):
+    """Reasons for samples in the order that the rounds take them, thermal whenever the candidate ran in the first passes."""
+    hot = [[("hw-thermal",) if name == "candidate" else () for name in names] for names in _passes()]
+    return [reasons for each in hot[:passes] for reasons in each] + [()] * 2 * 2 * OPTIONS.rounds
+
+
+@pytest.mark.parametrize(
+    ("reasons", "notes"),
+    [
+        (_throttled(2), "throttling (hw-thermal) met one side only, twice"),
+        (_throttled(1), "rounds repeated after throttling"),
+    ],
+)
+def test_throttling_of_one_side_repeats_the_rounds(monkeypatch, candidate, reasons, notes):
+    track = Track()
+    options = OPTIONS.model_copy(update={"all_baselines": False})
+    measurement = make(monkeypatch, track, reasons).measure(candidate, options)
+    assert measurement.notes[-1] == notes
+    assert len(measurement.timing.samples_us) == OPTIONS.rounds
+    assert len(track.log) == 2 + 2 * 2 * OPTIONS.rounds
+
+
+@pytest.mark.parametrize(
+    ("track", "check", "message"),
+    [
+        (Track(changed="input A was changed"), "input", "timed launches: input A was changed"),
+        (Track(projected="3 of 16 rows are wrong"), "outputs", "timed launches: 3 of 16 rows are wrong"),
+        (Track(mismatches=1), "outputs", "1 of 96 outputs are wrong"),
+    ],
+)
+def test_what_timed_launches_do_wrong_is_a_fault(monkeypatch, candidate, track, check, message):
+    with pytest.raises(WrongWhileTimed, match=message) as caught:
+        make(monkeypatch, track).measure(candidate, OPTIONS)
+    assert caught.value.check == check
+
+
+def test_a_changed_module_variable_is_a_fault(monkeypatch, candidate):
+    candidate.altered = lambda: ("counter",)
+    with pytest.raises(WrongWhileTimed, match="module variables counter were changed"):
+        make(monkeypatch, Track()).measure(candidate, OPTIONS)
+
+
+def test_the_record_holds_what_was_drawn_and_looked_at(monkeypatch, candidate):
+    ruler = make(monkeypatch, Track()).measure(candidate, OPTIONS).ruler
+    assert (ruler.secret, ruler.order, ruler.sets, ruler.launches, ruler.ring_bytes) == (11, 7, 2, 2, 512)
+    assert ruler.projected == OPTIONS.rounds * 2
+    assert len(ruler.compared) == 2
+    assert all(0 <= place.sample < OPTIONS.rounds and 0 <= place.launch < 2 for place in ruler.compared)
+    assert ruler.weakened == ()
+
+
+def test_a_secret_is_drawn_for_every_measurement(monkeypatch, candidate):
+    track = Track()
+    opened, options = make(monkeypatch, track), OPTIONS.model_copy(update={"secret": None})
+    rulers = [opened.measure(candidate, options).ruler for _ in range(2)]
+    assert rulers[0].secret != rulers[1].secret
+    assert len(set(track.pools.secrets)) == 2
+
+
+def test_a_driver_without_read_only_memory_is_told(monkeypatch, candidate):
+    measurement = make(monkeypatch, Track(protected=False)).measure(candidate, OPTIONS)
+    assert "maps no memory read-only" in measurement.ruler.weakened[0]
+    assert measurement.notes[-1] == measurement.ruler.weakened[0]
