@@ -55,6 +55,10 @@ class Machine:
         timed = doubles.measured(INVENTED_US[entry_of(built)], baseline_us=15.0, baselines=baselines)
         return timed.model_copy(update={"inspection": built.inspection})
 
+    def witness(self, built: Built, _: GemmTask) -> Evaluation:
+        """The author's later kernels are right, as `tests/agent/test_strong_author.py` shows with the real emulator."""
+        return doubles.unmeasured(INVENTED_US[entry_of(built)], "emulator").model_copy(update={"inspection": built.inspection})
+
     def profile(self, built: Built, _: GemmTask) -> Profile:
         entry = entry_of(built)
         counted = LaunchProfile(entry=entry, grid=(16, 16, 1), block=(256, 1, 1), metrics=INVENTED_COUNTERS[entry])
