@@ -108,11 +108,14 @@ class LocalSandbox:
         return self._request(built, task, None)
 
     def witness(self, built: Built, task: GemmTask) -> Evaluation:
-        """What the emulator says of a candidate that the GPU found right: `Unmeasured` where it holds, or was not executed.
+        """What the emulator says of a candidate that a GPU found right: `Unmeasured` where it holds, or was not executed.
 
-        Raises: UsageError for operands that do not fit; an emulator that is missing or fails is the record's `reason`.
+        Raises: UsageError for operands that do not fit; an emulator that is missing or fails is the record's `reason`. Where
+        the emulator is the only backend, as `evaluate`.
         """
         require_memory(task, self._chip)
+        if self._emulates:
+            return self._request(built, task, None)
         if self._witness is None:
             return self._unmeasured(built, task, reason="there is no emulator beside this sandbox")
         try:

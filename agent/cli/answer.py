@@ -55,6 +55,7 @@ def best_json(step: Step) -> dict[str, object]:
         speedups = [speedup_over(evaluation, timing.name) for timing in evaluation.baselines]
         answer["time_us"] = median_us(evaluation.timing)
         answer["witness"] = evaluation.witness.model_dump(mode="json", exclude={"tests"}) if evaluation.witness else None
+        answer["notes"] = list(evaluation.notes)
         answer["confirmed"] = confirmed(evaluation, step.candidate.origin)
         answer["speedups"] = [speedup.model_dump() for speedup in speedups if speedup]
     return answer
@@ -72,7 +73,8 @@ def best_lines(best: Step | None) -> list[str]:
     head = f"{'schedule' if best.candidate.origin.schedule else 'candidate'}: {label_of(best.candidate)}"
     if isinstance(best.evaluation, Measured):
         time = f"time: {median_us(best.evaluation.timing):.2f} us, measured"
-        return [head, time, *speedup_lines(best.evaluation), *witness_lines(best)]
+        notes = [f"note: {note}" for note in best.evaluation.notes]
+        return [head, time, *speedup_lines(best.evaluation), *witness_lines(best), *notes]
     assert isinstance(best.evaluation, Unmeasured)
     prediction = best.evaluation.prediction
     if prediction.is_floor:

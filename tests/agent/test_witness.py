@@ -338,6 +338,13 @@ def test_the_answer_the_report_and_the_export_tell_of_a_refused_kernel(settings:
     assert all(one["reward"] is not None for one in agreed)
 
 
+def test_the_notes_of_a_measurement_stand_in_the_answer() -> None:
+    weakened = measured(5.0).model_copy(update={"notes": ("inputs were not read-only: no such mapping",)})
+    best = step(0, evaluation=weakened)
+    assert "note: inputs were not read-only: no such mapping" in best_lines(best)
+    assert best_json(best)["notes"] == list(weakened.notes)
+
+
 def timed(index: int, time_us: float, witness: Witness | None = None, **changes: object) -> Step:
     evaluation = measured(time_us).model_copy(update={"witness": witness})
     return step(index, candidate=free(index), evaluation=evaluation, **changes)

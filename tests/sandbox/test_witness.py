@@ -153,9 +153,17 @@ def test_closing_ends_both_workers_even_if_one_will_not_close(options, with_scri
 
 
 @needs_core
-@pytest.mark.parametrize("device", ["emulator", "none"])
-def test_without_a_gpu_there_is_no_second_witness(options, device):
-    sandbox, _ = opened(options, device=device)
+def test_where_the_emulator_is_the_only_backend_it_is_asked_itself(options):
+    """A run that was begun on a GPU and is resumed without one."""
+    sandbox, _ = opened(options, task=SMALL, device="emulator")
+    said = sandbox.witness(built_from(sandbox, NAIVE, SMALL), SMALL)
+    assert isinstance(said, Unmeasured)
+    assert said.verified_by == "emulator"
+    sandbox.close()
+
+
+def test_without_any_backend_the_reason_is_told(options):
+    sandbox, _ = opened(options, device="none")
     said = sandbox.witness(built_from(sandbox, NAIVE), TASK)
     assert isinstance(said, Unmeasured)
     assert (said.verified_by, said.reason) == ("nothing", "there is no emulator beside this sandbox")
