@@ -62,13 +62,11 @@ def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
 def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | None:
     """The best candidate's latest step; None where none passed.
 
-    A measured kernel that a second witness is still to be asked about leads only where no other measured one does, or
-    with `proved_only=False`.
-
     A measured time beats any prediction, a candidate that was executed beats one that was not, and a modelled time beats a
     floor that was put in a prediction's place. Candidates
     that were measured again, in full, are compared among themselves by their paired speedup; others by their time. A
-    candidate whose latest evaluation failed is out, whatever it was before.
+    candidate whose latest evaluation failed is out, whatever it was before. A measured kernel that a second witness is still
+    to be asked about leads only where no other measured one does, unless `proved_only` is false.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
     timed = trusted_first(latest.values()) if proved_only else [one for one in latest.values() if one.plausible]
@@ -99,8 +97,10 @@ def trusted_first(ranked: Iterable[Ranked]) -> list[Ranked]:
 
 
 def attempt_of(step: Step) -> Attempt:
-    """A step in short. Its seconds are those that its policy's choice cost: profiling and proof come with success and are left
-    out."""
+    """A step in short. Its seconds are those that its policy's choice cost.
+
+    Profiling and the second witness come with success and are left out.
+    """
     evaluation = step.evaluation
     paid = [seconds for stage, seconds in step.seconds.items() if stage not in ("profile", "witness")]
     return Attempt(
