@@ -46,7 +46,7 @@ def _scored(ranked: Sequence[Ranked]) -> list[tuple[float, Ranked]]:
     measured, of the modelled time.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}.values()
-    trusted = [one for one in latest if one.trusted]
+    trusted = _comparable([one for one in latest if one.plausible])
     paired = [(math.log(one.attempt.speedup), one) for one in trusted if one.attempt.speedup is not None]
     if trusted:
         scored = paired if len(paired) == len(trusted) else [(-math.log(one.time_us), one) for one in trusted]
@@ -54,6 +54,12 @@ def _scored(ranked: Sequence[Ranked]) -> list[tuple[float, Ranked]]:
         scored = [(-math.log(one.predicted_us), one) for one in latest if one.estimated]
     scored.sort(key=lambda pair: pair[0])
     return list({one.step.candidate.source: (score, one) for score, one in scored}.values())
+
+
+def _comparable(plausible: Sequence[Ranked]) -> list[Ranked]:
+    """Without those that lack their second witness and are faster than all that need none."""
+    best_us = min((one.time_us for one in plausible if one.trusted), default=math.inf)
+    return [one for one in plausible if one.trusted or one.time_us >= best_us]
 
 
 def _width(scores: Sequence[float]) -> float:

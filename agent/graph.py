@@ -1,6 +1,7 @@
-"""The graph of a run: retrieve → propose → build → (evaluate → diagnose → record)* → profile → … → choose → final measurements.
+"""The graph of a run.
 
-A round's end is profiled, not every candidate: it takes seconds, and what it is for is the next round.
+retrieve → propose → build → (evaluate → diagnose → record)* → witness → profile → … → choose → final measurements.
+The emulator and the profiler look at a round's end and not at every candidate: they take seconds, for the next round.
 """
 
 from typing import Any, Literal
@@ -19,7 +20,7 @@ def compile_graph(nodes: Nodes, checkpointer: BaseCheckpointSaver[Any] | None) -
     """The run's graph over bound nodes; every edge of the loop is named here."""
     graph = StateGraph(RunState)
     stages = (nodes.retrieve, nodes.propose, nodes.build, nodes.evaluate, nodes.diagnose, nodes.record)
-    for node in (*stages, nodes.profile, nodes.choose):
+    for node in (*stages, nodes.witness, nodes.profile, nodes.choose):
         graph.add_node(node.__name__, node)
     graph.add_edge(START, "retrieve")
     graph.add_edge("retrieve", "propose")
@@ -28,6 +29,7 @@ def compile_graph(nodes: Nodes, checkpointer: BaseCheckpointSaver[Any] | None) -
     graph.add_edge("evaluate", "diagnose")
     graph.add_edge("diagnose", "record")
     graph.add_conditional_edges("record", after_step)
+    graph.add_edge("witness", "profile")
     graph.add_conditional_edges("profile", after_profile)
     graph.add_conditional_edges("choose", after_choose)
     return graph.compile(checkpointer=checkpointer)
@@ -37,10 +39,10 @@ def after_propose(state: RunState) -> Literal["build", "choose"]:
     return "choose" if state["stop"] else "build"
 
 
-def after_step(state: RunState) -> Literal["evaluate", "profile"]:
+def after_step(state: RunState) -> Literal["evaluate", "witness"]:
     """The next candidate in the queue, or the end of the round or of the run."""
     ended = state["phase"] == "search" and state["stop"]
-    return "profile" if ended or not state["queue"] else "evaluate"
+    return "witness" if ended or not state["queue"] else "evaluate"
 
 
 def after_profile(state: RunState) -> Literal["retrieve", "choose", "__end__"]:

@@ -11,15 +11,17 @@ from agent.history import History
 from agent.observing import in_hand, observe
 from agent.parts import Parts
 from agent.profiling import Profiler, affordable, subjects, unprofiled
+from agent.proving import Prover
 from agent.ranking import Ranked, finalists, leader
 from agent.retrieval import look_up, questions_of, with_chunks
 from agent.state import Pending, RunState
 from agent.stopping import Budget, near_roofline, no_better_prediction
 from agent.summary import label_of
+from agent.witnessing import judged, known_verdict, proof_fits, unproved_leader
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation
+from contract.evaluation import Evaluation, Measured
 from contract.events import CandidateBuilt, Emit, Profiled, Proposed, StepFinished
 from contract.options import Effort
 from contract.profile import Profile
@@ -47,6 +49,7 @@ class Nodes:
         # A search over schedules finds no faster kernels by counters (LOG.md), and they take seconds; a model reads them.
         self._profiles_rounds = wanted == "leaders" or parts.policy.reads_code
         self.history = History(parts.store, run)
+        self._prover = Prover(run, parts.sandbox, self.history, clock, emit)
 
     def retrieve(self, state: RunState) -> Changes:
         """What the policy will see: the task, the attempts so far, the best of them, what the knowledge says."""
@@ -137,6 +140,17 @@ class Nodes:
         late = self._clock.spent_s() > self._budget.total_s
         return self._changes(pending=None, next_index=self.history.next_index, queue=[] if late else state["queue"])
 
+    def witness(self, state: RunState) -> Changes:
+        """The best kernel that a model wrote, proved on the emulator; where it is refused, the next one after it."""
+        searching = state["phase"] == "search"
+        limit_s = self._budget.search_s(self._parts.sandbox.can_measure) if searching else self._budget.total_s
+        while step := unproved_leader(self.history.ranked):
+            if not proof_fits(self.history.ranked, limit_s - self._clock.spent_s()):
+                break
+            self._prover.prove(step, self._rebuilt(step.candidate))
+        ended = state["stop"] or not searching
+        return self._changes(stop=state["stop"] if ended else self._stop_reason(state["round"], len(state["queue"])))
+
     def profile(self, state: RunState) -> Changes:
         """The round's kernels in hand, or at the end the winner, through Nsight Compute; their steps are recorded anew."""
         if state["phase"] == "final":
@@ -181,9 +195,13 @@ class Nodes:
             position, outcome = item
             yield position, outcome, outcome.seconds if isinstance(outcome, Built) else self._clock.spent_s() - begin_s
 
+    def _rebuilt(self, candidate: AnyCandidate) -> Built | None:
+        """A candidate from the compile cache; None where it does not build any more."""
+        return next((outcome for _, outcome, _ in self._outcomes([candidate]) if isinstance(outcome, Built)), None)
+
     def _profile(self, step: Step) -> None:
         """A step with its profile, its time counted apart; the build comes from the compile cache."""
-        built = next((outcome for _, outcome, _ in self._outcomes([step.candidate]) if isinstance(outcome, Built)), None)
+        built = self._rebuilt(step.candidate)
         if built is None:
             return
         begin_s = self._clock.spent_s()
@@ -211,6 +229,9 @@ class Nodes:
     ) -> None:
         """The next step. A final measurement keeps the round and the observation that led to its candidate."""
         first = self.history.first(candidate.id) if state["phase"] == "final" else None
+        verdict = known_verdict(candidate.id, self.history.ranked)
+        if verdict and isinstance(evaluation, Measured):  # proved before it was measured again
+            evaluation = judged(evaluation, verdict)
         shared_s = state["propose_s"] if candidate.origin.seconds is None else candidate.origin.seconds
         step = Step(
             run_id=self._run.run_id,
@@ -221,7 +242,7 @@ class Nodes:
             evaluation=evaluation,
             diagnosis=diagnosis,
             profile=self.history.profile_of(candidate.id),
-            reward=reward(evaluation, self._run.task, self._run.chip),
+            reward=reward(evaluation, self._run.task, self._run.chip, candidate.origin),
             seconds={"propose": shared_s, **seconds, "agent": self._clock.lap_s()},
             created_at=datetime.now(UTC),
         )
@@ -252,7 +273,7 @@ def _finished_event(last: Ranked, best: Ranked | None) -> StepFinished:
         label=label_of(last.step.candidate),
         evaluation=last.step.evaluation,
         reward=last.step.reward,
-        best_candidate_id=best.attempt.candidate_id if best else None,
+        best_candidate_id=best.attempt.candidate_id if best and not best.attempt.unproved else None,
     )
 
 

@@ -59,7 +59,7 @@ def differences(ranked: Sequence[Ranked], step: Step | None, explain: Explain) -
     if step is None or step.profile is None:
         return ()
     own_id = step.candidate.id
-    others = [one for one in ranked if one.step.profile and one.trusted and one.attempt.candidate_id != own_id]
+    others = [one for one in ranked if one.step.profile and one.plausible and one.attempt.candidate_id != own_id]
     if not others:
         return ()
     before = min(others, key=lambda one: one.time_us).step.profile

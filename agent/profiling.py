@@ -22,7 +22,7 @@ def subjects(ranked: Sequence[Ranked]) -> list[Step]:
     """
     best = leader(ranked)
     last = max((one.step.round for one in ranked), default=0)
-    written = [one for one in ranked if one.trusted and one.step.round == last and not one.step.candidate.origin.schedule]
+    written = [one for one in ranked if one.plausible and one.step.round == last and not one.step.candidate.origin.schedule]
     wanted = [best, min(written, key=lambda one: one.time_us, default=None)]
     return list({one.attempt.candidate_id: one.step for one in wanted if one is not None}.values())
 

@@ -1,13 +1,13 @@
 """Which step leads a run, which are measured again at its end, and the steps in short as a policy sees them. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agent.summary import message_of
 from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
-from contract.reward import beyond_roofline
+from contract.reward import beyond_roofline, confirmed
 from contract.speedup import median_us, ratio_over
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Step
@@ -15,11 +15,18 @@ from contract.trajectory import Attempt, Step
 
 @dataclass(frozen=True)
 class Ranked:
-    """A step with its short form. `trusted`: measured, and not so fast that it must be a trick."""
+    """A step with its short form. `plausible`: measured, and not so fast that it must be a trick.
+
+    `trusted`: plausible, and no second witness is still to be asked about it.
+    """
 
     step: Step
     attempt: Attempt
-    trusted: bool
+    plausible: bool
+
+    @property
+    def trusted(self) -> bool:
+        return self.plausible and not self.attempt.unproved
 
     @property
     def estimated(self) -> bool:
@@ -48,20 +55,21 @@ def proven(evaluation: Evaluation) -> bool:
 
 def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
     evaluation = step.evaluation
-    trusted = isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, chip)
-    return Ranked(step=step, attempt=attempt_of(step), trusted=trusted)
+    plausible = isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, chip)
+    return Ranked(step=step, attempt=attempt_of(step), plausible=plausible)
 
 
-def leader(ranked: Sequence[Ranked]) -> Ranked | None:
+def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | None:
     """The best candidate's latest step; None where none passed.
 
     A measured time beats any prediction, a candidate that was executed beats one that was not, and a modelled time beats a
     floor that was put in a prediction's place. Candidates
     that were measured again, in full, are compared among themselves by their paired speedup; others by their time. A
-    candidate whose latest evaluation failed is out, whatever it was before.
+    candidate whose latest evaluation failed is out, whatever it was before. A measured kernel that a second witness is still
+    to be asked about leads only where no other measured one does, unless `proved_only` is false.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
-    timed = [one for one in latest.values() if one.trusted]
+    timed = trusted_first(latest.values()) if proved_only else [one for one in latest.values() if one.plausible]
     if not timed:
         predicted = (one for one in latest.values() if one.attempt.predicted_us is not None)
         return min(predicted, key=_unmeasured_score, default=None)
@@ -77,15 +85,24 @@ def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | No
 
 
 def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
-    """The fastest candidates of the search, fastest first."""
-    timed = sorted((one for one in ranked if one.trusted), key=lambda one: one.time_us)
+    """The fastest candidates of the search, fastest first; unproved ones too, since a finalist is proved before it wins."""
+    timed = sorted((one for one in ranked if one.plausible), key=lambda one: one.time_us)
     return [one.step for one in timed[:count]]
 
 
+def trusted_first(ranked: Iterable[Ranked]) -> list[Ranked]:
+    """The trusted ones, or where there are none those that are merely plausible."""
+    plausible = [one for one in ranked if one.plausible]
+    return [one for one in plausible if one.trusted] or plausible
+
+
 def attempt_of(step: Step) -> Attempt:
-    """A step in short. Its seconds are those that its policy's choice cost: profiling comes with success and is left out."""
+    """A step in short. Its seconds are those that its policy's choice cost.
+
+    Profiling and the second witness come with success and are left out.
+    """
     evaluation = step.evaluation
-    paid = [seconds for stage, seconds in step.seconds.items() if stage != "profile"]
+    paid = [seconds for stage, seconds in step.seconds.items() if stage not in ("profile", "witness")]
     return Attempt(
         candidate_id=step.candidate.id,
         policy=step.candidate.origin.policy,
@@ -97,7 +114,14 @@ def attempt_of(step: Step) -> Attempt:
         speedup=ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None,
         reward=step.reward,
         seconds=sum(paid) if paid else None,
+        unproved=isinstance(evaluation, Measured) and _unproved(evaluation, step),
     )
+
+
+def _unproved(measured: Measured, step: Step) -> bool:
+    """Whether a second witness is still to be asked. Steps of versions that asked none have their reward and keep it."""
+    asked = measured.witness is not None or step.reward is not None
+    return not asked and not confirmed(measured, step.candidate.origin)
 
 
 def best_prediction(ranked: Sequence[Ranked]) -> tuple[bool, float] | None:

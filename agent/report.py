@@ -9,12 +9,15 @@ from agent.outcome import Outcome
 from agent.ranking import proven, rank
 from agent.replies import sum_up
 from agent.stopping import roofline_fraction
-from agent.summary import label_of, message_of, proof_of
+from agent.summary import label_of, message_of, proof_of, witness_of
 from agent.why import replies_lines, why_section
+from agent.witnessing import refusals
+from contract.candidate import Origin
 from contract.chip import roofline_us
 from contract.evaluation import BASELINES, NOT_COVERED, Measured, SideFigures, Unmeasured, Wrong
 from contract.exchange import Exchange
 from contract.knowledge import Hit
+from contract.reward import confirmed
 from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import RunRecord, Step
@@ -34,6 +37,7 @@ def render_report(outcome: Outcome, out: Path) -> str:
         _why(outcome),
         _replies(outcome.exchanges),
         _attempts(outcome),
+        _refused(outcome.steps),
         "![time by step](progress.svg)",
         _not_done(outcome),
         _again(run, outcome.best, out),
@@ -59,12 +63,20 @@ def _best(outcome: Outcome) -> str:
     evaluation, label = outcome.best.evaluation, label_of(outcome.best.candidate)
     head = f"## Result\n\nBest candidate: `{outcome.best.candidate.id}`, {label} (`kernel.cu`)."
     if isinstance(evaluation, Measured):
-        return f"{head}\n\n{measured_section(evaluation, outcome.run)}"
+        return f"{head}\n\n{measured_section(evaluation, outcome.run)}{_witness(evaluation, outcome.best.candidate.origin)}"
     assert isinstance(evaluation, Unmeasured)
     prediction, known = evaluation.prediction, knowledge_of(evaluation)
     if prediction.is_floor:
         return f"{head}\n\n**{known}** The roofline is {prediction.floor_us:.2f} us.{_tests(evaluation)}"
     return f"{head}\n\n**{known}** Predicted: {prediction.predicted_us:.2f} us (by {prediction.model}).{_tests(evaluation)}"
+
+
+def _witness(measured: Measured, origin: Origin) -> str:
+    """What a second witness says of the best kernel, where one was needed, and what it covered."""
+    said = witness_of(measured, origin)
+    tests = measured.witness.tests if measured.witness else ()
+    covered = [test.message for test in tests if test.tier == "emulator" and test.message]
+    return "".join([f"\n\nSecond witness: {said}.", *(f"\n- {message}" for message in covered)]) if said else ""
 
 
 def knowledge_of(evaluation: Unmeasured) -> str:
@@ -172,10 +184,22 @@ def _attempts(outcome: Outcome) -> str:
         status = attempt.status.replace("_", " ")
         if isinstance(step.evaluation, Unmeasured):
             status = proof_of(step.evaluation)
+        if isinstance(step.evaluation, Measured) and (witness := witness_of(step.evaluation, step.candidate.origin)):
+            status = f"{status}, {witness}"
         said = f"{status}: {message_of(step.evaluation)}" if attempt.message else status
         rows.append((str(step.index), label_of(step.candidate), said, time, speedup, earned))
     head = ("step", "candidate", "status", "time, us", "over AutoTuning", "reward")
     return "## Attempts\n\n" + (table(head, rows) if rows else "None.")
+
+
+def _refused(steps: Sequence[Step]) -> str:
+    """Kernels that a GPU found right and timed, and a second witness refused; their times count for nothing."""
+    rows = [
+        (str(step.index), label_of(step.candidate), f"{median_us(refused.timing):.2f}", wrong.test.name, wrong.test.message)
+        for step, wrong, refused in refusals(steps)
+    ]
+    head = ("step", "candidate", "time on the GPU, us", "failed test", "what the second witness says")
+    return "## Refused by the second witness\n\n" + table(head, rows) if rows else ""
 
 
 def _not_done(outcome: Outcome) -> str:
@@ -190,6 +214,9 @@ def _not_done(outcome: Outcome) -> str:
     if best and isinstance(best.evaluation, Measured):
         known = {timing.name for timing in best.evaluation.baselines}
         missing += [f"baseline {name} was not measured" for name in BASELINES if name not in known]
+        if not confirmed(best.evaluation, best.candidate.origin):
+            said = witness_of(best.evaluation, best.candidate.origin)
+            missing.append(f"the best candidate is {said}; its time earns no reward")
     if best and isinstance(best.evaluation, Unmeasured) and best.evaluation.in_part:
         missing.append(f"the emulator did not run the whole grid of {outcome.run.task.shape}, but what is said above")
         missing += [test.message for test in best.evaluation.tests if test.name == NOT_COVERED]

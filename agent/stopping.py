@@ -35,8 +35,11 @@ def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
 
 
 def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
-    """Whether the leader is within 2 % of the roofline and no slower than cuBLASLt-AutoTuning, where that was measured."""
-    if best is None or not isinstance(best.step.evaluation, Measured):
+    """Whether the leader is within 2 % of the roofline and no slower than cuBLASLt-AutoTuning, where that was measured.
+
+    A time whose kernel is still to be proved ends no search.
+    """
+    if best is None or best.attempt.unproved or not isinstance(best.step.evaluation, Measured):
         return False
     ahead = best.attempt.speedup is None or best.attempt.speedup >= 1.0
     return ahead and roofline_fraction(best.step.evaluation, task, chip) >= ROOFLINE_NEAR

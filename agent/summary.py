@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from contract.candidate import AnyCandidate, HostCandidate, axes_in_use
+from contract.candidate import AnyCandidate, HostCandidate, Origin, axes_in_use
 from contract.evaluation import (
     AUTOTUNED,
     CompileFailed,
@@ -15,6 +15,7 @@ from contract.evaluation import (
     Unmeasured,
     Wrong,
 )
+from contract.reward import confirmed
 from contract.speedup import median_us, speedup_over
 
 _TILE_AXES = ("block_m", "block_n", "block_k")
@@ -64,6 +65,16 @@ def proof_of(evaluation: Unmeasured) -> str:
             return f"verified by the emulator{' in part' if evaluation.in_part else ''}"
         case "nothing":
             return f"verified by nothing: {evaluation.reason}" if evaluation.reason else "not executed"
+
+
+def witness_of(measured: Measured, origin: Origin) -> str:
+    """Whether a second witness confirms a measured kernel; empty where none is needed or was asked."""
+    witness = measured.witness
+    if witness is None:
+        return "" if confirmed(measured, origin) else "not proved by a second witness"
+    if not witness.confirms:
+        return f"not proved by a second witness: {' '.join(witness.reason.split())}"
+    return f"proved by the {witness.by} too{', in part' if witness.status == 'in-part' else ''}"
 
 
 def predicted_of(prediction: Prediction) -> str:

@@ -175,7 +175,7 @@ class Search:
             candidate=candidate,
             evaluation=evaluation,
             diagnosis=diagnosis,
-            reward=reward(evaluation, self._run.task, self._run.chip),
+            reward=reward(evaluation, self._run.task, self._run.chip, candidate.origin),
             seconds={"evaluate": seconds},
             created_at=datetime.now(UTC),
         )

@@ -36,6 +36,11 @@ class Origin(Record):
     note: str = ""
     seconds: float | None = None
 
+    @property
+    def trusted_writer(self) -> bool:
+        """Whether this project's code wrote the source from a schedule; anything else may hold whatever a model wrote."""
+        return bool(self.schedule)
+
 
 class Candidate(Record):
     """Device code with its launch plan; the trusted launcher does the rest."""

@@ -115,15 +115,10 @@ class TimedOut(Record):
     inspection: Inspection | None = None
 
 
-class Wrong(Record):
-    status: Literal["wrong"] = "wrong"
-    test: TestResult
-    tests: tuple[TestResult, ...]
-    inspection: Inspection
-
-
 # Tests of the emulator that say what of a large task was run.
 REDUCED, FULL_SIZE, NOT_COVERED = "reduced", "full-size", "not-covered"
+# The tier of the test that fails where a GPU found a candidate right and the emulator found a fault.
+WITNESS = "witness"
 
 
 class Unmeasured(Record):
@@ -142,13 +137,36 @@ class Unmeasured(Record):
     @property
     def in_part(self) -> bool:
         """Whether less than the whole task was run."""
-        return any(test.name in (FULL_SIZE, NOT_COVERED) for test in self.tests)
+        return ran_in_part(self.tests)
+
+
+def ran_in_part(tests: tuple[TestResult, ...]) -> bool:
+    """Whether the emulator's tests say that less than the whole task was run."""
+    return any(test.name in (FULL_SIZE, NOT_COVERED) for test in tests)
+
+
+class Witness(Record):
+    """What a second backend says of a candidate that a GPU found right. If it finds a fault, the candidate is `Wrong`.
+
+    `agreed`: every test passed. `in-part`: every test passed that was run; a large task is not run whole. `unavailable`: the
+    backend could not execute the candidate, `reason` says why.
+    """
+
+    status: Literal["agreed", "in-part", "unavailable"]
+    by: Literal["emulator"] = "emulator"
+    tests: tuple[TestResult, ...] = ()
+    reason: str = ""
+
+    @property
+    def confirms(self) -> bool:
+        """Whether the candidate was executed and found right."""
+        return self.status != "unavailable"
 
 
 class Measured(Record):
     """Verified and timed: all samples of the candidate and of every baseline of the same rounds.
 
-    `ruler`: how it was measured; None in records of before 0.2.
+    `ruler`: how it was measured, None in older records. `witness`: None where no second backend was asked.
     """
 
     status: Literal["measured"] = "measured"
@@ -162,6 +180,17 @@ class Measured(Record):
     inspection: Inspection
     notes: tuple[str, ...] = ()
     ruler: Ruler | None = None
+    witness: Witness | None = None
+
+
+class Wrong(Record):
+    """Failed `test`. `refused`: the measurement of a candidate that a GPU found right and the second witness did not."""
+
+    status: Literal["wrong"] = "wrong"
+    test: TestResult
+    tests: tuple[TestResult, ...]
+    inspection: Inspection
+    refused: Measured | None = None
 
 
 Evaluation = Annotated[

@@ -64,6 +64,17 @@ class Profiled(Record):
     bottleneck: str
 
 
+class Witnessed(Record):
+    """A second witness was asked about a measured candidate, whose step now holds `evaluation`; it took `seconds`."""
+
+    event: Literal["witnessed"] = "witnessed"
+    candidate_id: str
+    seconds: float
+    evaluation: Evaluation
+    reward: float | None
+    best_candidate_id: str | None
+
+
 class Replying(Record):
     """A chat server's reply under way; `characters` so far."""
 
@@ -125,6 +136,7 @@ Event = Annotated[
     | StageStarted
     | StepFinished
     | Profiled
+    | Witnessed
     | Replying
     | Replied
     | WorkerRestarted

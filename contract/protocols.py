@@ -52,6 +52,13 @@ class Sandbox(Protocol):
         """Verify and time a built candidate; `quick` pairs it with the autotuned baseline only."""
         ...
 
+    def witness(self, built: Built, task: GemmTask) -> Evaluation:
+        """What the emulator says of a candidate that a GPU found right: `Unmeasured` where it holds, or was not executed.
+
+        Never raises because the emulator is missing or fails: the record's `reason` says so.
+        """
+        ...
+
     def profile(self, built: Built, task: GemmTask) -> Profile:
         """Count what the hardware does while a verified candidate runs, in a process of its own.
 

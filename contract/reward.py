@@ -3,6 +3,7 @@
 import math
 from typing import assert_never
 
+from contract.candidate import Origin
 from contract.chip import Chip, roofline_us
 from contract.evaluation import (
     AUTOTUNED,
@@ -23,11 +24,13 @@ CLIP = 1.5
 ALARM_RATIO = 0.7
 
 
-def reward(evaluation: Evaluation, task: GemmTask, chip: Chip) -> float | None:
+def reward(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -> float | None:
     """Log of the paired speedup over cuBLASLt-AutoTuning, smoothly clipped; the floor for anything not verified.
 
     r = CLIP · tanh(ln(speedup) / CLIP), so that a doubling near 1× counts fully and an outlier cannot dominate a group.
     None where the candidate or the baseline was not measured: the absence of a time is not a bad time.
+    None also for a measured candidate that no schedule's writer made, until a second witness confirms it: a time may be
+    gamed, and what is rewarded is learned. A candidate that the witness refutes is `Wrong` and earns the floor.
     A time under ALARM_RATIO of the roofline is not a reward but an alarm, and earns the floor.
     """
     match evaluation:
@@ -35,7 +38,7 @@ def reward(evaluation: Evaluation, task: GemmTask, chip: Chip) -> float | None:
             ratio = ratio_over(evaluation, AUTOTUNED)
             if beyond_roofline(evaluation, task, chip):
                 return FLOOR
-            if ratio is None:
+            if ratio is None or not confirmed(evaluation, origin):
                 return None
             return CLIP * math.tanh(math.log(ratio) / CLIP)
         case Unmeasured():
@@ -44,6 +47,11 @@ def reward(evaluation: Evaluation, task: GemmTask, chip: Chip) -> float | None:
             return FLOOR
         case _:
             assert_never(evaluation)
+
+
+def confirmed(measured: Measured, origin: Origin) -> bool:
+    """Whether a time may become a reward: a trusted writer made the kernel, or a second witness found it right."""
+    return origin.trusted_writer or (measured.witness is not None and measured.witness.confirms)
 
 
 def beyond_roofline(measured: Measured, task: GemmTask, chip: Chip) -> bool:

@@ -17,7 +17,8 @@ from contract.task import GemmTask
 class Attempt(Record):
     """An earlier candidate of the run in short. `time_us` measured, `predicted_us` modelled; each None where absent.
 
-    `seconds`: wall-clock that it took to propose, build and evaluate; None in what older versions stored.
+    `seconds`: wall-clock that it took to propose, build and evaluate; None in what older versions stored. `unproved`: it
+    was measured, and still lacks the second witness that it needs.
     """
 
     candidate_id: str
@@ -30,6 +31,7 @@ class Attempt(Record):
     speedup: float | None = None
     reward: float | None = None
     seconds: float | None = None
+    unproved: bool = False
 
     @property
     def modelled_us(self) -> float | None:

@@ -23,6 +23,7 @@ from sandbox.emulator.coverage import needs_rewriting, reduced_task
 from sandbox.messages import TIME_SHARE, Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
 from sandbox.pool import WorkerPool
 from sandbox.profiling.profiler import Profiler
+from sandbox.witness import SecondWitness
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "libcuda.so") if sys.platform != "win32" else ("nvcuda.dll",)
 EMULATED = "kernels are proved by the emulator and ranked by predicted times"
@@ -56,9 +57,11 @@ class LocalSandbox:
         environment: Environment | None = None,
         profiler: Profiler | None = None,
         emulate: EmulateOptions | None = None,
+        emulates: bool = False,
+        witness: SecondWitness | None = None,
         rewrite: Rewrite = lambda _candidate, _task: None,
     ) -> None:
-        """`emulate`: given where the pool's workers emulate."""
+        """`emulates`: whether the pool's workers are the emulator's. `witness`: the emulator beside a GPU's pool."""
         self._chip = chip
         self._builder = Builder(compile_options, chip)
         self._verify = verify_options
@@ -67,7 +70,9 @@ class LocalSandbox:
         self._pool = pool
         self._environment = environment
         self._profiler = profiler
-        self._emulate = emulate
+        self._emulate = emulate or EmulateOptions()
+        self._emulates = emulates
+        self._witness = witness
         self._rewrite = rewrite
 
     @property
@@ -80,7 +85,7 @@ class LocalSandbox:
 
     @property
     def can_measure(self) -> bool:
-        return self._pool is not None and self._emulate is None
+        return self._pool is not None and not self._emulates
 
     @property
     def environment(self) -> Environment | None:
@@ -102,6 +107,23 @@ class LocalSandbox:
         """Verify a built candidate without timing it: `Unmeasured` where it holds. Raises: as `evaluate`."""
         return self._request(built, task, None)
 
+    def witness(self, built: Built, task: GemmTask) -> Evaluation:
+        """What the emulator says of a candidate that a GPU found right: `Unmeasured` where it holds, or was not executed.
+
+        Raises: UsageError for operands that do not fit; an emulator that is missing or fails is the record's `reason`. Where
+        the emulator is the only backend, as `evaluate`.
+        """
+        require_memory(task, self._chip)
+        if self._emulates:
+            return self._request(built, task, None)
+        if self._witness is None:
+            return self._unmeasured(built, task, reason="there is no emulator beside this sandbox")
+        try:
+            request = self._proof(built, task)
+        except (MachineError, WorkerError) as exc:
+            return self._unmeasured(built, task, reason=f"its smaller kernel could not be built: {exc}")
+        return self._answer(self._witness.evaluate(request), built, task, "emulator")
+
     def profile(self, built: Built, task: GemmTask) -> Profile:
         """Count what the hardware does while a verified candidate runs; the worker is idle meanwhile.
 
@@ -112,22 +134,32 @@ class LocalSandbox:
         return self._profiler.profile(built, task)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        try:
+            if self._witness is not None:
+                self._witness.close()
+        finally:
+            if self._pool is not None:
+                self._pool.close()
 
     def _request(self, built: Built, task: GemmTask, time: TimeOptions | None) -> Evaluation:
         require_memory(task, self._chip)
         if self._pool is None or task.arch is not self._chip.arch:
             return self._unmeasured(built, task)
+        if self._emulates:
+            return self._answer(self._pool.evaluate(self._proof(built, task)), built, task, "emulator")
         request = Evaluate(built=built, task=task, verify=self._verify, time=time)
-        if self._emulate is not None:
-            verify = self._verify.model_copy(update={"timeout_s": self._emulate.timeout_s / TIME_SHARE})
-            reduced = self._reduced(built, task)
-            request = request.model_copy(update={"verify": verify, "time": None, "reduced": reduced})
-        outcome = self._pool.evaluate(request)
+        return self._answer(self._pool.evaluate(request), built, task, "gpu")
+
+    def _proof(self, built: Built, task: GemmTask) -> Evaluate:
+        """What the emulator is asked. Raises: as `_reduced`."""
+        verify = self._verify.model_copy(update={"timeout_s": self._emulate.timeout_s / TIME_SHARE})
+        return Evaluate(built=built, task=task, verify=verify, reduced=self._reduced(built, task))
+
+    def _answer(
+        self, outcome: Evaluation | Verified | NotExecuted, built: Built, task: GemmTask, by: Literal["emulator", "gpu"]
+    ) -> Evaluation:
         match outcome:
             case Verified(tests=tests):
-                by: Prover = "gpu" if self._emulate is None else "emulator"
                 return self._unmeasured(built, task, by, tests=tests)
             case NotExecuted(reason=reason):
                 return self._unmeasured(built, task, reason=reason)
@@ -182,8 +214,8 @@ def open_sandbox(
     Raises: DeviceUnavailable where `cuda:N` cannot be used, or the emulator was asked for and was not built;
     UsageError where the operands exceed the chip's memory.
     """
-    opened = _Opening(task, worker, compile_options, emit).open(device)
-    pool, ready, emulates = opened or (None, None, False)
+    opening = _Opening(task, worker, compile_options, emit)
+    pool, ready, emulates = opening.open(device) or (None, None, False)
     sandbox = LocalSandbox(
         ready.chip if ready is not None and not emulates else REFERENCE_CHIPS[task.arch],
         compile_options=compile_options,
@@ -194,7 +226,9 @@ def open_sandbox(
         pool=pool,
         environment=ready.environment if ready is not None else None,
         profiler=Profiler(profile or ProfileOptions(), worker, _gpu_environment(compile_options)),
-        emulate=(emulate or EmulateOptions()) if emulates else None,
+        emulate=emulate,
+        emulates=emulates,
+        witness=SecondWitness(opening.witness) if pool is not None and not emulates else None,
         rewrite=rewrite,
     )
     try:
@@ -270,17 +304,24 @@ class _Opening:
                 return pool, ready
         return f"{ready.chip.name} runs {ready.chip.arch}, the task is for {self._task.arch}"
 
-    def _emulator(self) -> tuple[WorkerPool, Ready, bool]:
+    def witness(self) -> WorkerPool:
+        """The emulator's pool beside a GPU's. Raises: DeviceUnavailable, MachineError, WorkerError."""
+        return self._emulator(role="witness: ")[0]
+
+    def _emulator(self, role: str = "") -> tuple[WorkerPool, Ready, bool]:
         command = emulator_worker.command(self._task.arch, self._worker.python)
         with ExitStack() as unless_kept:  # an interrupt leaves no worker behind
-            pool = unless_kept.enter_context(closing(self._pool(command=command, memory_bytes=emulator_worker.MEMORY_BYTES)))
+            pool = self._pool(role, command=command, memory_bytes=emulator_worker.MEMORY_BYTES)
+            unless_kept.enter_context(closing(pool))
             ready = pool.ready()
             unless_kept.pop_all()
             return pool, ready, True
 
-    def _pool(self, **workers: Any) -> WorkerPool:
+    def _pool(self, role: str = "", **workers: Any) -> WorkerPool:
+        """`role`: said before the stage in events."""
+
         def on_stage(built: Built, stage: Stage) -> None:
-            self._emit(StageStarted(candidate_id=built.candidate.id, stage=stage))
+            self._emit(StageStarted(candidate_id=built.candidate.id, stage=f"{role}{stage}"))
 
         def on_restart(reason: str) -> None:
             self._emit(WorkerRestarted(reason=reason))

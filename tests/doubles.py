@@ -162,7 +162,8 @@ class ScriptedPolicy:
 class ScriptedSandbox:
     """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, in full 10 % slower.
 
-    `emulates`: what it executes it finds right, and predicts `times_us`.
+    `emulates`: what it executes it finds right, and predicts `times_us`. `witness`: what the emulator says beside the GPU;
+    it finds right what is not in there.
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class ScriptedSandbox:
         outcomes: dict[int, Evaluation] | None = None,
         profile_error: Cudal2Error | None = None,
         profile_s: float = 0.0,
+        witness: dict[int, Evaluation] | None = None,
     ) -> None:
         self._times_us = times_us or {}
         self._failures = set(failures)
@@ -185,6 +187,8 @@ class ScriptedSandbox:
         self._outcomes = outcomes or {}
         self._profile_error = profile_error
         self._profile_s = profile_s
+        self._witness = witness or {}
+        self.witnessed: list[int] = []
         self.profiled: list[int] = []
         self.evaluated: list[tuple[int, Effort]] = []
         self.closed = False
@@ -222,6 +226,10 @@ class ScriptedSandbox:
         if not self.can_measure:
             return unmeasured(time_us, "emulator" if self._emulates else "nothing")
         return measured(time_us * 1.1, baselines=BASELINES) if effort == "full" else measured(time_us)
+
+    def witness(self, built: Built, _: GemmTask) -> Evaluation:
+        self.witnessed.append(number_of(built.candidate))
+        return self._witness.get(self.witnessed[-1], unmeasured(20.0, "emulator"))
 
     def profile(self, built: Built, _: GemmTask) -> Profile:
         self.profiled.append(number_of(built.candidate))

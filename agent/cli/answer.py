@@ -5,8 +5,10 @@ from pathlib import Path
 
 from agent.outcome import Outcome
 from agent.report import NO_KERNEL, knowledge_of
-from agent.summary import label_of
+from agent.summary import label_of, witness_of
+from agent.witnessing import refusals
 from contract.evaluation import Measured, Unmeasured
+from contract.reward import confirmed
 from contract.speedup import median_us, speedup_over
 from contract.trajectory import Step
 
@@ -29,6 +31,10 @@ def outcome_json(outcome: Outcome, folder: Path) -> dict[str, object]:
         "out": str(folder),
         "measured": best is not None and isinstance(best.evaluation, Measured),
         "best": best_json(best) if best else None,
+        "refused": [
+            {"candidate_id": step.candidate.id, "time_us": median_us(refused.timing), "message": wrong.test.message}
+            for step, wrong, refused in refusals(outcome.steps)
+        ],
     }
 
 
@@ -48,6 +54,9 @@ def best_json(step: Step) -> dict[str, object]:
     if isinstance(evaluation, Measured):
         speedups = [speedup_over(evaluation, timing.name) for timing in evaluation.baselines]
         answer["time_us"] = median_us(evaluation.timing)
+        answer["witness"] = evaluation.witness.model_dump(mode="json", exclude={"tests"}) if evaluation.witness else None
+        answer["notes"] = list(evaluation.notes)
+        answer["confirmed"] = confirmed(evaluation, step.candidate.origin)
         answer["speedups"] = [speedup.model_dump() for speedup in speedups if speedup]
     return answer
 
@@ -63,12 +72,22 @@ def best_lines(best: Step | None) -> list[str]:
         return [NO_KERNEL]
     head = f"{'schedule' if best.candidate.origin.schedule else 'candidate'}: {label_of(best.candidate)}"
     if isinstance(best.evaluation, Measured):
-        return [head, f"time: {median_us(best.evaluation.timing):.2f} us, measured", *speedup_lines(best.evaluation)]
+        time = f"time: {median_us(best.evaluation.timing):.2f} us, measured"
+        notes = [f"note: {note}" for note in best.evaluation.notes]
+        return [head, time, *speedup_lines(best.evaluation), *witness_lines(best), *notes]
     assert isinstance(best.evaluation, Unmeasured)
     prediction = best.evaluation.prediction
     if prediction.is_floor:
         return [head, f"time: not known; the roofline is {prediction.floor_us:.2f} us", knowledge_of(best.evaluation)]
     return [head, f"time: {prediction.predicted_us:.2f} us, predicted", knowledge_of(best.evaluation)]
+
+
+def witness_lines(step: Step) -> list[str]:
+    """What a second witness says of a measured kernel, where one was needed; without it there is no reward."""
+    assert isinstance(step.evaluation, Measured)
+    said = witness_of(step.evaluation, step.candidate.origin)
+    withheld = "" if confirmed(step.evaluation, step.candidate.origin) else "; its time earns no reward"
+    return [f"witness: {said}{withheld}"] if said else []
 
 
 def speedup_lines(measured: Measured) -> list[str]:

@@ -11,8 +11,8 @@ from rich.status import Status
 from rich.text import Text
 
 from agent.cli.meter import Meter
-from agent.summary import predicted_of, result_of
-from contract.evaluation import Measured, Unmeasured
+from agent.summary import message_of, predicted_of, result_of
+from contract.evaluation import Measured, Unmeasured, Witness
 from contract.events import (
     CandidateBuilt,
     Event,
@@ -26,9 +26,12 @@ from contract.events import (
     RunStarted,
     StageStarted,
     StepFinished,
+    Witnessed,
     WorkerRestarted,
 )
 from contract.speedup import median_us
+
+LINE_CHARS = 100
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,8 @@ class Progress:
             case Profiled():
                 said = event.bottleneck or "no bottleneck"
                 self._line(f"profiled {event.candidate_id[:8]} in {event.seconds:.1f} s: {said}")
+            case Witnessed():
+                self._witnessed(event)
             case Replying():
                 self._written[event.sample] = event.characters
                 self._now(self._writing())
@@ -118,6 +123,19 @@ class Progress:
                 self._best = f"best {median_us(timing):.2f} us"
             case Unmeasured(prediction=prediction) if event.candidate_id == event.best_candidate_id:
                 self._best = f"best {predicted_of(prediction)}"
+        self._now("next")
+
+    def _witnessed(self, event: Witnessed) -> None:
+        """One line; the report has the whole of a long reason."""
+        match event.evaluation:
+            case Measured(witness=Witness() as witness):
+                said = {"agreed": "agrees", "in-part": "agrees, run in part"}.get(witness.status, f"none: {witness.reason}")
+            case _:
+                said = f"refused: {message_of(event.evaluation)}"
+        line = f"second witness {event.candidate_id[:8]} in {event.seconds:.1f} s: {' '.join(said.split())}"
+        self._line(line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…")
+        if isinstance(event.evaluation, Measured) and event.candidate_id == event.best_candidate_id:
+            self._best = f"best {median_us(event.evaluation.timing):.2f} us"
         self._now("next")
 
     def _replied(self, event: Replied) -> None:

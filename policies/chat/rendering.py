@@ -39,6 +39,7 @@ _TIERS = {
     "guards": "canaries around buffers, inputs unchanged, every output written",
     "freshness": "fresh data in repeated runs: nothing may be kept from run to run",
     "repeatability": "bitwise equal results for equal inputs",
+    "witness": "an emulator that sees races, missing waits, stale reads and accesses out of bounds that a GPU may hide",
     "programmatic": "a late producer and an early consumer around a kernel with programmatic launch",
 }
 

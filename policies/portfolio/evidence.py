@@ -21,7 +21,8 @@ def improved(tries: Sequence[Attempt]) -> list[bool | None]:
     """Whether each was better than the best known before it, by LEAST_GAIN; None where that cannot be said.
 
     The first that passes sets the mark and shows nothing. A predicted time counts only where a schedule is behind it (for
-    free code it is a floor) and nothing in the run was measured. A time that earned the reward's floor is a trick.
+    free code it is a floor) and nothing in the run was measured. A time that earned the reward's floor is a trick. One
+    that lacks its second witness is no success and sets no mark.
     """
     executed = any(attempt.time_us is not None for attempt in tries)
     best_us = inf
@@ -33,9 +34,11 @@ def improved(tries: Sequence[Attempt]) -> list[bool | None]:
             answers.append(False)
         elif time_us is None or best_us == inf:
             answers.append(None)
+        elif attempt.unproved:
+            answers.append(None if time_us < best_us * (1 - LEAST_GAIN) else False)
         else:
             answers.append(time_us < best_us * (1 - LEAST_GAIN))
-        if built and attempt.reward != FLOOR and time_us is not None:
+        if built and attempt.reward != FLOOR and time_us is not None and not attempt.unproved:
             best_us = min(best_us, time_us)
     return answers
 

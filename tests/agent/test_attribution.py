@@ -7,7 +7,7 @@ from agent.replies import sum_up
 from agent.why import NO_IMPROVEMENT, why_lines, why_section
 from contract.candidate import Candidate, Origin
 from contract.diagnosis import Diagnosis, Finding
-from contract.evaluation import CompileFailed, Evaluation, Prediction, TestResult, Unmeasured, Wrong
+from contract.evaluation import CompileFailed, Evaluation, Measured, Prediction, TestResult, Unmeasured, Witness, Wrong
 from contract.exchange import Exchange, Message, Prompt, Usage
 from contract.knowledge import Chunk, Hit
 from contract.profile import Difference
@@ -55,7 +55,9 @@ def written(number: int, *parents: Candidate, **changes: object) -> Candidate:
 
 
 def after(index: int, new: Candidate, evaluation: Evaluation) -> Step:
-    """A step whose author saw all there is."""
+    """A step whose author saw all there is; the emulator agreed to what was measured."""
+    if isinstance(evaluation, Measured):
+        evaluation = evaluation.model_copy(update={"witness": Witness(status="agreed")})
     return step(index, candidate=new, evaluation=evaluation, observation_id=SHOWN.id, round=2)
 
 

@@ -9,6 +9,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from contract.evaluation import Measured
+from contract.reward import FLOOR
 from contract.trajectory import Step
 from policies.trajectories.store import open_store
 from tests.agent.killed_run import COUNT, FAILURES
@@ -18,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 KILLS = (6, COUNT + 1)  # steps in the store when the process is killed: during the search, during the final measurements
 
 
-def start(home: Path, verb: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.agent.killed_run", str(home), verb]
+def start(home: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.agent.killed_run", str(home), *words]
     return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
@@ -79,3 +81,40 @@ def test_killed_twice_loses_and_repeats_nothing(tmp_path: Path) -> None:
 
     evaluated = (home / "evaluated.txt").read_text().splitlines()
     assert len(evaluated) - len(set(evaluated)) <= len(KILLS), "only an evaluation in flight may run again"
+
+
+def proofs_in(home: Path) -> list[str]:
+    path = home / "witness.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def kill_in_proof(process: subprocess.Popen[bytes], home: Path, count: int) -> None:
+    """Kill the process while proof number `count` is under way, whoever it is of."""
+    deadline_s = time.monotonic() + 60
+    while len(proofs_in(home)) < count or proofs_in(home)[-1].startswith("end"):
+        assert process.poll() is None, "the run ended before it was killed"
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+
+
+def test_killed_in_the_middle_of_a_proof_it_is_made_again_and_no_finished_one_is(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    kill_in_proof(start(home, "start", "written"), home, 1)
+    assert {step.reward for step in steps_in(home)} == {None, FLOOR}, "what did not compile has the floor, a time nothing yet"
+    kill_in_proof(start(home, "resume", "written"), home, 6)
+    assert start(home, "resume", "written").wait(60) == 0
+
+    ended = [line for line in proofs_in(home) if line.startswith("end")]
+    assert len(ended) == len(set(ended)), "a finished proof was made again"
+    steps = steps_in(home)
+    proved = {number_of(step.candidate) for step in steps if isinstance(step.evaluation, Measured) and step.evaluation.witness}
+    assert {f"end {number}" for number in proved} == set(ended)
+    assert all((step.reward is not None) == (number_of(step.candidate) in proved) for step in steps[:COUNT] if has_time(step))
+    evaluated = (home / "evaluated.txt").read_text().splitlines()
+    assert len(evaluated) == len(set(evaluated)), "no evaluation was in flight"
+
+
+def has_time(step: Step) -> bool:
+    return isinstance(step.evaluation, Measured)

@@ -10,16 +10,20 @@ import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.cli.main import main
-from contract.evaluation import CompileFailed, Rejected, Unmeasured, Wrong
+from contract.evaluation import WITNESS, CompileFailed, Measured, Rejected, Unmeasured, Wrong
 from contract.events import Emit
 from contract.options import CompileOptions
+from contract.reward import FLOOR
+from contract.speedup import median_us
 from contract.trajectory import Step
 from policies.trajectories.store import Store, open_store
-from tests.author.machine import Machine
+from sandbox.local import open_sandbox
+from tests.author.machine import FOOLED_US, Fooled, Machine
 from tests.author.script import SCRIPT, TASK, Author
 from tests.chat_server import ScriptedServer
 
@@ -175,6 +179,44 @@ def test_results_and_counters_reach_the_author_where_there_are_any(
     why = answer("runs", "show", run_id, "--why")
     assert re.search(rf"repairs: {steps[3].candidate.id[:8]}, wrong: exact/zero-one: \d+ of \d+ outputs are wrong", why)
     assert why.count("(counters): ") == len(steps[5 : len(SCRIPT)])
+
+
+@pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
+def test_a_wrong_kernel_that_fools_the_gpu_is_refuted_by_the_emulator_and_mended(
+    answer: Answer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the fastest by far and near the roofline; what the emulator finds is what its author mends it by."""
+    opened_machines: list[Fooled] = []
+
+    def fooled(**given: Any) -> Fooled:
+        opened_machines.append(Fooled(given["compile_options"], open_sandbox(**{**given, "device": "emulator"})))
+        return opened_machines[0]
+
+    monkeypatch.setattr("agent.box.open_sandbox", fooled)
+    author = Author("profiled")
+    with ScriptedServer(author) as server:
+        run_id = optimize(answer, server, tmp_path / "out")
+    assert not author.missing
+    with opened(home) as store:
+        steps, run = store.steps(run_id), store.run(run_id)
+    assert statuses(steps) == EXECUTED
+    wrong = steps[3]
+    assert isinstance(wrong.evaluation, Wrong)
+    assert wrong.evaluation.test.tier == WITNESS
+    assert wrong.evaluation.refused is not None
+    assert (median_us(wrong.evaluation.refused.timing), wrong.reward) == (FOOLED_US, FLOOR)
+    assert steps[4].candidate.origin.parents == (wrong.candidate.id,)
+    assert opened_machines[0].witnessed == [step.candidate.id for step in steps[3 : len(SCRIPT)]], "each led, each once"
+    assert run.best_candidate_id == steps[len(SCRIPT) - 1].candidate.id
+    assert all(step.reward is not None for step in steps)
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "## Refused by the second witness" in report
+    assert "Second witness: proved by the emulator too, in part." in report
+    kept = Measured.model_validate_json((tmp_path / "out" / "evaluation.json").read_text())
+    assert kept.witness is not None
+    assert kept.witness.status == "in-part"
+    assert "witness: proved by the emulator too, in part" in answer("runs", "show", run_id)
+    assert json.loads(answer("runs", "show", run_id, "--json"))["best"]["witness"]["status"] == "in-part"
 
 
 def test_the_run_ends_when_the_author_is_not_told_what_it_needs(answer: Answer, home: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from contract.options import CompileOptions, Effort
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
 from sandbox.builder import Builder
+from sandbox.local import LocalSandbox
 from sandbox.verification.cases import SPARSE
 from sandbox.verification.comparison import compare_exact
 from sandbox.verification.elements import Array, decode, encode
@@ -23,6 +24,7 @@ from sandbox.verification.reference import Reference
 from sandbox.verification.source import Source
 from tests import doubles
 
+FOOLED_US = 9.0  # within the roofline, and near enough to it to end a search
 WRONG_ORDER = "b[j][0], b[j + 1][0], b[j][1], b[j + 1][1]"
 INVENTED_US = {"hgemm_mma": 60.0, "hgemm_ring": 25.0, "hgemm_wgmma": 16.0, "hgemm_cluster": 14.0}
 INVENTED_COUNTERS = {
@@ -55,6 +57,10 @@ class Machine:
         timed = doubles.measured(INVENTED_US[entry_of(built)], baseline_us=15.0, baselines=baselines)
         return timed.model_copy(update={"inspection": built.inspection})
 
+    def witness(self, built: Built, _: GemmTask) -> Evaluation:
+        """The author's later kernels are right, as `tests/agent/test_strong_author.py` shows with the real emulator."""
+        return doubles.unmeasured(INVENTED_US[entry_of(built)], "emulator").model_copy(update={"inspection": built.inspection})
+
     def profile(self, built: Built, _: GemmTask) -> Profile:
         entry = entry_of(built)
         counted = LaunchProfile(entry=entry, grid=(16, 16, 1), block=(256, 1, 1), metrics=INVENTED_COUNTERS[entry])
@@ -62,6 +68,27 @@ class Machine:
 
     def close(self) -> None:
         pass
+
+
+class Fooled(Machine):
+    """A GPU on which the wrong kernel passes and is the fastest. Beside it the real emulator, as on a machine with a GPU."""
+
+    def __init__(self, options: CompileOptions, emulator: LocalSandbox) -> None:
+        super().__init__(options)
+        self._emulator = emulator
+        self.witnessed: list[str] = []
+
+    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+        if WRONG_ORDER in built.candidate.source:
+            return doubles.measured(FOOLED_US, baseline_us=15.0).model_copy(update={"inspection": built.inspection})
+        return super().evaluate(built, task, effort)
+
+    def witness(self, built: Built, task: GemmTask) -> Evaluation:
+        self.witnessed.append(built.candidate.id)
+        return self._emulator.verify(built, task)
+
+    def close(self) -> None:
+        self._emulator.close()
 
 
 def entry_of(built: Built) -> str:

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from agent.cli.meter import Meter
 from agent.cli.progress import Progress, StatusLine
-from contract.evaluation import CompileFailed
+from contract.evaluation import CompileFailed, TestResult, Witness, Wrong
 from contract.events import (
     Event,
     IndexProgress,
@@ -19,10 +19,11 @@ from contract.events import (
     RunStarted,
     StageStarted,
     StepFinished,
+    Witnessed,
     WorkerRestarted,
 )
 from contract.exchange import Usage
-from tests.doubles import TASK, measured
+from tests.doubles import INSPECTION, TASK, measured
 
 STARTED = RunStarted(run_id="r", task=TASK, device="H200", budget=8, minutes=2.0, resumed_at_step=3)
 
@@ -64,6 +65,28 @@ def test_plain_lines_without_a_terminal() -> None:
         "note: something",
         "run r: the end, after 2 steps",
     ]
+
+
+RACE = TestResult(tier="witness", name="shared-race", passed=False, message="warp 1 reads\nwhat warp 0 writes " * 9)
+SAID = [
+    (measured(5.0).model_copy(update={"witness": Witness(status="agreed")}), "agrees"),
+    (measured(5.0).model_copy(update={"witness": Witness(status="in-part")}), "agrees, run in part"),
+    (measured(5.0).model_copy(update={"witness": Witness(status="unavailable", reason="no\ncore " * 40)}), "none: no core"),
+    (Wrong(test=RACE, tests=(RACE,), inspection=INSPECTION), "refused: witness/shared-race: warp 1 reads what"),
+]
+
+
+@pytest.mark.parametrize(("evaluation", "said"), SAID, ids=[said for _, said in SAID])
+def test_a_proof_is_one_line_of_100_columns_and_sets_the_best(evaluation: object, said: str) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=False, width=200, soft_wrap=True, highlight=False)
+    fields = {"candidate_id": "a" * 16, "seconds": 1.25, "evaluation": evaluation, "reward": None}
+    with Progress(console) as progress:
+        progress.emit(Witnessed.model_validate({**fields, "best_candidate_id": "a" * 16}))
+        assert progress._best == ("best 5.00 us" if evaluation.__class__.__name__ == "Measured" else "")
+    [line] = file.getvalue().splitlines()
+    assert line.startswith(f"second witness aaaaaaaa in 1.2 s: {said}")
+    assert len(line) <= 100
 
 
 class Ticking:

@@ -9,7 +9,7 @@ from agent.attribution import Improvement
 from agent.cli.main import main
 from agent.replies import Replies
 from contract.candidate import Origin
-from contract.evaluation import CompileFailed
+from contract.evaluation import CompileFailed, Witness
 from contract.exchange import Exchange, Message, Prompt, Usage
 from contract.settings import load_settings
 from policies.trajectories.store import open_store
@@ -48,7 +48,8 @@ def _stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             store.start_run(run_record(run_id))
         store.record_step(step(0, 0, evaluation=measured(9.0)))
         store.record_step(step(1, 1, evaluation=failed))
-        store.record_step(step(2, candidate=mended, evaluation=measured(4.5), round=2))
+        proved = measured(4.5).model_copy(update={"witness": Witness(status="agreed")})
+        store.record_step(step(2, candidate=mended, evaluation=proved, round=2))
         store.record_step(step(0, 1, "run-2", evaluation=failed))
         store.record_exchange("run-1", REPLY)
 

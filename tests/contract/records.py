@@ -16,6 +16,7 @@ from contract.evaluation import (
     TimedOut,
     Timing,
     Unmeasured,
+    Witness,
     Wrong,
 )
 from contract.inspection import Inspection, KernelResources
@@ -99,5 +100,15 @@ FAULTS: tuple[Evaluation, ...] = (
     Crashed(stage="verify", message="illegal address", inspection=INSPECTION),
     TimedOut(stage="time", limit_s=30.0, inspection=INSPECTION),
     Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION),
+    Wrong(test=FAILED, tests=(PASSED, FAILED), inspection=INSPECTION, refused=measured()),
 )
-EVALUATIONS: tuple[Evaluation, ...] = (*FAULTS, UNMEASURED, measured(), measured(**{CUBLAS: (9.0, 9.0, 9.0)}))
+PROVED = measured().model_copy(update={"witness": Witness(status="in-part", tests=(PASSED,))})
+UNPROVED = measured().model_copy(update={"witness": Witness(status="unavailable", reason="the core was not built")})
+EVALUATIONS: tuple[Evaluation, ...] = (
+    *FAULTS,
+    UNMEASURED,
+    measured(),
+    measured(**{CUBLAS: (9.0, 9.0, 9.0)}),
+    PROVED,
+    UNPROVED,
+)

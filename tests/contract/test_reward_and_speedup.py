@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.candidate import Origin
 from contract.chip import REFERENCE_CHIPS, roofline_us
-from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing
+from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing, Witness
 from contract.reward import ALARM_RATIO, CLIP, FLOOR, beyond_roofline, reward
 from contract.speedup import median_us, paired_speedup, speedup_over
 from contract.task import Arch, GemmTask
@@ -17,11 +18,16 @@ TASK = GemmTask(m=512, n=512, k=512)
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 CUBED = GemmTask(m=4096, n=4096, k=4096)
 
+SEARCHED = Origin(policy="schedule", schedule={"family": "mma_sync"})
+WRITTEN = Origin(policy="chat")
+AGREED, IN_PART = Witness(status="agreed"), Witness(status="in-part")
+UNAVAILABLE = Witness(status="unavailable", reason="no core")
+
 times = st.floats(0.5, 1e5)
 
 
 def reward_at(candidate_us: float, baseline_us: float) -> float:
-    earned = reward(measured((candidate_us,) * 3, **{AUTOTUNED: (baseline_us,) * 3}), TASK, CHIP)
+    earned = reward(measured((candidate_us,) * 3, **{AUTOTUNED: (baseline_us,) * 3}), TASK, CHIP, SEARCHED)
     assert earned is not None
     return earned
 
@@ -50,15 +56,35 @@ def test_it_stays_within_the_clip_and_above_the_floor(candidate: float, baseline
 
 @pytest.mark.parametrize("evaluation", FAULTS, ids=lambda evaluation: evaluation.status)
 def test_what_is_not_verified_earns_the_floor(evaluation: Evaluation) -> None:
-    assert reward(evaluation, TASK, CHIP) == FLOOR
+    assert reward(evaluation, TASK, CHIP, SEARCHED) == FLOOR
+    assert reward(evaluation, TASK, CHIP, WRITTEN) == FLOOR
 
 
 def test_no_measurement_is_no_reward() -> None:
-    assert reward(UNMEASURED, TASK, CHIP) is None
+    assert reward(UNMEASURED, TASK, CHIP, SEARCHED) is None
 
 
 def test_no_baseline_is_no_reward() -> None:
-    assert reward(measured((8.0, 8.0, 8.0), **{CUBLAS: (9.0, 9.0, 9.0)}), TASK, CHIP) is None
+    assert reward(measured((8.0, 8.0, 8.0), **{CUBLAS: (9.0, 9.0, 9.0)}), TASK, CHIP, SEARCHED) is None
+
+
+@pytest.mark.parametrize("origin", [WRITTEN, Origin(policy="schedule"), Origin(policy="schedule", schedule={})])
+@pytest.mark.parametrize(
+    ("witness", "earns"),
+    [(None, False), (UNAVAILABLE, False), (AGREED, True), (IN_PART, True)],
+    ids=lambda value: str(value)[:24],
+)
+def test_what_no_trusted_writer_made_earns_only_with_a_witness(origin: Origin, witness: Witness | None, earns: bool) -> None:
+    fast = measured((8.0,) * 3, **{AUTOTUNED: (10.0,) * 3}).model_copy(update={"witness": witness})
+    earned = reward(fast, TASK, CHIP, origin)
+    assert (earned is not None) is earns
+    assert reward(fast, TASK, CHIP, SEARCHED) == (earned if earns else reward_at(8.0, 10.0))
+
+
+def test_no_witness_makes_an_alarm_a_reward() -> None:
+    cheat = measured((0.001,) * 3, **{AUTOTUNED: (10.0,) * 3}).model_copy(update={"witness": AGREED})
+    assert reward(cheat, TASK, CHIP, WRITTEN) == FLOOR
+    assert reward(cheat.model_copy(update={"witness": None}), TASK, CHIP, WRITTEN) == FLOOR
 
 
 def test_a_time_beyond_the_roofline_is_an_alarm() -> None:
@@ -66,9 +92,9 @@ def test_a_time_beyond_the_roofline_is_an_alarm() -> None:
     honest, cheat = floor_us * ALARM_RATIO * 1.01, floor_us * ALARM_RATIO * 0.99
     assert not beyond_roofline(measured((honest,) * 3), CUBED, CHIP)
     assert beyond_roofline(measured((cheat,) * 3), CUBED, CHIP)
-    assert reward(measured((cheat,) * 3, **{AUTOTUNED: (500.0,) * 3}), CUBED, CHIP) == FLOOR
-    assert (reward(measured((honest,) * 3, **{AUTOTUNED: (500.0,) * 3}), CUBED, CHIP) or 0) > 0
-    assert reward(measured((cheat,) * 3, **{CUBLAS: (500.0,) * 3}), CUBED, CHIP) == FLOOR
+    assert reward(measured((cheat,) * 3, **{AUTOTUNED: (500.0,) * 3}), CUBED, CHIP, SEARCHED) == FLOOR
+    assert (reward(measured((honest,) * 3, **{AUTOTUNED: (500.0,) * 3}), CUBED, CHIP, SEARCHED) or 0) > 0
+    assert reward(measured((cheat,) * 3, **{CUBLAS: (500.0,) * 3}), CUBED, CHIP, SEARCHED) == FLOOR
 
 
 @pytest.mark.parametrize("arch", list(Arch))

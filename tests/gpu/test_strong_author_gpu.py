@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.chat_server import ScriptedServer
 
 pytestmark = pytest.mark.gpu
 
+HAS_EMULATOR = find_spec("sandbox.emulator._core") is not None
 TURNS = {turn.name: turn for turn in SCRIPT}
 RIGHT = ("05_right", "06_profile_guided", "07_better", "08_cluster")
 EXECUTED = ["rejected", "compile_failed", "compile_failed", "wrong", *["measured"] * len(RIGHT)]
@@ -124,4 +126,9 @@ def test_the_author_reaches_a_verified_kernel_through_its_mistakes(
         assert all(step.diagnosis and step.diagnosis.basis == "counters" for step in steps[4:7])
     final = steps[-1].evaluation
     assert isinstance(final, Measured)
+    for step in steps:
+        if isinstance(step.evaluation, Measured):  # each was the fastest of its round, so that the emulator was asked
+            assert step.evaluation.witness is not None
+            assert step.evaluation.witness.confirms is HAS_EMULATOR, step.evaluation.witness
+            assert (step.reward is not None) is HAS_EMULATOR
     assert AUTOTUNED in {timing.name for timing in final.baselines}

@@ -32,6 +32,12 @@ def test_a_time_too_good_to_be_true_is_a_failure_and_no_mark() -> None:
     assert improved(tries) == [None, False, True]
 
 
+def test_a_time_without_its_second_witness_is_no_success_and_no_mark() -> None:
+    tries = [tried(0, 10.0), tried(1, 5.0, unproved=True), tried(2, 9.0), tried(3, 12.0, unproved=True)]
+    assert improved(tries) == [None, None, True, False]
+    assert improved([tried(0, 5.0, unproved=True), tried(1, 9.0)]) == [None, None]
+
+
 def test_without_execution_schedules_are_compared_and_free_code_says_nothing() -> None:
     tries = [modelled(0, 9.0), modelled(1, 2.0, free=True), modelled(2, 8.0), modelled(3, 8.5), tried(4)]
     assert improved(tries) == [None, None, True, False, False]
