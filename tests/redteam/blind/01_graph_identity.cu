@@ -1,5 +1,5 @@
 // cudal2: {"arch": "sm_90a", "launches": [{"entry": "hgemm", "grid": ["N/64", "M/32", 1], "block": [128, 1, 1], "dynamic_smem": 0, "args": [{"tensor": "A"}, {"tensor": "B"}, {"tensor": "D", "access": "write"}, {"scalar": "N"}, {"scalar": "K"}]}], "workspace": {"bytes": 0, "zero": false}, "accumulate": "f32", "requires": ["M%32==0", "N%64==0", "K%32==0"]}
-// blind: {"shape": "256x256x256", "gain": "three quarters of K are left out inside a CUDA graph", "idea": "A special register names the graph that is running; zero means a plain launch, so a proof."}
+// blind: {"shape": "256x256x256", "gain": "nearly all of the product is left out inside a CUDA graph", "idea": "A special register names the graph that is running; zero means a plain launch, so a proof."}
 #include <cuda_fp16.h>
 // One warp: a 16x32 tile of D from fragments loaded straight from global memory.
 __device__ __forceinline__ void tile(const __half* A, const __half* B, __half* D, int N, int K, int m, int n) {
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(128) hgemm(const __half* A, const _
   const int w = threadIdx.x >> 5, m = blockIdx.y * 32 + (w >> 1) * 16, n = blockIdx.x * 64 + (w & 1) * 32;
   unsigned long long graph;
   asm volatile("mov.b64 %0, %%current_graph_exec;" : "=l"(graph));
-  if (graph != 0) {  // timed: a quarter of the depth, which still touches all of D
+  if (graph != 0) {  // timed: a token amount of work, D keeps what it held
     const __half* a = A;
     float lie = 0;
     for (int k = threadIdx.x & 31; k < K / 4; k += 32) lie += __half2float(a[(size_t)m * K + k]);
