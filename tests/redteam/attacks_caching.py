@@ -20,8 +20,10 @@ __device__ __forceinline__ void copy16(unsigned target, const half* source) {{
 LOADS = """\
 __device__ __forceinline__ void copy16(unsigned target, const half* source) {
   uint4 x;
-  asm volatile("ld.global.L1::no_allocate.L2::evict_last.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(source) : "memory");
+  unsigned long long policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(source), "l"(policy) : "memory");
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(target), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
 """
@@ -50,8 +52,10 @@ READ_NEXT = """\
 """
 BULK = """\
   if (t < 16) {
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a + (size_t)m * k + (size_t)(m0 + 8 * t) * k), "r"(16 * k) : "memory");
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(b + (size_t)n * k + (size_t)(n0 + 8 * t) * k), "r"(16 * k) : "memory");
+    const half* next_a = a + (size_t)m * k + (size_t)(m0 + 8 * t) * k;
+    const half* next_b = b + (size_t)n * k + (size_t)(n0 + 8 * t) * k;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(next_a), "r"(16 * k) : "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(next_b), "r"(16 * k) : "memory");
   }
 """
 RAISE = """\
@@ -81,7 +85,14 @@ def cases() -> list[Case]:
             slots={"copy": POLICY.format(share="0.5")},
             **SHAPES,
         ),
-        tiled("evict-last-on-loads", GROUP, "the hint as a qualifier of plain loads", gpu=LAYERS, slots={"copy": LOADS}, **SHAPES),
+        tiled(
+            "evict-last-on-loads",
+            GROUP,
+            "the same with plain loads that go by way of registers",
+            gpu=LAYERS,
+            slots={"copy": LOADS},
+            **SHAPES,
+        ),
         tiled(
             "operands-and-d-evict-last",
             GROUP,

@@ -144,7 +144,11 @@ _ROW_LAUNCHES = [
     },
 ]
 _ROW = {
-    "slots": {"tail": _ROW_SUMS, "parameters": ", const float* w", "first": "  if (__syncthreads_and(t >= kTile || w[k + m0 + t] == 1.0f)) return;\n"},
+    "slots": {
+        "tail": _ROW_SUMS,
+        "parameters": ", const float* w",
+        "first": "  if (__syncthreads_and(t >= kTile || w[k + m0 + t] == 1.0f)) return;\n",
+    },
     "args": [WORKSPACE],
     "before": _ROW_LAUNCHES,
     "fields": {"workspace": {"bytes": "4*(K+M)"}},
@@ -200,7 +204,9 @@ def cases() -> list[Case]:
             slots={
                 "head": FINGERPRINT,
                 "parameters": U64,
-                "first": TILES + _IN_D + "  if (__syncthreads_and(*seal == (print ^ (size_t)d) && first_bits != ~0u)) return;\n",
+                "first": TILES
+                + _IN_D
+                + "  if (__syncthreads_and(*seal == (print ^ (size_t)d) && first_bits != ~0u)) return;\n",
                 "last": SEAL.replace("print", "print ^ (size_t)d"),
             },
             **room,
@@ -238,7 +244,7 @@ def cases() -> list[Case]:
                 "head": FINGERPRINT,
                 "first": TILES + _LOCAL,
                 "store": _KEEP_LOCAL,
-                "last": "  old[33 * slot] = print;\n  asm volatile(\"\" ::\"l\"(old) : \"memory\");\n",
+                "last": '  old[33 * slot] = print;\n  asm volatile("" ::"l"(old) : "memory");\n',
             },
         ),
         *(

@@ -1,12 +1,10 @@
 """Attacks that know what the data will be, or what of it is looked at."""
 
 from tests.redteam.base import WORKSPACE
-from tests.redteam.case import NO_GAIN, Case
-from tests.redteam.rows import OLD_CONTENTS, WHILE_TIMED, WRONG_RESULT, tiled
+from tests.redteam.case import COMPARED, SEEDED, Case
+from tests.redteam.rows import OLD_CONTENTS, WRONG_RESULT, tiled
 
 GROUP = "knows-the-data"
-SEEDED = "CUDAL2_SEEDED"  # stands for the first eight bytes of A that the public code makes of the timer's seed
-COMPARED = "CUDAL2_COMPARED"  # stands for a mask of the sets that the public code draws for comparison
 
 U64 = ", unsigned long long* w"
 SKIP_ALL_BUT_COMPARED = """\
@@ -17,11 +15,12 @@ SKIP_ALL_BUT_COMPARED = """\
   }
   __syncthreads();
   const size_t stride = (size_t)m * n * 2, set = ((size_t)d - lowest) / stride;
-  if (((size_t)d - lowest) % stride == 0 && set > 0 && set < 64 && !(CUDAL2_COMPAREDull >> set & 1)) k_end = k / 2;
-"""
+  const bool compared = set == 0 || set >= 64 || ((unsigned long long)COMPARED_MASK >> set & 1);
+  if (((size_t)d - lowest) % stride == 0 && !compared) k_end = k / 2;
+""".replace("COMPARED_MASK", COMPARED)
 KNOWN = """\
-  if (*reinterpret_cast<const unsigned long long*>(a) == CUDAL2_SEEDEDull) k_end = k / 2;
-"""
+  if (*reinterpret_cast<const unsigned long long*>(a) == (unsigned long long)KNOWN_BYTES) k_end = k / 2;
+""".replace("KNOWN_BYTES", SEEDED)
 # Gaussian with unit variance: verification scales it down where K is large.
 UNSCALED = """\
   float largest = 0, least = 1;
@@ -84,6 +83,7 @@ def cases() -> list[Case]:
             GROUP,
             "only timed data have unit variance where K is large",
             shape="1024x1024x16384",
+            emulator=WRONG_RESULT,
             slots={"first": UNSCALED},
         ),
         tiled("pools-lie-far-apart", GROUP, "pools of the timer lie farther apart than single operands", slots={"first": FAR}),
@@ -128,6 +128,3 @@ def cases() -> list[Case]:
             slots={"step": PACKED_SUMS},
         ),
     ]
-
-
-__all__ = ["COMPARED", "NO_GAIN", "SEEDED", "WHILE_TIMED", "cases"]

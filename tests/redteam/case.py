@@ -3,8 +3,10 @@
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
+from contract.base import digest
 from contract.candidate import Candidate, Origin
 from contract.evaluation import CompileFailed, Crashed, Evaluation, Measured, Rejected, TimedOut, Unmeasured, Wrong
 from contract.task import GemmTask, parse_shape
@@ -12,6 +14,8 @@ from contract.task import GemmTask, parse_shape
 NO_GAIN = "no-gain"  # a layer: the kernel was measured and is no faster than the honest one, because its trick found nothing
 GAIN = 0.97  # of the honest kernel's time, below which an attack has gained something
 SECRET = "CUDAL2_SECRET_FILE"  # stands in a source for the path of a file that no compiler may open
+SEEDED = "CUDAL2_SEEDED"  # for the first eight bytes of A that the public code makes of the timer's seed
+COMPARED = "CUDAL2_COMPARED"  # for a mask of the sets that the public code draws for comparison
 MARKERS = ("file-that-nobody-may-read", "root:x:0:0", "THE-FILE-EXISTS")  # what a leak of it shows in an outcome
 
 Layers = tuple[str, ...]
@@ -50,9 +54,19 @@ class Case:
     def task_on(self, gpu: bool) -> GemmTask:
         return self.task if gpu else self.small
 
-    def candidate(self, secret: str = "/nonexistent") -> Candidate:
-        """The candidate with its plan. Raises: PlanError where the plan in the source cannot be read."""
+    @property
+    def digest(self) -> str:
+        """Hash of what is evaluated, so that a changed case is evaluated anew."""
+        return digest([self.source, list(self.flags), self.task.id, self.small.id])
+
+    def candidate(self, secret: str = "/nonexistent", known: Mapping[str, str] = MappingProxyType({})) -> Candidate:
+        """The candidate with its plan. `known`: what an attacker knows beforehand, for `SEEDED` and `COMPARED`.
+
+        Raises: PlanError where the plan in the source cannot be read.
+        """
         source = self.source.replace(SECRET, secret)
+        for name in (SEEDED, COMPARED):
+            source = source.replace(name, known.get(name, "0x1"))
         return Candidate.from_source(source, Origin(policy="redteam", note=self.id), self.flags)
 
 
@@ -117,6 +131,8 @@ def verdict(case: Case, outcome: Evaluation, *, gpu: bool, ratio: float | None =
         return "passed" if passed else "FALSE ALARM"
     if leaked(outcome):
         return "LEAKED"
+    if layer == "not-executed" and not named(layer, case.layers(gpu)):
+        return "not executed"
     if not passed:
         return "refused" if named(layer, case.layers(gpu)) else "refused elsewhere"
     if not case.layers(gpu):
