@@ -26,9 +26,9 @@ from tests.redteam.corpus import corpus
 
 def main() -> int:
     arguments = _arguments()
-    done = _resumed(arguments.out) if arguments.resume else []
     cases = _chosen(corpus(), arguments.only)
-    left = [case for case in cases if (case.id, case.digest) not in {(row.name, row.digest) for row in done}]
+    done = _resumed(arguments.out, cases) if arguments.resume else []
+    left = [case for case in cases if case.id not in {row.name for row in done}]
     result = Result(
         device=arguments.device,
         commit=arguments.commit,
@@ -75,11 +75,11 @@ def _chosen(cases: Sequence[Case], only: str) -> list[Case]:
     return sorted(wanted, key=lambda case: (case.task.model_dump_json(), case.honest))
 
 
-def _resumed(path: Path) -> list[Row]:
-    """Rows that an earlier run wrote."""
-    if not path.exists():
-        return []
-    return list(Result.model_validate_json(path.read_text()).rows)
+def _resumed(path: Path, cases: Sequence[Case]) -> list[Row]:
+    """Rows that an earlier run wrote, of cases that are still the same."""
+    same = {(case.id, case.digest) for case in cases}
+    rows = Result.model_validate_json(path.read_text()).rows if path.exists() else ()
+    return [row for row in rows if (row.name, row.digest) in same]
 
 
 def _rows(cases: Sequence[Case], device: str, workers: int, limits: Limits) -> Iterator[tuple[Row, str]]:

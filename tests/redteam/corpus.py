@@ -1,10 +1,17 @@
 """All candidates of the red team: the rows of every table, and the files."""
 
-from tests.redteam import attacks_caching, attacks_counting, attacks_keeping, attacks_knowing
+from tests.redteam import (
+    attacks_caching,
+    attacks_counting,
+    attacks_files,
+    attacks_keeping,
+    attacks_knowing,
+    attacks_state,
+)
 from tests.redteam.case import Case
 from tests.redteam.files import files
 
-_TABLES = (attacks_keeping, attacks_counting, attacks_knowing, attacks_caching)
+_TABLES = (attacks_keeping, attacks_counting, attacks_knowing, attacks_caching, attacks_state, attacks_files)
 
 
 def corpus() -> list[Case]:
