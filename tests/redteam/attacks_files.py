@@ -13,7 +13,12 @@ LAYERS = (
     "compile_failed",
 )
 # The macro by which headers of CUTLASS name the ones that they include.
-REDEFINED = f'#define CUDA_STD_HEADER(name) "{SECRET}"\n#include <{{header}}>\n'
+REDEFINED = f"""\
+#include <cutlass/cutlass.h>
+#undef CUDA_STD_HEADER
+#define CUDA_STD_HEADER(name) "{SECRET}"
+#include <{{header}}>
+"""
 EXISTS = """\
 #define GLUE(a, b) a##b
 #if GLUE(__has_, {name})("{path}")
@@ -41,7 +46,7 @@ def cases() -> list[Case]:
         *(
             _case(f"standard-header-{name}", f"<{header}> includes what a macro names", REDEFINED.format(header=header))
             for name, header in (
-                ("cutlass", "cutlass/cutlass.h"),
+                ("uint128", "cutlass/uint128.h"),
                 ("type-traits", "cute/util/type_traits.hpp"),
                 ("int", "cute/numeric/int.hpp"),
             )
@@ -49,7 +54,7 @@ def cases() -> list[Case]:
         _case(
             "standard-header-passwd",
             "the same with a file that every machine has",
-            REDEFINED.format(header="cutlass/cutlass.h").replace(SECRET, "/etc/passwd"),
+            REDEFINED.format(header="cute/util/type_traits.hpp").replace(SECRET, "/etc/passwd"),
         ),
         _case(
             "asks-for-a-file",

@@ -3,15 +3,30 @@
 from tests.redteam import (
     attacks_caching,
     attacks_counting,
+    attacks_elsewhere,
+    attacks_emulator,
+    attacks_ending,
     attacks_files,
     attacks_keeping,
     attacks_knowing,
     attacks_state,
+    attacks_values,
 )
 from tests.redteam.case import Case
 from tests.redteam.files import files
 
-_TABLES = (attacks_keeping, attacks_counting, attacks_knowing, attacks_caching, attacks_state, attacks_files)
+_TABLES = (
+    attacks_keeping,
+    attacks_counting,
+    attacks_knowing,
+    attacks_state,
+    attacks_files,
+    attacks_elsewhere,
+    attacks_values,
+    attacks_emulator,
+    attacks_caching,
+    attacks_ending,
+)
 
 
 def corpus() -> list[Case]:
