@@ -70,9 +70,9 @@ def _arguments() -> argparse.Namespace:
 
 
 def _chosen(cases: Sequence[Case], only: str) -> list[Case]:
-    """Cases of one task one after another: what a worker prepares for a task is kept until the task changes."""
+    """Cases of one task one after another, since a worker keeps what it prepares for a task; those that hang come last."""
     wanted = [case for case in cases if not only or any(part in case.id for part in only.split(","))]
-    return sorted(wanted, key=lambda case: (case.task.model_dump_json(), case.honest))
+    return sorted(wanted, key=lambda case: (case.hangs, case.task.model_dump_json(), case.honest))
 
 
 def _resumed(path: Path, cases: Sequence[Case]) -> list[Row]:

@@ -26,6 +26,7 @@ from tests.redteam.case import COMPARED, SEEDED, Case, label, message_of, verdic
 
 ROUNDS = 7  # as a search measures
 MESSAGE_CHARS = 240
+HANG_S = 5.0  # for a candidate that is there to be stopped
 ENDED = "ENDED THE RUN"
 # The first eight bytes of A that the timer of the given commit makes of seed 0; fails where it makes them of something else.
 _SEEDED = """
@@ -52,6 +53,7 @@ class Bench:
     def __init__(self, device: str, limits: Limits) -> None:
         self._device, self._limits = device, limits
         self._sandbox: LocalSandbox | None = None
+        self._limit_s = limits.candidate_s
         self._honest_us: dict[tuple[str, str], float | None] = {}
         self._known: dict[str, dict[str, str]] = {}
 
@@ -63,6 +65,7 @@ class Bench:
     def row(self, case: Case) -> Row:
         """What became of one case; where it ended the run, that is what became of it."""
         started = time.monotonic()
+        self._limit(min(HANG_S, self._limits.candidate_s) if case.hangs else self._limits.candidate_s)
         task, gpu = case.task_on(self._clock), self._clock
         outcome = self._outcome(case)
         ended = isinstance(outcome, str)
@@ -103,6 +106,12 @@ class Bench:
         if self._sandbox is not None:
             self._sandbox.close()
         self._sandbox = None
+
+    def _limit(self, seconds: float) -> None:
+        """Open the sandbox anew where its limit is another."""
+        if seconds != self._limit_s:
+            self.close()
+        self._limit_s = seconds
 
     @property
     def _clock(self) -> bool:
@@ -160,7 +169,7 @@ class Bench:
 
     def _opened(self, task: GemmTask) -> LocalSandbox:
         if self._sandbox is None:
-            limit = self._limits.candidate_s
+            limit = self._limit_s
             quick = TimeOptions(rounds=ROUNDS, all_baselines=False, side=False, timeout_s=limit)
             self._sandbox = open_sandbox(
                 task=task,

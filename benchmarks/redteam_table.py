@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contract.base import Record
 from contract.task import GemmTask
 
-GOOD = frozenset({"passed", "refused", "no gain", "not visible here"})
+GOOD = frozenset({"passed", "refused", "no gain", "harmless", "not visible here"})
 
 
 class Row(Record):
@@ -68,7 +68,7 @@ def render(result: Result) -> str:
             f"{len(attacks)} attacks: {verdicts}. {refused} of {len(right)} right kernels refused.",
             "",
             "Verdicts: *refused* by a layer that is there for it, or *elsewhere*; *no gain*, measured and no faster than the "
-            "honest kernel; *not visible here*, because this backend has no clock or nothing to see it with; PASSED, LEAKED "
+            "honest kernel; *harmless*, right in spite of what it tries to do to the run; *not visible here*, because this backend has no clock or nothing to see it with; PASSED, LEAKED "
             "and ENDED THE RUN are holes. Times in microseconds; the ratio is to the honest kernel of the same tile.",
             "",
             *_tables(result.rows),

@@ -42,8 +42,8 @@ def _plan(name: str, why: str, layers: Layers = PLAN, **written: object) -> Case
     return plain(name, GROUP, why, layers=layers, **written)  # type: ignore[arg-type]
 
 
-def _source(name: str, why: str, layers: Layers = COMPILER, **slots: str) -> Case:
-    return plain(name, GROUP, why, layers=layers, slots=slots)
+def _source(name: str, why: str, layers: Layers = COMPILER, *, hangs: bool = False, **slots: str) -> Case:
+    return plain(name, GROUP, why, layers=layers, slots=slots, hangs=hangs)
 
 
 def cases() -> list[Case]:
@@ -73,7 +73,7 @@ def cases() -> list[Case]:
         _plan(
             "expression-that-nests",
             "an expression of a hundred parentheses",
-            (*PLAN, "verified"),
+            (*PLAN, "crashed", "verified", "measured"),
             launch={"grid": ["(" * 95 + "N" + ")" * 95, "M", 1]},
         ),
         _plan("expression-that-divides-by-zero", "a grid of M over zero", launch={"grid": ["M/(N-N)", 1, 1]}),
@@ -92,12 +92,13 @@ def cases() -> list[Case]:
         _plan(
             "eight-launches-of-everything",
             "the largest grid eight times over",
-            (*GRID, "wrong:*"),
+            (*GRID, "wrong:*", "rejected:*"),
             after=[{"entry": "gemm", "grid": [2**20, 64, 1], "block": [1024, 1, 1], "args": []}] * 7,
         ),
         _source(
             "template-bomb",
             "templates that instantiate two of themselves each",
+            hangs=True,
             head=BOMB + "constexpr int kBomb = Bomb<28, 1>::value;\n",
         ),
         _source(
@@ -105,10 +106,16 @@ def cases() -> list[Case]:
             "a constant expression that never ends",
             head=FOREVER + "constexpr int kForever = forever(1);\n",
         ),
-        _source("macro-bomb", "macros that expand eightfold, twelve deep", head=_laughs(12) + "constexpr int kLaughs = L11;\n"),
+        _source(
+            "macro-bomb",
+            "macros that expand eightfold, twelve deep",
+            hangs=True,
+            head=_laughs(12) + "constexpr int kLaughs = L11;\n",
+        ),
         _source(
             "deep-parentheses",
             "a hundred thousand parentheses",
+            (*COMPILER, "verified", "measured"),
             head=f"constexpr int kDeep = {'(' * 100_000}1{')' * 100_000};\n",
         ),
         _source(
@@ -120,7 +127,7 @@ def cases() -> list[Case]:
         _source(
             "long-line",
             "a line of two hundred thousand characters",
-            (*COMPILER, "verified", "measured"),
+            (*COMPILER, "not-executed", "verified", "measured"),
             head=f"constexpr int k{'x' * 200_000} = 1;\n",
         ),
         _source("too-much-source", "more source than is allowed", ("rejected:source-size",), head="// " + "x" * 300_000 + "\n"),
@@ -128,7 +135,7 @@ def cases() -> list[Case]:
             "shared-memory-of-a-megabyte",
             "a static array that no SM can hold",
             head="__shared__ int large[262144];\n",
-            first="  large[threadIdx.x] = n;\n",
+            first="  large[column * 977 & 262143] = n;\n  __syncthreads();\n  k_end += large[row * 991 & 262143] == -n;\n",
         ),
         _source(
             "constants-of-128-kb",
@@ -139,7 +146,7 @@ def cases() -> list[Case]:
         _source(
             "local-memory-of-half-a-megabyte",
             "half a megabyte of local memory per thread",
-            (*COMPILER, "rejected:*", "crashed", "not-executed"),
+            (*COMPILER, "rejected:*", "crashed", "timed_out:verify", "not-executed"),
             first="  volatile int large[130000];\n  large[column % 130000] = n;\n  k_end += large[row % 130000] == n + 1;\n",
         ),
         _source(
@@ -171,6 +178,7 @@ def cases() -> list[Case]:
             "loop-without-end",
             GROUP,
             "every warp loops for ever",
+            hangs=True,
             gpu=HANGS_GPU,
             emulator=HANGS_EMULATOR,
             slots={"first": '  while (k_end > 0) asm volatile("" ::: "memory");\n'},
@@ -179,6 +187,7 @@ def cases() -> list[Case]:
             "barrier-for-too-few",
             GROUP,
             "a barrier waits for more threads than there are",
+            hangs=True,
             gpu=HANGS_GPU,
             emulator=HANGS_EMULATOR,
             slots={"first": '  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;" ::: "memory");\n'},
@@ -187,6 +196,7 @@ def cases() -> list[Case]:
             "sleeps-for-hours",
             GROUP,
             "every warp sleeps a millisecond a million times",
+            hangs=True,
             gpu=HANGS_GPU,
             emulator=(*HANGS_EMULATOR, "verified"),
             slots={"first": "  for (int i = 0; i < 1000000; ++i) __nanosleep(1000000);\n"},

@@ -1,6 +1,6 @@
 """Attacks that keep state in the module, or use what is forbidden, behind the back of whoever reads the code."""
 
-from tests.redteam.attacks_counting import COUNT, HALF_OF_K
+from tests.redteam.attacks_counting import HALF_OF_K
 from tests.redteam.case import Case, Layers
 from tests.redteam.rows import STATE, tiled
 
@@ -36,9 +36,6 @@ LAUNDER = """\
 CONSTANT = """\
     old = *(const volatile unsigned*)&hidden_count;
     asm volatile("st.u32 [%0], %1;" ::"l"(&hidden_count), "r"(old + 1) : "memory");
-"""
-PARAMETER = """\
-    asm volatile("{ .reg .b64 x; cvta.param.u64 x, %1; ld.u32 %0, [x]; }" : "=r"(old) : "l"(0ull));
 """
 
 
@@ -197,6 +194,3 @@ def cases() -> list[Case]:
             layers=("rejected:device-call", "compile_failed"),
         ),
     ]
-
-
-__all__ = ["COUNT", "PARAMETER", "cases"]

@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +26,8 @@ class Case:
     """`task`: where there is a clock; `small`: on the emulator.
 
     `gpu`, `emulator`: the layers that may refuse it there, as `label` names them; empty where the backend cannot see it.
-    `base`: the honest kernel of the same tile whose time is the measure; None where time does not matter.
+    `base`: the honest kernel of the same tile whose time is the measure; None where time does not matter. `hangs`: whether
+    it is there to be stopped, so that it may be given little time. `gain`: what the author of a blind attack expects.
     """
 
     name: str
@@ -42,7 +43,8 @@ class Case:
     flags: tuple[str, ...] = ()
     timed: bool = False
     blind: bool = False
-    gain: str = field(default="")
+    gain: str = ""
+    hangs: bool = False
 
     @property
     def id(self) -> str:
@@ -135,6 +137,8 @@ def verdict(case: Case, outcome: Evaluation, *, gpu: bool, ratio: float | None =
         return "not executed"
     if not passed:
         return "refused" if named(layer, case.layers(gpu)) else "refused elsewhere"
+    if named(layer, case.layers(gpu)):
+        return "harmless"
     if not case.layers(gpu):
         return "not visible here"
     if layer == "measured" and NO_GAIN in case.layers(gpu) and (ratio is None or ratio >= GAIN):

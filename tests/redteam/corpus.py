@@ -11,6 +11,8 @@ from tests.redteam import (
     attacks_knowing,
     attacks_state,
     attacks_values,
+    honest_plain,
+    honest_tiled,
 )
 from tests.redteam.case import Case
 from tests.redteam.files import files
@@ -23,6 +25,8 @@ _TABLES = (
     attacks_files,
     attacks_elsewhere,
     attacks_values,
+    honest_plain,
+    honest_tiled,
     attacks_emulator,
     attacks_caching,
     attacks_ending,

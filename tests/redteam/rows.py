@@ -65,6 +65,7 @@ def plain(
     of: dict[str, Any] | None = None,
     flags: tuple[str, ...] = (),
     honest: bool = False,
+    hangs: bool = False,
     **written: Any,
 ) -> Case:
     """A case over the kernel of one thread per output, where time does not matter. `layers`: the same on both backends."""
@@ -80,4 +81,5 @@ def plain(
         gpu=layers if gpu is None else gpu,
         emulator=layers if emulator is None else emulator,
         flags=flags,
+        hangs=hangs,
     )

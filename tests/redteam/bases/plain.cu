@@ -13,7 +13,7 @@ extern "C" __global__ void gemm(const half* a, const half* b, half* d, int m, in
   int row = blockIdx.y * 16 + threadIdx.x / 16, column = blockIdx.x * 16 + threadIdx.x % 16, k_end = k;
   /*{first}*/
   if (row >= m || column >= n) return;
-  float sum = 0;
+  /*{declared:}*/float sum = 0;/*{:}*/
   for (int i = 0; i < k_end; ++i) {
     /*{product:}*/sum += widen(a[(size_t)row * k + i]) * widen(b[(size_t)i * n + column]);/*{:}*/
   }
