@@ -41,7 +41,6 @@ class Case:
     emulator: Layers = ()
     base: str | None = None
     flags: tuple[str, ...] = ()
-    timed: bool = False
     blind: bool = False
     gain: str = ""
     hangs: bool = False

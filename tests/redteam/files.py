@@ -43,7 +43,6 @@ def _written(path: Path, source: str, data: dict[str, Any]) -> Case:
         gpu=everywhere or tuple(layers.get("gpu") or ()),
         emulator=everywhere or tuple(layers.get("emulator") or ()),
         flags=tuple(data.get("flags", ())),
-        timed=bool(data.get("timed", False)),
     )
 
 
@@ -59,7 +58,6 @@ def _blind(path: Path, source: str, data: dict[str, Any]) -> Case:
         why=str(data.get("idea", "")),
         gpu=_JUDGED_LATER,
         flags=tuple(data.get("flags", ())),
-        timed=True,
         blind=True,
         gain=str(data.get("gain", "")),
     )

@@ -61,7 +61,7 @@ def _family(name: str, why: str, schedule: Any, small: str, **fields: Any) -> Ca
     """A kernel of a family as it writes it; its shape is compiled in, so that both tasks have one source."""
     same: GemmTask = task(small, **fields)
     source = next(family for family in families(same.arch) if family.name == schedule.family).write(schedule, same).source
-    return Case(name, GROUP, source, task=same, small=same, why=why, honest=True, timed=True)
+    return Case(name, GROUP, source, task=same, small=same, why=why, honest=True)
 
 
 def _written() -> list[Case]:

@@ -17,7 +17,7 @@ STATE: Layers = ("rejected:device-state", "rejected:asm-*", "rejected:ptx-*", "r
 WRONG_RESULT: Layers = ("wrong:exact/*", "wrong:accuracy/*", "wrong:special/*", "wrong:freshness/*")
 
 SHAPE = "2048x2048x2048"
-SMALL = "256x128x128"
+SMALL = "128x128x64"
 
 
 def tiled(
@@ -48,7 +48,6 @@ def tiled(
         emulator=emulator,
         base=TILED.write(),
         flags=flags,
-        timed=True,
     )
 
 
