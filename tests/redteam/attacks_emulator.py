@@ -54,7 +54,7 @@ BULK = """\
   }
   return;
 """
-LARGE = "1024x1024x256"
+LARGE = "768x768x128"
 
 
 def _sm90(**more: object) -> dict[str, object]:

@@ -40,3 +40,47 @@ def corpus() -> list[Case]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"the red team has two cases of each of these names: {', '.join(twice)}")
     return found
+
+
+# Cases whose mechanism another case shows as well: left to the benchmark and to `-m slow`, so that CI's minute holds the rest.
+VARIANTS = frozenset(
+    {
+        "keeps-the-result/row-sums-4096",
+        "keeps-the-result/row-sums-server",
+        "keeps-the-result/workspace-behind-restored-bytes",
+        "keeps-the-result/just-past-d",
+        "keeps-the-result/1gb-before-d",
+        "counts-launches/window-in-workspace-4096",
+        "counts-launches/window-behind-restored-bytes",
+        "knows-the-data/fp8-like-mantissa",
+        "module-state/static-member-of-a-template",
+        "module-state/managed",
+        "module-state/initialiser-holds-an-address",
+        "module-state/performance-counter",
+        "module-state/environment-register",
+        "reads-files/standard-header-int",
+        "reads-files/standard-header-uint128",
+        "writes-elsewhere/16mb-before-b",
+        "writes-elsewhere/1gb-past-d",
+        "writes-elsewhere/ring-of-sets",
+        "special-values/infinity-loses-its-sign",
+        "special-values/rounds-by-way-of-bf16",
+        "emulator-only/several-launches-at-large-sizes",
+        "ends-the-run/macro-bomb",
+        "ends-the-run/sleeps-for-hours",
+        "ends-the-run/megabytes-of-ptx",
+        "ends-the-run/workspace-of-8-gib",
+        "honest/plain-bf16-tn",
+        "honest/few-registers",
+        "honest/newest-language",
+        "honest/turns-with-back-off",
+        "honest/reduced-after-a-vote",
+        "honest/cooperative-block",
+        "honest/more-ctas-than-tiles",
+        "honest/rasters-backwards",
+        "honest/split-k-in-the-workspace",
+        "honest/written-plain_tiled",
+        "honest/written-wmma_shared",
+        "honest/tma-multicast",
+    }
+)

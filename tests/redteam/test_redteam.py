@@ -3,24 +3,33 @@
 What needs a clock or a GPU's memory is seen there only: those cases have the mark `gpu`.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 
 from benchmarks.redteam_bench import Bench
 from tests.redteam.case import Case
-from tests.redteam.corpus import corpus
+from tests.redteam.corpus import VARIANTS, corpus
 
-ATTACKS = [case for case in corpus() if not case.honest]
-HONEST = [case for case in corpus() if case.honest]
+CASES = corpus()
+ATTACKS = [case for case in CASES if not case.honest]
+HONEST = [case for case in CASES if case.honest]
 REFUSED = ("refused", "harmless")
 
 
-@pytest.mark.parametrize("case", [case for case in ATTACKS if case.emulator and not case.blind], ids=lambda case: case.id)
+def each(cases: Iterable[Case]) -> list[Any]:
+    """Parameters with their names; variants are slow."""
+    return [pytest.param(case, id=case.id, marks=[pytest.mark.slow] if case.id in VARIANTS else []) for case in cases]
+
+
+@pytest.mark.parametrize("case", each(case for case in ATTACKS if case.emulator and not case.blind))
 def test_an_attack_is_refused_by_its_layer(bench: Bench, case: Case) -> None:
     row = bench.row(case)
     assert row.verdict in REFUSED, f"{row.layer}, expected {row.layers}: {row.message}"
 
 
-@pytest.mark.parametrize("case", HONEST, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", each(HONEST))
 def test_a_right_kernel_passes(bench: Bench, case: Case) -> None:
     row = bench.row(case)
     assert row.verdict == "passed", f"{row.layer}: {row.message}"
