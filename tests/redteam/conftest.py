@@ -1,0 +1,34 @@
+"""One sandbox for a process that runs the red team; compiled kernels are kept between runs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.redteam_bench import Bench, Limits
+
+CANDIDATE_S = 60.0
+
+
+@pytest.fixture(scope="session")
+def limits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Limits:
+    assert request.config.cache is not None
+    secret: Path = tmp_path_factory.mktemp("forbidden") / "secret.txt"
+    secret.write_text("file-that-nobody-may-read\n")
+    cache = request.config.cache.mkdir("redteam-kernels")
+    return Limits(candidate_s=CANDIDATE_S, cache=str(cache), secret=str(secret))
+
+
+@pytest.fixture(scope="session")
+def bench(limits: Limits) -> Iterator[Bench]:
+    pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+    opened = Bench("emulator", limits)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="session")
+def gpu_bench(limits: Limits) -> Iterator[Bench]:
+    opened = Bench("cuda:0", limits)
+    yield opened
+    opened.close()
