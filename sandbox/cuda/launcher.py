@@ -5,12 +5,21 @@ A candidate's author writes device code only; everything on the host side of it 
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cuda.bindings import driver
 
-from contract.plan import PORTABLE_CLUSTER, Arg, ResolvedLaunch, ResolvedPlan
+from contract.plan import (
+    PORTABLE_CLUSTER,
+    Arg,
+    ResolvedLaunch,
+    ResolvedPlan,
+    ScalarArg,
+    TensorArg,
+    TensorMapArg,
+    WorkspaceArg,
+)
 from contract.task import GemmTask, Layout
 from sandbox.cuda.buffers import address
 from sandbox.cuda.contender import Operands
@@ -48,11 +57,11 @@ class Kernel:
         self.atomics = atomics
         self._plan, self._task = plan, task
         self._module = call(driver.cuModuleLoadData, cubin)
+        maps = TensorMaps(task)
         self._entries = [
-            _Entry(_load_function(self._module, launch), launch, edge)
+            _Entry(_load_function(self._module, launch), launch, edge, maps)
             for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True)
         ]
-        self._maps = TensorMaps(task)
         self.local_bytes = max(_local_bytes(entry.function) for entry in self._entries)
         self._variables = _find_variables(self._module, cubin)
 
@@ -62,7 +71,7 @@ class Kernel:
         Raises: ValueError where an operand of the task or the workspace is missing or too small.
         """
         pointers = operand_pointers(operands, self._task, self.workspace_bytes)
-        launches = [(entry, Parameters(entry.launch.args, pointers, self._maps)) for entry in self._entries]
+        launches = [(entry, Parameters(entry.layout, pointers)) for entry in self._entries]
         zeroed = (pointers["workspace"], self.zero_bytes) if zeroes_every_run(self._plan) else None
         return BoundKernel(launches, zeroed)
 
@@ -90,26 +99,73 @@ class BoundKernel:
             entry.enqueue(stream, parameters, programmatic is not False)
 
 
+class ParameterLayout:
+    """Where the parameters of one launch lie in their block of memory, and which of its words are addresses.
+
+    The first block is packed argument by argument; later ones are its copy with other addresses, where every tensor map
+    holds its address plainly.
+    """
+
+    def __init__(self, args: Sequence[Arg], maps: TensorMaps) -> None:
+        self._args, self._maps = args, maps
+        self.offsets = aligned_offsets([argument_bytes(arg) for arg in args])
+        self._template: bytearray | None = None
+        self._addresses: list[tuple[int, str, int]] = []  # place in the block, buffer, bytes beyond its start
+
+    def pack(self, pointers: Mapping[str, int]) -> bytes:
+        """The block for operands at these addresses."""
+        if self._template is None:
+            return self._pack(pointers)
+        block = bytearray(self._template)
+        for place, name, beyond in self._addresses:
+            block[place : place + 8] = (pointers[name] + beyond).to_bytes(8, "little")
+        return bytes(block)
+
+    def _pack(self, pointers: Mapping[str, int]) -> bytes:
+        block = bytearray(self.offsets[-1])
+        found = []
+        for arg, offset in zip(self._args, self.offsets, strict=False):
+            value = pack_argument(arg, pointers, lambda spec: self._maps.encode(spec, pointers[spec.of]))
+            block[offset : offset + len(value)] = value
+            found.append(self._address(arg, offset))
+        if None not in found:
+            self._template = block
+            self._addresses = [each for each in found if each]
+        return bytes(block)
+
+    def _address(self, arg: Arg, offset: int) -> tuple[int, str, int] | tuple[()] | None:
+        """Where an argument has its address; empty where it has none, None where that is not known."""
+        match arg:
+            case TensorMapArg(tensor_map=spec):
+                place = self._maps.place_of_address(spec)
+                return None if place is None else (offset + place, spec.of, 0)
+            case TensorArg(tensor=name):
+                return offset, name, 0
+            case WorkspaceArg(workspace=beyond):
+                return offset, "workspace", int(beyond)
+            case ScalarArg():
+                return ()
+
+
 class Parameters:
     """The kernel parameters of one launch in one block of host memory, and the array of pointers the driver reads."""
 
-    def __init__(self, args: Sequence[Arg], pointers: dict[str, int], maps: TensorMaps) -> None:
-        values = [pack_argument(arg, pointers, lambda spec: maps.encode(spec, pointers[spec.of])) for arg in args]
-        offsets = aligned_offsets([len(value) for value in values])
-        self._memory = (ctypes.c_char * (offsets[-1] + 64))()
+    def __init__(self, layout: ParameterLayout, pointers: Mapping[str, int]) -> None:
+        block = layout.pack(pointers)
+        self._memory = (ctypes.c_char * (len(block) + 64))()
         base = ctypes.addressof(self._memory)
         base += -base % 64  # the alignment of a CUtensorMap
-        for value, offset in zip(values, offsets, strict=False):
-            ctypes.memmove(base + offset, value, len(value))
-        self._array = (ctypes.c_void_p * max(len(values), 1))(*(base + offset for offset in offsets[:-1]))
+        ctypes.memmove(base, block, len(block))
+        offsets = layout.offsets[:-1]
+        self._array = (ctypes.c_void_p * max(len(offsets), 1))(*(base + offset for offset in offsets))
         self.address = ctypes.addressof(self._array)
 
 
 class _Entry:
     """One launch of a plan with its two configurations: as planned, and without programmatic serialization."""
 
-    def __init__(self, function: Any, launch: ResolvedLaunch, programmatic: bool) -> None:
-        self.function, self.launch = function, launch
+    def __init__(self, function: Any, launch: ResolvedLaunch, programmatic: bool, maps: TensorMaps) -> None:
+        self.function, self.layout = function, ParameterLayout(launch.args, maps)
         self._plain = launch_config(launch, programmatic=False)
         self._planned = launch_config(launch, programmatic=True) if programmatic else self._plain
 

@@ -51,6 +51,11 @@ class TensorMaps:
         descriptor, at = pattern
         return descriptor[:at] + pointer.to_bytes(8, "little") + descriptor[at + 8 :]
 
+    def place_of_address(self, spec: TensorMapSpec) -> int | None:
+        """Where a descriptor that was encoded before holds its address; None where that is not known."""
+        pattern = self._patterns.get(spec)
+        return None if pattern is None else pattern[1]
+
 
 def _pattern(spec: TensorMapSpec, task: GemmTask, pointer: int) -> tuple[bytes, int] | None:
     """A descriptor and where in it the address lies; None where that does not hold for others, or the address is odd."""

@@ -68,22 +68,40 @@ def test_values_lie_at_their_natural_alignment():
 
 
 def test_the_driver_finds_every_parameter_through_the_pointer_array():
-    maps = SimpleNamespace(encode=lambda _spec, _pointer: bytes(range(128)))
+    maps = SimpleNamespace(encode=lambda _spec, _pointer: bytes(range(128)), place_of_address=lambda _spec: None)
     args = (
         ScalarArg(scalar=5),
         TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(64, 128))),
         TensorArg(tensor="D", access="write"),
         ScalarArg(scalar=-1, type="i64"),
     )
-    parameters = launcher.Parameters(args, POINTERS, maps)
+    parameters = launcher.Parameters(launcher.ParameterLayout(args, maps), POINTERS)
     array = (ctypes.c_void_p * len(args)).from_address(parameters.address)
     found = [ctypes.string_at(array[index], launching.argument_bytes(arg)) for index, arg in enumerate(args)]
     assert found == [struct.pack("<i", 5), bytes(range(128)), struct.pack("<Q", 0x3000), b"\xff" * 8]
     assert array[1] % 64 == 0, "the driver asks 64-byte alignment of a tensor map"
 
 
+def test_later_blocks_differ_in_their_addresses_only():
+    """A descriptor that holds its address at byte 40, as the driver's own may."""
+    maps = SimpleNamespace(
+        encode=lambda _spec, pointer: bytes(40) + struct.pack("<Q", pointer) + bytes(80), place_of_address=lambda _spec: 40
+    )
+    args = (
+        ScalarArg(scalar=5),
+        TensorMapArg(tensor_map=TensorMapSpec(of="B", box=(64, 128))),
+        WorkspaceArg(workspace=256),
+        TensorArg(tensor="D", access="write"),
+    )
+    layout = launcher.ParameterLayout(args, maps)
+    layout.pack(POINTERS)
+    others = {name: pointer + 0x10000 for name, pointer in POINTERS.items()}
+    assert layout.pack(others) == launcher.ParameterLayout(args, maps).pack(others)
+    assert layout.pack(others) != layout.pack(POINTERS)
+
+
 def test_a_kernel_without_parameters_has_an_array_to_point_at():
-    assert launcher.Parameters((), POINTERS, TensorMaps(TASK)).address
+    assert launcher.Parameters(launcher.ParameterLayout((), TensorMaps(TASK)), POINTERS).address
 
 
 def test_a_configuration_carries_grid_block_and_shared_memory():

@@ -10,8 +10,7 @@ from contract.task import GemmTask
 MIN_SETS = 4
 MAX_SETS = 4096
 MAX_LAUNCHES = 4096  # of one sample
-L2_MULTIPLE = 8  # of L2 that passes between two uses of a matrix, so that no cache policy keeps a share worth having
-OPERAND_BYTES = 2 * 1024**3
+L2_MULTIPLE = 10  # of L2 that is read between two uses of a matrix, so that no cache policy keeps more than a tenth of it
 RING_BYTES = 8 * 1024**3  # of outputs and workspaces
 MEMORY_SHARE = 0.2  # of the free device memory, at the most, for either
 TRIMMED_SHARE = 0.25  # of the requests of a server's sample, left out at either end
@@ -24,19 +23,24 @@ def set_bytes(task: GemmTask) -> int:
     return 2 * task.k * (task.m + 2 * task.n)
 
 
-def count_sets(task: GemmTask, round_us: float, floor_us: float, free_bytes: int) -> int:
-    """Matrices A, and matrices B: one for every launch of a sample at the roofline, as far as memory goes.
+def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) -> int:
+    """Matrices A, and matrices B: one for every launch, or so many that a matrix is cold when its turn comes again.
 
-    OPERAND_BYTES may be exceeded for MIN_SETS, the share of the memory may not.
+    `launches`: of one sample at the roofline. Fewer sets where memory is short.
     """
-    each, share = set_bytes(task), int(MEMORY_SHARE * free_bytes)
-    wanted = max(min(math.ceil(round_us / floor_us), OPERAND_BYTES // each), MIN_SETS)
-    return max(1, min(wanted, MAX_SETS, share // each))
+    cold = math.ceil(L2_MULTIPLE * l2_bytes / read_bytes(task)) + 1
+    wanted = max(min(launches, cold), MIN_SETS)
+    return max(1, min(wanted, MAX_SETS, int(MEMORY_SHARE * free_bytes) // set_bytes(task)))
 
 
 def slot_bytes(size_bytes: int) -> int:
     """A slot of the ring: whole alignments, so that every slot starts aligned."""
     return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+
+
+def read_bytes(task: GemmTask) -> int:
+    """Bytes of A and B that one launch reads."""
+    return 2 * task.k * (task.m + task.n)
 
 
 def count_slots(task: GemmTask, workspace_bytes: int, free_bytes: int) -> int:
@@ -66,7 +70,7 @@ def reuse_bytes(task: GemmTask, sets: int, launches: int) -> int | None:
     """Operand bytes read between two uses of one matrix within a sample; None where each is used once."""
     if launches <= sets:
         return None
-    return (sets - 1) * 2 * task.k * (task.m + task.n)
+    return (sets - 1) * read_bytes(task)
 
 
 def stays_cold(reuse: int | None, l2_bytes: int) -> bool:

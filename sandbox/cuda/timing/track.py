@@ -1,5 +1,6 @@
 """The memory that all contenders of a task run over, and what is done with it before and after a sample."""
 
+import math
 import random
 import secrets
 from collections.abc import Sequence
@@ -35,8 +36,8 @@ class Track:
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
         self.protection = Protection()
         self.order = secrets.randbits(64)
-        floor_us = roofline_us(task.flops, task.operand_bytes, device.chip)
-        sets = count_sets(task, options.round_us, floor_us, self._free_bytes)
+        launches = math.ceil(options.round_us / roofline_us(task.flops, task.operand_bytes, device.chip))
+        sets = count_sets(task, launches, device.chip.l2_bytes, self._free_bytes)
         self.pools = OperandPools(task, sets, device.index, self._trusted, self.protection)
         slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES)
         self.ring = Ring("D", 2 * task.m * task.n, slots, device.index, self._trusted)

@@ -88,9 +88,18 @@ extern "C" __global__ void checksum(const u64* data, u64 words, u64 key, u64* su
 }
 
 // ---- the ring of outputs and workspaces ----------------------------------------------------------------------------------
-// Unforeseeable words; in each slot of `stride_words` the first `zero_words` are zero. Both are whole 64-bit words.
-extern "C" __global__ void fill_ring(u64* data, u64 words, u64 stride_words, u64 zero_words, u64 key) {
-  for (u64 i = FIRST; i < words; i += STRIDE) data[i] = zero_words && i % stride_words < zero_words ? 0 : mixed(key ^ mixed(i));
+// Unforeseeable pairs of 64-bit words; in each slot of `stride` pairs the first `zero_words` words are zero.
+extern "C" __global__ void fill_ring(ulonglong2* data, u64 pairs, u64 stride, u64 zero_words, u64 key) {
+  const u64 odd = mixed(key) | 1;
+  for (u64 i = FIRST; i < pairs; i += STRIDE) {
+    ulonglong2 words = make_ulonglong2(mixed(key + 2 * i * odd), mixed(key + (2 * i + 1) * odd));
+    if (zero_words) {
+      const u64 place = 2 * (i % stride);
+      if (place < zero_words) words.x = 0;
+      if (place + 1 < zero_words) words.y = 0;
+    }
+    data[i] = words;
+  }
 }
 
 // ---- what stays on an SM -------------------------------------------------------------------------------------------------

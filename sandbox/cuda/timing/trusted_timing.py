@@ -59,10 +59,10 @@ class TrustedTiming:
         return total
 
     def fill_ring(self, data: Any, stride_bytes: int, zero_bytes: int, key: int) -> None:
-        """Unforeseeable bytes, the first `zero_bytes` of each slot zero. Shape: data (bytes,), whole 64-bit words."""
-        words = cupy.uint64(data.nbytes // 8)
+        """Unforeseeable bytes, the first `zero_bytes` of each slot zero, in whole words. Shape: data (bytes,), whole slots."""
+        pairs, stride = cupy.uint64(data.nbytes // 16), cupy.uint64(stride_bytes // 16)
         zero_words = cupy.uint64(-(-zero_bytes // 8))
-        self._strided("fill_ring", data, words, cupy.uint64(stride_bytes // 8), zero_words, cupy.uint64(key))
+        self._strided("fill_ring", data, pairs, stride, zero_words, cupy.uint64(key))
 
     def scrub_chip(self, key: int) -> None:
         """Overwrite shared memory and registers of every SM."""

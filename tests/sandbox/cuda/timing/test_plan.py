@@ -1,6 +1,7 @@
 """What the timer decides without a GPU: sets, launches, pairs, order, arrivals, throttling, and what the libraries are told."""
 
 import ctypes
+import math
 import random
 
 import numpy as np
@@ -12,8 +13,8 @@ from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from sandbox.cuda.timing.plan import (
+    L2_MULTIPLE,
     MAX_SETS,
-    OPERAND_BYTES,
     RING_BYTES,
     arrival_intervals_us,
     count_launches,
@@ -42,10 +43,10 @@ def test_every_grid_shape_fits_and_rotates_through_far_more_than_l2():
             for k in GRID:
                 task = GemmTask(m=m, n=n, k=k)
                 floor_us = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[Arch.SM_90A])
-                sets = count_sets(task, ROUND_US, floor_us, MEMORY)
+                sets = count_sets(task, math.ceil(ROUND_US / floor_us), L2, MEMORY)
                 slots = count_slots(task, 0, MEMORY)
                 assert 4 <= sets <= MAX_SETS
-                assert sets * set_bytes(task) <= max(OPERAND_BYTES, 4 * set_bytes(task))
+                assert sets * set_bytes(task) <= max(2 * (L2_MULTIPLE * L2 + 4 * set_bytes(task)), 4 * set_bytes(task))
                 assert slots * 2 * m * n <= RING_BYTES
                 launches = count_launches(floor_us, ROUND_US, sets, slots)
                 assert stays_cold(reuse_bytes(task, sets, launches), L2), task.shape
@@ -53,8 +54,8 @@ def test_every_grid_shape_fits_and_rotates_through_far_more_than_l2():
 
 def test_little_memory_gives_fewer_sets_and_slots_but_one():
     task = GemmTask(m=4096, n=4096, k=4096)
-    assert count_sets(task, ROUND_US, 200.0, 15 * set_bytes(task)) == 3
-    assert count_sets(task, ROUND_US, 200.0, 1) == 1
+    assert count_sets(task, 20, L2, 15 * set_bytes(task)) == 3
+    assert count_sets(task, 20, L2, 1) == 1
     assert count_slots(task, 0, 1) == 1
     assert count_launches(200.0, ROUND_US, 1, 1) == 1
 
