@@ -14,7 +14,7 @@ from contract.plan import resolve
 from contract.task import GemmTask
 from sandbox.check import check
 from sandbox.compiler import Compiler
-from sandbox.inspection import inspect
+from sandbox.inspect.inspection import inspect
 
 
 class Builder:

@@ -131,7 +131,7 @@ class Body:
         """Advice to ptxas; nothing depends on it."""
 
     def _registers(self, match: re.Match[str], scope: Scope, line: int) -> None:
-        for register in registers(match["registers"], line, self.quota):
+        for register in registers(match["registers"], line, self.quota, any_form=scope.any_form):
             unique = Register(register.name + scope.mark, register.type) if scope.mark else register
             scope.declare(register.name, unique, line)
             self.registers[unique.name] = unique.type

@@ -34,24 +34,35 @@ def variables(text: str, space: str, line: int, quota: Quota, *, external: bool 
     yield from _Declaration(initialiser_tokens(text), space, line, quota, external).all()
 
 
-def parameters(text: str | None, line: int, quota: Quota) -> tuple[Variable, ...]:
-    """The parameters between a function's parentheses. Raises: PtxError, Unsupported."""
+def parameters(
+    text: str | None, line: int, quota: Quota, *, any_form: bool = False
+) -> tuple[tuple[Variable, ...], tuple[Register, ...]]:
+    """The parameters between a function's parentheses, in memory and, in `any_form`, in registers.
+
+    Raises: PtxError, Unsupported.
+    """
     found: list[Variable] = []
+    inside: list[Register] = []
     for piece in (text or "").split(","):
         declared = tokens(piece, line)
         if not declared and not found and "," not in (text or ""):
-            return ()
+            return (), ()
+        if declared[:1] == [".reg"] and any_form:
+            inside += registers(piece.replace(".reg", "", 1), line, quota, any_form=True)
+            continue
         if declared[:1] == [".reg"]:
             raise Unsupported("a parameter in a register", line)
         if declared[:1] != [".param"]:
             raise PtxError(f"{shown(piece.strip())} is not a parameter", line)
         found += _Declaration(declared[1:], "param", line, quota, external=False).all()
-    return tuple(found)
+    return tuple(found), tuple(inside)
 
 
-def registers(text: str, line: int, quota: Quota) -> Iterator[Register]:
+def registers(text: str, line: int, quota: Quota, *, any_form: bool = False) -> Iterator[Register]:
     """What stands after `.reg`: `.b32 %r<9>, %q`. Raises: PtxError, Unsupported."""
     kind, *rest = tokens(text, line) or [""]
+    if kind in _VECTORS and any_form and rest:
+        kind, *rest = rest
     if kind in _VECTORS:
         raise Unsupported(f"a register of type {kind}", line)
     if kind[1:] not in _REGISTER_TYPES or not kind.startswith("."):

@@ -91,6 +91,8 @@ class _Reader:
                 raise Unsupported("'!' in a constant expression", self._line)
             return Negated(self._scope.register(self._take(), self._line))
         first = self._atom()
+        if self._scope.any_form and _SELECTOR.fullmatch(self._peek_or_end()):
+            self._at += 1
         if self._at < len(self._tokens) and self._tokens[self._at] == "|" and isinstance(first, Register | Sink):
             self._at += 1
             return Pair(first, self._atom())

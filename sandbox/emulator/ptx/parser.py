@@ -23,7 +23,7 @@ _TOP = re.compile(
     | \.target\s+(?P<target>\w++)(?:\s*,\s*\w++)*+
     | \.address_size\s+(?P<address_size>\d{{1,4}})
     | (?P<file>\.file)\s+\d+\s+"[^"\n]*+"(?:\s*,\s*\d+\s*,\s*\d+)?
-    | (?P<section>\.section)\s+[.\w$]++\s*\{{[^}}]*+\}}
+    | (?P<section>\.section)\s+\.debug_\w++\s*\{{[^}}"]*+\}}
     | (?P<pragma>{PRAGMA})
     | \.alias\s+(?P<alias>{NAME})\s*,\s*(?P<aliased>{NAME})\s*;
     | {LINKAGE}\.(?P<kind>entry|func)\b(?P<head>[^;{{}}]*+)(?P<function>[;{{])
@@ -43,18 +43,22 @@ _FILE = re.compile(r'\.file\s++(?P<number>\d{1,9})\s++"(?P<name>[^"\n]*+)"', re.
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 
-def parse(text: str) -> Module:
-    """The module that a PTX text describes. Raises: PtxError, Unsupported."""
-    return _ModuleReader(Source(text)).read()
+def parse(text: str, *, any_form: bool = False) -> Module:
+    """The module that a PTX text describes.
+
+    `any_form`: also vector registers, their components, selectors of video instructions and parameters in registers, which
+    inspection reads and nothing executes: a component stands as its whole register. Raises: PtxError, Unsupported.
+    """
+    return _ModuleReader(Source(text), any_form).read()
 
 
 class _ModuleReader:
     """Reads what stands outside functions."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, any_form: bool) -> None:
         self._source = source
         self._quota = Quota()
-        self._scope = Scope()
+        self._scope = Scope(any_form=any_form)
         # nvcc prints the names of files after the code that refers to them.
         self._files = {int(match["number"]): match["name"] for match in _FILE.finditer(source.text)}
         self._target: str | None = None
@@ -113,12 +117,14 @@ class _ModuleReader:
         head = _HEAD.fullmatch(match["head"])
         if head is None:
             raise PtxError(f"{shown(match[0][:60])} is no head of a function", line)
-        returns = parameters(head["returns"], line, self._quota)
-        taken = parameters(head["parameters"], line, self._quota)
+        returns, own = parameters(head["returns"], line, self._quota, any_form=self._scope.any_form)
+        taken, others = parameters(head["parameters"], line, self._quota, any_form=self._scope.any_form)
         scope = self._scope.inner(0, line)
         for parameter in returns + taken:
             if match["function"] == "{" or parameter.name != "_":
                 scope.declare(parameter.name, Symbol(parameter.name, 0), line)
+        for register in own + others:
+            scope.declare(register.name, register, line)
         directives = _directives(head["directives"], line)
         return Function(head["name"], match["kind"], taken, returns, {}, (), (), {}, {}, directives), scope
 

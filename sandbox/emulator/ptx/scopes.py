@@ -31,11 +31,12 @@ _PREDEFINED: dict[str, Operand] = {
 
 
 class Scope:
-    """Names declared between two braces. `mark`: what makes them unique in their function; empty outside inner scopes."""
+    """Names declared between two braces. `any_form`: as of `parse`. `mark`: what makes them unique in their function; empty outside inner scopes."""
 
-    def __init__(self, outer: "Scope | None" = None, mark: str = "", depth: int = 0) -> None:
+    def __init__(self, outer: "Scope | None" = None, mark: str = "", depth: int = 0, *, any_form: bool = False) -> None:
         self.outer = outer
         self.mark = mark
+        self.any_form = any_form
         self._depth = depth
         self._names: dict[str, Operand] = dict(_PREDEFINED) if outer is None else {}
 
@@ -43,7 +44,7 @@ class Scope:
         """The scope inside this one, of its number in its function; a function's own is 0. Raises: PtxError if too deep."""
         if self._depth == MAX_NESTING:
             raise PtxError(f"scopes nested more than {MAX_NESTING} deep", line)
-        return Scope(self, f"@{number}" if number else "", self._depth + 1)
+        return Scope(self, f"@{number}" if number else "", self._depth + 1, any_form=self.any_form)
 
     def find(self, name: str) -> Operand | None:
         """What a name means here."""
@@ -83,6 +84,9 @@ class Scope:
         if operand is not None:
             return operand
         base, _, component = name.partition(".")
-        if component and isinstance(self.find(base), Register):
+        whole = self.find(base)
+        if component and isinstance(whole, Register):
+            if self.any_form:
+                return whole
             raise Unsupported(f"component {shown(name)}", line)
         raise PtxError(f"{shown(name)} is not declared", line)

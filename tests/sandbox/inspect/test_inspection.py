@@ -12,12 +12,11 @@ from contract.inspection import Inspection
 from contract.options import CompileOptions
 from contract.plan import LaunchPlan, resolve
 from contract.task import AccumulatorType, Arch, GemmTask
-from sandbox import ptx, sass
 from sandbox.compiler import Compiled, Compiler
-from sandbox.inspection import inspect
-from sandbox.occupancy import Occupancy, occupancy
-from sandbox.ptx import Ptx
-from sandbox.ptxas_log import Resources, parse_resources, parse_warnings
+from sandbox.inspect import code, sass
+from sandbox.inspect.inspection import NOT_JUDGED, inspect
+from sandbox.inspect.occupancy import Occupancy, occupancy
+from sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
 from sandbox.toolchain import find_nvcc
 from tests.sandbox.build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
 
@@ -209,6 +208,7 @@ def test_without_a_disassembler_ptx_is_counted(compiler: Compiler, monkeypatch: 
     found = inspected(compiler, candidate(tensor_core("f32")))
     assert isinstance(found, Inspection)
     assert (found.opcode_source, found.opcodes["mma"], found.mma) == ("ptx", 1, (MMA_F32,))
+    assert found.warnings == (NOT_JUDGED,)
     assert rule(compiler, tensor_core("f16")) == "accumulator-width"
 
 
@@ -237,7 +237,7 @@ def test_an_unreadable_cubin_is_no_reason_to_fail(tmp_path: Path) -> None:
     ],
 )
 def test_accumulators_are_read_from_ptx_names(name: str, types: set[str]) -> None:
-    assert {kind.value for kind in ptx.accumulators(name)} == types
+    assert {kind.value for kind in code.accumulators(name)} == types
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,8 @@ def test_sass_listings_are_counted_with_predicates_and_clocks() -> None:
         "        .section .text\n"
     )
     assert found.opcodes == {"BRA": 1, "CS2R": 1, "HGMMA": 1, "LDC": 1}
-    assert (found.mma, found.clocks) == (("HGMMA.64x8x16.F16",), ("SR_CLOCKLO",))
+    assert (found.mma, found.special_registers) == (("HGMMA.64x8x16.F16",), ("SR_CLOCKLO",))
+    assert found.constants == ((0x28, False),)
 
 
 def test_an_empty_group_of_wgmma_accumulates_nothing() -> None:
@@ -282,10 +283,13 @@ def test_an_empty_group_of_wgmma_accumulates_nothing() -> None:
 
 
 def test_ptx_in_comments_does_not_count() -> None:
-    code = Ptx(".entry k(.param .u64 p)\n{ // mov.u32 %r1, %clock;\n /* trap; */ bar.sync 0; @%p1 bra $L_1; $L_1: ret; }")
-    assert (list(code.clocks()), list(code.traps())) == ([], [])
-    assert code.opcodes == {"bar": 1, "bra": 1, "ret": 1}  # the first stands right behind the header
-    assert code.entries["k"].parameter_bytes == (8,)
+    found = code.read(
+        ".version 9.0\n.target sm_90a\n.visible .entry k(.param .u64 p) { .reg .pred %p1;\n"
+        "// mov.u32 %r1, %clock;\n /* trap; */ bar.sync 0; @%p1 bra $L_1; $L_1: ret; }"
+    )
+    assert (found.special_registers, found.traps) == ((), ())
+    assert found.opcodes == {"bar": 1, "bra": 1, "ret": 1}  # the first stands right behind the header
+    assert found.entries["k"].parameter_bytes == (8,)
 
 
 LOG = """ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to x

@@ -1,0 +1,12 @@
+"""Compiled code, read and judged: what a kernel uses, and what it must not do.
+
+| file | what is in it |
+|---|---|
+| `inspection.py` | the rules over PTX, SASS and ELF, in order |
+| `code.py` | facts of a parsed PTX module |
+| `addresses.py` | whether addresses of module variables and parameters are used for anything but reading |
+| `elf.py`, `cubin.py` | the cubin's sections, symbols and module variables; the rules over them |
+| `sass.py` | nvdisasm's listing |
+| `opcodes.py`, `special_registers.py`, `constant_bank.py` | the allow-lists, with the reason for each entry |
+| `ptxas_log.py`, `occupancy.py` | registers, spills, shared memory; CTAs per SM |
+"""
