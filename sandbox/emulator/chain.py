@@ -1,8 +1,8 @@
 """Which launches of a plan may still run beside each of them, as far as `griddepcontrol` orders them.
 
-A programmatic launch starts when every CTA of the one before it has let it, or has ended; its `griddepcontrol.wait` returns when
-that one has completed and its memory is flushed. A launch that does not wait itself may complete before those ahead of it, so
-whoever waits for it alone knows nothing of them. Source: PTX ISA, griddepcontrol.
+A programmatic launch starts when every CTA of the one before it has let it, or has ended; its `griddepcontrol.wait` returns
+when that one has completed and its memory is flushed. A launch that does not wait itself may complete before those ahead of
+it, so a wait for it alone does not order anything behind them. Source: PTX ISA, griddepcontrol.
 A launch without a programmatic edge follows everything before it in its stream.
 """
 

@@ -38,14 +38,21 @@ class Schedules:
         self._most = LEAST_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
         self.used: Counter[str] = Counter()
 
+    def aside(self) -> Conditions:
+        """Conditions of a run that proves nothing."""
+        return Conditions(Schedule.EAGER, seed=self.seed, most_instructions=self._most, deadline_s=self._left_s)
+
     def next(self) -> Conditions:
         index = self.used.total()
         schedule = _FIXED[index] if index < len(_FIXED) else Schedule.RANDOM
         self.used[schedule.name.lower()] += 1
-        left = max(self._deadline - time.monotonic(), 1e-3)
         seed = self.seed + index
         poison = POISON_BYTE if index < len(_FIXED) else random.Random(seed).choice(_POISONS)
-        return Conditions(schedule, seed=seed, poison=poison, most_instructions=self._most, deadline_s=left)
+        return Conditions(schedule, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
+
+    @property
+    def _left_s(self) -> float:
+        return max(self._deadline - time.monotonic(), 1e-3)
 
 
 class EmulatorExecutor:

@@ -115,9 +115,10 @@ class BoundKernel:
             at, again = index % len(plan.launches), index >= len(plan.launches)
             if again and not (at or (after_others and not ctas and self._edges[0] and chain.left & ~OTHERS)):
                 break
-            if ctas and not ctas[at]:
-                continue
             order = chain.next(index + 1, programmatic=self._edges[at] and (index > 0 or after_others))
+            if ctas and not ctas[at]:
+                chain.ended(order, waited=True, held=True)
+                continue
             reads = poisoned[index] if poisoned is not None and index < len(poisoned) else ()
             outcome = self.machine.run(
                 self._kernel.programs[at], self._grid(at, order), conditions, ctas=ctas[at] if ctas else (), poisoned=reads

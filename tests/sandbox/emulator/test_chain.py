@@ -1,4 +1,4 @@
-"""Plans of several programmatic launches: what griddepcontrol.wait orders, and what a launch that does not wait leaves behind."""
+"""Plans of several programmatic launches: what griddepcontrol.wait orders, and what a launch without it leaves running."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -128,9 +128,10 @@ def test_operands_may_be_read_early_where_the_launch_ahead_lets_nobody_start_bef
 def test_operands_are_not_read_before_the_wait(build: Build) -> None:
     """Reads alone, of what the kernel ahead may still write; stores come behind the wait."""
     source = HEAD + part("low", 0, first=WAIT) + part("high", 1, before=WAIT) + finish()
-    assert " of A before griddepcontrol.wait" in dependency(
-        prove(build(source, chain([("low", True), ("high", True), ("finish", True)])))
-    ).message
+    assert (
+        " of A before griddepcontrol.wait"
+        in dependency(prove(build(source, chain([("low", True), ("high", True), ("finish", True)])))).message
+    )
 
 
 @pytest.mark.parametrize(("last", "right"), [(WAIT, True), ("", False)])

@@ -105,9 +105,7 @@ def test_a_grid_whose_ctas_wait_for_each_other_ends_quickly(schedule: Schedule, 
     ctas = 48
     text = MEETING.format(arrive=SILENT + ARRIVE, poll=ACQUIRE, again=again, data=NEXT)
     counter, first, second = words(1), words(ctas), words(ctas)
-    found = launch(
-        kernel(text, 3), counter, first, second, grid=(ctas, 1, 1), block=(256, 1, 1), schedule=schedule, seed=seed
-    )
+    found = launch(kernel(text, 3), counter, first, second, grid=(ctas, 1, 1), block=(256, 1, 1), schedule=schedule, seed=seed)
     assert (found.kinds, found.stopped) == ([], False)
     assert second.tolist() == [(cta + 1) % ctas for cta in range(ctas)]
 
