@@ -356,6 +356,7 @@ class Run {
   u64 meetings = 0;  // those of them that are no change of memory: arrivals at barriers of a CTA
   u64 changes() const { return events - meetings; }
   bool hurried() const { return hurry_ == events; }
+  u32 idle() const { return idle_; }
   bool restless = false;                // a warp that polls has changed its registers meanwhile
   bool waited = false, held = false;    // griddepcontrol: a CTA has waited; one has before it let the next launch start
   u64 ctas_run = 0;

@@ -11,6 +11,8 @@ namespace emulator {
 
 namespace {
 
+constexpr u32 kLookedAt = 8;  // rounds without an event after which registers are looked at
+
 // Of what a warp has for itself; never 0.
 u64 state_of(const Warp& warp) {
   const u32 words = warp.run->program.register_bytes / 8;
@@ -45,10 +47,10 @@ void note_poll(Warp& warp, const Op& op, u64 seen) {
     return;
   }
   if (run.hurried()) return;
-  const u64 state = state_of(warp);
-  run.restless = run.restless || poll.state != state;
-  poll.state = state;
   warp.yielded = true;
+  const u64 state = run.idle() < kLookedAt ? 0 : state_of(warp);
+  run.restless = run.restless || !state || poll.state != state;
+  poll.state = state;
 }
 
 }  // namespace emulator
