@@ -123,8 +123,7 @@ Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
           warp.moment, touch.together ? kTogether : static_cast<u8>(lane),
           warp.met,    uninformed ? &warp.common : &warp.knows.events,
           &warp.knows, op.instruction,
-          touch.async, touch.strong,
-          running(warp), static_cast<u8>(warp.run->launch.number)};
+          touch.async, touch.strong};
 }
 
 u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access) {
@@ -290,7 +289,10 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   }
   if (run.options.races && buffer->shadow) {
     const Cluster& cluster = *warp.cta->cluster;
-    const Meeting met = buffer->shadow->touch(offset, bytes, access, toucher(warp, op, lane, touch), cluster.index);
+    Toucher by = toucher(warp, op, lane, touch);
+    by.running = running(warp);
+    by.launch = static_cast<u8>(run.launch.number);
+    const Meeting met = buffer->shadow->touch(offset, bytes, access, by, cluster.index);
     if (met.trouble != Trouble::kNone) {
       const Cluster* other = met.cluster == cluster.index ? &cluster : nullptr;
       if (judge(warp, op, lane, address, bytes, access, met, touch, other, "global") && poison) *poison = true;
