@@ -106,10 +106,13 @@ class ResolvedLaunch(Record):
 
 
 class ResolvedPlan(Record):
+    """`sms`: of the chip that it was resolved for, 0 where that is not told."""
+
     launches: tuple[ResolvedLaunch, ...]
     workspace_bytes: int
     zero: bool | Literal["restored"]
     zero_bytes: int
+    sms: int = 0
 
 
 def operand_shape(task: GemmTask, name: TensorName) -> tuple[int, int]:
@@ -203,7 +206,7 @@ def resolve(plan: LaunchPlan, task: GemmTask, limits: ChipLimits, sms: int) -> R
             "plan-output",
             'no launch takes D for writing ("access": "write", or a tensor map of D); the result would never be written',
         )
-    return ResolvedPlan(launches=launches, workspace_bytes=workspace_bytes, zero=zero, zero_bytes=zero_bytes)
+    return ResolvedPlan(launches=launches, workspace_bytes=workspace_bytes, zero=zero, zero_bytes=zero_bytes, sms=sms)
 
 
 def _workspace(workspace: Workspace | None, names: dict[str, int]) -> tuple[int, bool | Literal["restored"], int]:

@@ -51,6 +51,7 @@ class Memory:
         nan_fill: bool = False,
     ) -> None: ...
     def settle(self) -> None: ...
+    def ranges(self, name: str, launch: int) -> list[tuple[int, int]]: ...
     def renew(self, name: str, written_bytes: int) -> None: ...
 
 class Finding:
@@ -71,6 +72,8 @@ class Outcome:
     instructions: int
     ctas: int
     stopped: bool
+    waited: bool
+    held: bool
 
 def run(
     program: Program,
@@ -89,4 +92,9 @@ def run(
     deadline_s: float,
     ctas: Sequence[int],
     poisoned: Sequence[tuple[int, int, int]],
+    running: int = 0,
+    running_after: int = 0,
+    number: int = 1,
+    sms: int = 132,
+    warp_slots: int = 64,
 ) -> Outcome: ...

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from contract.candidate import Candidate
-from contract.chip import LIMITS
+from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.errors import PlanError
 from contract.expression import evaluate, holds
 from contract.plan import Expression, LaunchPlan, ResolvedPlan, ScalarArg, resolve
@@ -112,13 +112,25 @@ def needs_rewriting(candidate: Candidate, task: GemmTask, reduced: GemmTask) -> 
 
 
 def resolve_for_few_sms(plan: LaunchPlan, task: GemmTask) -> ResolvedPlan:
-    """The plan for the smallest chip that can launch it, so that persistent CTAs take several tiles. Raises: PlanError."""
+    """The plan for the smallest chip that can launch it, so that persistent CTAs take several tiles. Raises: PlanError.
+
+    Where the number of SMs changes nothing the plan is for the whole chip, which is what `%nsmid` then says.
+    """
     for sms in _CHIPS:
         try:
-            return resolve(plan, task, LIMITS[task.arch], sms)
+            return _whole_where_equal(resolve(plan, task, LIMITS[task.arch], sms), plan, task)
         except PlanError:
             continue
     return resolve(plan, task, LIMITS[task.arch], UNLIMITED_SMS)
+
+
+def _whole_where_equal(few: ResolvedPlan, plan: LaunchPlan, task: GemmTask) -> ResolvedPlan:
+    """The plan for the whole chip where it differs from one for few SMs in their number alone."""
+    try:
+        whole = resolve(plan, task, LIMITS[task.arch], REFERENCE_CHIPS[task.arch].sms)
+    except PlanError:
+        return few
+    return whole if few.model_copy(update={"sms": whole.sms}) == whole else few
 
 
 def resolve_for_sampling(plan: LaunchPlan, task: GemmTask, sms: int, most_work: int) -> ResolvedPlan:

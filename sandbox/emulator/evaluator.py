@@ -1,5 +1,6 @@
 """What an emulator's worker does with one candidate: load it, prove it; it never measures."""
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from sandbox.verification.executor import Traits
 from sandbox.verification.tiers import Proof, run_until_failure
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for what can only add to it
+MOST_SEED = 2**48
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
 
 
@@ -45,6 +47,9 @@ class Evaluator:
     def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted:
         """The candidate's outcome; what is raised is a bug of ours."""
         inspection = request.built.inspection
+        if drawn := not request.verify.seed:  # what is sampled and compared is not to be foreseen
+            options = request.verify.model_copy(update={"seed": 1 + secrets.randbelow(MOST_SEED)})
+            request = request.model_copy(update={"verify": options})
         try:
             tests = self._evaluate(request)
         except NotEmulated as exc:
@@ -63,7 +68,10 @@ class Evaluator:
             return Done(evaluation=late)
         if tests[-1].passed:
             return Verified(tests=tests)
-        return Done(evaluation=Wrong(test=tests[-1], tests=tests, inspection=inspection))
+        failed = tests[-1]
+        if drawn:
+            failed = failed.model_copy(update={"message": f"{failed.message}; seed {request.verify.seed}"})
+        return Done(evaluation=Wrong(test=failed, tests=(*tests[:-1], failed), inspection=inspection))
 
     def fault_of(self, built: Built) -> None:
         """Nothing that an emulated kernel does can break the emulator."""

@@ -3,6 +3,7 @@
 Covered: what the tiers ask of a backend, and what the core finds beside it. Bounds are exact, so there are no canaries.
 """
 
+import random
 import time
 from collections import Counter
 from typing import Any
@@ -20,6 +21,7 @@ from sandbox.verification.executor import SLOTS, Fill, Run, Violation
 from sandbox.verification.inputs import Inputs
 
 POISON_BYTE = 0xFF
+_POISONS = (POISON_BYTE, 0xFE, 0xFD, 0x7F, 0x7E)  # of unwritten memory and registers: NaN, or too large to be overlooked
 _FIXED = (Schedule.LATEST, Schedule.EAGER)
 LEAST_OPERATIONS = 1 << 28  # of warps, that a run may take at the least
 OPERATIONS_PER_PRODUCT = 2  # beyond that: 64 instructions for each multiply-add of a lane
@@ -32,16 +34,25 @@ class Schedules:
     """
 
     def __init__(self, task: GemmTask, seed: int, deadline: float) -> None:
-        self._seed, self._deadline = seed, deadline
+        self.seed, self._deadline = seed, deadline
         self._most = LEAST_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
         self.used: Counter[str] = Counter()
+
+    def aside(self) -> Conditions:
+        """Conditions of a run that proves nothing."""
+        return Conditions(Schedule.EAGER, seed=self.seed, most_instructions=self._most, deadline_s=self._left_s)
 
     def next(self) -> Conditions:
         index = self.used.total()
         schedule = _FIXED[index] if index < len(_FIXED) else Schedule.RANDOM
         self.used[schedule.name.lower()] += 1
-        left = max(self._deadline - time.monotonic(), 1e-3)
-        return Conditions(schedule, seed=self._seed + index, most_instructions=self._most, deadline_s=left)
+        seed = self.seed + index
+        poison = POISON_BYTE if index < len(_FIXED) else random.Random(seed).choice(_POISONS)
+        return Conditions(schedule, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
+
+    @property
+    def _left_s(self) -> float:
+        return max(self._deadline - time.monotonic(), 1e-3)
 
 
 class EmulatorExecutor:
@@ -52,7 +63,8 @@ class EmulatorExecutor:
     def __init__(self, kernel: EmulatedKernel, schedules: Schedules) -> None:
         self._kernel, self._task, self._schedules = kernel, kernel.task, schedules
         self._workspace = np.full(kernel.plan.workspace_bytes, POISON_BYTE, dtype=np.uint8)
-        self._slots = [kernel.bind(allocate(kernel.task, self._workspace)) for _ in range(SLOTS)]
+        operands = [allocate(kernel.task, self._workspace) for _ in range(SLOTS)]
+        self._slots = [kernel.bind(each, schedules.seed + slot) for slot, each in enumerate(operands)]
         self._benign: Counter[str] = Counter()
         self._renew_workspace()
 

@@ -47,9 +47,11 @@ def run_and_judge(
     prepare: Callable[[], None],
     *,
     after_others: bool = False,
-    ctas: Sequence[int] = (),
+    ctas: Sequence[Sequence[int]] = (),
 ) -> Judged:
     """Run once, and once more where a suspect must be judged. `prepare` puts D and the workspace into their first state.
+
+    `after_others`, `ctas`: as in `BoundKernel.run`.
 
     Raises: OutOfTime, Unsupported where the core met what it does not know.
     """
@@ -87,6 +89,7 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
         if of_kind:
             finding = _cause(of_kind)
             message = describe(finding, each.launch, each.program, bound, conditions)
+            message += "; in the run that follows" if each.again else ""
             return Violation(finding.kind, message, tier="emulator")
         if DEADLINE in findings:
             where = _who(findings[DEADLINE], each.program)

@@ -6,9 +6,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
 from contract.task import ElementType, GemmTask
-from sandbox.emulator.machine import Conditions, Grid, Machine, SuspectRead, TensorMap, pack_parameters
+from sandbox.emulator.chain import OTHERS, Chain
+from sandbox.emulator.machine import Conditions, Grid, Machine, Order, SuspectRead, TensorMap, pack_parameters
 from sandbox.emulator.program import Program, lower
 from sandbox.emulator.ptx.module import Unsupported
 from sandbox.emulator.ptx.parser import parse
@@ -16,6 +18,7 @@ from sandbox.launching import argument_bytes, pack_argument, programmatic_edges,
 
 _ELEMENT = {ElementType.F16: "f16", ElementType.BF16: "bf16"}
 ELEMENT_BYTES = 2
+WARP_LANES = 32
 
 
 class LaunchRefused(Exception):
@@ -37,11 +40,12 @@ class Operands:
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch that was run. `outcome`: the core's, with its findings and suspects."""
+    """One launch that was run. `outcome`: the core's, with its findings and suspects. `again`: in the run that follows."""
 
     launch: ResolvedLaunch
     program: Program
     outcome: Any
+    again: bool = False
 
 
 class EmulatedKernel:
@@ -67,17 +71,17 @@ class EmulatedKernel:
         for launch, program in zip(plan.launches, self.programs, strict=True):
             _check_parameters(launch, program)
 
-    def bind(self, operands: Operands) -> "BoundKernel":
-        """Fix the operands; arrays are used in place."""
-        return BoundKernel(self, operands)
+    def bind(self, operands: Operands, seed: int | None = None) -> "BoundKernel":
+        """Fix the operands; arrays are used in place. `seed`: of their addresses."""
+        return BoundKernel(self, operands, seed)
 
 
 class BoundKernel:
     """Launches ready to run on a machine of their own; not to be run from two threads at once."""
 
-    def __init__(self, kernel: EmulatedKernel, operands: Operands) -> None:
+    def __init__(self, kernel: EmulatedKernel, operands: Operands, seed: int | None = None) -> None:
         self.operands = operands
-        self.machine = Machine()
+        self.machine = Machine(seed)
         self._kernel = kernel
         self._edges = programmatic_edges(kernel.plan)
         pointers = {"A": self.machine.add("A", operands.a), "B": self.machine.add("B", operands.b)}
@@ -94,34 +98,60 @@ class BoundKernel:
         conditions: Conditions,
         *,
         after_others: bool = False,
-        ctas: Sequence[int] = (),
+        ctas: Sequence[Sequence[int]] = (),
         poisoned: Sequence[Sequence[SuspectRead]] | None = None,
     ) -> tuple[Launched, ...]:
         """Zero what the plan asks for, then run every launch until one goes wrong; D and workspace count as unwritten.
 
-        `after_others`: kernels ahead may still run when a first launch with a programmatic edge begins. `ctas`: of the only
-        launch, those whose clusters are run; all where empty. `poisoned`: by launch, reads that give poison.
+        `after_others`: kernels ahead may still run when a first launch with a programmatic edge begins. `ctas`: by launch,
+        those whose clusters are run, none of a launch that is left out; all where empty. `poisoned`: by launch, reads that
+        give poison. Where a launch may outlive the run, because one behind it does not wait, the run is followed by another.
         """
-        plan, launched = self._kernel.plan, []
+        plan, launched, chain = self._kernel.plan, list[Launched](), Chain()
         if zeroes_every_run(plan):
             self.operands.workspace[: plan.zero_bytes] = 0
-        self.machine.memory.renew("D", 0)
-        self.machine.memory.renew("workspace", plan.zero_bytes)
-        for index, (launch, program) in enumerate(zip(plan.launches, self._kernel.programs, strict=True)):
-            grid = Grid(
-                grid=launch.grid,
-                block=launch.block,
-                cluster=launch.cluster,
-                dynamic_smem=launch.dynamic_smem,
-                parameters=self._parameters[index],
-                dependent=self._edges[index] and (index > 0 or after_others),
-            )
+        self.renew()
+        for index in range(2 * len(plan.launches)):
+            at, again = index % len(plan.launches), index >= len(plan.launches)
+            if again and not (at or (after_others and not ctas and self._edges[0] and chain.left & ~OTHERS)):
+                break
+            order = chain.next(index + 1, programmatic=self._edges[at] and (index > 0 or after_others))
+            if ctas and not ctas[at]:
+                chain.ended(order, waited=True, held=True)
+                continue
             reads = poisoned[index] if poisoned is not None and index < len(poisoned) else ()
-            outcome = self.machine.run(program, grid, conditions, ctas=ctas, poisoned=reads)
-            launched.append(Launched(launch, program, outcome))
+            outcome = self.machine.run(
+                self._kernel.programs[at], self._grid(at, order), conditions, ctas=ctas[at] if ctas else (), poisoned=reads
+            )
+            # CTAs that were not run may have waited.
+            chain.ended(order, waited=outcome.waited or bool(ctas), held=outcome.held or bool(ctas))
+            launched.append(Launched(plan.launches[at], self._kernel.programs[at], outcome, again))
             if outcome.stopped:
                 break
         return tuple(launched)
+
+    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> Any:
+        """The outcome of some CTAs of one launch on memory as it is, as if nothing else ran."""
+        program = self._kernel.programs[index]
+        return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas)
+
+    def renew(self) -> None:
+        """Forget what was written to D and the workspace."""
+        self.machine.memory.renew("D", 0)
+        self.machine.memory.renew("workspace", self._kernel.plan.zero_bytes)
+
+    def _grid(self, index: int, order: Order) -> Grid:
+        launch, arch = self._kernel.plan.launches[index], self._kernel.task.arch
+        return Grid(
+            grid=launch.grid,
+            block=launch.block,
+            cluster=launch.cluster,
+            dynamic_smem=launch.dynamic_smem,
+            parameters=self._parameters[index],
+            order=order,
+            sms=self._kernel.plan.sms or REFERENCE_CHIPS[arch].sms,
+            warp_slots=LIMITS[arch].max_threads_per_sm // WARP_LANES,
+        )
 
     def _encode(self, pointers: dict[str, int]) -> Any:
         def encode(spec: TensorMapSpec) -> bytes:

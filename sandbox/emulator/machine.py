@@ -1,5 +1,6 @@
 """The emulated machine as Python sees it: memory with operands in it, tensor maps over them, and launches of programs."""
 
+import random
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,10 @@ import numpy as np
 from sandbox.emulator.core_module import core
 from sandbox.emulator.program import Program
 
-FIRST_ADDRESS = 0x10_0000_0000
-GAP_BYTES = 1 << 20  # between buffers, so that what runs past one hits nothing
-ALIGNMENT_BYTES = 256
+# Buffers lie as a driver's large allocations do, on 2 MiB, somewhere below the windows of the other spaces.
+LOWEST_ADDRESS, ADDRESS_SPAN = 0x7B00_0000_0000, 1 << 39
+GRANULE_BYTES = 2 << 20  # also the least between buffers, so that what runs past one hits nothing
+MOST_GRANULES_BETWEEN = 64
 TENSOR_MAP_BYTES = 128
 
 Triple = tuple[int, int, int]
@@ -44,8 +46,23 @@ class Conditions:
 
 
 @dataclass(frozen=True)
+class Order:
+    """A launch's number in its plan, from 1 on, and which others may still run, before it waits for them and after.
+
+    `running`, `running_after`: a bit for each launch by its number; bit 0 stands for the kernels ahead of the plan.
+    """
+
+    number: int = 1
+    running: int = 0
+    running_after: int = 0
+
+
+@dataclass(frozen=True)
 class Grid:
-    """A launch in plain numbers. `parameters`: the packed kernel parameters. `dependent`: kernels ahead may still run."""
+    """A launch in plain numbers. `parameters`: the packed kernel parameters. `dependent`: kernels ahead may still run.
+
+    `order`: the same of a plan's launches. `sms`, `warp_slots`: of the chip, and of one of its SMs.
+    """
 
     grid: Triple
     block: Triple
@@ -53,6 +70,9 @@ class Grid:
     dynamic_smem: int = 0
     parameters: bytes = b""
     dependent: bool = False
+    order: Order = Order()
+    sms: int = 132
+    warp_slots: int = 64
 
 
 @dataclass(frozen=True)
@@ -72,13 +92,22 @@ class TensorMap:
 
 @dataclass
 class Machine:
-    """Global memory with buffers in it. Arrays are used in place: what a kernel writes is written into them."""
+    """Global memory with buffers in it. Arrays are used in place: what a kernel writes is written into them.
 
+    `seed`: of the buffers' addresses; drawn where it is None.
+    """
+
+    seed: int | None = None
     memory: Any = field(default_factory=core.Memory)
     addresses: dict[str, int] = field(default_factory=dict)
-    _end: int = FIRST_ADDRESS
     _maps: int = 0
     _constants: set[int] = field(default_factory=set)
+    _random: random.Random = field(init=False)
+    _end: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self._end = LOWEST_ADDRESS + self._random.randrange(ADDRESS_SPAN // GRANULE_BYTES) * GRANULE_BYTES
 
     def add(self, name: str, array: np.ndarray, *, writable: bool = False, written_bytes: int | None = None) -> int:
         """Put an array into memory and return its address. `written_bytes`: how much of it counts as initialised."""
@@ -86,7 +115,8 @@ class Machine:
         address = self._end
         known = array.nbytes if written_bytes is None else written_bytes
         self.memory.add_buffer(name, address, data, writable=writable, written_bytes=known)
-        self._end += -(-array.nbytes // GAP_BYTES) * GAP_BYTES + GAP_BYTES
+        granules = -(-array.nbytes // GRANULE_BYTES) + self._random.randint(1, MOST_GRANULES_BETWEEN)
+        self._end += granules * GRANULE_BYTES
         self.addresses[name] = address
         return address
 
@@ -131,6 +161,11 @@ class Machine:
             dynamic_smem=grid.dynamic_smem,
             parameters=grid.parameters,
             dependent=grid.dependent,
+            running=grid.order.running,
+            running_after=grid.order.running_after,
+            number=grid.order.number,
+            sms=grid.sms,
+            warp_slots=grid.warp_slots,
             schedule=int(conditions.schedule),
             seed=conditions.seed,
             races=conditions.races,

@@ -1,9 +1,9 @@
 """Points of a grid: which clusters of it are run together, so that a tile is made whole."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from contract.plan import ResolvedLaunch
+from contract.plan import ResolvedLaunch, TensorArg, TensorMapArg
 
 WIDEST = 16  # splits of a tile
 
@@ -50,3 +50,16 @@ def widened(point: tuple[int, ...], clusters: int, width: int) -> Iterator[tuple
         if clusters % splits == 0 and clusters > splits:
             stride = clusters // splits
             yield tuple(cluster % stride + stride * split for split in range(splits))
+
+
+def last_to_write(launches: Sequence[ResolvedLaunch]) -> int:
+    """The last launch that may write D."""
+    writers = [
+        index
+        for index, launch in enumerate(launches)
+        if any(
+            arg == TensorArg(tensor="D", access="write") or (isinstance(arg, TensorMapArg) and arg.tensor_map.of == "D")
+            for arg in launch.args
+        )
+    ]
+    return writers[-1]

@@ -4,37 +4,38 @@ Covered: clusters of the grid's corners, edges and interior, with all splits of 
 under one schedule after another with all detectors on. Then the whole grid once without looking for races, where that is
 quick; else more clusters, until the corners, edges and interior of D were written too.
 Not covered: clusters outside the sample, and what needs them: a sample that waits for them, or reads what they should have
-written, is widened, at last to the whole grid where that is affordable. Plans of several launches run whole or not at all.
+written, is widened, at last to the whole grid where that is affordable. Of a plan of several launches the clusters sampled are
+those of the last one that writes D; with them run what earlier launches write for them, as far as `producers` finds it.
 The summary names the places of D that nobody wrote.
 """
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from contract.base import digest
 from contract.evaluation import FULL_SIZE, NOT_COVERED, TestResult
-from contract.task import GemmTask
 from sandbox.emulator.coverage import Tile, work_of
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.executor import POISON_BYTE, Schedules, allocate, load
+from sandbox.emulator.expectation import Expected
 from sandbox.emulator.judgement import run_and_judge
-from sandbox.emulator.kernel import BoundKernel, EmulatedKernel
+from sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, EmulatedKernel
+from sandbox.emulator.lines import PERIODS, Lines
 from sandbox.emulator.machine import Conditions
 from sandbox.emulator.places import places_of, rasters
-from sandbox.emulator.points import clusters_along, corners_first, first_cta, widened, with_splits
+from sandbox.emulator.points import clusters_along, corners_first, first_cta, last_to_write, widened, with_splits
+from sandbox.emulator.producers import TooMany, Writers, pieces
 from sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
-from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
 from sandbox.verification.elements import POISON
 from sandbox.verification.executor import Violation
 from sandbox.verification.inputs import Inputs
-from sandbox.verification.reference import Block, Reference
+from sandbox.verification.reference import Reference
 from sandbox.verification.source import Source
 
-PERIOD = 251  # rows of A and columns of B repeat after a prime number of them, so that a reference costs little
 MOST_POINTS = 12
 LEAST_POINTS = 3
 SAMPLE_WORK = 2**28  # multiply-adds that the sample takes in all, unless the fewest points take more
@@ -44,7 +45,9 @@ QUICK_WORK = 2**32  # work (`work_of`) of a grid that is run whole once more, wi
 QUICK_OPERATIONS = 2**24  # of warps, after which that run is given up: a product without tensor cores takes many more
 SEARCH_WORK = 2**32  # multiply-adds after which no more clusters are run for the places of D that nobody wrote
 MOST_SEARCHED = 24
-PIECE = 2**20  # outputs compared at a time
+MOST_ROUNDS = 4  # in which clusters of earlier launches are looked for
+# The largest powers of two that rows of A and columns of B are multiplied by, as exponents: the wide sums leave no room.
+_POWERS = {SPARSE.name: (2, 1), GAUSSIAN.name: (2, 1)}
 # What a sample may show for lack of the clusters outside it.
 _INCONCLUSIVE = frozenset({Detector.DEADLOCK, Detector.ENDLESS, Detector.UNINITIALISED_READ})
 
@@ -57,12 +60,13 @@ class NotCovered(Exception):
 class Tally:
     """What was run and compared. `width`: clusters that make a tile together, as far as they were needed.
 
-    `clusters`, `work`: run with all detectors, the work in multiply-adds. `quickly`: whether the whole grid was run besides,
-    without looking for races. Shape: compared (M, N).
+    `clusters`, `work`: run with all detectors, the work in multiply-adds. `earlier`: clusters of launches before that one.
+    `quickly`: whether the whole grid was run besides, without looking for races. Shape: compared (M, N).
     """
 
     compared: np.ndarray
     clusters: set[int] = field(default_factory=set)
+    earlier: dict[int, set[int]] = field(default_factory=dict)
     width: int = 1
     work: int = 0
     quickly: bool = False
@@ -73,8 +77,11 @@ class Sample:
 
     def __init__(self, kernel: EmulatedKernel, tile: Tile, schedules: Schedules, seed: int) -> None:
         self._kernel, self._task, self._tile, self._schedules = kernel, kernel.task, tile, schedules
+        self._seed = seed
         self._random = random.Random(f"{seed}/{kernel.name}")
-        self._launch = kernel.plan.launches[-1]
+        self._target = last_to_write(kernel.plan.launches)
+        self._launch = kernel.plan.launches[self._target]
+        self._writers = [Writers(launch, self._prober(i)) for i, launch in enumerate(kernel.plan.launches[: self._target])]
         self._clusters = math.prod(self._launch.grid) // math.prod(self._launch.cluster)
         self._work = kernel.task.m * kernel.task.n * kernel.task.k
         self._places = places_of(self._task, tile)
@@ -82,6 +89,7 @@ class Sample:
         self._workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
         self._bound: BoundKernel | None = None
         self._last_written: np.ndarray | None = None
+        self._in_part = self._disturbed = False  # the last run; whether clusters were run alone since
         self.tally = Tally(np.zeros((self._task.m, self._task.n), dtype=bool))
 
     def tests(self) -> Iterator[TestResult]:
@@ -100,8 +108,7 @@ class Sample:
 
     def _points(self) -> list[tuple[int, ...]]:
         """Clusters to run, each with its splits; empty for the whole grid. Raises: NotCovered."""
-        if len(self._kernel.plan.launches) > 1:
-            self._require_affordable("a plan of several launches is not sampled")
+        if len(self._kernel.plan.launches) > 1 and self._work <= WHOLE_ONCE:
             return [()] * 3
         each = self._work // self._clusters
         if each > POINT_WORK:
@@ -131,16 +138,21 @@ class Sample:
                 return
             yield with_splits(self._launch, new[0])
 
-    def _load(self, case: Case) -> "Expected":
+    def _load(self, case: Case) -> Expected:
         bound = self._loaded()
-        small = self._task.model_copy(update={"m": min(self._task.m, PERIOD), "n": min(self._task.n, PERIOD)})
-        inputs = case.make(Source(np, int(digest([self._task.id, "sample", case.name], 15), 16)), small)
-        rows, columns = np.arange(self._task.m) % small.m, np.arange(self._task.n) % small.n
-        load(bound.operands, Inputs(inputs.a[rows], inputs.b[:, columns]), self._task)
+        task, seed = self._task, int(digest([self._task.id, self._kernel.name, str(self._seed), case.name], 15), 16)
+        source = np.random.default_rng(seed)
+        period = int(source.choice(PERIODS))
+        small = task.model_copy(update={"m": min(task.m, period), "n": min(task.n, period)})
+        inputs = case.make(Source(np, seed), small)
+        powers = _POWERS.get(case.name, (0, 0))
+        rows, columns = (Lines.drawn(source, size, period, most) for size, most in zip((task.m, task.n), powers, strict=True))
+        b = columns.spread(np.ascontiguousarray(inputs.b.T), task.element).T
+        load(bound.operands, Inputs(rows.spread(inputs.a, task.element), b), task)
         [block] = Reference(np, small, inputs, keep=False).blocks()
-        return Expected(case, self._task, block)
+        return Expected(case, task, block, rows, columns)
 
-    def _case(self, expected: "Expected", part: str, points: Iterator[tuple[int, ...]]) -> TestResult:
+    def _case(self, expected: Expected, part: str, points: Iterator[tuple[int, ...]]) -> TestResult:
         case, worst = expected.case, 0.0
         for point in points:
             fault = self._run_point(point) if point else self._run_whole()
@@ -150,7 +162,7 @@ class Sample:
             worst = max(worst, judged.worst)
         return TestResult(tier=case.tier, name=f"{case.name}-{part}", passed=True, worst=worst)
 
-    def _quickly(self, expected: "Expected") -> TestResult | None:
+    def _quickly(self, expected: Expected) -> TestResult | None:
         """The whole grid without looking for races; None where that would take long."""
         if work_of(self._task) > QUICK_WORK:
             return None
@@ -160,7 +172,7 @@ class Sample:
         judged = self._judged(expected, fault)
         return judged.model_copy(update={"name": f"{expected.case.name}-whole"}) if judged.passed else judged
 
-    def _judged(self, expected: "Expected", fault: Violation | None) -> TestResult:
+    def _judged(self, expected: Expected, fault: Violation | None) -> TestResult:
         """What the last run did to memory, then what it computed."""
         case = expected.case
         if fault is not None:
@@ -182,7 +194,7 @@ class Sample:
         for clusters in widened(point, self._clusters, self.tally.width):
             if len(clusters) * (self._work // self._clusters) > POINT_WORK:
                 break
-            fault = self._run(clusters, self._schedules.next())
+            fault = self._run_with_producers(clusters, self._schedules.next())
             if fault is not None and fault.kind not in _INCONCLUSIVE:
                 return fault
             if fault is None and len(self._written()):
@@ -209,13 +221,69 @@ class Sample:
             return Violation("unwritten", f"{left} outputs were never written, or hold what D held", tier="guards")
         return None
 
-    def _run(self, clusters: Sequence[int], conditions: Conditions) -> Violation | None:
-        bound = self._loaded()
+    def _run_with_producers(self, clusters: Sequence[int], conditions: Conditions) -> Violation | None:
+        """Clusters with those of earlier launches that write what they read. Raises: NotCovered."""
+        earlier: list[set[int]] = [set() for _ in self._writers]
+        for _ in range(MOST_ROUNDS):
+            fault = self._run(clusters, conditions, earlier)
+            more = self._producers() if fault is None or fault.kind in _INCONCLUSIVE else []
+            new = [known | found for known, found in zip(earlier, more, strict=bool(more))]
+            if not more or new == earlier:
+                break
+            earlier = new
+        if self._disturbed:
+            fault = self._run(clusters, conditions, earlier)
+        if fault is None:
+            for index, known in enumerate(earlier):
+                self.tally.earlier.setdefault(index, set()).update(known)
+        elif self._writers and fault.kind in _INCONCLUSIVE:
+            raise NotCovered(f"which clusters of earlier launches a sample needs was not found ({fault.kind})")
+        return fault
+
+    def _producers(self) -> list[set[int]]:
+        """Clusters of each earlier launch that write what the last run found unwritten. Raises: NotCovered."""
+        memory, found = self._loaded().machine.memory, []
+        try:
+            missing = pieces({name: memory.ranges(name, 0) for name in ("D", "workspace")}) if self._writers else {}
+            for writers in reversed(self._writers):
+                more, missing = writers.of(missing)
+                found.append(more)
+        except TooMany as exc:
+            raise NotCovered("a sample needs too many clusters of earlier launches") from exc
+        return found[::-1]
+
+    def _prober(self, index: int) -> Callable[[int], dict[str, list[tuple[int, int]]]]:
+        """Runs one cluster of a launch alone, on memory that nobody wrote; what it wrote."""
+
+        def probe(cluster: int) -> dict[str, list[tuple[int, int]]]:
+            bound, launch = self._loaded(), self._kernel.plan.launches[index]
+            self._disturbed = True
+            self._poison()
+            bound.renew()
+            self.tally.work += self._work * math.prod(launch.cluster) // math.prod(launch.grid)
+            outcome = bound.run_part(index, self._schedules.aside(), [first_cta(launch, cluster)])
+            if outcome.stopped:
+                raise NotCovered(f"a cluster of {launch.entry} does not end by itself")
+            return {name: bound.machine.memory.ranges(name, index + 1) for name in ("D", "workspace")}
+
+        return probe
+
+    def _run(self, clusters: Sequence[int], conditions: Conditions, earlier: Sequence[set[int]] = ()) -> Violation | None:
+        """Clusters of the target with those of earlier launches; the whole plan where there are none."""
+        bound, launches = self._loaded(), self._kernel.plan.launches
+        chosen: list[Sequence[int]] = [*map(sorted, earlier), clusters]
+        work = [
+            len(part) * self._work * math.prod(launch.cluster) // math.prod(launch.grid)
+            for part, launch in zip(chosen, launches, strict=False)
+        ]
+        if sum(work) > POINT_WORK and earlier:
+            raise NotCovered(f"a sample with its clusters of earlier launches takes {sum(work):.1e} multiply-adds")
         if conditions.races:
-            self.tally.work += self._work // self._clusters * (len(clusters) or self._clusters)
-        ctas = [first_cta(self._launch, cluster) for cluster in clusters]
-        self._last_written = None
-        return run_and_judge(bound, conditions, self._poison, after_others=True, ctas=ctas).fault
+            self.tally.work += sum(work) if clusters else self._work
+        ctas = [[first_cta(launch, each) for each in part] for part, launch in zip(chosen, launches, strict=False)]
+        ctas += [[] for _ in launches[len(ctas) :]]
+        self._last_written, self._disturbed, self._in_part = None, False, bool(clusters)
+        return run_and_judge(bound, conditions, self._poison, after_others=True, ctas=ctas if clusters else ()).fault
 
     def _learn(self, clusters: Sequence[int]) -> None:
         """Drop the guesses that what these clusters wrote refutes."""
@@ -240,6 +308,10 @@ class Sample:
         """The outputs that the last run wrote, counted along the rows of D."""
         if self._last_written is None:
             self._last_written = np.flatnonzero(self._loaded().operands.d.reshape(-1) != POISON)
+            if self._writers and self._in_part:  # what the target did not write may be half of a sum
+                spans = {"D": self._loaded().machine.memory.ranges("D", self._target + 1)}
+                own = pieces(spans).get("D", np.zeros(0, dtype=np.int64)) // ELEMENT_BYTES
+                self._last_written = np.intersect1d(self._last_written, own)
         return self._last_written
 
     def _require_affordable(self, why: str) -> None:
@@ -249,44 +321,14 @@ class Sample:
     def _summary(self) -> str:
         tally, task = self.tally, self._task
         splits = f", {tally.width} at a time" if tally.width > 1 else ""
-        ran = f"{task.shape}: {len(tally.clusters)} of {self._clusters} clusters run{splits}"
+        of = f" of {self._launch.entry}" if self._writers else ""
+        ran = f"{task.shape}: {len(tally.clusters)} of {self._clusters} clusters{of} run{splits}"
+        for index, clusters in tally.earlier.items():
+            ran += f", with {len(clusters)} of {self._kernel.plan.launches[index].entry} before it"
         if tally.compared.all():
             once = ", then the whole grid without looking for races" if tally.quickly else ""
-            return f"{ran}{once}; all {tally.compared.size} outputs compared"
+            return f"{ran}{once}; all {tally.compared.size} outputs compared; seed {self._seed}"
         untouched = [place.name for place in self._places if not place.touched(tally.compared)]
         reached = f"of D not touched: {', '.join(untouched)}" if untouched else "corners, edges and interior of D touched"
-        return f"{ran}; {np.count_nonzero(tally.compared)} outputs compared of the {tally.compared.size} there are; {reached}"
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The reference of one case's inputs, whose rows and columns repeat. Shape: block (rows, columns) that repeat."""
-
-    case: Case
-    task: GemmTask
-    block: Block
-
-    def compare(self, output: np.ndarray, places: np.ndarray) -> Comparison:
-        """Some outputs, as one long column, with what they should be. Shape: output (M, N); places: flat."""
-        got, gathered = output.reshape(-1)[places, None], Gathered(self.block, self.task, places)
-        if self.case.growth is None:
-            return compare_exact(np, self.task, got, gathered)
-        return compare_bounded(np, self.task, got, gathered, self.case.growth)
-
-
-class Gathered(Reference):
-    """Reference of outputs that were gathered from anywhere, in pieces, as a column."""
-
-    def __init__(self, block: Block, task: GemmTask, places: np.ndarray) -> None:
-        self._block, self._columns, self._places = block, task.n, places
-
-    def blocks(self) -> Iterator[Block]:
-        for start in range(0, len(self._places), PIECE):
-            rows, columns = np.divmod(self._places[start : start + PIECE], self._columns)
-            rows, columns = rows % self._block.product.shape[0], columns % self._block.product.shape[1]
-            yield Block(
-                start=start,
-                product=self._block.product[rows, columns, None],
-                row_norms=self._block.row_norms[rows],
-                column_norms=self._block.column_norms[0, columns, None],
-            )
+        compared = f"{np.count_nonzero(tally.compared)} outputs compared of the {tally.compared.size} there are"
+        return f"{ran}; {compared}; {reached}; seed {self._seed}"

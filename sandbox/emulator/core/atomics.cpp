@@ -17,6 +17,7 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
   constexpr u32 kSets = 2 + Operation::kSecond;  // results, operands, second operands
   const u32* slots = listed(warp, op);
   const u32 count = std::min(op.count / kSets, kMostElements);
+  u64 seen = mask;
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const u64 address = effective_address<Address>(warp, op, lane);
@@ -35,8 +36,13 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
       std::memcpy(at, made, sizeof(T) * count);
       synchronise(warp, static_cast<Space>(op.p), address, order_of(op), true);
     }
-    for (u32 i = 0; i < count; ++i) warp.lanes<T>(slots[i])[lane] = old[i];
+    seen = mixed(seen, address);
+    for (u32 i = 0; i < count; ++i) {
+      warp.lanes<T>(slots[i])[lane] = old[i];
+      seen = mixed(seen, static_cast<u64>(old[i]));
+    }
   }
+  if (op.kind == kPoll) note_poll(warp, op, seen);
 }
 
 // ---- integers ---------------------------------------------------------------------------------------------------------------

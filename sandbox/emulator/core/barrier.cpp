@@ -49,6 +49,7 @@ void open_if_complete(Cta& cta, NamedBarrier& barrier) {
   }
   barrier = NamedBarrier();
   ++cta.cluster->run->events;
+  ++cta.cluster->run->meetings;
 }
 
 // Lanes arrive; null where they may not.
@@ -84,6 +85,7 @@ NamedBarrier* arrive(Warp& warp, const Op& op, u32 mask) {
   }
   barrier.gathered.join(warp.now());
   ++warp.run->events;
+  ++warp.run->meetings;
   return &barrier;
 }
 
@@ -271,7 +273,9 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   }
   if (told) warp.learn(told->done, told_lanes);
   warp.mask(op.d) = (warp.mask(op.d) & ~mask) | done;
-  if (done != mask) warp.yielded = true;
+  if (done == mask) return;
+  warp.yielded = !warp.run->hurried();
+  note_poll(warp, op, mixed(mask, done));
 }
 
 // a: state; d: arrivals that were outstanding (4 bytes)
@@ -295,6 +299,7 @@ void fence(Warp& warp, const Op& op, u32) {
   Knowledge& knows = warp.knows;
   for (u32 scope = 0; scope <= op.p; ++scope) {
     if (const auto heard = std::exchange(knows.heard[scope], nullptr)) {
+      hear_wait(warp, *heard);
       join_foreign(knows.foreign, heard);
       if (const auto own = heard->find(warp.cta->cluster->index); own != heard->end()) warp.hear(own->second);
     }
@@ -309,7 +314,15 @@ void fence_proxy_async(Warp& warp, const Op&, u32) {
 
 void fence_mbarrier_init(Warp& warp, const Op&, u32) { know_barriers(warp); }
 
-void dependency_wait(Warp& warp, const Op&, u32) { warp.hear(kDependencyComponent, 1); }
+void dependency_wait(Warp& warp, const Op&, u32) {
+  warp.run->waited = warp.cta->waited = true;
+  warp.hear(kDependencyComponent, 1);
+}
+
+// The first thread of a CTA to come here lets the next launch start, as far as this CTA goes.
+void dependency_trigger(Warp& warp, const Op&, u32) {
+  if (!warp.knows.events.at(kDependencyComponent)) warp.cta->triggered = true;
+}
 
 void nothing(Warp&, const Op&, u32) {}
 
@@ -382,6 +395,7 @@ void register_barrier(Registry& to) {
   to.add("fence.proxy.async", fence_proxy_async, {});
   to.add("fence.mbarrier_init", fence_mbarrier_init, {});
   to.add("griddepcontrol.wait", dependency_wait, {});
+  to.add("griddepcontrol.launch_dependents", dependency_trigger, {});
   to.add("nothing", nothing, {});
 }
 

@@ -318,10 +318,17 @@ struct TensorLoad : Load {
 struct RangeLoad : Load {
   using Load::Load;
   const u8* source = nullptr;
+  const Cta* from = nullptr;  // whose shared memory the source is; null: global memory
   u32 size = 0, how = kStore, type = kTypeU8;
 
   u32 bytes() const override { return size; }
-  void deliver(const Target& target) override { put(target.smem + target.offset, source, size, how, type); }
+  void deliver(const Target& target) override {
+    if (from && !from->live_warps) {
+      report(warp, op, 1u << lane, "cluster-exit", 0,
+             "a bulk copy reads shared memory of CTA rank " + std::to_string(from->rank) + ", which has ended");
+    }
+    put(target.smem + target.offset, source, size, how, type);
+  }
 };
 
 // Reads of a tensor in global memory: only memory that the kernel may write has an order to keep.
@@ -332,7 +339,7 @@ void touch_rows(Warp& warp, const Op& op, int lane, const Box& box, Access acces
     return;
   }
   const bool ordered = warp.run->options.races && buffer->shadow;
-  const bool dependent = warp.run->launch.dependent && !warp.knows.events.at(kDependencyComponent);
+  const bool dependent = running(warp) & kRunningOthers;
   if (!ordered && !dependent && (access == Access::kRead || buffer->writable)) return;
   for (u32 row = 0; row < box.rows(); ++row) {
     u32 begin = 0, end = 0;
@@ -394,6 +401,7 @@ void range_load(Warp& warp, const Op& op, u32 mask) {
     if (!source) continue;
     auto load = std::make_shared<RangeLoad>(warp, op, lane, targets_of(warp, op, lane, bytes));
     load->source = source;
+    if (op.r) load->from = cta_of(warp, shared_address(warp, op.b, op.r, lane) + static_cast<u32>(op.imm));
     load->size = bytes;
     load->how = op.s & 0xFF;
     load->type = op.s >> 8;
@@ -444,8 +452,8 @@ const u8* source_of(Warp& warp, const Op& op, int lane, u32 address, u32 bytes) 
   return shared_range(warp, op, lane, address, bytes, Access::kRead, nullptr, touch);
 }
 
-void keep(Warp& warp, int lane, std::shared_ptr<Pending> store) {
-  warp.open_stores.push_back({static_cast<u32>(lane), store});
+void keep(Warp& warp, const Op& op, int lane, std::shared_ptr<Pending> store) {
+  warp.open_stores.push_back({static_cast<u32>(lane), &op, store});
   count_issued(warp);
   warp.run->enqueue(std::move(store));
 }
@@ -465,7 +473,7 @@ void tensor_store(Warp& warp, const Op& op, u32 mask) {
     store->offset = address & kOffsetMask;
     store->smem = smem - store->offset;
     store->how = op.r;
-    keep(warp, lane, std::move(store));
+    keep(warp, op, lane, std::move(store));
   }
   ++warp.run->events;
 }
@@ -491,7 +499,7 @@ void range_store(Warp& warp, const Op& op, u32 mask) {
     store->bytes = bytes;
     store->how = op.r;
     store->type = op.s;
-    keep(warp, lane, std::move(store));
+    keep(warp, op, lane, std::move(store));
   }
   ++warp.run->events;
 }
@@ -512,6 +520,15 @@ void complete(const std::vector<BulkStore>& stores) {
   for (const BulkStore& store : stores) {
     if (std::exchange(store.work->done, true)) continue;
     store.work->complete();
+  }
+}
+
+void report_unawaited(Warp& warp, const std::vector<BulkStore>& stores) {
+  if (!warp.run->options.races) return;
+  for (const BulkStore& store : stores) {
+    report(warp, *store.op, 1u << store.lane, "async-race", 0,
+           "the thread ends while this bulk store reads shared memory, which goes when the CTA ends: no "
+           "cp.async.bulk.wait_group waits for it");
   }
 }
 
@@ -576,9 +593,15 @@ void remote_store(Warp& warp, const Op& op, u32 mask) {
 
 }  // namespace
 
+// A thread that has ended waits for nothing any more, and shared memory goes with its CTA. Whoever has waited for a group has
+// ended the reads of its stores at the least.
 void finish_stores(Warp& warp) {
-  for (const StoreGroup& group : warp.store_groups) complete(group.stores);
+  for (const StoreGroup& group : warp.store_groups) {
+    if (!group.done) report_unawaited(warp, group.stores);
+    complete(group.stores);
+  }
   warp.store_groups.clear();
+  report_unawaited(warp, warp.open_stores);
   complete(warp.open_stores);
   warp.open_stores.clear();
 }

@@ -134,6 +134,14 @@ bool advance_group(Warp& warp, u64* left) {
       ++pc;
       continue;
     }
+    if (op.kind == kPoll) {
+      if (lanes) run_plain(warp, op, lanes);
+      ++pc;
+      if (!warp.yielded) continue;
+      set_pc(warp, group.lanes, pc);
+      ++warp.vain;
+      return false;
+    }
     if (op.kind == kBranch || op.kind == kBranchIndexed) {
       branch(warp, op, group.lanes, lanes, pc);
       return true;
@@ -171,6 +179,12 @@ bool advance_converged(Warp& warp, u64* left) {
         if (lanes) run_plain(warp, op, lanes);
         ++pc;
         continue;
+      case kPoll:
+        if (lanes) run_plain(warp, op, lanes);
+        ++pc;
+        if (!warp.yielded) continue;
+        warp.pc = pc;
+        return false;
       case kBranch:
       case kBranchIndexed:
         branch(warp, op, live, lanes, pc);

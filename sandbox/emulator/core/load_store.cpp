@@ -28,6 +28,7 @@ Piece piece_at(Warp& warp, const Op& op, u64 address, Access access) {
   if (op.p == kParam || op.p == kLocal) return {};
   Buffer* buffer = buffer_at(*warp.run, address);
   if (!buffer || (races && buffer->shadow) || (access == Access::kWrite && !buffer->writable)) return {};
+  if (running(warp) & kRunningOthers && !buffer->constant) return {};
   return {buffer->host, buffer->base, buffer->size};
 }
 
@@ -47,6 +48,7 @@ class Accesses {
   u8* checked(Warp& warp, const Op& op, int lane, bool* poison) const {
     return reach(warp, op, lane, addresses_[lane], bytes_, access_, poison);
   }
+  u64 address(int lane) const { return addresses_[lane]; }
   void synchronise(Warp& warp, const Op& op, int lane) const {
     if (op.q == kWeak) return;
     const bool writes = access_ == Access::kWrite;
@@ -86,14 +88,29 @@ void load(Warp& warp, const Op& op, u32 mask) {
       warp.lanes<Value>(slots[i])[lane] = static_cast<Value>(value);
     }
   };
-  if (accesses.together()) return for_lanes(mask, [&](int lane) { put(lane, accesses.at(lane)); });
+  if (accesses.together()) {
+    for_lanes(mask, [&](int lane) { put(lane, accesses.at(lane)); });
+  } else {
+    for (u32 rest = mask; rest; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      bool poison = false;
+      const u8* from = accesses.checked(warp, op, lane, &poison);
+      put(lane, from && !poison ? from : warp.run->poison_bytes);
+      accesses.synchronise(warp, op, lane);
+    }
+  }
+  if (op.kind != kPoll) return;
+  u64 seen = mask;
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    bool poison = false;
-    const u8* from = accesses.checked(warp, op, lane, &poison);
-    put(lane, from && !poison ? from : warp.run->poison_bytes);
-    accesses.synchronise(warp, op, lane);
+    seen = mixed(seen, accesses.address(lane));
+    for (u32 i = 0; i < op.count; ++i) {
+      u64 words[2] = {};
+      std::memcpy(words, &warp.lanes<Value>(slots[i])[lane], sizeof(Value));
+      seen = mixed(mixed(seen, words[0]), words[1]);
+    }
   }
+  note_poll(warp, op, seen);
 }
 
 // A store that changes nothing is no event: who polls with one waits all the same.
@@ -113,7 +130,7 @@ void store(Warp& warp, const Op& op, u32 mask) {
     }
     accesses.synchronise(warp, op, lane);
   }
-  if (changed && op.p != kLocal) ++warp.run->events;
+  if (changed) ++(op.p == kLocal ? warp.local_changes : warp.run->events);
 }
 
 // Whoever reads what was discarded reads something undefined.

@@ -64,9 +64,8 @@ constexpr u32 kSharedBase = 1024;
 constexpr u32 kRankShift = 24;
 constexpr u32 kOffsetMask = (1u << kRankShift) - 1;
 constexpr u64 kWindow = 1ull << 32;
-constexpr u64 kSharedWindow = 0x7F0000000000ull;
-constexpr u64 kParamWindow = 0x7E0000000000ull;
-constexpr u64 kLocalWindow = 0x7D0000000000ull;
+// Where the windows lie is drawn when the process starts, as a driver does: no kernel can tell the emulator by them.
+extern const u64 kSharedWindow, kParamWindow, kLocalWindow;
 
 enum Space : u32 { kGeneric, kGlobal, kShared, kParam, kLocal, kConst };
 
@@ -126,6 +125,7 @@ struct Product {
 struct Pending;
 struct BulkStore {
   u32 lane;
+  const Op* op;  // that issued it
   std::shared_ptr<Pending> work;
 };
 struct StoreGroup {
@@ -133,6 +133,20 @@ struct StoreGroup {
   u32 number = 0;
   bool done = false;
   std::vector<BulkStore> stores;
+};
+
+// Reads of memory that a warp repeats while nothing changes: the loops in which it waits for others (progress.cpp).
+struct Poll {
+  const Op* op = nullptr;
+  u64 seen = 0;     // addresses and values
+  u64 changes = 0;  // of the run at that time
+  u64 state = 0;    // registers and local memory when it gave its turn away, 0: never
+};
+struct Polls {
+  static constexpr u32 kKept = 4;
+  Poll kept[kKept];
+  u32 oldest = 0;
+  bool spins = false;  // gave its last turn away in such a loop
 };
 
 struct Warp {
@@ -175,6 +189,8 @@ struct Warp {
   u64 cluster_phase = 0;    // that they arrived in
   std::vector<u8> local;    // lane after lane
   u32 issued = 0;           // see count_issued
+  u64 local_changes = 0;    // stores that changed its local memory
+  Polls polls;
 
   template <typename T>
   T* lanes(u32 slot) {
@@ -248,6 +264,8 @@ struct Cta {
   u32 id[3] = {};
   u64 linear = 0;
   u32 smem_end = 0;  // offset behind its shared memory
+  u32 smid = 0, first_warp = 0;           // the SM that it runs on, and its first warp's place there
+  bool waited = false, triggered = false;  // griddepcontrol: some thread waited; one let the next launch start before that
   std::vector<u8> smem;
   SharedShadow shadow;
   std::vector<Warp> warps;
@@ -293,9 +311,13 @@ enum class Schedule : u32 { kEager, kLatest, kRandom };
 struct Launch {
   u32 grid[3], block[3], cluster[3];
   u32 dynamic_smem = 0;
-  bool dependent = false;  // launched before the kernels ahead of it have ended
   std::vector<u8> parameters;
+  u32 sms = 132, warp_slots = 64;  // of the chip, and of one of its SMs
+  // Launches that may still run, before griddepcontrol.wait and after it: kRunningOthers, and a bit for each of the plan's by
+  // its number. `number`: this one's, from 1 on.
+  u32 running = 0, running_after = 0, number = 1;
 };
+constexpr u32 kRunningOthers = 1;  // kernels ahead of the whole plan
 
 struct Options {
   Schedule schedule = Schedule::kLatest;
@@ -331,6 +353,12 @@ class Run {
   std::set<SuspectRead> poisoned;  // reads to be given poison
   u64 instructions = 0;
   u64 events = 0;  // anything that may let somebody else go on
+  u64 meetings = 0;  // those of them that are no change of memory: arrivals at barriers of a CTA
+  u64 changes() const { return events - meetings; }
+  bool hurried() const { return hurry_ == events; }
+  u32 idle() const { return idle_; }
+  bool restless = false;                // a warp that polls has changed its registers meanwhile
+  bool waited = false, held = false;    // griddepcontrol: a CTA has waited; one has before it let the next launch start
   u64 ctas_run = 0;
   bool stopped = false;  // no use going on: deadlock, endless, too many faults
   u64 left = 0;          // operations of the turn that is being taken
@@ -352,6 +380,8 @@ class Run {
   void late();
   void start(Cluster& cluster, u32 index);
   void start(Warp& warp, Cta& cta, u32 index);
+  void place(Cta& cta, u32 warps);
+  bool take_turn(Warp& warp, bool shuffle);
 
   std::vector<u32> waiting_;  // indices of clusters still to run, the next one last
   std::vector<std::unique_ptr<Cluster>> resident_;
@@ -362,7 +392,26 @@ class Run {
   double deadline_ = 0;             // on the steady clock
   u32 looks_ = 0;
   u64 state_;  // of the random generator
+  u64 hurry_ = ~0ull;  // events at which polling warps no longer give their turns away
+  u32 idle_ = 0;       // rounds without an event in which nobody used up a turn
+  u64 placing_ = 0;    // state of the generator of places
+  u32 placed_ = 0, stride_ = 1, last_sm_ = 0;
 };
+
+// The launches that may still run beside what a warp does now.
+inline u32 running(const Warp& warp) {
+  const Launch& launch = warp.run->launch;
+  if (!launch.running) return 0;
+  return warp.knows.events.at(kDependencyComponent) ? launch.running_after : launch.running;
+}
+
+// progress.cpp: a read that may be repeated until another agent changes what it reads; sets warp.yielded where it is.
+// `seen`: a hash of what was read.
+void note_poll(Warp& warp, const Op& op, u64 seen);
+inline u64 mixed(u64 state, u64 value) {
+  state = (state ^ value) * 0x9E3779B97F4A7C15ull;
+  return state ^ state >> 29;
+}
 
 // ---- limits -----------------------------------------------------------------------------------------------------------------
 // Past them a kernel is unsupported: without them a short loop could take all memory there is.
@@ -403,6 +452,8 @@ u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 
               const Touch& touch = {});
 // A range of shared memory of any size, without alignment rules; null where it is out of bounds.
 u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access, bool* poison, const Touch& touch);
+// The warp acquires what others have published, whether they waited for the kernels ahead included.
+void hear_wait(Warp& warp, const ForeignClocks& heard);
 // The CTA that a shared address belongs to; null where the cluster has none of that rank.
 Cta* cta_of(Warp& warp, u32 address);
 // The buffer that holds an address, null where none does.

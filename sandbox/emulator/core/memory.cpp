@@ -50,6 +50,12 @@ bool is_async(const Cluster& cluster, Epoch event) {
   return event.component < cluster.agents.size() && cluster.agents[event.component].kind != AgentKind::kWarp;
 }
 
+// Why a launch ahead may still run.
+const char* unordered_because(const Warp& warp) {
+  return warp.knows.events.at(kDependencyComponent) ? "the launch waited for ends without griddepcontrol.wait of its own"
+                                                    : "before griddepcontrol.wait";
+}
+
 // Says what an access met; whether the value read must be replaced by poison.
 bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, const Meeting& met, const Touch& touch,
            const Cluster* other_cluster, const char* space) {
@@ -92,6 +98,11 @@ bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access ac
              what + " through the async proxy of what " + other + " wrote as usual, without fence.proxy.async between them",
              met.instruction);
       return true;
+    case Trouble::kUnfinished: {
+      const std::string other = "launch " + std::to_string(met.cluster) + " of the plan may still be using";
+      report(warp, op, lanes, "dependency", address, what + " that " + other + ": " + unordered_because(warp));
+      return false;
+    }
     case Trouble::kBarrier:
       report(warp, op, lanes, "barrier-misuse", address, what + " touches a live mbarrier", met.instruction);
       return false;
@@ -183,6 +194,7 @@ Publication publication(const Warp& warp, Scope scope, bool shared, u64 address)
 void hear_published(Warp& warp, const Publication& at, bool acquires) {
   const auto found = warp.run->published.find(at);
   if (found == warp.run->published.end()) return;
+  if (acquires) hear_wait(warp, *found->second);
   join_foreign(acquires ? warp.knows.foreign : warp.knows.heard[at.scope], found->second);
   if (!acquires) return;
   if (const auto own = found->second->find(warp.cta->cluster->index); own != found->second->end()) warp.hear(own->second);
@@ -268,14 +280,19 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
     report(warp, op, 1u << lane, "input-written", address, "write to " + buffer->name + ", which is read only");
     return nullptr;
   }
-  if (run.launch.dependent && !buffer->constant && !warp.knows.events.at(kDependencyComponent)) {
+  if (running(warp) & kRunningOthers && !buffer->constant) {
+    const bool waited = warp.knows.events.at(kDependencyComponent);
     report(warp, op, 1u << lane, "dependency", address,
            std::string(verb(access)) + " of " + buffer->name +
-               " before griddepcontrol.wait, while the kernel ahead may still run");
+               (waited ? ", while a kernel ahead of the plan may still run: " : " ") + unordered_because(warp) +
+               (waited ? "" : ", while the kernel ahead may still run"));
   }
   if (run.options.races && buffer->shadow) {
     const Cluster& cluster = *warp.cta->cluster;
-    const Meeting met = buffer->shadow->touch(offset, bytes, access, toucher(warp, op, lane, touch), cluster.index);
+    Toucher by = toucher(warp, op, lane, touch);
+    by.running = running(warp);
+    by.launch = static_cast<u8>(run.launch.number);
+    const Meeting met = buffer->shadow->touch(offset, bytes, access, by, cluster.index);
     if (met.trouble != Trouble::kNone) {
       const Cluster* other = met.cluster == cluster.index ? &cluster : nullptr;
       if (judge(warp, op, lane, address, bytes, access, met, touch, other, "global") && poison) *poison = true;
@@ -283,6 +300,14 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
   }
   return buffer->host + offset;
+}
+
+// A CTA of another cluster that waited for the kernels ahead has passed that on.
+void hear_wait(Warp& warp, const ForeignClocks& heard) {
+  if (!warp.run->launch.running) return;
+  for (const auto& [cluster, clock] : heard) {
+    if (clock.at(kDependencyComponent)) warp.hear(kDependencyComponent, 1);
+  }
 }
 
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,

@@ -52,7 +52,7 @@ class Checker {
   void check(const Op& op) const {
     if (op.guard) slot(op.guard, kMask);
     if (op.meeting) slot(op.meeting, 4);
-    if (op.kind > kWaiting) fail("has an operation of an unknown kind");
+    if (op.kind > kPoll) fail("has an operation of an unknown kind");
     if (op.list > program_.lists.size() || op.count > program_.lists.size() - op.list) fail("has a list out of bounds");
     if (op.kind == kBranch) return target(op.imm);
     if (op.kind == kBranchIndexed) {
@@ -165,6 +165,14 @@ class Memory {
     }
   }
 
+  // Ranges of bytes of the named buffer that the launch of that number wrote last; 0: that were read unwritten.
+  std::vector<std::pair<u64, u64>> ranges(const std::string& name, u32 launch) const {
+    for (const Buffer& buffer : buffers) {
+      if (buffer.name == name && buffer.shadow) return buffer.shadow->ranges(launch);
+    }
+    return {};
+  }
+
   // Forgets what has been written: the first `written_bytes` of the named buffer hold something.
   void renew(const std::string& name, u64 written_bytes) {
     for (Buffer& buffer : buffers) {
@@ -183,7 +191,7 @@ struct Outcome {
   std::vector<Finding> findings;
   std::vector<SuspectRead> suspects;
   u64 instructions = 0, ctas = 0;
-  bool stopped = false;
+  bool stopped = false, waited = false, held = false;
 };
 
 using Triple = std::array<u32, 3>;
@@ -191,7 +199,8 @@ using Triple = std::array<u32, 3>;
 Outcome run(const Program& program, Memory& memory, const Triple& grid, const Triple& block, const Triple& cluster,
             u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
             u64 most_instructions, double deadline_s, std::vector<u64> ctas,
-            const std::vector<std::tuple<u32, u32, u32>>& poisoned) {
+            const std::vector<std::tuple<u32, u32, u32>>& poisoned, u32 running, u32 running_after, u32 number, u32 sms,
+            u32 warp_slots) {
   Launch launch;
   u64 threads = 1, size = 1, total = 1;
   for (int i = 0; i < 3; ++i) {
@@ -213,7 +222,12 @@ Outcome run(const Program& program, Memory& memory, const Triple& grid, const Tr
     if (cta >= total) throw nb::value_error("a selected CTA lies outside the grid");
   }
   launch.dynamic_smem = dynamic_smem;
-  launch.dependent = dependent;
+  if (!sms || !warp_slots || !number || number >= 32) throw nb::value_error("the launch is out of bounds");
+  launch.running = running | (dependent ? kRunningOthers : 0);
+  launch.running_after = running_after;
+  launch.number = number;
+  launch.sms = sms;
+  launch.warp_slots = warp_slots;
   const auto* bytes = static_cast<const u8*>(parameters.data());
   launch.parameters.assign(bytes, bytes + parameters.size());
   Options options;
@@ -234,6 +248,8 @@ Outcome run(const Program& program, Memory& memory, const Triple& grid, const Tr
   outcome.instructions = made.instructions;
   outcome.ctas = made.ctas_run;
   outcome.stopped = made.stopped;
+  outcome.waited = made.waited;
+  outcome.held = made.held;
   return outcome;
 }
 
@@ -257,6 +273,7 @@ NB_MODULE(_core, module) {
       .def("add_map", &Memory::add_map, nb::arg("address"), nb::arg("type"), nb::arg("element_bytes"), nb::arg("swizzle"),
            nb::arg("sizes"), nb::arg("strides"), nb::arg("box"), nb::arg("nan_fill") = false)
       .def("settle", &Memory::settle)
+      .def("ranges", &Memory::ranges, nb::arg("name"), nb::arg("launch"))
       .def("renew", &Memory::renew, nb::arg("name"), nb::arg("written_bytes"));
   nb::class_<Finding>(module, "Finding")
       .def_ro("kind", &Finding::kind)
@@ -282,9 +299,12 @@ NB_MODULE(_core, module) {
                    })
       .def_ro("instructions", &Outcome::instructions)
       .def_ro("ctas", &Outcome::ctas)
-      .def_ro("stopped", &Outcome::stopped);
+      .def_ro("stopped", &Outcome::stopped)
+      .def_ro("waited", &Outcome::waited)
+      .def_ro("held", &Outcome::held);
   module.def("run", &run, nb::arg("program"), nb::arg("memory"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
              nb::arg("dynamic_smem"), nb::arg("parameters"), nb::arg("dependent"), nb::arg("schedule"), nb::arg("seed"),
              nb::arg("races"), nb::arg("poison"), nb::arg("most_instructions"), nb::arg("deadline_s"), nb::arg("ctas"),
-             nb::arg("poisoned"));
+             nb::arg("poisoned"), nb::arg("running") = 0, nb::arg("running_after") = 0, nb::arg("number") = 1,
+             nb::arg("sms") = 132, nb::arg("warp_slots") = 64);
 }

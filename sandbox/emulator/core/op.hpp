@@ -24,6 +24,7 @@ enum Kind : u8 {
   kBranchIndexed,  // a: index slot (4 bytes), list: targets
   kExit,
   kWaiting,  // the handler may block lanes, set warp.yielded, or set warp.waiting to be executed again later
+  kPoll,     // as kPlain, but that the handler may set warp.yielded
 };
 
 enum Flags : u8 {

@@ -1,6 +1,8 @@
 // One grid, from launch to end: which clusters are under way, whose turn it is, and when nothing goes on any more.
 #include <chrono>
 #include <cmath>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "machine.hpp"
@@ -13,9 +15,12 @@ constexpr u64 kTurn = 1 << 16;      // operations of a warp at a time
 constexpr u32 kRandomTurn = 192;    // the same, at the most, under random schedules
 constexpr u32 kRandomResident = 3;  // clusters under way together under random schedules
 constexpr u32 kPatience = 40;       // turns of everybody in vain before it is a deadlock: more than a warp has groups of lanes
+constexpr u32 kStale = 64;          // rounds without a change of memory, though warps meet at barriers
+constexpr u32 kSpinTurn = 512;      // operations that a warp that polls gets at the least where nobody else goes on
 constexpr u32 kSpins = 24;          // turns without an event, used up by warps that may wait for one in loops of their own
 constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
 constexpr std::size_t kAlignment = 64;
+constexpr u32 kSmemUnit = 128;  // of shared memory's allocation
 
 // IEEE arithmetic for as long as a run lasts, whatever a library has set in this thread.
 class FloatingEnvironment {
@@ -31,7 +36,20 @@ class FloatingEnvironment {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+// A window of its own for each space, `slot` choosing where, on 4 GiB as generic addresses of peers need it.
+u64 drawn_window(u64 slot) {
+  std::random_device source;
+  return (slot << 40) + (u64{source() % 128} << 32);
+}
+
+u64 drawn(u64& state) {
+  state += 0x9E3779B97F4A7C15ull;
+  return mixed(mixed(0, state), state >> 32);
+}
+
 }  // namespace
+
+const u64 kSharedWindow = drawn_window(0x7F), kParamWindow = drawn_window(0x7E), kLocalWindow = drawn_window(0x7D);
 
 Run::Run(const Program& program, const Launch& launch, const Options& options, std::vector<Buffer>& buffers,
          const std::vector<TensorMap>& maps, std::vector<u64> ctas, std::set<SuspectRead> poisoned)
@@ -63,6 +81,10 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
   if (options.schedule == Schedule::kRandom) {
     for (std::size_t i = waiting_.size(); i > 1; --i) std::swap(waiting_[i - 1], waiting_[random() % i]);
   }
+  placing_ = mixed(options.seed, static_cast<u64>(options.schedule));
+  placed_ = static_cast<u32>(drawn(placing_) % launch.sms);
+  do stride_ = 1 + static_cast<u32>(drawn(placing_) % launch.sms);
+  while (std::gcd(stride_, launch.sms) != 1);
 }
 
 u64 Run::random() {
@@ -130,18 +152,24 @@ void Run::execute() {
   if (cluster_bytes() > kMostClusterBytes) stop("unsupported", "a cluster that takes more than 1 GiB");
   if (whole_ && waiting_.empty()) stop("unsupported", "a grid of more than 2^24 CTAs");
   deadline_ = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
-  u32 vain = 0, idle = 0;  // rounds without an event; the latest of them in which nobody used up a turn either
+  // Rounds without an event, those behind the last in which somebody used up a turn or its registers changed, and rounds
+  // without a change of memory.
+  u32 vain = 0, still = 0, stale = 0;
   while (!stopped) {
     if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
     if (resident_.empty() && !admit()) break;
-    const u64 before = events;
+    const u64 before = events, changed = changes();
+    restless = false;
     const bool used_up = take_turns();
     retire();
     vain = events != before ? 0 : vain + 1;
-    idle = vain && !used_up ? idle + 1 : 0;
-    if ((idle > 1 || vain > kSpins) && unblock()) vain = idle = 0;
-    if (idle > kPatience && waiting_.empty()) report_deadlock();
-    if (idle > kPatience && !waiting_.empty()) stop("unsupported", "more CTAs wait for others than the emulator runs together");
+    stale = changes() != changed ? 0 : stale + 1;
+    idle_ = vain && !used_up ? idle_ + 1 : 0;
+    still = idle_ && !restless ? still + 1 : 0;
+    if ((idle_ > 1 || vain > kSpins || stale > kStale) && unblock()) vain = stale = still = idle_ = 0;
+    if (still > kPatience && waiting_.empty()) report_deadlock();
+    if (still > kPatience && !waiting_.empty()) stop("unsupported", "more CTAs wait for others than the emulator runs together");
+    if (idle_ > 2 * kPatience) hurry_ = events;
     if (!stopped && options.most_instructions && instructions > options.most_instructions) {
       stop_in_the_middle("endless",
                          "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
@@ -161,15 +189,22 @@ bool Run::take_turns() {
       for (std::size_t k = 0; k < count && !stopped; ++k) {
         Warp& warp = cta.warps[(first + k) % count];
         if (!warp.runnable()) continue;
-        const u64 most = shuffle ? 4 + random() % kRandomTurn : kTurn;
-        const u64 executed = advance(warp, most);
-        instructions += executed;
-        used_up = used_up || executed == most;
+        used_up = take_turn(warp, shuffle) || used_up;
         if (now_s() > deadline_) late();
       }
     }
   }
   return used_up;
+}
+
+// True where the warp used up its turn.
+bool Run::take_turn(Warp& warp, bool shuffle) {
+  u64 most = shuffle ? 4 + random() % kRandomTurn : kTurn;
+  if (idle_ && warp.polls.spins) most = std::max<u64>(most, kSpinTurn);  // enough for its loop
+  const u64 executed = advance(warp, most);
+  warp.polls.spins = warp.yielded;
+  instructions += executed;
+  return executed == most && !warp.yielded;
 }
 
 // Lets something happen that did not have to happen yet: an asynchronous operation, or the start of another cluster.
@@ -214,6 +249,7 @@ void Run::retire() {
 // What is still under way when a cluster ends has nowhere to go.
 void Run::finish(Cluster& cluster) {
   ctas_run += cluster.ctas.size();
+  for (const Cta& cta : cluster.ctas) held = held || (cta.waited && !cta.triggered);
   for (const auto& work : pending_) {
     if (work->cluster != &cluster || work->done) continue;
     work->done = true;
@@ -272,6 +308,8 @@ void Run::start(Cluster& cluster, u32 index) {
     cta.mbarriers.clear();
     cta.invalidated.clear();
     cta.live_warps = warps;
+    cta.waited = cta.triggered = false;
+    place(cta, warps);
     cta.warps.clear();
     cta.warps.resize(warps);
     for (u32 i = 0; i < warps; ++i) {
@@ -280,6 +318,20 @@ void Run::start(Cluster& cluster, u32 index) {
       start(cta.warps[i], cta, i);
     }
   }
+}
+
+// The SM and the warps' places there. CTAs go round the SMs; under random schedules some share one with the CTA before, and
+// begin where others left room.
+void Run::place(Cta& cta, u32 warps) {
+  const bool random = options.schedule == Schedule::kRandom;
+  const u64 draw = drawn(placing_);
+  if (!random || draw % 4) {
+    last_sm_ = placed_;
+    placed_ = static_cast<u32>((u64{placed_} + stride_) % launch.sms);
+  }
+  cta.smid = last_sm_;
+  const u32 room = launch.warp_slots > warps ? launch.warp_slots - warps : 0;
+  cta.first_warp = random ? static_cast<u32>(draw >> 8) % (room / 4 + 1) * 4 : 0;
 }
 
 void Run::start(Warp& warp, Cta& cta, u32 index) {
@@ -300,7 +352,7 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
   warp.products_reading.assign(program.register_bytes / 32 + 1, 0);
   warp.local.assign(static_cast<std::size_t>(program.local_bytes) * kLanes, options.poison);
   std::copy(program.constants.begin(), program.constants.end(), warp.registers);
-  if (!launch.dependent) warp.knows.events.set(kDependencyComponent, 1);
+  if (!launch.running) warp.knows.events.set(kDependencyComponent, 1);
   const auto& grid = launch.grid;
   const auto& shape = launch.cluster;
   const u32 in_cluster[3] = {cta.rank % shape[0], cta.rank / shape[0] % shape[1], cta.rank / shape[0] / shape[1]};
@@ -314,15 +366,15 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
           block[0], block[1], block[2],
           cta.id[0], cta.id[1], cta.id[2],
           grid[0], grid[1], grid[2],
-          lane, index, static_cast<u32>(cta.warps.size()),
+          lane, cta.first_warp + index, launch.warp_slots,
           in_cluster[0], in_cluster[1], in_cluster[2],
           shape[0], shape[1], shape[2],
           cta.rank, shape[0] * shape[1] * shape[2],
           cluster.id[0], cluster.id[1], cluster.id[2],
           grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
-          launch.dynamic_smem, cta.smem_end - kSharedBase,
+          launch.dynamic_smem, (cta.smem_end - kSharedBase + kSmemUnit - 1) / kSmemUnit * kSmemUnit,
           1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
-          0, 1, shape[0] * shape[1] * shape[2] > 1};
+          cta.smid, launch.sms, shape[0] * shape[1] * shape[2] > 1};
       // clang-format on
       lanes[lane] = values[which];
     }

@@ -185,6 +185,15 @@ GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
   return page->pieces[index % kPage];
 }
 
+// Whether a launch that may still run touched the piece, so that nothing orders the two.
+bool GlobalShadow::unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch) {
+  const bool written = piece.write_launch && by.running >> piece.write_launch & 1 && !(piece.write_strong && by.strong);
+  const bool read = access == Access::kWrite && piece.read_launch && by.running >> piece.read_launch & 1 &&
+                    !(piece.read_strong && by.strong);
+  *launch = written ? piece.write_launch : piece.read_launch;
+  return written || read;
+}
+
 Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster) {
   const auto ordered = [&](Epoch event, u32 of, bool strong, bool own) {
     if (!event.value || (strong && by.strong)) return true;
@@ -194,22 +203,30 @@ Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by
     return known != by.knows->foreign->end() && known->second.covers(event);
   };
   Meeting met;
+  u32 launch = 0;
+  const bool collides = by.running && unfinished(piece, access, by, &launch);
   const bool write_ordered = ordered(piece.write, piece.write_cluster, piece.write_strong, owns_write(piece.write_lane, by));
   if (access == Access::kRead) {
-    if (!piece.written) met = {Trouble::kUnwritten, {}, kNoInstruction};
+    if (!piece.written) {
+      met = {Trouble::kUnwritten, {}, kNoInstruction};
+      piece.missed = true;
+    }
     if (!write_ordered) met = {Trouble::kReadBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+    if (collides) met = {Trouble::kUnfinished, {}, kNoInstruction, launch};
     const bool again = piece.read.value && piece.read_cluster == cluster && piece.read.component == by.epoch.component;
     piece.read_lane = again ? lane_of_read(piece.read, piece.read_lane, by) : by.lane;
     piece.read = by.epoch;
     piece.read_cluster = cluster;
     piece.read_instruction = by.instruction;
     piece.read_strong = by.strong;
+    if (!(by.running >> piece.read_launch & 1)) piece.read_launch = by.launch;  // the older one where it may still run
     return met;
   }
   if (!ordered(piece.read, piece.read_cluster, piece.read_strong, owns_read(piece.read_lane, by))) {
     met = {Trouble::kWriteBehindRead, piece.read, piece.read_instruction, piece.read_cluster};
   }
   if (!write_ordered) met = {Trouble::kWriteBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+  if (collides) met = {Trouble::kUnfinished, {}, kNoInstruction, launch};
   piece.write_lane =
       piece.write.value && piece.write_cluster == cluster ? lane_of_write(piece.write, piece.write_lane, by) : by.lane;
   piece.write = by.epoch;
@@ -218,6 +235,8 @@ Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by
   piece.write_strong = by.strong;
   piece.written = true;
   piece.read = {};
+  piece.write_launch = by.launch;
+  piece.read_launch = 0;
   return met;
 }
 
@@ -226,6 +245,24 @@ void GlobalShadow::settle() {
     if (!page) continue;
     for (Piece& piece : page->pieces) piece.write = piece.read = {};
   }
+}
+
+std::vector<std::pair<u64, u64>> GlobalShadow::ranges(u32 launch) const {
+  std::vector<std::pair<u64, u64>> found;
+  for (std::size_t page = 0; page < pages_.size(); ++page) {
+    if (!pages_[page]) continue;
+    for (u64 i = 0; i < kPage; ++i) {
+      const Piece& piece = pages_[page]->pieces[i];
+      if (launch ? piece.write_launch != launch : !piece.missed) continue;
+      const u64 at = 2 * (page * kPage + i);
+      if (!found.empty() && found.back().second == at) {
+        found.back().second = at + 2;
+      } else {
+        found.emplace_back(at, at + 2);
+      }
+    }
+  }
+  return found;
 }
 
 }  // namespace emulator

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "clock.hpp"
@@ -30,17 +31,19 @@ struct Toucher {
   u32 instruction;
   bool async = false;  // through the async proxy
   bool strong = false;
+  u32 running = 0;  // launches that may still run beside it, by their numbers
+  u8 launch = 0;    // its own
 };
 
 // In order of weight: an access that meets several is told the last.
-enum class Trouble : u8 { kNone, kUnwritten, kWriteBehindRead, kReadBehindWrite, kUnfenced, kWriteBehindWrite, kBarrier };
+enum class Trouble : u8 { kNone, kUnwritten, kWriteBehindRead, kReadBehindWrite, kUnfenced, kWriteBehindWrite, kBarrier, kUnfinished };
 
 // What an access met, with the event it collides with.
 struct Meeting {
   Trouble trouble = Trouble::kNone;
   Epoch other;
   u32 instruction = kNoInstruction;
-  u32 cluster = 0;  // of the other, in global memory
+  u32 cluster = 0;  // of the other, in global memory; kUnfinished: the number of its launch
 
   void worsen(const Meeting& found) {
     if (found.trouble > trouble) *this = found;
@@ -98,16 +101,20 @@ class GlobalShadow {
 
   Meeting touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
 
-  // A kernel ended: what it did happened before all that follows.
+  // A kernel ended: what it did happened before all that follows, but for launches that may run beside it.
   void settle();
+
+  // Ranges of bytes, in order: those that a launch wrote last, or that were read unwritten (launch 0).
+  std::vector<std::pair<u64, u64>> ranges(u32 launch) const;
 
  private:
   struct Piece {
     Epoch write, read;
     u32 write_cluster = 0, read_cluster = 0;
     u32 write_instruction = kNoInstruction, read_instruction = kNoInstruction;
-    bool written = false, write_strong = false, read_strong = false;
+    bool written = false, write_strong = false, read_strong = false, missed = false;
     u8 write_lane = kTogether, read_lane = kTogether;
+    u8 write_launch = 0, read_launch = 0;  // the numbers of launches, 0: none
   };
   static constexpr u64 kPage = 2048;  // pieces
   struct Page {
@@ -115,6 +122,7 @@ class GlobalShadow {
   };
 
   Piece& piece(u64 index);
+  static bool unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch);
   static Meeting touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster);
 
   u64 written_bytes_;

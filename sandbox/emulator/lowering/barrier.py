@@ -197,7 +197,7 @@ def _dependency(lowering: Lowering, instruction: Instruction) -> None:
     what = instruction.parts[1]
     if what not in ("wait", "launch_dependents"):
         raise refuse(instruction)
-    lowering.emit("griddepcontrol.wait" if what == "wait" else "nothing")
+    lowering.emit(f"griddepcontrol.{what}")
 
 
 def _registers(lowering: Lowering, instruction: Instruction) -> None:  # noqa: ARG001 (a rule's signature)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.table import SCOPES, Scope, Space
+from sandbox.emulator.lowering.table import SCOPES, Kind, Scope, Space
 from sandbox.emulator.ptx.module import Address, Instruction, Operand, Register, Sink, Symbol, Unsupported, Vector
 
 # As the core numbers them.
@@ -93,7 +93,8 @@ def _load(lowering: Lowering, instruction: Instruction) -> None:
     size, width = _sizes(lowering, form, items, instruction)
     signed = form.type.startswith("s") and width > size
     slots = [lowering.target(item, width) for item in items]
-    _emit(lowering, f"ld.{'s' if signed else 'u'}{8 * size}.b{8 * width}", form, address, slots, instruction)
+    kind = Kind.PLAIN if form.semantics == _WEAK else Kind.POLL
+    _emit(lowering, f"ld.{'s' if signed else 'u'}{8 * size}.b{8 * width}", form, address, slots, instruction, kind=kind)
 
 
 def _store(lowering: Lowering, instruction: Instruction) -> None:
@@ -135,7 +136,8 @@ def _atomic(lowering: Lowering, instruction: Instruction) -> None:
     slots = [lowering.target(item, size) for item in _items(results, form.count, instruction)]
     for value in values:
         slots += [_value(lowering, item, size, instruction) for item in _items(value, form.count, instruction)]
-    _emit(lowering, f"atom.{operation}.{form.type}", form, address, slots, instruction, semantics=max(form.semantics, 1))
+    kind, semantics = Kind.POLL if returns else Kind.PLAIN, max(form.semantics, 1)
+    _emit(lowering, f"atom.{operation}.{form.type}", form, address, slots, instruction, semantics=semantics, kind=kind)
 
 
 def _atomic_operation(form: _Form, instruction: Instruction) -> str:
@@ -191,13 +193,16 @@ def _emit(
     instruction: Instruction,
     *,
     semantics: int | None = None,
+    kind: Kind = Kind.PLAIN,
 ) -> None:
+    """`kind`: POLL for what a warp may repeat until others change memory."""
     base = address.base if isinstance(address, Address) else None
     if isinstance(base, Symbol) and base.name not in _named(lowering, form.space):
         raise Unsupported(f"{instruction.opcode} of {base.name}", instruction.line)
     place = lowering.place(address, short=form.space == Space.SHARED)
     lowering.emit(
         f"{handler}.a{8 * place.slot_bytes}",
+        kind=kind,
         a=place.slot,
         imm=_signed(place.offset),
         listed=slots,

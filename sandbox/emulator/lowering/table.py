@@ -37,6 +37,7 @@ class Kind(IntEnum):
     BRANCH_INDEXED = 2
     EXIT = 3
     WAITING = 4
+    POLL = 5
 
 
 class Flag(IntFlag):

@@ -52,6 +52,7 @@ def launch(
     seed: int = 0,
     most_instructions: int = 1_000_000,
     deadline_s: float = 0.0,
+    sms: int = 132,
 ) -> Launched:
     """Run entry `k` of a module on arrays, which its parameters point to and which it may write unless `read_only`."""
     program = lower(parse(_HEAD + text), "k")
@@ -63,7 +64,7 @@ def launch(
     parameters = pack_parameters(program, [address.to_bytes(8, "little") for address in addresses])
     outcome = machine.run(
         program,
-        Grid(grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem, parameters=parameters),
+        Grid(grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem, parameters=parameters, sms=sms),
         Conditions(schedule=schedule, seed=seed, races=races, most_instructions=most_instructions, deadline_s=deadline_s),
     )
     return Launched(tuple(outcome.findings), outcome.stopped)

@@ -26,7 +26,7 @@ from sandbox.emulator.places import Raster, places_of, rasters
 from sandbox.emulator.points import corners_first, first_cta, widened
 from sandbox.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.build_kernels import ORIGIN
-from tests.sandbox.emulator.proving import BEFORE, STORE, Build, builder, naive, plan, prove
+from tests.sandbox.emulator.proving import BEFORE, STORE, SUM, Build, builder, naive, plan, prove
 
 LARGE = GemmTask(m=4096, n=1024, k=512)
 
@@ -187,7 +187,7 @@ def test_a_large_task_is_proved_in_parts_and_the_record_says_which(build):
     said = messages(prove(built, SHORT, reduced=Reduced(built=built, task=reduced)))
     assert f"whole grids of {reduced.shape}" in said["reduced"]
     assert said["full-size"].startswith("16384x512x16: 14 of 32768 clusters run; 3584 outputs compared of the 8388608")
-    assert said["full-size"].endswith("corners, edges and interior of D touched")
+    assert said["full-size"].endswith("corners, edges and interior of D touched; seed 2")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
     wrong = persistent(
         build, task, "  if (row < 16 && column == n - 1) { d[row * n + column] = __float2half(0.5f); continue; }\n"
     )
-    assert messages(prove(right, task))["full-size"].endswith("corners, edges and interior of D touched")
+    assert messages(prove(right, task))["full-size"].endswith("corners, edges and interior of D touched; seed 2")
     answer = prove(wrong, task)
     assert isinstance(answer, Done), answer
     assert "first D[0,383] is 0.5" in answer.evaluation.test.message
@@ -258,7 +258,7 @@ def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
     monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=512, n=384, k=16)
     said = messages(prove(persistent(build, task), task))["full-size"]
-    assert said.endswith("clusters run, then the whole grid without looking for races; all 196608 outputs compared")
+    assert said.endswith("clusters run, then the whole grid without looking for races; all 196608 outputs compared; seed 2")
     for before, name in (
         ("sum = row == 100 && column == 200;", "gaussian"),
         ("if (row == 100 && column == 200) return;", "unwritten"),
@@ -279,21 +279,22 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
 ):
     """Not by a smaller run of a source that may do something else at full size."""
     monkeypatch.setattr("sandbox.emulator.coverage.REDUCED_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.sampling.POINT_WORK", 1000)
     launch = plan().launches[0]
     built = build(naive(), plan(launches=(launch, launch), requires=requires), LARGE)
     answer = prove(built, LARGE)
     assert isinstance(answer, NotExecuted), answer
-    assert f"{told}; not covered at full size: a plan of several launches" in answer.reason
+    assert f"{told}; not covered at full size: one of the" in answer.reason
     smaller = GemmTask(m=32, n=32, k=16)
     written = build(naive(), plan(launches=(launch, launch)), smaller)
     assert "reduced" in messages(prove(built, LARGE, reduced=Reduced(built=written, task=smaller)))
 
 
 def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeypatch):
-    """What is negative is lost: the first case of inputs has nothing negative."""
+    """What is no whole number is lost: the first cases of inputs have none."""
     monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=16, n=16, k=64)
-    answer = prove(build(naive(store=STORE.replace("sum", "fmaxf(sum, 0)")), task=task), task)
+    answer = prove(build(naive(store=STORE.replace("sum", "truncf(sum)")), task=task), task)
     assert isinstance(answer, Done), answer
     assert isinstance(answer.evaluation, Wrong)
     assert answer.evaluation.tests[1].name == "zero-one-sampled"
@@ -355,3 +356,29 @@ def test_a_sample_of_splits_is_widened_until_it_writes(build, monkeypatch):
     task = GemmTask(m=4096, n=512, k=64)
     said = messages(prove(build(source, split, task), task))
     assert "72 of 32768 clusters run, 4 at a time; 4608 outputs compared" in said["full-size"]
+
+
+@pytest.mark.parametrize("period", [223, 251])
+@pytest.mark.parametrize("seed", [3, 4])
+def test_inputs_at_full_size_have_no_period(build, period, seed):
+    """A kernel that takes an earlier row, or column, for a later one is wrong, whatever their distance."""
+    task = GemmTask(m=8192, n=2048, k=16)
+    for index, wrong in (("a[row * k", f"a[(row < 4096 ? row : row % {period}) * k"), ("+ column]", f"+ column % {period}]")):
+        built = build(naive(total=SUM.replace(index, wrong)), task=task)
+        assert wrong in built.candidate.source
+        right = build(naive(), task=GemmTask(m=64, n=64, k=16))
+        answer = prove(built, task, reduced=Reduced(built=right, task=GemmTask(m=64, n=64, k=16)), seed=seed)
+        assert isinstance(answer, Done), answer
+        assert answer.evaluation.test.name == "zero-one"
+        assert "outputs written at full size are wrong" in answer.evaluation.test.message
+
+
+def test_a_seed_is_drawn_where_none_is_given_and_told(build):
+    built = build(naive(), task=SHORT)
+    smaller = GemmTask(m=64, n=64, k=16)
+    told = [messages(prove(built, SHORT, reduced=Reduced(built=built, task=smaller), seed=0))["full-size"] for _ in range(2)]
+    seeds = {re.search(r"; seed (\d+)$", message)[1] for message in told}
+    assert len(seeds) == 2
+    assert "0" not in seeds
+    wrong = build(naive(store=STORE.replace("sum)", "sum + 1)")))
+    assert re.search(r"; seed [1-9]\d*$", prove(wrong, seed=0).evaluation.test.message)

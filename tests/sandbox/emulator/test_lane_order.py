@@ -130,4 +130,4 @@ def test_who_waits_for_the_bulk_store_of_another_lane_waits_for_nothing() -> Non
     wait = "cp.async.bulk.wait_group.read 0;"
     assert kinds(f"{send} @%p0 {wait} {MEET} {WRITE}") == []
     for wrong in (f"@%p0 {wait} {WRITE}", f"@%p1 {wait} {MEET} {WRITE}", f"{wait} {WRITE}"):
-        assert kinds(send + wrong) == ["async-race"], wrong
+        assert set(kinds(send + wrong)) == {"async-race"}, wrong

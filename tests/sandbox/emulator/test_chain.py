@@ -1,0 +1,173 @@
+"""Plans of several programmatic launches: what griddepcontrol.wait orders, and what a launch without it leaves running."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
+
+from contract.evaluation import TestResult, Wrong
+from contract.plan import LaunchPlan
+from sandbox.emulator.chain import OTHERS, Chain
+from sandbox.messages import Done, Verified
+from tests.sandbox.build_kernels import TENSORS
+from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
+
+WAIT = '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
+TRIGGER = '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");\n'
+HEAD = """\
+#include <cuda_fp16.h>
+#define PLACE const int row = blockIdx.y * 16 + threadIdx.x / 16, column = blockIdx.x * 16 + threadIdx.x % 16
+#define INSIDE (row < m && column < n)
+typedef const half* In;
+__device__ float sum(In a, In b, int row, int column, int n, int k, int from, int to) {
+  float total = 0;
+  for (int i = from; i < to; ++i) total += __half2float(a[row * k + i]) * __half2float(b[i * n + column]);
+  return total;
+}
+"""
+PARAMETERS = "(In a, In b, half* d, int m, int n, int k, float* work)"
+
+
+def kernel(name: str, body: str) -> str:
+    return f'extern "C" __global__ void {name}{PARAMETERS} {{\n  PLACE;\n{body}}}\n'
+
+
+def part(name: str, number: int, *, before: str = "", first: str = "", last: str = "") -> str:
+    """Half of K into its part of the workspace. `before`: of the reads; `first`, of the stores; `last`, behind them."""
+    total = f"  const float total = INSIDE ? sum(a, b, row, column, n, k, {number} * (k / 2), {number + 1} * (k / 2)) : 0;\n"
+    return kernel(name, f"{before}{total}{first}  if (INSIDE) work[({number} * m + row) * n + column] = total;\n{last}")
+
+
+def finish(first: str = WAIT, value: str = "work[row * n + column] + work[(m + row) * n + column]") -> str:
+    return kernel("finish", f"{first}  if (INSIDE) d[row * n + column] = __float2half({value});\n")
+
+
+def chain(entries: Sequence[tuple[str, bool]]) -> LaunchPlan:
+    """Launches of these entries, each with whether its edge is programmatic."""
+    arguments: tuple[dict[str, Any], ...] = (*TENSORS, *SCALARS, {"workspace": 0})
+    grid = ("ceil(N/16)", "ceil(M/16)", 1)
+    launches = tuple(
+        {"entry": entry, "grid": grid, "block": (256, 1, 1), "args": arguments, "programmatic": programmatic}
+        for entry, programmatic in entries
+    )
+    return plan(launches=launches, workspace={"bytes": "8*M*N"})
+
+
+@pytest.fixture(scope="module")
+def build(request: pytest.FixtureRequest) -> Build:
+    assert request.config.cache is not None
+    return builder(request.config.cache.mkdir("emulator-kernels"))
+
+
+def dependency(answer: object) -> TestResult:
+    assert isinstance(answer, Done), answer
+    assert isinstance(answer.evaluation, Wrong), answer.evaluation
+    assert (answer.evaluation.test.tier, answer.evaluation.test.name) == ("emulator", "dependency"), answer.evaluation.test
+    return answer.evaluation.test
+
+
+WHOLE = kernel("whole", "  if (INSIDE) work[row * n + column] = sum(a, b, row, column, n, k, 0, k);\n")
+ALL = "work[row * n + column]"
+
+
+@pytest.mark.parametrize(("middle", "edge", "right"), [(WAIT, True, True), ("", True, False), ("", False, True)])
+def test_the_last_of_three_is_behind_the_first_only_where_the_middle_waits(
+    build: Build, middle: str, edge: bool, right: bool
+) -> None:
+    source = HEAD + WHOLE + kernel("middle", middle) + finish(value=ALL)
+    answer = prove(build(source, chain([("whole", False), ("middle", edge), ("finish", True)])))
+    if right:
+        assert isinstance(answer, Verified), answer
+        return
+    message = dependency(answer).message
+    assert "read of 4 bytes that launch 1 of the plan may still be using" in message
+    assert "ends without griddepcontrol.wait" in message
+    assert "of workspace" in message
+
+
+def test_one_thread_that_waits_is_enough(build: Build) -> None:
+    once = "  if (blockIdx.x == 1 && threadIdx.x == 40)\n  " + WAIT
+    source = HEAD + WHOLE + kernel("middle", once) + finish(value=ALL)
+    answer = prove(build(source, chain([("whole", False), ("middle", True), ("finish", True)])))
+    assert isinstance(answer, Verified), answer
+
+
+def test_a_launch_may_write_over_what_one_ahead_reads_only_behind_it(build: Build) -> None:
+    """The third stores into the workspace, which the first one reads."""
+    reads = kernel("whole", "  if (INSIDE) work[row * n + column] = 0, d[row * n + column] = work[row * n + column];\n")
+    stores = WAIT + "  if (INSIDE) work[row * n + column] = 1;\n"
+    makes = "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n"
+    for middle, right in ((WAIT, True), ("", False)):
+        source = HEAD + reads + kernel("middle", middle) + kernel("finish", stores + makes)
+        answer = prove(build(source, chain([("whole", False), ("middle", True), ("finish", True)])))
+        assert isinstance(answer, Verified) if right else "write of" in dependency(answer).message
+
+
+def test_launches_that_touch_different_places_may_run_together(build: Build) -> None:
+    """Halves of K side by side: the second waits behind its stores, so that who waits for it waits for both."""
+    for last, right in ((WAIT, True), ("", False)):
+        source = HEAD + part("low", 0) + part("high", 1, last=last) + finish()
+        answer = prove(build(source, chain([("low", False), ("high", True), ("finish", True)])))
+        assert isinstance(answer, Verified) if right else "launch 1" in dependency(answer).message
+
+
+@pytest.mark.parametrize(
+    ("head", "right"), [(WAIT, True), (WAIT + TRIGGER, True), (TRIGGER + WAIT, False)], ids=["at-end", "behind", "ahead"]
+)
+def test_operands_may_be_read_early_where_the_launch_ahead_lets_nobody_start_before_it_waited(
+    build: Build, head: str, right: bool
+) -> None:
+    """Kernels ahead of the plan may still write A and B while a launch runs that was let to start before they ended."""
+    source = HEAD + part("low", 0, before=head) + part("high", 1, first=WAIT) + finish()
+    answer = prove(build(source, chain([("low", True), ("high", True), ("finish", True)])))
+    assert isinstance(answer, Verified) if right else " of A before" in dependency(answer).message
+
+
+def test_operands_are_not_read_before_the_wait(build: Build) -> None:
+    """Reads alone, of what the kernel ahead may still write; stores come behind the wait."""
+    source = HEAD + part("low", 0, first=WAIT) + part("high", 1, before=WAIT) + finish()
+    assert (
+        " of A before griddepcontrol.wait"
+        in dependency(prove(build(source, chain([("low", True), ("high", True), ("finish", True)])))).message
+    )
+
+
+@pytest.mark.parametrize(("last", "right"), [(WAIT, True), ("", False)])
+def test_the_next_run_is_behind_this_one_only_where_its_last_launch_waits(build: Build, last: str, right: bool) -> None:
+    """The first launch waits for the last one of the run ahead, which ends before the others where it waits for nobody."""
+    makes = kernel("makes", WAIT + "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n")
+    source = HEAD + makes + kernel("nothing", last)
+    answer = prove(build(source, chain([("makes", True), ("nothing", True)])))
+    if right:
+        assert isinstance(answer, Verified), answer
+    else:
+        assert "in the run that follows" in dependency(answer).message
+    plain = prove(build(source, chain([("makes", False), ("nothing", True)])))
+    assert isinstance(plain, Verified), plain
+
+
+@pytest.mark.parametrize(("first", "right"), [(WAIT, True), ("", False)])
+def test_a_first_launch_that_does_not_wait_leaves_kernels_ahead_running(build: Build, first: str, right: bool) -> None:
+    makes = kernel("makes", WAIT + "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n")
+    answer = prove(build(HEAD + kernel("nothing", first) + makes, chain([("nothing", True), ("makes", True)])))
+    assert isinstance(answer, Verified) if right else "a kernel ahead of the plan" in dependency(answer).message
+
+
+def test_a_launch_is_told_which_others_may_run() -> None:
+    made = Chain()
+    first = made.next(1, programmatic=True)
+    assert (first.running, first.running_after) == (OTHERS, 0)
+    made.ended(first, waited=False, held=False)
+    assert made.left == OTHERS
+    second = made.next(2, programmatic=True)
+    assert (second.running, second.running_after) == (OTHERS | 1 << 1, OTHERS)
+    made.ended(second, waited=True, held=True)
+    third = made.next(3, programmatic=True)
+    assert (third.running, third.running_after) == (OTHERS | 1 << 2, OTHERS)
+    made.ended(third, waited=True, held=False)
+    fourth = made.next(4, programmatic=False)
+    assert (fourth.running, fourth.running_after) == (0, 0)
+    made.ended(fourth, waited=False, held=False)
+    assert made.left == 0
