@@ -28,6 +28,7 @@ _PATH = re.compile(r"(?<![\w.+/@-])/[\w.+@-]+(?:/[\w.+@-]+)+/?")
 
 def shown_log(text: str, source: str, scratch: Path, roots: Iterable[Path]) -> str:
     """A log with the folders of headers left out of paths, and without anything that belongs to other files."""
+    text = text.replace("\0", "")  # NVRTC leaves one between its own words and those of ptxas
     folders = sorted({str(form) for root in (*roots, scratch) for form in (root, root.resolve())}, key=len, reverse=True)
     text = _WHY_NOT_OPENED.sub(lambda found: found[1] or "", "\n".join(_kept(text.split("\n"), scratch, folders)))
     for folder in folders:

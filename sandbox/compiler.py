@@ -254,7 +254,9 @@ def _death(ended: Finished, log: str, options: CompileOptions) -> str:
 
 def _log(scratch: Path, ended: Finished, source: str, job: _Job) -> str:
     """What the compiler said, as far as it may be shown."""
-    said = _plain(scratch / LOG) or ended.stdout + ended.stderr
+    said = _plain(scratch / LOG)
+    if not said or ended.returncode not in (compile_child.COMPILED, compile_child.REFUSED):
+        said = b"\n".join(filter(None, (ended.stdout + ended.stderr, said)))  # why it gave up comes first
     return shown_log(said.decode(errors="replace"), source, scratch, job.roots)
 
 

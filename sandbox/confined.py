@@ -17,7 +17,7 @@ import sys
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # at the end: it can hide no standard module
 
-from sandbox.jail.entering import NEW_NETWORK, NOT_JAILED, Jail, enter, enter_namespace
+from sandbox.jail.entering import JAILED, NEW_NETWORK, NOT_JAILED, Jail, enter, enter_namespace
 
 _CLONE_NEWUSER = 0x10000000
 _PR_SET_PDEATHSIG = 1
@@ -57,6 +57,8 @@ def main(request: str, command: list[str]) -> None:
                 _die_with(libc, limits["parent"])
         if jail:
             enter(jail, network=network)
+            if jail.layers.landlock or jail.layers.mounts:
+                os.putenv(JAILED, "1")
     except OSError as exc:
         print(f"this process cannot be jailed: {exc}", file=sys.stderr)
         sys.exit(NOT_JAILED)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from contract.errors import WorkerError
-from sandbox.jail.entering import Jail
+from sandbox.jail.entering import JAILED, Jail
 
 # Everything that a child inherits. No tokens, keys or user settings: a name is added here only for a stated need.
 ALLOWED_ENVIRONMENT = (
@@ -117,6 +117,11 @@ def confine(command: Sequence[str], limits: Limits) -> list[str]:
     }
     launcher = Path(__file__).with_name("confined.py")
     return [sys.executable, "-I", "-S", str(launcher), json.dumps(request), program, *command[1:]]
+
+
+def is_jailed() -> bool:
+    """Whether this process was started in a jail that holds its files (`confined.py` leaves a mark)."""
+    return JAILED in os.environ
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from sandbox.jail import landlock, mounts, syscalls
 
 NEW_NETWORK = 0x40000000
+JAILED = "SANDBOX_JAILED"  # in the environment of a command that was started in a jail
 NOT_JAILED = 119  # exit code where a layer was refused; no other program of ours ends so
 _EVERYTHING = (1 << 16) - 1
 
