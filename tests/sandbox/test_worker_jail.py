@@ -1,15 +1,27 @@
 """What workers may touch: every test is one thing that a worker tries in its own jail."""
 
 import sys
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from contract.options import WorkerOptions
+from contract.build import Built
+from contract.candidate import Candidate, Origin
+from contract.evaluation import Unmeasured
+from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.settings import Settings
+from contract.task import Arch, GemmTask
 from sandbox.jail.kind import confinement
+from sandbox.local import open_sandbox
+from sandbox.pool import WorkerPool
 from sandbox.worker_jail import emulator_jail, gpu_jail
+from tests.doubles import unmeasured
 from tests.sandbox.jail.attempts import attempt
+
+SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
+needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here")
 
 pytestmark = pytest.mark.skipif(not confinement().landlock_abi, reason="this kernel has no Landlock")
 
@@ -76,3 +88,48 @@ def test_the_settings_name_the_caches_and_not_the_store(tmp_path: Path) -> None:
     readable = settings.worker_options().readable or ()
     assert any(Path(settings.compile_options().cache_dir).is_relative_to(folder) for folder in readable)
     assert not any((tmp_path / "trajectories.sqlite").is_relative_to(folder) for folder in readable)
+
+
+_CHOOSY = (
+    "import os, runpy, sys\n"
+    "if 'SANDBOX_JAILED' in os.environ: sys.exit('the driver wants more')\n"
+    f"sys.argv = [{SCRIPT!r}, 'ready', *sys.argv[1:]]\n"
+    f"runpy.run_path({SCRIPT!r}, run_name='__main__')\n"
+)
+
+
+def test_a_worker_that_does_not_start_in_its_jail_starts_without_one_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
+    with closing(WorkerPool([WorkerOptions()], command=[sys.executable, "-P", "-c", _CHOOSY])) as pool:
+        assert pool.ready().environment
+    [warning] = caplog.messages
+    assert "runs without a jail:" in warning
+    assert "the driver wants more" in warning
+
+
+@needs_core
+def test_the_emulators_worker_proves_a_kernel_in_its_jail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With nothing readable but programs and the compile cache; a worker that fell back would have warned."""
+    compiled = CompileOptions(cache_dir=str(tmp_path / "cache" / "compile"))
+    task = GemmTask(m=40, n=24, k=32, arch=Arch.SM_80)
+    common = {"quick": TimeOptions(), "full": TimeOptions(), "predict": lambda *_: unmeasured(1.0).prediction}
+    with closing(
+        open_sandbox(
+            task=task,
+            device="emulator",
+            compile_options=compiled,
+            verify_options=VerifyOptions(),
+            worker=options(tmp_path),
+            emit=lambda _event: None,
+            **common,
+        )
+    ) as sandbox:
+        source = (Path(__file__).parent / "emulator" / "kernels" / "plain_tiled.cu").read_text()
+        [(_, built)] = sandbox.build([Candidate.from_source(source, Origin(policy="test"))], task)
+        assert isinstance(built, Built)
+        evaluation = sandbox.verify(built, task)
+    assert isinstance(evaluation, Unmeasured), evaluation
+    assert evaluation.verified_by == "emulator"
+    assert caplog.messages == []

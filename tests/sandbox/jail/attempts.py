@@ -40,7 +40,7 @@ def jail_of(scratch: Path, layers: Layers, **changes: object) -> Jail:
 
 def python(code: str, scratch: Path, jail: Jail | None, **changes: object) -> Finished:
     limits = replace(Limits(wall_s=20, jail=jail), **changes)
-    return run([sys.executable, "-I", "-c", code], scratch=scratch, limits=limits)
+    return run([sys.executable, "-P", "-s", "-c", code], scratch=scratch, limits=limits)
 
 
 def attempt(attempts: Mapping[str, str], scratch: Path, jail: Jail | None, **changes: object) -> dict[str, str]:
