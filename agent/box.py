@@ -14,15 +14,18 @@ from sandbox.toolchain import nvrtc_version
 
 
 @contextmanager
-def open_box(task: GemmTask, settings: Settings, emit: Emit) -> Iterator[LocalSandbox]:
-    """The sandbox for a task. Raises: CompilerMissing, DeviceUnavailable, UsageError."""
+def open_box(task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
+    """The sandbox for a task. `trust_host`: given for files that the user names, never for what a policy writes.
+
+    Raises: CompilerMissing, DeviceUnavailable, UsageError.
+    """
     nvrtc_version()
     find_headers()
     with closing(
         open_sandbox(
             task=task,
             device=settings.device,
-            compile_options=settings.compile_options(),
+            compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
             verify_options=settings.verify_options(settings.seed),
             quick=settings.time_options(settings.seed, full=False),
             full=settings.time_options(settings.seed, full=True),

@@ -19,6 +19,8 @@ from contract.settings import Settings
 from contract.task import Arch, GemmTask
 from policies.trajectories.store import open_store
 from sandbox.builder import Builder
+from sandbox.jail.kind import REMEDY as JAIL_REMEDY
+from sandbox.jail.kind import confinement
 from sandbox.profiling.complaints import PERMISSION_REMEDY
 from sandbox.profiling.ncu import find_ncu, ncu_version
 from sandbox.profiling.permission import counters_allowed
@@ -48,6 +50,7 @@ def examine(settings: Settings) -> list[Check]:
         _python(),
         *_packages(),
         _compiler(settings),
+        jail(),
         _disassembler(),
         _nvcc(settings),
         *_gpus(),
@@ -92,6 +95,13 @@ def _compiler(settings: Settings) -> Check:
         return Check(name=name, ok=True, needed=True, detail=f"compiled a probe kernel for {task.arch} in {seconds:.1f} s")
     detail = f"probe kernel: {outcome.status}"
     return Check(name=name, ok=False, needed=True, detail=detail, remedy=getattr(outcome, "message", "raise compile_timeout_s"))
+
+
+def jail() -> Check:
+    """What holds the compiler and the workers to files of their own."""
+    found = confinement()
+    remedy = "" if found.kind != "none" else JAIL_REMEDY
+    return Check(name="jail", ok=found.kind != "none", needed=False, detail=found.detail, remedy=remedy)
 
 
 def _disassembler() -> Check:

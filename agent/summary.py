@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from contract.candidate import AnyCandidate, HostCandidate, Origin, axes_in_use
+from contract.candidate import UNPROVEN, AnyCandidate, HostCandidate, Origin, axes_in_use
 from contract.evaluation import (
     AUTOTUNED,
     CompileFailed,
@@ -87,9 +87,10 @@ def predicted_of(prediction: Prediction) -> str:
 def label_of(candidate: AnyCandidate) -> str:
     """A candidate in short: its schedule's axes in use where a policy wrote one, else who wrote it and its id."""
     schedule = candidate.origin.schedule
+    if isinstance(candidate, HostCandidate):
+        return f"{candidate.origin.policy} {candidate.id[:8]} ({UNPROVEN})"
     if not schedule:
-        host = " (host)" if isinstance(candidate, HostCandidate) else ""
-        return f"{candidate.origin.policy}{host} {candidate.id[:8]}"
+        return f"{candidate.origin.policy} {candidate.id[:8]}"
     rest = dict(schedule)
     words = [str(rest.pop("family", ""))]
     if all(axis in rest for axis in _TILE_AXES):

@@ -64,8 +64,14 @@ class Candidate(Record):
         return cls(source=source, flags=flags, plan=parse_plan(source), origin=origin)
 
 
+# Stands wherever a host candidate is shown.
+UNPROVEN = "host candidate: unproven, runs its own host code"
+
+
 class HostCandidate(Record):
     """A C++ launcher for CUTLASS adapters and published kernels, built by nvcc, run only in the isolated worker.
+
+    It is built and run only where the user trusts it (`trust_host`), and never comes from a policy.
 
     Entry: int launch(const void* a, const void* b, void* d, int m, int n, int k, void* workspace, size_t bytes, cudaStream_t).
     """

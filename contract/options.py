@@ -8,7 +8,7 @@ from contract.base import Record
 
 
 class CompileOptions(Record):
-    """Limits of one compilation in a child process."""
+    """Limits of one compilation in a child process. `trust_host`: whether host candidates are built and run at all."""
 
     cache_dir: str
     jobs: Annotated[int, Field(ge=1, le=256)] = 2
@@ -16,6 +16,7 @@ class CompileOptions(Record):
     memory_bytes: int = 8 * 1024**3
     max_output_bytes: int = 256 * 1024**2
     nvcc: str | None = None
+    trust_host: bool = False
 
 
 class VerifyOptions(Record):
@@ -45,12 +46,16 @@ class TimeOptions(Record):
 
 
 class WorkerOptions(Record):
-    """A worker process of one GPU. Its address space has no limit: CUDA maps far more than it uses."""
+    """A worker process of one GPU. Its address space has no limit: CUDA maps far more than it uses.
+
+    `readable`: folders that it may read beside programs and libraries, such as the compile cache; None for every file.
+    """
 
     device: int = 0
     start_timeout_s: float = 120.0
     scratch_dir: str | None = None
     python: str | None = None
+    readable: tuple[str, ...] | None = None
 
 
 class EmulateOptions(Record):

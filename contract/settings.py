@@ -92,6 +92,7 @@ class Settings(BaseSettings):
     reply_price: float = Field(default=0.0, ge=0, description="price of a million reply tokens")
     replay: str | None = Field(default=None, description="run whose recorded replies stand in for a chat server")
     nvcc: str | None = Field(default=None, description="path of nvcc; only host candidates and plans that ask for it need one")
+    trust_host: bool = Field(default=False, description="whether --host files, which run code of their own, may be run")
 
     @classmethod
     def settings_customise_sources(
@@ -174,7 +175,7 @@ class Settings(BaseSettings):
 
     def worker_options(self) -> WorkerOptions:
         index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0
-        return WorkerOptions(device=index)
+        return WorkerOptions(device=index, readable=(str((self.home / "cache").resolve()),))
 
 
 def load_settings(**flags: Any) -> Settings:

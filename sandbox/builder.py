@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate
+from contract.candidate import AnyCandidate, Candidate, HostCandidate
 from contract.chip import LIMITS, Chip
 from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
 from contract.options import CompileOptions
@@ -46,11 +46,18 @@ class Builder:
                 cancel.set()
                 pool.shutdown(wait=True, cancel_futures=True)
 
+    def refused(self, candidate: AnyCandidate) -> Rejected | None:
+        """A host candidate that nobody said to be trusted; what a policy writes never is."""
+        if not isinstance(candidate, HostCandidate) or self._options.trust_host:
+            return None
+        message = "host candidates run code of their own; only files that the user names and trusts (--trust-host) are run"
+        return Rejected(rule="host-candidate", message=message)
+
     def build_one(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None = None) -> Built | Evaluation:
         """Check, compile and inspect one candidate. Raises: CompilerMissing, MachineError, WorkerError."""
         started = time.monotonic()
         limits = LIMITS[task.arch]
-        rejected = check(candidate, task, limits, self._chip.sms)
+        rejected = self.refused(candidate) or check(candidate, task, limits, self._chip.sms)
         if rejected is not None:
             return rejected
         compiled = self._compiler.compile(candidate, task.arch, cancel)

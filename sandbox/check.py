@@ -37,6 +37,11 @@ _DIRECTIVES = _CONDITIONALS | {"define", "undef", "error", "warning", "pragma", 
 _PRAGMA = re.compile(r"(?:unroll|nounroll|once|nv_diagnostic|nv_diag_\w+|diag_suppress|diag_default|hd_warning_disable)\b")
 _PRAGMA_OPERATOR = re.compile(r"\b_Pragma\s*(?:\(\s*\"(?P<text>[^\"\n]*)\"\s*\))?")
 _CONTROL = re.compile(r"[^\t\n\x20-\x7e\u00a0-\U0010ffff]|[\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# Macros that allowed headers expand into the names of files, and words of those names.
+_FILE_MACRO = re.compile(
+    r"\w+_HEADER|_*THRUST_\w+|CUDA_STD_\w+|cuda|cccl|std|nv|c?(?:assert|stddef|stdint)|limits|tuple|type_traits|utility"
+)
+_MACRO_NAME = re.compile(r"\w+")
 _UNIVERSAL_NAME = re.compile(r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\N\{")
 
 _FLAG = re.compile(
@@ -105,6 +110,7 @@ def _rules(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -
     source = _source(candidate)
     yield from _inclusions(source)
     yield from _directives(source)
+    yield from _macros(source, candidate.flags)
     yield from _flags(candidate.flags, nvcc=candidate.compiler == "nvcc", host=False)
     yield from _plan(candidate, task, limits, sms)
     yield from _forbidden(source)
@@ -178,6 +184,18 @@ def _directives(source: Source) -> Iterator[Rejected]:
     for match in _PRAGMA_OPERATOR.finditer(source.spliced):
         if not _PRAGMA.match(match["text"] or ""):
             yield _at(source, match.start(), "directive", f"{match[0][:60]} is not allowed; write #pragma unroll")
+
+
+def _macros(source: Source, flags: tuple[str, ...]) -> Iterator[Rejected]:
+    """Definitions that would change which files the allowed headers include. The compiler's jail is what keeps others out."""
+    for directive in source.directives:
+        name = _MACRO_NAME.match(directive.rest) if directive.name in ("define", "undef") else None
+        if name and _FILE_MACRO.fullmatch(name[0]):
+            yield _at(source, directive.position, "macro", f"{name[0]} names files in the allowed headers; leave it as it is")
+    for flag in flags:
+        name = _MACRO_NAME.match(flag.removeprefix("-D")) if flag.startswith("-D") else None
+        if name and _FILE_MACRO.fullmatch(name[0]):
+            yield Rejected(rule="macro", message=f"{name[0]} names files in the allowed headers; leave it as it is")
 
 
 def _flags(flags: tuple[str, ...], *, nvcc: bool, host: bool) -> Iterator[Rejected]:

@@ -1,17 +1,23 @@
 """One NVRTC compilation, in a child process: a JSON request on stdin, files in the current folder, the verdict as exit code.
 
-Imports nothing of this project, so that a compilation costs little more than the compiler.
+The jail is entered between loading NVRTC and reading the source, so that nothing but the headers is left to it: not even
+the interpreter's own files. Imports the standard library and `jail/` only, so that a compilation costs little more than the
+compiler.
 """
 
+import ctypes
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from sandbox.jail.entering import NEW_NETWORK, NOT_JAILED, Jail, enter, enter_namespace
+
 COMPILED = 0
 REFUSED = 3  # by the compiler; not 1, with which Python ends on an exception
 MISSING = 4  # no NVRTC here
-FAILED = 5  # NVRTC gave up for a reason of its own, such as memory
+FAILED = 5  # NVRTC gave up for a reason of its own, such as memory, or its output could not be written
 CUBIN = "kernel.cubin"
 PTX = "kernel.ptx"
 LOG = "kernel.log"
@@ -58,6 +64,24 @@ def _read(program: Any, size: Any, get: Any, *, terminated: bool = True) -> byte
     return buffer.rstrip(b"\0") if terminated else buffer
 
 
+def _jail(request: dict[str, Any]) -> None:
+    """Load the rest of NVRTC, then give up everything but the jail. Raises: OSError where a layer is refused."""
+    jail = Jail.from_request(request)
+    later = _loaded_later()
+    for library in later:
+        ctypes.CDLL(library)
+    jail = Jail(write=jail.write, read=(*(jail.read or ()), *later), processes=False, layers=jail.layers)
+    enter_namespace(jail, NEW_NETWORK)
+    enter(jail, network=False, programs=False)
+
+
+def _loaded_later() -> list[str]:
+    """The libraries beside NVRTC that it loads with the first compilation."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/libnvrtc" in line}
+    return sorted(str(found) for path in paths for found in Path(path).parent.glob("libnvrtc-builtins*.so*"))
+
+
 def main() -> int:
     request = json.load(sys.stdin)
     try:
@@ -65,7 +89,17 @@ def main() -> int:
     except (ImportError, RuntimeError, OSError) as exc:
         print(exc, file=sys.stderr)
         return MISSING
-    return compile_source(request["source"], request["options"], request["headers"], Path.cwd())
+    try:
+        if request["jail"] is not None:
+            _jail(request["jail"])
+    except OSError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return NOT_JAILED
+    try:
+        return compile_source(request["source"], request["options"], request["headers"], Path.cwd())
+    except OSError as exc:
+        print(f"error: the output cannot be written: {os.strerror(exc.errno or 0)}", file=sys.stderr)
+        return FAILED
 
 
 if __name__ == "__main__":

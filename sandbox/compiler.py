@@ -1,19 +1,22 @@
 """The compiler: NVRTC in a child process by default, nvcc where a candidate asks for it or is a host candidate.
 
 Covered: wall-clock, CPU, memory and file-size limits of every compilation; a content-addressed cache (compile errors are
-cached, time-outs, deaths of the compiler and lack of memory never); a compiler that this machine lacks.
-Not covered: what the compiler reads; `check.py` keeps sources from naming files that are not allowed headers.
+cached, time-outs, deaths of the compiler and lack of memory or disk never); a compiler that this machine lacks; what it
+reads: headers and its own files only, where this machine has a jail (`jail/`).
+Not covered: where only Landlock works, a source for nvcc can tell whether a file outside exists.
 """
 
 import functools
 import json
 import math
+import os
 import re
 import shutil
 import signal
+import stat
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contract.base import Record, digest
@@ -25,17 +28,21 @@ from contract.task import Arch
 from sandbox import compile_child
 from sandbox.cache import FORMAT, CompileCache
 from sandbox.compile_child import CUBIN, LOG, PTX
+from sandbox.compile_log import first_error, shortened, shown_log
 from sandbox.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
+from sandbox.jail.entering import NOT_JAILED, Jail
+from sandbox.jail.kind import confinement
 from sandbox.process import Finished, Limits, run
-from sandbox.toolchain import NVRTC_REMEDY, find_nvcc, nvcc_version, nvrtc_version
+from sandbox.toolchain import NVRTC_REMEDY, SYSTEM_HEADERS, find_nvcc, nvcc_files, nvcc_version, nvrtc_version, toolkit_folder
 
 SHARED = "kernel.so"
 SOURCE = "kernel.cu"
 _STANDARD = "-std=c++17"
 _LINES = "-lineinfo"  # for the emulator's reports and for profiles; the machine code is the same without it
-_LOG_HEAD_CHARS, _LOG_TAIL_CHARS, _MESSAGE_CHARS = 48_000, 16_000, 300
-_ERROR_LINE = re.compile(r"^(?!.*\bwarning\b).*\b(?:fatal|error)(?: #[\w-]+)?\s*:", re.IGNORECASE)
-_TOOL_DIED = re.compile(r"died due to signal|bad_alloc|out of memory|no space left|file size limit", re.IGNORECASE)
+_MESSAGE_CHARS = 300
+_TOOL_DIED = re.compile(
+    r"died due to signal|bad_alloc|out of memory|no space left|file size limit|file too large", re.IGNORECASE
+)
 
 
 class Compiled(Record):
@@ -58,12 +65,17 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True)
 class _Job:
-    """One command that compiles, and the key its products are kept under."""
+    """One command that compiles, and the key its products are kept under.
+
+    `request`: NVRTC's, which enters its jail itself; None for nvcc. `readable`: what nvcc may read in its jail. `roots`:
+    folders whose files a log may quote.
+    """
 
     key: str
     command: tuple[str, ...]
-    stdin: bytes
-    headers: Headers
+    request: dict[str, object] | None
+    readable: tuple[str, ...]
+    roots: tuple[Path, ...]
     artifact: str
 
 
@@ -96,17 +108,15 @@ class Compiler:
     def _compile(
         self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None
     ) -> Compiled | CompileFailed | TimedOut:
-        (scratch / SOURCE).write_text(source, encoding="utf-8", newline="")
-        ended = run(job.command, scratch=scratch, limits=_limits(self._options), stdin=job.stdin, cancel=cancel)
+        ended = self._run(job, source, scratch, cancel)
         if ended.ended_by == "cancel":
             raise Cancelled
         if ended.timed_out:
             return TimedOut(stage="compile", limit_s=self._options.timeout_s)
-        if ended.returncode == compile_child.MISSING and job.stdin:
-            raise CompilerMissing(f"NVRTC cannot be loaded; {NVRTC_REMEDY}", log=ended.stderr.decode(errors="replace"))
-        log = _log(scratch, ended, job.headers)
+        _require_ours(job, ended)
+        log = _log(scratch, ended, source, job)
         if ended.returncode and not _refused(job, ended, log):
-            return CompileFailed(message=_death(ended, log, self._options), log=_shortened(log))
+            return CompileFailed(message=_death(ended, log, self._options), log=shortened(log))
         files = {LOG: log.encode(), SOURCE: source.encode()}
         if not ended.returncode:
             files |= _products(scratch, job.artifact)
@@ -116,6 +126,26 @@ class Compiler:
             raise MachineError(f"{self._options.cache_dir}: an entry of the compile cache vanished as it was written")
         return outcome
 
+    def _run(self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None) -> Finished:
+        """Raises: MachineError, WorkerError."""
+        layers, home = confinement().layers, str(scratch.resolve())
+        limits = _limits(self._options)
+        if job.request is None:
+            jail = Jail(write=(home,), read=job.readable, devices=("/dev/null",), layers=layers)
+            limits, stdin = replace(limits, jail=jail), b""
+        else:
+            jail = Jail(write=(home,), read=tuple(str(root) for root in job.roots), layers=layers)
+            stdin = json.dumps(job.request | {"jail": jail.as_request()}).encode()
+            # It enters a network namespace with its jail: two user namespaces cannot be entered one after the other.
+            limits = replace(limits, network=layers.mounts)
+        try:
+            (scratch / SOURCE).write_text(source, encoding="utf-8", newline="")
+            return run(job.command, scratch=scratch, limits=limits, stdin=stdin, cancel=cancel)
+        except OSError as exc:
+            raise MachineError(
+                f"{self._options.cache_dir} is not writable: {exc.strerror}; free space or choose another"
+            ) from exc
+
     def _load(self, key: str, artifact: str, *, cached: bool) -> Compiled | CompileFailed | None:
         entry = self._cache.load(key)
         if entry is None:
@@ -123,7 +153,7 @@ class Compiler:
         folder = self._cache.path(key)
         log = (folder / LOG).read_text(encoding="utf-8")
         if not entry.compiled:
-            return CompileFailed(message=first_error(log), log=_shortened(log))
+            return CompileFailed(message=first_error(log), log=shortened(log))
         return Compiled(
             artifact_path=str(folder / artifact),
             cubin_path=str(folder / CUBIN),
@@ -137,12 +167,13 @@ class Compiler:
         headers = self._headers
         options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", "-DNDEBUG", *_flags(candidate)]
         include = [f"--include-path={root}" for root in headers.roots]
-        request = {"source": candidate.source, "options": options + include, "headers": NVRTC_HEADERS}
+        request: dict[str, object] = {"source": candidate.source, "options": options + include, "headers": NVRTC_HEADERS}
         return _Job(
             key=_key(candidate, options, headers, f"nvrtc {nvrtc_version()}"),
             command=(sys.executable, "-P", "-s", "-m", "sandbox.compile_child"),
-            stdin=json.dumps(request).encode(),
-            headers=headers,
+            request=request,
+            readable=(),
+            roots=headers.roots,
             artifact=CUBIN,
         )
 
@@ -159,8 +190,9 @@ class Compiler:
         return _Job(
             key=_key(candidate, options + states, headers, nvcc_version(nvcc)),
             command=(nvcc, *options, *include, "-o", artifact, SOURCE),
-            stdin=b"",
-            headers=headers,
+            request=None,
+            readable=(*nvcc_files(nvcc), *(str(root) for root in headers.roots), *folders),
+            roots=(*headers.roots, toolkit_folder(nvcc), *SYSTEM_HEADERS, *(Path(folder) for folder in folders)),
             artifact=artifact,
         )
 
@@ -171,13 +203,6 @@ class Compiler:
     @functools.cached_property
     def _own_headers(self) -> Headers:
         return find_own_headers()
-
-
-def first_error(log: str) -> str:
-    """The first line of a compiler's log that names an error, else its first line."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = (line for line in lines if _ERROR_LINE.match(line))
-    return next(errors, lines[0] if lines else "the compiler gave no reason")[:_MESSAGE_CHARS]
 
 
 def _key(candidate: AnyCandidate, options: list[str], headers: Headers, compiler: str) -> str:
@@ -199,12 +224,22 @@ def _limits(options: CompileOptions) -> Limits:
         cpu_s=math.ceil(options.timeout_s) + 1,
         memory_bytes=options.memory_bytes,
         file_bytes=options.max_output_bytes,
+        devices=False,
     )
+
+
+def _require_ours(job: _Job, ended: Finished) -> None:
+    """Raises: CompilerMissing, MachineError for what no source is to blame for."""
+    said = ended.stderr.decode(errors="replace")
+    if job.request is not None and ended.returncode == compile_child.MISSING:
+        raise CompilerMissing(f"NVRTC cannot be loaded; {NVRTC_REMEDY}", log=said)
+    if ended.returncode == NOT_JAILED:
+        raise MachineError("the compiler's jail, which works on this machine, was refused; see the log", log=said)
 
 
 def _refused(job: _Job, ended: Finished, log: str) -> bool:
     """Whether the compiler itself said no, which it would say again; a death or a full disk is no verdict."""
-    said_no = ended.returncode == compile_child.REFUSED if job.stdin else ended.returncode > 0
+    said_no = ended.returncode == compile_child.REFUSED if job.request else ended.returncode > 0
     return said_no and not _TOOL_DIED.search(log)
 
 
@@ -217,21 +252,12 @@ def _death(ended: Finished, log: str, options: CompileOptions) -> str:
     return f"the compiler gave up: {first_error(log)}; {limit}"[: 2 * _MESSAGE_CHARS]
 
 
-def _log(scratch: Path, ended: Finished, headers: Headers) -> str:
-    """What the compiler said, with the folders of headers left out: they say nothing and differ between machines."""
-    file = scratch / LOG
-    said = file.read_bytes() if file.is_file() else ended.stdout + ended.stderr
-    text = said.decode(errors="replace")
-    for folder in sorted((*headers.roots, scratch), key=lambda root: -len(str(root))):
-        text = text.replace(f"{folder}/", "")
-    return text
-
-
-def _shortened(log: str) -> str:
-    if len(log) <= _LOG_HEAD_CHARS + _LOG_TAIL_CHARS:
-        return log
-    left_out = len(log) - _LOG_HEAD_CHARS - _LOG_TAIL_CHARS
-    return f"{log[:_LOG_HEAD_CHARS]}\n[{left_out} characters left out]\n{log[-_LOG_TAIL_CHARS:]}"
+def _log(scratch: Path, ended: Finished, source: str, job: _Job) -> str:
+    """What the compiler said, as far as it may be shown."""
+    said = _plain(scratch / LOG)
+    if not said or ended.returncode not in (compile_child.COMPILED, compile_child.REFUSED):
+        said = b"\n".join(filter(None, (ended.stdout + ended.stderr, said)))  # why it gave up comes first
+    return shown_log(said.decode(errors="replace"), source, scratch, job.roots)
 
 
 def _products(scratch: Path, artifact: str) -> dict[str, bytes]:
@@ -240,4 +266,14 @@ def _products(scratch: Path, artifact: str) -> dict[str, bytes]:
     ptx = sorted(scratch.glob("kernel*.ptx"))
     if not (cubins and ptx and (scratch / artifact).is_file()):
         raise MachineError(f"the compiler reported success but left no {artifact}, cubin or PTX")
-    return {artifact: (scratch / artifact).read_bytes(), CUBIN: cubins[-1].read_bytes(), PTX: ptx[-1].read_bytes()}
+    return {artifact: _plain(scratch / artifact), CUBIN: _plain(cubins[-1]), PTX: _plain(ptx[-1])}
+
+
+def _plain(path: Path) -> bytes:
+    """The content of a file that a compiler wrote: empty where it is absent, a link or no regular file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        return file.read() if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""

@@ -20,6 +20,8 @@ from contract.task import GemmTask
 from sandbox.builder import Builder
 from sandbox.emulator import worker as emulator_worker
 from sandbox.emulator.coverage import needs_rewriting, reduced_task
+from sandbox.jail.kind import REMEDY as JAIL_REMEDY
+from sandbox.jail.kind import confinement
 from sandbox.messages import TIME_SHARE, Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
 from sandbox.pool import WorkerPool
 from sandbox.profiling.profiler import Profiler
@@ -129,6 +131,8 @@ class LocalSandbox:
 
         Raises: ProfilerUnavailable where nothing can be profiled here, ProfileFailed where this candidate cannot.
         """
+        if (refused := self._builder.refused(built.candidate)) is not None:
+            raise ProfilerUnavailable(refused.message)
         if self._profiler is None or not self.can_measure or task.arch is not self._chip.arch:
             raise ProfilerUnavailable(f"there is no {task.arch} GPU here whose counters could be read")
         return self._profiler.profile(built, task)
@@ -143,6 +147,8 @@ class LocalSandbox:
 
     def _request(self, built: Built, task: GemmTask, time: TimeOptions | None) -> Evaluation:
         require_memory(task, self._chip)
+        if (refused := self._builder.refused(built.candidate)) is not None:
+            return refused  # it was built by another run or under other settings
         if self._pool is None or task.arch is not self._chip.arch:
             return self._unmeasured(built, task)
         if self._emulates:
@@ -214,6 +220,8 @@ def open_sandbox(
     Raises: DeviceUnavailable where `cuda:N` cannot be used, or the emulator was asked for and was not built;
     UsageError where the operands exceed the chip's memory.
     """
+    if confinement().kind == "none":
+        emit(Notice(message=f"compilers and workers are not held to files of their own; {JAIL_REMEDY}"))
     opening = _Opening(task, worker, compile_options, emit)
     pool, ready, emulates = opening.open(device) or (None, None, False)
     sandbox = LocalSandbox(

@@ -34,6 +34,7 @@ from sandbox.messages import (
     encode,
 )
 from sandbox.process import Limits
+from sandbox.worker_jail import emulator_jail, gpu_jail
 
 ATTEMPTS = 3
 BACK_OFF_S = 0.5
@@ -69,30 +70,37 @@ class Worker:
         self._command = [*command, "--device", str(options.device)]
         self._name = f"worker of cuda:{options.device}" if memory_bytes is None else "emulator's worker"
         self._memory_bytes = memory_bytes
+        self._options = options
         self._start_timeout_s = options.start_timeout_s
         self._scratch = scratch
         self._environment = environment
         self._channel: Channel | None = None
         self._ready: Ready | None = None
-        self._isolated = True
+        self._loosened = 0  # attempts that failed; each starts the next one with less around it
 
     def spawn(self) -> Channel:
         """The process, started if there is none; it may not be ready yet. Raises: WorkerError."""
         if self._channel is None:
-            limits = Limits(
-                wall_s=math.inf,
-                memory_bytes=self._memory_bytes,
-                file_bytes=FILE_BYTES,
-                network=not self._isolated,
-                die_with_parent=False,
-            )
-            self._channel = Channel(self._command, self._scratch, limits, self._environment)
+            self._channel = Channel(self._command, self._scratch, self._limits(), self._environment)
         return self._channel
+
+    def _limits(self) -> Limits:
+        """The first attempt is jailed and cut off from the network; the second has no jail; the last has the network too."""
+        gpu = self._memory_bytes is None
+        jail = gpu_jail(self._options, self._scratch, self._environment) if gpu else emulator_jail(self._options)
+        return Limits(
+            wall_s=math.inf,
+            memory_bytes=self._memory_bytes,
+            file_bytes=FILE_BYTES,
+            network=self._loosened > 1,
+            die_with_parent=False,
+            jail=None if self._loosened else jail,
+        )
 
     def ready(self) -> Ready:
         """Wait for the process, started if there is none, and return what it says of its GPU.
 
-        The first attempt is cut off from the network; after a failure the next ones are not, lest the driver needs it.
+        The first attempt is jailed and cut off from the network; the next ones are less so, lest the driver needs that.
         Raises: DeviceUnavailable, MachineError, or WorkerError with the log after three failures in a row.
         """
         failures: list[Cudal2Error] = []
@@ -102,13 +110,14 @@ class Worker:
             except Cudal2Error as error:
                 self.discard()
                 failures.append(error)
-                if len(failures) == ATTEMPTS or (isinstance(error, MachineError) and not self._isolated):
+                if len(failures) == ATTEMPTS or (isinstance(error, MachineError) and self._loosened > 1):
                     raise
-                self._isolated = False
+                self._loosened += 1
                 time.sleep(BACK_OFF_S * 2 ** len(failures))
             else:
                 if failures:
-                    logger.warning("the %s runs without network isolation: with it, %s", self._name, failures[0])
+                    lacking = "a jail" if self._loosened == 1 else "a jail and network isolation"
+                    logger.warning("the %s runs without %s: otherwise, %s", self._name, lacking, failures[-1])
         return self._ready
 
     def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | NotExecuted | Lost:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from contract.errors import WorkerError
+from sandbox.jail.entering import JAILED, Jail
 
 # Everything that a child inherits. No tokens, keys or user settings: a name is added here only for a stated need.
 ALLOWED_ENVIRONMENT = (
@@ -35,6 +36,8 @@ ALLOWED_ENVIRONMENT = (
     "LC_ALL",
     "TZ",
 )
+# What a compiler goes without: whether there is a GPU is not for a source to know.
+DEVICE_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _POLL_S = 0.05
 _DRAIN_S = 1.0
 _READ_BYTES = 1 << 16
@@ -45,7 +48,8 @@ class Limits:
     """Limits of one child. `memory_bytes`: address space; None for a CUDA process, which maps far more than it uses.
 
     `output_bytes` bounds each captured stream: the beginning is kept, the rest is read and dropped.
-    `die_with_parent` follows the thread that starts the child, so that thread must outlive it.
+    `die_with_parent` follows the thread that starts the child, so that thread must outlive it. `jail`: which files and system
+    calls are left to it; None for what its user may do. `devices`: whether its environment tells of GPUs.
     """
 
     wall_s: float
@@ -55,6 +59,8 @@ class Limits:
     output_bytes: int = 1 << 20
     network: bool = False
     die_with_parent: bool = True
+    jail: Jail | None = None
+    devices: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,21 +79,22 @@ class Finished:
         return self.ended_by == "wall-clock" or self.returncode == -signal.SIGXCPU
 
 
-def child_environment(scratch: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def child_environment(scratch: Path, extra: Mapping[str, str] | None = None, *, devices: bool = True) -> dict[str, str]:
     """The environment of a child: the allow-list, a home and temporary folder in its scratch, our module path."""
-    environment = {name: os.environ[name] for name in ALLOWED_ENVIRONMENT if name in os.environ}
+    names = [name for name in ALLOWED_ENVIRONMENT if devices or name not in DEVICE_ENVIRONMENT]
+    environment = {name: os.environ[name] for name in names if name in os.environ}
     environment.setdefault("PATH", os.defpath)
     environment.update(
         HOME=str(scratch),
         TMPDIR=str(scratch),
-        PYTHONPATH=os.pathsep.join(_module_path()),
+        PYTHONPATH=os.pathsep.join(module_path()),
         PYTHONDONTWRITEBYTECODE="1",
         PYTHONNOUSERSITE="1",
     )
     return environment | dict(extra or {})
 
 
-def _module_path() -> list[str]:
+def module_path() -> list[str]:
     """Our own root and what this process imports from, the standard library aside: a child may run another Python."""
     standard = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     standard |= {folder / "lib-dynload" for folder in standard}
@@ -106,9 +113,15 @@ def confine(command: Sequence[str], limits: Limits) -> list[str]:
         "file_bytes": limits.file_bytes,
         "network": limits.network,
         "parent": os.getpid() if limits.die_with_parent else None,
+        "jail": limits.jail.as_request() if limits.jail else None,
     }
     launcher = Path(__file__).with_name("confined.py")
     return [sys.executable, "-I", "-S", str(launcher), json.dumps(request), program, *command[1:]]
+
+
+def is_jailed() -> bool:
+    """Whether this process was started in a jail that holds its files (`confined.py` leaves a mark)."""
+    return JAILED in os.environ
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -137,7 +150,12 @@ def run(
     with (scratch / ".stdin").open("w+b") as source:
         source.write(stdin)
         source.seek(0)
-        process = _start(confine(command, limits), scratch, source, extra_environment)
+        process = _start(
+            confine(command, limits),
+            scratch,
+            source,
+            child_environment(scratch.resolve(), extra_environment, devices=limits.devices),
+        )
     with process:
         try:
             ended_by, streams = _supervise(process, started + limits.wall_s, limits.output_bytes, cancel)
@@ -153,12 +171,12 @@ def run(
     )
 
 
-def _start(command: list[str], scratch: Path, source: IO[bytes], extra: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def _start(command: list[str], scratch: Path, source: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command,
             cwd=scratch,
-            env=child_environment(scratch.resolve(), extra),
+            env=environment,
             stdin=source,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

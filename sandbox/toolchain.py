@@ -3,6 +3,7 @@
 import functools
 import importlib.metadata
 import importlib.util
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -14,6 +15,14 @@ from sandbox.process import Limits, run
 NVRTC_REMEDY = "install it with: pip install 'nvidia-cuda-nvrtc>=13.0,<13.1' 'cuda-bindings>=13.0,<14'"
 NVCC_REMEDY = "install the CUDA toolkit or set nvcc (CUDAL2_NVCC) to its path; candidates built by NVRTC need none"
 _TOOLKIT_BIN = Path("/usr/local/cuda/bin")
+_TOP = re.compile(r"^#\$ TOP=(?P<folder>\S+)", re.MULTILINE)
+# The host's headers and, besides, what its compiler, linker and shell consist of.
+SYSTEM_HEADERS = (Path("/usr/include"), Path("/usr/local/include"), Path("/usr/lib/gcc"))
+_SYSTEM = (
+    *(str(folder) for folder in SYSTEM_HEADERS),
+    *("/bin", "/usr/bin", "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib64", "/usr/libexec"),
+    *("/etc/ld.so.cache", "/etc/alternatives"),
+)
 
 
 @functools.cache
@@ -46,6 +55,26 @@ def nvcc_version(nvcc: str) -> str:
     if ended.returncode:
         raise CompilerMissing(f"{nvcc} does not run; {NVCC_REMEDY}", log=ended.stderr.decode(errors="replace"))
     return ended.stdout.decode(errors="replace").strip()
+
+
+@functools.cache
+def toolkit_folder(nvcc: str) -> Path:
+    """The folder of the toolkit that an nvcc belongs to. Raises: CompilerMissing where it does not say."""
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "none.cu").touch()
+        command = [nvcc, "--dryrun", "-cubin", "none.cu"]
+        ended = run(command, scratch=Path(scratch), limits=Limits(wall_s=30))
+    found = _TOP.search((ended.stdout + ended.stderr).decode(errors="replace"))
+    if ended.returncode or found is None:
+        raise CompilerMissing(f"{nvcc} does not say where its toolkit is; {NVCC_REMEDY}")
+    return Path(found["folder"]).resolve()
+
+
+def nvcc_files(nvcc: str) -> tuple[str, ...]:
+    """What nvcc and the host compiler behind it consist of. Raises: CompilerMissing where nvcc does not run."""
+    host = [Path(tool).resolve().parents[1] for name in ("gcc", "g++") if (tool := shutil.which(name))]
+    own = [folder for folder in host if folder != Path("/usr")]  # a compiler beside the system's
+    return tuple(dict.fromkeys(map(str, (nvcc, Path(nvcc).resolve(), toolkit_folder(nvcc), *own, *_SYSTEM))))
 
 
 @functools.cache

@@ -16,8 +16,8 @@ STDLIB = frozenset(sys.stdlib_module_names)
 NOT_ON_WORKERS = frozenset({"langgraph", "chromadb", "openai", "sqlalchemy", "typer", "rich", "pydantic_settings"})
 # Modules that draw on a terminal; libraries emit events instead.
 MAY_IMPORT_RICH = ("agent/cli/",)
-# The settings, and the clean environment that a worker's child processes are given.
-MAY_READ_ENVIRONMENT = frozenset({"contract/settings.py", "sandbox/process.py"})
+# The settings, the clean environment that a worker's child processes are given, and the launcher that marks it.
+MAY_READ_ENVIRONMENT = frozenset({"contract/settings.py", "sandbox/process.py", "sandbox/confined.py"})
 
 
 def sources() -> list[Path]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
+from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent bench my-kernel/kernel.cu other.cu --shape 4096x1024x512 --json"
 
@@ -20,13 +20,14 @@ def bench(
     mode: Mode = "offline",
     device: Device = None,
     host: Annotated[bool, typer.Option("--host", help="FILES are C++ launchers for nvcc, not device code.")] = False,
+    trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt; needs a GPU, fails unless all pass."""
     from agent.cli.files import evaluate_files, print_times
     from contract.settings import load_settings
 
-    settings = load_settings(device=device)
+    settings = load_settings(device=device, trust_host=trust_host)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
     results = evaluate_files(files, task, settings, timed=True, host=host)
     print_times(results, as_json)

@@ -10,7 +10,7 @@ from agent.ranking import proven
 from agent.summary import message_of, proof_of
 from contract.base import Record
 from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate, HostCandidate, Origin
+from contract.candidate import UNPROVEN, AnyCandidate, Candidate, HostCandidate, Origin
 from contract.errors import DeviceUnavailable, UsageError
 from contract.evaluation import NOT_COVERED, Evaluation, Measured, Unmeasured, Wrong
 from contract.settings import Settings
@@ -20,11 +20,12 @@ from sandbox.local import LocalSandbox
 
 
 class FileResult(Record):
-    """What became of one file."""
+    """What became of one file. `unproven`: why its result proves less than it says; empty where it does not."""
 
     file: str
     candidate_id: str
     evaluation: Evaluation
+    unproven: str = ""
 
     @property
     def passed(self) -> bool:
@@ -38,8 +39,9 @@ def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *,
     Raises: UsageError for a file that cannot be read or has no valid launch plan; DeviceUnavailable where times are asked
     and nothing can be executed.
     """
+    require_trust(files, settings, host=host)
     candidates = [read_candidate(file, host=host) for file in files]
-    with Progress() as progress, open_box(task, settings, progress.emit) as sandbox:
+    with Progress() as progress, open_box(task, settings, progress.emit, trust_host=host) as sandbox:
         if timed and not sandbox.can_measure:
             raise DeviceUnavailable(
                 f"bench times kernels, and there is no {task.arch} GPU to run them on (device {settings.device}); "
@@ -48,7 +50,7 @@ def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *,
         outcomes = dict(sandbox.build(candidates, task))
         evaluations = [_evaluate(sandbox, outcomes[position], task, timed) for position in range(len(candidates))]
     return [
-        FileResult(file=str(file), candidate_id=candidate.id, evaluation=evaluation)
+        FileResult(file=str(file), candidate_id=candidate.id, evaluation=evaluation, unproven=unproven_of(candidate))
         for file, candidate, evaluation in zip(files, candidates, evaluations, strict=True)
     ]
 
@@ -57,6 +59,17 @@ def _evaluate(sandbox: LocalSandbox, outcome: Built | Evaluation, task: GemmTask
     if not isinstance(outcome, Built):
         return outcome
     return sandbox.evaluate(outcome, task, "full") if timed else sandbox.verify(outcome, task)
+
+
+def require_trust(files: Sequence[Path], settings: Settings, *, host: bool) -> None:
+    """Raises: UsageError where host candidates are to be run and the user has not said that they are trusted."""
+    if host and not settings.trust_host:
+        names = ", ".join(str(file) for file in files)
+        raise UsageError(f"{names}: --host files run their own code on this machine; add --trust-host if you trust them")
+
+
+def unproven_of(candidate: AnyCandidate) -> str:
+    return UNPROVEN if isinstance(candidate, HostCandidate) else ""
 
 
 def read_candidate(file: Path, *, host: bool) -> AnyCandidate:
@@ -76,7 +89,7 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         return
     evaluation = result.evaluation
     # The test that failed tells the rest, below and in full.
-    print(f"{result.file}: {'wrong' if isinstance(evaluation, Wrong) else verdict(evaluation)}")
+    print(f"{result.file}: {'wrong' if isinstance(evaluation, Wrong) else verdict(evaluation)}{mark_of(result)}")
     tests = getattr(evaluation, "tests", ())
     for test in tests:
         mark = "not run" if test.name == NOT_COVERED else "passed" if test.passed else "FAILED"
@@ -96,9 +109,14 @@ def print_times(results: Sequence[FileResult], as_json: bool) -> None:
         print(f"[{', '.join(result.model_dump_json() for result in results)}]")
         return
     for result in results:
-        print(f"{result.file}: {verdict(result.evaluation)}")
+        print(f"{result.file}: {verdict(result.evaluation)}{mark_of(result)}")
         if isinstance(result.evaluation, Measured):
             print("\n".join(speedup_lines(result.evaluation)))
+
+
+def mark_of(result: FileResult) -> str:
+    """What stands behind a verdict that proves less than it says."""
+    return f" ({result.unproven})" if result.unproven else ""
 
 
 def verdict(evaluation: Evaluation) -> str:

@@ -28,6 +28,9 @@ Mode = Annotated[str, typer.Option("--mode", help="Timing: offline (back to back
 Device = Annotated[str | None, typer.Option("--device", help="auto, emulator, cuda:N or none.", show_default="auto")]
 ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="A release, as `index list` names it.", show_default=False)]
 NoKnowledge = Annotated[bool, typer.Option("--no-knowledge", help="Write candidates without looking anything up.")]
+TrustHost = Annotated[
+    bool | None, typer.Option("--trust-host", help="Allow --host files, which run their own code here.", show_default=False)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
+from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent profile my-kernel/kernel.cu --shape 4096x1024x512"
 
@@ -21,6 +21,7 @@ def profile(
     mode: Mode = "offline",
     device: Device = None,
     host: Annotated[bool, typer.Option("--host", help="The files are C++ launchers for nvcc, not device code.")] = False,
+    trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify, time and profile a kernel file with Nsight Compute, and say what limits it; two files are compared.
@@ -31,7 +32,7 @@ def profile(
     from agent.cli.profiled_files import profile_files
     from contract.settings import load_settings
 
-    settings = load_settings(device=device)
+    settings = load_settings(device=device, trust_host=trust_host)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
     comparison, failures = profile_files([file, *([other] if other else [])], task, settings, host=host)
     print_comparison(comparison, task.arch, as_json)

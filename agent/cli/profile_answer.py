@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from agent.cli.files import verdict
+from agent.cli.files import mark_of, verdict
 from agent.cli.profiled_files import Comparison, ProfiledFile
 from contract.diagnosis import Diagnosis
 from contract.profile import LaunchProfile, Profile
@@ -34,12 +34,12 @@ def lines_of(comparison: Comparison, metrics: MetricSet) -> Iterator[str]:
 def _file_lines(each: ProfiledFile, metrics: MetricSet) -> Iterator[str]:
     diagnosis = each.diagnosis
     if diagnosis is None:
-        yield f"{each.file}: {verdict(each.evaluation)}"
+        yield f"{each.file}: {verdict(each.evaluation)}{mark_of(each)}"
         yield "  not profiled: what a kernel counts that is not right says nothing"
         return
     fraction = diagnosis.roofline_fraction
     share = f", {fraction:.0%} of the roofline" if fraction is not None else ""
-    yield f"{each.file}: {verdict(each.evaluation)}{share}"
+    yield f"{each.file}: {verdict(each.evaluation)}{share}{mark_of(each)}"
     yield from _diagnosis_lines(diagnosis, each.profile)
     for launch in each.profile.launches if each.profile else ():
         yield from _launch_lines(launch, metrics)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent.box import open_box
-from agent.cli.files import FileResult, read_candidate
+from agent.cli.files import FileResult, read_candidate, require_trust, unproven_of
 from agent.cli.progress import Progress
 from contract.base import Record
 from contract.build import Built
@@ -42,11 +42,17 @@ def profile_files(
     What makes profiling impossible here is a notice: the diagnosis does without. Raises: UsageError for a file that cannot be
     read or has no valid launch plan.
     """
+    require_trust(files, settings, host=host)
     candidates = [read_candidate(file, host=host) for file in files]
-    with Progress() as progress, open_box(task, settings, progress.emit) as sandbox:
+    with Progress() as progress, open_box(task, settings, progress.emit, trust_host=host) as sandbox:
         outcomes = dict(sandbox.build(candidates, task))
         bench = _Bench(sandbox, task, progress.emit)
-        profiled = [bench.take(str(file), candidates[position].id, outcomes[position]) for position, file in enumerate(files)]
+        profiled = [
+            bench.take(str(file), candidates[position].id, outcomes[position]).model_copy(
+                update={"unproven": unproven_of(candidates[position])}
+            )
+            for position, file in enumerate(files)
+        ]
     profiles = [each.profile for each in profiled if each.profile]
     differences = explain(*profiles) if len(profiles) == 2 else ()
     return Comparison(files=tuple(profiled), differences=differences), bench.failures

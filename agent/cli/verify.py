@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, read_task
+from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = (
     "Exit code: 0 executed and found right (with --device none: it compiles); 1 wrong, or not executed; 2 bad input.\n\n"
@@ -24,6 +24,7 @@ def verify(
     device: Device = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of data and schedules.", show_default="0")] = None,
     host: Annotated[bool, typer.Option("--host", help="FILE is a C++ launcher for nvcc, not device code.")] = False,
+    trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
     """Check, compile and inspect a kernel file, and run it on a GPU or the emulator; fails unless it is found right."""
@@ -31,7 +32,7 @@ def verify(
     from contract.evaluation import Unmeasured
     from contract.settings import load_settings
 
-    settings = load_settings(device=device, seed=seed)
+    settings = load_settings(device=device, trust_host=trust_host, seed=seed)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
     [result] = evaluate_files([file], task, settings, timed=False, host=host)
     print_verdict(result, as_json)

@@ -1,8 +1,10 @@
 """Host candidates: a shared library whose C entry launches on the stream it is given.
 
-Only the isolated worker loads one: its code runs in this process with everything that this process may do.
+Only the isolated worker loads one: its code runs in this process with everything that this process may do. From then on
+this process starts no other and opens no socket; its files are its worker's (`worker_jail.py`).
 """
 
+import contextlib
 import ctypes
 from typing import Literal
 
@@ -10,6 +12,9 @@ from contract.task import GemmTask
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.driver import Fault
 from sandbox.cuda.launcher import operand_pointers
+from sandbox.jail import landlock
+from sandbox.jail.syscalls import forbid
+from sandbox.process import is_jailed
 
 ENTRY = "launch"
 _POINTER = ctypes.c_void_p
@@ -23,6 +28,7 @@ class HostFault(Fault):
 class HostKernel:
     """A `Contender` around a host candidate's entry. It declares no atomics, so its results must repeat bit by bit.
 
+    `confined`: False where its code is trusted and this process goes on to other work.
     Raises: HostFault where the library does not load or lacks the entry.
     """
 
@@ -33,10 +39,12 @@ class HostKernel:
     atomics = False
     local_bytes = 0
 
-    def __init__(self, name: str, library_path: str, task: GemmTask, workspace_bytes: int) -> None:
+    def __init__(self, name: str, library_path: str, task: GemmTask, workspace_bytes: int, *, confined: bool = True) -> None:
         self.name = name
         self.workspace_bytes = workspace_bytes
         self._task = task
+        if confined:
+            _confine()
         try:
             self._entry = ctypes.CDLL(library_path)[ENTRY]
         except (OSError, AttributeError) as exc:
@@ -56,6 +64,17 @@ class HostKernel:
 
     def close(self) -> None:
         """Nothing: a library that registered device code with the runtime cannot be unloaded safely."""
+
+
+def _confine() -> None:
+    """Give up new processes, programs and sockets, for good and in all threads, where the system has filters.
+
+    Raises: HostFault where the worker did not start in the jail that this system has.
+    """
+    if landlock.version() and not is_jailed():
+        raise HostFault("host candidates run in a jailed worker only, and this worker did not start in its jail")
+    with contextlib.suppress(OSError):  # the user was told when the run began
+        forbid(processes=False, programs=False, sockets=False)
 
 
 class BoundHostKernel:

@@ -10,21 +10,23 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contract.build import Built
-from contract.candidate import Candidate
+from contract.candidate import Candidate, HostCandidate
 from contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
 from contract.options import ProfileOptions, WorkerOptions
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
+from sandbox.jail.entering import Jail
 from sandbox.process import Finished, Limits, network_isolated, run
 from sandbox.profiling.complaints import complaints_in, unavailable, unknown_metrics
 from sandbox.profiling.metric_set import MetricSet, load_metric_set
 from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from sandbox.profiling.reading import Unreadable, read_launches
 from sandbox.profiling.request import ProfileRequest, Report, last_report
+from sandbox.worker_jail import gpu_jail
 
 OPERANDS_SEED = 4  # one for all candidates, so that their counters compare
 FILE_BYTES = 4 * 1024**3
@@ -134,13 +136,22 @@ class Profiler:
             finished = run(
                 command_of(ncu, asked, built.candidate, scratch / _TABLE, program),
                 scratch=scratch,
-                limits=Limits(wall_s=limit_s, file_bytes=FILE_BYTES, network=not self._isolated),
+                limits=Limits(
+                    wall_s=limit_s, file_bytes=FILE_BYTES, network=not self._isolated, jail=self._jail(built, scratch)
+                ),
                 extra_environment=self._environment,
             )
             report = last_report(_text(scratch / _REPORT))
             table = _text(scratch / _TABLE)
         said = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
         return Attempt(finished, report, table, said)
+
+    def _jail(self, built: Built, scratch: Path) -> Jail | None:
+        """A worker's files, for candidates that run code of their own; the tool, which may trace, runs in it too."""
+        if not isinstance(built.candidate, HostCandidate):
+            return None
+        jail = gpu_jail(self._worker, scratch, self._environment)
+        return replace(jail, layers=replace(jail.layers, calls=False))
 
 
 def _not_ours(attempt: Attempt) -> str | None:

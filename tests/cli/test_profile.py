@@ -69,7 +69,7 @@ def run(monkeypatch, tmp_path, capsys):
         sandbox = PretendedSandbox(evaluations, profiles)
 
         @contextmanager
-        def box(*_):
+        def box(*_, **__):
             yield sandbox
 
         monkeypatch.setattr(profiled_files, "open_box", box)

@@ -30,6 +30,35 @@ def rule(source: str, **changes: object) -> str | None:
 @pytest.mark.parametrize(
     "text",
     [
+        "#define CUDA_STD_HEADER(x) </etc/passwd>",
+        "#undef CUDA_STD_HEADER",
+        "  # define /* */ CUDA_STD_HEADER(x) <x>",
+        "#def\\\nine CUDA_STD_\\\nHEADER(x) <x>",
+        "%:define CUDA_STD_HEADER(x) <x>",
+        "#define type_traits ../../secret",
+        "#define __THRUST_HOST_SYSTEM_ALGORITH_DETAIL_HEADER_INCLUDE(x) <x>",
+        "#define THRUST_MR_STD_MR_HEADER <x>",
+    ],
+)
+def test_a_macro_that_names_files_in_headers_is_rejected(text: str) -> None:
+    assert rule(text + "\n" + NAIVE) == "macro"
+
+
+@pytest.mark.parametrize("flag", ["-DCUDA_STD_HEADER=x", "-Dtype_traits=secret", "-Dstd"])
+def test_a_flag_that_names_files_in_headers_is_rejected(flag: str) -> None:
+    assert rule(NAIVE, flags=(flag,)) == "macro"
+
+
+@pytest.mark.parametrize(
+    "text", ["#define TILE_M 128", "#define CUTLASS_ARCH_X 1", "#undef __CUDA_NO_HALF_CONVERSIONS__", "#define HEADERS 2"]
+)
+def test_other_macros_may_be_defined(text: str) -> None:
+    assert rule(text + "\n" + NAIVE) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         '#include "/etc/passwd"',
         "#include </etc/passwd>",
         '#include "../secrets.h"',

@@ -14,7 +14,8 @@ from contract.evaluation import CompileFailed, TimedOut
 from contract.options import CompileOptions
 from contract.task import Arch
 from sandbox import compile_child, headers, toolchain
-from sandbox.compiler import Cancelled, Compiled, Compiler, first_error
+from sandbox.compile_log import first_error
+from sandbox.compiler import Cancelled, Compiled, Compiler
 from sandbox.toolchain import find_nvcc, nvrtc_version
 from tests.sandbox.build_kernels import HOST, NAIVE, body, candidate, host
 

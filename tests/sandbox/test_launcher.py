@@ -307,13 +307,13 @@ def test_a_host_candidate_gets_pointers_sizes_workspace_and_stream(tmp_path):
         " o[6] = bytes; o[7] = (long)stream; return 0;"
     )
     out = np.zeros(8, np.int64)
-    kernel = HostKernel("h", host_library(tmp_path, body), TASK, workspace_bytes=512)
+    kernel = HostKernel("h", host_library(tmp_path, body), TASK, workspace_bytes=512, confined=False)
     kernel.bind(operands(d=out.ctypes.data)).enqueue(2**40 + 7)
     assert out.tolist() == [0x1000, 0x2000, 256, 512, 128, 0x4000, 512, 2**40 + 7]
 
 
 def test_a_host_candidate_that_says_it_failed_is_a_fault(tmp_path):
-    kernel = HostKernel("h", host_library(tmp_path, "return 3;"), TASK, workspace_bytes=0)
+    kernel = HostKernel("h", host_library(tmp_path, "return 3;"), TASK, workspace_bytes=0, confined=False)
     with pytest.raises(HostFault, match="returned 3"):
         kernel.bind(operands()).enqueue(0)
 
@@ -322,7 +322,7 @@ def test_a_host_library_that_does_not_load_or_lacks_the_entry_is_a_fault(tmp_pat
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"not a library")
     with pytest.raises(HostFault):
-        HostKernel("h", str(broken), TASK, workspace_bytes=0)
+        HostKernel("h", str(broken), TASK, workspace_bytes=0, confined=False)
     nameless = host_library(tmp_path, "return 0;", entry="start")
     with pytest.raises(HostFault, match="launch"):
-        HostKernel("h", nameless, TASK, workspace_bytes=0)
+        HostKernel("h", nameless, TASK, workspace_bytes=0, confined=False)

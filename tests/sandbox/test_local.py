@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from contract.build import Built
-from contract.candidate import Candidate, Origin
+from contract.candidate import Candidate, HostCandidate, Origin
 from contract.chip import REFERENCE_CHIPS
-from contract.errors import DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError
+from contract.errors import CompilerMissing, DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError
 from contract.evaluation import Measured, Rejected, Unmeasured, Wrong
 from contract.events import Notice, StageStarted, WorkerRestarted
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
 from sandbox import local
+from sandbox.jail.kind import Confinement
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.pool import WorkerPool
-from tests.doubles import TASK, unmeasured
+from tests.doubles import INSPECTION, TASK, unmeasured
+from tests.sandbox.build_kernels import HOST
 from tests.sandbox.profiling.pretend import PretendedTool
 
 needs_core = pytest.mark.skipif(
@@ -96,6 +98,37 @@ def without_emulator(monkeypatch):
     command = [sys.executable, "-P", SCRIPT, "no-core"]
     monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
     monkeypatch.setattr(local.emulator_worker, "command", lambda _arch, _python: command)
+
+
+def test_a_host_candidate_is_refused_unless_it_is_trusted(options):
+    """Whoever hands it in: a policy, a checkpoint or a store. Nothing of it is compiled or run."""
+    host = HostCandidate(source=HOST, origin=Origin(policy="chat"))
+    sandbox, _ = opened(options, device="none")
+    [(_, outcome)] = sandbox.build([host], TASK)
+    assert isinstance(outcome, Rejected)
+    assert outcome.rule == "host-candidate"
+    built = Built(candidate=host, inspection=INSPECTION, artifact_path="/nowhere", cached=True, seconds=0.0)
+    for evaluation in (sandbox.verify(built, TASK), sandbox.evaluate(built, TASK, "full")):
+        assert isinstance(evaluation, Rejected)
+        assert evaluation.rule == "host-candidate"
+    with pytest.raises(ProfilerUnavailable):
+        sandbox.profile(built, TASK)
+
+
+def test_a_trusted_host_candidate_comes_to_the_compiler(options):
+    trusting = options["compile_options"].model_copy(update={"trust_host": True, "nvcc": "/no/such/nvcc"})
+    sandbox, _ = opened({**options, "compile_options": trusting}, device="none")
+    with pytest.raises(CompilerMissing):
+        list(sandbox.build([HostCandidate(source=HOST, origin=Origin(policy="file"))], TASK))
+
+
+@pytest.mark.parametrize("found", [Confinement(), Confinement(system_calls=True), Confinement(landlock_abi=1)])
+def test_a_machine_without_a_jail_is_told_once(options, monkeypatch, found):
+    monkeypatch.setattr(local, "confinement", lambda: found)
+    _, events = opened(options, device="none")
+    notices = [event.message for event in events if isinstance(event, Notice) and "files of their own" in event.message]
+    assert len(notices) == (1 if found.kind == "none" else 0)
+    assert all("Landlock" in notice for notice in notices)
 
 
 @needs_core

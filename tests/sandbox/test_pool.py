@@ -29,7 +29,8 @@ class Bench:
         self.stages: list[str] = []
         self.restarts: list[str] = []
         self.state = scratch / "state"
-        options = [WorkerOptions(device=index, start_timeout_s=start_timeout_s) for index in range(workers)]
+        limits = {"start_timeout_s": start_timeout_s, "scratch_dir": str(scratch)}  # where the script keeps its state
+        options = [WorkerOptions(device=index, **limits) for index in range(workers)]
         self.pool = WorkerPool(
             options,
             on_stage=lambda _, stage: self.stages.append(stage),

@@ -5,7 +5,9 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from contract.candidate import HostCandidate, Origin
 from contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
 from contract.options import ProfileOptions, WorkerOptions
 from contract.task import Arch
+from sandbox.jail.entering import Jail
+from sandbox.jail.kind import confinement
 from sandbox.process import network_isolated
 from sandbox.profiling import ncu as ncu_module
 from sandbox.profiling.complaints import unavailable, unknown_metrics
@@ -104,13 +108,17 @@ def test_only_the_candidates_own_entries_are_counted():
     ]  # fmt: skip
 
 
-def test_a_host_candidates_kernels_all_count(tmp_path):
+def test_a_host_candidates_kernels_all_count(tmp_path, monkeypatch):
     host = HostCandidate(source="int launch();", origin=Origin(policy="test"))
     words = command_of("ncu", ["m"], host, Path("log"), ["python"])
     assert "--kernel-name" not in words
     assert words[words.index("--launch-count") + 1] == "16"
     row = [line for line in WGMMA.splitlines() if line.startswith('"0"')]
     tool = PretendedTool(tmp_path, Act(table=WGMMA + row[0] + "\n"))
+    # The pretended tool keeps its account beside its program.
+    layers = replace(confinement().layers, mounts=False)
+    jailed = Jail(write=(str(tmp_path), tempfile.gettempdir()), layers=layers)
+    monkeypatch.setattr("sandbox.profiling.profiler.gpu_jail", lambda *_: jailed)
     assert len(tool.profiler().profile(BUILT.model_copy(update={"candidate": host}), TASK).launches) == 2
 
 

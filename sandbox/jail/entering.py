@@ -1,0 +1,69 @@
+"""Enters a jail: what a child may read and write, by the layers that its parent found to work here. Standard library only."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sandbox.jail import landlock, mounts, syscalls
+
+NEW_NETWORK = 0x40000000
+JAILED = "SANDBOX_JAILED"  # in the environment of a command that was started in a jail
+NOT_JAILED = 119  # exit code where a layer was refused; no other program of ours ends so
+_EVERYTHING = (1 << 16) - 1
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Which layers are used. A layer that is asked for and fails is an error of ours, never passed over."""
+
+    landlock: bool = False
+    mounts: bool = False
+    calls: bool = False
+
+
+@dataclass(frozen=True)
+class Jail:
+    """What a child may use, with everything below. `read`: also to execute; None for every file that its user may read.
+
+    `write`: its scratch first; nothing below is executed where `read` is given. `processes`, `sockets`: whether it may make
+    others than those that it has.
+    `devices`: files that are read and written but neither made nor removed.
+    """
+
+    write: tuple[str, ...]
+    read: tuple[str, ...] | None = None
+    devices: tuple[str, ...] = ()
+    processes: bool = True
+    sockets: bool = False
+    layers: Layers = Layers()
+
+    def as_request(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_request(cls, values: dict[str, Any]) -> "Jail":
+        given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**given | {"layers": Layers(**values["layers"])})
+
+
+def enter_namespace(jail: Jail, namespaces: int = 0) -> bool:
+    """Make the jail's paths the only ones, where the mount layer is used; False where it is not. Raises: OSError."""
+    if not jail.layers.mounts or jail.read is None:
+        return False
+    mounts.enter_root(jail.read, (*jail.write, *jail.devices), also=namespaces)
+    return True
+
+
+def enter(jail: Jail, *, network: bool, programs: bool = True) -> None:
+    """Apply the other layers: Landlock and the filter of system calls. What follows cannot take them back.
+
+    `programs`: whether the filter leaves `execve` to Landlock, for a launcher that has yet to become its command.
+    Raises: OSError where a layer is refused.
+    """
+    if jail.layers.landlock:
+        handled = _EVERYTHING if jail.read is not None else landlock.WRITE
+        read = [(path, landlock.READ | landlock.EXECUTE) for path in jail.read or ()]
+        write = [(path, landlock.READ | landlock.WRITE) for path in jail.write]
+        devices = [(path, landlock.READ | landlock.DEVICE) for path in jail.devices]
+        landlock.restrict([*read, *write, *devices], handled=handled, network=network)
+    if jail.layers.calls:
+        syscalls.forbid(processes=jail.processes, programs=programs, sockets=jail.sockets)
