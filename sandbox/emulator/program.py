@@ -50,7 +50,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Program:
-    """One entry. `parameters`: (offset, bytes) of each; `instructions`: what the core's reports number."""
+    """One entry. `parameters`: (offset, bytes) of each; `instructions`: what the core's reports number.
+
+    `unwatched`: it may read old contents that only a run with taint notices.
+    """
 
     entry: str
     core: core.Program
@@ -58,6 +61,7 @@ class Program:
     parameter_bytes: int
     instructions: tuple[Instruction, ...]
     constants: tuple[Constant, ...]
+    unwatched: bool = False
 
 
 def lower(module: Module, entry: str) -> Program:
@@ -105,6 +109,7 @@ def lower(module: Module, entry: str) -> Program:
         parameter_bytes=parameter_bytes,
         instructions=function.instructions,
         constants=constants,
+        unwatched=local_bytes > 0 or any(each.parts[0] == "discard" for each in function.instructions),
     )
 
 

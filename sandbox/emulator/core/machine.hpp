@@ -13,6 +13,7 @@
 #include "op.hpp"
 #include "report.hpp"
 #include "shadow.hpp"
+#include "taint.hpp"
 
 namespace emulator {
 
@@ -77,6 +78,8 @@ struct Buffer {
   bool writable = false;
   bool constant = false;  // part of the program: no kernel ahead can have written it
   std::unique_ptr<GlobalShadow> shadow;
+  u64 written_bytes = 0;  // that hold something before the first kernel
+  std::unique_ptr<GlobalTaint> taint;
 };
 
 // A tensor map as the plan describes it; kernels see 128 opaque bytes that begin with a magic number and an index.
@@ -108,6 +111,7 @@ struct LaneCopy {
   u32 bytes;
   u32 lane;
   u8 data[16];
+  u32 taint = 0;  // see keep_taint
 };
 struct CopyGroup {
   u32 lanes = 0;  // that have committed it and not waited for it
@@ -174,6 +178,8 @@ struct Warp {
   u32 cluster_arrived = 0;  // lanes that have arrived at barrier.cluster and not waited yet
   u64 cluster_phase = 0;    // that they arrived in
   std::vector<u8> local;    // lane after lane
+  std::vector<u8> local_taint;
+  std::vector<CopyTaint> copy_taints;  // of copies by cp.async
   u32 issued = 0;           // see count_issued
 
   template <typename T>
@@ -248,7 +254,7 @@ struct Cta {
   u32 id[3] = {};
   u64 linear = 0;
   u32 smem_end = 0;  // offset behind its shared memory
-  std::vector<u8> smem;
+  std::vector<u8> smem, taint;
   SharedShadow shadow;
   std::vector<Warp> warps;
   NamedBarrier barriers[16];
@@ -301,6 +307,7 @@ struct Options {
   Schedule schedule = Schedule::kLatest;
   u64 seed = 0;
   bool races = true;
+  bool taint = false;         // with races: old contents are followed to where they arrive
   u8 poison = 0xFF;           // shared and local memory, and registers, before they are written
   u64 most_instructions = 0;  // of all warps together; 0: no limit
   double deadline_s = 0;      // wall-clock; 0: none
@@ -336,6 +343,9 @@ class Run {
   u64 left = 0;          // operations of the turn that is being taken
   std::map<Publication, std::shared_ptr<const ForeignClocks>> published;
   u8 poison_bytes[128];  // what a read gives that must not be made: more of it than an instruction reads
+  bool shadowing = false;  // a handler is executed on shadows: addresses lead to the shadow of what is there
+  u32 shadow_offset = 0;   // of a register's shadow behind it
+  u8 clean_bytes[128] = {};  // shadow of what is never old
 
  private:
   bool admit();

@@ -160,7 +160,7 @@ u8* local_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
     return nullptr;
   }
   if (offset % bytes) return misaligned(warp, op, lane, offset, bytes, access);
-  return warp.local.data() + lane * size + offset;
+  return (warp.run->shadowing ? warp.local_taint : warp.local).data() + lane * size + offset;
 }
 
 u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access access) {
@@ -171,6 +171,7 @@ u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
                std::to_string(parameters.size()) + " bytes of parameters");
     return nullptr;
   }
+  if (warp.run->shadowing) return warp.run->clean_bytes;
   return const_cast<u8*>(parameters.data()) + offset;
 }
 
@@ -240,6 +241,7 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
            std::string(verb(access)) + " of shared memory of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
+  if (warp.run->shadowing) [[unlikely]] return cta->taint.data() + offset;
   if (warp.run->options.races) {
     const Meeting met = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
     if (met.trouble != Trouble::kNone &&
@@ -267,6 +269,9 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   if (access == Access::kWrite && !buffer->writable) {
     report(warp, op, 1u << lane, "input-written", address, "write to " + buffer->name + ", which is read only");
     return nullptr;
+  }
+  if (run.shadowing) [[unlikely]] {
+    return buffer->taint ? buffer->taint->access(offset, bytes, access == Access::kWrite, op.instruction) : run.clean_bytes;
   }
   if (run.launch.dependent && !buffer->constant && !warp.knows.events.at(kDependencyComponent)) {
     report(warp, op, 1u << lane, "dependency", address,
@@ -316,7 +321,7 @@ bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
 // keeps it for a fence to acquire, or knows it at once where the access acquires. Each does so at every scope that its access
 // reaches, so that two of them meet at the narrowest that holds both, if both reach it.
 void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool writes) {
-  if (order.semantics == kWeak || !warp.run->options.races) return;
+  if (order.semantics == kWeak || !warp.run->options.races || warp.run->shadowing) return;
   if (space == kGeneric && address - kSharedWindow < kWindow) {
     space = kShared;
     address -= kSharedWindow;

@@ -119,7 +119,9 @@ void execute(Warp* warps, const Product* products[kWarpgroup]) {
   registers.sums = &lists[op.list];
   registers.a = op.q & kRegisterA ? &lists[op.list + sums_of(op)] : nullptr;
   const SharedView smem{warp.cta->smem.data(), kSharedBase, warp.cta->smem_end};
-  multiply(form_of(op), smem, product.a, product.b, registers, product.accumulate);
+  const ProductForm form = form_of(op);
+  if (warp.run->options.taint) [[unlikely]] taint_product(warp, form, product, registers);
+  multiply(form, smem, product.a, product.b, registers, product.accumulate);
 }
 
 void release_registers(Warp& warp, const std::vector<Product>& products) {
