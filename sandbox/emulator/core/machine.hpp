@@ -169,6 +169,7 @@ struct Warp {
   u32 product_number = 0;                               // of the last committed group
   std::vector<u8> register_dirty;                       // by slot / 32: touched since the last wgmma.fence
   std::vector<u16> products_writing, products_reading;  // by slot / 32: unfinished wgmmas that do
+  std::vector<u8> sums_written;                          // by slot / 32: by all lanes, as far as is noted
   bool product_fenced = false;
 
   std::vector<BulkStore> open_stores;

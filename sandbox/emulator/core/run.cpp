@@ -299,6 +299,7 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
   const u32 left = threads - index * kLanes;
   warp.live = left >= kLanes ? kAllLanes : (1u << left) - 1;
   warp.register_dirty.assign(program.register_bytes / 32 + 1, 0);
+  warp.sums_written.assign(program.register_bytes / 32 + 1, 0);
   warp.products_writing.assign(program.register_bytes / 32 + 1, 0);
   warp.products_reading.assign(program.register_bytes / 32 + 1, 0);
   warp.local.assign(static_cast<std::size_t>(program.local_bytes) * kLanes, options.poison);

@@ -2,7 +2,6 @@
 #include "taint.hpp"
 
 #include <algorithm>
-#include <map>
 
 #include "machine.hpp"
 #include "product.hpp"
@@ -54,20 +53,20 @@ void GlobalTaint::write(u64 offset, u64 bytes, const u8* old, u32 instruction) {
 }
 
 std::vector<GlobalTaint::Left> GlobalTaint::left() const {
-  std::map<u64, Left> by_writer;
-  for (u64 i = 0; i < pages_.size(); ++i) {
-    if (!pages_[i]) continue;
+  constexpr std::size_t kMost = 1 << 16;
+  std::vector<Left> all;
+  u64 before = 0;  // writer of the byte before
+  for (u64 i = 0; i < pages_.size() && all.size() < kMost; ++i) {
     for (u64 at = 0; at < kPage; ++at) {
-      const u64 writer = pages_[i]->writers[at / 2];
-      if (!pages_[i]->old[at] || !writer) continue;
-      const u64 offset = i * kPage + at;
-      const auto found = by_writer.try_emplace(writer, Left{offset, 0, static_cast<u32>(writer >> 32), static_cast<u32>(writer) - 1});
-      ++found.first->second.bytes;
+      const u64 writer = pages_[i] && pages_[i]->old[at] ? pages_[i]->writers[at / 2] : 0;
+      if (writer && writer == before) {
+        ++all.back().bytes;
+      } else if (writer) {
+        all.push_back({i * kPage + at, 1, static_cast<u32>(writer >> 32), static_cast<u32>(writer) - 1});
+      }
+      before = writer;
     }
   }
-  std::vector<Left> all;
-  for (const auto& [writer, one] : by_writer) all.push_back(one);
-  std::sort(all.begin(), all.end(), [](const Left& x, const Left& y) { return x.offset < y.offset; });
   return all;
 }
 

@@ -37,7 +37,7 @@ class GlobalTaint {
   void read(u64 offset, u64 bytes, u8* old);
   void write(u64 offset, u64 bytes, const u8* old, u32 instruction);
 
-  // What was written with old contents and not overwritten: the first place and the number of bytes, by launch and instruction.
+  // What was written with old contents and not overwritten, in ranges of one launch and instruction each.
   struct Left {
     u64 offset, bytes;
     u32 launch, instruction;

@@ -184,3 +184,56 @@ def old_sums(register: str, lane: int) -> set[tuple[int, int]]:
 )
 def test_an_old_fragment_makes_its_row_column_or_sum_old(register: str, lane: int, expected: set[tuple[int, int]]) -> None:
     assert old_sums(register, lane) == expected
+
+
+# ---- bulk copies ------------------------------------------------------------------------------------------------------------
+BULK_LOAD = """
+setp.eq.u32 %p3, %me, 0; mov.u32 %r11, s; mov.u32 %r12, bar;
+@%p3 mbarrier.init.shared.b64 [%r12], 1; fence.proxy.async; bar.sync 0;
+@%p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r12], 128;
+@%p3 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r11], [%SOURCE], 128, [%r12];
+AGAIN: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r12], 0; @!%p2 bra AGAIN;
+ld.shared.u32 %r1, [%r9];
+"""
+BULK_STORE = """
+fence.proxy.async; bar.sync 0; setp.eq.u32 %p3, %me, 0; mov.u32 %r11, s;
+@%p3 KIND.global.shared::cta.bulk_group.OPERATION [%a0], [%r11], 128;
+@%p3 cp.async.bulk.commit_group; @%p3 cp.async.bulk.wait_group 0;
+"""
+STORED = BULK_STORE.replace("KIND", "cp.async.bulk").replace(".OPERATION", "")
+ADDED = BULK_STORE.replace("KIND", "cp.reduce.async.bulk").replace("OPERATION", "add.u32")
+
+
+@pytest.mark.parametrize("schedule", [Schedule.LATEST, Schedule.EAGER])
+@pytest.mark.parametrize(
+    ("body", "where"),
+    [
+        (BULK_LOAD.replace("%SOURCE", "%a2") + MAGIC, {BRANCH}),
+        (BULK_LOAD.replace("%SOURCE", "%a0") + MAGIC, {BRANCH}),
+        (BULK_LOAD.replace("%SOURCE", "%a2") + "st.global.u32 [%rd13], %r2;", set()),
+        (BULK_LOAD.replace("%SOURCE", "%a1") + MAGIC, set()),
+        ("st.shared.u32 [%r9], %r1;" + STORED, {OUTPUT}),
+        ("st.shared.u32 [%r9], %r2;" + STORED, set()),
+        ("st.shared.u32 [%r9], %r2; st.shared.u32 [%r9+128], %r1;" + STORED, set()),
+        ("st.shared.u32 [%r9], %r2;" + ADDED, {OUTPUT}),
+        ("st.shared.u32 [%r9], %r1; st.global.u32 [%rd13], 0;" + ADDED, {OUTPUT}),
+        ("st.shared.u32 [%r9], %r2; st.global.u32 [%rd13], 0; fence.proxy.async;" + ADDED, set()),
+        ("st.shared.u32 [%r9], %r1;" + STORED + "bar.sync 0; st.global.u32 [%rd13], %r2;", set()),
+        (BULK_LOAD.replace("%SOURCE", "%a1").replace("128, [%r12]", "%r1, [%r12]"), {CONTROL}),
+    ],
+)
+def test_bulk_copies_carry_old_contents(body: str, where: set[str], schedule: Schedule) -> None:
+    try:
+        found = reached(body, schedule=schedule)
+    except AssertionError as wrong:  # a size that is old is also a wrong one
+        assert where == {CONTROL}, wrong
+    else:
+        assert found == where
+
+
+def test_old_contents_of_another_cta_are_followed() -> None:
+    body = """
+    mov.u32 %r11, s; mapa.shared::cluster.u32 %r11, %r11, 0; ld.shared::cluster.u32 %r3, [%r11];
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    """
+    assert reached(body + STORE) == {OUTPUT}
