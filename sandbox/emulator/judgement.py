@@ -123,7 +123,7 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
             raise Unsupported(unknown.message, instruction.line, instruction.place)
         of_kind = [finding for finding in each.outcome.findings if finding.suspect == suspect and finding.kind != DEADLINE]
         if of_kind:
-            finding = _cause(of_kind)
+            finding = _cause(of_kind, bound)
             message = describe(finding, each.launch, each.program, bound, conditions)
             return Violation(finding.kind, message, tier="emulator")
         if DEADLINE in findings:
@@ -134,12 +134,21 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
     return None
 
 
-def _cause(findings: Sequence[Any]) -> Any:
-    """The first finding; of a read that nobody had written yet, the race with the write that came too late."""
+def _cause(findings: Sequence[Any], bound: BoundKernel) -> Any:
+    """The first finding; of a read that nobody had written yet, the race with the write that came too late.
+
+    D is an exception: it is written in the end, and no read of it was meant to wait for that.
+    """
     first = findings[0]
     if first.kind != Detector.UNINITIALISED_READ:
         return first
-    late = (finding for finding in findings if finding.kind != first.kind and finding.other == first.instruction)
+    start = bound.machine.addresses["D"]
+    d = range(start, start + bound.operands.d.nbytes)
+    late = (
+        finding
+        for finding in findings
+        if finding.kind != first.kind and finding.other == first.instruction and finding.address not in d
+    )
     return next(late, first)
 
 

@@ -111,8 +111,13 @@ def lower(module: Module, entry: str) -> Program:
         parameter_bytes=parameter_bytes,
         instructions=function.instructions,
         constants=constants,
-        unwatched=bool(local_bytes or unwritten) or any(each.parts[0] == "discard" for each in function.instructions),
+        unwatched=bool(local_bytes or unwritten) or any(map(_reads_unwatched, function.instructions)),
     )
+
+
+def _reads_unwatched(instruction: Instruction) -> bool:
+    """Bulk reductions read what they add to, and what is discarded counts as written."""
+    return instruction.parts[0] == "discard" or instruction.parts[:2] == ("cp", "reduce")
 
 
 def _emit(lowering: Lowering) -> list[int]:

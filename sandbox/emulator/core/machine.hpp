@@ -412,6 +412,8 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
 // By space; generic addresses find their window.
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
               const Touch& touch = {});
+// Notes that an atomic is about to read what nobody has written; places that are not there are left to the access itself.
+void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes);
 // A range of shared memory of any size, without alignment rules; null where it is out of bounds.
 u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access, bool* poison, const Touch& touch);
 // The CTA that a shared address belongs to; null where the cluster has none of that rank.

@@ -311,6 +311,24 @@ u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 
   }
 }
 
+void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes) {
+  if (!warp.run->options.races) return;
+  bool written = true;
+  if (space == kShared || (space == kGeneric && address - kSharedWindow < kWindow)) {
+    const u32 place = static_cast<u32>(space == kShared ? address : address - kSharedWindow), offset = place & kOffsetMask;
+    Cta* cta = cta_of(warp, place);
+    if (!cta || offset < kSharedBase || offset > cta->smem_end || bytes > cta->smem_end - offset) return;
+    written = cta->shadow.written(offset, bytes);
+  } else {
+    Buffer* buffer = buffer_at(*warp.run, address);
+    if (!buffer || !buffer->shadow || bytes > buffer->size - (address - buffer->base)) return;
+    written = buffer->shadow->written(address - buffer->base, bytes);
+  }
+  if (written) return;
+  report(warp, op, 1u << lane, "uninitialised-read", address,
+         "read and write of " + std::to_string(bytes) + " bytes that nobody wrote", kNoInstruction, true);
+}
+
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
   if (mask == warp.live) return true;
   report(warp, op, mask, "divergent", 0, "executed by a part of the warp's lanes");
