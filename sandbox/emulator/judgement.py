@@ -1,7 +1,8 @@
 """Whether a run was right but for its result: what the core found, told so that a kernel's author can act on it.
 
-A suspect finding (a race with a read, a read of what nobody wrote) is a fault only if the value read reaches an output: the
-run is repeated under the same schedule with another poison in its place, and D compared bit for bit.
+A suspect finding is a fault only if the value read matters. For a read of what nobody wrote the run is repeated under the same
+schedule with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For a race
+with a read the run is repeated with another poison in its place, and D compared bit for bit.
 """
 
 import re
@@ -14,7 +15,7 @@ import numpy as np
 from contract.plan import ResolvedLaunch
 from sandbox.emulator.core_module import core
 from sandbox.emulator.detector import Detector
-from sandbox.emulator.kernel import BoundKernel, Launched
+from sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
 from sandbox.emulator.machine import Conditions, Schedule
 from sandbox.emulator.program import Program
 from sandbox.emulator.ptx.module import Instruction, Unsupported
@@ -61,8 +62,18 @@ def run_and_judge(
     if fault is not None:
         return Judged(fault)
     suspect = _first(bound, launched, conditions, suspect=True)
-    if suspect is None:
-        return Judged(None)
+    kinds = {finding.kind for each in launched for finding in each.outcome.findings}
+    reads_old = Detector.UNINITIALISED_READ in kinds
+    if conditions.races and (reads_old or any(each.program.unwatched for each in launched)):
+        seen = bound.operands.d.copy()
+        prepare()
+        again = bound.run(replace(conditions, taint=True), after_others=after_others, ctas=ctas)
+        reached = _first(bound, again, conditions, suspect=False) or _tainted_output(bound, again, conditions)
+        if reached is not None:
+            return Judged(_with_read(reached, suspect if reads_old else None))
+        bound.operands.d[...] = seen
+    if suspect is None or kinds == {Detector.UNINITIALISED_READ}:
+        return Judged(None, tuple(sorted(kinds)))
     seen = bound.operands.d.copy()
     prepare()
     again = bound.run(
@@ -74,8 +85,35 @@ def run_and_judge(
     hard = _first(bound, again, conditions, suspect=False)
     if hard is not None or not np.array_equal(seen, bound.operands.d):
         return Judged(suspect)
-    names = {finding.kind for each in launched for finding in each.outcome.findings}
-    return Judged(None, tuple(sorted(names)))
+    return Judged(None, tuple(sorted(kinds)))
+
+
+def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditions) -> Violation | None:
+    """The first element of D that was written with old contents, and not overwritten."""
+    left = bound.machine.memory.tainted("D")
+    if not left:
+        return None
+    offset, _, launch, instruction = left[0]
+    row, column = divmod(offset // ELEMENT_BYTES, bound.operands.d.shape[1])
+    elements = -(-sum(size for _, size, _, _ in left) // ELEMENT_BYTES)
+    each = launched[launch]
+    parts = [
+        f"old contents, which nobody wrote, reach an output, element ({row}, {column}) of D,"
+        f" stored at {_at(each.program, instruction)}",
+        each.launch.entry,
+        *([f"{elements} elements"] if elements > 1 else []),
+        f"seen under {schedule_name(conditions)}",
+    ]
+    return Violation(Detector.UNINITIALISED_READ, "; ".join(parts), tier="emulator")
+
+
+def _with_read(reached: Violation, read: Violation | None) -> Violation:
+    """What old contents reached with where they were read; a race with a write that came too late is told as the cause."""
+    if read is None or reached.kind != Detector.UNINITIALISED_READ:
+        return reached
+    if read.kind != Detector.UNINITIALISED_READ:
+        return replace(read, message=f"{read.message}; {reached.message}")
+    return replace(reached, message=f"{reached.message}; first {read.message}")
 
 
 def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditions, *, suspect: bool) -> Violation | None:
@@ -87,7 +125,7 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
             raise Unsupported(unknown.message, instruction.line, instruction.place)
         of_kind = [finding for finding in each.outcome.findings if finding.suspect == suspect and finding.kind != DEADLINE]
         if of_kind:
-            finding = _cause(of_kind)
+            finding = _cause(of_kind, bound)
             message = describe(finding, each.launch, each.program, bound, conditions)
             message += "; in the run that follows" if each.again else ""
             return Violation(finding.kind, message, tier="emulator")
@@ -99,12 +137,21 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
     return None
 
 
-def _cause(findings: Sequence[Any]) -> Any:
-    """The first finding; of a read that nobody had written yet, the race with the write that came too late."""
+def _cause(findings: Sequence[Any], bound: BoundKernel) -> Any:
+    """The first finding; of a read that nobody had written yet, the race with the write that came too late.
+
+    D is an exception: it is written in the end, and no read of it was meant to wait for that.
+    """
     first = findings[0]
     if first.kind != Detector.UNINITIALISED_READ:
         return first
-    late = (finding for finding in findings if finding.kind != first.kind and finding.other == first.instruction)
+    start = bound.machine.addresses["D"]
+    d = range(start, start + bound.operands.d.nbytes)
+    late = (
+        finding
+        for finding in findings
+        if finding.kind != first.kind and finding.other == first.instruction and finding.address not in d
+    )
     return next(late, first)
 
 

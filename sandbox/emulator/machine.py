@@ -34,12 +34,15 @@ class Schedule(IntEnum):
 class Conditions:
     """How a grid is run. `races`: whether accesses are checked for order; `poison`: the byte that unwritten memory holds.
 
+    `taint`: whether old contents are followed to where they arrive; only with `races`.
+
     `most_instructions`: of all warps together, 0 for no limit. `deadline_s`: wall-clock, 0 for none.
     """
 
     schedule: Schedule = Schedule.LATEST
     seed: int = 0
     races: bool = True
+    taint: bool = False
     poison: int = 0xFF
     most_instructions: int = 0
     deadline_s: float = 0.0
@@ -174,6 +177,7 @@ class Machine:
             deadline_s=conditions.deadline_s,
             ctas=list(ctas),
             poisoned=list(poisoned),
+            taint=conditions.taint,
         )
 
 

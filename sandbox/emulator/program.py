@@ -9,8 +9,9 @@ from sandbox.emulator.core_module import core
 from sandbox.emulator.lowering import arithmetic, barrier, control, convert, copy, matrix, memory, warp, wgmma
 from sandbox.emulator.lowering.inlining import inline_calls
 from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
-from sandbox.emulator.lowering.slots import SlotFile, lives_of, names_in
+from sandbox.emulator.lowering.slots import SlotFile, lives_of, names_in, names_of
 from sandbox.emulator.lowering.table import OPERATION, Flag, Kind
+from sandbox.emulator.lowering.unwritten import maybe_unwritten
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Unsupported, Variable, Vector
 
 Rule = Callable[[Lowering, Instruction], None]
@@ -50,7 +51,10 @@ class Constant:
 
 @dataclass(frozen=True)
 class Program:
-    """One entry. `parameters`: (offset, bytes) of each; `instructions`: what the core's reports number."""
+    """One entry. `parameters`: (offset, bytes) of each; `instructions`: what the core's reports number.
+
+    `unwatched`: it may read old contents that only a run with taint notices.
+    """
 
     entry: str
     core: core.Program
@@ -58,6 +62,7 @@ class Program:
     parameter_bytes: int
     instructions: tuple[Instruction, ...]
     constants: tuple[Constant, ...]
+    unwatched: bool = False
 
 
 def lower(module: Module, entry: str) -> Program:
@@ -73,10 +78,11 @@ def lower(module: Module, entry: str) -> Program:
     _refuse_past(MOST_BYTES["shared"], "shared", static_end - core.shared_base)
     _refuse_past(MOST_BYTES["local"], "local", local_bytes)
     tracked = _products_registers(function)
+    unwritten = maybe_unwritten(function) - tracked  # the core notices itself when those are read
     sizes = {name: width_of(kind) for name, kind in function.registers.items()}
     lowering = Lowering(
         function=function,
-        slots=SlotFile(sizes, lives_of(function, tracked)),
+        slots=SlotFile(sizes, lives_of(function, tracked | unwritten)),
         shared=shared,
         globals={constant.name: constant.address for constant in constants},
         parameters={each.name: offset for each, (offset, _) in zip(function.parameters, parameters, strict=True)},
@@ -105,7 +111,13 @@ def lower(module: Module, entry: str) -> Program:
         parameter_bytes=parameter_bytes,
         instructions=function.instructions,
         constants=constants,
+        unwatched=bool(local_bytes or unwritten) or any(map(_reads_unwatched, function.instructions)),
     )
+
+
+def _reads_unwatched(instruction: Instruction) -> bool:
+    """Bulk reductions read what they add to, and what is discarded counts as written."""
+    return instruction.parts[0] == "discard" or instruction.parts[:2] == ("cp", "reduce")
 
 
 def _emit(lowering: Lowering) -> list[int]:
@@ -201,7 +213,8 @@ def _touched(
         written = _results(instruction) & set(mentioned)
         at = starts[instruction.index]
         slot = lowering.slots
-        reads[at] = tuple(slot.offset(slot.register(name)) for name in mentioned if name not in written)
+        read = set(mentioned) - written | {name for operand in instruction.operands[1:] for name in names_of(operand)}
+        reads[at] = tuple(slot.offset(slot.register(name)) for name in mentioned if name in read)
         writes[at] = tuple(slot.offset(slot.register(name)) for name in written)
         operation = lowering.operations[at]
         lowering.operations[at] = _flagged(operation)

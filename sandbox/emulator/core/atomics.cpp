@@ -21,6 +21,7 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const u64 address = effective_address<Address>(warp, op, lane);
+    note_combined(warp, op, lane, static_cast<Space>(op.p), address, sizeof(T) * count);
     u8* at = reach(warp, op, lane, address, sizeof(T) * count, Access::kWrite, nullptr);
     T old[kMostElements];
     std::memset(old, warp.run->options.poison, sizeof old);

@@ -105,6 +105,12 @@ void put(u8* target, const u8* source, u64 bytes, u32 how, u32 type) {
   }
 }
 
+// Bytes of what a reduction combines, 0 for a plain copy.
+u32 combined_bytes(u32 how, u32 type) {
+  constexpr u32 kBytes[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};  // by TensorType
+  return how == kStore ? 0 : type < std::size(kBytes) ? kBytes[type] : 1;
+}
+
 // ---- boxes of tensors -------------------------------------------------------------------------------------------------------
 // One box of a tensor map, at coordinates in elements, innermost first.
 struct Box {
@@ -230,6 +236,7 @@ u32 shared_address(Warp& warp, u32 slot, u32 bytes, int lane) {
 // ---- loads ------------------------------------------------------------------------------------------------------------------
 // Where a load goes: one CTA, or several at the same offsets.
 struct Target {
+  Cta* cta;
   u8* smem;
   u32 offset;
   MBarrier* barrier;
@@ -258,7 +265,7 @@ std::vector<Target> targets_of(Warp& warp, const Op& op, int lane, u32 bytes) {
     u8* smem = shared_range(warp, op, lane, there, bytes, Access::kWrite, nullptr, touch);
     if (!smem) continue;
     const u32 offset = there & kOffsetMask;
-    targets.push_back({smem - offset, offset, barrier, barrier->phase});
+    targets.push_back({cta_of(warp, there), smem - offset, offset, barrier, barrier->phase});
   }
   return targets;
 }
@@ -311,6 +318,15 @@ struct TensorLoad : Load {
       }
       each_chunk(box, target.offset, row,
                  [&](u32 done, u32 at, u32 step) { std::memcpy(target.smem + at, line.data() + done, step); });
+      if (warp.run->options.taint) [[unlikely]] {
+        std::fill(line.begin(), line.end(), 0);
+        if (begin < end && buffer && buffer->taint) {
+          const u64 from = address + static_cast<u64>(begin) * size - buffer->base, count = static_cast<u64>(end - begin) * size;
+          buffer->taint->read(from, count, line.data() + begin * size);
+        }
+        each_chunk(box, target.offset, row,
+                   [&](u32 done, u32 at, u32 step) { std::memcpy(target.cta->taint.data() + at, line.data() + done, step); });
+      }
     }
   }
 };
@@ -327,7 +343,11 @@ struct RangeLoad : Load {
       report(warp, op, 1u << lane, "cluster-exit", 0,
              "a bulk copy reads shared memory of CTA rank " + std::to_string(from->rank) + ", which has ended");
     }
-    put(target.smem + target.offset, source, size, how, type);
+    u8* to = target.smem + target.offset;
+    if (warp.run->options.taint) [[unlikely]] {
+      move_taint(*warp.run, *cluster, to, source, size, combined_bytes(how, type), op.instruction);
+    }
+    put(to, source, size, how, type);
   }
 };
 
@@ -416,7 +436,7 @@ struct TensorStore : Pending {
   Run* run = nullptr;
   Box box;
   const u8* smem = nullptr;
-  u32 offset = 0, how = kStore;
+  u32 offset = 0, how = kStore, instruction = 0;
 
   void complete() override {
     Buffer* buffer = buffer_at(*run, box.map->address);
@@ -429,8 +449,14 @@ struct TensorStore : Pending {
       if (begin == end) continue;
       each_chunk(box, offset, row, [&](u32 done, u32 at, u32 step) { std::memcpy(line.data() + done, smem + at, step); });
       const u64 to = address + static_cast<u64>(begin) * size - buffer->base, count = static_cast<u64>(end - begin) * size;
-      if (to <= buffer->size && count <= buffer->size - to)
-        put(buffer->host + to, line.data() + begin * size, count, how, box.map->type);
+      if (to > buffer->size || count > buffer->size - to) continue;
+      put(buffer->host + to, line.data() + begin * size, count, how, box.map->type);
+      if (run->options.taint) [[unlikely]] {
+        each_chunk(box, offset, row,
+                   [&](u32 done, u32 at, u32 step) { read_taint(*run, *cluster, smem + at, step, line.data() + done); });
+        write_taint(*run, *cluster, buffer->host + to, count, line.data() + begin * size, combined_bytes(how, box.map->type),
+                    instruction);
+      }
     }
   }
 };
@@ -439,9 +465,15 @@ struct RangeStore : Pending {
   using Pending::Pending;
   u8* target = nullptr;
   const u8* source = nullptr;
-  u32 bytes = 0, how = kStore, type = kTypeU8;
+  Run* run = nullptr;
+  u32 bytes = 0, how = kStore, type = kTypeU8, instruction = 0;
 
-  void complete() override { put(target, source, bytes, how, type); }
+  void complete() override {
+    if (run->options.taint) [[unlikely]] {
+      move_taint(*run, *cluster, target, source, bytes, combined_bytes(how, type), instruction);
+    }
+    put(target, source, bytes, how, type);
+  }
 };
 
 // Notes that shared memory is read until the store's group has been waited for.
@@ -473,6 +505,7 @@ void tensor_store(Warp& warp, const Op& op, u32 mask) {
     store->offset = address & kOffsetMask;
     store->smem = smem - store->offset;
     store->how = op.r;
+    store->instruction = op.instruction;
     keep(warp, op, lane, std::move(store));
   }
   ++warp.run->events;
@@ -499,6 +532,8 @@ void range_store(Warp& warp, const Op& op, u32 mask) {
     store->bytes = bytes;
     store->how = op.r;
     store->type = op.s;
+    store->run = warp.run;
+    store->instruction = op.instruction;
     keep(warp, op, lane, std::move(store));
   }
   ++warp.run->events;
@@ -555,11 +590,12 @@ struct RemoteStore : Pending {
   Run* run = nullptr;
   u8* target = nullptr;
   MBarrier* barrier = nullptr;
-  u8 data[16];
+  u8 data[16], taint[16];
   u32 bytes = 0;
 
   void complete() override {
     std::memcpy(target, data, bytes);
+    if (run->options.taint) [[unlikely]] write_taint(*run, *cluster, target, bytes, taint, 0, kNoInstruction);
     barrier->transactions -= bytes;
     settle_phase(*run, *barrier);
   }
@@ -581,8 +617,9 @@ void remote_store(Warp& warp, const Op& op, u32 mask) {
     store->target = shared_at(warp, op, lane, address, store->bytes, Access::kWrite, nullptr, touch);
     if (!store->target) continue;
     for (u32 i = 0; i < op.count; ++i) {
-      std::memcpy(store->data + i * op.r, warp.registers + warp.run->program.lists[op.list + i] + static_cast<u32>(lane) * op.r,
-                  op.r);
+      const u8* value = warp.registers + warp.run->program.lists[op.list + i] + static_cast<u32>(lane) * op.r;
+      std::memcpy(store->data + i * op.r, value, op.r);
+      if (warp.run->options.taint) [[unlikely]] std::memcpy(store->taint + i * op.r, value + warp.run->shadow_offset, op.r);
     }
     store->run = warp.run;
     store->barrier = barrier;

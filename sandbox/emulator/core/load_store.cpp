@@ -18,6 +18,7 @@ struct Piece {
 // None where the order of accesses is noted, or where every lane has memory of its own.
 Piece piece_at(Warp& warp, const Op& op, u64 address, Access access) {
   const bool races = warp.run->options.races;
+  if (warp.run->shadowing) return {};
   const bool windowed = op.p == kGeneric && address - kSharedWindow < kWindow;
   if (op.p == kShared || windowed) {
     Cta& cta = *warp.cta;

@@ -13,6 +13,7 @@
 #include "op.hpp"
 #include "report.hpp"
 #include "shadow.hpp"
+#include "taint.hpp"
 
 namespace emulator {
 
@@ -76,6 +77,8 @@ struct Buffer {
   bool writable = false;
   bool constant = false;  // part of the program: no kernel ahead can have written it
   std::unique_ptr<GlobalShadow> shadow;
+  u64 written_bytes = 0;  // that hold something before the first kernel
+  std::unique_ptr<GlobalTaint> taint;
 };
 
 // A tensor map as the plan describes it; kernels see 128 opaque bytes that begin with a magic number and an index.
@@ -107,6 +110,7 @@ struct LaneCopy {
   u32 bytes;
   u32 lane;
   u8 data[16];
+  u32 taint = 0;  // see keep_taint
 };
 struct CopyGroup {
   u32 lanes = 0;  // that have committed it and not waited for it
@@ -179,6 +183,7 @@ struct Warp {
   u32 product_number = 0;                               // of the last committed group
   std::vector<u8> register_dirty;                       // by slot / 32: touched since the last wgmma.fence
   std::vector<u16> products_writing, products_reading;  // by slot / 32: unfinished wgmmas that do
+  std::vector<u8> sums_written;                          // by slot / 32: by all lanes, as far as is noted
   bool product_fenced = false;
 
   std::vector<BulkStore> open_stores;
@@ -188,6 +193,8 @@ struct Warp {
   u32 cluster_arrived = 0;  // lanes that have arrived at barrier.cluster and not waited yet
   u64 cluster_phase = 0;    // that they arrived in
   std::vector<u8> local;    // lane after lane
+  std::vector<u8> local_taint;
+  std::vector<CopyTaint> copy_taints;  // of copies by cp.async
   u32 issued = 0;           // see count_issued
   u64 local_changes = 0;    // stores that changed its local memory
   Polls polls;
@@ -266,7 +273,7 @@ struct Cta {
   u32 smem_end = 0;  // offset behind its shared memory
   u32 smid = 0, first_warp = 0;           // the SM that it runs on, and its first warp's place there
   bool waited = false, triggered = false;  // griddepcontrol: some thread waited; one let the next launch start before that
-  std::vector<u8> smem;
+  std::vector<u8> smem, taint;
   SharedShadow shadow;
   std::vector<Warp> warps;
   NamedBarrier barriers[16];
@@ -323,6 +330,7 @@ struct Options {
   Schedule schedule = Schedule::kLatest;
   u64 seed = 0;
   bool races = true;
+  bool taint = false;         // with races: old contents are followed to where they arrive
   u8 poison = 0xFF;           // shared and local memory, and registers, before they are written
   u64 most_instructions = 0;  // of all warps together; 0: no limit
   double deadline_s = 0;      // wall-clock; 0: none
@@ -364,6 +372,9 @@ class Run {
   u64 left = 0;          // operations of the turn that is being taken
   std::map<Publication, std::shared_ptr<const ForeignClocks>> published;
   u8 poison_bytes[128];  // what a read gives that must not be made: more of it than an instruction reads
+  bool shadowing = false;  // a handler is executed on shadows: addresses lead to the shadow of what is there
+  u32 shadow_offset = 0;   // of a register's shadow behind it
+  u8 clean_bytes[128] = {};  // shadow of what is never old
 
  private:
   bool admit();
@@ -450,6 +461,8 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
 // By space; generic addresses find their window.
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
               const Touch& touch = {});
+// Notes that an atomic is about to read what nobody has written; places that are not there are left to the access itself.
+void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes);
 // A range of shared memory of any size, without alignment rules; null where it is out of bounds.
 u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access, bool* poison, const Touch& touch);
 // The warp acquires what others have published, whether they waited for the kernels ahead included.

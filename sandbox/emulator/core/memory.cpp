@@ -171,7 +171,7 @@ u8* local_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
     return nullptr;
   }
   if (offset % bytes) return misaligned(warp, op, lane, offset, bytes, access);
-  return warp.local.data() + lane * size + offset;
+  return (warp.run->shadowing ? warp.local_taint : warp.local).data() + lane * size + offset;
 }
 
 u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access access) {
@@ -182,6 +182,7 @@ u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
                std::to_string(parameters.size()) + " bytes of parameters");
     return nullptr;
   }
+  if (warp.run->shadowing) return warp.run->clean_bytes;
   return const_cast<u8*>(parameters.data()) + offset;
 }
 
@@ -252,6 +253,7 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
            std::string(verb(access)) + " of shared memory of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
+  if (warp.run->shadowing) [[unlikely]] return cta->taint.data() + offset;
   if (warp.run->options.races) {
     const Meeting met = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
     if (met.trouble != Trouble::kNone &&
@@ -279,6 +281,9 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   if (access == Access::kWrite && !buffer->writable) {
     report(warp, op, 1u << lane, "input-written", address, "write to " + buffer->name + ", which is read only");
     return nullptr;
+  }
+  if (run.shadowing) [[unlikely]] {
+    return buffer->taint ? buffer->taint->access(offset, bytes, access == Access::kWrite, op.instruction) : run.clean_bytes;
   }
   if (running(warp) & kRunningOthers && !buffer->constant) {
     const bool waited = warp.knows.events.at(kDependencyComponent);
@@ -331,6 +336,24 @@ u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 
   }
 }
 
+void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes) {
+  if (!warp.run->options.races) return;
+  bool written = true;
+  if (space == kShared || (space == kGeneric && address - kSharedWindow < kWindow)) {
+    const u32 place = static_cast<u32>(space == kShared ? address : address - kSharedWindow), offset = place & kOffsetMask;
+    Cta* cta = cta_of(warp, place);
+    if (!cta || offset < kSharedBase || offset > cta->smem_end || bytes > cta->smem_end - offset) return;
+    written = cta->shadow.written(offset, bytes);
+  } else {
+    Buffer* buffer = buffer_at(*warp.run, address);
+    if (!buffer || !buffer->shadow || bytes > buffer->size - (address - buffer->base)) return;
+    written = buffer->shadow->written(address - buffer->base, bytes);
+  }
+  if (written) return;
+  report(warp, op, 1u << lane, "uninitialised-read", address,
+         "read and write of " + std::to_string(bytes) + " bytes that nobody wrote", kNoInstruction, true);
+}
+
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
   if (mask == warp.live) return true;
   report(warp, op, mask, "divergent", 0, "executed by a part of the warp's lanes");
@@ -341,7 +364,7 @@ bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
 // keeps it for a fence to acquire, or knows it at once where the access acquires. Each does so at every scope that its access
 // reaches, so that two of them meet at the narrowest that holds both, if both reach it.
 void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool writes) {
-  if (order.semantics == kWeak || !warp.run->options.races) return;
+  if (order.semantics == kWeak || !warp.run->options.races || warp.run->shadowing) return;
   if (space == kGeneric && address - kSharedWindow < kWindow) {
     space = kShared;
     address -= kSharedWindow;

@@ -7,6 +7,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
+
 #include "machine.hpp"
 
 namespace nb = nanobind;
@@ -130,6 +132,7 @@ class Memory {
     buffer.host = bytes.data();
     buffer.writable = writable;
     buffer.constant = constant;
+    buffer.written_bytes = written_bytes;
     if (writable) buffer.shadow = std::make_unique<GlobalShadow>(buffer.size, written_bytes);
     buffers.push_back(std::move(buffer));
     arrays_.push_back(std::move(array));
@@ -176,8 +179,33 @@ class Memory {
   // Forgets what has been written: the first `written_bytes` of the named buffer hold something.
   void renew(const std::string& name, u64 written_bytes) {
     for (Buffer& buffer : buffers) {
-      if (buffer.name == name && buffer.shadow) buffer.shadow = std::make_unique<GlobalShadow>(buffer.size, written_bytes);
+      if (buffer.name != name || !buffer.shadow) continue;
+      buffer.shadow = std::make_unique<GlobalShadow>(buffer.size, written_bytes);
+      buffer.written_bytes = written_bytes;
+      buffer.taint.reset();
     }
+  }
+
+  // Before a launch that follows old contents.
+  void follow() {
+    for (Buffer& buffer : buffers) {
+      if (!buffer.writable) continue;
+      if (buffer.taint) {
+        ++buffer.taint->launch;
+      } else {
+        buffer.taint = std::make_unique<GlobalTaint>(buffer.size, buffer.written_bytes);
+      }
+    }
+  }
+
+  // What kernels left in a buffer that depends on old contents: (offset, bytes, launch, instruction).
+  std::vector<std::tuple<u64, u64, u32, u32>> tainted(const std::string& name) const {
+    std::vector<std::tuple<u64, u64, u32, u32>> found;
+    for (const Buffer& buffer : buffers) {
+      if (buffer.name != name || !buffer.taint) continue;
+      for (const auto& left : buffer.taint->left()) found.emplace_back(left.offset, left.bytes, left.launch, left.instruction);
+    }
+    return found;
   }
 
   std::vector<Buffer> buffers;
@@ -200,7 +228,7 @@ Outcome run(const Program& program, Memory& memory, const Triple& grid, const Tr
             u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
             u64 most_instructions, double deadline_s, std::vector<u64> ctas,
             const std::vector<std::tuple<u32, u32, u32>>& poisoned, u32 running, u32 running_after, u32 number, u32 sms,
-            u32 warp_slots) {
+            u32 warp_slots, bool taint) {
   Launch launch;
   u64 threads = 1, size = 1, total = 1;
   for (int i = 0; i < 3; ++i) {
@@ -234,6 +262,7 @@ Outcome run(const Program& program, Memory& memory, const Triple& grid, const Tr
   options.schedule = static_cast<Schedule>(std::min<u32>(schedule, 2));
   options.seed = seed;
   options.races = races;
+  options.taint = races && taint;
   options.poison = static_cast<u8>(poison);
   options.most_instructions = most_instructions;
   options.deadline_s = deadline_s;
@@ -241,7 +270,12 @@ Outcome run(const Program& program, Memory& memory, const Triple& grid, const Tr
   for (const auto& [cta, warp, moment] : poisoned) reads.insert({cta, warp, moment});
   Outcome outcome;
   nb::gil_scoped_release unlocked;
-  Run made(program, launch, options, memory.buffers, memory.maps, std::move(ctas), std::move(reads));
+  std::optional<Program> watched;
+  if (options.taint) {
+    watched = with_taint(program);
+    memory.follow();
+  }
+  Run made(watched ? *watched : program, launch, options, memory.buffers, memory.maps, std::move(ctas), std::move(reads));
   made.execute();
   outcome.findings = made.report.findings();
   outcome.suspects.assign(made.suspects.begin(), made.suspects.end());
@@ -274,6 +308,7 @@ NB_MODULE(_core, module) {
            nb::arg("sizes"), nb::arg("strides"), nb::arg("box"), nb::arg("nan_fill") = false)
       .def("settle", &Memory::settle)
       .def("ranges", &Memory::ranges, nb::arg("name"), nb::arg("launch"))
+      .def("tainted", &Memory::tainted, nb::arg("name"))
       .def("renew", &Memory::renew, nb::arg("name"), nb::arg("written_bytes"));
   nb::class_<Finding>(module, "Finding")
       .def_ro("kind", &Finding::kind)
@@ -306,5 +341,5 @@ NB_MODULE(_core, module) {
              nb::arg("dynamic_smem"), nb::arg("parameters"), nb::arg("dependent"), nb::arg("schedule"), nb::arg("seed"),
              nb::arg("races"), nb::arg("poison"), nb::arg("most_instructions"), nb::arg("deadline_s"), nb::arg("ctas"),
              nb::arg("poisoned"), nb::arg("running") = 0, nb::arg("running_after") = 0, nb::arg("number") = 1,
-             nb::arg("sms") = 132, nb::arg("warp_slots") = 64);
+             nb::arg("sms") = 132, nb::arg("warp_slots") = 64, nb::arg("taint") = false);
 }

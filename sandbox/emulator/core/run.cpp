@@ -61,6 +61,7 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
       poisoned(std::move(poisoned)),
       state_(options.seed * 0x9E3779B97F4A7C15ull + 0x2545F4914F6CDD1Dull) {
   std::memset(poison_bytes, options.poison, sizeof poison_bytes);
+  shadow_offset = emulator::shadow_offset(program);
   const auto& grid = launch.grid;
   const auto& cluster = launch.cluster;
   const u64 width = grid[0] / cluster[0], height = grid[1] / cluster[1], depth = grid[2] / cluster[2];
@@ -142,7 +143,8 @@ void count_issued(Warp& warp) {
 // Of a cluster when it starts; shadows grow with what is accessed.
 u64 Run::cluster_bytes() const {
   const u64 threads = u64{launch.block[0]} * launch.block[1] * launch.block[2], warps = (threads + kLanes - 1) / kLanes;
-  const u64 of_warp = 2ull * program.register_bytes + u64{program.local_bytes} * kLanes;
+  const u64 of_registers = u64{program.register_bytes} + u64{program.local_bytes} * kLanes;
+  const u64 of_warp = of_registers * (options.taint ? 2 : 1) + program.register_bytes;
   const u64 of_cta = warps * of_warp + 8ull * (program.static_smem_end + launch.dynamic_smem);
   return of_cta * launch.cluster[0] * launch.cluster[1] * launch.cluster[2];
 }
@@ -288,7 +290,7 @@ void Run::start(Cluster& cluster, u32 index) {
   cluster.barrier_open.clear();
   cluster.barrier_done.clear();
   cluster.live_warps = size * warps;
-  const std::size_t file = (program.register_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t file = u64{shadow_offset} * (options.taint ? 2 : 1);
   cluster.register_files.assign(file * size * warps + kAlignment, options.poison);
   const auto address = reinterpret_cast<std::uintptr_t>(cluster.register_files.data());
   u8* registers = cluster.register_files.data() + (kAlignment - address % kAlignment) % kAlignment;
@@ -304,6 +306,7 @@ void Run::start(Cluster& cluster, u32 index) {
     cta.smem_end = program.static_smem_end + launch.dynamic_smem;
     cta.smem.assign(cta.smem_end + 16, options.poison);
     if (options.races) cta.shadow.reset(cta.smem_end + 16);
+    if (options.taint) cta.taint.assign(cta.smem_end + 16, 0xFF);
     for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
     cta.mbarriers.clear();
     cta.invalidated.clear();
@@ -348,6 +351,7 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
   const u32 left = threads - index * kLanes;
   warp.live = left >= kLanes ? kAllLanes : (1u << left) - 1;
   warp.register_dirty.assign(program.register_bytes / 32 + 1, 0);
+  warp.sums_written.assign(program.register_bytes / 32 + 1, 0);
   warp.products_writing.assign(program.register_bytes / 32 + 1, 0);
   warp.products_reading.assign(program.register_bytes / 32 + 1, 0);
   warp.local.assign(static_cast<std::size_t>(program.local_bytes) * kLanes, options.poison);
@@ -389,6 +393,7 @@ void Run::start(Warp& warp, Cta& cta, u32 index) {
       }
     }
   }
+  if (options.taint) start_taint(warp);
 }
 
 // Barriers that nothing but bytes keeps from completing, where no bytes are under way.

@@ -49,6 +49,24 @@ Meeting SharedShadow::touch(u32 offset, u32 size, Access access, const Toucher& 
   return worst;
 }
 
+bool SharedShadow::written(u32 offset, u32 size) const {
+  const u32 end = offset + size;
+  for (u32 at = offset / 16 * 16; at < end; at += 16) {
+    if (!written_within(cells_[at / 16], 4, std::max(offset, at) - at, std::min(end, at + 16) - at)) return false;
+  }
+  return true;
+}
+
+bool SharedShadow::written_within(const Cell& cell, u32 unit, u32 begin, u32 end) const {
+  if (!cell.split) return cell.written;
+  const Parts& parts = *parts_[cell.split - 1];
+  for (u32 part = begin / unit; part * unit < end; ++part) {
+    const u32 from = std::max(begin, part * unit) - part * unit, to = std::min(end, (part + 1) * unit) - part * unit;
+    if (unit > 1 ? !written_within(parts.parts[part], unit / 4, from, to) : !parts.parts[part].written) return false;
+  }
+  return true;
+}
+
 void SharedShadow::mark_barrier(u32 offset, bool barrier) {
   Cell& cell = cells_[offset / 16];
   Parts& words = split(cell);
@@ -173,6 +191,13 @@ Meeting GlobalShadow::touch(u64 offset, u32 size, Access access, const Toucher& 
     worst.worsen(touch_piece(piece(index), access, each, cluster));
   }
   return worst;
+}
+
+bool GlobalShadow::written(u64 offset, u32 size) {
+  for (u64 index = offset / 2; 2 * index < offset + size; ++index) {
+    if (!piece(index).written) return false;
+  }
+  return true;
 }
 
 GlobalShadow::Piece& GlobalShadow::piece(u64 index) {

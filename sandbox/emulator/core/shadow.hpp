@@ -58,6 +58,9 @@ class SharedShadow {
   // Notes an access to [offset, offset + size) and returns the worst that it met.
   Meeting touch(u32 offset, u32 size, Access access, const Toucher& by);
 
+  // Whether somebody has written all of it.
+  bool written(u32 offset, u32 size) const;
+
   // Declares the 8 bytes of an mbarrier closed to ordinary accesses, or open again.
   void mark_barrier(u32 offset, bool barrier);
 
@@ -83,6 +86,7 @@ class SharedShadow {
     Cell parts[4];
   };
 
+  bool written_within(const Cell& cell, u32 unit, u32 begin, u32 end) const;
   static Meeting read(Cell& cell, const Toucher& by);
   static Meeting write(Cell& cell, const Toucher& by);
   static void note_reader(Cell& cell, const Toucher& by);
@@ -100,6 +104,8 @@ class GlobalShadow {
   GlobalShadow(u64 bytes, u64 written_bytes);
 
   Meeting touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
+
+  bool written(u64 offset, u32 size);
 
   // A kernel ended: what it did happened before all that follows, but for launches that may run beside it.
   void settle();

@@ -64,6 +64,20 @@ void check_registers(Warp& warp, const Op& op, bool accumulate) {
   }
 }
 
+// Sums that are added to must have been written; a suspect, for the elements may be dropped later.
+void check_sums(Warp& warp, const Op& op, bool accumulate) {
+  const u32* slots = &warp.run->program.lists[op.list];
+  bool written = true;
+  for (u32 i = 0; i < sums_of(op); ++i) {
+    u8& known = warp.sums_written[slots[i] / 32];
+    written = written && known;
+    known = 1;
+  }
+  if (accumulate && !written) {
+    report(warp, op, kAllLanes, "uninitialised-read", 0, "adds to registers that nobody wrote", kNoInstruction, true);
+  }
+}
+
 // Counts the unfinished products that write a register, and those that read it.
 void own_registers(Warp& warp, const Op& op, int change) {
   const u32 sums = sums_of(op);
@@ -93,6 +107,7 @@ void wgmma(Warp& warp, const Op& op, u32 mask) {
   }
   if (warp.run->options.races) {
     check_registers(warp, op, product.accumulate);
+    check_sums(warp, op, product.accumulate);
     if (warp.index % kWarpgroup == 0) {
       if (!(op.q & kRegisterA)) touch_operand(warp, op, product.a, op.q & kColumnsOfA, 64);
       touch_operand(warp, op, product.b, op.q & kRowsOfB, op.p);
@@ -119,7 +134,9 @@ void execute(Warp* warps, const Product* products[kWarpgroup]) {
   registers.sums = &lists[op.list];
   registers.a = op.q & kRegisterA ? &lists[op.list + sums_of(op)] : nullptr;
   const SharedView smem{warp.cta->smem.data(), kSharedBase, warp.cta->smem_end};
-  multiply(form_of(op), smem, product.a, product.b, registers, product.accumulate);
+  const ProductForm form = form_of(op);
+  if (warp.run->options.taint) [[unlikely]] taint_product(warp, form, product, registers);
+  multiply(form, smem, product.a, product.b, registers, product.accumulate);
 }
 
 void release_registers(Warp& warp, const std::vector<Product>& products) {
@@ -212,10 +229,16 @@ void note_tracked(Warp& warp, const Op& op, u32 index) {
   const Program& program = warp.run->program;
   if (!warp.run->options.races) return;
   bool busy = false;
-  for (u32 slot : program.tracked_reads[index]) busy = busy || warp.products_writing[slot / 32];
+  bool written = true;
+  for (u32 slot : program.tracked_reads[index]) {
+    busy = busy || warp.products_writing[slot / 32];
+    written = written && warp.sums_written[slot / 32];
+  }
+  if (!written) report(warp, op, kAllLanes, "uninitialised-read", 0, "reads registers that nobody wrote", kNoInstruction, true);
   for (u32 slot : program.tracked_writes[index]) {
     busy = busy || warp.products_writing[slot / 32] || warp.products_reading[slot / 32];
     warp.register_dirty[slot / 32] = 1;
+    if (!op.guard && warp.converged) warp.sums_written[slot / 32] = 1;
   }
   if (busy) {
     report(warp, op, kAllLanes, "wgmma-in-flight", 0, "touches a register of a wgmma that has not been waited for");

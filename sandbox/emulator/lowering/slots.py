@@ -125,23 +125,24 @@ def names_in(instruction: Instruction) -> Iterator[str]:
     if instruction.predicate is not None:
         yield instruction.predicate.name
     for operand in instruction.operands:
-        yield from _names(operand)
+        yield from names_of(operand)
 
 
-def _names(operand: Operand) -> Iterator[str]:
+def names_of(operand: Operand) -> Iterator[str]:
+    """Every register that an operand mentions."""
     match operand:
         case Register(name=name):
             yield name
         case Vector(items=items):
             for item in items:
-                yield from _names(item)
+                yield from names_of(item)
         case Address(base=base, rest=rest):
-            yield from _names(base)
+            yield from names_of(base)
             for item in rest:
-                yield from _names(item)
+                yield from names_of(item)
         case Pair(first=first, second=second):
-            yield from _names(first)
-            yield from _names(second)
+            yield from names_of(first)
+            yield from names_of(second)
         case Negated(operand=register):
             yield register.name
 
@@ -153,8 +154,8 @@ def _certainly_written(instruction: Instruction) -> set[str]:
     first, rest = instruction.operands[0], instruction.operands[1:]
     if isinstance(first, Address):
         return set()
-    read = {name for operand in rest for name in _names(operand)}
-    return set(_names(first)) - read
+    read = {name for operand in rest for name in names_of(operand)}
+    return set(names_of(first)) - read
 
 
 def _loops(function: Function) -> list[tuple[int, int]]:

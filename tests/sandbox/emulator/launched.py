@@ -20,10 +20,11 @@ _REGISTERS = (
 
 @dataclass(frozen=True)
 class Launched:
-    """What a run found. `stopped`: it did not come to its end."""
+    """What a run found. `stopped`: it did not come to its end. `tainted`: the core's places of the first buffer."""
 
     findings: tuple[Any, ...]
     stopped: bool
+    tainted: tuple[tuple[int, int, int, int], ...] = ()
 
     @property
     def kinds(self) -> list[str]:
@@ -48,6 +49,7 @@ def launch(
     cluster: Triple = (1, 1, 1),
     dynamic_smem: int = 0,
     races: bool = True,
+    taint: bool = False,
     schedule: Schedule = Schedule.LATEST,
     seed: int = 0,
     most_instructions: int = 1_000_000,
@@ -65,6 +67,13 @@ def launch(
     outcome = machine.run(
         program,
         Grid(grid=grid, block=block, cluster=cluster, dynamic_smem=dynamic_smem, parameters=parameters, sms=sms),
-        Conditions(schedule=schedule, seed=seed, races=races, most_instructions=most_instructions, deadline_s=deadline_s),
+        Conditions(
+            schedule=schedule,
+            seed=seed,
+            races=races,
+            taint=taint,
+            most_instructions=most_instructions,
+            deadline_s=deadline_s,
+        ),
     )
-    return Launched(tuple(outcome.findings), outcome.stopped)
+    return Launched(tuple(outcome.findings), outcome.stopped, tuple(machine.memory.tainted("b0")))

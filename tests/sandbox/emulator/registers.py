@@ -19,12 +19,16 @@ _STEP = 16  # bytes that a thread copies at a time
 
 @dataclass(frozen=True)
 class After:
-    """What the statements left: registers by name, one element a thread; shared memory; kinds and messages of findings."""
+    """What the statements left: registers by name, one element a thread; shared memory; kinds and messages of findings.
+
+    `tainted`: of a run with taint, the threads whose registers hold what depends on old contents, by name.
+    """
 
     registers: dict[str, Array]
     shared: Array
     output: Array
     findings: tuple[tuple[str, str], ...]
+    tainted: Mapping[str, Array]
 
 
 def run_statements(
@@ -36,6 +40,7 @@ def run_statements(
     threads: int = 32,
     output_bytes: int = 0,
     races: bool = True,
+    taint: bool = False,
     schedule: int = 1,
 ) -> After:
     """Run `body`. Registers have 32 bits, those named %l… 64.
@@ -78,11 +83,16 @@ def run_statements(
         deadline_s=60,
         ctas=[],
         poisoned=[],
+        taint=taint,
     )
+    old = np.zeros(out.size, bool)
+    for offset, size, _, _ in memory.tainted("output"):
+        old[offset : offset + size] = True
+    tainted = {name: old[end : end + 4 * threads].reshape(-1, 4) for name, end in zip(results, ends, strict=False)}
     after = {name: out[end : end + 4 * threads].view(np.uint32) for name, end in zip(results, ends, strict=False)}
     left = out[output_bytes : output_bytes + tile.size][: 0 if shared is None else shared.nbytes]
     findings = tuple((each.kind, each.message) for each in found.findings)
-    return After(after, left, out[:output_bytes], findings)
+    return After(after, left, out[:output_bytes], findings, tainted)
 
 
 def _padded(data: Array, multiple: int) -> Array:

@@ -1,0 +1,116 @@
+"""Registers that some path reads before anything has written them: on a GPU they hold what an earlier kernel left there.
+
+Covered: every path through branches and indexed branches; a guarded write counts as none.
+Not covered: a read of a register that a write under the same guard precedes is listed, although it is in order. Whether a
+warpgroup's product reads the sums that it writes is only known when it runs: the core notices that, as every read of them.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from sandbox.emulator.lowering.slots import names_in, names_of
+from sandbox.emulator.ptx.module import Address, Function, Instruction, Unsupported
+
+_NO_RESULT = frozenset({"bra", "brx", "nanosleep", "call", "ret", "exit", "setmaxnreg", "griddepcontrol", "fence", "membar"})
+_BARRIERS = frozenset({"bar", "barrier"})
+MAX_BITS = 1 << 30  # registers of interest times blocks
+MAX_VISITS = 256  # of each block, on average
+
+
+def maybe_unwritten(function: Function) -> frozenset[str]:
+    """The registers. Raises: Unsupported for a function whose blocks and registers are too many."""
+    blocks = _blocks(function)
+    exposed, written = zip(*(_block_sets(function, block) for block in blocks), strict=True) if blocks else ((), ())
+    names = sorted(set().union(*exposed))
+    if len(names) * len(blocks) > MAX_BITS:
+        raise Unsupported(f"{len(blocks)} blocks with {len(names)} registers between them", 0)
+    bit = {name: 1 << index for index, name in enumerate(names)}
+    gains = [sum(bit[name] for name in each if name in bit) for each in written]
+    known = _written_before(blocks, _successors(function, blocks), gains, (1 << len(names)) - 1)
+    return frozenset(name for each, have in zip(exposed, known, strict=True) for name in each if not have & bit[name])
+
+
+def _written_before(blocks: list[range], successors: list[list[int]], gains: list[int], everything: int) -> list[int]:
+    """By block, what every path to its beginning has written. Raises: Unsupported where that takes too many steps.
+
+    A block is visited again where a path to it has written less than was known: none of the others can change.
+    """
+    known = [everything] * len(blocks)
+    if blocks:
+        known[0] = 0
+    waiting, queued, steps = [0], {0}, 0
+    while waiting:
+        at = heapq.heappop(waiting)
+        queued.discard(at)
+        steps += 1
+        if steps > MAX_VISITS * (len(blocks) + MAX_VISITS):
+            raise Unsupported(f"control flow of {len(blocks)} blocks that is not followed", 0)
+        behind = known[at] | gains[at]
+        for successor in successors[at]:
+            if known[successor] & ~behind:
+                known[successor] &= behind
+                if successor not in queued:
+                    heapq.heappush(waiting, successor)
+                    queued.add(successor)
+    return known
+
+
+def _block_sets(function: Function, block: range) -> tuple[set[str], set[str]]:
+    """Registers that a block may read before it writes them, and those that it writes for certain."""
+    exposed: set[str] = set()
+    written: set[str] = set()
+    for index in block:
+        instruction = function.instructions[index]
+        results = _results(instruction)
+        exposed |= {name for name in _reads(instruction, results) if name not in written}
+        if instruction.predicate is None:
+            written |= results
+    return exposed, written
+
+
+def _results(instruction: Instruction) -> set[str]:
+    opcode = instruction.parts[0]
+    without = opcode in _NO_RESULT or (opcode in _BARRIERS and "red" not in instruction.parts)
+    if without or not instruction.operands or isinstance(instruction.operands[0], Address):
+        return set()
+    return set(names_of(instruction.operands[0]))
+
+
+def _reads(instruction: Instruction, results: set[str]) -> Iterator[str]:
+    if not results:
+        yield from names_in(instruction)
+        return
+    if instruction.predicate is not None:
+        yield instruction.predicate.name
+    for operand in instruction.operands[1:]:
+        yield from names_of(operand)
+
+
+# ---- control flow -----------------------------------------------------------------------------------------------------------
+def _blocks(function: Function) -> list[range]:
+    """Instructions that are executed one after the other."""
+    count = len(function.instructions)
+    starts = {0, *function.labels.values()}
+    starts |= {each.index + 1 for each in function.instructions if each.parts[0] in ("bra", "brx", "ret", "exit")}
+    edges = [*sorted(start for start in starts if start < count), count]
+    return [range(first, end) for first, end in zip(edges, edges[1:], strict=False)]
+
+
+def _successors(function: Function, blocks: list[range]) -> list[list[int]]:
+    at = {block.start: number for number, block in enumerate(blocks)}
+    found = []
+    for number, block in enumerate(blocks):
+        last = function.instructions[block[-1]]
+        after = [number + 1] if number + 1 < len(blocks) else []
+        jumps = [at[start] for start in _targets(function, last) if start in at]
+        leaves = last.parts[0] in ("bra", "brx", "ret", "exit") and last.predicate is None
+        found.append(jumps if leaves else [*after, *jumps])
+    return found
+
+
+def _targets(function: Function, last: Instruction) -> list[int]:
+    if last.parts[0] not in ("bra", "brx"):
+        return []
+    names = [getattr(operand, "name", "") for operand in last.operands]
+    names = [target for name in names for target in function.branch_targets.get(name, (name,))]
+    return [function.labels[name] for name in names if name in function.labels]

@@ -1,0 +1,79 @@
+"""Every special opcode carries taint: what changes with old contents of the input is tainted, or a fault was reported."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
+from sandbox.emulator.program import Program
+from tests.sandbox.emulator.golden.case import Bytes, Case
+from tests.sandbox.emulator.golden.families import families, family
+from tests.sandbox.emulator.golden.replay import MOST_INSTRUCTIONS
+from tests.sandbox.emulator.golden.test_replay import programs_of
+
+NAMES = [one.name for one in families()]
+PIECE = 128  # bytes that no access reaches over
+SCHEDULES = (Schedule.LATEST, Schedule.EAGER)
+
+
+@dataclass(frozen=True)
+class Followed:
+    """`tainted`: a flag for each byte of the output. `faults`: what else old contents reached."""
+
+    output: Bytes
+    tainted: np.ndarray
+    faults: Sequence[str]
+
+
+def follow(case: Case, program: Program, given: Bytes, before: Bytes, known: int, conditions: Conditions) -> Followed:
+    """A case whose input is old from byte `known` on."""
+    machine, output = Machine(), before.copy()
+    pointers = {
+        "in": machine.add("in", given, writable=True, written_bytes=known),
+        "out": machine.add("out", output, writable=True),
+    }
+    numbers = np.zeros(8, np.int32)
+    numbers[: len(case.numbers)] = case.numbers
+    maps = (
+        machine.map(pointers[spec.of] + spec.offset, TensorMap(spec.element, spec.sizes, spec.strides, spec.box, spec.swizzle))
+        for spec in case.maps
+    )
+    values = [*(pointer.to_bytes(8, "little") for pointer in pointers.values()), numbers.tobytes(), *maps]
+    grid = Grid(case.grid, case.block, case.cluster, case.smem, pack_parameters(program, values))
+    outcome = machine.run(program, grid, conditions)
+    tainted = np.zeros(output.nbytes, bool)
+    for offset, size, _, _ in machine.memory.tainted("out"):
+        tainted[offset : offset + size] = True
+    return Followed(output.view(np.uint8).reshape(-1), tainted, [one.message for one in outcome.findings if not one.suspect])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_old_contents_change_is_tainted(name: str) -> None:
+    one, draw = family(name), np.random.default_rng(5)
+    missed, changed = [], 0
+    for number, case in enumerate(one.cases):
+        given, before = case.buffers()
+        known = given.nbytes // 2 // PIECE * PIECE
+        other = given.copy()
+        flat = other.view(np.uint8).reshape(-1)
+        flat[known:] = draw.integers(0, 256, flat.size - known)
+        schedule, program = SCHEDULES[number % len(SCHEDULES)], programs_of(name).program(case.kernel)
+        first, second = (
+            follow(
+                case,
+                program,
+                data,
+                before,
+                known,
+                Conditions(schedule, taint=True, poison=poison, most_instructions=MOST_INSTRUCTIONS),
+            )
+            for data, poison in ((given, 0xFF), (other, 0x3C))
+        )
+        differs = first.output != second.output
+        changed += int(differs.any())
+        if not first.faults and (differs & ~first.tainted).any():
+            missed.append(f"{case.name}: {int((differs & ~first.tainted).sum())} bytes from {int(np.argmax(differs & ~first.tainted))}")
+    assert missed == []
+    assert changed or name in ("barriers", "mbarriers"), "no case depends on its input"
