@@ -15,7 +15,7 @@ from contract.task import GemmTask, Layout
 from sandbox.emulator.judgement import run_and_judge
 from sandbox.emulator.kernel import EmulatedKernel, Operands
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.verification.elements import POISON, Array
+from sandbox.verification.elements import Array, Poisons
 from sandbox.verification.executor import SLOTS, Fill, Run, Violation
 from sandbox.verification.inputs import Inputs
 
@@ -32,7 +32,7 @@ class Schedules:
     """
 
     def __init__(self, task: GemmTask, seed: int, deadline: float) -> None:
-        self._seed, self._deadline = seed, deadline
+        self.seed, self._deadline = seed, deadline
         self._most = LEAST_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
         self.used: Counter[str] = Counter()
 
@@ -41,7 +41,7 @@ class Schedules:
         schedule = _FIXED[index] if index < len(_FIXED) else Schedule.RANDOM
         self.used[schedule.name.lower()] += 1
         left = max(self._deadline - time.monotonic(), 1e-3)
-        return Conditions(schedule, seed=self._seed + index, most_instructions=self._most, deadline_s=left)
+        return Conditions(schedule, seed=self.seed + index, most_instructions=self._most, deadline_s=left)
 
 
 class EmulatorExecutor:
@@ -54,6 +54,7 @@ class EmulatorExecutor:
         self._workspace = np.full(kernel.plan.workspace_bytes, POISON_BYTE, dtype=np.uint8)
         self._slots = [kernel.bind(allocate(kernel.task, self._workspace)) for _ in range(SLOTS)]
         self._benign: Counter[str] = Counter()
+        self._poisons = Poisons(schedules.seed)
         self._renew_workspace()
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
@@ -72,19 +73,20 @@ class EmulatorExecutor:
         if self._benign:
             found = ", ".join(f"{kind} in {count} runs" for kind, count in sorted(self._benign.items()))
             message += f"; harmless, because what was read reached no output: {found}"
-        return TestResult(tier="emulator", name="schedules", passed=True, message=message)
+        return TestResult(tier="emulator", name="schedules", passed=True, message=message, seed=self._schedules.seed)
 
     def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool, after_others: bool) -> Run:
         bound = self._slots[slot]
         load(bound.operands, inputs, self._task)
         if fresh_workspace:
             self._renew_workspace()
+        poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
-            bound.operands.d.fill(POISON if fill is Fill.POISON else 0)
+            bound.operands.d.fill(poison or 0)
         judged = run_and_judge(bound, self._schedules.next(), Restorer(bound.operands), after_others=after_others)
         self._benign.update(judged.benign)
         violations = (judged.fault,) if judged.fault is not None else self._unrestored()
-        return Run(bound.operands.d, violations)
+        return Run(bound.operands.d, violations, poison)
 
     def _renew_workspace(self) -> None:
         self._workspace.fill(POISON_BYTE)

@@ -63,7 +63,7 @@ def measured(request: Evaluate):
         mode=TimingMode.OFFLINE,
         tests=(TestResult(tier="exact", name="zero-one", passed=True),),
         timing=Timing(name=request.built.candidate.id, samples_us=(float(os.getpid()),)),
-        baselines=(Timing(name=AUTOTUNED, samples_us=(float(request.verify.seed + 1),)),),
+        baselines=(Timing(name=AUTOTUNED, samples_us=(float((request.verify.seed or 0) + 1),)),),
         environment=ENVIRONMENT,
         inspection=request.built.inspection,
     )
