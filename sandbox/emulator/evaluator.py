@@ -61,6 +61,8 @@ class Evaluator:
             return NotExecuted(reason=f"the emulator cannot read the kernel: {exc}")
         except MemoryError:
             return NotExecuted(reason=f"the emulator's memory does not hold {request.task.shape}")
+        except PlanError as exc:  # for this task it resolves, as the builder found; not for as many SMs as a sample needs
+            return NotExecuted(reason=f"the emulator cannot run a part of this plan: {exc}")
         except LaunchRefused as exc:
             return Done(evaluation=Crashed(stage="load", message=str(exc), inspection=inspection))
         except OutOfTime as exc:
