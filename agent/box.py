@@ -23,7 +23,7 @@ def open_box(task: GemmTask, settings: Settings, emit: Emit) -> Iterator[LocalSa
             task=task,
             device=settings.device,
             compile_options=settings.compile_options(),
-            verify_options=settings.verify_options(settings.seed),
+            verify_options=settings.verify_options(),
             quick=settings.time_options(settings.seed, full=False),
             full=settings.time_options(settings.seed, full=True),
             worker=settings.worker_options(),

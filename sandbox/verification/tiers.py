@@ -72,10 +72,10 @@ class Proof:
         return test().model_copy(update={"seed": self.seed})
 
     def _drawn_order(self) -> Iterator[Case]:
-        """The fixed cases tier by tier, the order within a tier drawn."""
-        for _, tier in groupby(cases_for(self._task), key=lambda case: case.tier):
+        """The fixed cases tier by tier: the exact ones, which tell most of a wrong kernel, then the others in drawn order."""
+        for name, tier in groupby(cases_for(self._task), key=lambda case: case.tier):
             cases = list(tier)
-            yield from self._random.sample(cases, len(cases))
+            yield from cases if name == SPARSE.tier else self._random.sample(cases, len(cases))
 
     def _fresh_rounds(self, name: str, rounds: int) -> TestResult:
         worst, first_slot = 0.0, self._slot()

@@ -86,6 +86,9 @@ def act(what, request: Evaluate):
             time.sleep(600)  # pretends to hang on the way out
         case ["failed"]:
             say(Failed(kind="machine", reason="out of memory", log="a long log"))
+        case ["internal", what]:
+            say(Failed(kind="internal", reason=f"ValueError: {what}", log="Traceback of ours"))
+            sys.exit(1)
         case ["exit"]:
             sys.exit("fell over its own feet")
         case ["exit-once"] if once():
