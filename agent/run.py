@@ -1,6 +1,7 @@
 """A run from its start, or from where it was killed, to its end."""
 
 import secrets
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -98,7 +99,7 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
             reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability="sync")["stop"]
         except KeyboardInterrupt:
             status = reason = "interrupted"
-        except Cudal2Error:
+        except (Cudal2Error, sqlite3.DatabaseError):  # the second, of the checkpoints, is translated where they were opened
             emit(Notice(message=f"what the run recorded is kept; continue it with: cudal2-agent runs resume {run.run_id}"))
             with suppress(StoreError):  # a full disk, say: the first error is the one to tell
                 parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))

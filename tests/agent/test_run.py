@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -369,6 +370,27 @@ def test_a_full_disk_is_one_message_and_the_run_goes_on_once_there_is_space(sett
     assert again.run.status == "finished"
     assert unprofiled(again.steps[: len(recorded)]) == unprofiled(recorded)
     assert {number_of(step.candidate) for step in again.steps} == set(range(12))
+
+
+def test_a_full_disk_under_the_checkpoints_is_one_message_too(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, events, connect = parts(store, ScriptedSandbox({5: 3.0})), list[Event](), sqlite3.connect
+
+    def small(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*given, **named)
+        connection.execute("PRAGMA max_page_count = 20")
+        return connection
+
+    monkeypatch.setattr("agent.checkpoint.sqlite3.connect", small)
+    with pytest.raises(StoreError, match="full"):
+        drive(settings, made, events)
+    monkeypatch.undo()
+    assert [one for one in events if isinstance(one, Notice) and "runs resume" in one.message]
+    [run] = store.runs()
+    assert run.status == "failed"
+    assert resume_run(run, settings, made, lambda _: None).run.status == "finished"
+    assert sorted({number_of(step.candidate) for step in store.steps(run.run_id)}) == list(range(12))
 
 
 def test_without_its_checkpoints_a_run_goes_on_from_its_steps(settings: Settings, store: Store) -> None:
