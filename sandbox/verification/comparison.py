@@ -8,7 +8,7 @@ import numpy as np
 
 from contract.task import ElementType, GemmTask
 from sandbox.verification.bounds import Growth, accumulation_factor
-from sandbox.verification.elements import FORMATS, Array, decode, encode
+from sandbox.verification.elements import FORMATS, POISON, Array, decode, encode
 from sandbox.verification.reference import BLOCK_ELEMENTS, Block, Reference
 
 NEGATIVE_ZERO = 0x8000
@@ -53,7 +53,7 @@ class Comparison:
         return f"{self.mismatches} of {self.elements} outputs are wrong, in rows {rows}, columns {columns}; {first}{unwritten}"
 
 
-def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, *, poison: int | None = None) -> Comparison:
+def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, *, poison: int | None = POISON) -> Comparison:
     """Bit for bit against the reference rounded once, any NaN for a NaN. Shape: output (M, N) bit patterns.
 
     A sum that is exactly zero may be either zero: its sign depends on the order of the additions, and tensor cores do not
@@ -97,7 +97,7 @@ def compare_bounded(
     growth: Growth,
     slack: float = 1.0,
     *,
-    poison: int | None = None,
+    poison: int | None = POISON,
 ) -> Comparison:
     """Within `slack` times the bound of `bounds`, infinities and NaNs where the reference has them.
 

@@ -79,9 +79,9 @@ def test_flushing_subnormal_results_fails(task):
     def kernel(task, memory: Memory):
         honest(task, memory)
         d = decode(np, memory.d, task.element)
-        memory.d[:] = encode(np, np.where(np.abs(d) < smallest_normal(task), 0 * d, d), task.element)
+        memory.d[:] = encode(np, np.where(np.abs(d) < smallest_normal(task), np.copysign(0, d), d), task.element)
 
-    fails(task, kernel, "subnormal-results")
+    fails(task, kernel, "subnormal-results", "cancellation", "gaussian")  # these have a few subnormal results too
 
 
 def test_truncating_subnormal_results_fails(task):
@@ -100,7 +100,7 @@ def test_truncating_subnormal_results_fails(task):
         memory.d[small] = encode(np, cut, task.element)[small]
 
     values_of = values
-    fails(task, kernel, "subnormal-results")
+    fails(task, kernel, "subnormal-results", "cancellation", "gaussian")
 
 
 def test_losing_the_sign_of_what_rounds_to_zero_fails(task):
@@ -297,7 +297,7 @@ def test_declared_atomics_are_not_asked_for_bf16_subnormal_sums():
     def kernel(task, memory: Memory):
         honest(task, memory)
         d = decode(np, memory.d, task.element)
-        memory.d[:] = encode(np, np.where(np.abs(d) < 2.0**-126, 0 * d, d), task.element)
+        memory.d[:] = encode(np, np.where(np.abs(d) < 2.0**-126, np.copysign(0, d), d), task.element)
 
-    assert prove(task, kernel)[-1].name == "subnormal-results"
+    assert prove(task, kernel, seed=0)[-1].name == "subnormal-results"
     assert prove(task, kernel, traits=Traits(atomics=True))[-1].passed
