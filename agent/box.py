@@ -26,7 +26,7 @@ def open_box(task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool
             task=task,
             device=settings.device,
             compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
-            verify_options=settings.verify_options(settings.seed),
+            verify_options=settings.verify_options(),
             quick=settings.time_options(settings.seed, full=False),
             full=settings.time_options(settings.seed, full=True),
             worker=settings.worker_options(),

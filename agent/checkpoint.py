@@ -29,4 +29,6 @@ def open_checkpoints(path: Path) -> Iterator[SqliteSaver]:
             connection.execute("PRAGMA synchronous=NORMAL")
             yield saver
     except sqlite3.DatabaseError as exc:
-        raise StoreError(f"checkpoints {path} cannot be used ({exc}); move the file away or free it, then try again") from exc
+        raise StoreError(
+            f"checkpoints {path} cannot be used ({exc}); move the file away, or free it or its disk, then try again"
+        ) from exc

@@ -1,5 +1,6 @@
 """The graph's nodes: each takes the state, does one stage, returns what changed."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,8 @@ from agent.witnessing import judged, known_verdict, proof_fits, unproved_leader
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation, Measured
+from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
+from contract.evaluation import Crashed, Evaluation, Measured
 from contract.events import CandidateBuilt, Emit, Profiled, Proposed, StepFinished
 from contract.options import Effort
 from contract.profile import Profile
@@ -31,6 +33,8 @@ from contract.trajectory import RunRecord, Step
 FINALISTS = 3
 EMPTY_ROUNDS = 3  # in a row that end the run of a policy which may yet find something
 Changes = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 _CANDIDATES: TypeAdapter[list[AnyCandidate]] = TypeAdapter(list[AnyCandidate])
 
 
@@ -50,6 +54,7 @@ class Nodes:
         self._profiles_rounds = wanted == "leaders" or parts.policy.reads_code
         self.history = History(parts.store, run)
         self._prover = Prover(run, parts.sandbox, self.history, clock, emit)
+        self._failed: Cudal2Error | None = None  # what ends the run once the candidate in hand is recorded
 
     def retrieve(self, state: RunState) -> Changes:
         """What the policy will see: the task, the attempts so far, the best of them, what the knowledge says."""
@@ -112,7 +117,7 @@ class Nodes:
         effort: Effort = "quick" if state["phase"] == "search" else "full"
         begin_s = self._clock.spent_s()
         with self._clock.outside():
-            evaluation = self._parts.sandbox.evaluate(built, self._run.task, effort)
+            evaluation = self._evaluated(built, effort)
         pending = Pending(built=built, evaluation=evaluation, evaluate_s=self._clock.spent_s() - begin_s)
         return self._changes(queue=state["queue"][1:], pending=pending.model_dump(mode="json"))
 
@@ -133,6 +138,8 @@ class Nodes:
         known = state["phase"] == "search" and self.history.first(pending.built.candidate.id) is not None
         if self.history.next_index == state["next_index"] and not known:
             self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds)
+        if self._failed is not None:  # the candidate is a step now: a run that is resumed goes on after it
+            raise self._failed
         waiting = len(state["queue"])
         if state["phase"] == "search":
             stop = self._stop_reason(state["round"], waiting)
@@ -177,6 +184,21 @@ class Nodes:
         queue = [built[position].model_dump(mode="json") for position in sorted(built)]
         return self._changes(phase="final", queue=queue, propose_s=0.0, stop=state["stop"])
 
+    def _evaluated(self, built: Built, effort: Effort) -> Evaluation:
+        """The sandbox's outcome. Where it fails on this candidate, the run ends, but only after the candidate is recorded.
+
+        Raises: MachineError, UsageError: then the candidate is tried again when the run is resumed.
+        """
+        try:
+            return self._parts.sandbox.evaluate(built, self._run.task, effort)
+        except (MachineError, UsageError):
+            raise
+        except Exception as exc:
+            self._failed = exc if isinstance(exc, Cudal2Error) else WorkerError(f"internal error: {type(exc).__name__}: {exc}")
+            logger.warning("candidate %s could not be evaluated", built.candidate.id, exc_info=exc)
+            message = f"the run failed while this candidate was evaluated: {exc}"
+            return Crashed(stage="evaluate", message=message, inspection=built.inspection)
+
     def _changes(self, **changes: Any) -> Changes:
         return {**changes, "spent_s": self._clock.spent_s()}
 
@@ -213,11 +235,16 @@ class Nodes:
             return
         diagnosis = self._diagnosis(built, step.evaluation, profile)
         self.history.replace(step.model_copy(update={"profile": profile, "diagnosis": diagnosis, "seconds": seconds}))
-        bottleneck = diagnosis.findings[0].bottleneck if diagnosis.findings else ""
+        bottleneck = diagnosis.findings[0].bottleneck if diagnosis and diagnosis.findings else ""
         self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
 
-    def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis:
-        return self._parts.diagnose(built, self._run.task, self._run.chip, evaluation, profile)
+    def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis | None:
+        """None where an error of ours is in the way: no reason to lose a measurement, or a run."""
+        try:
+            return self._parts.diagnose(built, self._run.task, self._run.chip, evaluation, profile)
+        except Exception as exc:
+            logger.warning("candidate %s could not be diagnosed", built.candidate.id, exc_info=exc)
+            return None
 
     def _record(
         self,
@@ -242,7 +269,7 @@ class Nodes:
             evaluation=evaluation,
             diagnosis=diagnosis,
             profile=self.history.profile_of(candidate.id),
-            reward=reward(evaluation, self._run.task, self._run.chip, candidate.origin),
+            reward=None if self._failed else reward(evaluation, self._run.task, self._run.chip, candidate.origin),
             seconds={"propose": shared_s, **seconds, "agent": self._clock.lap_s()},
             created_at=datetime.now(UTC),
         )

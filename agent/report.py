@@ -235,7 +235,8 @@ def _again(run: RunRecord, best: Step | None, out: Path) -> str:
     lines = [optimize_command(run)]
     if best is not None:
         kernel = shlex.quote(str(out / "kernel.cu"))
-        seed = f" --seed {run.seed}" if run.seed else ""
+        seeds = [test.seed for test in getattr(best.evaluation, "tests", ()) if test.seed is not None]
+        seed = f" --seed {seeds[-1]}" if seeds else ""
         lines += [
             f"cudal2-agent verify {kernel} {task_flags(run.task)}{seed}",
             f"cudal2-agent bench {kernel} {task_flags(run.task)}",

@@ -1,8 +1,9 @@
 """A run from its start, or from where it was killed, to its end."""
 
 import secrets
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -20,14 +21,14 @@ from agent.ranking import leading_step
 from agent.state import initial_state
 from agent.stopping import Budget
 from agent.versions import versions
-from contract.errors import Cudal2Error, UsageError
+from contract.errors import Cudal2Error, StoreError, UsageError
 from contract.events import Emit, Notice, RunFinished, RunStarted
 from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 
 # What a run's outcome depends on; a resumed run takes these from its record unless a flag says otherwise.
-_SEARCH = ("budget", "minutes", "round_size", "seed", "policy", "rounds", "quick_rounds", "device")
+_SEARCH = ("budget", "minutes", "round_size", "seed", "verify_seed", "policy", "rounds", "quick_rounds", "device")
 _SHOWN = ("use_knowledge", "use_diagnosis", "profile")
 _CHAT = ("model", "base_url", "api_key_file", "replay", "tokens", "money", "prompt_price", "reply_price")
 REPLAYED = (*_SEARCH, *_SHOWN, *_CHAT, *(name for name in Settings.model_fields if name.startswith("chat_")))
@@ -98,9 +99,10 @@ def _drive(run: RunRecord, settings: Settings, parts: Parts, emit: Emit) -> Outc
             reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability="sync")["stop"]
         except KeyboardInterrupt:
             status = reason = "interrupted"
-        except Cudal2Error:
+        except (Cudal2Error, sqlite3.DatabaseError):  # the second, of the checkpoints, is translated where they were opened
             emit(Notice(message=f"what the run recorded is kept; continue it with: cudal2-agent runs resume {run.run_id}"))
-            parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
+            with suppress(StoreError):  # a full disk, say: the first error is the one to tell
+                parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
             raise
         steps = nodes.history.steps
         best = leading_step(steps, run.task, run.chip)

@@ -38,7 +38,10 @@ class Telemetry(Record):
 
 
 class TestResult(Record):
-    """One verification test. `worst`: the largest error divided by its bound (0 where the test is exact and held)."""
+    """One verification test. `worst`: the largest error divided by its bound (0 where the test is exact and held).
+
+    `seed`: what its data and order were drawn from; `verify --seed` repeats the test with it. None in older records.
+    """
 
     __test__ = False  # not a pytest class
 
@@ -47,6 +50,7 @@ class TestResult(Record):
     passed: bool
     worst: float = 0.0
     message: str = ""
+    seed: int | None = None
 
 
 class Timing(Record):

@@ -20,9 +20,12 @@ class CompileOptions(Record):
 
 
 class VerifyOptions(Record):
-    """`rounds`: repeated runs on fresh data (tier 5). `error_ratio`: error allowed against cuBLAS's own (tier 2)."""
+    """`rounds`: repeated runs on fresh data (tier 5). `error_ratio`: error allowed against cuBLAS's own (tier 2).
 
-    seed: int = 0
+    `seed`: of all data, orders and schedules; None draws them from the system's entropy, and each test records its seed.
+    """
+
+    seed: int | None = None
     rounds: Annotated[int, Field(ge=1)] = 3
     error_ratio: float = 2.0
     timeout_s: Annotated[float, Field(gt=0)] = 30.0

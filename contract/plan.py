@@ -21,7 +21,13 @@ TensorName = Literal["A", "B", "D"]
 ScalarType = Literal["i32", "u32", "i64", "f32"]
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_CTAS = 2**31 - 1  # of a launch; a driver would take more of them than any GPU ends in a day
+MIN_CTAS = 2**20  # that every task allows, for launches that prepare or clear memory
 MAX_WORKSPACE_BYTES = 8 * 1024**3
+MIN_WORKSPACE_BYTES = 64 * 1024**2  # that every task allows: two partial tiles for each SM of the largest chip
+MAX_SPLITS = 32  # of K, whose partial sums of all outputs the workspace holds
+_TILE = 512  # what a padded output size is a multiple of
+_K_OF_AN_INSTRUCTION = 16
 PORTABLE_CLUSTER = 8
 
 
@@ -124,6 +130,18 @@ def operand_shape(task: GemmTask, name: TensorName) -> tuple[int, int]:
     return task.m, task.n
 
 
+def max_workspace_bytes(task: GemmTask) -> int:
+    """What a workspace may have: a copy of the operands in another layout, and f32 partial sums of `MAX_SPLITS` splits."""
+    rows, columns = (-(-size // _TILE) * _TILE for size in (task.m, task.n))
+    wanted = task.operand_bytes + 4 * rows * columns * MAX_SPLITS
+    return min(MAX_WORKSPACE_BYTES, max(MIN_WORKSPACE_BYTES, wanted))
+
+
+def max_ctas(task: GemmTask) -> int:
+    """CTAs that a launch may have: one for every output and every depth of K that one instruction takes."""
+    return min(MAX_CTAS, max(MIN_CTAS, task.m * task.n * -(-task.k // _K_OF_AN_INSTRUCTION)))
+
+
 def parse_plan(source: str) -> LaunchPlan:
     """The launch plan in a source's `cudal2:` comment. Raises: PlanError where there is none, several, or a wrong one."""
     starts = [match.end() for match in re.finditer(r"(?://|/\*)\s*cudal2:\s*(?=\{)", source)]
@@ -194,7 +212,7 @@ def resolve(plan: LaunchPlan, task: GemmTask, limits: ChipLimits, sms: int) -> R
     for condition in plan.requires:
         if not holds(condition, names):
             raise PlanError("plan-requires", f"the plan requires {condition}, which {task.shape} does not meet")
-    workspace_bytes, zero, zero_bytes = _workspace(plan.workspace, names)
+    workspace_bytes, zero, zero_bytes = _workspace(plan.workspace, names, max_workspace_bytes(task))
     launches = tuple(_resolve_launch(launch, task, limits, names, workspace_bytes) for launch in plan.launches)
     writes = any(
         arg == TensorArg(tensor="D", access="write") or isinstance(arg, TensorMapArg) and arg.tensor_map.of == "D"
@@ -209,13 +227,13 @@ def resolve(plan: LaunchPlan, task: GemmTask, limits: ChipLimits, sms: int) -> R
     return ResolvedPlan(launches=launches, workspace_bytes=workspace_bytes, zero=zero, zero_bytes=zero_bytes, sms=sms)
 
 
-def _workspace(workspace: Workspace | None, names: dict[str, int]) -> tuple[int, bool | Literal["restored"], int]:
+def _workspace(workspace: Workspace | None, names: dict[str, int], most: int) -> tuple[int, bool | Literal["restored"], int]:
     if workspace is None:
         return 0, False, 0
     size = evaluate(workspace.bytes, names)
     zero_bytes = size if workspace.zero_bytes is None else evaluate(workspace.zero_bytes, names)
-    if not 0 <= size <= MAX_WORKSPACE_BYTES:
-        raise PlanError("plan-workspace", f"a workspace of {size} bytes; allowed are 0 to {MAX_WORKSPACE_BYTES}")
+    if not 0 <= size <= most:
+        raise PlanError("plan-workspace", f"a workspace of {size} bytes; allowed are 0 to {most} for this task")
     if not 0 <= zero_bytes <= size:
         raise PlanError("plan-workspace", f"zero_bytes {zero_bytes} lies outside the workspace of {size} bytes")
     return size, workspace.zero, zero_bytes if workspace.zero else 0
@@ -227,6 +245,7 @@ def _resolve_launch(
     grid = _triple(launch.grid, names)
     block = _triple(launch.block, names)
     smem = evaluate(launch.dynamic_smem, names)
+    _check_grid(launch.entry, grid, task)
     _check_geometry(launch.entry, grid, block, launch.cluster, smem, limits)
     if launch.programmatic and not limits.programmatic_launch:
         raise PlanError("plan-programmatic", f"{launch.entry}: {task.arch} has no programmatic launch")
@@ -247,6 +266,13 @@ def _triple(values: tuple[Expression, Expression, Expression], names: dict[str, 
     return x, y, z
 
 
+def _check_grid(entry: str, grid: tuple[int, int, int], task: GemmTask) -> None:
+    if any(not 1 <= size <= most for size, most in zip(grid, MAX_GRID, strict=True)):
+        raise PlanError("plan-grid", f"{entry}: grid {grid} is outside 1..{MAX_GRID}")
+    if (ctas := grid[0] * grid[1] * grid[2]) > max_ctas(task):
+        raise PlanError("plan-grid", f"{entry}: grid {grid} has {ctas} CTAs; allowed are {max_ctas(task)} for this task")
+
+
 def _check_geometry(
     entry: str,
     grid: tuple[int, int, int],
@@ -255,8 +281,6 @@ def _check_geometry(
     smem: int,
     limits: ChipLimits,
 ) -> None:
-    if any(not 1 <= size <= most for size, most in zip(grid, MAX_GRID, strict=True)):
-        raise PlanError("plan-grid", f"{entry}: grid {grid} is outside 1..{MAX_GRID}")
     threads = block[0] * block[1] * block[2]
     if min(block) < 1 or block[2] > 64 or threads > limits.max_threads_per_block:
         raise PlanError("plan-block", f"{entry}: block {block} is outside 1..{limits.max_threads_per_block} threads")

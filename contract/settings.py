@@ -44,7 +44,10 @@ class Settings(BaseSettings):
     budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
     minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
-    seed: int = 0
+    seed: int = Field(default=0, description="seed of the search")
+    verify_seed: int | None = Field(
+        default=None, description="seed of verification's data and schedules; drawn anew by default"
+    )
     compile_jobs: int = Field(default_factory=lambda: os.cpu_count() or 1, ge=1, le=256)
     compile_timeout_s: float = Field(default=120.0, gt=0)
     verify_timeout_s: float = Field(default=30.0, gt=0)
@@ -136,8 +139,8 @@ class Settings(BaseSettings):
             nvcc=self.nvcc,
         )
 
-    def verify_options(self, seed: int) -> VerifyOptions:
-        return VerifyOptions(seed=seed, timeout_s=self.verify_timeout_s)
+    def verify_options(self) -> VerifyOptions:
+        return VerifyOptions(seed=self.verify_seed, timeout_s=self.verify_timeout_s)
 
     def emulate_options(self) -> EmulateOptions:
         return EmulateOptions(timeout_s=self.emulate_timeout_s)

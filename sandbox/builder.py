@@ -1,5 +1,7 @@
 """The builder: check, compile and inspect a batch of candidates in parallel child processes."""
 
+import logging
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -8,13 +10,19 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, HostCandidate
 from contract.chip import LIMITS, Chip
+from contract.errors import MachineError
 from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
 from contract.options import CompileOptions
 from contract.plan import resolve
 from contract.task import GemmTask
 from sandbox.check import check
-from sandbox.compiler import Compiler
+from sandbox.compiler import Cancelled, Compiler
 from sandbox.inspect.inspection import inspect
+from sandbox.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
+
+LEAST_FREE_BYTES = 4 * 2**20  # of the cache's file system, below which a compiler's failure is none of the candidate's
+
+logger = logging.getLogger(__name__)
 
 
 class Builder:
@@ -24,6 +32,7 @@ class Builder:
         self._options = options
         self._chip = chip
         self._compiler = Compiler(options)
+        self._internal = InternalErrors()
 
     def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
         """(position, outcome) as each finishes; equal candidates are built once. Closing the iterator ends its children.
@@ -54,7 +63,35 @@ class Builder:
         return Rejected(rule="host-candidate", message=message)
 
     def build_one(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None = None) -> Built | Evaluation:
-        """Check, compile and inspect one candidate. Raises: CompilerMissing, MachineError, WorkerError."""
+        """Check, compile and inspect one candidate; an error that nobody expected is its own `Crashed`.
+
+        Raises: CompilerMissing, MachineError, WorkerError.
+        """
+        try:
+            outcome = self._build(candidate, task, cancel)
+            if isinstance(outcome, CompileFailed):
+                self._require_space()
+        except (Cancelled, *NOT_OURS):
+            raise
+        except Exception as exc:
+            if isinstance(exc, OSError) and (full := machine_error(exc, self._options.cache_dir)) is not None:
+                raise full from exc
+            reason, log = describe(exc)
+            logger.warning("internal error on candidate %s: %s", candidate.id, log)
+            return self._internal.met(candidate.id, "build", reason, log=log)
+        self._internal.passed()
+        return outcome
+
+    def _require_space(self) -> None:
+        """Raises: MachineError where a compiler may have failed for want of space, whatever it said."""
+        free = shutil.disk_usage(self._options.cache_dir).free
+        if free < LEAST_FREE_BYTES:
+            raise MachineError(
+                f"{self._options.cache_dir}: only {free / 2**20:.1f} MiB are free; "
+                "free some space, then go on with: cudal2-agent runs resume"
+            )
+
+    def _build(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None) -> Built | Evaluation:
         started = time.monotonic()
         limits = LIMITS[task.arch]
         rejected = self.refused(candidate) or check(candidate, task, limits, self._chip.sms)

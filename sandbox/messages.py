@@ -94,10 +94,14 @@ class NotExecuted(Record):
 
 
 class Failed(Record):
-    """Something of ours or of the machine's failed; the candidate is not to blame. The worker exits after it."""
+    """Something of ours or of the machine's failed. The worker exits after it.
+
+    `kind`: `internal` for an error of ours while a candidate was evaluated, which others may not meet; for the other kinds
+    no candidate is to blame.
+    """
 
     message: Literal["failed"] = "failed"
-    kind: Literal["device", "machine", "worker"]
+    kind: Literal["device", "machine", "worker", "internal"]
     reason: str
     log: str = ""
 
@@ -107,7 +111,7 @@ class Failed(Record):
                 return DeviceUnavailable(self.reason, log=self.log)
             case "machine":
                 return MachineError(self.reason, log=self.log)
-            case "worker":
+            case "worker" | "internal":
                 return WorkerError(self.reason, log=self.log)
 
 

@@ -20,6 +20,7 @@ from contract.errors import Cudal2Error, MachineError, WorkerError
 from contract.evaluation import Crashed, Evaluation, TimedOut
 from contract.options import WorkerOptions
 from sandbox.channel import Channel, ChannelClosed, DeadlinePassed
+from sandbox.internal_errors import InternalErrors, describe
 from sandbox.messages import (
     Done,
     Evaluate,
@@ -120,8 +121,11 @@ class Worker:
                     logger.warning("the %s runs without %s: otherwise, %s", self._name, lacking, failures[-1])
         return self._ready
 
-    def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | NotExecuted | Lost:
-        """Send a request and follow it, stage by stage, to its answer. Raises: Cudal2Error where we or the machine failed."""
+    def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | NotExecuted | Failed | Lost:
+        """Send a request and follow it, stage by stage, to its answer; `Failed` is of kind `internal`, here or there.
+
+        Raises: Cudal2Error where the machine or a process failed.
+        """
         self.ready()
         follow = _Follow(request, on_stage)
         try:
@@ -131,12 +135,19 @@ class Worker:
         except DeadlinePassed:
             self.discard()
             return Lost(follow.stage, f"no answer within {follow.limit_s:g} s", follow.limit_s)
+        except Cudal2Error:
+            self.discard()
+            raise
+        except Exception as exc:  # noqa: BLE001 (a request that cannot be written, an answer that cannot be told)
+            self.discard()
+            reason, log = describe(exc)
+            return Failed(kind="internal", reason=reason, log=log)
         except BaseException:  # an interrupt between request and answer: the next request must not read this one's
             self.discard()
             raise
         if isinstance(answer, Failed) or (isinstance(answer, Done) and not answer.healthy):
             self.discard()
-        if isinstance(answer, Failed):
+        if isinstance(answer, Failed) and answer.kind != "internal":
             raise answer.error()
         return answer
 
@@ -215,6 +226,7 @@ class WorkerPool:
         memory_bytes: int | None = None,
     ) -> None:
         self._on_stage, self._on_restart = on_stage, on_restart
+        self._internal = InternalErrors()
         self._folders = contextlib.ExitStack()
         self._workers = [
             Worker(
@@ -257,8 +269,20 @@ class WorkerPool:
         self._folders.close()
 
     def _evaluate(self, worker: Worker, request: Evaluate) -> Evaluation | Verified | NotExecuted | Lost:
-        answer = worker.evaluate(request, self._on_stage)
+        stages: list[Stage] = ["load"]
+
+        def on_stage(built: Built, stage: Stage) -> None:
+            stages.append(stage)
+            self._on_stage(built, stage)
+
+        answer = worker.evaluate(request, on_stage)
         inspection = request.built.inspection
+        if isinstance(answer, Failed):
+            self._replace(worker, f"an internal error in {stages[-1]}: {answer.reason}")
+            name = request.built.candidate.id
+            return self._internal.met(name, stages[-1], answer.reason, log=answer.log, inspection=inspection)
+        if not isinstance(answer, Lost):
+            self._internal.passed()
         match answer:
             case Verified() | NotExecuted():
                 return answer
@@ -280,7 +304,8 @@ class WorkerPool:
     def _replace(self, worker: Worker, reason: str) -> None:
         """Start the next process already now: it gets ready while the caller compiles."""
         self._on_restart(reason)
-        worker.spawn()
+        with contextlib.suppress(WorkerError):  # the outcome that is known must not be lost; the next `ready` says why
+            worker.spawn()
 
     def _scratch(self, options: WorkerOptions) -> Path:
         if options.scratch_dir is not None:

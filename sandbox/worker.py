@@ -11,14 +11,14 @@ import queue
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from contract.base import Record
 from contract.build import Built
 from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
+from sandbox.internal_errors import describe
 from sandbox.messages import Done, Evaluate, Failed, NotExecuted, Ready, StageEntered, Verified, decode_request, encode
 
 ORPHAN_GRACE_S = 3.0
@@ -97,31 +97,44 @@ class Session:
         """
         self._say(ready)
         while (line := lines.get()) is not None:
-            request = decode_request(line)
-            self._running = evaluator, request
-            answer = evaluator.evaluate(request)
-            self._running = None
+            answer = self._answer(evaluator, line)
             self._say(answer)
-            if isinstance(answer, Done) and not answer.healthy:
+            if isinstance(answer, Failed) or (isinstance(answer, Done) and not answer.healthy):
                 return 1
         return 0
 
-    def report_uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """An `excepthook`: blames the candidate where it left the context poisoned, else tells of a bug of ours."""
-        log = "".join(traceback.format_exception(kind, error, trace))
+    def _answer(self, evaluator: Evaluates, line: bytes) -> Done | Verified | NotExecuted | Failed:
+        """The candidate's outcome; an error that nobody expected becomes an answer too, and ends this worker.
+
+        Raises: DeviceUnavailable, MachineError.
+        """
+        try:
+            request = decode_request(line)
+            self._running = evaluator, request
+            answer = evaluator.evaluate(request)
+            encode(answer)  # what cannot be sent is an error of this candidate's too
+        except MachineError:
+            raise
+        except Exception as exc:  # noqa: BLE001 (whatever a candidate brings out must not end the run)
+            return self._unexpected(exc, "internal")
+        self._running = None
+        return answer
+
+    def report_uncaught(self, _kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+        """An `excepthook`, for what is raised outside of an evaluation, or is no `Exception`."""
+        self._say(self._unexpected(error, "internal" if self._running else "worker"))
+
+    def _unexpected(self, error: BaseException, kind: Literal["internal", "worker"]) -> Done | Failed:
+        """Blames the candidate where it left the backend broken, else tells of an error of ours."""
+        reason, log = describe(error)
         sys.stderr.write(log)
         try:
-            blamed: Done | Failed | None = self._blame()
+            blamed = self._running[0].fault_of(self._running[1].built) if self._running else None
         except MachineError as exc:
-            blamed = failure(exc)
-        self._say(blamed or Failed(kind="worker", reason=f"the worker failed: {kind.__name__}: {error}", log=log))
-
-    def _blame(self) -> Done | None:
-        """The running candidate's outcome where it poisoned the context. Raises: MachineError where the GPU failed."""
-        if self._running is None:
-            return None
-        evaluator, request = self._running
-        return evaluator.fault_of(request.built)
+            return failure(exc)
+        except Exception as exc:  # noqa: BLE001 (the first error is the one to tell)
+            return Failed(kind=kind, reason=reason, log=log + describe(exc)[1])
+        return blamed or Failed(kind=kind, reason=reason if kind == "internal" else f"the worker failed: {reason}", log=log)
 
 
 def open_gpu(index: int, say: Say) -> tuple[Evaluates, Ready]:

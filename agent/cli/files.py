@@ -93,7 +93,8 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
     tests = getattr(evaluation, "tests", ())
     for test in tests:
         mark = "not run" if test.name == NOT_COVERED else "passed" if test.passed else "FAILED"
-        print(f"  {mark:<7}  {test.tier}/{test.name}  {test.message}".rstrip())
+        again = "" if test.passed or test.seed is None else f" (again with --seed {test.seed})"
+        print(f"  {mark:<7}  {test.tier}/{test.name}  {test.message}{again}".rstrip())
     inspection = getattr(evaluation, "inspection", None)
     for kernel in inspection.kernels if inspection else ():
         smem_bytes = kernel.static_smem_bytes + kernel.dynamic_smem_bytes

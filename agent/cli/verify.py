@@ -22,7 +22,9 @@ def verify(
     arch: ArchName = None,
     mode: Mode = "offline",
     device: Device = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of data and schedules.", show_default="0")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of data and schedules, as a record says it.", show_default="drawn anew")
+    ] = None,
     host: Annotated[bool, typer.Option("--host", help="FILE is a C++ launcher for nvcc, not device code.")] = False,
     trust_host: TrustHost = None,
     as_json: AsJson = False,
@@ -32,7 +34,7 @@ def verify(
     from contract.evaluation import Unmeasured
     from contract.settings import load_settings
 
-    settings = load_settings(device=device, trust_host=trust_host, seed=seed)
+    settings = load_settings(device=device, trust_host=trust_host, verify_seed=seed)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
     [result] = evaluate_files([file], task, settings, timed=False, host=host)
     print_verdict(result, as_json)

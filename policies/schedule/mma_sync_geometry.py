@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from contract.chip import LIMITS
-from contract.plan import MAX_WORKSPACE_BYTES
+from contract.plan import max_workspace_bytes
 from contract.task import AccumulatorType, GemmTask, Layout
 from policies.schedule.mma_sync_schedule import MmaSyncSchedule
 
@@ -173,6 +173,6 @@ class Geometry:
             return "registers would spill"
         if self.ctas_per_sm < self.schedule.min_ctas:
             return "min_ctas CTAs do not fit on an SM"
-        if self.workspace_bytes > MAX_WORKSPACE_BYTES:
+        if self.workspace_bytes > max_workspace_bytes(self.task):
             return "the partial tiles exceed the workspace"
         return None

@@ -26,6 +26,7 @@ from sandbox.emulator.sampling import POINT_WORK, Sample
 from sandbox.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.executor import Traits
+from sandbox.verification.source import seed_of
 from sandbox.verification.tiers import Proof, run_until_failure
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for what can only add to it
@@ -45,7 +46,12 @@ class Evaluator:
         self._store: tuple[GemmTask, CaseStore] | None = None
 
     def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted:
-        """The candidate's outcome; what is raised is a bug of ours."""
+        """The candidate's outcome; what is raised is a bug of ours.
+
+        A request without a seed gets one drawn here, from which all data and schedules of the proof follow.
+        """
+        seeded = request.verify.model_copy(update={"seed": seed_of(request.verify)})
+        request = request.model_copy(update={"verify": seeded})
         inspection = request.built.inspection
         if drawn := not request.verify.seed:  # what is sampled and compared is not to be foreseen
             options = request.verify.model_copy(update={"seed": 1 + secrets.randbelow(MOST_SEED)})
@@ -60,6 +66,8 @@ class Evaluator:
             return NotExecuted(reason=f"the emulator cannot read the kernel: {exc}")
         except MemoryError:
             return NotExecuted(reason=f"the emulator's memory does not hold {request.task.shape}")
+        except PlanError as exc:  # for this task it resolves, as the builder found; not for as many SMs as a sample needs
+            return NotExecuted(reason=f"the emulator cannot run a part of this plan: {exc}")
         except LaunchRefused as exc:
             return Done(evaluation=Crashed(stage="load", message=str(exc), inspection=inspection))
         except OutOfTime as exc:
@@ -109,7 +117,7 @@ class Evaluator:
         options = request.verify
         deadline, tile = _deadline(options), tile_of(plan_of(request.built), request.task)
         with ThreadPoolExecutor(2) as pool:
-            sample = Sample(kernel, tile, Schedules(kernel.task, options.seed, deadline), options.seed)
+            sample = Sample(kernel, tile, Schedules(kernel.task, seed_of(options), deadline), seed_of(options))
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
             if smaller is None:
                 proof: tuple[TestResult, ...] = (_not_reduced(kernel.task, "was not run at a smaller size"),)
@@ -152,9 +160,9 @@ class Evaluator:
 
     def _whole(self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float) -> Iterator[TestResult]:
         """All tiers over whole grids."""
-        executor = EmulatorExecutor(kernel, Schedules(kernel.task, options.seed, deadline))
+        executor = EmulatorExecutor(kernel, Schedules(kernel.task, seed_of(options), deadline))
         traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
-        yield from Proof(executor, kernel.task, traits, self._cases(kernel.task), options, salt=kernel.name).tests()
+        yield from Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests()
         yield executor.summary()
 
     def _cases(self, task: GemmTask) -> CaseStore:

@@ -16,7 +16,7 @@ from contract.task import GemmTask, Layout
 from sandbox.emulator.judgement import run_and_judge
 from sandbox.emulator.kernel import EmulatedKernel, Operands
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.verification.elements import POISON, Array
+from sandbox.verification.elements import Array, Poisons
 from sandbox.verification.executor import SLOTS, Fill, Run, Violation
 from sandbox.verification.inputs import Inputs
 
@@ -66,6 +66,7 @@ class EmulatorExecutor:
         operands = [allocate(kernel.task, self._workspace) for _ in range(SLOTS)]
         self._slots = [kernel.bind(each, schedules.seed + slot) for slot, each in enumerate(operands)]
         self._benign: Counter[str] = Counter()
+        self._poisons = Poisons(schedules.seed)
         self._renew_workspace()
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
@@ -84,19 +85,20 @@ class EmulatorExecutor:
         if self._benign:
             found = ", ".join(f"{kind} in {count} runs" for kind, count in sorted(self._benign.items()))
             message += f"; harmless, because what was read reached no output: {found}"
-        return TestResult(tier="emulator", name="schedules", passed=True, message=message)
+        return TestResult(tier="emulator", name="schedules", passed=True, message=message, seed=self._schedules.seed)
 
     def _run(self, inputs: Inputs, slot: int, fill: Fill, *, fresh_workspace: bool, after_others: bool) -> Run:
         bound = self._slots[slot]
         load(bound.operands, inputs, self._task)
         if fresh_workspace:
             self._renew_workspace()
+        poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
-            bound.operands.d.fill(POISON if fill is Fill.POISON else 0)
+            bound.operands.d.fill(poison or 0)
         judged = run_and_judge(bound, self._schedules.next(), Restorer(bound.operands), after_others=after_others)
         self._benign.update(judged.benign)
         violations = (judged.fault,) if judged.fault is not None else self._unrestored()
-        return Run(bound.operands.d, violations)
+        return Run(bound.operands.d, violations, poison)
 
     def _renew_workspace(self) -> None:
         self._workspace.fill(POISON_BYTE)

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.base import digest
-from contract.task import AccumulatorType, GemmTask
+from contract.options import VerifyOptions
+from contract.task import AccumulatorType, ElementType, GemmTask
 from sandbox.verification import inputs as made
 from sandbox.verification.bounds import Growth
 from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
 from sandbox.verification.elements import Array
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference, kept_bytes
-from sandbox.verification.source import Source
+from sandbox.verification.source import Source, seed_of
 
 ONE_INSTRUCTION_K = 16
 
@@ -39,14 +40,24 @@ GAUSSIAN = Case("accuracy", "gaussian", made.gaussian, Growth.WALK, against_libr
 UNIFORM = Case("accuracy", "uniform", made.uniform, Growth.RAMP, against_library=True)
 CANCELLATION = Case("special", "cancellation", made.cancellation, Growth.WALK)
 LARGE = Case("special", "large", made.large, Growth.RAMP, library_vouches=True)
-SUBNORMAL = Case("special", "subnormal", made.subnormal, library_vouches=True)
+SUBNORMAL_INPUTS = Case("special", "subnormal-inputs", made.subnormal_inputs, library_vouches=True)
+SUBNORMAL_RESULTS = Case("special", "subnormal-results", made.subnormal_results, library_vouches=True)
 NONFINITE = Case("special", "nonfinite", made.nonfinite, Growth.WALK, library_vouches=True)
+ZERO_TIMES = Case("special", "zero-times", made.zero_times, library_vouches=True)
 
 
 def cases_for(task: GemmTask) -> tuple[Case, ...]:
-    """The cases of a task, cheapest and most telling first. An f16 accumulator cannot hold the wide sums, nor need it."""
+    """The cases of a task, most telling tier first. An f16 accumulator cannot hold the wide sums, nor need it."""
     wide = (WIDE,) if task.accumulate is AccumulatorType.F32 else ()
-    return (SPARSE, *wide, GAUSSIAN, UNIFORM, CANCELLATION, LARGE, SUBNORMAL, NONFINITE)
+    special = (CANCELLATION, LARGE, SUBNORMAL_INPUTS, SUBNORMAL_RESULTS, NONFINITE, ZERO_TIMES)
+    return (SPARSE, *wide, GAUSSIAN, UNIFORM, *special)
+
+
+def not_promised(task: GemmTask, case: Case, *, atomics: bool) -> str:
+    """Why a case does not apply; empty where it does. A global `atom.add.f32` flushes subnormals, by the PTX ISA."""
+    if atomics and task.element is ElementType.BF16 and case is SUBNORMAL_RESULTS:
+        return "not applicable: the plan declares atomics, and global atomic additions in f32 flush subnormals"
+    return ""
 
 
 def caveat(case: Case, task: GemmTask) -> str:
@@ -57,19 +68,20 @@ def caveat(case: Case, task: GemmTask) -> str:
 
 
 class Prepared:
-    """A case's inputs and reference on the device, with cuBLAS's own output judged once."""
+    """A case's inputs and reference on the device, drawn from `seed`, with cuBLAS's own output judged once."""
 
     def __init__(self, xp: Any, task: GemmTask, case: Case, seed: int, *, keep: bool) -> None:
-        self.case = case
+        self.case, self.seed = case, seed
         self._xp, self._task = xp, task
-        self.inputs = case.make(Source(xp, seed), task)
+        self.inputs = case.make(Source(xp, int(digest([seed, task.id, case.name], 15), 16)), task)
         self.reference = Reference(xp, task, self.inputs, keep=keep)
         self._library: Comparison | None = None
 
-    def compare(self, output: Array, slack: float = 1.0) -> Comparison:
+    def compare(self, output: Array, slack: float = 1.0, poison: int | None = None) -> Comparison:
+        """`poison`: what D held before the run that gave the output, where every element held it."""
         if self.case.growth is None:
-            return compare_exact(self._xp, self._task, output, self.reference)
-        return compare_bounded(self._xp, self._task, output, self.reference, self.case.growth, slack)
+            return compare_exact(self._xp, self._task, output, self.reference, poison=poison)
+        return compare_bounded(self._xp, self._task, output, self.reference, self.case.growth, slack, poison=poison)
 
     def library_comparison(self, run: Callable[[Inputs], Array | None]) -> Comparison | None:
         """How cuBLAS fares on these inputs; None where there is none."""
@@ -82,21 +94,25 @@ class Prepared:
 class CaseStore:
     """Prepared cases of one task, kept as far as `budget_bytes` of device memory goes and made anew beyond it.
 
-    The data of these cases are the same for every candidate; what a candidate could learn of them does not help it,
-    because the freshness tier draws new data for each.
+    Their seed is drawn once per store, so that no author of a kernel can foresee them. They are the same for every
+    candidate; what a candidate could learn of them does not help it, because the freshness tier draws new data for each.
     """
 
     def __init__(self, xp: Any, task: GemmTask, budget_bytes: int) -> None:
         self._xp, self._task = xp, task
         self._capacity = budget_bytes // kept_bytes(task)
+        self._drawn = seed_of(VerifyOptions())
         self._kept: dict[str, Prepared] = {}
 
-    def prepare(self, case: Case) -> Prepared:
+    def prepare(self, case: Case, seed: int | None = None) -> Prepared:
+        """`seed`: what to draw the case from where the user gives a seed; the store's own by default."""
+        wanted = self._drawn if seed is None else seed
         kept = self._kept.get(case.name)
-        if kept is not None:
+        if kept is not None and kept.seed == wanted:
             return kept
+        self._kept.pop(case.name, None)
         keep = len(self._kept) < self._capacity
-        prepared = Prepared(self._xp, self._task, case, int(digest([self._task.id, case.name], 15), 16), keep=keep)
+        prepared = Prepared(self._xp, self._task, case, wanted, keep=keep)
         if keep:
             self._kept[case.name] = prepared
         return prepared

@@ -6,22 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from contract.task import GemmTask
+from contract.task import ElementType, GemmTask
 from sandbox.verification.bounds import Growth, accumulation_factor
 from sandbox.verification.elements import FORMATS, POISON, Array, decode, encode
-from sandbox.verification.reference import Block, Reference
+from sandbox.verification.reference import BLOCK_ELEMENTS, Block, Reference
 
 NEGATIVE_ZERO = 0x8000
+INFINITY_BITS = {ElementType.F16: 0x7C00, ElementType.BF16: 0x7F80}
 SLACK = 1 + 1e-6
 
 
 @dataclass
 class Comparison:
-    """What a comparison found. `worst`: largest error over its bound; `box`: the rows and columns that hold mismatches."""
+    """What a comparison found. `worst`: largest error over its bound; `box`: the rows and columns that hold mismatches.
+
+    `unwritten`: mismatches that hold D's poison; `unwritten_nan`: those of them that should be NaN, as the poison is.
+    """
 
     elements: int = 0
     mismatches: int = 0
     unwritten: int = 0
+    unwritten_nan: int = 0
     worst: float = 0.0
     error_squares: float = 0.0
     reference_squares: float = 0.0
@@ -48,35 +53,67 @@ class Comparison:
         return f"{self.mismatches} of {self.elements} outputs are wrong, in rows {rows}, columns {columns}; {first}{unwritten}"
 
 
-def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference) -> Comparison:
-    """Bit for bit against the reference rounded once; the two zeros count as one. Shape: output (M, N) bit patterns."""
+def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, *, poison: int | None = POISON) -> Comparison:
+    """Bit for bit against the reference rounded once, any NaN for a NaN. Shape: output (M, N) bit patterns.
+
+    A sum that is exactly zero may be either zero: its sign depends on the order of the additions, and tensor cores do not
+    define it. A sum that only rounds to zero keeps its sign. `poison`: what D held, which nothing that was written holds.
+    """
     found = Comparison()
     for block in reference.blocks():
         got = output[block.start : block.start + len(block.product)]
         want = encode(xp, block.product, task.element)
-        wrong = _fold_zero(xp, got) != _fold_zero(xp, want)
-        _tally(xp, task, found, block, got, wrong)
+        right = got == want
+        if bool(right.all()):  # the usual case, and the cheap one; no poison is what `encode` makes of a NaN
+            found.elements += int(got.size)
+            continue
+        right |= (block.product == 0) & ((got | xp.uint16(NEGATIVE_ZERO)) == NEGATIVE_ZERO)
+        right |= xp.isnan(block.product) & is_nan(xp, task, got)
+        _tally(xp, task, found, block, got, right, poison)
+    found.worst = math.inf if found.mismatches else 0.0
+    return found
+
+
+def compare_patterns(xp: Any, task: GemmTask, output: Array, wanted: Array) -> Comparison:
+    """Bit for bit against bit patterns, the two zeros as one. Shape: output and wanted (M, N)."""
+    found = Comparison()
+    for start in range(0, task.m, max(1, BLOCK_ELEMENTS // task.n)):
+        got, want = (bits[start : start + max(1, BLOCK_ELEMENTS // task.n)] for bits in (output, wanted))
+        right = (got == want) | (((got | want) & xp.uint16(0x7FFF)) == 0)
+        if bool(right.all()):
+            found.elements += int(got.size)
+            continue
+        values = decode(xp, want, task.element).astype(xp.float64)
+        _tally(xp, task, found, Block(start, values, values[:, :1], values[:1]), got, right, None)
     found.worst = math.inf if found.mismatches else 0.0
     return found
 
 
 def compare_bounded(
-    xp: Any, task: GemmTask, output: Array, reference: Reference, growth: Growth, slack: float = 1.0
+    xp: Any,
+    task: GemmTask,
+    output: Array,
+    reference: Reference,
+    growth: Growth,
+    slack: float = 1.0,
+    *,
+    poison: int | None = POISON,
 ) -> Comparison:
     """Within `slack` times the bound of `bounds`, infinities and NaNs where the reference has them.
 
-    A result whose bound straddles the overflow threshold may be either the infinity or a finite number.
+    A result whose bound straddles the overflow threshold may be either the infinity or a finite number. `poison`: as in
+    `compare_exact`.
     """
     found = Comparison()
     factor = accumulation_factor(task, growth)
     with np.errstate(invalid="ignore", over="ignore"):
         for block in reference.blocks():
-            _compare_block(xp, task, found, output, block, factor, slack)
+            _compare_block(xp, task, found, output, block, factor, slack, poison)
     return found
 
 
 def _compare_block(
-    xp: Any, task: GemmTask, found: Comparison, output: Array, block: Block, factor: float, slack: float
+    xp: Any, task: GemmTask, found: Comparison, output: Array, block: Block, factor: float, slack: float, poison: int | None
 ) -> None:
     form = FORMATS[task.element]
     got_bits = output[block.start : block.start + len(block.product)]
@@ -96,21 +133,25 @@ def _compare_block(
     found.error_squares += float(xp.where(comparable, error * error, 0.0).sum())
     found.reference_squares += float(xp.where(comparable, want * want, 0.0).sum())
     found.finite += int(comparable.sum())
-    _tally(xp, task, found, block, got_bits, ~right)
+    _tally(xp, task, found, block, got_bits, right, poison)
 
 
-def _fold_zero(xp: Any, bits: Array) -> Array:
-    return xp.where(bits == NEGATIVE_ZERO, xp.uint16(0), bits)
+def is_nan(xp: Any, task: GemmTask, bits: Array) -> Array:
+    """Which bit patterns are NaNs."""
+    return (bits & xp.uint16(0x7FFF)) > xp.uint16(INFINITY_BITS[task.element])
 
 
-def _tally(xp: Any, task: GemmTask, found: Comparison, block: Block, got: Array, wrong: Array) -> None:
-    """Count a block's mismatches, and note where they lie."""
+def _tally(xp: Any, task: GemmTask, found: Comparison, block: Block, got: Array, right: Array, poison: int | None) -> None:
+    """Count a block's mismatches, and note where they lie. An element that holds D's poison is one, whatever it should be."""
     found.elements += int(got.size)
+    kept = got == poison if poison is not None else xp.zeros(got.shape, dtype=bool)
+    wrong = ~right | kept
     count = int(wrong.sum())
     if not count:
         return
     found.mismatches += count
-    found.unwritten += int((wrong & (got == POISON)).sum())
+    found.unwritten += int(kept.sum())
+    found.unwritten_nan += int((kept & xp.isnan(block.product)).sum())
     rows, columns = xp.flatnonzero(wrong.any(axis=1)), xp.flatnonzero(wrong.any(axis=0))
     top, bottom = block.start + int(rows[0]), block.start + int(rows[-1])
     left, right = int(columns[0]), int(columns[-1])

@@ -1,5 +1,6 @@
 """Half-precision elements as bit patterns, so that f16 and bf16 take one path through numpy and cupy alike."""
 
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,22 @@ Array = Any  # numpy.ndarray or cupy.ndarray; neither is a base of the other
 
 # Every byte 0xFF: a NaN in both formats that no arithmetic produces, so that an unwritten output is told from a computed NaN.
 POISON = 0xFFFF
+
+# NaNs in f16 and in bf16, and two of them one in f32. The NaNs that processors make are left out: none of these is computed.
+_MADE_BY_PROCESSORS = frozenset({0x7FC0, 0xFFC0, 0x7FFF, 0xFFFF})
+POISONS = tuple(sorted({*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)} - _MADE_BY_PROCESSORS))
+
+
+class Poisons:
+    """What D is filled with before one run after another: drawn from a seed, never the same twice in a row."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(f"poison/{seed}")
+        self._last = POISON
+
+    def next(self) -> int:
+        self._last = self._random.choice([poison for poison in POISONS if poison != self._last])
+        return self._last
 
 
 @dataclass(frozen=True)

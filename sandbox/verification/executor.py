@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
-from sandbox.verification.elements import Array
+from sandbox.verification.elements import POISON, Array
 from sandbox.verification.inputs import Inputs
 
 SLOTS = 2
 
 
 class Fill(StrEnum):
-    """What D holds before a run: the poison NaN, whatever the run before left there, or zeros."""
+    """What D holds before a run: a poison NaN everywhere, whatever the run before left there, or zeros."""
 
     POISON = "poison"
     STALE = "stale"
@@ -32,10 +32,15 @@ class Violation:
 
 @dataclass(frozen=True)
 class Run:
-    """One guarded run. `output`: D as bit patterns, valid until the next run in the same slot. Shape: (M, N)."""
+    """One guarded run. `output`: D as bit patterns, valid until the next run in the same slot. Shape: (M, N).
+
+    `poison`: the pattern that every element of D held before the run, one of `POISONS` drawn anew for each run; None where D
+    held something else.
+    """
 
     output: Array
     violations: tuple[Violation, ...] = ()
+    poison: int | None = POISON
 
 
 class Executor(Protocol):

@@ -1,15 +1,21 @@
 """The inputs of every test: what each is made of, and why a wrong kernel cannot get past it."""
 
+import itertools
 import math
 from dataclasses import dataclass
+from typing import Literal
 
-from contract.task import ElementType, GemmTask
-from sandbox.verification.elements import FORMATS, Array, encode
+from contract.task import AccumulatorType, ElementType, GemmTask
+from sandbox.verification.elements import FORMATS, Array, decode, encode
 from sandbox.verification.source import Source
 
 EXPECTED_ONES = 32
 WIDE_PAIRS = 1024
-SPECIAL_LINES = 4
+_PARTNER = {ElementType.F16: 2.0**10, ElementType.BF16: 2.0**20}  # times the smallest subnormal: a normal number
+_FACTORS = {ElementType.F16: (2.0**-10, 2.0**-14), ElementType.BF16: (2.0**-67, 2.0**-66)}  # normal; of the smallest subnormal
+SPECIAL_LINES = 6
+SPECIAL_VALUES = (math.inf, math.nan, -math.inf)
+MET_ZEROS = 1 / 3  # of the elements that a NaN or an infinity is multiplied by
 
 
 @dataclass(frozen=True)
@@ -98,44 +104,119 @@ def large(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, (0.5 + 0.5 * source.uniform(right)) * xp.float32(scale))
 
 
-def subnormal(source: Source, task: GemmTask) -> Inputs:
-    """Small multiples of the smallest subnormal: exact where subnormals are kept, zero where they are flushed.
+def subnormal_inputs(source: Source, task: GemmTask) -> Inputs:
+    """Small multiples of the smallest subnormal in A at one half of K, in B at the other, each times a large number.
 
-    f16: the elements of A are subnormal. bf16: the products are, in the accumulator and in the result.
+    Every output is a sum of both kinds of products, exact and either zero or normal: it is wrong where the subnormals of
+    either operand are flushed, whatever is done to subnormal results.
+    """
+    xp, (left, right) = source.xp, _shapes(task)
+    tiny, large = xp.float32(FORMATS[task.element].tiny), xp.float32(_PARTNER[task.element])
+    in_a = source.half(task.k)
+    a, b = _signed_small(source, task, left), _signed_small(source, task, right)
+    scale = xp.where(in_a, tiny, large)
+    return _encoded(source, task, a * scale, b * xp.where(in_a, large, tiny)[:, None])
+
+
+def subnormal_results(source: Source, task: GemmTask) -> Inputs:
+    """Normal inputs whose products are small multiples of the smallest subnormal, zero where results are flushed.
+
+    With an f32 accumulator the products of half of the rows are an eighth of that: they are rounded to a subnormal, or to
+    the zero of their sign.
     """
     left, right = _shapes(task)
+    of_a, of_b = _FACTORS[task.element]
+    a, b = _signed_small(source, task, left), _signed_small(source, task, right)
+    eighths = 0.0 if task.accumulate is AccumulatorType.F16 else 0.5
+    a = a * (1 - source.hits((task.m, 1), eighths) * (7 / 8))
+    return _encoded(source, task, a * of_a, b * of_b)
+
+
+def _signed_small(source: Source, task: GemmTask, shape: tuple[int, int]) -> Array:
+    """Mostly zeros; else 1 or 2 of either sign."""
     density = _density(task.k)
-    a = source.hits(left, density) * source.signs(left) * (1 + source.hits(left, 0.5))
-    b = source.hits(right, density) * source.signs(right)
-    if task.element is ElementType.F16:
-        return _encoded(source, task, a * 2.0**-24, b)
-    return _encoded(source, task, a * 2.0**-70, b * 2.0**-63)
+    return source.hits(shape, density) * source.signs(shape) * (1 + source.hits(shape, 0.5))
 
 
 def nonfinite(source: Source, task: GemmTask) -> Inputs:
-    """Gaussian inputs with NaN, +Inf and -Inf in a few rows of A and columns of B, nowhere else."""
+    """Gaussian inputs with NaN, +Inf and -Inf in a few rows of A and columns of B, the first and the last among them.
+
+    A row holds its value at two places in K: infinities cancel to NaN where B differs in sign there. What they are
+    multiplied by is zero here and there, which makes a NaN of each.
+    """
     left, right = _shapes(task)
     scale = _moderate(task.k)
     a, b = source.normal(left) * scale, source.normal(right) * scale
-    values = (math.nan, math.inf, -math.inf, math.inf)
-    for row, value in zip(source.indices(task.m, min(SPECIAL_LINES, max(1, task.m // 2))), values, strict=False):
-        for k in source.indices(task.k, 2):
-            a[row, k] = value
-    for column, value in zip(source.indices(task.n, min(SPECIAL_LINES, task.n // 2)), values, strict=False):
-        b[source.indices(task.k, 1)[0], column] = value
+    rows = _marks(source, task.m, task.k)
+    columns = _marks(source, task.n, task.k)
+    for _, k, _ in rows:
+        b[k] = b[k] * (1 - source.hits((task.n,), MET_ZEROS))
+    for _, k, _ in columns:
+        a[:, k] = a[:, k] * (1 - source.hits((task.m,), MET_ZEROS))
+    for row, k, value in rows:
+        a[row, k] = value
+    for column, k, value in columns:
+        b[k, column] = value
     return _encoded(source, task, a, b)
 
 
-def flip_one(source: Source, task: GemmTask, inputs: Inputs) -> Inputs:
-    """Zero-one inputs with a single element of A turned over, in a column of K that B uses where it can.
+def zero_times(source: Source, task: GemmTask) -> Inputs:
+    """Zero times NaN and infinity: A is zero in one half of K and of M, B in the other half of K and in a half of N.
 
-    A kernel that keeps a result and compares a sample of the inputs does not see the difference.
+    All finite products are zero. A few rows of A and columns of B hold NaN or an infinity where the other operand is zero
+    throughout, so that D is NaN there and zero elsewhere. Not covered: a kernel that skips only blocks of
+    zeros as large as both half of K and half of the other size.
+    """
+    left, right = _shapes(task)
+    a, b = source.normal(left), source.normal(right)
+    (k_a, k_b), (m_zero, m_rest), (n_zero, n_rest) = (source.halves(size) for size in (task.k, task.m, task.n))
+    a[:, k_a], a[m_zero] = a[:, k_a] * 0, a[m_zero] * 0
+    b[k_b], b[:, n_zero] = b[k_b] * 0, b[:, n_zero] * 0
+    for row, k, value in _spread(source, range(task.m)[m_rest], range(task.k)[k_b]):
+        a[row, k] = value
+    for column, k, value in _spread(source, range(task.n)[n_rest], range(task.k)[k_a]):
+        b[k, column] = value
+    return _encoded(source, task, a, b)
+
+
+def _marks(source: Source, size: int, depth: int) -> list[tuple[int, int, float]]:
+    """(line, place in K, value) of NaNs and infinities: half of the lines at the most, each with two places."""
+    chosen = source.edges(size, min(SPECIAL_LINES, max(1, size // 2)))
+    found = zip(chosen, itertools.cycle(SPECIAL_VALUES), strict=False)
+    return [(line, place, value) for line, value in found for place in source.edges(depth, 4)[:2]]
+
+
+def _spread(source: Source, lines: range, places: range) -> list[tuple[int, int, float]]:
+    """(line, place in K, value): each line with one place, so that the places are drawn all over theirs."""
+    chosen = source.edges(len(lines), SPECIAL_LINES) if lines and places else []
+    drawn = [(index + source.host.random()) * len(places) / len(chosen) for index in range(len(chosen))]
+    found = zip(chosen, drawn, itertools.cycle(SPECIAL_VALUES), strict=False)
+    return [(lines[line], places[int(place)], value) for line, place, value in found]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Zero-one inputs with one element turned over, and the D that follows from the D before. Shape: d (M, N)."""
+
+    inputs: Inputs
+    d: Array
+
+
+def flip_one(source: Source, task: GemmTask, inputs: Inputs, d: Array, operand: Literal["a", "b"]) -> Flip:
+    """Turn one element of A or of B over, at a place in K that the other operand uses where it can.
+
+    A kernel that keeps a result and compares a sample of the inputs does not see the difference. `d`: of the inputs, right
+    bit for bit; all its sums are whole numbers that its type holds, so that those after the change are known exactly.
     """
     xp = source.xp
-    used = xp.flatnonzero(inputs.b.any(axis=1))
+    changed, other = (inputs.a, inputs.b.T) if operand == "a" else (inputs.b.T, inputs.a)
+    used = xp.flatnonzero(other.any(axis=0))
     k = int(used[int(source.host.integers(len(used)))]) if len(used) else 0
-    row = int(source.host.integers(task.m))
+    line = int(source.host.integers(len(changed)))
     one = int(encode(xp, xp.ones(1, dtype=xp.float32), task.element)[0])
-    a = inputs.a.copy()
-    a[row, k] = one - int(a[row, k])
-    return Inputs(a, inputs.b)
+    changed, d = changed.copy(), d.copy()
+    changed[line, k] = one - int(changed[line, k])
+    sums = d if operand == "a" else d.T
+    step = decode(xp, other[:, k], task.element) * (1 if int(changed[line, k]) else -1)
+    sums[line] = encode(xp, decode(xp, sums[line], task.element) + step, task.element)
+    return Flip(Inputs(changed, inputs.b) if operand == "a" else Inputs(inputs.a, xp.ascontiguousarray(changed.T)), d)

@@ -1,10 +1,19 @@
 """Random numbers on the array module's own device, from one seed."""
 
+import secrets
 from typing import Any
 
 import numpy as np
 
+from contract.options import VerifyOptions
 from sandbox.verification.elements import Array
+
+SEED_BITS = 48  # a number that a command line and JSON carry exactly
+
+
+def seed_of(options: VerifyOptions) -> int:
+    """The seed that the options give, else one from the system's entropy, which no author of a kernel can foresee."""
+    return secrets.randbits(SEED_BITS) if options.seed is None else options.seed
 
 
 class Source:
@@ -44,3 +53,19 @@ class Source:
     def indices(self, size: int, count: int) -> list[int]:
         """Distinct indices below `size`, at most `count`."""
         return [int(index) for index in self.host.permutation(size)[:count]]
+
+    def edges(self, size: int, count: int) -> list[int]:
+        """Distinct indices below `size`, at most `count`: the first, the last and drawn ones, in random order."""
+        chosen = list(dict.fromkeys((0, size - 1, *self.indices(size, count))))[:count]
+        return [chosen[index] for index in self.host.permutation(len(chosen))]
+
+    def halves(self, size: int) -> tuple[slice, slice]:
+        """A half of `size` indices, rounded down, at one end or the other, and the rest."""
+        if self.host.integers(2):
+            return slice(0, size // 2), slice(size // 2, size)
+        return slice(size - size // 2, size), slice(0, size - size // 2)
+
+    def half(self, size: int) -> Array:
+        """True at a random half of `size` places. Shape: (size,)."""
+        order = self.host.permutation(size)
+        return self.xp.asarray(order < (size + int(self.host.integers(2))) // 2)

@@ -28,7 +28,7 @@ from contract.evaluation import (
 )
 from contract.knowledge import Chunk, Hit
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
-from tests.doubles import INSPECTION, OBSERVATION, TASK, candidate, measured, profile, run_record, step, unmeasured
+from tests.doubles import INSPECTION, OBSERVATION, PASSED, TASK, candidate, measured, profile, run_record, step, unmeasured
 from tests.policies.chat.exchanges import exchange
 
 SIDE = SideFigures(host_launch_us=2.125, wall_clock_us=31.5)
@@ -152,12 +152,15 @@ def test_the_command_line_names_the_task_whole() -> None:
     assert command == f"cudal2-agent optimize {task_flags(TASK)} --policy scripted --seed 0 --budget 8 --minutes 2.0"
 
 
-def test_a_kernel_is_verified_again_under_the_seed_of_its_run() -> None:
+def test_a_kernel_is_verified_again_under_the_seed_of_its_proof() -> None:
     outcome = outcome_of(full())
     kernel = f"verify out/kernel.cu {task_flags(TASK)}"
-    assert f"{kernel}\n" in render_report(outcome, Path("out"))
-    seeded = replace(outcome, run=outcome.run.model_copy(update={"seed": 7}))
-    assert f"{kernel} --seed 7\n" in render_report(seeded, Path("out"))
+    assert f"{kernel}\n" in render_report(outcome, Path("out")), "an older record has no seed"
+    assert outcome.best is not None
+    assert isinstance(outcome.best.evaluation, Measured)
+    tests = (*outcome.best.evaluation.tests, PASSED.model_copy(update={"seed": 7}))
+    best = outcome.best.model_copy(update={"evaluation": outcome.best.evaluation.model_copy(update={"tests": tests})})
+    assert f"{kernel} --seed 7\n" in render_report(replace(outcome, best=best), Path("out"))
 
 
 def test_the_picture_draws_measured_steps_and_baselines() -> None:

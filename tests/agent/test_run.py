@@ -1,12 +1,15 @@
 """The real graph, the real store and the real checkpoints over a scripted policy and sandbox."""
 
 import json
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
+from sqlalchemy import event
 
 from agent.checkpoint import open_checkpoints
 from agent.outcome import Outcome
@@ -15,7 +18,8 @@ from agent.run import name_run, new_run, resume_run, start_run
 from contract.build import Built
 from contract.candidate import Candidate, Origin
 from contract.chip import roofline_us
-from contract.errors import ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
+from contract.diagnosis import Diagnosis
+from contract.errors import MachineError, ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
 from contract.evaluation import BASELINES, Evaluation, Measured, TestResult, TimedOut, Unmeasured, Wrong
 from contract.events import Event, Notice, Profiled, Proposed, StepFinished
 from contract.options import Effort
@@ -271,8 +275,122 @@ def test_a_lost_worker_fails_the_run_and_keeps_its_steps(settings: Settings, sto
         drive(settings, made)
     [run] = store.runs()
     assert run.status == "failed"
-    assert len(store.steps(run.run_id)) == 3
+    assert len(store.steps(run.run_id)) == 4, "the candidate in hand is recorded, so that no resume meets it again"
     assert resume_run(run, settings, made, lambda _: None).run.status == "finished"
+
+
+class Hostile(ScriptedSandbox):
+    """Raises at one candidate, whenever it is evaluated."""
+
+    def __init__(self, error: BaseException, effort: Effort = "quick") -> None:
+        super().__init__({3: 1.5})
+        self._error, self._effort = error, effort
+        self.met = 0
+
+    def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
+        if number_of(built.candidate) == 3 and effort == self._effort:
+            self.met += 1
+            raise self._error
+        return super().evaluate(built, task, effort)
+
+
+@pytest.mark.parametrize("effort", ["quick", "full"])
+@pytest.mark.parametrize("error", [WorkerError("two workers in a row were lost"), ValueError("a bug"), RecursionError()])
+def test_a_run_that_failed_on_a_candidate_goes_on_after_it(
+    settings: Settings, store: Store, error: Exception, effort: Effort
+) -> None:
+    sandbox = Hostile(error, effort)
+    made = parts(store, sandbox)
+    with pytest.raises(WorkerError) as caught:
+        drive(settings, made)
+    assert str(error) in str(caught.value)
+    [run] = store.runs()
+    assert run.status == "failed"
+    last = store.steps(run.run_id)[-1]
+    assert (number_of(last.candidate), last.evaluation.status, last.reward) == (3, "crashed", None)
+    again = resume_run(run, settings, made, lambda _: None)
+    assert again.run.status == "finished"
+    assert sandbox.met == 1
+    assert {number_of(step.candidate) for step in again.steps} == set(range(12))
+    assert [step.index for step in again.steps] == list(range(len(again.steps)))
+    assert again.best is not None
+
+
+def test_what_the_machine_lacks_is_no_candidates_fault(settings: Settings, store: Store) -> None:
+    """The candidate is tried again when the run is resumed; as long as the machine fails, so does the run."""
+    sandbox = Hostile(MachineError("no space left on the device"))
+    made = parts(store, sandbox)
+    with pytest.raises(MachineError):
+        drive(settings, made)
+    [run] = store.runs()
+    assert len(store.steps(run.run_id)) == 3
+    sandbox._effort = "full"  # the quick evaluation works again
+    with pytest.raises(MachineError):
+        resume_run(run, settings, made, lambda _: None)
+    assert [number_of(step.candidate) for step in store.steps(run.run_id)][:4] == [0, 1, 2, 3]
+
+
+def test_a_diagnosis_that_fails_costs_only_itself(settings: Settings, store: Store) -> None:
+    def diagnose(*_: object) -> Diagnosis:
+        raise KeyError("an opcode that nobody knows")
+
+    outcome = drive(settings, replace(parts(store, ScriptedSandbox()), diagnose=diagnose))
+    assert outcome.run.status == "finished"
+    assert all(step.diagnosis is None for step in outcome.steps)
+
+
+def fill_up(store: Store, pages: int) -> Callable[[], None]:
+    """Lets the store's database grow by so many pages only, as on a full disk; what is returned frees it again."""
+
+    def limit(connection: sqlite3.Connection, _: object) -> None:
+        [[there]] = connection.execute("PRAGMA page_count").fetchall()
+        connection.execute(f"PRAGMA max_page_count = {there + pages}")
+
+    store._engine.dispose()
+    event.listen(store._engine, "connect", limit)
+
+    def free() -> None:
+        event.remove(store._engine, "connect", limit)
+        store._engine.dispose()
+
+    return free
+
+
+def test_a_full_disk_is_one_message_and_the_run_goes_on_once_there_is_space(settings: Settings, store: Store) -> None:
+    made, events = parts(store, ScriptedSandbox({5: 3.0})), list[Event]()
+    free = fill_up(store, 7)
+    with pytest.raises(StoreError, match="full"):
+        drive(settings, made, events)
+    free()
+    assert [one for one in events if isinstance(one, Notice) and "runs resume" in one.message]
+    [run] = store.runs()
+    recorded = store.steps(run.run_id)
+    assert 0 < len(recorded) < 12
+    again = resume_run(run, settings, made, lambda _: None)
+    assert again.run.status == "finished"
+    assert unprofiled(again.steps[: len(recorded)]) == unprofiled(recorded)
+    assert {number_of(step.candidate) for step in again.steps} == set(range(12))
+
+
+def test_a_full_disk_under_the_checkpoints_is_one_message_too(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, events, connect = parts(store, ScriptedSandbox({5: 3.0})), list[Event](), sqlite3.connect
+
+    def small(*given: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*given, **named)
+        connection.execute("PRAGMA max_page_count = 20")
+        return connection
+
+    monkeypatch.setattr("agent.checkpoint.sqlite3.connect", small)
+    with pytest.raises(StoreError, match="full"):
+        drive(settings, made, events)
+    monkeypatch.undo()
+    assert [one for one in events if isinstance(one, Notice) and "runs resume" in one.message]
+    [run] = store.runs()
+    assert run.status == "failed"
+    assert resume_run(run, settings, made, lambda _: None).run.status == "finished"
+    assert sorted({number_of(step.candidate) for step in store.steps(run.run_id)}) == list(range(12))
 
 
 def test_without_its_checkpoints_a_run_goes_on_from_its_steps(settings: Settings, store: Store) -> None:

@@ -7,12 +7,17 @@ import pytest
 from contract.chip import LIMITS
 from contract.errors import PlanError
 from contract.plan import (
+    MAX_CTAS,
     MAX_WORKSPACE_BYTES,
+    MIN_CTAS,
+    MIN_WORKSPACE_BYTES,
     LaunchPlan,
     ResolvedPlan,
     ScalarArg,
     TensorMapArg,
     WorkspaceArg,
+    max_ctas,
+    max_workspace_bytes,
     operand_shape,
     plan_from_json,
     resolve,
@@ -22,7 +27,8 @@ from tests.contract.plans import AMPERE, HOPPER, LAUNCH, plan, tensor_map, with_
 
 SMEM_80 = LIMITS[Arch.SM_80].max_smem_per_block_bytes
 SPACE = {"workspace": {"bytes": 256}}
-MOST = MAX_WORKSPACE_BYTES
+MOST = max_workspace_bytes(AMPERE)
+CTAS = max_ctas(AMPERE)
 
 
 def resolved(candidate: LaunchPlan, task: GemmTask = AMPERE) -> ResolvedPlan:
@@ -65,7 +71,9 @@ BROKEN_AND_KEPT = [
     ("plan-workspace", plan(with_args({"workspace": -16}), **SPACE), plan(with_args({"workspace": 0}), **SPACE), AMPERE),
     ("plan-grid", plan({"grid": [0, 1, 1]}), plan({"grid": [1, 1, 1]}), AMPERE),
     ("plan-grid", plan({"grid": ["-M", 1, 1]}), plan({"grid": ["M", 1, 1]}), AMPERE),
-    ("plan-grid", plan({"grid": [2**31, 1, 1]}), plan({"grid": [2**31 - 1, 1, 1]}), AMPERE),
+    ("plan-grid", plan({"grid": [CTAS + 1, 1, 1]}), plan({"grid": [CTAS, 1, 1]}), AMPERE),
+    ("plan-grid", plan({"grid": [CTAS // 8, 4, 4]}), plan({"grid": [CTAS // 8, 4, 2]}), AMPERE),
+    ("plan-grid", plan({"grid": [2**31, 1, 1]}), plan({"grid": [2**20, 1, 1]}), AMPERE),
     ("plan-grid", plan({"grid": [1, 65536, 1]}), plan({"grid": [1, 65535, 1]}), AMPERE),
     ("plan-grid", plan({"grid": [1, 1, 65536]}), plan({"grid": [1, 1, 65535]}), AMPERE),
     ("plan-block", plan({"block": [1025, 1, 1]}), plan({"block": [1024, 1, 1]}), AMPERE),
@@ -155,3 +163,27 @@ def test_every_launch_of_a_plan_is_checked() -> None:
     second = LAUNCH | {"entry": "reduce", "block": [2048, 1, 1]}
     with pytest.raises(PlanError, match="reduce"):
         resolved(plan_from_json({"arch": "sm_80", "launches": [LAUNCH, second]}))
+
+
+def test_limits_follow_the_task() -> None:
+    small, large = GemmTask(m=96, n=80, k=128), GemmTask(m=16384, n=16384, k=16384)
+    assert (max_workspace_bytes(small), max_workspace_bytes(large)) == (MIN_WORKSPACE_BYTES, MAX_WORKSPACE_BYTES)
+    assert (max_ctas(small), max_ctas(large)) == (MIN_CTAS, MAX_CTAS)
+    middle = GemmTask(m=4096, n=4096, k=4096)
+    assert max_workspace_bytes(middle) >= middle.operand_bytes + 32 * 4 * middle.m * middle.n
+    assert max_ctas(middle) > middle.m * middle.n
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 16384), (1, 4096, 4096), (128, 256, 65536), (8192, 8192, 4096)])
+@pytest.mark.parametrize("splits", [2, 8, 32])
+def test_split_k_of_the_largest_tiles_fits(shape: tuple[int, int, int], splits: int) -> None:
+    m, n, k = shape
+    task = GemmTask(m=m, n=n, k=k)
+    slots = f"4*{splits}*256*ceil(M/256)*256*ceil(N/256)"
+    if 4 * splits * -(-m // 256) * 256 * -(-n // 256) * 256 <= MAX_WORKSPACE_BYTES:
+        assert resolved(hopper(workspace={"bytes": slots}), task).workspace_bytes > 0
+
+
+def test_a_partial_tile_for_every_sm_fits_any_task() -> None:
+    plan_of_a_stream = hopper(workspace={"bytes": "SMS*4*256*128"})
+    assert resolve(plan_of_a_stream, HOPPER.model_copy(update={"m": 64}), LIMITS[Arch.SM_90A], sms=148).workspace_bytes

@@ -111,7 +111,8 @@ def test_slices_carry_what_they_are_given() -> None:
     full, quick = settings.time_options(9, full=True), settings.time_options(9, full=False)
     assert (full.rounds, full.all_baselines, full.side, full.seed) == (33, True, True, 9)
     assert (quick.rounds, quick.all_baselines, quick.side) == (5, False, False)
-    assert settings.verify_options(7).seed == 7
+    assert settings.verify_options().seed is None, "drawn anew for each proof"
+    assert load_settings(verify_seed=7).verify_options().seed == 7
 
 
 @pytest.mark.parametrize(

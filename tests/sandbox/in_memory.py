@@ -10,7 +10,7 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask
 from sandbox.verification.cases import CaseStore
-from sandbox.verification.elements import POISON, Array, decode, encode
+from sandbox.verification.elements import Array, Poisons, decode, encode
 from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.tiers import Proof, run_until_failure
@@ -54,10 +54,11 @@ class InMemoryExecutor:
 
     xp = np
 
-    def __init__(self, task: GemmTask, kernel: Kernel, *, library: bool = True, waits: bool = True) -> None:
+    def __init__(self, task: GemmTask, kernel: Kernel, *, library: bool = True, waits: bool = True, seed: int = 0) -> None:
         self._task, self._kernel, self._library, self._waits = task, kernel, library, waits
         self._slots = [self._allocate() for _ in range(SLOTS)]
         self._workspace: dict[str, Any] = {}
+        self._poisons = Poisons(seed)
 
     def _allocate(self) -> Memory:
         task = self._task
@@ -68,13 +69,14 @@ class InMemoryExecutor:
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         memory = self._slots[slot]
         memory.a[:], memory.b[:] = inputs.a, inputs.b
+        poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
-            memory.d[:] = POISON if fill is Fill.POISON else 0
+            memory.d[:] = poison or 0
         if fresh_workspace:
             self._workspace = {}
         memory.workspace = self._workspace
         self._kernel(self._task, memory)
-        return Run(memory.d, tuple(self._violations(memory, inputs)))
+        return Run(memory.d, tuple(self._violations(memory, inputs)), poison)
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
         return self.run(inputs if self._waits else decoy)
@@ -95,10 +97,16 @@ class InMemoryExecutor:
 
 
 def prove(
-    task: GemmTask, kernel: Kernel, *, library: bool = True, waits: bool = True, traits: Traits | None = None, seed: int = 0
+    task: GemmTask,
+    kernel: Kernel,
+    *,
+    library: bool = True,
+    waits: bool = True,
+    traits: Traits | None = None,
+    seed: int | None = 0,
 ) -> tuple[TestResult, ...]:
     """All tiers over a kernel in host memory, up to the first failure."""
-    executor = InMemoryExecutor(task, kernel, library=library, waits=waits)
+    executor = InMemoryExecutor(task, kernel, library=library, waits=waits, seed=seed or 0)
     store = CaseStore(np, task, budget_bytes=2**28)
     proof = Proof(executor, task, traits or Traits(), store, VerifyOptions(seed=seed))
     return run_until_failure(proof.tests())

@@ -63,7 +63,7 @@ def measured(request: Evaluate):
         mode=TimingMode.OFFLINE,
         tests=(TestResult(tier="exact", name="zero-one", passed=True),),
         timing=Timing(name=request.built.candidate.id, samples_us=(float(os.getpid()),)),
-        baselines=(Timing(name=AUTOTUNED, samples_us=(float(request.verify.seed + 1),)),),
+        baselines=(Timing(name=AUTOTUNED, samples_us=(float((request.verify.seed or 0) + 1),)),),
         environment=ENVIRONMENT,
         inspection=request.built.inspection,
     )
@@ -86,6 +86,9 @@ def act(what, request: Evaluate):
             time.sleep(600)  # pretends to hang on the way out
         case ["failed"]:
             say(Failed(kind="machine", reason="out of memory", log="a long log"))
+        case ["internal", what]:
+            say(Failed(kind="internal", reason=f"ValueError: {what}", log="Traceback of ours"))
+            sys.exit(1)
         case ["exit"]:
             sys.exit("fell over its own feet")
         case ["exit-once"] if once():

@@ -1,16 +1,21 @@
 """The builder: batches in parallel, each equal candidate once, nothing left running."""
 
+import errno
+import os
+import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from contract.build import Built
 from contract.chip import REFERENCE_CHIPS
-from contract.errors import CompilerMissing, MachineError
-from contract.evaluation import CompileFailed, Rejected, TimedOut
+from contract.errors import CompilerMissing, MachineError, WorkerError
+from contract.evaluation import CompileFailed, Crashed, Rejected, TimedOut
 from contract.options import CompileOptions
 from contract.task import Arch
+from sandbox import builder as builder_module
 from sandbox.builder import Builder
 from sandbox.compiler import Compiler
 from tests.sandbox.build_kernels import NAIVE, TASK, candidate, plan, tensor_core
@@ -94,3 +99,66 @@ def test_what_the_machine_lacks_is_raised(options: CompileOptions, tmp_path: Pat
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(MachineError):
         list(Builder(options.model_copy(update={"cache_dir": str(tmp_path / "file")}), CHIP).build([candidate(NAIVE)], TASK))
+
+
+@pytest.mark.parametrize("where", ["check", "inspect"])
+@pytest.mark.parametrize(
+    "error", [RecursionError(), ValueError("\ud800"), KeyError("x"), OSError(errno.ENAMETOOLONG, "too long")]
+)
+def test_an_error_of_ours_on_one_candidate_is_its_own_outcome(
+    options: CompileOptions, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+) -> None:
+    real, odd = getattr(builder_module, where), candidate(NAIVE + "// odd\n")
+
+    def fails(*given: Any) -> Any:
+        if odd in given:
+            raise error
+        return real(*given)
+
+    monkeypatch.setattr(builder_module, where, fails)
+    outcomes = dict(Builder(options, CHIP).build([candidate(NAIVE), odd, odd], TASK))
+    assert isinstance(outcomes[0], Built)
+    assert outcomes[1] == outcomes[2]
+    assert isinstance(outcomes[1], Crashed)
+    assert (outcomes[1].stage, type(error).__name__ in outcomes[1].message) == ("build", True)
+
+
+def test_an_error_of_ours_on_every_candidate_is_raised(options: CompileOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(builder_module, "check", fails)
+    with pytest.raises(WorkerError, match="3 candidates in a row met an internal error") as caught:
+        list(Builder(options, CHIP).build([candidate(f"{NAIVE}// {index}") for index in range(5)], TASK))
+    assert "Traceback" in caught.value.log
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_full_disk_is_the_machines_fault(options: CompileOptions, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    real = Path.write_text
+
+    def write(path: Path, *rest: Any, **named: Any) -> int:
+        if path.name == "kernel.cu":
+            raise OSError(number, os.strerror(number))
+        return real(path, *rest, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", write)
+        with pytest.raises(MachineError, match=os.strerror(number)) as caught:
+            Builder(options, CHIP).build_one(candidate(NAIVE), TASK)
+    assert "free some space" in str(caught.value)
+    assert isinstance(Builder(options, CHIP).build_one(candidate(NAIVE), TASK), Built), "and nothing is left behind"
+
+
+def test_a_failed_compilation_on_a_full_disk_is_no_verdict(options: CompileOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = candidate(NAIVE.replace("float sum", "flaot sum"))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 2**40 - 2**20, 2**20))
+        with pytest.raises(MachineError, match=r"only 1\.0 MiB are free"):
+            Builder(options, CHIP).build_one(broken, TASK)
+    assert isinstance(Builder(options, CHIP).build_one(broken, TASK), CompileFailed)
+
+
+def test_a_candidate_cannot_pretend_that_the_disk_is_full(options: CompileOptions) -> None:
+    outcome = Builder(options, CHIP).build_one(candidate("#error no space left on device\n" + NAIVE), TASK)
+    assert isinstance(outcome, CompileFailed)

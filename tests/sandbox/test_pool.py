@@ -185,6 +185,56 @@ def test_what_is_not_the_candidates_fault_is_raised(bench):
     assert isinstance(bench.run("measured"), Measured)
 
 
+def test_an_error_of_ours_on_one_candidate_is_its_own_outcome(bench):
+    outcome = bench.run("stage load", "stage verify", "internal odd")
+    assert isinstance(outcome, Crashed)
+    assert (outcome.stage, outcome.message) == ("verify", "internal error on this candidate: ValueError: odd")
+    assert outcome.inspection == INSPECTION
+    assert bench.restarts == ["an internal error in verify: ValueError: odd"], "it is seen"
+    assert isinstance(bench.run("stage load", "measured"), Measured)
+
+
+def test_an_error_of_ours_on_every_candidate_ends_the_run_with_its_traceback(bench):
+    for name in ("one", "two", "two"):
+        assert isinstance(bench.run("stage load", f"internal {name}"), Crashed), "the same candidate counts once"
+    with pytest.raises(WorkerError, match="3 candidates in a row met an internal error, the last one in load") as caught:
+        bench.run("stage load", "internal three")
+    assert caught.value.log == "Traceback of ours"
+    assert isinstance(bench.run("stage load", "internal four"), Crashed), "a run that is resumed begins to count anew"
+
+
+def test_a_candidate_without_an_error_of_ours_ends_the_row(bench):
+    for name in ("one", "two", "three", "four"):
+        assert isinstance(bench.run("stage load", f"internal {name}"), Crashed)
+        assert isinstance(bench.run("stage load", "wrong"), Wrong)
+
+
+def test_a_request_that_cannot_be_written_is_its_candidates_crash(bench, monkeypatch):
+    def encode(_):
+        raise ValueError("surrogates not allowed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pool_module, "encode", encode)
+        outcome = bench.run("measured")
+    assert isinstance(outcome, Crashed)
+    assert "surrogates" in outcome.message
+    assert isinstance(bench.run("measured"), Measured)
+
+
+def test_an_outcome_outlives_a_worker_that_cannot_be_replaced(bench, monkeypatch):
+    worker, real = bench.pool._workers[0], bench.pool._workers[0].spawn
+
+    def spawn():
+        if worker._channel is None and bench.restarts:
+            raise WorkerError("no more processes")
+        return real()
+
+    monkeypatch.setattr(worker, "spawn", spawn)
+    assert isinstance(bench.run("stage verify", "exit"), Crashed)
+    monkeypatch.undo()
+    assert isinstance(bench.run("measured"), Measured)
+
+
 def test_a_worker_lost_before_it_began_is_not_the_candidates_fault(bench):
     outcome = bench.run("exit-once", "stage load", "measured")
     assert isinstance(outcome, Measured)

@@ -104,11 +104,39 @@ def test_large_inputs_overflow_in_some_rows_only(element, k):
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_subnormal_results_are_multiples_of_the_smallest(element):
     task = GemmTask(m=30, n=30, k=80, element=element)
-    a, b = _values(made.subnormal(Source(np, 5), task), task)
+    a, b = _values(made.subnormal_results(Source(np, 5), task), task)
+    normal = FORMATS[element].tiny * (1024 if element is ElementType.F16 else 128)
+    assert (np.abs(a[a != 0]) >= normal).all()
+    assert (np.abs(b[b != 0]) >= normal).all()
     product = (a @ b) / FORMATS[element].tiny
-    assert np.array_equal(product, np.rint(product))
-    assert product.any()
+    assert np.array_equal(8 * product, np.rint(8 * product))
+    assert (product != np.rint(product)).any(), "some are rounded"
+    assert ((np.abs(product) < 0.5) & (product < 0)).any(), "some are rounded to a negative zero"
     assert np.abs(product).max() < (1024 if element is ElementType.F16 else 128)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_subnormal_inputs_give_normal_results_that_need_both_operands_subnormals(element):
+    task = GemmTask(m=30, n=30, k=80, element=element)
+    a, b = _values(made.subnormal_inputs(Source(np, 5), task), task)
+    normal = FORMATS[element].tiny * (1024 if element is ElementType.F16 else 128)
+    product = a @ b
+    assert (np.abs(product[product != 0]) >= normal).all()
+    for left, right in ((np.where(np.abs(a) < normal, 0, a), b), (a, np.where(np.abs(b) < normal, 0, b))):
+        assert ((left @ right) != product).mean() > 0.5
+
+
+def test_zeros_meet_nan_and_infinity_in_both_operands():
+    task = GemmTask(m=30, n=40, k=80)
+    a, b = _values(made.zero_times(Source(np, 5), task), task)
+    with np.errstate(invalid="ignore"):
+        product = a @ b
+    assert set(np.unique(np.where(np.isnan(product), 7, product))) == {0, 7}
+    assert (a == 0).all(axis=0).sum() == (b == 0).all(axis=1).sum() == 40
+    assert (a == 0).all(axis=1).sum() >= 15
+    assert (b == 0).all(axis=0).sum() >= 20
+    assert 0 < np.isnan(product).all(axis=1).sum() < 15
+    assert 0 < np.isnan(product).all(axis=0).sum() < 20
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 1), (24, 20, 80)])
@@ -125,15 +153,21 @@ def test_nonfinite_inputs_hold_something_nonfinite(shape):
         assert np.isfinite(product).any()
 
 
+@pytest.mark.parametrize("operand", ["a", "b"])
+@pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("seed", range(4))
-def test_one_turned_element_changes_the_product(seed):
+def test_one_turned_element_changes_the_product(seed, element, operand):
+    task = TASK.model_copy(update={"element": element})
     source = Source(np, seed)
-    before = made.sparse_ones(source, TASK)
-    after = made.flip_one(source, TASK, before)
-    assert (before.a != after.a).sum() == 1
-    a, b = _values(before, TASK)
-    other, _ = _values(after, TASK)
-    assert ((a @ b) != (other @ b)).any()
+    before = made.sparse_ones(source, task)
+    a, b = _values(before, task)
+    d = encode(np, a @ b, element)
+    flip = made.flip_one(source, task, before, d, operand)
+    assert (before.a != flip.inputs.a).sum() == (operand == "a")
+    assert (before.b != flip.inputs.b).sum() == (operand == "b")
+    a, b = _values(flip.inputs, task)
+    assert (decode(np, flip.d, element) == a @ b).all()
+    assert (decode(np, flip.d, element) != decode(np, d, element)).any()
 
 
 def test_pairs_are_disjoint_and_within_range():

@@ -1,5 +1,7 @@
 """The real worker process as far as it goes without a GPU: its pipes, its end, its reports."""
 
+import queue
+import struct
 import subprocess
 import sys
 import time
@@ -7,12 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from contract.errors import DeviceUnavailable
+from contract.errors import DeviceUnavailable, MachineError, PlanError
+from contract.evaluation import Crashed
 from contract.options import WorkerOptions
 from sandbox import pool as pool_module
 from sandbox.local import driver_present
-from sandbox.messages import Failed, StageEntered, decode_reply
+from sandbox.messages import Done, Failed, NotExecuted, Ready, StageEntered, decode_reply, encode
 from sandbox.pool import WorkerPool
+from sandbox.worker import Session
+from tests.doubles import CHIP
+from tests.sandbox.test_pool import request
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,6 +87,89 @@ def test_a_bug_of_ours_is_reported_with_its_traceback():
     assert "ZeroDivisionError: a bug of ours" in reply.reason
     assert "Traceback" in reply.log
     assert b"Traceback" in err
+
+
+class Raises:
+    """A backend that raises at every candidate; `fault`: what it then says the candidate did to it."""
+
+    def __init__(self, error, fault=None):
+        self._error, self._fault = error, fault
+
+    def evaluate(self, _request):
+        raise self._error
+
+    def fault_of(self, _built):
+        if isinstance(self._fault, Exception):
+            raise self._fault
+        return self._fault
+
+
+def answers(evaluator, *lines):
+    """What a session says to requests, `Ready` left out, and the exit code."""
+    said, waiting = [], queue.SimpleQueue()
+    for line in (*lines, None):
+        waiting.put(line)
+    ready = Ready(environment=None, chip=CHIP)
+    code = Session(said.append).serve(evaluator, ready, waiting)
+    return said[1:], code
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("from the core's binding"),
+        OverflowError("int too large to convert"),
+        struct.error("argument out of range"),
+        RecursionError("maximum recursion depth exceeded"),
+        MemoryError(),
+        UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+        KeyError("\ud800"),
+        PlanError("plan-grid", "too many CTAs"),
+        NotImplementedError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_a_candidate_brings_out_is_an_answer(error):
+    said, code = answers(Raises(error), encode(request()))
+    [reply] = [decode_reply(encode(one).strip()) for one in said]
+    assert isinstance(reply, Failed)
+    assert (reply.kind, code) == ("internal", 1)
+    assert type(error).__name__ in reply.reason
+    assert "Traceback" in reply.log
+
+
+def test_a_candidate_that_broke_the_backend_is_blamed_first():
+    crashed = Done(evaluation=Crashed(stage="verify", message="CUDA_ERROR_ILLEGAL_ADDRESS"), healthy=False)
+    assert answers(Raises(ValueError(), crashed), encode(request())) == ([crashed], 1)
+
+
+def test_a_machine_that_failed_is_told_as_such():
+    with pytest.raises(MachineError, match="off the bus"):
+        answers(Raises(MachineError("off the bus")), encode(request()))
+    [reply], _ = answers(Raises(ValueError(), MachineError("off the bus")), encode(request()))
+    assert reply == Failed(kind="machine", reason="off the bus")
+
+
+def test_two_errors_are_told_by_the_first():
+    [reply], code = answers(Raises(ValueError("first"), KeyError("second")), encode(request()))
+    assert (reply.kind, reply.reason, code) == ("internal", "ValueError: first", 1)
+    assert "second" in reply.log
+
+
+def test_an_answer_that_cannot_be_sent_is_an_error_of_this_candidate():
+    class Mute(Raises):
+        def evaluate(self, _request):
+            return NotExecuted.model_construct(message="not_executed", reason="\ud800")
+
+    [reply], _ = answers(Mute(None), encode(request()))
+    assert isinstance(reply, Failed)
+    assert reply.kind == "internal"
+
+
+def test_a_request_that_cannot_be_read_is_an_error_of_this_candidate():
+    [reply], _ = answers(Raises(None), b"{}")
+    assert isinstance(reply, Failed)
+    assert reply.kind == "internal"
 
 
 @pytest.mark.skipif(driver_present(), reason="this machine has an NVIDIA driver")

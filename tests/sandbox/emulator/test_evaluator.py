@@ -6,10 +6,13 @@ import pytest
 
 pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
 
+from contract.chip import REFERENCE_CHIPS
+from contract.errors import PlanError
 from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
 from contract.task import ElementType, GemmTask
-from sandbox.messages import TIME_SHARE, Done, NotExecuted, Verified
+from sandbox.emulator.evaluator import Evaluator
+from sandbox.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
 from tests.sandbox.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, naive, plan, prove
 
@@ -204,3 +207,22 @@ def test_a_proof_that_takes_too_long_times_out(build: Build) -> None:
         answer.evaluation.message,
     )
     assert VerifyOptions().timeout_s > 1
+
+
+def test_a_plan_that_no_part_of_can_be_resolved_is_not_executed(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = build(naive())
+
+    def refuse(*_: object) -> None:
+        raise PlanError("plan-workspace", "a workspace of 3 GiB")
+
+    monkeypatch.setattr("sandbox.emulator.evaluator.resolve", refuse)
+    assert prove(built) == NotExecuted(reason="the emulator cannot run a part of this plan: a workspace of 3 GiB")
+
+
+def test_a_proof_without_a_seed_draws_one_and_says_it(build: Build) -> None:
+    evaluator, built = Evaluator(REFERENCE_CHIPS[TASK.arch], lambda _: None), build(naive(total=SUM.replace("i = 0", "i = 1")))
+    request = Evaluate(built=built, task=TASK, verify=VerifyOptions(timeout_s=60))
+    tests = [failure(evaluator.evaluate(request)) for _ in range(2)]
+    assert tests[0].seed not in (None, tests[1].seed)
+    assert tests[0].seed is not None
+    assert failure(prove(built, seed=tests[0].seed)) == tests[0]
