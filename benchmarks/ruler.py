@@ -186,7 +186,8 @@ class Worker:
     def ask(self, request: Evaluate) -> dict[str, Any]:
         assert self._process.stdin is not None
         plain = request.model_dump(mode="json")
-        plain["time"].pop("secret")  # which versions before 0.2 do not know
+        plain["time"].pop("secret")  # which the old version does not know
+        plain["verify"]["seed"] = plain["verify"]["seed"] or 0  # which must be a number there
         print(json.dumps(plain), file=self._process.stdin, flush=True)
         told: dict[str, Any] = json.loads(self._answer())
         return told

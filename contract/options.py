@@ -37,7 +37,6 @@ class TimeOptions(Record):
     `secret`: what all that is drawn follows from; None for the system's entropy, a record's own (`Ruler`) to take it again.
     """
 
-    seed: int = 0
     secret: int | None = None
     rounds: Annotated[int, Field(ge=3)] = 11
     round_us: float = 4000.0

@@ -145,9 +145,9 @@ class Settings(BaseSettings):
     def emulate_options(self) -> EmulateOptions:
         return EmulateOptions(timeout_s=self.emulate_timeout_s)
 
-    def time_options(self, seed: int, *, full: bool) -> TimeOptions:
+    def time_options(self, *, full: bool) -> TimeOptions:
         rounds = self.rounds if full else self.quick_rounds
-        return TimeOptions(seed=seed, rounds=rounds, all_baselines=full, side=full, timeout_s=self.time_timeout_s)
+        return TimeOptions(rounds=rounds, all_baselines=full, side=full, timeout_s=self.time_timeout_s)
 
     def profile_options(self) -> ProfileOptions:
         return ProfileOptions(ncu=self.ncu, timeout_s=self.profile_timeout_s)

@@ -1,5 +1,6 @@
 """Verification on the GPU: the tiers of `sandbox.verification` over guarded buffers."""
 
+import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from sandbox.cuda.device import Device
 from sandbox.cuda.memory import Protection
 from sandbox.cuda.trusted import Bystanders
 from sandbox.verification.cases import CaseStore
-from sandbox.verification.elements import POISON, Array
+from sandbox.verification.elements import Array, Poisons
 from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.tiers import Proof, run_until_failure
@@ -33,7 +34,6 @@ class Verifier:
     def __init__(self, task: GemmTask, device: Device) -> None:
         self._task, self._device = task, device
         self._bystanders = Bystanders()
-        self._proofs = 0
         # One slot's buffers end where memory ends, the next one's begin where it begins.
         self._slots = tuple(GuardedOperands(task, make=map_guarded(device.index, at_end=not slot % 2)) for slot in range(SLOTS))
         self._protection = Protection()
@@ -50,12 +50,11 @@ class Verifier:
         return self._proof(contender, options).freshness("after-timing")
 
     def _proof(self, contender: Contender, options: VerifyOptions) -> Proof:
-        self._proofs += 1
         executor = CudaExecutor(
             self._task, self._device, contender, self._slots, self._library, self._bystanders, self._protection
         )
         traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
-        return Proof(executor, self._task, traits, self._store, options, salt=f"{contender.name}/{self._proofs}")
+        return Proof(executor, self._task, traits, self._store, options)
 
 
 class CudaExecutor:
@@ -76,6 +75,7 @@ class CudaExecutor:
         self._task, self._device, self._contender = task, device, contender
         self._slots, self._library, self._bystanders = slots, library, bystanders
         self._protection = protection
+        self._poisons = Poisons(secrets.randbits(64))
         self._workspace = _guarded_workspace(device, contender.workspace_bytes)
         self._bounds: dict[int, Bound] = {}
         self._renew_workspace()
@@ -84,10 +84,9 @@ class CudaExecutor:
         guarded = self._slots[slot]
         guarded.protect_inputs(self._protection, writable=True)
         guarded.load(**as_stored(inputs, self._task))
-        if fill is Fill.POISON:
-            guarded.poison()
-        elif fill is Fill.ZERO:
-            guarded.operands.d.fill(0)
+        poison = self._poisons.next() if fill is Fill.POISON else None
+        if fill is not Fill.STALE:
+            _bits(guarded.operands.d).fill(poison or 0)
         if fresh_workspace:
             self._renew_workspace()
         bound = self._bound(slot)
@@ -95,13 +94,14 @@ class CudaExecutor:
         guarded.protect_inputs(self._protection, writable=False)
         bound.enqueue(self._device.stream.ptr)
         self._device.synchronize()
-        return Run(_bits(guarded.operands.d), self._violations(guarded))
+        return Run(_bits(guarded.operands.d), self._violations(guarded), poison)
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
         guarded, bound, stream = self._slots[0], self._bound(0), self._device.stream.ptr
         guarded.protect_inputs(self._protection, writable=True)  # for the producer
         guarded.load(**as_stored(inputs, self._task))  # what the inputs must be afterwards
-        guarded.poison()
+        poison = self._poisons.next()
+        _bits(guarded.operands.d).fill(poison)
         self._renew_workspace()
         a, b, d = (_bits(array) for array in self._stored_operands(guarded.operands))
         late = (a.copy(), b.copy())
@@ -110,11 +110,11 @@ class CudaExecutor:
         early_writes, seen = cupy.zeros(1, dtype=cupy.uint64), cupy.empty_like(d)
         self._bystanders.compile()
         self._device.synchronize()
-        self._bystanders.produce(late, (a, b), d, POISON, early_writes)
+        self._bystanders.produce(late, (a, b), d, poison, early_writes)
         bound.enqueue(stream)
         self._bystanders.consume(d, seen, stream)
         self._device.synchronize()
-        return Run(seen, self._early(int(early_writes[0])) + self._violations(guarded))
+        return Run(seen, self._early(int(early_writes[0])) + self._violations(guarded), poison)
 
     def library(self, inputs: Inputs) -> Array | None:
         if self._library is None:

@@ -17,10 +17,12 @@ from sandbox.inspect.code import atoms
 from sandbox.inspect.parameter_loads import WIDE, Places
 
 Space = Literal["global", "const", "param"]
+_SPACES: tuple[Space, ...] = ("global", "const", "param")
 # Their first operand is a result: a register that stands there is written, not read.
 _RESULT_FIRST = frozenset(
-    "abs add addc and bfe bfi bfind brev clz cnot copysign cvt cvta div fma isspacep ld ldu lop3 mad mad24 madc max min mov mul "
-    "mul24 neg not or popc prmt rcp rem sad selp set setp shf shfl shl shr slct sub subc xor".split()
+    {"abs", "add", "addc", "and", "bfe", "bfi", "bfind", "brev", "clz", "cnot", "copysign", "cvt", "cvta", "div", "fma"}
+    | {"isspacep", "ld", "ldu", "lop3", "mad", "mad24", "madc", "max", "min", "mov", "mul", "mul24", "neg", "not", "or", "popc"}
+    | {"prmt", "rcp", "rem", "sad", "selp", "set", "setp", "shf", "shfl", "shl", "shr", "slct", "sub", "subc", "xor"}
 )
 
 
@@ -197,7 +199,7 @@ class _Addresses:
     def _converted(self, instruction: Instruction) -> set[Held] | None:
         """cvta: between a space and the generic window. An address made from a number counts as one of that space."""
         to = "to" in instruction.parts
-        space: Space | None = next((each for each in ("global", "const", "param") if each in _spaces(instruction)), None)  # type: ignore[misc]
+        space = next((each for each in _SPACES if each in _spaces(instruction)), None)
         found = self._held_by(self._sources(instruction))
         fits = all(each.space == space and (each.generic or not to) for each in found)
         if space == "global":
@@ -211,7 +213,7 @@ class _Addresses:
     def _loaded(self, instruction: Instruction) -> set[Held] | None:
         """A load: addresses stand in its address alone, and of parameters only where it stays inside them."""
         address = instruction.operands[1] if len(instruction.operands) > 1 else None
-        others = [each for each in instruction.operands[2:]]
+        others = list(instruction.operands[2:])
         if not self._held_by(self._sources(instruction)):
             return set()
         if not isinstance(address, Address) or self._held_by(list(atoms([*others, *address.rest]))):
@@ -221,25 +223,18 @@ class _Addresses:
 
     def _hinted(self, instruction: Instruction) -> set[Held] | None:
         """prefetch, and the fence that makes a tensor map visible: nothing is written."""
-        fence = instruction.parts[0] == "fence"
-        return set() if not fence or "tensormap::generic" in instruction.parts else self._result_of_other(instruction)
-
-    def _result_of_other(self, instruction: Instruction) -> set[Held] | None:
-        return None if self._held_by(self._sources(instruction)) else set()
+        hint = instruction.parts[0] != "fence" or "tensormap::generic" in instruction.parts
+        return set() if hint or not self._held_by(self._sources(instruction)) else None
 
     def _copied(self, instruction: Instruction) -> set[Held] | None:
         """cp: from a variable into shared memory, or by a tensor map that is a parameter, in either direction."""
-        rest = list(instruction.operands)
-        maps = [each for each in rest if isinstance(each, Address) and each.rest]
+        maps = [each for each in instruction.operands if isinstance(each, Address) and each.rest]
+        rest = [each for each in instruction.operands if each not in maps] + [one for each in maps for one in each.rest]
         spaces = _spaces(instruction)
-        if maps:
-            rest = [each for each in rest if each not in maps] + [one for each in maps for one in each.rest]
-            if any(each.space != "param" for each in self._held_by([each.base for each in maps])):
-                return None
-        elif spaces and spaces[0].startswith("shared") and len(rest) > 1 and isinstance(rest[1], Address):
-            if any(each.space == "param" for each in self._held_by([rest.pop(1).base])):  # type: ignore[union-attr]
-                return None
-        return None if self._held_by(list(atoms(rest))) else set()
+        read, allowed = self._held_by([each.base for each in maps]), {"param"}
+        if not maps and spaces and spaces[0].startswith("shared") and len(rest) > 1 and isinstance(rest[1], Address):
+            read, allowed = self._held_by([rest.pop(1).base]), {"global", "const"}  # type: ignore[union-attr]
+        return None if {each.space for each in read} - allowed or self._held_by(list(atoms(rest))) else set()
 
 
 def _spaces(instruction: Instruction) -> list[str]:

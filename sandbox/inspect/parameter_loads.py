@@ -40,9 +40,9 @@ class Places:
     def outside(self) -> Iterator[Instruction]:
         """Loads from parameters that may read outside them."""
         for instruction in self.function.instructions:
-            if instruction.parts[0] == "ld" and any(part.startswith("param") for part in instruction.parts):
-                if not self.inside(instruction):
-                    yield instruction
+            of_parameter = any(part.startswith("param") for part in instruction.parts)
+            if instruction.parts[0] == "ld" and of_parameter and not self.inside(instruction):
+                yield instruction
 
     def inside(self, load: Instruction) -> bool:
         """Whether a load reads inside one variable or parameter of the function."""
@@ -51,7 +51,7 @@ class Places:
         if place is None or not isinstance(address, Address):
             return False
         start = place[1] + address.offset
-        return 0 <= start and start + _bytes_read(load) <= self.sizes.get(place[0], 0)
+        return start >= 0 and start + _bytes_read(load) <= self.sizes.get(place[0], 0)
 
     def _place(self, base: Operand) -> tuple[str, int] | None:
         """The name and offset that an address has."""

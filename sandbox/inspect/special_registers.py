@@ -23,7 +23,7 @@ ALLOWED = (
     ("smid nsmid", "SR_VIRTUALSMID", "the SM and how many there are: persistent kernels stride by them"),
     ("total_smem_size aggr_smem_size dynamic_smem_size", "SR_SMEMSZ", "sizes of shared memory, which the plan fixes"),
     (
-        "reserved_smem_offset_begin reserved_smem_offset_end reserved_smem_offset_cap reserved_smem_offset_0 reserved_smem_offset_1",
+        " ".join(f"reserved_smem_offset_{which}" for which in ("begin", "end", "cap", "0", "1")),
         "SR_SWINHI SR_SWINLO",
         "where shared memory lies",
     ),

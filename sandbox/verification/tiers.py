@@ -41,7 +41,6 @@ class Proof:
         traits: Traits,
         store: CaseStore,
         options: VerifyOptions,
-        salt: str = "",  # noqa: ARG002 (from when proofs shared a seed; the GPU's verifier still passes one)
     ) -> None:
         self._executor, self._task, self._traits = executor, task, traits
         self._store, self._options = store, options

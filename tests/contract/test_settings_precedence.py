@@ -108,7 +108,7 @@ def test_slices_carry_what_they_are_given() -> None:
     assert load_settings().worker_options().device == 0
     assert settings.compile_options().jobs == 4
     assert settings.compile_options().nvcc == "nvcc"
-    full, quick = settings.time_options(9, full=True), settings.time_options(9, full=False)
+    full, quick = settings.time_options(full=True), settings.time_options(9, full=False)
     assert (full.rounds, full.all_baselines, full.side, full.seed) == (33, True, True, 9)
     assert (quick.rounds, quick.all_baselines, quick.side) == (5, False, False)
     assert settings.verify_options().seed is None, "drawn anew for each proof"

@@ -138,7 +138,7 @@ def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):
     task = GemmTask(m=256, n=256, k=256, arch=device.arch)
     timer = Timer(task, device)
     first = timer.measure(honest(task), BRIEF.model_copy(update={"all_baselines": False}))
-    again = timer.measure(honest(task), BRIEF.model_copy(update={"all_baselines": False, "seed": 1}))
+    again = timer.measure(honest(task), BRIEF.model_copy(update={"all_baselines": False}))
     assert [timing.name for timing in first.baselines] == [AUTOTUNED]
     assert first.baselines[0].detail == again.baselines[0].detail, "tuned twice"
 

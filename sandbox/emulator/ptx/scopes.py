@@ -31,7 +31,10 @@ _PREDEFINED: dict[str, Operand] = {
 
 
 class Scope:
-    """Names declared between two braces. `any_form`: as of `parse`. `mark`: what makes them unique in their function; empty outside inner scopes."""
+    """Names declared between two braces.
+
+    `mark`: what makes them unique in their function; empty outside inner scopes. `any_form`: as of `parse`.
+    """
 
     def __init__(self, outer: "Scope | None" = None, mark: str = "", depth: int = 0, *, any_form: bool = False) -> None:
         self.outer = outer

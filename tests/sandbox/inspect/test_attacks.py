@@ -166,7 +166,7 @@ def test_machine_code_alone_shows_a_read_beside_the_parameters(
     compiler: Compiler, arch: Arch, offset: dict[Arch, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if PTX had shown nothing: the second layer holds by itself."""
-    monkeypatch.setattr("sandbox.inspect.inspection.misuses", lambda module: iter(()))
+    monkeypatch.setattr("sandbox.inspect.inspection.misuses", lambda _module: iter(()))
     task = GemmTask(m=128, n=128, k=64, arch=arch)
     assert rule(compiler, asm(f"ld.param.u32 %0, [gemm_param_0+{offset[arch]}];"), task) == "launch-data"
 
@@ -201,7 +201,8 @@ HONEST = {
         " __syncthreads(); d[0] = s[n & 3];", TABLE),
     "vector registers and components": (
         'asm volatile("{.reg .v4 .f32 v; ld.global.v4.f32 v, [%0]; st.global.f32 [%1], v.y;}" :: "l"(a), "l"(d));', ""),
-    "a recursive function": ("d[0] = f(m);", "__device__ __noinline__ int f(int x) { return x < 2 ? x : f(x - 1) + f(x - 2); }"),
+    "a recursive function": (
+        "d[0] = f(m);", "__device__ __noinline__ int f(int x) { return x < 2 ? x : f(x - 1) + f(x - 2); }"),
     "a call through a pointer": (
         "int (*p)(int) = m > 3 ? f : g; d[0] = p(n);",
         "__device__ __noinline__ int f(int x) { return x * 3; }\n__device__ __noinline__ int g(int x) { return x / 3; }"),
