@@ -202,7 +202,7 @@ def _median_us(outcome: Evaluation) -> float | None:
     return statistics.median(outcome.timing.samples_us) if isinstance(outcome, Measured) else None
 
 
-def _predict(_candidate: AnyCandidate, task: GemmTask, _inspection: Inspection) -> Prediction:
+def _predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)
     """The roofline of the reference chip: nothing here is ranked by it."""
     floor = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[task.arch])
     return Prediction(predicted_us=floor, model="roofline", floor_us=floor)

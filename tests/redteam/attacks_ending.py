@@ -153,7 +153,8 @@ def cases() -> list[Case]:
             "megabytes-of-ptx",
             "a loop unrolled until the code takes megabytes",
             (*COMPILER, "not-executed", "verified", "measured"),
-            first='#pragma unroll\n  for (int i = 0; i < 40000; ++i) asm volatile("xor.b32 %0, %0, %1;" : "+r"(k_end) : "r"(0));\n',
+            first="#pragma unroll\n  for (int i = 0; i < 40000; ++i) {\n"
+            '    asm volatile("xor.b32 %0, %0, %1;" : "+r"(k_end) : "r"(0));\n  }\n',
         ),
         _source(
             "null-pointer",

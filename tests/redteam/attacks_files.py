@@ -64,9 +64,10 @@ def cases() -> list[Case]:
         _case("asks-for-a-device", "the same tells a machine apart", EXISTS.format(name="include", path="/dev/null")),
         _case("asks-by-embed", "a pasted __has_embed tells the same", EXISTS.format(name="embed", path=SECRET)),
         _case(
-            "asks-through-a-header",
-            "a header's own macro holds the question",
-            f"#define CUDA_STD_HEADER(name) <cuda_fp16.h>\n#define ASKED __has##_include\n{EXISTS.format(name='include', path=SECRET)}",
+            "asks-through-macros",
+            "the file's name is a macro as well",
+            f'#define ASKED(a, b) a##b\n#define FILE "{SECRET}"\n'
+            "#if ASKED(__has_, include)(FILE)\n#error THE-FILE-EXISTS\n#endif\n",
         ),
         _case(
             "line-of-another-file",

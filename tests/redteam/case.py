@@ -65,10 +65,16 @@ class Case:
 
         Raises: PlanError where the plan in the source cannot be read.
         """
+        source = self.candidate_source(secret, known)
+        flags = tuple(flag.replace(SECRET, secret) for flag in self.flags)
+        return Candidate.from_source(source, Origin(policy="redteam", note=self.id), flags)
+
+    def candidate_source(self, secret: str = "/nonexistent", known: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The source with its placeholders filled."""
         source = self.source.replace(SECRET, secret)
         for name in (SEEDED, COMPARED):
             source = source.replace(name, known.get(name, "0x1"))
-        return Candidate.from_source(source, Origin(policy="redteam", note=self.id), self.flags)
+        return source
 
 
 def task(shape: str, **fields: Any) -> GemmTask:

@@ -65,6 +65,7 @@ VARIANTS = frozenset(
         "writes-elsewhere/ring-of-sets",
         "special-values/infinity-loses-its-sign",
         "special-values/rounds-by-way-of-bf16",
+        "emulator-only/right-where-it-is-sampled",
         "emulator-only/several-launches-at-large-sizes",
         "ends-the-run/macro-bomb",
         "ends-the-run/sleeps-for-hours",
