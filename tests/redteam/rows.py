@@ -6,7 +6,7 @@ from tests.redteam.base import PLAIN, TILED
 from tests.redteam.case import NO_GAIN, Case, Layers, task
 
 # ---- layers of the emulator -------------------------------------------------------------------------------------------------
-OLD_CONTENTS: Layers = ("wrong:emulator/*", "wrong:guards/*", "wrong:freshness/*", "wrong:exact/*")
+OLD_CONTENTS: Layers = ("wrong:emulator/*", "wrong:guards/*", "wrong:freshness/*")
 OUT_OF_BOUNDS: Layers = ("wrong:emulator/global-out-of-bounds",)
 WRITES_INPUT: Layers = ("wrong:emulator/input-written", "wrong:emulator/global-race")
 # ---- layers of a GPU --------------------------------------------------------------------------------------------------------
