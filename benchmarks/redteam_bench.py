@@ -83,7 +83,7 @@ class Bench:
             task=task,
             layers=case.layers(gpu),
             layer=outcome.partition(":")[0] if isinstance(outcome, str) else label(outcome),
-            message=(outcome if isinstance(outcome, str) else message_of(outcome))[:MESSAGE_CHARS],
+            message=self._shown(outcome if isinstance(outcome, str) else message_of(outcome)),
             verdict=ENDED if ended else verdict(case, outcome, gpu=gpu, ratio=ratio),  # type: ignore[arg-type]
             time_us=time_us,
             honest_us=honest_us,
@@ -107,6 +107,10 @@ class Bench:
         if self._sandbox is not None:
             self._sandbox.close()
         self._sandbox = None
+
+    def _shown(self, message: str) -> str:
+        """A message's beginning, without the folder that this machine chose."""
+        return message.replace(self._limits.secret or "\0", "a forbidden file")[:MESSAGE_CHARS]
 
     def _limit(self, seconds: float) -> None:
         """Open the sandbox anew where its limit is another."""

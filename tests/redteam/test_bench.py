@@ -84,8 +84,10 @@ def test_a_resumed_run_keeps_the_rows_of_cases_that_are_the_same(tmp_path: Path)
     rows = (row(digest=same.digest), row(name="g/y", digest="old"))
     file = tmp_path / "r.json"
     file.write_text(Result(device="emulator", commit="c", date="d", cores=1, rows=rows).model_dump_json())
-    assert [each.name for each in _resumed(file, [same, changed])] == ["g/x"]
-    assert _resumed(tmp_path / "none.json", [same]) == []
+    found = _resumed(file, [same, changed])
+    assert found is not None
+    assert [each.name for each in found.rows] == ["g/x"]
+    assert _resumed(tmp_path / "none.json", [same]) is None
 
 
 def test_cases_that_hang_come_last_and_one_task_together() -> None:
