@@ -27,14 +27,16 @@ from tests.redteam.corpus import corpus
 def main() -> int:
     arguments = _arguments()
     cases = _chosen(corpus(), arguments.only)
-    done = _resumed(arguments.out, cases) if arguments.resume else []
+    earlier = _resumed(arguments.out, cases) if arguments.resume else None
+    done = earlier.rows if earlier is not None else ()
     left = [case for case in cases if case.id not in {row.name for row in done}]
     result = Result(
         device=arguments.device,
         commit=arguments.commit,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         cores=os.cpu_count() or 1,
-        rows=tuple(done),
+        seconds=earlier.seconds if earlier is not None else 0.0,
+        rows=done,
     )
     started = time.monotonic()
     with _forbidden_file() as secret:
@@ -75,11 +77,12 @@ def _chosen(cases: Sequence[Case], only: str) -> list[Case]:
     return sorted(wanted, key=lambda case: (case.hangs, case.task.model_dump_json(), case.honest))
 
 
-def _resumed(path: Path, cases: Sequence[Case]) -> list[Row]:
-    """Rows that an earlier run wrote, of cases that are still the same."""
-    same = {(case.id, case.digest) for case in cases}
-    rows = Result.model_validate_json(path.read_text()).rows if path.exists() else ()
-    return [row for row in rows if (row.name, row.digest) in same]
+def _resumed(path: Path, cases: Sequence[Case]) -> Result | None:
+    """What an earlier run wrote, of cases that are still the same."""
+    if not path.exists():
+        return None
+    same, result = {(case.id, case.digest) for case in cases}, Result.model_validate_json(path.read_text())
+    return result.model_copy(update={"rows": tuple(row for row in result.rows if (row.name, row.digest) in same)})
 
 
 def _rows(cases: Sequence[Case], device: str, workers: int, limits: Limits) -> Iterator[tuple[Row, str]]:

@@ -25,7 +25,8 @@ from tests.redteam.case import COMPARED, SEEDED, Case, label, message_of, verdic
 
 ROUNDS = 7  # as a search measures
 MESSAGE_CHARS = 240
-KNOWN_SETS = 16  # of the sets that would be compared if seeds were not secret
+UNKNOWN = "1ull"
+KNOWN_SETS = 64  # sets whose data and whose comparison could be known if seeds were not secret
 HANG_S = 5.0  # for a candidate that is there to be stopped
 ENDED = "ENDED THE RUN"
 # The first eight bytes of A that the timer makes of seed 0: what an author could know if seeds were not secret.
@@ -37,7 +38,7 @@ from sandbox.cuda.timing.track import Track
 import random, sys
 track = Track(GemmTask.model_validate_json(sys.argv[1]), Device(0), TimeOptions())
 track.pools.renew(random.Random(0))
-print(int(track.pools.a[0, 0, :4].view('uint64')[0]))
+print(*(int(a[0, :4].view('uint64')[0]) for a in track.pools.a[: int(sys.argv[2])]))
 """
 
 
@@ -85,7 +86,7 @@ class Bench:
             task=task,
             layers=case.layers(gpu),
             layer=outcome.partition(":")[0] if isinstance(outcome, str) else label(outcome),
-            message=(outcome if isinstance(outcome, str) else message_of(outcome))[:MESSAGE_CHARS],
+            message=self._shown(outcome if isinstance(outcome, str) else message_of(outcome)),
             verdict=ENDED if ended else verdict(case, outcome, gpu=gpu, ratio=ratio),  # type: ignore[arg-type]
             time_us=time_us,
             honest_us=honest_us,
@@ -99,7 +100,7 @@ class Bench:
 
         def build(case: Case) -> None:
             task = case.task_on(self._clock)
-            if sandbox is not None and not isinstance(candidate := self._candidate(case, task), Rejected):
+            if sandbox is not None and not case.hangs and not isinstance(candidate := self._candidate(case, task), Rejected):
                 _built(sandbox, candidate, task)
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -109,6 +110,10 @@ class Bench:
         if self._sandbox is not None:
             self._sandbox.close()
         self._sandbox = None
+
+    def _shown(self, message: str) -> str:
+        """A message's beginning, without the folder that this machine chose."""
+        return message.replace(self._limits.secret or "\0", "a forbidden file")[:MESSAGE_CHARS]
 
     def _limit(self, seconds: float) -> None:
         """Open the sandbox anew where its limit is another."""
@@ -158,15 +163,18 @@ class Bench:
         """What a reader of the public code can know of the timer's data and of the sets that it compares."""
         if task.id not in self._known:
             compared = random.Random(0).sample(range(KNOWN_SETS), 2)
-            self._known[task.id] = {COMPARED: hex(sum(1 << each for each in compared if each < 64)), SEEDED: self._seeded(task)}
+            mask = sum(1 << each for each in compared)
+            self._known[task.id] = {COMPARED: hex(mask), SEEDED: self._seeded(task, compared)}
         return self._known[task.id]
 
-    def _seeded(self, task: GemmTask) -> str:
+    def _seeded(self, task: GemmTask, compared: Sequence[int]) -> str:
+        """The first words of the sets that are not compared, as C++ numbers; one that means nothing where they are unknown."""
         if not self._clock:
-            return "0x1"
-        command = [sys.executable, "-c", _SEEDED, task.model_dump_json()]
+            return UNKNOWN
+        command = [sys.executable, "-c", _SEEDED, task.model_dump_json(), str(KNOWN_SETS)]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        return hex(int(ended.stdout)) if ended.returncode == 0 else "0x1"
+        words = ended.stdout.split() if ended.returncode == 0 else []
+        return ", ".join(f"{word}ull" for index, word in enumerate(words) if index not in compared) or UNKNOWN
 
     def _opened(self, task: GemmTask) -> LocalSandbox:
         if self._sandbox is None:
@@ -203,7 +211,7 @@ def _median_us(outcome: Evaluation) -> float | None:
     return statistics.median(outcome.timing.samples_us) if isinstance(outcome, Measured) else None
 
 
-def _predict(_candidate: AnyCandidate, task: GemmTask, _inspection: Inspection) -> Prediction:
+def _predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)
     """The roofline of the reference chip: nothing here is ranked by it."""
     floor = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[task.arch])
     return Prediction(predicted_us=floor, model="roofline", floor_us=floor)

@@ -67,9 +67,11 @@ def render(result: Result) -> str:
             "",
             f"{len(attacks)} attacks: {verdicts}. {refused} of {len(right)} right kernels refused.",
             "",
-            "Verdicts: *refused* by a layer that is there for it, or *elsewhere*; *no gain*, measured and no faster than the "
-            "honest kernel; *harmless*, right in spite of what it tries to do to the run; *not visible here*, because this backend has no clock or nothing to see it with; PASSED, LEAKED "
-            "and ENDED THE RUN are holes. Times in microseconds; the ratio is to the honest kernel of the same tile.",
+            "Verdicts: *refused* by a layer that is there for it, or *elsewhere*; *no gain*, measured and no faster than the",
+            "honest kernel; *harmless*, right in spite of what it tries to do to the run; *not visible here*, because this",
+            "backend has no clock or nothing to see it with; *not executed*, because the emulator does not know something, so",
+            "that no time would become a reward. PASSED, LEAKED and ENDED THE RUN are holes. Times in microseconds; the ratio",
+            "is to the honest kernel of the same tile.",
             "",
             *_tables(result.rows),
         )

@@ -108,8 +108,8 @@ def test_slices_carry_what_they_are_given() -> None:
     assert load_settings().worker_options().device == 0
     assert settings.compile_options().jobs == 4
     assert settings.compile_options().nvcc == "nvcc"
-    full, quick = settings.time_options(full=True), settings.time_options(9, full=False)
-    assert (full.rounds, full.all_baselines, full.side, full.seed) == (33, True, True, 9)
+    full, quick = settings.time_options(full=True), settings.time_options(full=False)
+    assert (full.rounds, full.all_baselines, full.side, full.secret) == (33, True, True, None)
     assert (quick.rounds, quick.all_baselines, quick.side) == (5, False, False)
     assert settings.verify_options().seed is None, "drawn anew for each proof"
     assert load_settings(verify_seed=7).verify_options().seed == 7

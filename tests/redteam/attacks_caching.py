@@ -14,7 +14,8 @@ __device__ __forceinline__ unsigned long long stay() {{
   return policy;
 }}
 __device__ __forceinline__ void copy16(unsigned target, const half* source) {{
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "l"(stay()) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               ::"r"(target), "l"(source), "l"(stay()) : "memory");
 }}
 """
 LOADS = """\

@@ -54,7 +54,7 @@ BULK = """\
   }
   return;
 """
-LARGE = "768x768x128"
+LARGE, LARGER = "704x640x96", "1024x1024x256"  # just too large for the emulator to run whole, and for a quick look as well
 
 
 def _sm90(**more: object) -> dict[str, object]:
@@ -180,8 +180,8 @@ def cases() -> list[Case]:
             gpu=WRONG_RESULT,
             emulator=WRONG_RESULT,
             slots={"summed": "  if (m > 600 && row / 16 == 37 && column / 16 == 29) sum += 1.0f;\n"},
-            shape=LARGE,
-            small=LARGE,
+            shape=LARGER,
+            small=LARGER,
         ),
         plain(
             "several-launches-at-large-sizes",

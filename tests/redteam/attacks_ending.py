@@ -146,14 +146,15 @@ def cases() -> list[Case]:
         _source(
             "local-memory-of-half-a-megabyte",
             "half a megabyte of local memory per thread",
-            (*COMPILER, "rejected:*", "crashed", "timed_out:verify", "not-executed"),
+            (*COMPILER, "rejected:*", "crashed", "timed_out:verify", "not-executed", "verified", "measured"),
             first="  volatile int large[130000];\n  large[column % 130000] = n;\n  k_end += large[row % 130000] == n + 1;\n",
         ),
         _source(
             "megabytes-of-ptx",
             "a loop unrolled until the code takes megabytes",
             (*COMPILER, "not-executed", "verified", "measured"),
-            first='#pragma unroll\n  for (int i = 0; i < 40000; ++i) asm volatile("xor.b32 %0, %0, %1;" : "+r"(k_end) : "r"(0));\n',
+            first="#pragma unroll\n  for (int i = 0; i < 40000; ++i) {\n"
+            '    asm volatile("xor.b32 %0, %0, %1;" : "+r"(k_end) : "r"(0));\n  }\n',
         ),
         _source(
             "null-pointer",

@@ -31,6 +31,12 @@ def _case(name: str, why: str, text: str = "", flags: tuple[str, ...] = ()) -> C
     return plain(name, GROUP, why, layers=LAYERS, slots={"includes": text}, flags=flags)
 
 
+def _question(name: str, why: str, text: str) -> Case:
+    """One that compiles where the answer is no: it is harmless as long as the answer is never yes."""
+    layers = (*LAYERS, "verified", "measured")
+    return plain(name, GROUP, why, layers=layers, slots={"includes": text})
+
+
 def cases() -> list[Case]:
     """Every attack of the class."""
     return [
@@ -56,17 +62,22 @@ def cases() -> list[Case]:
             "the same with a file that every machine has",
             REDEFINED.format(header="cute/util/type_traits.hpp").replace(SECRET, "/etc/passwd"),
         ),
-        _case(
+        _question(
             "asks-for-a-file",
             "a pasted __has_include tells whether a file is there",
             EXISTS.format(name="include", path=SECRET),
         ),
-        _case("asks-for-a-device", "the same tells a machine apart", EXISTS.format(name="include", path="/dev/null")),
-        _case("asks-by-embed", "a pasted __has_embed tells the same", EXISTS.format(name="embed", path=SECRET)),
-        _case(
-            "asks-through-a-header",
-            "a header's own macro holds the question",
-            f"#define CUDA_STD_HEADER(name) <cuda_fp16.h>\n#define ASKED __has##_include\n{EXISTS.format(name='include', path=SECRET)}",
+        _question(
+            "asks-for-a-system-file",
+            "the same of a file that tells machines apart",
+            EXISTS.format(name="include", path="/etc/hostname"),
+        ),
+        _question("asks-by-embed", "a pasted __has_embed tells the same", EXISTS.format(name="embed", path=SECRET)),
+        _question(
+            "asks-through-macros",
+            "the file's name is a macro as well",
+            f'#define ASKED(a, b) a##b\n#define FILE "{SECRET}"\n'
+            "#if ASKED(__has_, include)(FILE)\n#error THE-FILE-EXISTS\n#endif\n",
         ),
         _case(
             "line-of-another-file",

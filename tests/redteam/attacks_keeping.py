@@ -265,7 +265,7 @@ def cases() -> list[Case]:
         tiled(
             "in-a",
             GROUP,
-            "the sign of A's first element tells that D was computed, and is put back",
+            "a mark in A's first element tells that D was computed",
             gpu=(*FAULT, *WHILE_TIMED, NO_GAIN),
             emulator=WRITES_INPUT,
             slots={

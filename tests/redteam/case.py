@@ -14,7 +14,7 @@ from contract.task import GemmTask, parse_shape
 NO_GAIN = "no-gain"  # a layer: the kernel was measured and is no faster than the honest one, because its trick found nothing
 GAIN = 0.97  # of the honest kernel's time, below which an attack has gained something
 SECRET = "CUDAL2_SECRET_FILE"  # stands in a source for the path of a file that no compiler may open
-SEEDED = "CUDAL2_SEEDED"  # for the first eight bytes of A that the public code makes of the timer's seed
+SEEDED = "CUDAL2_SEEDED"  # for the first eight bytes of every A that the public code makes of the timer's seed
 COMPARED = "CUDAL2_COMPARED"  # for a mask of the sets that the public code draws for comparison
 MARKERS = ("file-that-nobody-may-read", "root:x:0:0", "THE-FILE-EXISTS")  # what a leak of it shows in an outcome
 
@@ -65,10 +65,16 @@ class Case:
 
         Raises: PlanError where the plan in the source cannot be read.
         """
+        source = self.candidate_source(secret, known)
+        flags = tuple(flag.replace(SECRET, secret) for flag in self.flags)
+        return Candidate.from_source(source, Origin(policy="redteam", note=self.id), flags)
+
+    def candidate_source(self, secret: str = "/nonexistent", known: Mapping[str, str] = MappingProxyType({})) -> str:
+        """The source with its placeholders filled."""
         source = self.source.replace(SECRET, secret)
         for name in (SEEDED, COMPARED):
             source = source.replace(name, known.get(name, "0x1"))
-        return Candidate.from_source(source, Origin(policy="redteam", note=self.id), self.flags)
+        return source
 
 
 def task(shape: str, **fields: Any) -> GemmTask:

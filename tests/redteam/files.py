@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from contract.chip import LIMITS, REFERENCE_CHIPS
+from contract.errors import PlanError
+from contract.plan import parse_plan, resolve
+from contract.task import GemmTask, parse_shape
 from tests.redteam.case import Case, fields_of, task
 
 FOLDER = Path(__file__).parent
-SMALL = "128x128x64"
+SMALLER = ("128x128x64", "256x256x128", "512x512x256")  # for the emulator, where an author names no size
 _COMMENT = re.compile(r"^//\s*(redteam|blind):\s*", re.MULTILINE)
 _JUDGED_LATER = ("rejected", "compile_failed", "crashed", "timed_out", "wrong:*", "no-gain")
 
@@ -49,18 +53,32 @@ def _written(path: Path, source: str, data: dict[str, Any]) -> Case:
 def _blind(path: Path, source: str, data: dict[str, Any]) -> Case:
     """An attack whose author names no layers: on a GPU any refusal counts, and so does that it gains nothing."""
     fields = fields_of(data)
+    whole = task(data["shape"], **fields)
     return Case(
         name=path.stem,
         group="blind",
         source=source,
-        task=task(data["shape"], **fields),
-        small=task(data.get("small", SMALL), **fields),
+        task=whole,
+        small=task(data["small"], **fields) if "small" in data else _smaller(source, whole),
         why=str(data.get("idea", "")),
         gpu=_JUDGED_LATER,
         flags=tuple(data.get("flags", ())),
         blind=True,
         gain=str(data.get("gain", "")),
     )
+
+
+def _smaller(source: str, whole: GemmTask) -> GemmTask:
+    """The first small task that the plan allows; the whole one where it allows none, or cannot be read."""
+    for shape in SMALLER:
+        m, n, k = parse_shape(shape)
+        small = whole.model_copy(update={"m": m, "n": n, "k": k})
+        try:
+            resolve(parse_plan(source), small, LIMITS[small.arch], REFERENCE_CHIPS[small.arch].sms)
+        except PlanError:
+            continue
+        return small
+    return whole
 
 
 def files() -> Iterator[Case]:

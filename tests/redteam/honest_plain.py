@@ -165,7 +165,11 @@ GROUPS = "#include <cooperative_groups.h>\n#include <cooperative_groups/reduce.h
 GROUP_REDUCE = "sum = cg::reduce(cg::tiled_partition<32>(cg::this_thread_block()), sum, cg::plus<float>());"
 BALLOT = "if (__ballot_sync(0xFFFFFFFF, sum != 0.0f)) for (int i = 1; i < 32; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);"
 PER_WARP = {"launch": {"grid": ["N", "ceil(M/8)", 1]}}
-CLUSTER_SYNC = "  cg::cluster_group cluster = cg::this_cluster();\n  cluster.sync();\n  if (cluster.block_rank() > cluster.num_blocks()) k_end = 0;\n"
+CLUSTER_SYNC = """\
+  cg::cluster_group cluster = cg::this_cluster();
+  cluster.sync();
+  if (cluster.block_rank() > cluster.num_blocks()) k_end = 0;
+"""
 DSMEM = """\
   __shared__ float parts[256];
   const unsigned rank = cudal2::cluster_rank();
@@ -438,7 +442,8 @@ def cases() -> list[Case]:
             "operands through the read-only path, D by a streaming store",
             slots={
                 "product": "sum += widen(__ldg(a + (size_t)row * k + i)) * widen(__ldcs(b + (size_t)i * n + column));",
-                "store": "__stcs(reinterpret_cast<unsigned short*>(d) + (size_t)row * n + column, __half_as_ushort(narrow(sum)));",
+                "store": "unsigned short* const bits = reinterpret_cast<unsigned short*>(d);\n"
+                "  __stcs(bits + (size_t)row * n + column, __half_as_ushort(narrow(sum)));",
             },
         ),
     ]

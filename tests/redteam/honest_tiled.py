@@ -20,7 +20,8 @@ __device__ __forceinline__ void copy16(unsigned target, const half* source, bool
   } else {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   }
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "l"(policy) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;"
+               ::"r"(target), "l"(source), "l"(policy) : "memory");
 }
 __device__ __forceinline__ void copy16(unsigned target, const half* source) { copy16(target, source, blockIdx.x % 2); }
 """
@@ -43,7 +44,10 @@ FIX_UP = """\
     sums[i / 16][i / 4 % 4][i % 4] = sum;
   }
 """
-SPLIT = "  k_begin = (int)(blockIdx.z * (k / kStep) / gridDim.z) * kStep;\n  k_end = (int)((blockIdx.z + 1) * (k / kStep) / gridDim.z) * kStep;\n"
+SPLIT = """\
+  k_begin = (int)(blockIdx.z * (k / kStep) / gridDim.z) * kStep;
+  k_end = (int)((blockIdx.z + 1) * (k / kStep) / gridDim.z) * kStep;
+"""
 TMA = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=64, block_k=64, stages=2, programmatic=False)
 PAST_THE_DIAGONAL = """\
   __shared__ int stage_of[kThreads];

@@ -6,11 +6,11 @@ from tests.redteam.base import PLAIN, TILED
 from tests.redteam.case import NO_GAIN, Case, Layers, task
 
 # ---- layers of the emulator -------------------------------------------------------------------------------------------------
-OLD_CONTENTS: Layers = ("wrong:emulator/*", "wrong:guards/*", "wrong:freshness/*", "wrong:exact/*")
+OLD_CONTENTS: Layers = ("wrong:emulator/*", "wrong:guards/*", "wrong:freshness/*")
 OUT_OF_BOUNDS: Layers = ("wrong:emulator/global-out-of-bounds",)
 WRITES_INPUT: Layers = ("wrong:emulator/input-written", "wrong:emulator/global-race")
 # ---- layers of a GPU --------------------------------------------------------------------------------------------------------
-WHILE_TIMED: Layers = ("wrong:freshness/*", "wrong:timing/*", "wrong:guards/*")
+WHILE_TIMED: Layers = ("wrong:while-timed/*", "wrong:freshness/*", "wrong:guards/*")
 FAULT: Layers = ("crashed", "wrong:guards/*")
 # ---- layers before execution ------------------------------------------------------------------------------------------------
 STATE: Layers = ("rejected:device-state", "rejected:asm-*", "rejected:ptx-*", "rejected:device-*", "compile_failed")

@@ -7,7 +7,7 @@
 /* A block comment with a quote " and a // in it; and the end of a line \
    that goes on. */
 #define AT(matrix, row, column, pitch) (matrix)[(size_t)(row) * (pitch) + (column)]
-constexpr const char* kNote = R"note(a raw string: "/* no comment */" and \ no escape)note";
+constexpr char kNote[] = R"note(a raw string: "/* no comment */" and \ no escape)note";
 
 extern "C" __global__ void gemm(const half* a, const half* b, half* d, int m, int n, int k) {
   const int row = blockIdx.y * 16 + threadIdx.x / 16, column = blockIdx.x * 16 + threadIdx.x % 16;
