@@ -6,6 +6,7 @@ processes (environment, memory, open files).
 Not covered: a worker that runs without a jail, because it did not start in one (`pool.py` warns).
 """
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +15,14 @@ from pathlib import Path
 from contract.options import WorkerOptions
 from sandbox.jail.entering import Jail
 from sandbox.jail.kind import confinement
-from sandbox.process import module_path
+from sandbox.process import child_environment, module_path
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/sys", "/proc", "/dev"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/nvidia"),
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom", "nvidia*", "dri")
+_TOOLKIT = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 _CUPY_CACHE = "CUPY_CACHE_DIR"
 
 
@@ -57,9 +59,11 @@ def _readable(options: WorkerOptions) -> tuple[str, ...] | None:
     prefixes = [python.parents[1], python.resolve().parents[1]]
     if options.python is None:
         prefixes += [Path(sys.prefix), Path(sys.base_prefix)]
+    inherited = child_environment(Path.cwd())  # a toolkit may lie anywhere
+    named = [folder for name in _TOOLKIT for folder in inherited.get(name, "").split(os.pathsep) if os.path.isabs(folder)]
     root, *entries = module_path()
     packages = [entry for entry in entries if Path(entry).name in ("site-packages", "dist-packages")]
-    return tuple(dict.fromkeys([*_SYSTEM, *map(str, prefixes), root, *packages, *_linked(packages), *options.readable]))
+    return tuple(dict.fromkeys([*_SYSTEM, *map(str, prefixes), *named, root, *packages, *_linked(packages), *options.readable]))
 
 
 def _linked(packages: Sequence[str]) -> list[str]:

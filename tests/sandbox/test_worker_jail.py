@@ -83,6 +83,14 @@ def test_another_interpreter_is_readable(scratch: Path) -> None:
     assert str(Path(sys.executable).parents[1]) in (gpu_jail(named, scratch, {}).read or ())
 
 
+def test_a_toolkit_that_the_environment_names_is_readable(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/apps/cuda/lib64::relative")
+    readable = gpu_jail(WorkerOptions(readable=()), scratch, {}).read or ()
+    assert "/apps/cuda/lib64" in readable
+    assert "" not in readable
+    assert "relative" not in readable
+
+
 def test_the_settings_name_the_caches_and_not_the_store(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     readable = settings.worker_options().readable or ()
