@@ -6,6 +6,7 @@ processes (environment, memory, open files).
 Not covered: a worker that runs without a jail, because it did not start in one (`pool.py` warns).
 """
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -55,6 +56,9 @@ def _readable(options: WorkerOptions) -> tuple[str, ...] | None:
     """Programs, libraries and caches; None, for every file, where the options name no caches."""
     if options.readable is None:
         return None
+    for folder in options.readable:  # what is absent now could not be allowed later
+        with contextlib.suppress(OSError):  # who writes there says what is wrong
+            Path(folder).mkdir(parents=True, exist_ok=True)
     python = Path(options.python or sys.executable)
     prefixes = [python.parents[1], python.resolve().parents[1]]
     if options.python is None:
