@@ -6,6 +6,8 @@ processes (environment, memory, open files).
 Not covered: a worker that runs without a jail, because it did not start in one (`pool.py` warns).
 """
 
+import contextlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,13 +16,14 @@ from pathlib import Path
 from contract.options import WorkerOptions
 from sandbox.jail.entering import Jail
 from sandbox.jail.kind import confinement
-from sandbox.process import module_path
+from sandbox.process import child_environment, module_path
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/sys", "/proc", "/dev"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime", "/etc/nvidia"),
 )
 _DEVICES = ("null", "zero", "full", "random", "urandom", "nvidia*", "dri")
+_TOOLKIT = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")
 _CUPY_CACHE = "CUPY_CACHE_DIR"
 
 
@@ -53,13 +56,18 @@ def _readable(options: WorkerOptions) -> tuple[str, ...] | None:
     """Programs, libraries and caches; None, for every file, where the options name no caches."""
     if options.readable is None:
         return None
+    for folder in options.readable:  # what is absent now could not be allowed later
+        with contextlib.suppress(OSError):  # who writes there says what is wrong
+            Path(folder).mkdir(parents=True, exist_ok=True)
     python = Path(options.python or sys.executable)
     prefixes = [python.parents[1], python.resolve().parents[1]]
     if options.python is None:
         prefixes += [Path(sys.prefix), Path(sys.base_prefix)]
+    inherited = child_environment(Path.cwd())  # a toolkit may lie anywhere
+    named = [folder for name in _TOOLKIT for folder in inherited.get(name, "").split(os.pathsep) if os.path.isabs(folder)]
     root, *entries = module_path()
     packages = [entry for entry in entries if Path(entry).name in ("site-packages", "dist-packages")]
-    return tuple(dict.fromkeys([*_SYSTEM, *map(str, prefixes), root, *packages, *_linked(packages), *options.readable]))
+    return tuple(dict.fromkeys([*_SYSTEM, *map(str, prefixes), *named, root, *packages, *_linked(packages), *options.readable]))
 
 
 def _linked(packages: Sequence[str]) -> list[str]:

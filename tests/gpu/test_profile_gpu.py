@@ -99,7 +99,7 @@ def opened_sandbox(arch: Arch, cache: str, timeout_s: float) -> LocalSandbox:
     return open_sandbox(
         task=GemmTask(arch=arch, **SHAPE),
         device="cuda:0",
-        compile_options=CompileOptions(cache_dir=cache),
+        compile_options=CompileOptions(cache_dir=cache, trust_host=True),
         verify_options=VerifyOptions(timeout_s=30),
         quick=TimeOptions(rounds=3, all_baselines=False, side=False),
         full=TimeOptions(rounds=3),

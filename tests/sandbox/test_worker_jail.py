@@ -34,12 +34,12 @@ def scratch(tmp_path: Path) -> Path:
 
 
 def options(tmp_path: Path) -> WorkerOptions:
-    (tmp_path / "cache").mkdir(exist_ok=True)
-    (tmp_path / "cache" / "kernel.ptx").write_text("x")
     return WorkerOptions(readable=(str(tmp_path / "cache"),))
 
 
 def tries(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "cache").mkdir(exist_ok=True)
+    (tmp_path / "cache" / "kernel.ptx").write_text("x")
     return {
         "cache": f"open({str(tmp_path / 'cache' / 'kernel.ptx')!r}).read()",
         "other": f"os.listdir({str(tmp_path)!r})",
@@ -81,6 +81,22 @@ def test_without_caches_to_read_every_file_stays_readable(tmp_path: Path, scratc
 def test_another_interpreter_is_readable(scratch: Path) -> None:
     named = WorkerOptions(python=sys.executable, readable=())
     assert str(Path(sys.executable).parents[1]) in (gpu_jail(named, scratch, {}).read or ())
+
+
+def test_a_cache_that_is_not_there_yet_is_made_and_readable(tmp_path: Path, scratch: Path) -> None:
+    jail = emulator_jail(options(tmp_path))
+    (tmp_path / "cache" / "later").mkdir()
+    (tmp_path / "cache" / "later" / "kernel.ptx").write_text("x")
+    code = f"open({str(tmp_path / 'cache' / 'later' / 'kernel.ptx')!r}).read()"
+    assert attempt({"it": code}, scratch, jail) == {"it": "worked"}
+
+
+def test_a_toolkit_that_the_environment_names_is_readable(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/apps/cuda/lib64::relative")
+    readable = gpu_jail(WorkerOptions(readable=()), scratch, {}).read or ()
+    assert "/apps/cuda/lib64" in readable
+    assert "" not in readable
+    assert "relative" not in readable
 
 
 def test_the_settings_name_the_caches_and_not_the_store(tmp_path: Path) -> None:
