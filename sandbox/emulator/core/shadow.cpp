@@ -219,7 +219,8 @@ Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by
     piece.read_cluster = cluster;
     piece.read_instruction = by.instruction;
     piece.read_strong = by.strong;
-    if (!(by.running >> piece.read_launch & 1)) piece.read_launch = by.launch;  // the older one where it may still run
+    // The older launch where it may still run.
+    if (!piece.read_launch || !(by.running >> piece.read_launch & 1)) piece.read_launch = by.launch;
     return met;
   }
   if (!ordered(piece.read, piece.read_cluster, piece.read_strong, owns_read(piece.read_lane, by))) {
