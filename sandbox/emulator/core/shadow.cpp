@@ -188,8 +188,8 @@ GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
 // Whether a launch that may still run touched the piece, so that nothing orders the two.
 bool GlobalShadow::unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch) {
   const bool written = piece.write_launch && by.running >> piece.write_launch & 1 && !(piece.write_strong && by.strong);
-  const bool read = access == Access::kWrite && piece.read_launch && by.running >> piece.read_launch & 1 &&
-                    !(piece.read_strong && by.strong);
+  const bool read =
+      access == Access::kWrite && piece.read_launch && by.running >> piece.read_launch & 1 && !(piece.read_strong && by.strong);
   *launch = written ? piece.write_launch : piece.read_launch;
   return written || read;
 }
