@@ -270,8 +270,8 @@ struct Cta {
   u32 rank = 0;
   u32 id[3] = {};
   u64 linear = 0;
-  u32 smem_end = 0;  // offset behind its shared memory
-  u32 smid = 0, first_warp = 0;           // the SM that it runs on, and its first warp's place there
+  u32 smem_end = 0;                        // offset behind its shared memory
+  u32 smid = 0, first_warp = 0;            // the SM that it runs on, and its first warp's place there
   bool waited = false, triggered = false;  // griddepcontrol: some thread waited; one let the next launch start before that
   std::vector<u8> smem, taint;
   SharedShadow shadow;
@@ -360,13 +360,13 @@ class Run {
   std::set<SuspectRead> suspects;  // reads that later writes collided with
   std::set<SuspectRead> poisoned;  // reads to be given poison
   u64 instructions = 0;
-  u64 events = 0;  // anything that may let somebody else go on
+  u64 events = 0;    // anything that may let somebody else go on
   u64 meetings = 0;  // those of them that are no change of memory: arrivals at barriers of a CTA
   u64 changes() const { return events - meetings; }
   bool hurried() const { return hurry_ == events; }
   u32 idle() const { return idle_; }
-  bool restless = false;                // a warp that polls has changed its registers meanwhile
-  bool waited = false, held = false;    // griddepcontrol: a CTA has waited; one has before it let the next launch start
+  bool restless = false;              // a warp that polls has changed its registers meanwhile
+  bool waited = false, held = false;  // griddepcontrol: a CTA has waited; one has before it let the next launch start
   u64 ctas_run = 0;
   bool stopped = false;  // no use going on: deadlock, endless, too many faults
   u64 left = 0;          // operations of the turn that is being taken
@@ -402,7 +402,7 @@ class Run {
   bool whole_ = false;              // all CTAs of the grid are run
   double deadline_ = 0;             // on the steady clock
   u32 looks_ = 0;
-  u64 state_;  // of the random generator
+  u64 state_;          // of the random generator
   u64 hurry_ = ~0ull;  // events at which polling warps no longer give their turns away
   u32 idle_ = 0;       // rounds without an event in which nobody used up a turn
   u64 placing_ = 0;    // state of the generator of places

@@ -170,7 +170,8 @@ void Run::execute() {
     still = idle_ && !restless ? still + 1 : 0;
     if ((idle_ > 1 || vain > kSpins || stale > kStale) && unblock()) vain = stale = still = idle_ = 0;
     if (still > kPatience && waiting_.empty()) report_deadlock();
-    if (still > kPatience && !waiting_.empty()) stop("unsupported", "more CTAs wait for others than the emulator runs together");
+    if (still > kPatience && !waiting_.empty())
+      stop("unsupported", "more CTAs wait for others than the emulator runs together");
     if (idle_ > 2 * kPatience) hurry_ = events;
     if (!stopped && options.most_instructions && instructions > options.most_instructions) {
       stop_in_the_middle("endless",

@@ -213,8 +213,8 @@ GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
 // Whether a launch that may still run touched the piece, so that nothing orders the two.
 bool GlobalShadow::unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch) {
   const bool written = piece.write_launch && by.running >> piece.write_launch & 1 && !(piece.write_strong && by.strong);
-  const bool read = access == Access::kWrite && piece.read_launch && by.running >> piece.read_launch & 1 &&
-                    !(piece.read_strong && by.strong);
+  const bool read =
+      access == Access::kWrite && piece.read_launch && by.running >> piece.read_launch & 1 && !(piece.read_strong && by.strong);
   *launch = written ? piece.write_launch : piece.read_launch;
   return written || read;
 }
@@ -244,7 +244,8 @@ Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by
     piece.read_cluster = cluster;
     piece.read_instruction = by.instruction;
     piece.read_strong = by.strong;
-    if (!(by.running >> piece.read_launch & 1)) piece.read_launch = by.launch;  // the older one where it may still run
+    // The older launch where it may still run.
+    if (!piece.read_launch || !(by.running >> piece.read_launch & 1)) piece.read_launch = by.launch;
     return met;
   }
   if (!ordered(piece.read, piece.read_cluster, piece.read_strong, owns_read(piece.read_lane, by))) {

@@ -36,7 +36,16 @@ struct Toucher {
 };
 
 // In order of weight: an access that meets several is told the last.
-enum class Trouble : u8 { kNone, kUnwritten, kWriteBehindRead, kReadBehindWrite, kUnfenced, kWriteBehindWrite, kBarrier, kUnfinished };
+enum class Trouble : u8 {
+  kNone,
+  kUnwritten,
+  kWriteBehindRead,
+  kReadBehindWrite,
+  kUnfenced,
+  kWriteBehindWrite,
+  kBarrier,
+  kUnfinished
+};
 
 // What an access met, with the event it collides with.
 struct Meeting {

@@ -11,7 +11,7 @@ from sandbox.emulator.program import lower
 from sandbox.emulator.ptx.parser import parse
 
 Array = np.ndarray[Any, Any]
-_HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
+HEADER = ".version 9.0\n.target sm_90a\n.address_size 64\n"
 _REGISTERS = (
     ".reg .pred %p<4>; .reg .b16 %h<20>; .reg .b32 %r<20>; .reg .b64 %rd<20>; .reg .f32 %f<20>; .reg .f64 %fd<20>;"
     ".reg .b32 %me; .reg .b64 %wide, %a<4>;"
@@ -57,7 +57,7 @@ def launch(
     sms: int = 132,
 ) -> Launched:
     """Run entry `k` of a module on arrays, which its parameters point to and which it may write unless `read_only`."""
-    program = lower(parse(_HEAD + text), "k")
+    program = lower(parse(HEADER + text), "k")
     machine = Machine()
     addresses = [
         machine.add(f"b{i}", array, writable=i not in read_only, written_bytes=0 if i in unwritten else None)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
@@ -10,8 +11,13 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 from contract.evaluation import TestResult, Wrong
 from contract.plan import LaunchPlan
 from sandbox.emulator.chain import OTHERS, Chain
+from sandbox.emulator.machine import Conditions, Grid, Machine, Order
+from sandbox.emulator.program import Program, lower
+from sandbox.emulator.ptx.parser import parse
 from sandbox.messages import Done, Verified
 from tests.sandbox.build_kernels import TENSORS
+from tests.sandbox.emulator.launched import HEADER
+from tests.sandbox.emulator.launched import kernel as small_kernel
 from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
 
 WAIT = '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'
@@ -59,6 +65,10 @@ def chain(entries: Sequence[tuple[str, bool]]) -> LaunchPlan:
 def build(request: pytest.FixtureRequest) -> Build:
     assert request.config.cache is not None
     return builder(request.config.cache.mkdir("emulator-kernels"))
+
+
+def lowered(body: str) -> Program:
+    return lower(parse(HEADER + small_kernel(body, 1)), "k")
 
 
 def dependency(answer: object) -> TestResult:
@@ -132,6 +142,24 @@ def test_operands_are_not_read_before_the_wait(build: Build) -> None:
         " of A before griddepcontrol.wait"
         in dependency(prove(build(source, chain([("low", True), ("high", True), ("finish", True)])))).message
     )
+
+
+def test_what_a_launch_reads_is_known_though_kernels_ahead_of_the_plan_may_run() -> None:
+    """A read by the second of four launches; the third does not wait, and the fourth stores there."""
+    data, machine = np.zeros(32, np.uint32), Machine()
+    address = machine.add("data", data, writable=True)
+    wait, own = "griddepcontrol.wait;", "mad.lo.u64 %a0, %wide, 4, %a0;"
+    reads = lowered(f"{own} ld.global.u32 %r0, [%a0];")
+    stores = lowered(f"{wait} {own} st.global.u32 [%a0], %me;")
+
+    def run(program: Program, order: Order) -> list[str]:
+        grid = Grid((1, 1, 1), (32, 1, 1), parameters=address.to_bytes(8, "little"), order=order)
+        return [found.kind for found in machine.run(program, grid, Conditions()).findings]
+
+    assert run(reads, Order(2, running=OTHERS)) == ["dependency"]
+    assert run(stores, Order(4, running=1 << 3, running_after=1 << 1)) == []
+    assert run(reads, Order(5, running=OTHERS)) == ["dependency"]
+    assert run(stores, Order(7, running=1 << 6, running_after=1 << 5)) == ["dependency"]
 
 
 @pytest.mark.parametrize(("last", "right"), [(WAIT, True), ("", False)])

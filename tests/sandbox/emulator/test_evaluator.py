@@ -226,3 +226,37 @@ def test_a_proof_without_a_seed_draws_one_and_says_it(build: Build) -> None:
     assert tests[0].seed not in (None, tests[1].seed)
     assert tests[0].seed is not None
     assert failure(prove(built, seed=tests[0].seed)) == tests[0]
+
+
+MEETS = """\
+  counter[2 + (blockIdx.y * gridDim.x + blockIdx.x) * 256 + threadIdx.x] = threadIdx.x;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    const unsigned all = gridDim.x * gridDim.y;
+    atomicAdd(counter, 1);
+    WAIT
+  }
+  __syncthreads();
+  __threadfence();
+  const unsigned next = (blockIdx.y * gridDim.x + blockIdx.x + 1) % (gridDim.x * gridDim.y);
+  const unsigned value = __ldcg(counter + 2 + next * 256 + threadIdx.x);
+"""
+WAITS = {
+    "volatile": "while (*(volatile unsigned*)counter < all);",
+    "atomic": "while (atomicAdd(counter, 0) < all) __nanosleep(64);",
+    "counted": "for (int tries = 0; *(volatile unsigned*)counter < all; ++tries) if (tries > 1 << 30) break;",
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_ctas_that_wait_for_each_other_by_a_counter_are_verified(build: Build, wait: str) -> None:
+    zeroed = plan(args=({"workspace": 0},), workspace={"bytes": 65536, "zero": True, "zero_bytes": 8})
+    store = STORE.replace("(sum)", "(value == threadIdx.x ? sum : 0)")
+    answer = prove(build(naive(first=MEETS.replace("WAIT", wait), store=store, parameters=COUNTER), zeroed))
+    assert isinstance(answer, Verified), answer
+    if wait == WAITS["counted"]:
+        return  # which gives up by itself
+    alone = wait.replace("< all", "<= all")
+    test = failure(prove(build(naive(first=MEETS.replace("WAIT", alone), store=store, parameters=COUNTER), zeroed)))
+    assert (test.tier, test.name) == ("emulator", "deadlock")
