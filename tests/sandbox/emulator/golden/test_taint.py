@@ -74,6 +74,8 @@ def test_what_old_contents_change_is_tainted(name: str) -> None:
         differs = first.output != second.output
         changed += int(differs.any())
         if not first.faults and (differs & ~first.tainted).any():
-            missed.append(f"{case.name}: {int((differs & ~first.tainted).sum())} bytes from {int(np.argmax(differs & ~first.tainted))}")
+            missed.append(
+                f"{case.name}: {int((differs & ~first.tainted).sum())} bytes from {int(np.argmax(differs & ~first.tainted))}"
+            )
     assert missed == []
     assert changed or name in ("barriers", "mbarriers"), "no case depends on its input"
