@@ -25,6 +25,7 @@ from sandbox.verification.executor import Violation
 UNSUPPORTED, DEADLINE = "unsupported", "deadline"
 # In place of the first poison, a NaN: zeros in one run, small numbers in the next (as halves 1.06, as f32 0.0115).
 OTHER_POISONS = (0x00, 0x3C)
+MOST_SUSPECTS = 64  # that the core keeps of a run
 _TEXT_CHARS = 96
 _WAITS = re.compile(r"CTA \(([\d,]+)\) warp (\d+) at #(\d+)")  # as the core words it
 _RANK_SHIFT, _OFFSET_MASK = 24, (1 << 24) - 1
@@ -63,16 +64,13 @@ def run_and_judge(
         return Judged(fault)
     suspect = _first(bound, launched, conditions, suspect=True)
     kinds = {finding.kind for each in launched for finding in each.outcome.findings}
-    reads_old = Detector.UNINITIALISED_READ in kinds
-    if conditions.races and (reads_old or any(each.program.unwatched for each in launched)):
-        seen = bound.operands.d.copy()
+    if conditions.races and (suspect is not None or any(each.program.unwatched for each in launched)):
         prepare()
         again = bound.run(replace(conditions, taint=True), after_others=after_others, ctas=ctas)
         reached = _first(bound, again, conditions, suspect=False) or _tainted_output(bound, again, conditions)
         if reached is not None:
-            return Judged(_with_read(reached, suspect if reads_old else None))
-        bound.operands.d[...] = seen
-    if suspect is None or kinds == {Detector.UNINITIALISED_READ}:
+            return Judged(_with_read(reached, suspect if Detector.UNINITIALISED_READ in kinds else None))
+    if not any(_races(each) for each in launched):
         return Judged(None, tuple(sorted(kinds)))
     seen = bound.operands.d.copy()
     prepare()
@@ -86,6 +84,13 @@ def run_and_judge(
     if hard is not None or not np.array_equal(seen, bound.operands.d):
         return Judged(suspect)
     return Judged(None, tuple(sorted(kinds)))
+
+
+def _races(launched: Launched) -> bool:
+    """Whether a launch had, or may have had, other suspects than reads of what nobody wrote."""
+    findings, suspects = launched.outcome.findings, launched.outcome.suspects
+    known = all(finding.kind == Detector.UNINITIALISED_READ for finding in findings) and len(findings) < MOST_SUSPECTS
+    return bool(suspects) or not known
 
 
 def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditions) -> Violation | None:

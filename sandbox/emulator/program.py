@@ -38,6 +38,7 @@ RULES: Mapping[str, Rule] = {
 MOST_BYTES = {"param": 1 << 15, "shared": 227 << 10, "local": 512 << 10, "const": 1 << 26}  # of a kernel; local: of a thread
 CONSTANT_BASE = 0x2000_0000_0000  # where constant variables of a module lie, as addresses
 _EMPTY: tuple[int, ...] = ()
+_BYTES = frozenset({"b8", "u8", "s8"})
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,10 @@ def lower(module: Module, entry: str) -> Program:
 
 
 def _reads_unwatched(instruction: Instruction) -> bool:
-    """Bulk reductions read what they add to, and what is discarded counts as written."""
-    return instruction.parts[0] == "discard" or instruction.parts[:2] == ("cp", "reduce")
+    """Bulk reductions read their target; what is discarded, and the neighbour of a byte that is stored, count as written."""
+    parts = instruction.parts
+    bytewise = parts[0] == "st" and not _BYTES.isdisjoint(parts)
+    return parts[0] == "discard" or parts[:2] == ("cp", "reduce") or (bytewise and "local" not in parts)
 
 
 def _emit(lowering: Lowering) -> list[int]:

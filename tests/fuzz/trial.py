@@ -77,6 +77,7 @@ def _run(mutant: Seed, programs: list[Program], rng: random.Random) -> Tried:
             schedule,
             seed=rng.randrange(2**32),
             races=rng.random() < 0.6,
+            taint=rng.random() < 0.5,
             poison=rng.choice((0xFF, 0x3C, 0, 0x80)),
             most_instructions=MOST_INSTRUCTIONS,
             deadline_s=DEADLINE_S,

@@ -321,7 +321,8 @@ struct TensorLoad : Load {
       if (warp.run->options.taint) [[unlikely]] {
         std::fill(line.begin(), line.end(), 0);
         if (begin < end && buffer && buffer->taint) {
-          const u64 from = address + static_cast<u64>(begin) * size - buffer->base, count = static_cast<u64>(end - begin) * size;
+          const u64 from = address + static_cast<u64>(begin) * size - buffer->base,
+                    count = static_cast<u64>(end - begin) * size;
           buffer->taint->read(from, count, line.data() + begin * size);
         }
         each_chunk(box, target.offset, row,
@@ -595,7 +596,8 @@ struct RemoteStore : Pending {
 
   void complete() override {
     std::memcpy(target, data, bytes);
-    if (run->options.taint) [[unlikely]] write_taint(*run, *cluster, target, bytes, taint, 0, kNoInstruction);
+    if (run->options.taint) [[unlikely]]
+      write_taint(*run, *cluster, target, bytes, taint, 0, kNoInstruction);
     barrier->transactions -= bytes;
     settle_phase(*run, *barrier);
   }
@@ -619,7 +621,8 @@ void remote_store(Warp& warp, const Op& op, u32 mask) {
     for (u32 i = 0; i < op.count; ++i) {
       const u8* value = warp.registers + warp.run->program.lists[op.list + i] + static_cast<u32>(lane) * op.r;
       std::memcpy(store->data + i * op.r, value, op.r);
-      if (warp.run->options.taint) [[unlikely]] std::memcpy(store->taint + i * op.r, value + warp.run->shadow_offset, op.r);
+      if (warp.run->options.taint) [[unlikely]]
+        std::memcpy(store->taint + i * op.r, value + warp.run->shadow_offset, op.r);
     }
     store->run = warp.run;
     store->barrier = barrier;

@@ -10,7 +10,8 @@ namespace {
 
 void apply(Warp& warp, const LaneCopy& copy) {
   std::memcpy(cta_of(warp, copy.address)->smem.data() + (copy.address & kOffsetMask), copy.data, copy.bytes);
-  if (warp.run->options.taint) [[unlikely]] put_taint(warp, copy);
+  if (warp.run->options.taint) [[unlikely]]
+    put_taint(warp, copy);
 }
 
 void apply(Warp& warp, std::vector<LaneCopy>& copies) {
@@ -85,7 +86,8 @@ void copy(Warp& warp, const Op& op, u32 mask) {
         std::memset(made.data, run.options.poison, bytes);
       }
     }
-    if (run.options.taint) [[unlikely]] made.taint = keep_taint(warp, op, lane, source, bytes);
+    if (run.options.taint) [[unlikely]]
+      made.taint = keep_taint(warp, op, lane, source, bytes);
     Touch touch;
     touch.epoch = {warp.copies(), warp.copy_number + 1};
     if (!shared_at(warp, op, lane, made.address, op.p, Access::kWrite, nullptr, touch)) continue;

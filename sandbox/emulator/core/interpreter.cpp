@@ -15,7 +15,8 @@ u32 guarded(Warp& warp, const Op& op, u32 lanes) {
   if (!op.guard) return lanes;
   const u32 holds = warp.mask(op.guard);
   const u32 running = lanes & (op.flags & kNegated ? ~holds : holds);
-  if (warp.run->options.taint) [[unlikely]] taint_guard(warp, op, lanes, running);
+  if (warp.run->options.taint) [[unlikely]]
+    taint_guard(warp, op, lanes, running);
   return running;
 }
 
@@ -62,7 +63,8 @@ void branch(Warp& warp, const Op& op, u32 lanes, u32 taken, u32 pc) {
     warp.pc = taken ? static_cast<u32>(op.imm) : pc + 1;
     return;
   }
-  if (op.kind == kBranchIndexed && warp.run->options.taint) [[unlikely]] taint_indexed_branch(warp, op, taken);
+  if (op.kind == kBranchIndexed && warp.run->options.taint) [[unlikely]]
+    taint_indexed_branch(warp, op, taken);
   spread(warp);
   set_pc(warp, lanes & ~taken, pc + 1);
   for (u32 left = taken; left; left &= left - 1) {

@@ -183,7 +183,7 @@ struct Warp {
   u32 product_number = 0;                               // of the last committed group
   std::vector<u8> register_dirty;                       // by slot / 32: touched since the last wgmma.fence
   std::vector<u16> products_writing, products_reading;  // by slot / 32: unfinished wgmmas that do
-  std::vector<u8> sums_written;                          // by slot / 32: by all lanes, as far as is noted
+  std::vector<u8> sums_written;                         // by slot / 32: by all lanes, as far as is noted
   bool product_fenced = false;
 
   std::vector<BulkStore> open_stores;
@@ -195,8 +195,8 @@ struct Warp {
   std::vector<u8> local;    // lane after lane
   std::vector<u8> local_taint;
   std::vector<CopyTaint> copy_taints;  // of copies by cp.async
-  u32 issued = 0;           // see count_issued
-  u64 local_changes = 0;    // stores that changed its local memory
+  u32 issued = 0;                      // see count_issued
+  u64 local_changes = 0;               // stores that changed its local memory
   Polls polls;
 
   template <typename T>
@@ -371,9 +371,9 @@ class Run {
   bool stopped = false;  // no use going on: deadlock, endless, too many faults
   u64 left = 0;          // operations of the turn that is being taken
   std::map<Publication, std::shared_ptr<const ForeignClocks>> published;
-  u8 poison_bytes[128];  // what a read gives that must not be made: more of it than an instruction reads
-  bool shadowing = false;  // a handler is executed on shadows: addresses lead to the shadow of what is there
-  u32 shadow_offset = 0;   // of a register's shadow behind it
+  u8 poison_bytes[128];      // what a read gives that must not be made: more of it than an instruction reads
+  bool shadowing = false;    // a handler is executed on shadows: addresses lead to the shadow of what is there
+  u32 shadow_offset = 0;     // of a register's shadow behind it
   u8 clean_bytes[128] = {};  // shadow of what is never old
 
  private:

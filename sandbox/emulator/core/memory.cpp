@@ -253,7 +253,8 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
            std::string(verb(access)) + " of shared memory of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
-  if (warp.run->shadowing) [[unlikely]] return cta->taint.data() + offset;
+  if (warp.run->shadowing) [[unlikely]]
+    return cta->taint.data() + offset;
   if (warp.run->options.races) {
     const Meeting met = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
     if (met.trouble != Trouble::kNone &&

@@ -13,8 +13,8 @@ constexpr u32 kNoInstruction = 0xFFFFFFFF;
 
 // One fault, the first of its kind at its instruction; `count` is how often it occurred.
 //
-// `suspect`: a fault only if the value read reaches an output (a race with a read, a read of what nobody wrote): the reader was
-// given poison, or is to be given poison when the run is repeated.
+// `suspect`: a fault only if the value read matters (a race with a read, a read of what nobody wrote). The reader was given
+// poison, or is to be given poison or taint when the run is repeated.
 struct Finding {
   std::string kind;
   std::string message;

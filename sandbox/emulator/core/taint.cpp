@@ -140,7 +140,9 @@ void combine(std::vector<u8>& old, const u8* more, u32 element) {
 
 }  // namespace
 
-void read_taint(Run& run, Cluster& cluster, const u8* host, u64 bytes, u8* old) { read(shadow_of(run, cluster, host), bytes, old); }
+void read_taint(Run& run, Cluster& cluster, const u8* host, u64 bytes, u8* old) {
+  read(shadow_of(run, cluster, host), bytes, old);
+}
 
 void write_taint(Run& run, Cluster& cluster, u8* host, u64 bytes, const u8* old, u32 element, u32 instruction) {
   const Shadowed to = shadow_of(run, cluster, host);

@@ -1,11 +1,11 @@
 // Taint of old contents: what memory and registers hold that this run has not written, followed to where it arrives.
 //
-// A run with `Options::taint` keeps a shadow of every register, of shared, local and writable global memory. A bit of the shadow
-// is set where that bit of the value depends on old contents. Most operations move bits, so their own handlers are executed
-// once more, on the shadow; the others have a rule each, or the general one: a result is old in a lane where any source is.
-// Old contents that decide a branch, an address that is written to, a barrier or an asynchronous operation are a fault at
-// once; those left in an output are found in `GlobalTaint` after the last launch. A load from an old address gives an old value.
-// Source: Stepanov and Serebryany, MemorySanitizer (CGO 2015), for the shadow bits.
+// A run with `Options::taint` keeps a shadow of every register, of shared, local and writable global memory. A bit of the
+// shadow is set where that bit of the value depends on old contents. Most operations move bits, so their own handlers are
+// executed once more, on the shadow; the others have a rule each, or the general one: a result is old in a lane where any
+// source is. Old contents that decide a branch, an address that is written to, a barrier or an asynchronous operation are a
+// fault at once; those left in an output are found in `GlobalTaint` after the last launch. A load from an old address gives an
+// old value. Source: Stepanov and Serebryany, MemorySanitizer (CGO 2015), for the shadow bits.
 #pragma once
 
 #include <array>

@@ -10,7 +10,9 @@ namespace emulator {
 
 constexpr u32 kRowBytes = 16;
 
-inline u8 any_of(const u8* old, u32 bytes) { return std::any_of(old, old + bytes, [](u8 byte) { return byte != 0; }); }
+inline u8 any_of(const u8* old, u32 bytes) {
+  return std::any_of(old, old + bytes, [](u8 byte) { return byte != 0; });
+}
 
 // A bit for each row of a block of 16-bit elements.
 inline u8 rows_of(const u8* shadow) {

@@ -20,11 +20,11 @@ enum Operands : u8 { kA = 1, kB = 2, kC = 4, kE = 8 };
 struct Rule {
   Propagate propagate = nullptr;
   const Registered* real = nullptr;
-  u8 moved = 0;         // operands whose bits go into the result; the others select which
-  u8 truth = 0;         // of a bitwise operation, as of lop3
-  bool effect = false;  // not a result in registers alone: memory, a barrier, an asynchronous engine
-  bool second = false;  // operand e is a result
-  u32 results = 0;      // listed slots that are results, at the most
+  u8 moved = 0;                         // operands whose bits go into the result; the others select which
+  u8 truth = 0;                         // of a bitwise operation, as of lop3
+  bool effect = false;                  // not a result in registers alone: memory, a barrier, an asynchronous engine
+  bool second = false;                  // operand e is a result
+  u32 results = 0;                      // listed slots that are results, at the most
   u8 rows = 0, columns = 0, depth = 0;  // blocks of an mma
   bool to_floats = false, from_floats = false;
 };
@@ -557,6 +557,11 @@ u32 keep_taint(Warp& warp, const Op& op, int lane, u64 source, u32 bytes) {
     if (from) std::memcpy(old.data(), from, bytes);
   }
   if (!any_of(old.data(), old.size())) return 0;
+  if (warp.open_copies.empty() && warp.copy_groups.empty() && warp.copy_arrivals.empty()) warp.copy_taints.clear();
+  if (warp.copy_taints.size() >= kMostIssued) {
+    warp.run->stop("unsupported", "a warp with more copies of old contents under way than are kept");
+    return 0;
+  }
   warp.copy_taints.push_back(old);
   return static_cast<u32>(warp.copy_taints.size());
 }

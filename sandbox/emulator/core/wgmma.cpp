@@ -135,7 +135,8 @@ void execute(Warp* warps, const Product* products[kWarpgroup]) {
   registers.a = op.q & kRegisterA ? &lists[op.list + sums_of(op)] : nullptr;
   const SharedView smem{warp.cta->smem.data(), kSharedBase, warp.cta->smem_end};
   const ProductForm form = form_of(op);
-  if (warp.run->options.taint) [[unlikely]] taint_product(warp, form, product, registers);
+  if (warp.run->options.taint) [[unlikely]]
+    taint_product(warp, form, product, registers);
   multiply(form, smem, product.a, product.b, registers, product.accumulate);
 }
 

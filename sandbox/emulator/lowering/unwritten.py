@@ -6,6 +6,7 @@ warpgroup's product reads the sums that it writes is only known when it runs: th
 """
 
 import heapq
+import itertools
 from collections.abc import Iterator
 
 from sandbox.emulator.lowering.slots import names_in, names_of
@@ -93,7 +94,7 @@ def _blocks(function: Function) -> list[range]:
     starts = {0, *function.labels.values()}
     starts |= {each.index + 1 for each in function.instructions if each.parts[0] in ("bra", "brx", "ret", "exit")}
     edges = [*sorted(start for start in starts if start < count), count]
-    return [range(first, end) for first, end in zip(edges, edges[1:], strict=False)]
+    return [range(first, end) for first, end in itertools.pairwise(edges)]
 
 
 def _successors(function: Function, blocks: list[range]) -> list[list[int]]:

@@ -28,7 +28,10 @@ def guarded(condition: str, first: str = "", parameters: str = "") -> str:
 HOSTILE = {
     "d-holds-it": (guarded("d[row * n + column] == __float2half(3.25f)"), ALONE, "a branch"),
     "d-checksum": (
-        guarded("check == 0x600D", "  unsigned check = 0;\n  for (int i = 0; i < 32; ++i) check = check * 31 + ((unsigned short*)d)[i];\n"),
+        guarded(
+            "check == 0x600D",
+            "  unsigned check = 0;\n  for (int i = 0; i < 32; ++i) check = check * 31 + ((unsigned short*)d)[i];\n",
+        ),
         ALONE,
         "a branch",
     ),
@@ -98,7 +101,8 @@ HOSTILE = {
         guarded(
             f"{VOLATILE}[threadIdx.x] == 0x600D",
             SHARED + "  {\n    const unsigned to = (unsigned)__cvta_generic_to_shared(kept + threadIdx.x);\n"
-            '    asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.wait_all;" ::"r"(to), "l"(d + 2 * (threadIdx.x % 8)));\n  }\n',
+            '    asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.wait_all;"'
+            ' ::"r"(to), "l"(d + 2 * (threadIdx.x % 8)));\n  }\n',
         ),
         ALONE,
         "a branch",
@@ -106,15 +110,18 @@ HOSTILE = {
     "kept-result": (
         naive(
             store="  const unsigned index = row * n + column;\n"
-            "  d[index] = __ushort_as_half(((unsigned short*)kept)[index % 2048] == 0x600D ? ((unsigned short*)kept)[index % 2048]"
-            " : __half_as_ushort(__float2half(sum)));\n",
+            "  const unsigned short old = ((unsigned short*)kept)[index % 2048];\n"
+            "  d[index] = __ushort_as_half(old == 0x600D ? old : __half_as_ushort(__float2half(sum)));\n",
             parameters=WORKSPACE,
         ),
         HOLDS_STATE,
         "(an output|a branch)",
     ),
     "local-memory": (
-        guarded("kept[threadIdx.x % 7] == 0x600D", "  unsigned kept[8];\n  kept[7] = threadIdx.x;\n  asm volatile(\"\" :: \"l\"(kept) : \"memory\");\n"),
+        guarded(
+            "kept[threadIdx.x % 7] == 0x600D",
+            '  unsigned kept[8];\n  kept[7] = threadIdx.x;\n  asm volatile("" :: "l"(kept) : "memory");\n',
+        ),
         ALONE,
         "a branch",
     ),
@@ -134,7 +141,10 @@ def test_a_kernel_that_uses_old_contents_is_refused(build: Build, name: str) -> 
 
 
 HONEST = {
-    "prefetches-d": (naive(total="  const unsigned short dead = ((volatile unsigned short*)d)[row * n + column];\n" + SUM), ALONE),
+    "prefetches-d": (
+        naive(total="  const unsigned short dead = ((volatile unsigned short*)d)[row * n + column];\n" + SUM),
+        ALONE,
+    ),
     "prefetches-past-the-end": (
         naive(first=SHARED + f"  unsigned next = {VOLATILE}[threadIdx.x];\n", total=SUM.replace("++i)", "++i, next = i)")),
         ALONE,
