@@ -52,6 +52,7 @@ class Evaluator:
         self._enter = enter
         self._stage: Stage = "load"
         self._tools: tuple[GemmTask, Verifier, Timer] | None = None
+        self._workspace_bytes = 0  # of the candidate in hand, once it is loaded
 
     def evaluate(self, request: Evaluate) -> Done | Verified:
         """The candidate's outcome; its faults are outcomes too.
@@ -64,6 +65,9 @@ class Evaluator:
         except (Fault, cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as exc:
             return self.fault_of(request.built) or Done(evaluation=self._crashed(request.built, exc))
         except MemoryError as exc:  # cupy's OutOfMemoryError is one
+            if self._workspace_bytes:
+                needs = f"its workspace of {self._workspace_bytes} bytes does not fit beside the operands"
+                return Done(evaluation=self._crashed(request.built, MemoryError(f"{needs}: {exc}")))
             raise MachineError(f"too little free memory to evaluate {request.task.shape}: {exc}") from exc
 
     def fault_of(self, built: Built) -> Done | None:
@@ -80,8 +84,10 @@ class Evaluator:
 
     def _evaluate(self, request: Evaluate) -> Done | Verified:
         self._begin("load")
-        contender = load(request.built, request.task, self._device)
+        self._workspace_bytes = 0
         verifier, _ = self._prepare(request.task)
+        contender = load(request.built, request.task, self._device)
+        self._workspace_bytes = contender.workspace_bytes
         self._begin("verify")
         tests = verifier.verify(contender, request.verify)
         self._device.synchronize()

@@ -28,7 +28,7 @@ class ScriptedGpu:
     """Counts what is made and closed; raises or fails where a test says so."""
 
     def __init__(self, monkeypatch):
-        self.stuck_with = None
+        self.stuck_with, self.workspace_bytes = None, 0
         self.raises = {}
         self.tests, self.recheck = (PASSED,), PASSED
         self.stages, self.made, self.closed = [], [], 0
@@ -65,7 +65,7 @@ class ScriptedGpu:
 
     def _load(self, *_):
         self._meet("load")
-        return SimpleNamespace(close=self._close)
+        return SimpleNamespace(close=self._close, workspace_bytes=self.workspace_bytes)
 
     def _close(self):
         self.closed += 1
@@ -173,6 +173,15 @@ def test_memory_that_does_not_suffice_is_the_machines(gpu, evaluator):
     gpu.raises = {"time": evaluator_module.cupy.cuda.memory.OutOfMemoryError(1, 2)}
     with pytest.raises(MachineError, match="too little free memory to evaluate 256x256x256"):
         gpu.evaluate(evaluator)
+
+
+def test_memory_that_a_candidates_workspace_exceeds_is_the_candidates(gpu, evaluator):
+    gpu.raises = {"time": MemoryError("no 8589934592 bytes left")}
+    gpu.workspace_bytes = 8 * 1024**3
+    done = gpu.evaluate(evaluator)
+    assert isinstance(done.evaluation, Crashed)
+    assert "its workspace of 8589934592 bytes does not fit" in done.evaluation.message
+    assert done.healthy
 
 
 def test_a_gpu_that_fails_by_itself_is_the_machines(gpu, evaluator):
