@@ -118,7 +118,7 @@ class ParameterLayout:
             return self._pack(pointers)
         block = bytearray(self._template)
         for place, name, beyond in self._addresses:
-            block[place : place + 8] = (pointers[name] + beyond).to_bytes(8, "little")
+            block[place : place + 8] = (pointers.get(name, 0) + beyond).to_bytes(8, "little")
         return bytes(block)
 
     def _pack(self, pointers: Mapping[str, int]) -> bytes:

@@ -6,6 +6,7 @@ from tests.redteam.rows import plain
 GROUP = "reads-files"
 LAYERS = (
     "rejected:include",
+    "rejected:macro",
     "rejected:directive",
     "rejected:flag",
     "rejected:source-characters",

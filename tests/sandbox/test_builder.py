@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -146,7 +147,7 @@ def test_a_full_disk_is_the_machines_fault(options: CompileOptions, monkeypatch:
         patched.setattr(Path, "write_text", write)
         with pytest.raises(MachineError, match=os.strerror(number)) as caught:
             Builder(options, CHIP).build_one(candidate(NAIVE), TASK)
-    assert "free some space" in str(caught.value)
+    assert re.search("free (some )?space", str(caught.value))
     assert isinstance(Builder(options, CHIP).build_one(candidate(NAIVE), TASK), Built), "and nothing is left behind"
 
 
