@@ -8,7 +8,7 @@ import numpy as np
 
 from contract.task import ElementType, GemmTask
 from sandbox.verification.bounds import Growth, accumulation_factor
-from sandbox.verification.elements import FORMATS, POISON, Array, decode, encode
+from sandbox.verification.elements import FORMATS, POISON, Array, decode_wide, encode
 from sandbox.verification.reference import BLOCK_ELEMENTS, Block, Reference
 
 NEGATIVE_ZERO = 0x8000
@@ -83,7 +83,7 @@ def compare_patterns(xp: Any, task: GemmTask, output: Array, wanted: Array) -> C
         if bool(right.all()):
             found.elements += int(got.size)
             continue
-        values = decode(xp, want, task.element).astype(xp.float64)
+        values = decode_wide(xp, want, task.element)
         _tally(xp, task, found, Block(start, values, values[:, :1], values[:1]), got, right, None)
     found.worst = math.inf if found.mismatches else 0.0
     return found
@@ -117,7 +117,7 @@ def _compare_block(
 ) -> None:
     form = FORMATS[task.element]
     got_bits = output[block.start : block.start + len(block.product)]
-    got, want = decode(xp, got_bits, task.element).astype(xp.float64), block.product
+    got, want = decode_wide(xp, got_bits, task.element), block.product
     bound = form.roundoff * xp.abs(want) + form.tiny / 2 + factor * block.row_norms * block.column_norms
     bound = xp.where(xp.isfinite(want), bound * SLACK, 0.0)
     magnitude = xp.abs(want)
@@ -158,7 +158,7 @@ def _tally(xp: Any, task: GemmTask, found: Comparison, block: Block, got: Array,
     if found.first is None:
         row = int(rows[0])
         column = int(xp.flatnonzero(wrong[row])[0])
-        value = float(decode(xp, got[row, column : column + 1], task.element)[0])
+        value = float(decode_wide(xp, got[row, column : column + 1], task.element)[0])
         found.first = (block.start + row, column, value, float(block.product[row, column]))
         found.box = [top, bottom, left, right]
     else:

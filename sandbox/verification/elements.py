@@ -19,6 +19,9 @@ _MADE_BY_PROCESSORS = frozenset({0x7FC0, 0xFFC0, 0x7FFF, 0xFFFF})
 POISONS = tuple(sorted({*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)} - _MADE_BY_PROCESSORS))
 
 
+_BF16_NORMAL = 2.0**-126  # the smallest normal number, of f32 too
+
+
 class Poisons:
     """What D is filled with before one run after another: drawn from a seed, never the same twice in a row."""
 
@@ -51,14 +54,25 @@ FORMATS: dict[ElementType, Format] = {
 
 
 def encode(xp: Any, values: Array, element: ElementType) -> Array:
-    """Bit patterns of values rounded to nearest even, by way of f32. Shape: any in, the same in uint16 out."""
+    """Bit patterns of values rounded to nearest even, by way of f32. Shape: any in, the same in uint16 out.
+
+    Subnormals of bf16 are made from f64 values only: cupy's kernels flush those of f32.
+    """
+    values = xp.ascontiguousarray(values)
     with np.errstate(over="ignore", invalid="ignore"):
-        single = xp.ascontiguousarray(values).astype(xp.float32)
+        single = values.astype(xp.float32)
         if element is ElementType.F16:
             return single.astype(xp.float16).view(xp.uint16)
     bits = single.view(xp.uint32)
     rounded = (bits + (xp.uint32(0x7FFF) + ((bits >> xp.uint32(16)) & xp.uint32(1)))) >> xp.uint32(16)
-    return xp.where(xp.isnan(single), xp.uint32(0x7FC0), rounded).astype(xp.uint16)
+    patterns = xp.where(xp.isnan(single), xp.uint32(0x7FC0), rounded).astype(xp.uint16)
+    if values.dtype != np.float64:
+        return patterns
+    with np.errstate(invalid="ignore"):
+        magnitude = xp.abs(values)
+        small = xp.where(magnitude < _BF16_NORMAL, magnitude, 0.0)
+    steps = xp.rint(small / FORMATS[element].tiny).astype(xp.uint16) | (xp.signbit(values).astype(xp.uint16) << xp.uint16(15))
+    return xp.where(magnitude < _BF16_NORMAL, steps, patterns)
 
 
 def decode(xp: Any, bits: Array, element: ElementType) -> Array:
@@ -67,3 +81,13 @@ def decode(xp: Any, bits: Array, element: ElementType) -> Array:
     if element is ElementType.F16:
         return bits.view(xp.float16).astype(xp.float32)
     return (bits.astype(xp.uint32) << xp.uint32(16)).view(xp.float32)
+
+
+def decode_wide(xp: Any, bits: Array, element: ElementType) -> Array:
+    """As `decode`, in float64, and exact where arithmetic in f32 flushes subnormals, as cupy's does."""
+    values = decode(xp, bits, element).astype(xp.float64)
+    if element is ElementType.F16:
+        return values
+    steps = (bits & xp.uint16(0x7F)).astype(xp.float64) * FORMATS[element].tiny
+    small = xp.where(bits & xp.uint16(0x8000), -steps, steps)
+    return xp.where((bits & xp.uint16(0x7F80)) == 0, small, values)

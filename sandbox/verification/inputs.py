@@ -111,7 +111,7 @@ def subnormal_inputs(source: Source, task: GemmTask) -> Inputs:
     either operand are flushed, whatever is done to subnormal results.
     """
     xp, (left, right) = source.xp, _shapes(task)
-    tiny, large = xp.float32(FORMATS[task.element].tiny), xp.float32(_PARTNER[task.element])
+    tiny, large = xp.float64(FORMATS[task.element].tiny), xp.float64(_PARTNER[task.element])
     in_a = source.half(task.k)
     a, b = _signed_small(source, task, left), _signed_small(source, task, right)
     scale = xp.where(in_a, tiny, large)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from contract.task import GemmTask
-from sandbox.verification.elements import Array, decode
+from sandbox.verification.elements import Array, decode_wide
 from sandbox.verification.inputs import Inputs
 
 BLOCK_ELEMENTS = 2**24
@@ -44,11 +44,11 @@ class Reference:
 
     def _compute(self) -> Iterator[Block]:
         xp, task = self._xp, self._task
-        b = decode(xp, self._inputs.b, task.element).astype(xp.float64)
+        b = decode_wide(xp, self._inputs.b, task.element)
         column_norms = xp.sqrt((b * b).sum(axis=0, keepdims=True))
         rows = max(1, min(task.m, BLOCK_ELEMENTS // max(task.n, task.k)))
         for start in range(0, task.m, rows):
-            a = decode(xp, self._inputs.a[start : start + rows], task.element).astype(xp.float64)
+            a = decode_wide(xp, self._inputs.a[start : start + rows], task.element)
             with np.errstate(invalid="ignore", over="ignore"):
                 product = a @ b
                 row_norms = xp.sqrt((a * a).sum(axis=1, keepdims=True))

@@ -29,6 +29,7 @@ from sandbox.cuda.contender import Operands  # noqa: E402
 from sandbox.cuda.environment import arch_of  # noqa: E402
 from sandbox.cuda.host import HostFault, HostKernel  # noqa: E402
 from sandbox.cuda.tensor_map import TensorMaps  # noqa: E402
+from sandbox.inspect.elf import ModuleVariable  # noqa: E402
 
 TASK = GemmTask(m=256, n=512, k=128, layout=Layout.NN)
 POINTERS = {"A": 0x1000, "B": 0x2000, "D": 0x3000, "workspace": 0x4000}
@@ -326,3 +327,28 @@ def test_a_host_library_that_does_not_load_or_lacks_the_entry_is_a_fault(tmp_pat
     nameless = host_library(tmp_path, "return 0;", entry="start")
     with pytest.raises(HostFault, match="launch"):
         HostKernel("h", nameless, TASK, workspace_bytes=0, confined=False)
+
+
+def test_variables_that_lie_close_together_are_read_at_once_and_named(monkeypatch):
+    images = {"a": (0x1000, b"abcd"), "b": (0x1008, b"12345678"), "far": (0x9000, b"xy")}
+    held = {0x1000: b"abcd\0\0\0\x0012345678", 0x9000: b"xY"}
+    reads = []
+
+    def call(function, *arguments):
+        if function.__name__ == "cuModuleGetGlobal":
+            address, image = images[arguments[1].decode()]
+            return address, len(image)
+        target, address, size = arguments
+        reads.append((address, size))
+        target[:] = held[address]
+        return None
+
+    variables = [
+        ModuleVariable(name=name, size_bytes=len(image), image=image, space="global", linkage="local", initialised=True)
+        for name, (_, image) in images.items()
+    ]
+    monkeypatch.setattr(launcher, "call", call)
+    monkeypatch.setattr(launcher, "module_variables", lambda _: variables)
+    spans = launcher._find_variables("module", b"cubin")
+    assert [name for span in spans for name in span.altered()] == ["far"]
+    assert reads == [(0x1000, 16), (0x9000, 2)]

@@ -12,7 +12,7 @@ from sandbox.verification import inputs as made
 from sandbox.verification.bounds import Growth, accumulation_factor, rounding_floor
 from sandbox.verification.cases import SPARSE, CaseStore, cases_for
 from sandbox.verification.comparison import compare_bounded, compare_exact
-from sandbox.verification.elements import FORMATS, POISON, decode, encode
+from sandbox.verification.elements import FORMATS, POISON, decode, decode_wide, encode
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference, kept_bytes
 from sandbox.verification.source import Source
@@ -260,3 +260,17 @@ def test_a_budget_of_nothing_still_works():
     prepared = CaseStore(np, TASK, budget_bytes=0).prepare(SPARSE)
     output = encode(np, _reference_product(prepared.inputs), TASK.element)
     assert prepared.compare(output).mismatches == 0
+
+
+def test_subnormals_of_bf16_need_no_f32_arithmetic():
+    """As on a GPU, where cupy's kernels flush subnormals of f32."""
+    patterns = np.arange(0x0080, dtype=np.uint16)
+    patterns = np.concatenate([patterns, patterns | 0x8000])
+    wide = decode_wide(np, patterns, ElementType.BF16)
+    assert wide[1] == 2.0**-133
+    assert wide[0x80 + 3] == -3 * 2.0**-133
+    assert (encode(np, wide, ElementType.BF16) == patterns).all()
+    flushed = np.where(np.abs(decode(np, patterns, ElementType.BF16)) < 2.0**-126, 0, 1)
+    assert not flushed.any(), "none of them is normal"
+    between = encode(np, np.array([1.5 * 2.0**-133, 2.5 * 2.0**-133, 127.5 * 2.0**-133, -0.5 * 2.0**-133]), ElementType.BF16)
+    assert between.tolist() == [2, 2, 0x80, 0x8000]

@@ -1,6 +1,7 @@
 """GPU state around the rounds, through NVML; empty where NVML is not to be had."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,22 +74,21 @@ class Sampler:
 @contextlib.contextmanager
 def open_sampler(pci_bus_id: str) -> Iterator[Sampler]:
     """A sampler of the GPU with this PCI bus id, or one that samples nothing where NVML or its library is missing."""
+    yield Sampler(*_opened(pci_bus_id))
+
+
+@functools.cache
+def _opened(pci_bus_id: str) -> tuple[Any, Any]:
+    """NVML, started once for as long as the process lives, and its handle of a GPU; None and None where it is not there."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except ImportError:
-        yield Sampler(None, None)
-        return
+        return None, None
     except pynvml.NVMLError:
-        yield Sampler(None, None)
-        return
+        return None, None
     try:
-        try:
-            handle = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
-        except pynvml.NVMLError:
-            yield Sampler(None, None)
-        else:
-            yield Sampler(pynvml, handle)
-    finally:
-        pynvml.nvmlShutdown()
+        return pynvml, pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id.encode())
+    except pynvml.NVMLError:
+        return None, None
