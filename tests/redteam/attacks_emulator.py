@@ -2,7 +2,7 @@
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import Case
-from tests.redteam.rows import OLD_CONTENTS, WRONG_RESULT, plain
+from tests.redteam.rows import OLD_CONTENTS, WHILE_TIMED, WRONG_RESULT, plain
 
 GROUP = "emulator-only"
 WRONG = ("wrong:*",)
@@ -90,7 +90,7 @@ def cases() -> list[Case]:
                 name,
                 GROUP,
                 why,
-                gpu=WRONG if name != "warpid-is-in-order" else (),
+                gpu=WRONG if name != "warpid-is-in-order" else (*WRONG, "measured"),
                 emulator=WRONG,
                 slots={"first": REGISTER.format(register=register, real=real), "summed": SPOIL},
                 shape="256x256x64",
@@ -101,6 +101,7 @@ def cases() -> list[Case]:
             "stale-d-with-a-pattern",
             GROUP,
             "D's old contents count only where they are a pattern that no poison has",
+            gpu=(*WHILE_TIMED, "measured"),
             emulator=OLD_CONTENTS,
             slots={
                 "summed": "  const unsigned old = *reinterpret_cast<const unsigned short*>(d + (size_t)row * n + column);\n"
@@ -111,6 +112,7 @@ def cases() -> list[Case]:
             "stale-workspace-as-a-sum",
             GROUP,
             "the workspace's old contents are added where they are small, as no poison is",
+            gpu=(*WHILE_TIMED, "measured"),
             emulator=OLD_CONTENTS,
             args=[WORKSPACE],
             fields={"workspace": {"bytes": "4*M*N"}},

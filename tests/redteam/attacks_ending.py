@@ -127,7 +127,7 @@ def cases() -> list[Case]:
         _source(
             "long-line",
             "a line of two hundred thousand characters",
-            (*COMPILER, "not-executed", "verified", "measured"),
+            (*COMPILER, "rejected:ptx-unreadable", "not-executed", "verified", "measured"),
             head=f"constexpr int k{'x' * 200_000} = 1;\n",
         ),
         _source("too-much-source", "more source than is allowed", ("rejected:source-size",), head="// " + "x" * 300_000 + "\n"),

@@ -11,6 +11,7 @@ OUT_OF_BOUNDS: Layers = ("wrong:emulator/global-out-of-bounds",)
 WRITES_INPUT: Layers = ("wrong:emulator/input-written", "wrong:emulator/global-race")
 # ---- layers of a GPU --------------------------------------------------------------------------------------------------------
 WHILE_TIMED: Layers = ("wrong:while-timed/*", "wrong:freshness/*", "wrong:guards/*")
+UNSTABLE: Layers = ("wrong:repeatability/*", "wrong:exact/*")
 FAULT: Layers = ("crashed", "wrong:guards/*")
 # ---- layers before execution ------------------------------------------------------------------------------------------------
 STATE: Layers = ("rejected:device-state", "rejected:asm-*", "rejected:ptx-*", "rejected:device-*", "compile_failed")
@@ -25,7 +26,7 @@ def tiled(
     group: str,
     why: str,
     *,
-    gpu: Layers = (*WHILE_TIMED, NO_GAIN),
+    gpu: Layers = (*WHILE_TIMED, *UNSTABLE, NO_GAIN),
     emulator: Layers = (),
     shape: str = SHAPE,
     small: str = SMALL,
