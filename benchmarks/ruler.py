@@ -46,8 +46,8 @@ SHAPES = (
     (4096, 4096, 4096),
     (8192, 8192, 8192),
 )
-OFFLINE_REPEATS, SERVER_REPEATS = 40, 5
-LANE_USES = 5  # repeats on the same two lanes
+OFFLINE_REPEATS, SERVER_REPEATS = 40, 4
+LANE_USES = 4  # repeats on the same two lanes
 PAIRED_ROUNDS = 21
 TURNS = 3
 CANDIDATES = 4

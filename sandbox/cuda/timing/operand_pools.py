@@ -33,6 +33,7 @@ class OperandPools:
         self._b_tn = matrices(b_tn.bytes(), count, task.n, task.k)
         self._keys = (0, 0)
         self._check_key = 0
+        self._views: dict[tuple[int, int], Any] = {}
         self._checksums: list[int] = []
 
     def __len__(self) -> int:
@@ -49,8 +50,8 @@ class OperandPools:
 
     def operands(self, pair: tuple[int, int]) -> tuple[Any, Any, Any]:
         """A and B in both layouts, as a contender binds them."""
-        dtype, (a, b) = storage_type(self._task.element), pair
-        return self.a[a].view(dtype), self.b_nn[b].view(dtype), self._b_tn[b].view(dtype)
+        a, b = pair
+        return self._matrix(self.a, a), self._matrix(self.b_nn, b), self._matrix(self._b_tn, b)
 
     def changed(self) -> str | None:
         """Which input no longer is what it was made of, None where all are."""
@@ -73,8 +74,16 @@ class OperandPools:
             self._trusted.demote(mapping.bytes())
 
     def close(self) -> None:
+        self._views.clear()
         for mapping in self._mappings:
             mapping.close()
+
+    def _matrix(self, pool: Any, index: int) -> Any:
+        """One matrix of a pool as its elements; made once, because thousands of launches ask for it."""
+        key = (id(pool), index)
+        if key not in self._views:
+            self._views[key] = pool[index].view(storage_type(self._task.element))
+        return self._views[key]
 
     def _pools(self) -> tuple[tuple[Any, int, bool], ...]:
         a_key, b_key = self._keys

@@ -42,6 +42,7 @@ class Track:
         slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES)
         self.ring = Ring("D", 2 * task.m * task.n, slots, device.index, self._trusted)
         self.residue = Residue(device, self.pools, self._trusted)
+        self._outputs: dict[int, Any] = {}  # by slot; made once, because thousands of launches ask for them
 
     @cached_property
     def judge(self) -> OutputJudge:
@@ -81,10 +82,14 @@ class Track:
 
     def close(self) -> None:
         self.device.synchronize()
+        self._outputs.clear()
         for part in (self.pools, self.ring, self.residue):
             part.close()
 
     def _operands(self, pair: Pair, slot: int, workspaces: Ring | None) -> Operands:
         a, b_nn, b_tn = self.pools.operands(pair)
-        d: Any = self.ring.slot(slot).view(storage_type(self.task.element)).reshape(self.task.m, self.task.n)
+        if slot not in self._outputs:
+            shape = self.task.m, self.task.n
+            self._outputs[slot] = self.ring.slot(slot).view(storage_type(self.task.element)).reshape(shape)
+        d = self._outputs[slot]
         return Operands(a=a, b_nn=b_nn, b_tn=b_tn, d=d, workspace=None if workspaces is None else workspaces.slot(slot))
