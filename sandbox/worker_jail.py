@@ -28,15 +28,18 @@ _CUPY_CACHE = "CUPY_CACHE_DIR"
 
 
 def gpu_jail(options: WorkerOptions, scratch: Path, environment: Mapping[str, str]) -> Jail:
-    """Files of a GPU's worker: it writes to its scratch, cupy's cache and the GPU's devices."""
+    """Files of a GPU's worker: it writes to its scratch, cupy's cache and the GPU's devices, and to /proc.
+
+    CUDA starts on an H200 (driver 580) only where it may change files of /proc; writing those of its own process, or
+    truncating them, does not suffice.
+    """
     write = [scratch, *([Path(environment[_CUPY_CACHE])] if _CUPY_CACHE in environment else [])]
     for folder in write:
         folder.mkdir(parents=True, exist_ok=True)
-    devices = [*_devices(), "/proc/self"]  # the C library names threads through /proc
     return Jail(
-        write=tuple(str(folder.resolve()) for folder in write),
+        write=(*(str(folder.resolve()) for folder in write), "/proc"),
         read=_readable(options),
-        devices=tuple(devices),
+        devices=tuple(_devices()),
         sockets=True,
         layers=replace(confinement().layers, mounts=False),
     )

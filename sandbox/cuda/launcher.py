@@ -30,7 +30,6 @@ from sandbox.launching import aligned_offsets, argument_bytes, pack_argument, pr
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
 _FUNCTION = driver.CUfunction_attribute
-SPAN_GAP_BYTES = 256  # between two variables that are read at once
 MAX_LOCAL_BYTES = 16 * 1024  # of a thread: what can be cleared between samples
 
 
@@ -64,7 +63,7 @@ class Kernel:
             for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True)
         ]
         self.local_bytes = max(_local_bytes(entry.function) for entry in self._entries)
-        self._spans = _find_variables(self._module, cubin)
+        self._variables = _find_variables(self._module, cubin)
 
     def bind(self, operands: Operands) -> "BoundKernel":
         """Fix the operands: encode tensor maps and pack parameters.
@@ -77,7 +76,9 @@ class Kernel:
         return BoundKernel(launches, zeroed)
 
     def altered(self) -> tuple[str, ...]:
-        return tuple(name for span in self._spans for name in span.altered())
+        return tuple(
+            variable.name for variable, address in self._variables if _held(address, variable.size_bytes) != variable.image
+        )
 
     def close(self) -> None:
         """Unload the code. Graphs and bound kernels made from it may not be launched any more."""
@@ -236,24 +237,8 @@ def _local_bytes(function: Any) -> int:
     return size
 
 
-class _Span:
-    """Module variables that lie close together, read at once."""
-
-    def __init__(self, variables: Sequence[tuple[int, ModuleVariable]]) -> None:
-        self._variables, self._start = variables, variables[0][0]
-        last, variable = variables[-1]
-        self._bytes = last + variable.size_bytes - self._start
-
-    def altered(self) -> list[str]:
-        """Variables that no longer hold what the code came with."""
-        held = bytearray(self._bytes)
-        call(driver.cuMemcpyDtoH, held, self._start, self._bytes)
-        places = ((variable, place - self._start) for place, variable in self._variables)
-        return [variable.name for variable, at in places if held[at : at + variable.size_bytes] != variable.image]
-
-
-def _find_variables(module: Any, cubin: bytes) -> list[_Span]:
-    """Variables of the module that the driver finds by name; inspection judges the use of all."""
+def _find_variables(module: Any, cubin: bytes) -> list[tuple[ModuleVariable, int]]:
+    """Variables of the module that the driver finds by name, with their addresses; inspection judges the use of all."""
     found = []
     for variable in module_variables(cubin):
         try:
@@ -263,19 +248,15 @@ def _find_variables(module: Any, cubin: bytes) -> list[_Span]:
                 raise
             continue
         if 0 < variable.size_bytes <= size:
-            found.append((int(address), variable))
-    return [_Span(near) for near in _neighbours(sorted(found, key=lambda each: each[0]))]
+            found.append((variable, int(address)))
+    return found
 
 
-def _neighbours(found: Sequence[tuple[int, ModuleVariable]]) -> list[list[tuple[int, ModuleVariable]]]:
-    """Variables in order of their addresses, in groups without a gap that a page could end in."""
-    groups: list[list[tuple[int, ModuleVariable]]] = []
-    for place, variable in found:
-        if groups and place - (groups[-1][-1][0] + groups[-1][-1][1].size_bytes) < SPAN_GAP_BYTES:
-            groups[-1].append((place, variable))
-        else:
-            groups.append([(place, variable)])
-    return groups
+def _held(address: int, size_bytes: int) -> bytes:
+    """What a variable holds. A copy may not reach from one variable into the next: each has an allocation of its own."""
+    held = bytearray(size_bytes)
+    call(driver.cuMemcpyDtoH, held, address, size_bytes)
+    return bytes(held)
 
 
 def _parameter_bytes(function: Any) -> list[int]:

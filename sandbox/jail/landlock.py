@@ -24,7 +24,7 @@ _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 READ = _READ_FILE | _READ_DIR
 # Character devices, sockets and block devices are never made.
 WRITE = _WRITE_FILE | (_CHANGE_FOLDER & ~(1 << 6 | 1 << 9 | 1 << 11)) | _REFER | _TRUNCATE | _IOCTL_DEV
-DEVICE = _WRITE_FILE | _TRUNCATE | _IOCTL_DEV  # the C library truncates /proc/self/task/*/comm
+DEVICE = _WRITE_FILE | _IOCTL_DEV
 _OF_A_FILE = EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
 _LIBC = ctypes.CDLL(None, use_errno=True)

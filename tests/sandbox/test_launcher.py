@@ -329,26 +329,30 @@ def test_a_host_library_that_does_not_load_or_lacks_the_entry_is_a_fault(tmp_pat
         HostKernel("h", nameless, TASK, workspace_bytes=0, confined=False)
 
 
-def test_variables_that_lie_close_together_are_read_at_once_and_named(monkeypatch):
-    images = {"a": (0x1000, b"abcd"), "b": (0x1008, b"12345678"), "far": (0x9000, b"xy")}
-    held = {0x1000: b"abcd\0\0\0\x0012345678", 0x9000: b"xY"}
-    reads = []
+def test_a_variable_that_was_written_is_named(monkeypatch):
+    images = {"a": (0x1000, b"abcd"), "hidden": (None, b"1234"), "far": (0x9000, b"xy")}
+    held = {0x1000: b"abcd", 0x9000: b"xY"}
 
     def call(function, *arguments):
-        if function.__name__ == "cuModuleGetGlobal":
-            address, image = images[arguments[1].decode()]
-            return address, len(image)
-        target, address, size = arguments
-        reads.append((address, size))
-        target[:] = held[address]
+        match function.__name__:
+            case "cuModuleGetGlobal":
+                address, image = images[arguments[1].decode()]
+                if address is None:
+                    raise launcher.DriverFault("cuModuleGetGlobal", "CUDA_ERROR_NOT_FOUND", "no such name")
+                return address, len(image)
+            case "cuMemcpyDtoH":
+                target, address, size = arguments
+                assert size == len(held[address])
+                target[:] = held[address]
+            case "cuModuleGetFunction":
+                return "function"
         return None
 
     variables = [
         ModuleVariable(name=name, size_bytes=len(image), image=image, space="global", linkage="local", initialised=True)
         for name, (_, image) in images.items()
     ]
+    RecordingDriver(monkeypatch)
     monkeypatch.setattr(launcher, "call", call)
     monkeypatch.setattr(launcher, "module_variables", lambda _: variables)
-    spans = launcher._find_variables("module", b"cubin")
-    assert [name for span in spans for name in span.altered()] == ["far"]
-    assert reads == [(0x1000, 16), (0x9000, 2)]
+    assert launcher.Kernel("k", b"cubin", resolved({}), TASK).altered() == ("far",)
