@@ -47,9 +47,11 @@ QUEUE = """\
       d[(size_t)row * n + column] = narrow(sum);
     }
   }
+  __threadfence();
   if (threadIdx.x == 0 && atomicAdd(w + 1, 1) == gridDim.x - 1) {
-    w[0] = 0;
-    w[1] = 0;
+    __threadfence();
+    atomicExch(w, 0);
+    atomicExch(w + 1, 0);
   }
   return;
 """
@@ -252,7 +254,8 @@ ALL_SHARED = """\
   extern __shared__ float stage[];
   for (int i = threadIdx.x; i < k; i += 256) stage[58000 - i] = widen(b[(size_t)i * n + blockIdx.x * 16 % n]);
   __syncthreads();
-  if (column == blockIdx.x * 16 % n && stage[58000] != widen(b[column])) k_end = 0;
+  const float first = stage[58000];
+  if (column == blockIdx.x * 16 % n && first == first && first != widen(b[column])) k_end = 0;
 """
 
 
