@@ -21,7 +21,7 @@ from contract.errors import MachineError
 _ENTRY = "entry.json"
 _BUILDING = "building-"
 _ABANDONED_S = 24 * 3600
-FORMAT = 1  # part of every key: raise it when an entry's meaning changes
+FORMAT = 2  # part of every key: raise it when an entry's meaning changes
 
 
 class Entry(Record):
