@@ -18,6 +18,7 @@ from contract.evaluation import BASELINES, NOT_COVERED, Measured, SideFigures, U
 from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.reward import confirmed
+from contract.ruler import Ruler
 from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import RunRecord, Step
@@ -109,6 +110,7 @@ def measured_section(measured: Measured, run: RunRecord) -> str:
         f"**{time_us:.2f} us** ({tflops:.0f} TFLOP/s, {fraction:.0%} of the roofline), {measured.mode} timing, "
         f"median of {len(measured.timing.samples_us)} rounds; {len(measured.tests)} verification tests passed.",
         speedup_table(measured),
+        _ruler(measured.ruler),
         _side(measured.side),
         f"{measured.environment.gpu}, driver {measured.environment.driver}, CUDA {measured.environment.cuda}, "
         f"cuBLAS {measured.environment.cublas}.",
@@ -128,6 +130,16 @@ def speedup_table(measured: Measured) -> str:
             interval = f"{speedup.low:.3f} – {speedup.high:.3f}"
             rows.append((name, f"{median_us(known[name]):.2f}", f"{speedup.ratio:.3f}x", interval, known[name].detail))
     return table(("baseline", "time, us", "speedup", "95 % interval", "detail"), rows)
+
+
+def _ruler(ruler: Ruler | None) -> str:
+    """How the time was taken; nothing for records from before that was noted."""
+    if ruler is None:
+        return ""
+    return (
+        f"Each sample is {ruler.launches} launches on {ruler.sets} sets of operands, each launch with an output of its own. "
+        f"Every row of {ruler.projected} outputs was checked, and {len(ruler.compared)} outputs in full. Seed: {ruler.secret}."
+    )
 
 
 def _side(side: SideFigures) -> str:

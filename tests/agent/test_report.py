@@ -27,6 +27,7 @@ from contract.evaluation import (
     Wrong,
 )
 from contract.knowledge import Chunk, Hit
+from contract.ruler import Ruler
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from tests.doubles import INSPECTION, OBSERVATION, PASSED, TASK, candidate, measured, profile, run_record, step, unmeasured
 from tests.policies.chat.exchanges import exchange
@@ -245,3 +246,11 @@ def test_counters_that_were_read_are_not_said_to_be_missing() -> None:
     assert outcome.best is not None
     seen = replace(outcome, best=outcome.best.model_copy(update={"profile": profile()}))
     assert "no hardware counters" not in render_report(seen, Path("out"))
+
+
+def test_the_report_says_how_the_time_was_taken() -> None:
+    ruler = Ruler(secret=17, order=3, sets=150, launches=700, ring_bytes=1, reuse_bytes=None, projected=4900)
+    told = render_report(outcome_of(measured(2.0).model_copy(update={"ruler": ruler})), Path("out"))
+    assert "Each sample is 700 launches on 150 sets of operands" in told
+    assert "Every row of 4900 outputs was checked, and 0 outputs in full. Seed: 17." in told
+    assert "Each sample" not in render_report(outcome_of(measured(2.0)), Path("out")), "a record of before"

@@ -1,0 +1,59 @@
+"""Descriptors at many addresses: made by writing the address where that was seen to hold, else asked of the driver."""
+
+import pytest
+
+pytest.importorskip("cupy")
+
+from contract.plan import TensorMapSpec
+from contract.task import GemmTask
+from sandbox.cuda import tensor_map
+from sandbox.cuda.tensor_map import TensorMaps
+
+TASK = GemmTask(m=256, n=256, k=256)
+SPEC = TensorMapSpec(of="A", box=(64, 64))
+FIRST, SECOND = 0x7F12_3456_0000, 0x0100_0000_0500
+
+
+def maps(monkeypatch, encode):
+    asked = []
+
+    def encoded(_spec, _task, pointer):
+        asked.append(pointer)
+        return encode(pointer)
+
+    monkeypatch.setattr(tensor_map, "encode_tensor_map", encoded)
+    return TensorMaps(TASK), asked
+
+
+def plain(pointer):
+    return bytes(range(16)) + pointer.to_bytes(8, "little") + bytes(104)
+
+
+def hashed(pointer):
+    """A descriptor in which something else depends on the address."""
+    return plain(pointer)[:-1] + bytes([pointer >> 8 & 0xFF])
+
+
+def test_an_address_that_is_held_plainly_is_written(monkeypatch):
+    made, asked = maps(monkeypatch, plain)
+    assert made.encode(SPEC, FIRST) == plain(FIRST)
+    count = len(asked)
+    assert made.encode(SPEC, SECOND) == plain(SECOND)
+    assert made.place_of_address(SPEC) == 16
+    assert len(asked) == count, "the driver was asked again"
+
+
+def test_a_descriptor_with_another_trace_of_the_address_is_always_asked_for(monkeypatch):
+    made, asked = maps(monkeypatch, hashed)
+    assert made.encode(SPEC, FIRST) == hashed(FIRST)
+    count = len(asked)
+    assert made.encode(SPEC, SECOND) == hashed(SECOND)
+    assert made.place_of_address(SPEC) is None
+    assert len(asked) == count + 1
+
+
+def test_an_unaligned_address_is_left_to_the_driver(monkeypatch):
+    made, asked = maps(monkeypatch, plain)
+    made.encode(SPEC, FIRST)
+    made.encode(SPEC, FIRST + 16)
+    assert asked[-1] == FIRST + 16
