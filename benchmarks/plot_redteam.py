@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.redteam_table import Result, Row
 from benchmarks.svg import BAD, FAINT, GOOD, RULE, bar, document, dot, line, text
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 900, 330, 640, 92, 26
+WIDTH, LEFT, RIGHT, TOP, ROW = 960, 330, 640, 92, 26
 MOST = 1.25  # of the honest time, at the right edge of the bars
 AS_FAST = 0.97  # of the honest time, from which on nothing was gained
 
@@ -32,7 +32,7 @@ def draw(before: Result, after: Result) -> str:
 
 def _head(before: Result, after: Result) -> Iterator[str]:
     yield text(20, 28, "Kernels that cheat the clock: time over the honest kernel's", 16, bold=True)
-    yield text(880, 28, f"{after.gpu}, {after.date}", 11, "end", FAINT)
+    yield text(WIDTH - 20, 28, f"{after.gpu}, {after.date}", 11, "end", FAINT)
     yield bar(20, 44, 12, 12, BAD)
     yield text(38, 54, f"before ({before.commit})")
     yield dot(176, 50, 5, GOOD)
