@@ -1,0 +1,108 @@
+"""Schedules drawn from each family's whole space, verified and timed briefly on a GPU: none of them may be refused.
+
+Run from the repository's root: python -m benchmarks.drawn_schedules --out FILE.json [--each 100]
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import Evaluation, Measured, Wrong
+from contract.options import CompileOptions, TimeOptions, VerifyOptions
+from contract.task import Arch, GemmTask
+from policies.schedule.families import families
+from sandbox.builder import Builder
+from sandbox.messages import Done, Evaluate
+
+SEED = 2026
+BRIEF = TimeOptions(rounds=3, round_us=1000, all_baselines=False, side=False)
+TASKS = tuple(
+    GemmTask.model_validate({"m": m, "n": n, "k": k, "arch": "sm_90a", **fields})
+    for (m, n, k), fields in (
+        ((256, 256, 256), {"layout": "nn"}),
+        ((128, 384, 512), {"layout": "nn", "accumulate": "f16"}),
+        ((200, 136, 200), {"layout": "tn", "element": "bf16"}),
+        ((64, 64, 2048), {"layout": "nn"}),
+        ((1024, 512, 256), {"layout": "tn"}),
+    )
+)
+
+
+def drawn(each: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
+    """(family, task, candidate), `each` different ones of every family, evenly over the tasks."""
+    chip, rng = REFERENCE_CHIPS[Arch.SM_90A], random.Random(SEED)
+    for family in families(Arch.SM_90A):
+        tasks = [task for task in TASKS if family.supports(task)]
+        spaces = [list(family.space(task, chip)) for task in tasks]
+        found: dict[str, tuple[str, GemmTask, Candidate]] = {}
+        for turn in itertools.count():
+            if len(found) == each:
+                break
+            task, space = tasks[turn % len(tasks)], spaces[turn % len(tasks)]
+            candidate = family.write(rng.choice(space), task)
+            found.setdefault(candidate.id, (family.name, task, candidate))
+        yield from found.values()
+
+
+def run(each: int, cache: str) -> list[dict[str, str]]:
+    """What became of every schedule, task by task, as each is done."""
+    from sandbox.cuda.device import Device
+    from sandbox.cuda.evaluator import Evaluator
+
+    listed = list(drawn(each))
+    device = Device(0)
+    evaluator = Evaluator(device, lambda _stage: None)
+    builder = Builder(CompileOptions(cache_dir=cache, jobs=os.cpu_count() or 2), device.chip)
+    rows = []
+    for task in TASKS:
+        own = [(family, candidate) for family, each_task, candidate in listed if each_task == task]
+        for position, built in builder.build([candidate for _, candidate in own], task):
+            outcome: Evaluation | Any = built
+            if isinstance(built, Built):
+                answer = evaluator.evaluate(Evaluate(built=built, task=task, verify=VerifyOptions(), time=BRIEF))
+                outcome = answer.evaluation if isinstance(answer, Done) else answer
+            row = {"family": own[position][0], "task": task.shape, "candidate": own[position][1].id, "outcome": _told(outcome)}
+            rows.append(row)
+            if row["outcome"] != "measured":
+                print(row, flush=True)
+        print(f"{task.shape}: {len(rows)} of {len(listed)} schedules done", flush=True)
+    return rows
+
+
+def _told(outcome: Evaluation) -> str:
+    match outcome:
+        case Measured():
+            return "measured"
+        case Wrong(test=test):
+            return f"wrong {test.tier}/{test.name}: {test.message}"
+        case _:
+            return f"{outcome.status}: {getattr(outcome, 'message', '')}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--each", type=int, default=100, help="schedules of each family")
+    parser.add_argument("--commit", default="", help="the commit that is tested")
+    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "drawn-schedules"), help="compiled kernels")
+    options = parser.parse_args()
+    rows = run(options.each, options.cache)
+    counts = Counter((row["family"], row["outcome"] == "measured") for row in rows)
+    options.out.write_text(json.dumps({"commit": options.commit, "seed": SEED, "rows": rows}, indent=1) + "\n")
+    for (family, measured), count in sorted(counts.items()):
+        print(f"{family}: {count} {'measured' if measured else 'refused'}")
+    return 0 if all(measured for _, measured in counts) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,21 @@
+"""The schedules that are drawn: as many of each family as asked, all different, over every task that it supports."""
+
+from collections import Counter
+
+from benchmarks.drawn_schedules import TASKS, drawn
+from contract.task import Arch
+from policies.schedule.families import families
+
+
+def test_every_family_has_its_share_over_its_tasks() -> None:
+    found = list(drawn(10))
+    names = [family.name for family in families(Arch.SM_90A)]
+    assert Counter(name for name, _, _ in found) == dict.fromkeys(names, 10)
+    assert len({candidate.id for _, _, candidate in found}) == len(found)
+    for family in families(Arch.SM_90A):
+        tasks = {task.id for name, task, _ in found if name == family.name}
+        assert tasks == {task.id for task in TASKS if family.supports(task)}
+
+
+def test_the_same_schedules_are_drawn_again() -> None:
+    assert [one.id for _, _, one in drawn(3)] == [one.id for _, _, one in drawn(3)]
