@@ -67,16 +67,6 @@ class Code:
         return tuple(found)
 
     @cached_property
-    def code_addresses(self) -> tuple[str, ...]:
-        """Functions whose address is taken instead of being called: code could be read through it, and written."""
-        found: dict[str, None] = {}
-        for instruction in self._instructions():
-            called = instruction.parts[0] == "call"
-            names = (each.name for each in atoms(() if called else instruction.operands) if isinstance(each, Symbol))
-            found |= dict.fromkeys(name for name in names if name in self.module.functions)
-        return tuple(found)
-
-    @cached_property
     def traps(self) -> tuple[str, ...]:
         return tuple(sorted({each.parts[0] for each in self._instructions() if each.parts[0] in _TRAPS}))
 

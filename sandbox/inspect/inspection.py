@@ -152,8 +152,6 @@ def _code_rules(ptx: Code) -> Iterator[Rejected]:
     yield from _special_register_rules(ptx.special_registers)
     for name in ptx.outside_calls:
         yield Rejected(rule="device-call", message=f"{name[:80]}: device code may not print, allocate, assert or launch")
-    for name in ptx.code_addresses:
-        yield Rejected(rule="code-address", message=f"the address of function {name[:80]} is taken; call it by its name")
     for name in ptx.traps:
         yield Rejected(rule="device-trap", message=f"{name}: a kernel ends by returning; remove the trap")
 
