@@ -27,24 +27,6 @@ extern "C" __global__ void read_evict_last(const uint4* data, u64 count, u32* si
   if (sum == 0x12345678) *sink = sum;
 }
 
-extern "C" __global__ void read_evict_first(const uint4* data, u64 count, u32* sink) {
-  u64 policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  u32 sum = 0;
-  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += gridDim.x * (u64)blockDim.x) {
-    uint4 v;
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(data + i), "l"(policy));
-    sum += v.x ^ v.y ^ v.z ^ v.w;
-  }
-  if (sum == 0x12345678) *sink = sum;
-}
-
-extern "C" __global__ void demote(const char* data, u64 lines) {
-  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < lines; i += gridDim.x * (u64)blockDim.x)
-    asm volatile("applypriority.global.L2::evict_normal [%0], 128;" ::"l"(data + 128 * i));
-}
-
 // Holds the stream, so that what follows is queued before it starts.
 extern "C" __global__ void hold(u64 nanoseconds) {
   u64 start, now;

@@ -17,6 +17,7 @@ import secrets
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -265,7 +266,7 @@ def main() -> None:
     parser.add_argument("--old", type=Path, help="checkout of the other version")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default="")
-    parser.add_argument("--cache", type=Path, default=Path("/tmp/ruler-cache"))
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "ruler-cache")
     parser.add_argument("--minutes", type=float, default=8.0)
     options = parser.parse_args()
     if options.what == "itself":

@@ -17,7 +17,7 @@ from sandbox.cuda.driver import DriverFault, call
 MARGIN_BYTES = 1 << 32  # of reserved, unmapped address space on either side
 _HINTS = (1 << 40, 1 << 46)  # addresses that ranges are drawn from
 _ACCESS = driver.CUmemAccess_flags
-_NOT_SUPPORTED = frozenset({"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE"})
+NOT_SUPPORTED = frozenset({"CUDA_ERRORNOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE"})
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 _mapped: "weakref.WeakSet[Mapping]" = weakref.WeakSet()
@@ -96,7 +96,7 @@ class Protection:
         try:
             mapping.protect(writable=writable)
         except DriverFault as fault:
-            if fault.status not in _NOT_SUPPORTED:
+            if fault.status not in NOT_SUPPORTED:
                 raise
             self.works = False
 

@@ -60,7 +60,8 @@ def test_a_case_says_why_and_who_refuses_it(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.honest], ids=lambda case: case.id)
 def test_a_right_kernels_plan_fits_both_of_its_tasks(case: Case) -> None:
     for each in (case.task, case.small):
-        resolve(case.candidate().plan, each, LIMITS[each.arch], REFERENCE_CHIPS[each.arch].sms)
+        plan = case.candidate().plan
+        assert len(resolve(plan, each, LIMITS[each.arch], REFERENCE_CHIPS[each.arch].sms).launches) == len(plan.launches)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cuda.bindings import driver
 
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.memory import Mapping
+from sandbox.cuda.memory import NOT_SUPPORTED, Mapping
 from sandbox.cuda.timing.operand_pools import OperandPools
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
@@ -35,7 +35,9 @@ class Residue:
         """Leave nothing of the operands in L2, under whatever policy they were read."""
         try:
             call(driver.cuCtxResetPersistingL2Cache)
-        except DriverFault:  # where a GPU, or a part of one, has no such reset
+        except DriverFault as fault:
+            if fault.status not in NOT_SUPPORTED:  # a GPU, or a part of one, may have no such reset
+                raise
             self._pools.demote()
         self._trusted.sweep(self._swept.bytes(), draw.getrandbits(63))
 
