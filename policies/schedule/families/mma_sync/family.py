@@ -3,16 +3,15 @@
 import math
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
-from contract.candidate import Candidate, ScheduleValue
 from contract.chip import Chip
+from contract.plan import LaunchPlan
 from contract.task import Arch, GemmTask
 from policies.schedule.families.mma_sync.geometry import Geometry
 from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 from policies.schedule.families.mma_sync.space import enumerate_schedules
-from policies.schedule.families.mma_sync.writer import write_candidate
-from policies.schedule.families.protocol import Work
+from policies.schedule.families.mma_sync.writer import constants, plan, sections
+from policies.schedule.families.protocol import Family, Work
+from policies.schedule.families.template import Constant
 
 # Share of the chip's dense tensor rate that mma.sync can reach at best. On sm_90 and sm_100 the full rate belongs to newer
 # instructions. Estimates: measured feedback corrects them.
@@ -29,10 +28,11 @@ STEP_US = (
 SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores fed
 
 
-class MmaSync:
+class MmaSync(Family[MmaSyncSchedule]):
     """The family as the schedule policy sees it."""
 
     name = "mma_sync"
+    schedule = MmaSyncSchedule
 
     def supports(self, task: GemmTask) -> bool:
         return task.arch in MMA_SYNC_RATE
@@ -40,15 +40,6 @@ class MmaSync:
     def space(self, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
         """Sensible schedules, every one valid for the task on the chip; `write` accepts valid ones beyond these too."""
         return enumerate_schedules(task, chip)
-
-    def parse(self, values: dict[str, ScheduleValue]) -> MmaSyncSchedule:
-        """Raises: ValueError for unknown, missing or mistyped axes."""
-        try:
-            return MmaSyncSchedule.model_validate(values, strict=True)
-        except ValidationError as exc:
-            first = exc.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ValueError(f"mma_sync schedule, {where}: {first['msg']}") from exc
 
     def work(self, schedule: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Work:
         geometry = Geometry(schedule, task)
@@ -69,9 +60,17 @@ class MmaSync:
             step_us=STEP_US,
         )
 
-    def write(self, schedule: MmaSyncSchedule, task: GemmTask) -> Candidate:
-        """Raises: ValueError where the schedule cannot run for the task."""
-        return write_candidate(schedule, task)
+    def violation(self, schedule: MmaSyncSchedule, task: GemmTask) -> str | None:
+        return Geometry(schedule, task).violation()
+
+    def plan(self, schedule: MmaSyncSchedule, task: GemmTask) -> LaunchPlan:
+        return plan(Geometry(schedule, task))
+
+    def constants(self, schedule: MmaSyncSchedule, task: GemmTask) -> list[Constant]:
+        return constants(Geometry(schedule, task))
+
+    def sections(self, schedule: MmaSyncSchedule, task: GemmTask) -> set[str]:
+        return sections(Geometry(schedule, task))
 
 
 def _mma_efficiency(geometry: Geometry, chip: Chip) -> float:

@@ -5,31 +5,25 @@ The source is `wgmma_tma.cu`, generic in shape; a schedule sets the constants at
 
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
-from contract.candidate import Candidate, ScheduleValue
 from contract.chip import Chip
+from contract.plan import LaunchPlan
 from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.protocol import Work, cluster_sms
+from policies.schedule.families.protocol import Family, Work, cluster_sms
+from policies.schedule.families.template import Constant
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
-from policies.schedule.families.wgmma_tma.writer import write_candidate
+from policies.schedule.families.wgmma_tma.writer import constants, plan
 
 
-class WgmmaTma:
-    """The family: its space, its cost model inputs, its source."""
+class WgmmaTma(Family[WgmmaTmaSchedule]):
+    """The family as the schedule policy sees it."""
 
     name = "wgmma_tma"
+    schedule = WgmmaTmaSchedule
 
     def supports(self, task: GemmTask) -> bool:
         """Rows of A, B and D must be multiples of 16 bytes for TMA."""
         return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
-
-    def parse(self, values: dict[str, ScheduleValue]) -> WgmmaTmaSchedule:
-        try:
-            return WgmmaTmaSchedule.model_validate(values)
-        except ValidationError as exc:
-            raise ValueError(f"not a {self.name} schedule: {exc.errors(include_url=False)[0]['msg']}") from exc
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
         if not self.supports(task):
@@ -63,11 +57,15 @@ class WgmmaTma:
             alternating=s.pingpong,
         )
 
-    def write(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Candidate:
-        """Raises: ValueError for a schedule that is not valid for the task."""
-        if not self.supports(task) or not is_valid(schedule, task):
-            raise ValueError(f"{schedule.values()} is not valid for {task.shape}")
-        return write_candidate(schedule, task)
+    def violation(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> str | None:
+        valid = self.supports(task) and is_valid(schedule, task)
+        return None if valid else f"{schedule.values()} is not valid"
+
+    def plan(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
+        return plan(schedule, task)
+
+    def constants(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> list[Constant]:
+        return constants(schedule, task)
 
 
 def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
