@@ -8,7 +8,6 @@ The array module is a parameter, so that the same code guards cupy arrays on a G
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Literal
 
 import cupy
@@ -16,6 +15,7 @@ import numpy as np
 
 from contract.plan import TensorName, operand_shape
 from contract.task import ElementType, GemmTask, Layout
+from sandbox.cuda.comparing import differ
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.memory import Mapping
 
@@ -75,7 +75,7 @@ class Guarded:
 
     def violation(self) -> str | None:
         """Where the bands were written: the damaged byte next to the payload, and how many there are; None if intact."""
-        if not differ(self._xp, self.bands()):
+        if not _differ(self._xp, self.bands()):
             return None
         before = self._before != self._pattern[: self._before.size]
         after = self._after != self._pattern[: self._after.size]
@@ -148,7 +148,7 @@ class GuardedOperands:
         """Every band written and every input changed since `load`."""
         bands = [each for guard in self._guards.values() for each in guard.bands()]
         inputs = [(self._bits(key), bits.ravel()) for key, bits in self._pristine.items()]
-        if not differ(self._xp, [*bands, *inputs]):
+        if not _differ(self._xp, [*bands, *inputs]):
             return ()
         found = []
         for key, guard in self._guards.items():
@@ -183,27 +183,11 @@ def map_guarded(device: int, *, at_end: bool) -> Callable[[str, int], Guarded]:
     return make
 
 
-def differ(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> bool:
-    """Whether the arrays of any pair differ; waits for the GPU once. Shape: pairs of (n,), of one integer type."""
+def _differ(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether the arrays of any pair differ. Shape: pairs of (n,), of one integer type."""
     if xp is np:
         return any(bool((one != other).any()) for one, other in pairs)
-    counts = cupy.zeros(len(pairs), dtype=cupy.uint64)
-    for index, (one, other) in enumerate(pairs):
-        _differences()(*_words(one, other), counts[index])
-    return bool(counts.any())
-
-
-@cache
-def _differences() -> Any:
-    return cupy.ReductionKernel(
-        "T one, T other", "uint64 count", "one != other", "a + b", "count = a", "0", "count_differences"
-    )
-
-
-def _words(*arrays: Any) -> tuple[Any, ...]:
-    """The arrays as 64-bit words where all of them are whole words."""
-    whole = all(array.nbytes % 8 == 0 and address(array) % 8 == 0 for array in arrays)
-    return tuple(array.view(cupy.uint64) for array in arrays) if whole else arrays
+    return differ(pairs)
 
 
 def storage_type(element: ElementType) -> Any:

@@ -1,21 +1,18 @@
-"""Variables of a candidate's module, compared with what the compiler put into them (`module_variables.cu`).
+"""Variables of a candidate's module, compared with what the compiler put into them.
 
 Covered: every variable that the driver finds by its name; inspection judges how code uses all of them.
 Not covered: variables that the driver does not find, such as those that no code refers to.
 """
 
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import cupy
 import numpy as np
 from cuda.bindings import driver
 
+from sandbox.cuda.comparing import altered
 from sandbox.cuda.driver import DriverFault, call
 from sandbox.inspect.elf import ModuleVariable, module_variables
-
-BLOCK = 128
 
 
 class ModuleVariables:
@@ -34,9 +31,8 @@ class ModuleVariables:
         """Names of the variables that hold something else than their images; waits for the GPU."""
         if not self.names:
             return ()
-        altered = cupy.zeros(len(self.names), dtype=cupy.uint8)
-        _comparison()((len(self.names),), (BLOCK,), (self._layout, self._images, altered))
-        return tuple(name for name, flag in zip(self.names, altered.get(), strict=True) if flag)
+        flags = altered(self._layout, self._images, len(self.names))
+        return tuple(name for name, flag in zip(self.names, flags, strict=True) if flag)
 
 
 def _find_variables(module: Any, cubin: bytes) -> list[tuple[ModuleVariable, int]]:
@@ -52,9 +48,3 @@ def _find_variables(module: Any, cubin: bytes) -> list[tuple[ModuleVariable, int
         if 0 < variable.size_bytes <= size:
             found.append((variable, int(address)))
     return found
-
-
-@cache
-def _comparison() -> Any:
-    source = resources.files("sandbox.cuda").joinpath("module_variables.cu").read_text()
-    return cupy.RawModule(code=source, options=("-std=c++17",)).get_function("compare_variables")
