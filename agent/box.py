@@ -8,9 +8,9 @@ from contract.settings import Settings
 from contract.task import GemmTask
 from policies.schedule.policy import predict
 from policies.schedule.rewriting import rewrite
-from sandbox.headers import find_headers
+from sandbox.building.headers import find_headers
+from sandbox.building.toolchain import nvrtc_version
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.toolchain import nvrtc_version
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from policies.portfolio.policy import Portfolio
 from policies.schedule.families import families
 from policies.schedule.policy import SchedulePolicy
 from policies.trajectories.exchanges import RunExchanges
-from sandbox.headers import OWN_ROOT
+from sandbox.building.headers import OWN_ROOT
 
 POLICIES = ("schedule", "chat", "portfolio")
 

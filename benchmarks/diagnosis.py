@@ -36,7 +36,7 @@ from contract.speedup import median_us, ratio_over
 from policies.schedule.families import families
 from policies.schedule.pool import Entry, Pool
 from policies.schedule.steering import Neighbourhood
-from sandbox.diagnosis import diagnose_built
+from sandbox.diagnosis.diagnosis import diagnose_built
 
 TRIED = 3  # neighbours of a kind
 SEED = 0

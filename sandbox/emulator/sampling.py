@@ -30,11 +30,11 @@ from sandbox.emulator.places import places_of, rasters
 from sandbox.emulator.points import clusters_along, corners_first, first_cta, last_to_write, widened, with_splits
 from sandbox.emulator.producers import TooMany, Writers, pieces
 from sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
+from sandbox.verification.draws import Source
 from sandbox.verification.elements import POISON
 from sandbox.verification.executor import Violation
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference
-from sandbox.verification.source import Source
 
 MOST_POINTS = 12
 LEAST_POINTS = 3

@@ -31,7 +31,7 @@ def device():
 @pytest.fixture(scope="module")
 def honest(device, tmp_path_factory) -> Iterator:
     """Loads the honest kernel for a task."""
-    from sandbox.builder import Builder
+    from sandbox.building.builder import Builder
     from sandbox.cuda.evaluator import load
 
     builder = Builder(CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache"))), device.chip)

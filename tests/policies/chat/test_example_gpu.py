@@ -15,7 +15,7 @@ from policies.chat.prompting import Prompts
 from policies.chat.sampling import Assignment
 from policies.schedule.policy import predict
 from sandbox.local import open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 from tests.policies.chat.conversing import observe
 from tests.policies.chat.test_prompting import EXAMPLES, blocks
 

@@ -17,7 +17,7 @@ from policies.chat.extraction import Draft, read_reply
 from policies.chat.prompting import Prompts
 from policies.chat.sampling import Assignment
 from policies.schedule.policy import predict
-from sandbox.check import check
+from sandbox.building.check import check
 from sandbox.local import open_sandbox
 from tests.doubles import CHIP, TASK
 from tests.policies.chat.conversing import candidate, observe, source, written

@@ -24,7 +24,7 @@ from sandbox.emulator.coverage import (
 )
 from sandbox.emulator.places import Raster, places_of, rasters
 from sandbox.emulator.points import corners_first, first_cta, widened
-from sandbox.messages import Done, NotExecuted, Reduced, Verified
+from sandbox.workers.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.build_kernels import ORIGIN
 from tests.sandbox.emulator.proving import BEFORE, STORE, SUM, Build, builder, naive, plan, prove
 

@@ -11,7 +11,7 @@ from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.mma_sync import MmaSync
 from policies.schedule.wgmma_tma import WgmmaTma
 from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.ptx.module import Module
 from sandbox.emulator.ptx.parser import parse
 from sandbox.inspect.code import Code

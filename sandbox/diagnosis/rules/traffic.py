@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contract.chip import Chip
 from contract.diagnosis import Finding
 from contract.task import GemmTask
-from sandbox.profiling.rules.counted import SECTOR_BYTES, Counted, Rule, worth
-from sandbox.work import store_us
+from sandbox.diagnosis.minimum_times import store_us
+from sandbox.diagnosis.rules.counted import SECTOR_BYTES, Counted, Rule, worth
 
 BUSY_L2 = 0.4
 TOO_OFTEN = 1.5

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from contract.errors import Cudal2Error, MachineError, WorkerError
 from contract.evaluation import Evaluation
-from sandbox.messages import Evaluate, NotExecuted, Verified
-from sandbox.pool import WorkerPool
+from sandbox.workers.messages import Evaluate, NotExecuted, Verified
+from sandbox.workers.pool import WorkerPool
 
 OpenPool = Callable[[], WorkerPool]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from contract.errors import WorkerError
-from sandbox.messages import MAX_LINE_BYTES, ProtocolError
-from sandbox.process import Limits, child_environment, confine, kill_group
+from sandbox.workers.messages import MAX_LINE_BYTES, ProtocolError
+from sandbox.workers.process import Limits, child_environment, confine, kill_group
 
 TAIL_BYTES = 16 * 1024
 _BLOCK_BYTES = 1 << 16

@@ -16,8 +16,8 @@ from contract.errors import PlanError
 from contract.evaluation import Rejected
 from contract.plan import parse_plan, resolve
 from contract.task import GemmTask
-from sandbox.headers import NVRTC_HEADERS
-from sandbox.source import Source
+from sandbox.building.headers import NVRTC_HEADERS
+from sandbox.building.source import Source
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FLAGS = 32

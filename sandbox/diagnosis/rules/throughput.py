@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from contract.diagnosis import Bottleneck, Finding
 from contract.task import Arch
-from sandbox.profiling.rules.counted import MMA_SYNC_RATE, Counted, Rule, worth
+from sandbox.diagnosis.rules.counted import MMA_SYNC_RATE, Counted, Rule, worth
 
 FULL_TENSOR = 0.8
 FULL = 0.65  # of what a memory can do: its queues are long from there on

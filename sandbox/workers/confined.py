@@ -15,7 +15,7 @@ import resource
 import signal
 import sys
 
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # at the end: it can hide no standard module
+sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))  # last: it hides no standard module
 
 from sandbox.jail.entering import JAILED, NEW_NETWORK, NOT_JAILED, Jail, enter, enter_namespace
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contract.profile import Difference, LaunchProfile, Profile
-from sandbox.profiling.findings import shares
+from sandbox.diagnosis.findings import shares
 
 MOST = 8
 _POINTS = 20.0  # percentage points that count as much as a factor of e

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from contract.errors import CompilerMissing
 
-OWN_ROOT = Path(__file__).parent / "include"
+OWN_ROOT = Path(__file__).parents[1] / "include"
 _TOOLKITS = (Path("/usr/local/cuda/include"), Path("/opt/cuda/include"))
 _REMEDY = "install them with: pip install 'nvidia-cuda-runtime>=13.0,<14' 'nvidia-cuda-cccl>=13.0,<14'"
 # Files that change with every release of the tree they stand for; hashing whole toolkits would take longer than a compile.

@@ -25,15 +25,23 @@ from contract.errors import CompilerMissing, MachineError
 from contract.evaluation import CompileFailed, TimedOut
 from contract.options import CompileOptions
 from contract.task import Arch
-from sandbox import compile_child
-from sandbox.cache import FORMAT, CompileCache
-from sandbox.compile_child import CUBIN, LOG, PTX
-from sandbox.compile_log import first_error, shortened, shown_log
-from sandbox.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
+from sandbox.building import compile_child
+from sandbox.building.cache import FORMAT, CompileCache
+from sandbox.building.compile_child import CUBIN, LOG, PTX
+from sandbox.building.compile_log import first_error, shortened, shown_log
+from sandbox.building.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
+from sandbox.building.toolchain import (
+    NVRTC_REMEDY,
+    SYSTEM_HEADERS,
+    find_nvcc,
+    nvcc_files,
+    nvcc_version,
+    nvrtc_version,
+    toolkit_folder,
+)
 from sandbox.jail.entering import NOT_JAILED, Jail
 from sandbox.jail.kind import confinement
-from sandbox.process import Finished, Limits, run
-from sandbox.toolchain import NVRTC_REMEDY, SYSTEM_HEADERS, find_nvcc, nvcc_files, nvcc_version, nvrtc_version, toolkit_folder
+from sandbox.workers.process import Finished, Limits, run
 
 SHARED = "kernel.so"
 SOURCE = "kernel.cu"
@@ -170,7 +178,7 @@ class Compiler:
         request: dict[str, object] = {"source": candidate.source, "options": options + include, "headers": NVRTC_HEADERS}
         return _Job(
             key=_key(candidate, options, headers, f"nvrtc {nvrtc_version()}"),
-            command=(sys.executable, "-P", "-s", "-m", "sandbox.compile_child"),
+            command=(sys.executable, "-P", "-s", "-m", "sandbox.building.compile_child"),
             request=request,
             readable=(),
             roots=headers.roots,

@@ -16,7 +16,7 @@ from pathlib import Path
 from contract.options import WorkerOptions
 from sandbox.jail.entering import Jail
 from sandbox.jail.kind import confinement
-from sandbox.process import child_environment, module_path
+from sandbox.workers.process import child_environment, module_path
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/sys", "/proc", "/dev"),

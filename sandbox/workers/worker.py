@@ -1,4 +1,4 @@
-"""The worker process of one GPU: `python -m sandbox.worker --device 0`, driven over stdin and stdout by `pool.py`.
+"""The worker process of one GPU: `python -m sandbox.workers.worker --device 0`, driven over stdin and stdout by `pool.py`.
 
 Covered: whatever libraries or candidates print cannot reach the protocol (stdout is moved away before anything is
 imported); the worker ends when its parent does, even in a hung kernel; an error of ours is reported with its traceback.
@@ -18,8 +18,8 @@ from typing import BinaryIO, Literal, Protocol
 from contract.base import Record
 from contract.build import Built
 from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
-from sandbox.internal_errors import describe
-from sandbox.messages import Done, Evaluate, Failed, NotExecuted, Ready, StageEntered, Verified, decode_request, encode
+from sandbox.workers.internal_errors import describe
+from sandbox.workers.messages import Done, Evaluate, Failed, NotExecuted, Ready, StageEntered, Verified, decode_request, encode
 
 ORPHAN_GRACE_S = 3.0
 
@@ -38,7 +38,7 @@ class Evaluates(Protocol):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve one GPU until stdin ends. The exit code is 0, or 1 where the worker cannot go on."""
-    parser = argparse.ArgumentParser(prog="python -m sandbox.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sandbox.workers.worker", description=__doc__)
     parser.add_argument("--device", type=int, default=0, help="index of the GPU, as CUDA counts")
     index: int = parser.parse_args(arguments).device
     requests, say = claim_pipes()

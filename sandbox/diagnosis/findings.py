@@ -12,9 +12,9 @@ from contract.chip import Chip
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
-from sandbox.profiling.rules import instructions, spread, stalls, throughput, traffic
-from sandbox.profiling.rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, Counted
-from sandbox.work import spared_by_tensor_cores
+from sandbox.diagnosis.minimum_times import spared_by_tensor_cores
+from sandbox.diagnosis.rules import instructions, spread, stalls, throughput, traffic
+from sandbox.diagnosis.rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, Counted
 
 _CAUSES: dict[Bottleneck, tuple[Bottleneck, ...]] = {
     "l2-bound": ("redundant-traffic", "reduction-traffic", "spills", "uncoalesced"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
-from sandbox.profiling.rules.counted import Counted, Rule, worth
+from sandbox.diagnosis.rules.counted import Counted, Rule, worth
 
 ENOUGH_WARPS = 4.0  # a scheduler, to hide the latency of synchronous instructions
 FULL_ISSUE = 0.6

@@ -7,8 +7,8 @@ something else hides weighs nothing, whatever its own figure.
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
-from sandbox.profiling.rules.counted import Counted, Rule, worth
-from sandbox.work import arithmetic_us, memory_us
+from sandbox.diagnosis.minimum_times import arithmetic_us, memory_us
+from sandbox.diagnosis.rules.counted import Counted, Rule, worth
 
 FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (LOG.md)
 FIRST_TRIP_US = 0.9

@@ -98,7 +98,7 @@ def module_path() -> list[str]:
     """Our own root and what this process imports from, the standard library aside: a child may run another Python."""
     standard = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     standard |= {folder / "lib-dynload" for folder in standard}
-    entries = [Path(__file__).resolve().parents[1], *(Path(entry).resolve() for entry in sys.path if entry)]
+    entries = [Path(__file__).resolve().parents[2], *(Path(entry).resolve() for entry in sys.path if entry)]
     return [str(entry) for entry in dict.fromkeys(entries) if entry.is_dir() and entry not in standard]
 
 

@@ -19,9 +19,9 @@ from contract.build import Built
 from contract.errors import Cudal2Error, MachineError, WorkerError
 from contract.evaluation import Crashed, Evaluation, TimedOut
 from contract.options import WorkerOptions
-from sandbox.channel import Channel, ChannelClosed, DeadlinePassed
-from sandbox.internal_errors import InternalErrors, describe
-from sandbox.messages import (
+from sandbox.workers.channel import Channel, ChannelClosed, DeadlinePassed
+from sandbox.workers.internal_errors import InternalErrors, describe
+from sandbox.workers.messages import (
     Done,
     Evaluate,
     Failed,
@@ -34,8 +34,8 @@ from sandbox.messages import (
     decode_reply,
     encode,
 )
-from sandbox.process import Limits
-from sandbox.worker_jail import emulator_jail, gpu_jail
+from sandbox.workers.process import Limits
+from sandbox.workers.worker_jail import emulator_jail, gpu_jail
 
 ATTEMPTS = 3
 BACK_OFF_S = 0.5
@@ -211,7 +211,7 @@ class _Follow:
 class WorkerPool:
     """Evaluates on whichever worker is idle; safe to call from several threads. Workers start when first needed.
 
-    `environment` is added to what `sandbox.process` lets a child inherit; `command` starts other workers than a GPU's.
+    `environment` is added to what `sandbox.workers.process` lets a child inherit; `command` starts other workers than a GPU's.
     `memory_bytes`: of a worker's address space, for workers without a GPU.
     """
 
@@ -231,7 +231,7 @@ class WorkerPool:
         self._workers = [
             Worker(
                 each,
-                command or [each.python or sys.executable, "-P", "-m", "sandbox.worker"],
+                command or [each.python or sys.executable, "-P", "-m", "sandbox.workers.worker"],
                 self._scratch(each),
                 environment or {},
                 memory_bytes,

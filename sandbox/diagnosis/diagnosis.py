@@ -15,9 +15,9 @@ from contract.inspection import Inspection
 from contract.plan import ResolvedPlan, resolve
 from contract.profile import Profile
 from contract.task import GemmTask
-from sandbox.profiling.findings import judge, merged
-from sandbox.static_rules import code_findings, grid_findings, has_roles
-from sandbox.work import arithmetic_us, is_latency, memory_us
+from sandbox.diagnosis.findings import judge, merged
+from sandbox.diagnosis.minimum_times import arithmetic_us, is_latency, memory_us
+from sandbox.diagnosis.static_rules import code_findings, grid_findings, has_roles
 
 _NEAR_ROOFLINE = 0.8
 _EXPLAINED = 0.1  # a finding from counters that weighs as much says why the roofline is far

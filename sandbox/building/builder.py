@@ -15,10 +15,10 @@ from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
 from contract.options import CompileOptions
 from contract.plan import resolve
 from contract.task import GemmTask
-from sandbox.check import check
-from sandbox.compiler import Cancelled, Compiler
+from sandbox.building.check import check
+from sandbox.building.compiler import Cancelled, Compiler
 from sandbox.inspect.inspection import inspect
-from sandbox.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
+from sandbox.workers.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
 
 LEAST_FREE_BYTES = 4 * 2**20  # of the cache's file system, below which a compiler's failure is none of the candidate's
 
