@@ -245,7 +245,7 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
 
 def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
     """Most columns of the grid have no columns of D."""
-    for name, limit in (("coverage.WHOLE_WORK", 1000), ("sampling.QUICK_WORK", 1000), ("sampling.WHOLE_ONCE", 1000)):
+    for name, limit in (("large.coverage.WHOLE_WORK", 1000), ("large.sample.QUICK_WORK", 1000), ("large.sample.WHOLE_ONCE", 1000)):
         monkeypatch.setattr(f"sandbox.emulator.{name}", limit)
     task = GemmTask(m=512, n=640, k=16)
     idle = plan(launch={"grid": ("ceil(N/16)*8", "ceil(M/16)", 1)})
