@@ -5,6 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SHAPE ?= 4096x1024x512
 ARGS ?=
+CORE = $(shell find sandbox/emulator/core -name '*.?pp')
 
 .PHONY: help setup optimize test test-gpu check format clean
 
@@ -35,14 +36,14 @@ test-gpu: setup
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/clang-format --dry-run --Werror sandbox/emulator/core/*
+	$(BIN)/clang-format --dry-run --Werror $(CORE)
 	$(BIN)/mypy
 	$(MAKE) test
 
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i sandbox/emulator/core/*
+	$(BIN)/clang-format -i $(CORE)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache *.egg-info
