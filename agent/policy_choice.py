@@ -16,7 +16,7 @@ from policies.chat.replay import RecordedFirst, ReplayServer
 from policies.chat.secrets import checked_base_url, resolve_key
 from policies.chat.server import ChatServer
 from policies.portfolio.policy import Portfolio
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
 from policies.trajectories.exchanges import RunExchanges
 from sandbox.building.headers import OWN_ROOT

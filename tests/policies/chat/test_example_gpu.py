@@ -13,7 +13,7 @@ from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerO
 from contract.task import GemmTask
 from policies.chat.prompting import Prompts
 from policies.chat.sampling import Assignment
-from policies.schedule.policy import predict
+from policies.schedule.prediction import predict
 from sandbox.local import open_sandbox
 from sandbox.workers.pool import WorkerPool
 from tests.policies.chat.conversing import observe

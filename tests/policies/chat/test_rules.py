@@ -16,7 +16,7 @@ from contract.task import Arch, ElementType, GemmTask, Layout
 from policies.chat.extraction import Draft, read_reply
 from policies.chat.prompting import Prompts
 from policies.chat.sampling import Assignment
-from policies.schedule.policy import predict
+from policies.schedule.prediction import predict
 from sandbox.building.check import check
 from sandbox.local import open_sandbox
 from tests.doubles import CHIP, TASK
