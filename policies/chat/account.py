@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from contract.exchange import Exchange, Prompt, Usage
 from contract.options import ChatOptions
-from policies.chat.server import Limit, Place
+from policies.chat.server.protocol import Limit, Place
 from policies.chat.tokens import characters_of
 
 LEAST_REPLY_TOKENS = 512  # a kernel does not fit in less; a grant of less would be paid for nothing

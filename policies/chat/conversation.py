@@ -13,11 +13,11 @@ from contract.exchange import Exchange, Prompt
 from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from policies.chat.account import Account, Capped
+from policies.chat.assignment import POLICY
 from policies.chat.extraction import Malformed, read_reply
-from policies.chat.prompting import Prompts, Request
-from policies.chat.quoting import inline
-from policies.chat.sampling import POLICY
-from policies.chat.server import ChatServer, Limit, NoReply, Place, Reply
+from policies.chat.prompts.composition import Prompts, Request
+from policies.chat.prompts.quoting import inline
+from policies.chat.server.protocol import ChatServer, Limit, NoReply, Place, Reply
 
 LEAST_SECONDS = 5.0  # of the search left; no reply worth having comes in less
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})

@@ -11,11 +11,11 @@ from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from contract.trajectory import Observation
 from policies.chat.account import Account
+from policies.chat.assignment import POLICY, assign
 from policies.chat.conversation import Conversations, Outcome, Round, Topic
-from policies.chat.primitives import Header
-from policies.chat.prompting import Prompts
-from policies.chat.sampling import POLICY, assign
-from policies.chat.server import ChatServer
+from policies.chat.prompts.composition import Prompts
+from policies.chat.prompts.primitives import Header
+from policies.chat.server.protocol import ChatServer
 
 
 class ChatPolicy:

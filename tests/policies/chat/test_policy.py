@@ -12,9 +12,9 @@ from contract.events import ignore
 from contract.exchange import Exchange, Prompt
 from contract.protocols import Policy
 from contract.trajectory import Attempt, Failure
-from policies.chat.openai_server import OpenAIServer
-from policies.chat.replay import RecordedFirst, ReplayServer
-from policies.chat.server import Limit, Place, Reply
+from policies.chat.server.openai_server import OpenAIServer
+from policies.chat.server.protocol import Limit, Place, Reply
+from policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, ended, options, source, written
 
