@@ -1,4 +1,4 @@
-"""What each reply of a round is asked for: a repair of what failed, or a better kernel, and with which exemplars in sight."""
+"""Assigns the replies of a round: each repairs a failed kernel or improves on the best one, with its exemplars."""
 
 import random
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ POLICY = "chat"
 
 @dataclass(frozen=True)
 class Assignment:
-    """One reply to ask for. `failure`: what it is to repair; None where it is to improve or to write anew."""
+    """One reply to request. `failure`: the candidate to repair; None for an improvement or a first kernel."""
 
     sample: int
     failure: Failure | None
@@ -22,9 +22,9 @@ class Assignment:
 
 
 def assign(observation: Observation, options: ChatOptions, count: int, seed: int) -> list[Assignment]:
-    """At most `count` and `options.samples` replies. Repairs first: of each failure one, in at most half of them.
+    """Up to min(`count`, `options.samples`) replies. Repairs come first: one per failure, in at most half of the replies.
 
-    A single reply repairs while there is something to repair. Deterministic in (seed, observation).
+    A single reply repairs as long as there is a failure. Deterministic in (seed, observation).
     """
     samples = min(count, options.samples)
     repairable = [failure for failure in observation.failures if _repairable(failure, options)]
@@ -38,7 +38,7 @@ def assign(observation: Observation, options: ChatOptions, count: int, seed: int
 
 
 def _dice(observation: Observation, seed: int, sample: int) -> random.Random:
-    """Not by the observation's id, which changes with the time left: a run that is replayed is to ask the same."""
+    """The random choices of a reply. The observation's id is no seed: it depends on the time left, and replays must match."""
     return random.Random(f"{seed}/{observation.seed}/{observation.round}/{sample}")
 
 
@@ -48,7 +48,7 @@ def _repairable(failure: Failure, options: ChatOptions) -> bool:
 
 
 def _exemplars(observation: Observation, rng: random.Random) -> tuple[Exemplar, ...]:
-    """Some of the exemplars, from different buckets as long as there are any, the better one first; never the best kernel."""
+    """Random exemplars from different buckets if possible, better buckets first. The best kernel is never an exemplar."""
     best_id = observation.best.id if observation.best else None
     offered = [exemplar for exemplar in observation.exemplars if exemplar.candidate.id != best_id]
     rng.shuffle(offered)
@@ -58,7 +58,7 @@ def _exemplars(observation: Observation, rng: random.Random) -> tuple[Exemplar, 
 
 
 def _first(offered: Sequence[Exemplar], distinct: Sequence[Exemplar]) -> list[Exemplar]:
-    """The first few of one bucket each, filled up with others."""
+    """The first exemplars with one per bucket, filled up with the others."""
     in_order = [exemplar for exemplar in offered if exemplar in distinct]
     others = [exemplar for exemplar in offered if exemplar not in distinct]
     return [*in_order, *others][:SHOWN_EXEMPLARS]

@@ -106,7 +106,7 @@ STOPS = {
     "404 model": (Status(404, {"error": {"message": "gone"}}), "cannot answer for model 'test'"),
     "429 for long": (Status(429, {"error": {"message": "slow"}}, {"Retry-After": "999"}), "it asks to wait 999 s"),
     "500 for good": (EchoKey(500), f"after {RETRIES + 1} tries"),
-    "no money": (Status(402, {"error": {"message": "pay"}}), "wants to be paid (HTTP 402: pay)"),
+    "no money": (Status(402, {"error": {"message": "pay"}}), "requires payment (HTTP 402: pay)"),
 }
 
 

@@ -1,9 +1,10 @@
-"""Prompts: which sections a model is shown, in which order, and how the tokens are dealt out between them.
+"""Composes prompts: which sections a prompt has, in which order, and how its tokens are shared between them.
 
-Always in: rules, task, form, the source in hand, what became of it, its diagnosis; sources and logs are shortened to fair
-shares where they do not fit whole. The rest is filled whole piece by whole piece, in this order: exemplars (up to half of
-what is left), device primitives (up to 0.6 of what is left then), the table of what was tried (0.35), chunks (all of it).
-What seldom changes stands first, so that servers that cache prefixes can. Nothing in a prompt depends on time or chance.
+Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
+fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
+0.5 of the rest), device primitives (up to 0.6 of the rest), attempts (up to 0.35 of the rest), chunks (all of the rest).
+Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
+Stored runs contain the words of the templates, and a replay matches prompts by hash: keep the words.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ from contract.exchange import Message, Prompt
 from contract.task import Arch, ElementType
 from contract.trajectory import Failure, Observation
 from policies.chat.assignment import Assignment
-from policies.chat.prompts.allotment import fair_shares, take
+from policies.chat.prompts.fitting import fair_shares, shorten, take
 from policies.chat.prompts.primitives import Header, primitives_for
 from policies.chat.prompts.quoting import fenced, plain
 from policies.chat.prompts.rendering import (
@@ -33,21 +34,20 @@ from policies.chat.prompts.rendering import (
     source_text,
     tried_text,
 )
-from policies.chat.prompts.shortening import shorten
 from policies.chat.tokens import estimate_tokens
 
-LEAST_TOKENS = 400  # for what must be in, however small the budget
+MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
-_EXEMPLARS, _PRIMITIVES, _TRIED, _CHUNKS = 0.5, 0.6, 0.35, 1.0  # at most, of what is left when their turn comes
-# Others (what failed, the diagnosis) follow these in the order they are made.
+_EXEMPLARS, _PRIMITIVES, _TRIED, _CHUNKS = 0.5, 0.6, 0.35, 1.0  # maximum shares of the tokens that are left
+# Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = ("Device primitives", "Knowledge", "What was tried", "The best kernel so far", "How it did", "Exemplars")
-_OVERHEAD = 24  # tokens of a section's heading and fences
+_OVERHEAD = 24  # tokens for the heading and the fences of a section
 _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
 
 
 @dataclass(frozen=True)
-class Request:
-    """A prompt and what it holds: `parents` whose source it shows, ids of the exemplars in it and of the chunks it quotes."""
+class ComposedPrompt:
+    """A prompt and its contents: `parents`, whose source it shows, and the ids of its exemplars and chunks."""
 
     prompt: Prompt
     parents: tuple[str, ...]
@@ -57,13 +57,13 @@ class Request:
 
 @dataclass
 class _Rest:
-    """What is left of the budget for sections that may be in, and those that are."""
+    """The tokens that are left for optional sections, and the sections taken so far."""
 
     tokens: int
     sections: dict[str, str] = field(default_factory=dict)
 
     def fill(self, heading: str, pieces: Sequence[str], share: float, join: Callable[[list[str]], str]) -> list[int]:
-        """Add a section of the pieces that fit in its share; their positions."""
+        """Add a section of the pieces that fit in its share. Returns their positions."""
         taken = take(pieces, int(self.tokens * share) - _OVERHEAD)
         if taken:
             text = join([pieces[position] for position in taken])
@@ -73,14 +73,14 @@ class _Rest:
 
 
 class Prompts:
-    """Makes prompts of at most `tokens`, as far as the parts that must be in let it. `headers`: the device primitives."""
+    """Makes prompts of at most `tokens`, unless the required sections need more. `headers`: the device primitives."""
 
     def __init__(self, tokens: int, headers: Sequence[Header]) -> None:
         self._tokens = tokens
         self._headers = tuple(headers)
         self._digests: dict[Arch, list[str]] = {}
 
-    def first(self, observation: Observation, assignment: Assignment) -> Request:
+    def first(self, observation: Observation, assignment: Assignment) -> ComposedPrompt:
         """The prompt that opens a conversation."""
         values = _values(observation)
         best = observation.best if isinstance(observation.best, Candidate) else None
@@ -88,8 +88,8 @@ class Prompts:
         system, task, turn = (_render(f"{part}.md", values) for part in ("system", "task", name))
         example = _render("example.md", values) if name == "write" else ""
         used = sum(estimate_tokens(text) for text in (system, task, example, turn)) + _OVERHEAD
-        left = max(self._tokens - used, LEAST_TOKENS)
-        fixed = _shortened(_must(observation, best, assignment.failure), left)
+        left = max(self._tokens - used, MIN_TOKENS)
+        fixed = _shortened(_required(observation, best, assignment.failure), left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
         exemplar_ids, chunk_ids = self._fill(rest, observation, best, assignment)
         sections = {**rest.sections, **fixed}
@@ -98,10 +98,10 @@ class Prompts:
         body = "\n\n".join(part.strip("\n") for part in (task, example, *shown, turn) if part)
         messages = Message(role="system", content=system), Message(role="user", content=body)
         parent = assignment.failure.candidate if assignment.failure else best
-        return Request(Prompt(messages=messages), (parent.id,) if parent else (), exemplar_ids, chunk_ids)
+        return ComposedPrompt(Prompt(messages=messages), (parent.id,) if parent else (), exemplar_ids, chunk_ids)
 
     def again(self, prompt: Prompt, reply: str, problem: str, *, cut: bool) -> Prompt:
-        """The conversation continued: what could not be read, why, and the form again."""
+        """The prompt that continues a conversation: the malformed reply, the reason, and the required form."""
         said = plain(shorten(reply, self._tokens // 2)).strip() or "(nothing)"
         asked = _render("again.md", {"problem": fenced(problem), "cut": cut})
         more = Message(role="assistant", content=said), Message(role="user", content=asked)
@@ -110,7 +110,7 @@ class Prompts:
     def _fill(
         self, rest: _Rest, observation: Observation, best: Candidate | None, assignment: Assignment
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Fill what is left with what may be in; the ids of the exemplars and of the chunks that are."""
+        """Fill the remaining tokens with optional sections. Returns the ids of the exemplars and chunks taken."""
         shown = [("the best kernel", best.source)] if best and not assignment.failure else []
         exemplars = []
         for exemplar in assignment.exemplars:
@@ -131,24 +131,24 @@ class Prompts:
         return self._digests[arch]
 
 
-def _must(observation: Observation, best: Candidate | None, failure: Failure | None) -> dict[str, Callable[[int], str]]:
-    """What must be in, each as a function of the tokens it may take."""
+def _required(observation: Observation, best: Candidate | None, failure: Failure | None) -> dict[str, Callable[[int], str]]:
+    """The required sections, each as a function of its maximum number of tokens."""
     if failure:
         source, evaluation = failure.candidate.source, failure.evaluation
         return {
             "The kernel that failed": lambda tokens: source_text(source, tokens),
             "What became of it": lambda tokens: failure_text(evaluation, source, tokens),
         }
-    must: dict[str, Callable[[int], str]] = {}
+    required: dict[str, Callable[[int], str]] = {}
     if best:
-        must["The best kernel so far"] = lambda tokens: source_text(best.source, tokens)
+        required["The best kernel so far"] = lambda tokens: source_text(best.source, tokens)
     if best and (result := observation.best_evaluation):
-        must["How it did"] = lambda tokens: result_text(result, tokens)
+        required["How it did"] = lambda tokens: result_text(result, tokens)
     if diagnosis := observation.diagnosis:
-        must[f"Diagnosis of {_whose(observation, best)}"] = lambda tokens: diagnosis_text(
+        required[f"Diagnosis of {_whose(observation, best)}"] = lambda tokens: diagnosis_text(
             diagnosis, observation.profile, observation.differences, tokens
         )
-    return must
+    return required
 
 
 def _whose(observation: Observation, best: Candidate | None) -> str:
@@ -158,11 +158,11 @@ def _whose(observation: Observation, best: Candidate | None) -> str:
     return f"candidate {diagnosed[:8]}" if diagnosed else "the candidate in hand"
 
 
-def _shortened(must: dict[str, Callable[[int], str]], tokens: int) -> dict[str, str]:
-    """The sections, each within its fair share of the tokens."""
-    wanted = [estimate_tokens(text(_UNBOUNDED)) + _OVERHEAD for text in must.values()]
+def _shortened(required: dict[str, Callable[[int], str]], tokens: int) -> dict[str, str]:
+    """The required sections, each shortened to its fair share of the tokens."""
+    wanted = [estimate_tokens(text(_UNBOUNDED)) + _OVERHEAD for text in required.values()]
     shares = fair_shares(wanted, tokens)
-    return {heading: text(max(share - _OVERHEAD, 0)) for (heading, text), share in zip(must.items(), shares, strict=True)}
+    return {heading: text(max(share - _OVERHEAD, 0)) for (heading, text), share in zip(required.items(), shares, strict=True)}
 
 
 def _primitives(digests: list[str]) -> str:
@@ -171,7 +171,7 @@ def _primitives(digests: list[str]) -> str:
 
 
 def _values(observation: Observation) -> dict[str, Any]:
-    """What the templates may name."""
+    """The values that the templates may name."""
     task, chip = observation.task, observation.chip
     floor_us = roofline_us(task.flops, task.operand_bytes, chip)
     return {
@@ -192,7 +192,7 @@ def _render(name: str, values: dict[str, Any]) -> str:
 
 @cache
 def _environment() -> SandboxedEnvironment:
-    """The templates of `templates/`. What is put into them is text, never a template."""
+    """The templates of `templates/`. Values are inserted as text and never evaluated as templates."""
     return SandboxedEnvironment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,

@@ -1,4 +1,4 @@
-"""The device primitives as a prompt shows them: signatures with their comments, made from the headers themselves."""
+"""The device primitives of a prompt: signatures and comments, extracted from the headers."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from tree_sitter import Language, Node, Parser
 
 from contract.task import Arch
 
-Header = tuple[str, str]  # (name as it is included, text)
+Header = tuple[str, str]  # (name in the `#include`, text)
 _ARCH = re.compile(r"\bsm_(?P<number>\d+)(?P<exact>a)?\b(?P<more> and up)?")
 _DROPPED = frozenset({"preproc_include", "preproc_call", "preproc_def", "preproc_function_def"})
 _LISTS = frozenset({"declaration_list", "field_declaration_list"})
@@ -18,16 +18,16 @@ _INVOCATION = re.compile(r"(?P<macro>[A-Z][A-Z0-9_]+)\((?P<first>[^,()]+)[^()]*\
 
 
 def primitives_for(arch: Arch, headers: Sequence[Header]) -> list[tuple[str, str]]:
-    """(name, digest) of the headers whose instructions the target has, those for the newest targets first."""
+    """(name, digest) of the headers for a target, headers for the newest targets first."""
     fitting = [(name, text) for name, text in headers if _fits(arch, text)]
     ordered = sorted(fitting, key=lambda header: (-_needs(header[1])[0], header[0]))
     return [(name, digest_of(text)) for name, text in ordered]
 
 
 def digest_of(text: str) -> str:
-    """A header without includes, macros' definitions, functions' bodies and our namespace; what remains is as it stands there.
+    """A header without includes, macro definitions, function bodies and our namespace. The rest is unchanged.
 
-    A row of invocations of one macro, which define a family of specialisations, is told by their first arguments.
+    Consecutive invocations of one macro define a family of specialisations; only their first arguments are listed.
     """
     source = text.encode()
     parser = Parser(Language(tree_sitter_cuda.language()))
@@ -42,14 +42,14 @@ def _fits(arch: Arch, text: str) -> bool:
 
 
 def _needs(text: str) -> tuple[int, bool]:
-    """The target that a header's opening comment names, and whether it is for that one alone (`sm_90a`)."""
+    """The target that a header's opening comment names, and whether the header is for this target only (`sm_90a`)."""
     opening = re.match(r"(?://[^\n]*\n)*", text)
     found = _ARCH.search(opening[0] if opening else "")
     return (int(found["number"]), bool(found["exact"] and not found["more"])) if found else (0, False)
 
 
 def _kept(node: Node, source: bytes) -> Iterator[str]:
-    """The text of a node with what a reader of signatures does not need cut out; blanks between children stay."""
+    """The text of a node without the parts that signatures do not need. White space between children stays."""
     if node.type == "function_definition":
         body = node.child_by_field_name("body")
         end = body.start_byte if body else node.end_byte
@@ -68,7 +68,7 @@ def _kept(node: Node, source: bytes) -> Iterator[str]:
 
 
 def _holds_more(node: Node) -> bool:
-    """Whether a function or a directive may stand inside."""
+    """Whether a node can contain a function or a directive."""
     return node.type in _LISTS or node.type in {
         "translation_unit",
         "namespace_definition",
@@ -79,7 +79,7 @@ def _holds_more(node: Node) -> bool:
 
 
 def _told_by_first_argument(lines: Sequence[str]) -> Iterator[str]:
-    """Lines, with neighbouring invocations of one macro joined into one comment."""
+    """The lines, with consecutive invocations of one macro joined into one comment."""
     row: list[str] = []
     macro = ""
     for line in [*lines, ""]:

@@ -1,6 +1,7 @@
-"""Records as text for a model: the only module that turns one into the other. Everything untrusted comes out fenced.
+"""Renders records as text for a model; no other module does. All untrusted text is fenced.
 
-What a function returns is complete by itself; which of them a prompt holds, and how long, is `prompting.py`'s choice.
+Each function returns a complete section. `composition.py` chooses the sections of a prompt and their lengths.
+Stored runs contain these words in their prompts, and a replay matches prompts by hash: keep the words.
 """
 
 import difflib
@@ -25,13 +26,13 @@ from contract.knowledge import Hit
 from contract.profile import Difference, Profile
 from contract.speedup import median_us, speedup_over
 from contract.trajectory import Attempt, Exemplar
+from policies.chat.prompts.fitting import shorten, shorten_log
 from policies.chat.prompts.quoting import fenced, inline
-from policies.chat.prompts.shortening import shorten, shorten_log
 
-_AROUND = 2  # lines of source shown on either side of a line that broke a rule
-_DIFF_LINES = 3000  # of both sources together; comparing longer ones takes too long
+_AROUND = 2  # lines of source shown before and after a line that broke a rule
+_DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
 _HANG = "likely: a wait that nothing completes (mbarrier phase or bytes, a barrier that not all reach), or an endless loop"
-# What a tier of the verification proves; the sandbox names them.
+# What each verification tier proves. The sandbox defines the names.
 _TIERS = {
     "exact": "inputs whose sums are exact, so that D must be bit-exact",
     "accuracy": "random inputs against float64, within a bound for K and the accumulator, and against cuBLAS's own error",
@@ -45,12 +46,12 @@ _TIERS = {
 
 
 def source_text(source: str, tokens: int) -> str:
-    """A kernel file, shortened in its middle where it is longer than so many tokens."""
+    """A kernel file, shortened in its middle to a number of tokens."""
     return fenced(shorten(source, tokens), "cuda")
 
 
 def failure_text(evaluation: Evaluation, source: str, tokens: int) -> str:
-    """What became of a candidate that failed: where and why, with the log's first errors and the source's lines."""
+    """Where and why a candidate failed, with the first errors of the log and the lines of source concerned."""
     match evaluation:
         case Rejected():
             said = f"rejected before compilation, rule {evaluation.rule}: {evaluation.message}"
@@ -72,7 +73,7 @@ def failure_text(evaluation: Evaluation, source: str, tokens: int) -> str:
 
 
 def result_text(evaluation: Evaluation, tokens: int) -> str:
-    """How a candidate that passed did: times, baselines, resources."""
+    """The result of a verified candidate: times, baselines, resources."""
     lines: list[str] = []
     if isinstance(evaluation, Measured):
         lines = [f"measured: {median_us(evaluation.timing):.2f} us (median of {len(evaluation.timing.samples_us)} rounds)"]
@@ -95,7 +96,7 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
 
 
 def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: Sequence[Difference], tokens: int) -> str:
-    """Bottlenecks, heaviest first, the counters behind them, and what changed since the leader before."""
+    """Bottlenecks, heaviest first, with their counters and the changes since the previous leader."""
     basis = {"static": "from the compiled code alone", "timed": "from code and times", "counters": "from hardware counters"}
     fraction = diagnosis.roofline_fraction
     reached = f"; {fraction:.0%} of the roofline" if fraction is not None else ""
@@ -111,7 +112,7 @@ def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: S
 
 
 def tried_text(attempts: Sequence[Attempt]) -> list[str]:
-    """A line for each attempt, the most telling first: the fastest, then the latest of those without a time."""
+    """One line per attempt: attempts with a time, fastest first, then attempts without one, latest first."""
     passed = [attempt for attempt in attempts if _time_us(attempt) is not None]
     failed = [attempt for attempt in attempts if _time_us(attempt) is None]
     ordered = [*sorted(passed, key=lambda attempt: (attempt.time_us is None, _time_us(attempt))), *reversed(failed)]
@@ -119,7 +120,7 @@ def tried_text(attempts: Sequence[Attempt]) -> list[str]:
 
 
 def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]]) -> str:
-    """An exemplar with its score; as a difference where a source shown before, of (name, source), says most of it."""
+    """An exemplar with its score. It is shown as a diff against a source in `shown`, (name, source), if that is short."""
     note = exemplar.candidate.origin.note
     about = f"candidate {exemplar.candidate.id[:8]}, {_score(exemplar.attempt)}" + (f"\nidea: {inline(note)}" if note else "")
     whole = fenced(exemplar.candidate.source, "cuda")
@@ -128,14 +129,14 @@ def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]]) -> str:
 
 
 def chunk_text(hit: Hit) -> str:
-    """A piece of the knowledge base with where it stands."""
+    """A chunk of the knowledge base with its location."""
     chunk = hit.chunk
     place = inline(f"{chunk.release} {chunk.path}:{chunk.start_line}-{chunk.end_line} {chunk.symbol}")
     return fenced(f"from {place}\n{chunk.text}")
 
 
 def _around(source: str, line: int | None) -> Iterator[str]:
-    """The lines of a source around one of them, numbered, the one marked."""
+    """The numbered lines around a line of a source, which is marked."""
     if line is None:
         return
     lines = source.split("\n")
@@ -186,7 +187,7 @@ def _time_us(attempt: Attempt) -> float | None:
 
 
 def _score(attempt: Attempt) -> str:
-    """The time, measured or predicted and marked as such, else what became of it."""
+    """The time, marked as measured or predicted; the status of an attempt without a time."""
     if attempt.time_us is not None:
         versus = f", speedup {attempt.speedup:.3f} over cuBLASLt-AutoTuning" if attempt.speedup is not None else ""
         return f"{attempt.time_us:.2f} us{versus}"

@@ -1,15 +1,16 @@
 """The border to a chat server.
 
-protocol: what may be asked of a server: limits, replies, the `ChatServer` protocol.
+protocol: the `ChatServer` protocol, with the limits of a request and its reply.
 opening: opens the server that a run asks.
 openai_server: asks an OpenAI-compatible server, within time limits and with retries.
-client: the `openai` client that requests are sent with.
-request_parameters: what a request says beside its messages, without what a server has refused.
+client: the `openai` client that sends requests.
+pending: a request in flight, and the ways in which a try of it can end.
+request_parameters: the parameters of a request, without those that a server has refused.
 stream: reads a reply as it arrives.
-retrying: when a request is tried again, and after which wait.
+retrying: retries of a request, and the waits before them.
 api_errors: translates the errors of the `openai` package.
-background: an event loop in a thread of its own.
-key: where the key comes from, and its removal from text.
-log_guard: the removal of the key from log records.
+background: an event loop in its own thread.
+key: which key and which address are used.
+redaction: removal of the key from text and from log records.
 replay: recorded replies in place of a server.
 """

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, so that requests of several threads end on time and share their connections."""
+"""An event loop in its own thread: requests from several threads share connections and end on time."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ _CLOSING_S = 3.0
 
 
 class Background:
-    """Runs coroutines for threads that wait for them. The thread is a daemon: it never holds a process up."""
+    """Runs coroutines for threads that wait for the result. The thread is a daemon, so it never keeps a process alive."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -18,7 +18,7 @@ class Background:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for a coroutine; it is cancelled where the wait is interrupted."""
+        """Wait for a coroutine. An interrupt of the wait cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -27,7 +27,7 @@ class Background:
             raise
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel all that is under way, wait a little for it, run one thing more and end the thread."""
+        """Cancel all running tasks, wait briefly for them, run one last coroutine and end the thread."""
         asyncio.run_coroutine_threadsafe(self._end(last), self._loop).result(2 * _CLOSING_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSING_S)

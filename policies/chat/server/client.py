@@ -1,4 +1,4 @@
-"""The `openai` client that requests are sent with: no retries of its own, nothing from the environment, bounded bodies."""
+"""The `openai` client that sends requests, without its own retries, environment settings or unbounded bodies."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,11 +15,11 @@ _MAX_LISTING_BYTES = 1024 * 1024
 
 
 def open_client(options: ChatOptions, url: str, key: SecretStr | None) -> AsyncOpenAI:
-    """A client of the server at `url`. Proxies are the environment's, but not for this machine's own servers."""
+    """A client for the server at `url`. The environment's proxies are used, except for servers on this machine."""
     absent: dict[str, Any] = {}
-    if options.base_url is not None:  # the environment's organization is OpenAI's business
+    if options.base_url is not None:  # an organization from the environment is meant for OpenAI only
         absent = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-    timeout = httpx2.Timeout(None, connect=options.connect_s)  # what follows the connection is timed by who asks
+    timeout = httpx2.Timeout(None, connect=options.connect_s)  # the caller limits the time after the connection
     return AsyncOpenAI(
         api_key=key.get_secret_value() if key else "none",
         admin_api_key="",
@@ -32,12 +32,12 @@ def open_client(options: ChatOptions, url: str, key: SecretStr | None) -> AsyncO
 
 
 def request_headers(key: SecretStr | None) -> dict[str, str | Omit]:
-    """What each request says of the key where there is none; among a client's own headers the package refuses that."""
+    """The headers that remove the key from a request if there is none. The package refuses this for a client's headers."""
     return {} if key is not None else {"Authorization": Omit()}
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Bound the bodies that the client reads whole: errors and listings. Replies are read, and bounded, piece by piece."""
+    """Limit the size of bodies that the client reads whole: errors and listings. Replies are limited while streaming."""
     if isinstance(response.stream, httpx2.AsyncByteStream):
         if response.status_code >= 400:
             response.stream = _Head(response.stream, _MAX_ERROR_BYTES)
@@ -46,10 +46,10 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Head(httpx2.AsyncByteStream):
-    """The first bytes of a stream, as if it ended there."""
+    """The first bytes of a stream, as if the stream ended there."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, most: int) -> None:
-        self._stream, self._left = stream, most
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
+        self._stream, self._left = stream, max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._stream:

@@ -1,4 +1,4 @@
-"""Opens the server that a run asks; the `openai` package, slow to import, is loaded only where it is asked for."""
+"""Opens the server that a run asks. The `openai` package is slow to import and is loaded only here."""
 
 from pydantic import SecretStr
 
@@ -8,7 +8,7 @@ from policies.chat.server.protocol import ChatServer
 
 
 def open_server(options: ChatOptions, key: SecretStr | None, emit: Emit) -> ChatServer:
-    """The server that the options name. Nothing is sent yet. Raises: UsageError for a wrong address."""
+    """The server that the options name. Nothing is sent yet. Raises: UsageError for an invalid address."""
     from policies.chat.server.openai_server import OpenAIServer
 
     return OpenAIServer(options, key, emit)

@@ -1,16 +1,16 @@
-"""The border to a chat server: what a request may spend and what comes of it."""
+"""The `ChatServer` protocol: what a request may cost, and how it ends."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from contract.exchange import Prompt, Usage
+from contract.exchange import Prompt, ReplyStatus, Usage
 
-Place = tuple[int, int, int]
+ExchangePlace = tuple[int, int, int]  # (round, sample, turn)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What one request may spend at most; retries and the waits between them included in `seconds`."""
+    """The maximum cost of one request. `seconds` includes retries and the waits between them."""
 
     reply_tokens: int
     seconds: float
@@ -18,12 +18,12 @@ class Limit:
 
 @dataclass(frozen=True)
 class Reply:
-    """How one request ended, as `contract.exchange.Exchange` says it. `problem`: one line, empty when complete.
+    """How one request ended; `status` as in `contract.exchange.Exchange`. `problem`: one line, empty if complete.
 
-    `reasoning`: what the model thought aloud, kept apart from `text`. `seconds`: wall-clock, waits for retries included.
+    `reasoning`: the model's reasoning, kept apart from `text`. `seconds`: wall-clock time with the waits for retries.
     """
 
-    status: Literal["complete", "truncated", "stopped", "cut", "refused", "failed"]
+    status: ReplyStatus
     text: str
     reasoning: str
     usage: Usage
@@ -32,21 +32,21 @@ class Reply:
 
 
 class NoReply(Exception):
-    """There is no reply to this prompt, nor will there be: a record, not a server, was asked. The message says which."""
+    """A replayed run has no reply to this prompt. The message names the run's record."""
 
 
 class ChatServer(Protocol):
     """Answers prompts, from several threads at once."""
 
-    def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:
-        """The reply to a prompt; what a server does to one request is a `Reply`, whatever it is.
+    def ask(self, prompt: Prompt, place: ExchangePlace, limit: Limit) -> Reply:
+        """The reply to a prompt. An error that concerns this request alone is a `Reply` as well.
 
-        `place` is (round, sample, turn); `Replying` events name it, at most four a second for each request.
-        Raises: EndpointError for what no retry mends: key refused, no such model, unreachable, out of retries;
-        UsageError where a replayed run holds no reply at all; NoReply where it holds none to this prompt.
+        `Replying` events name the place, at most four times per second and request.
+        Raises: EndpointError if the server is unusable: key refused, no such model, unreachable, out of retries.
+        UsageError if a replayed run has no reply at all, NoReply if it has none to this prompt.
         """
         ...
 
     def close(self) -> None:
-        """End what is under way; each such `ask` returns a `stopped` reply soon. Later ones do so at once."""
+        """End the requests in flight: each `ask` returns a `stopped` reply soon, and each later one at once."""
         ...

@@ -1,4 +1,4 @@
-"""Replies from a record in place of a server: of a whole earlier run, or of this one before it was killed."""
+"""Recorded replies in place of a server: those of an earlier run, or of this run before it was killed."""
 
 import threading
 from collections import defaultdict
@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
 from contract.protocols import ExchangeLog
-from policies.chat.server.protocol import ChatServer, Limit, NoReply, Place, Reply
+from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 
 class ReplayServer:
-    """A run's recorded replies: the one of the same prompt and place, else one of that prompt not given yet, else that
-    place's.
+    """Replays a run's replies. The match is, in this order: the same prompt at the same place, an unused reply to the same
+    prompt, the reply at the same place.
 
-    Nothing is sent and nothing paid; usage and seconds are as recorded. `differed` counts prompts that were not those of
-    the record, `missing` those within its rounds that it holds no reply to.
+    Nothing is sent or paid; usage and seconds are as recorded. `differed` counts prompts that differ from the record.
+    `missing` counts prompts without a reply within the record's rounds.
     """
 
     def __init__(self, exchanges: Sequence[Exchange]) -> None:
@@ -24,11 +24,11 @@ class ReplayServer:
         self._by_prompt: defaultdict[str, list[Exchange]] = defaultdict(list)
         for exchange in ordered:
             self._by_prompt[exchange.prompt.id].append(exchange)
-        self._given: set[Place] = set()
+        self._given: set[ExchangePlace] = set()
         self._lock = threading.Lock()
         self.differed = self.missing = 0
 
-    def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:  # noqa: ARG002 (a record is as long as it is)
+    def ask(self, prompt: Prompt, place: ExchangePlace, limit: Limit) -> Reply:  # noqa: ARG002 (a record is as long as it is)
         """See `ChatServer.ask`. Raises: UsageError, NoReply."""
         if not self._by_place:
             raise UsageError("the replayed run holds no reply: it asked no chat server, or none answered; replay another")
@@ -44,7 +44,7 @@ class ReplayServer:
     def close(self) -> None:
         pass
 
-    def _find(self, prompt: Prompt, place: Place) -> Exchange | None:
+    def _find(self, prompt: Prompt, place: ExchangePlace) -> Exchange | None:
         same = self._by_prompt.get(prompt.id, [])
         here = next((exchange for exchange in same if exchange.place == place), None)
         fresh = next((exchange for exchange in same if exchange.place not in self._given), None)
@@ -52,16 +52,16 @@ class ReplayServer:
 
 
 class RecordedFirst:
-    """Asks a server only for what this run's log does not hold: after a kill within a round, nothing is paid twice.
+    """Asks a server only for replies that the run's log lacks, so a run that was killed within a round pays nothing twice.
 
-    A request that failed is asked again: nothing came of it, and its cause may be mended.
+    A failed request is sent again: it produced nothing, and its cause may be gone.
     """
 
     def __init__(self, server: ChatServer, log: ExchangeLog) -> None:
         self._server = server
         self._recorded = {(e.place, e.prompt.id): e for e in log.recorded() if e.status != "failed"}
 
-    def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:
+    def ask(self, prompt: Prompt, place: ExchangePlace, limit: Limit) -> Reply:
         """See `ChatServer.ask`."""
         recorded = self._recorded.get((place, prompt.id))
         return as_reply(recorded) if recorded else self._server.ask(prompt, place, limit)
@@ -71,7 +71,7 @@ class RecordedFirst:
 
 
 def as_reply(exchange: Exchange) -> Reply:
-    """The reply that an exchange holds; its problem where that was the reply's own and not its reader's."""
+    """The reply of an exchange. A complete reply has no problem of its own: the recorded one came from its extraction."""
     return Reply(
         status=exchange.status,
         text=exchange.reply,

@@ -1,4 +1,4 @@
-"""When a request is tried again, and how long that waits: exponential back-off with jitter, or what the server asks for."""
+"""Retries of a request: exponential back-off with jitter, or the wait that the server asks for."""
 
 import math
 import time
@@ -17,14 +17,14 @@ from tenacity import (
     wait_random,
 )
 
-_FIRST_S, _LONGEST_S, _JITTER_S = 0.5, 30.0, 0.25
+_FIRST_S, _MAX_S, _JITTER_S = 0.5, 30.0, 0.25
 
 
 @dataclass(frozen=True)
 class Again:
-    """A try that failed and may do better later. `after_s`: the wait that the server asked for.
+    """A failed try that may succeed later. `after_s`: the wait that the server asked for.
 
-    `ends_as`: what the request ends as when no try is left; `unusable` is the server, not the request.
+    `ends_as`: how the request ends when no try is left. `unusable` concerns the server, not the request.
     """
 
     problem: str
@@ -33,11 +33,11 @@ class Again:
 
 
 def retrying(retries: int, seconds: float, tell: Callable[[Again, float], None]) -> AsyncRetrying:
-    """Tries while the outcome is an `Again`, tries are left and the wait fits in the time; `tell` hears of each wait.
+    """Retries while the result is an `Again`, tries are left and the wait fits in the time. `tell` is called before a wait.
 
-    The last outcome is what the call returns.
+    The call returns the result of the last try.
     """
-    backing_off = wait_exponential(multiplier=_FIRST_S, max=_LONGEST_S)
+    backing_off = wait_exponential(multiplier=_FIRST_S, max=_MAX_S)
     jitter = wait_random(0, _JITTER_S)
 
     def wait(state: RetryCallState) -> float:
@@ -54,7 +54,7 @@ def retrying(retries: int, seconds: float, tell: Callable[[Again, float], None])
 
 
 def wait_asked_for(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for; None where there is neither."""
+    """The wait that `retry-after-ms` or `Retry-After` (seconds or a date) asks for; None if there is neither."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         seconds = _number(headers.get(name))
         if seconds is not None:
@@ -75,5 +75,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _outcome(state: RetryCallState) -> Any:
-    assert state.outcome is not None  # tenacity asks after a try only
+    assert state.outcome is not None  # tenacity calls this after a try only
     return state.outcome.result()

@@ -1,6 +1,6 @@
-"""Reads one reply as it arrives: server-sent events, or one JSON body from a server that does not stream.
+"""Reads a reply as it arrives: server-sent events, or one JSON body from a server that does not stream.
 
-Nothing of what a server sends is trusted to have the shape that the protocol gives it.
+No part of a server's data is assumed to have the form that the protocol specifies.
 """
 
 import json
@@ -9,32 +9,33 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from contract.exchange import Prompt, Usage
-from policies.chat.tokens import CHARACTERS_A_TOKEN, estimate_usage
+from policies.chat.tokens import CHARS_PER_TOKEN, estimate_usage
 
-MAX_CHARACTERS = 2_000_000
+MAX_CHARS = 2_000_000
 _MAX_EVENT_BYTES = 8_000_000
-_SHOWN_BYTES = 4000  # of what is no JSON; far more than is shown, so that a key within is whole when it is taken out
-_SLACK = 2  # of the estimate of a reply's tokens
+_SHOWN_BYTES = 4000  # of invalid JSON; more than a message shows, so that a key inside is complete when it is redacted
+_SLACK = 2  # factor on the estimated size of a reply
 _DONE = b"[DONE]\n"
 _OPEN, _CLOSE = "<think>", "</think>"
 
 
-class Malformed(Exception):
-    """What arrived is not the protocol; the message says what."""
+class ProtocolViolation(Exception):
+    """The data does not follow the protocol. The message says what is wrong."""
 
 
 class EmptyStream(Exception):
-    """A stream ended without a single choice; the message says so."""
+    """A stream ended without a choice."""
 
 
-class ServerSaid(Exception):
-    """The server reported an error inside a reply that had begun; the message is its own."""
+class ServerError(Exception):
+    """The server reported an error inside a reply. The message is the server's."""
 
 
 @dataclass
-class Draft:
-    """A reply so far. `begun`: the server took the request up; `chosen`: something of a reply came, if only its end.
-    `finish`: its word for how the reply ended; `ended`: it said that nothing follows.
+class PartialReply:
+    """A reply so far. `begun`: the server accepted the request. `chosen`: a choice arrived, possibly only its end.
+
+    `finish`: the server's finish reason. `ended`: the server sent its end mark.
     """
 
     parts: list[str] = field(default_factory=list)
@@ -48,11 +49,11 @@ class Draft:
     counts: tuple[int, int] | None = None
 
     def add(self, value: Any) -> None:
-        """Take what one chunk, or one whole body, holds. Raises: Malformed, ServerSaid."""
+        """Add a chunk or a whole body. Raises: ProtocolViolation, ServerError."""
         if not isinstance(value, dict):
-            raise Malformed("a chunk that is no object")
+            raise ProtocolViolation("a chunk that is not an object")
         if value.get("error"):
-            raise ServerSaid(_error_message(value["error"]))
+            raise ServerError(_error_message(value["error"]))
         self.counts = _counts(value.get("usage")) or self.counts
         choices = value.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else None
@@ -89,13 +90,13 @@ class Draft:
         return _joined(self.refusals)
 
     def usage(self, prompt: Prompt) -> Usage:
-        """The server's count; an estimate where it gave none, or none for what it wrote."""
+        """The server's token count; an estimate if it sent none, or 0 for a reply with text."""
         if self.counts is None or (self.characters and not self.counts[1]):
             return estimate_usage(prompt, "".join(self.parts), "".join(self.thoughts), "".join(self.refusals))
         return Usage(prompt_tokens=self.counts[0], completion_tokens=self.counts[1], counted="server")
 
     def ending(self) -> tuple[Literal["complete", "truncated", "cut", "refused"], str]:
-        """How a reply that stopped arriving ended, and why in one line."""
+        """How the reply ended, and the reason in one line."""
         if self.refusal or self.finish == "content_filter":
             return "refused", self.refusal or "the server's content filter ended the reply"
         if self.finish == "length":
@@ -106,44 +107,46 @@ class Draft:
 
 
 class TooLong(Exception):
-    """The reply passed what it may hold; the message says what."""
+    """The reply exceeds a limit. The message names the limit."""
 
 
-async def read_stream(pieces: AsyncIterator[bytes], draft: Draft, reply_tokens: int, on_text: Callable[[], None]) -> None:
-    """Add a stream's events to a draft until it ends. Raises: EmptyStream, Malformed, ServerSaid, TooLong."""
-    most = min(MAX_CHARACTERS, int(_SLACK * reply_tokens * CHARACTERS_A_TOKEN))
+async def read_stream(
+    pieces: AsyncIterator[bytes], reply: PartialReply, reply_tokens: int, on_text: Callable[[], None]
+) -> None:
+    """Add a stream's events to a reply until it ends. Raises: EmptyStream, ProtocolViolation, ServerError, TooLong."""
+    max_chars = min(MAX_CHARS, int(_SLACK * reply_tokens * CHARS_PER_TOKEN))
     async for data in _events(pieces):
         if data == _DONE:
-            draft.ended = True
+            reply.ended = True
             break
-        before = draft.characters
-        draft.add(_parsed(data))
-        if draft.characters > most:
-            raise TooLong(f"the reply passed {most} characters, twice its limit of {reply_tokens} tokens or more")
-        if draft.characters > before:
+        before = reply.characters
+        reply.add(_parsed(data))
+        if reply.characters > max_chars:
+            raise TooLong(f"the reply passed {max_chars} characters, twice its limit of {reply_tokens} tokens or more")
+        if reply.characters > before:
             on_text()
-    if not draft.chosen:
+    if not reply.chosen:
         raise EmptyStream("a stream without a reply; is the prompt longer than the model's context?")
 
 
-async def read_body(pieces: AsyncIterator[bytes], draft: Draft) -> None:
-    """Add a whole JSON body to a draft. Raises: Malformed, ServerSaid, TooLong."""
+async def read_body(pieces: AsyncIterator[bytes], reply: PartialReply) -> None:
+    """Add a whole JSON body to a reply. Raises: ProtocolViolation, ServerError, TooLong."""
     body = bytearray()
     async for piece in pieces:
         body += piece
         if len(body) > _MAX_EVENT_BYTES:
             raise TooLong(f"the reply passed {_MAX_EVENT_BYTES} bytes")
     value = _parsed(bytes(body))
-    draft.add(value)
+    reply.add(value)
     if not value.get("choices"):
-        raise Malformed("a body without choices")
-    draft.ended = True
-    if draft.characters > MAX_CHARACTERS:
-        raise TooLong(f"the reply passed {MAX_CHARACTERS} characters")
+        raise ProtocolViolation("a body without choices")
+    reply.ended = True
+    if reply.characters > MAX_CHARS:
+        raise TooLong(f"the reply passed {MAX_CHARS} characters")
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
-    """(thoughts, rest) of a reply whose model thinks aloud at its start; some servers leave out the opening tag."""
+    """(reasoning, rest) of a reply that starts with reasoning between tags. Some servers omit the opening tag."""
     opened = text.lstrip().startswith(_OPEN)
     thoughts, close, rest = text.partition(_CLOSE)
     if not opened and (not close or _OPEN in thoughts):
@@ -152,7 +155,7 @@ def split_thoughts(text: str) -> tuple[str, str]:
 
 
 async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Data of server-sent events; one that the stream's end cuts in the middle is none. Raises: TooLong."""
+    """The data of server-sent events, without an event that the end of the stream cuts off. Raises: TooLong."""
     data = bytearray()
     async for line in _lines(pieces):
         if line.startswith(b"data:"):
@@ -167,7 +170,7 @@ async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Whole lines of a stream, whichever of LF, CR and CRLF ends them. Raises: TooLong."""
+    """Whole lines of a stream that end in LF, CR or CRLF. Raises: TooLong."""
     rest = bytearray()
     async for piece in pieces:
         rest += piece
@@ -186,11 +189,11 @@ def _parsed(content: bytes) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        raise Malformed(f"invalid JSON: {content[:_SHOWN_BYTES].decode(errors='replace')}") from None
+        raise ProtocolViolation(f"invalid JSON: {content[:_SHOWN_BYTES].decode(errors='replace')}") from None
 
 
 def _plain(value: Any) -> str:
-    """Text of a field that is a string, a list of parts that hold text, or anything else."""
+    """The text of a field: a string, a list of parts with text, or anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -199,7 +202,7 @@ def _plain(value: Any) -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    """Parts as one text that can be stored: surrogates that servers split between chunks are paired, lone ones replaced."""
+    """The parts as one text. Surrogates that a server split between chunks are paired; lone ones are replaced."""
     return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

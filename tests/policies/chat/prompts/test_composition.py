@@ -17,8 +17,8 @@ from contract.profile import Difference, LaunchProfile, Profile
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from contract.trajectory import Attempt, Exemplar, Failure, Observation
 from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import LEAST_TOKENS, Prompts, Request, _render, _values
-from policies.chat.tokens import characters_of, estimate_tokens
+from policies.chat.prompts.composition import MIN_TOKENS, ComposedPrompt, Prompts, _render, _values
+from policies.chat.tokens import chars_of, estimate_tokens
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
 
@@ -58,11 +58,13 @@ def exemplar(number: int, time_us: float, bucket: int, body: str = "") -> Exempl
     return Exemplar(candidate=one, attempt=attempt(one, time_us, speedup=10 / time_us), bucket=bucket)
 
 
-def first(observation: Observation, tokens: int = 24_000, exemplars: Any = (), failure: Failure | None = None) -> Request:
+def first(
+    observation: Observation, tokens: int = 24_000, exemplars: Any = (), failure: Failure | None = None
+) -> ComposedPrompt:
     return Prompts(tokens, HEADERS).first(observation, Assignment(0, failure, tuple(exemplars)))
 
 
-def user(request: Request) -> str:
+def user(request: ComposedPrompt) -> str:
     return request.prompt.messages[1].content
 
 
@@ -214,7 +216,7 @@ def test_a_prompt_keeps_to_its_budget(what: str, tokens: int) -> None:
     least = [
         fixed_tokens(name, observation) for name in ("system", "task", what, "example") if name != "example" or what == "write"
     ]
-    assert estimate_tokens("x" * characters_of(request.prompt)) <= max(tokens, sum(least) + LEAST_TOKENS + 30)
+    assert estimate_tokens("x" * chars_of(request.prompt)) <= max(tokens, sum(least) + MIN_TOKENS + 30)
     assert "# Your turn" in user(request)
     assert "exactly one fenced block" in request.prompt.messages[0].content.lower()
     outside_fences(user(request))

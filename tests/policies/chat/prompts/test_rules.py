@@ -14,7 +14,7 @@ from contract.events import ignore
 from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, ElementType, GemmTask, Layout
 from policies.chat.assignment import Assignment
-from policies.chat.extraction import Draft, read_reply
+from policies.chat.extraction import KernelFile, read_reply
 from policies.chat.prompts.composition import Prompts
 from policies.schedule.policy import predict
 from sandbox.check import check
@@ -71,7 +71,7 @@ def test_what_is_allowed_is_not(body: str) -> None:
 def test_a_model_that_obeys_injected_text_gets_nowhere() -> None:
     obeying = written(1, body='#include <cstdlib>\nint main() { return system("id"); }\n')
     read = read_reply(obeying)
-    assert isinstance(read, Draft)
+    assert isinstance(read, KernelFile)
     found = check(Candidate.from_source(read.source, Origin(policy="chat")), TASK, LIMITS[TASK.arch], CHIP.sms)
     assert found is not None
     assert found.rule == "include"

@@ -17,7 +17,7 @@ from contract.events import Event, Notice, Replying
 from contract.exchange import Usage
 from contract.options import ChatOptions
 from policies.chat.server.opening import open_server
-from policies.chat.server.protocol import ChatServer, Limit, Place, Reply
+from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, Reply
 from policies.chat.server.replay import RecordedFirst
 from policies.trajectories.exchanges import RunExchanges
 from policies.trajectories.store import open_store
@@ -44,7 +44,7 @@ from tests.doubles import run_record
 from tests.policies.chat.exchanges import exchange, prompt
 
 KEY = "sk-proj-4f9a/Zq+0123456789-not-a-real-key"
-HERE: Place = (1, 2, 0)
+HERE: ExchangePlace = (1, 2, 0)
 
 
 class Session:
@@ -60,7 +60,7 @@ class Session:
             ChatOptions.model_validate(fields), SecretStr(key) if key else None, self.events.append
         )
 
-    def ask(self, place: Place = HERE, *, tokens: int = 1000, seconds: float = 20.0) -> Reply:
+    def ask(self, place: ExchangePlace = HERE, *, tokens: int = 1000, seconds: float = 20.0) -> Reply:
         return self.server.ask(prompt(), place, Limit(tokens, seconds))
 
     @property
@@ -308,8 +308,8 @@ def test_a_long_wait_is_told(session: Open) -> None:
     [
         (Status(401, {"error": {"message": "bad key"}}), "refuses the request .HTTP 401: bad key.; check the key"),
         (Status(403, "go away"), "refuses the request .HTTP 403: go away."),
-        (Status(402, {"detail": "no credit"}), "wants to be paid .HTTP 402: no credit."),
-        (Status(429, {"error": {"message": "quota", "code": "insufficient_quota"}}), "wants to be paid"),
+        (Status(402, {"detail": "no credit"}), "requires payment .HTTP 402: no credit."),
+        (Status(429, {"error": {"message": "quota", "code": "insufficient_quota"}}), "requires payment"),
     ],
 )
 def test_what_no_retry_mends_is_not_retried(session: Open, behaviour: object, said: str) -> None:
@@ -320,7 +320,7 @@ def test_what_no_retry_mends_is_not_retried(session: Open, behaviour: object, sa
 
 
 def test_a_server_that_wants_a_key_where_none_is_set(session: Open) -> None:
-    with pytest.raises(EndpointError, match="wants a key: set CUDAL2_API_KEY"):
+    with pytest.raises(EndpointError, match="requires a key: set CUDAL2_API_KEY"):
         session([Status(401)], key=None).ask()
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
-from policies.chat.server.protocol import Limit, NoReply, Place, Reply
+from policies.chat.server.protocol import ExchangePlace, Limit, NoReply, Reply
 from policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
@@ -26,10 +26,10 @@ class Counting:
     """A server that counts what it is asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Place] = []
+        self.asked: list[ExchangePlace] = []
         self.closed = False
 
-    def ask(self, _: Prompt, place: Place, __: Limit) -> Reply:
+    def ask(self, _: Prompt, place: ExchangePlace, __: Limit) -> Reply:
         self.asked.append(place)
         return Reply("complete", "fresh", "", usage(), 0.1)
 

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.chat.server.stream import Draft, Malformed, ServerSaid, TooLong, read_body, read_stream, split_thoughts
+from policies.chat.server.stream import (
+    PartialReply,
+    ProtocolViolation,
+    ServerError,
+    TooLong,
+    read_body,
+    read_stream,
+    split_thoughts,
+)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -35,18 +43,18 @@ async def _pieces(contents: Sequence[bytes]) -> AsyncIterator[bytes]:
         yield content
 
 
-def read(*contents: bytes, reply_tokens: int = 10_000) -> Draft:
-    draft = Draft()
+def read(*contents: bytes, reply_tokens: int = 10_000) -> PartialReply:
+    draft = PartialReply()
     asyncio.run(read_stream_into(draft, contents, reply_tokens))
     return draft
 
 
-async def read_stream_into(draft: Draft, contents: Sequence[bytes], reply_tokens: int = 10_000) -> int:
+async def read_stream_into(draft: PartialReply, contents: Sequence[bytes], reply_tokens: int = 10_000) -> int:
     return await read_stream(_pieces(contents), draft, reply_tokens, lambda: None)
 
 
-def body(content: bytes) -> Draft:
-    draft = Draft()
+def body(content: bytes) -> PartialReply:
+    draft = PartialReply()
     asyncio.run(read_body(_pieces([content]), draft))
     return draft
 
@@ -69,7 +77,7 @@ def test_no_json_value_in_a_chunk_breaks_the_reader(value: Any) -> None:
     for shape in shapes:
         try:
             draft = read(event(shape), END)
-        except (Malformed, ServerSaid):
+        except (ProtocolViolation, ServerError):
             continue
         assert isinstance(draft.text, str)
         draft.text.encode()
@@ -77,7 +85,7 @@ def test_no_json_value_in_a_chunk_breaks_the_reader(value: Any) -> None:
 
 @pytest.mark.parametrize("content", [b"data: {oops\n\n", b"data: \xff\xfe\n\n", b"data: " + b"[" * 200_000 + b"\n\n"])
 def test_what_is_no_json_is_malformed(content: bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(ProtocolViolation):
         read(chunk("a"), content)
 
 
@@ -137,7 +145,7 @@ def test_thoughts_at_a_replys_start_are_split_off(text: str, parts: tuple[str, s
 
 
 def test_a_long_reply_is_stopped_by_its_limit_and_what_came_is_kept() -> None:
-    draft = Draft()
+    draft = PartialReply()
     with pytest.raises(TooLong, match="its limit of 100 tokens"):
         asyncio.run(read_stream_into(draft, [chunk("word " * 10)] * 1000, 100))
     assert 640 <= len(draft.text) <= 700
@@ -167,10 +175,10 @@ def test_a_whole_body_is_read_and_one_without_choices_is_malformed() -> None:
     assert draft.text == "ab"
     assert draft.ending()[0] == "truncated"
     for content in (b"{}", b'{"choices": []}', b"", b"null"):
-        with pytest.raises(Malformed):
+        with pytest.raises(ProtocolViolation):
             body(content)
 
 
 def test_an_error_inside_a_stream_is_the_servers() -> None:
-    with pytest.raises(ServerSaid, match="out of memory"):
+    with pytest.raises(ServerError, match="out of memory"):
         read(chunk("a"), event({"error": {"message": "out of memory", "code": 500}}))
