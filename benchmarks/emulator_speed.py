@@ -25,7 +25,7 @@ from contract.options import CompileOptions
 from contract.plan import resolve
 from contract.task import GemmTask
 from policies.schedule.families.registry import families
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.kernel import EmulatedKernel, Operands
 from sandbox.emulator.machine import Conditions
 

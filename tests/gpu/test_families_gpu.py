@@ -15,7 +15,7 @@ from contract.task import GemmTask
 from policies.schedule.families.registry import families
 from policies.schedule.prediction import predict
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 

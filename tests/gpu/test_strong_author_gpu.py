@@ -20,7 +20,7 @@ from contract.task import Arch
 from policies.schedule.prediction import predict
 from policies.trajectories.store import open_store
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 from tests.author.script import SCRIPT, TASK, Author, Sight
 from tests.chat_server import ScriptedServer
 

@@ -15,7 +15,7 @@ from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from policies.schedule.families.mma_sync.family import MmaSync
 from policies.schedule.families.mma_sync.geometry import Geometry, copy_width
 from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 
 FAMILY = MmaSync()
 SHAPES = [(4096, 1024, 512), (64, 64, 64), (128, 128, 16384), (1000, 1000, 1000), (1001, 999, 777), (1, 1, 1), (7, 8192, 3)]

@@ -13,7 +13,7 @@ from contract.plan import parse_plan, resolve
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from policies.schedule.families.wgmma_tma.family import WgmmaTma
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, is_valid, workspace_bytes
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 
 FAMILY = WgmmaTma()
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

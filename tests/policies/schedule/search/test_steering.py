@@ -1,5 +1,6 @@
 """The diagnosis steers: which moves relieve what, how much they are favoured, what a policy does with it and never does."""
 
+import functools
 import math
 import time
 from typing import Any, get_args
@@ -23,8 +24,6 @@ from policies.schedule.search.steering import TRUST, Neighbourhood, steer
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 LONG = GemmTask(m=512, n=512, k=4096)
 LARGE = GemmTask(m=2048, n=2048, k=2048)
-POOLS = {task.shape: Pool(families(task.arch), task, CHIP, seed=0) for task in (LONG, LARGE)}
-POLICIES = {steer: SchedulePolicy(families(LONG.arch), steer=steer) for steer in (False, True)}  # each keeps its pool
 HOPPER = {"family": "wgmma_tma", "consumers": 1, "atoms": 1, "block_n": 128, "block_k": 64, "stages": 3}
 AMPERE = {
     "family": "mma_sync",
@@ -40,8 +39,19 @@ AMPERE = {
 SPLIT = {"split_k": 4, "reduction": "workspace"}
 
 
+@functools.cache
+def pool_of(task: GemmTask) -> Pool:
+    return Pool(families(task.arch), task, CHIP, seed=0)
+
+
+@functools.cache
+def policy(*, steered: bool) -> SchedulePolicy:
+    """A policy that keeps its pool from test to test."""
+    return SchedulePolicy(families(LONG.arch), steer=steered)
+
+
 def entry(values: dict[str, Any], task: GemmTask = LONG, **changes: Any) -> Entry:
-    pool = POOLS[task.shape]
+    pool = pool_of(task)
     full = pool.families[values["family"]].parse(values | changes).values()
     found = pool.entry(full)
     assert found is not None, f"{values | changes} is not valid for {task.shape}"
@@ -66,7 +76,7 @@ def observe(attempts: list[Attempt], found: Diagnosis | None, diagnosed: str | N
 
 def steering_of(parent: Entry, found: Diagnosis, others: list[tuple[Entry, float | None]] | None = None) -> Any:
     pairs = [(attempt(parent, 10.0), parent), *((attempt(other, time_us), other) for other, time_us in others or [])]
-    return steer(observe([pair[0] for pair in pairs], found, pairs[0][0].candidate_id), pairs, POOLS[LONG.shape])
+    return steer(observe([pair[0] for pair in pairs], found, pairs[0][0].candidate_id), pairs, pool_of(LONG))
 
 
 def test_every_bottleneck_has_its_moves_or_says_that_it_has_none() -> None:
@@ -113,21 +123,21 @@ def test_a_move_relieves_in_its_direction_only(
     bottleneck: Bottleneck, values: dict[str, Any], worse: dict[str, Any], better: dict[str, Any]
 ) -> None:
     before, after = entry(values, **worse), entry(values, **better)
-    assert relieves(before, after, bottleneck, POOLS[LONG.shape])
-    assert not relieves(after, before, bottleneck, POOLS[LONG.shape])
-    assert not relieves(before, before, bottleneck, POOLS[LONG.shape])
+    assert relieves(before, after, bottleneck, pool_of(LONG))
+    assert not relieves(after, before, bottleneck, pool_of(LONG))
+    assert not relieves(before, before, bottleneck, pool_of(LONG))
 
 
 def test_full_waves_relieve_a_tail() -> None:
     tail = entry(HOPPER, LARGE, consumers=2, block_n=128, stages=4)  # 256 tiles: two waves, the second 124 of 132 full
     worse = entry(HOPPER, LARGE, consumers=2, block_n=224, stages=4)  # 160 tiles: two waves, the second 28 of 132 full
-    assert relieves(worse, tail, "tail-wave", POOLS[LARGE.shape])
-    assert not relieves(tail, worse, "tail-wave", POOLS[LARGE.shape])
-    assert relieves(worse, entry(worse.values, LARGE, persistent=True), "imbalance", POOLS[LARGE.shape])
+    assert relieves(worse, tail, "tail-wave", pool_of(LARGE))
+    assert not relieves(tail, worse, "tail-wave", pool_of(LARGE))
+    assert relieves(worse, entry(worse.values, LARGE, persistent=True), "imbalance", pool_of(LARGE))
 
 
 def test_what_lies_in_the_code_no_schedule_relieves() -> None:
-    around = Neighbourhood(entry(AMPERE), POOLS[LONG.shape])
+    around = Neighbourhood(entry(AMPERE), pool_of(LONG))
     for name in ("no-tensor-cores", "wgmma-serialised", "register-staging", "narrow-smem-loads", "setmaxnreg-ignored"):
         assert around.relieving(name) == []
 
@@ -136,12 +146,12 @@ def test_what_lies_in_the_code_no_schedule_relieves() -> None:
 @pytest.mark.parametrize("bottleneck", [name for name, moves in RELIEFS.items() if moves])
 def test_relieving_neighbours_are_valid_near_and_no_longer_ways_round(values: dict[str, Any], bottleneck: Bottleneck) -> None:
     parent = entry(values)
-    found = Neighbourhood(parent, POOLS[LONG.shape]).relieving(bottleneck)
+    found = Neighbourhood(parent, pool_of(LONG)).relieving(bottleneck)
     assert len({neighbour.key for neighbour in found}) == len(found)
     changes = []
     for neighbour in found:
         neighbour.family.write(neighbour.schedule, LONG)
-        assert relieves(parent, neighbour, bottleneck, POOLS[LONG.shape])
+        assert relieves(parent, neighbour, bottleneck, pool_of(LONG))
         changes.append({axis for axis, value in neighbour.values.items() if parent.values[axis] != value})
     single = {
         (axis, neighbour.values[axis])
@@ -156,7 +166,7 @@ def test_relieving_neighbours_are_valid_near_and_no_longer_ways_round(values: di
 
 
 def test_what_takes_two_steps_at_once_is_found() -> None:
-    found = Neighbourhood(entry(AMPERE), POOLS[LONG.shape]).relieving("idle-sms")
+    found = Neighbourhood(entry(AMPERE), pool_of(LONG)).relieving("idle-sms")
     assert any(one.values["split_k"] > 1 and one.values["reduction"] != "none" for one in found)
 
 
@@ -208,7 +218,7 @@ def test_successes_failures_and_strangers_take_no_trust_away() -> None:
 
 
 def test_without_a_schedule_behind_it_a_diagnosis_steers_nothing() -> None:
-    pool, parent = POOLS[LONG.shape], entry(HOPPER)
+    pool, parent = pool_of(LONG), entry(HOPPER)
     tried = [(attempt(parent, 10.0), parent)]
     found = diagnosis(("memory-latency", 0.5))
     for diagnosed in (None, "of another candidate"):
@@ -221,7 +231,7 @@ def test_without_a_schedule_behind_it_a_diagnosis_steers_nothing() -> None:
 
 def first_round(truth: Any) -> tuple[list[Attempt], str]:
     """Sixteen schedules that the prior likes, timed; and which of them leads."""
-    proposed = POLICIES[True].propose(Observation(task=LONG, chip=CHIP, round=1, seed=0), 16)
+    proposed = policy(steered=True).propose(Observation(task=LONG, chip=CHIP, round=1, seed=0), 16)
     attempts = [
         Attempt(candidate_id=c.id, policy="schedule", schedule=c.origin.schedule, status="measured", time_us=truth(c))
         for c in proposed
@@ -234,7 +244,7 @@ def flat(candidate: Candidate) -> float:
 
 
 def propose(observation: Observation, count: int = 8, *, steer: bool = True) -> list[Candidate]:
-    return POLICIES[steer].propose(observation, count)
+    return policy(steered=steer).propose(observation, count)
 
 
 def noted(candidates: list[Candidate]) -> list[Candidate]:
@@ -246,14 +256,14 @@ def test_a_diagnosis_makes_some_proposals_relieve() -> None:
     proposed = propose(observe(attempts, diagnosis(("memory-latency", 0.9), ("idle-sms", 0.8)), best))
     relieving = noted(proposed)
     assert 1 <= len(relieving) <= 4  # of the half around the best; the other half goes anywhere, as ever
-    parent = POOLS[LONG.shape].entry(next(one.schedule for one in attempts if one.candidate_id == best) or {})
+    parent = pool_of(LONG).entry(next(one.schedule for one in attempts if one.candidate_id == best) or {})
     assert parent is not None
     for candidate in relieving:
         assert candidate.origin.parents == (best,)
         name = candidate.origin.note.removeprefix("relieves ")
-        written = POOLS[LONG.shape].entry(candidate.origin.schedule or {})
+        written = pool_of(LONG).entry(candidate.origin.schedule or {})
         assert written is not None
-        assert relieves(parent, written, name, POOLS[LONG.shape])
+        assert relieves(parent, written, name, pool_of(LONG))
     assert all(candidate.origin.parents == () for candidate in proposed if candidate not in relieving)
 
 
@@ -298,7 +308,7 @@ def test_equal_observations_get_equal_answers() -> None:
 
 
 def test_a_policy_goes_on_when_all_that_relieves_was_tried() -> None:
-    pool, parent = POOLS[LONG.shape], entry(HOPPER)
+    pool, parent = pool_of(LONG), entry(HOPPER)
     neighbours = Neighbourhood(parent, pool).relieving("memory-latency")
     attempts = [attempt(parent, 10.0), *(attempt(one, 12.0) for one in neighbours)]
     seen = observe(attempts, diagnosis(("memory-latency", 0.9)), attempts[0].candidate_id)
@@ -311,14 +321,14 @@ def test_a_true_diagnosis_finds_what_it_says_sooner() -> None:
     """The truth: only bytes in flight count, and the leader has few; the prior does not know it."""
     parent = entry(HOPPER, stages=2, block_n=64)
     rng = np.random.default_rng(0)
-    others = [POOLS[LONG.shape].entries[int(i)] for i in rng.choice(len(POOLS[LONG.shape].entries), 12, replace=False)]
+    others = [pool_of(LONG).entries[int(i)] for i in rng.choice(len(pool_of(LONG).entries), 12, replace=False)]
     attempts = [attempt(parent, 8.0), *(attempt(other, 9.0 + 0.1 * rng.random()) for other in others)]
     found = diagnosis(("memory-latency", 0.8))
 
     def deeper(steer: bool) -> int:
         proposed = propose(observe(attempts, found, attempts[0].candidate_id), 16, steer=steer)
-        written = [POOLS[LONG.shape].entry(c.origin.schedule or {}) for c in proposed]
-        keys = {one.key for one in Neighbourhood(parent, POOLS[LONG.shape]).relieving("memory-latency")}
+        written = [pool_of(LONG).entry(c.origin.schedule or {}) for c in proposed]
+        keys = {one.key for one in Neighbourhood(parent, pool_of(LONG)).relieving("memory-latency")}
         return sum(one is not None and one.key in keys for one in written)
 
     assert deeper(True) > deeper(False)
