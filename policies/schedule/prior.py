@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.chip import REFERENCE_CHIPS, Chip
+from contract.roofline import memory_us, tensor_flops_per_us
 from contract.task import Arch, GemmTask
 from policies.schedule.families.protocol import Work, cluster_sms
 
@@ -84,9 +85,9 @@ def _launch_us(c: _Columns, chip: Chip) -> Floats:
 def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     """The main loops of the busiest SM: the slowest of math, L2, DRAM, uncovered latency and the copy engine."""
     flops = 2.0 * c.m * c.n * c.k * c.k_blocks * c.rounds
-    math_us = flops / (chip.tensor_tflops * 1e6 / chip.sms * c.efficiency)
+    math_us = flops / (tensor_flops_per_us(chip) / chip.sms * c.efficiency)
     l2_us = c.loaded_bytes / c.units * c.rounds / L2_BYTES_PER_US
-    dram_us = np.full_like(math_us, task.operand_bytes / (chip.dram_tbps * 1e6))
+    dram_us = np.full_like(math_us, memory_us(task, chip))
     ahead = np.maximum(c.stages - 1, 1)
     latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * LOADED_TRIP_US / ahead
     copy_us = c.lines * c.k_blocks * c.rounds * LINE_US

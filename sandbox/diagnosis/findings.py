@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from contract.chip import Chip
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
+from contract.roofline import spared_by_tensor_cores
 from contract.task import GemmTask
-from sandbox.diagnosis.minimum_times import spared_by_tensor_cores
 from sandbox.diagnosis.rules import instructions, spread, stalls, throughput, traffic
 from sandbox.diagnosis.rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, Counted
 

@@ -11,8 +11,8 @@ from contract.chip import Chip
 from contract.diagnosis import Finding
 from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
+from contract.roofline import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 from contract.task import GemmTask
-from sandbox.diagnosis.minimum_times import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 from sandbox.diagnosis.rules.counted import LEAST_FUSED_WEIGHT, MMA_SYNC_RATE, worth
 from sandbox.diagnosis.rules.spread import FULL_WAVE
 

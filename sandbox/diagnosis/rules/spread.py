@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
-from sandbox.diagnosis.minimum_times import latency_share
+from contract.roofline import latency_share
 from sandbox.diagnosis.rules.counted import Counted, Rule, worth
 
 FULL_WAVE = 0.85  # of the last wave's slots in use

@@ -7,7 +7,7 @@ something else hides weighs nothing, whatever its own figure.
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
-from sandbox.diagnosis.minimum_times import arithmetic_us, memory_us
+from contract.roofline import arithmetic_us, memory_us
 from sandbox.diagnosis.rules.counted import Counted, Rule, worth
 
 FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (LOG.md)
