@@ -18,10 +18,10 @@ from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.protocol import Family
 from policies.schedule.search.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.search.around import Around, Choice, choose, neighbours_of_best
+from policies.schedule.search.around import Around, Pick, choose, neighbours_of_best
 from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.pool import Entry, Key, Pool, schedule_key
 from policies.schedule.search.risk import Risk
+from policies.schedule.search.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
 from policies.schedule.search.steering import Steering, steer
 from policies.schedule.search.surrogate import Surrogate
 
@@ -44,7 +44,7 @@ class SchedulePolicy:
         self._families = tuple(families)
         self._seed = seed
         self._steer = steer
-        self._cached: tuple[GemmTask, Chip, Pool, Encoding | None] | None = None
+        self._cached: tuple[GemmTask, Chip, SchedulePool, Encoding | None] | None = None
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count`, or none, once the spaces are exhausted."""
@@ -67,23 +67,23 @@ class SchedulePolicy:
                 candidates.append(_signed(candidate, relieved, observation.diagnosed))
         return candidates
 
-    def _pool(self, task: GemmTask, chip: Chip) -> tuple[Pool, Encoding | None]:
+    def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, Encoding | None]:
         """The pool and its encoding, kept from round to round; no encoding where no schedule fits the task."""
         if self._cached is None or self._cached[:2] != (task, chip):
-            pool = Pool(self._families, task, chip, self._seed)
+            pool = SchedulePool(self._families, task, chip, self._seed)
             self._cached = (task, chip, pool, Encoding(pool.entries) if pool.entries else None)
         return self._cached[2], self._cached[3]
 
     def _order(
         self,
-        pool: Pool,
+        pool: SchedulePool,
         encode: Encoding,
-        tried: Sequence[tuple[Attempt, Entry]],
+        tried: Sequence[tuple[Attempt, PoolEntry]],
         keys: set[Key],
         count: int,
         rng: np.random.Generator,
         steering: Steering | None,
-    ) -> Iterator[Choice]:
+    ) -> Iterator[Pick]:
         """Entries worth trying, best first; by the prior alone where nothing was measured.
 
         A time is divided by the chance of success: what counts is how long a success takes to come by.
@@ -110,12 +110,12 @@ def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | Non
     return candidate.model_copy(update={"origin": origin})
 
 
-def _entry_of(attempt: Attempt, pool: Pool) -> Entry | None:
+def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:
     """The entry behind an attempt; None where another policy wrote it or no family can write it here."""
     return pool.entry(attempt.schedule) if attempt.schedule else None
 
 
-def _learn(pool: Pool, encode: Encoding, tried: Sequence[tuple[Attempt, Entry]]) -> Surrogate | None:
+def _learn(pool: SchedulePool, encode: Encoding, tried: Sequence[tuple[Attempt, PoolEntry]]) -> Surrogate | None:
     """A surrogate of the latest timed attempts; None where there are none."""
     timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None][-REMEMBERED:]
     if not timed:

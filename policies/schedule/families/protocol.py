@@ -5,8 +5,8 @@ and one space (the schedules worth trying). Its subclass of `Family` joins them,
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -15,7 +15,7 @@ from contract.candidate import Candidate, Origin, ScheduleValue
 from contract.chip import Chip
 from contract.plan import LaunchPlan, render_plan
 from contract.task import GemmTask
-from policies.schedule.families.template import Constant, template_of
+from policies.schedule.families.template import KernelConstant, template_of
 
 
 class Schedule(Record):
@@ -68,6 +68,14 @@ def cluster_sms(chip: Chip, cluster: int) -> int:
     return max(int(chip.sms * share + 1e-9) // cluster * cluster, cluster)
 
 
+class KernelParts(NamedTuple):
+    """`constants`: what `//@constants` in the CUDA source stands for. `sections`: those of the source that are used."""
+
+    plan: LaunchPlan
+    constants: Sequence[KernelConstant]
+    sections: Collection[str] = ()
+
+
 S = TypeVar("S", bound=Schedule)
 
 
@@ -92,15 +100,8 @@ class Family(ABC, Generic[S]):
         """Why a schedule cannot run for the task, or None."""
 
     @abstractmethod
-    def plan(self, schedule: S, task: GemmTask) -> LaunchPlan: ...
-
-    @abstractmethod
-    def constants(self, schedule: S, task: GemmTask) -> list[Constant]:
-        """The constants that take the place of `//@constants` in the CUDA source, beside the task's types."""
-
-    def sections(self, schedule: S, task: GemmTask) -> Collection[str]:  # noqa: ARG002
-        """The sections of the CUDA source that the schedule uses."""
-        return ()
+    def parts(self, schedule: S, task: GemmTask) -> KernelParts:
+        """What makes a kernel of the family's CUDA source, for a schedule that can run for the task."""
 
     def parse(self, values: dict[str, ScheduleValue]) -> S:
         """A schedule from its plain values. Raises: ValueError for unknown, missing or mistyped axes."""
@@ -118,7 +119,6 @@ class Family(ABC, Generic[S]):
         """
         if reason := self.violation(schedule, task):
             raise ValueError(f"{self.name} schedule for {task.shape}: {reason}")
-        plan = self.plan(schedule, task)
-        source = template_of(self.name).fill(task, self.constants(schedule, task), self.sections(schedule, task))
-        origin = Origin(policy="schedule", schedule=schedule.values())
-        return Candidate(source=render_plan(plan) + source, plan=plan, origin=origin)
+        plan, constants, sections = self.parts(schedule, task)
+        source = render_plan(plan) + template_of(self.name).fill(task, constants, sections)
+        return Candidate(source=source, plan=plan, origin=Origin(policy="schedule", schedule=schedule.values()))

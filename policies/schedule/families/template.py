@@ -20,19 +20,20 @@ _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
 _REGISTERS = {AccumulatorType.F32: "float", AccumulatorType.F16: "unsigned"}
 
 
-class Constant(NamedTuple):
+class KernelConstant(NamedTuple):
     """A compile-time constant: a C++ `bool` for True and False, an `int` otherwise."""
 
     name: str
     value: int
     comment: str = ""
 
-    def __str__(self) -> str:
-        kind, value = ("bool", str(self.value).lower()) if isinstance(self.value, bool) else ("int", str(self.value))
-        return f"constexpr {kind} {self.name} = {value};" + (f"  // {self.comment}" if self.comment else "")
+    def line(self) -> str:
+        boolean = isinstance(self.value, bool)
+        value = str(self.value).lower() if boolean else self.value
+        return f"constexpr {'bool' if boolean else 'int'} {self.name} = {value};{self.comment and f'  // {self.comment}'}"
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """Text between two markers. `names`: of its section, none where it is in no section. `words`: what it mentions."""
 
     names: frozenset[str]
@@ -45,16 +46,24 @@ class SourceTemplate:
 
     def __init__(self, text: str) -> None:
         self._blocks = list(_blocks(text))
+        self._kept: dict[frozenset[str], tuple[str, str, frozenset[str]]] = {}
         self.sections = frozenset(name for block in self._blocks for name in block.names)
 
-    def fill(self, task: GemmTask, constants: Iterable[Constant], used: Collection[str] = ()) -> str:
+    def fill(self, task: GemmTask, constants: Iterable[KernelConstant], used: Collection[str] = ()) -> str:
         """The source for a schedule. `used`: names of sections to keep. Raises: ValueError for a name that no section has."""
-        if unknown := set(used) - self.sections:
-            raise ValueError(f"the template has no section {', '.join(sorted(unknown))}")
-        kept = [block for block in self._blocks if not block.names or not block.names.isdisjoint(used)]
-        words = frozenset().union(*(block.words for block in kept))
-        lines = [*_types(task), *(str(one) for one in constants if one.name in words)]
-        return "".join(block.text for block in kept).replace(CONSTANTS, "".join(f"{line}\n" for line in lines))
+        before, after, words = self._keep(frozenset(used))
+        lines = [*_types(task), *(one.line() for one in constants if one.name in words)]
+        return "\n".join((before, *lines, after))
+
+    def _keep(self, used: frozenset[str]) -> tuple[str, str, frozenset[str]]:
+        """The kept text before and behind the constants, and the words in it; each combination of sections is joined once."""
+        if used not in self._kept:
+            if unknown := used - self.sections:
+                raise ValueError(f"the template has no section {', '.join(sorted(unknown))}")
+            kept = [block for block in self._blocks if not block.names or not block.names.isdisjoint(used)]
+            before, _, after = "".join(block.text for block in kept).partition(f"\n{CONSTANTS}")
+            self._kept[used] = before, after, frozenset().union(*(block.words for block in kept))
+        return self._kept[used]
 
 
 @cache
@@ -71,14 +80,14 @@ def _types(task: GemmTask) -> list[str]:
     ]
 
 
-def _blocks(text: str) -> Iterable[Block]:
+def _blocks(text: str) -> Iterable[TextBlock]:
     """The text divided at its markers."""
     names: frozenset[str] = frozenset()
     lines: list[str] = []
     for line in (*text.splitlines(keepends=True), END):
         if line == END or line.startswith(SECTION):
             block = "".join(lines)
-            yield Block(names, block, frozenset(re.findall(r"\w+", block)))
+            yield TextBlock(names, block, frozenset(re.findall(r"\w+", block)))
             names, lines = frozenset(line.removeprefix(SECTION).split()) if line != END else frozenset(), []
         else:
             lines.append(line)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from policies.schedule.prior import Floats
-from policies.schedule.search.pool import Entry
+from policies.schedule.search.schedule_pool import PoolEntry
 from policies.schedule.search.surrogate import Surrogate
 
 GROUP_CROWDING = 1.15  # a schedule must be predicted this much faster to follow another of its group
@@ -14,7 +14,7 @@ FAMILY_CROWDING = 1.04  # and this much to follow another of its family
 SHORTLIST = 128  # schedules that a joint draw covers
 
 
-def rank_by_prior(entries: Sequence[Entry], predicted_us: Floats, tried: Sequence[Entry]) -> Iterator[Entry]:
+def rank_by_prior(entries: Sequence[PoolEntry], predicted_us: Floats, tried: Sequence[PoolEntry]) -> Iterator[PoolEntry]:
     """Entries, fastest predicted first, each made dearer by those like it that were tried or came before."""
     groups = {group: number for number, group in enumerate(dict.fromkeys(entry.group for entry in entries))}
     names = sorted({entry.family.name for entry in entries})

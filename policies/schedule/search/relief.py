@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from contract.diagnosis import Bottleneck
 from policies.schedule.families.protocol import cluster_sms
-from policies.schedule.search.pool import Entry, Pool
+from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
 
 LEAST_CHANGE = math.log(1.02)  # of a quantity, to count as a move
 
-Quantity = Callable[[Entry, Pool], float]
+Quantity = Callable[[PoolEntry, SchedulePool], float]
 
 
 class Move(NamedTuple):
@@ -32,72 +32,72 @@ def less(quantity: Quantity) -> Move:
     return Move(quantity, -1)
 
 
-def units(entry: Entry, pool: Pool) -> float:
+def units(entry: PoolEntry, pool: SchedulePool) -> float:
     """Output tiles times parts of K: CTAs, or what persistent CTAs take turns at."""
     m, n, k = entry.work.tile
     parts = -(-pool.task.k // (k * entry.work.k_blocks))
     return max(entry.work.ctas, -(-pool.task.m // m) * -(-pool.task.n // n) * parts)
 
 
-def busy_sms(entry: Entry, pool: Pool) -> float:
+def busy_sms(entry: PoolEntry, pool: SchedulePool) -> float:
     return min(units(entry, pool), cluster_sms(pool.chip, entry.work.cluster))
 
 
-def wave_use(entry: Entry, pool: Pool) -> float:
+def wave_use(entry: PoolEntry, pool: SchedulePool) -> float:
     """Share of the slots of all waves, or of a persistent grid's turns, that have work."""
     slots = cluster_sms(pool.chip, entry.work.cluster) * entry.work.ctas_per_sm
     count = units(entry, pool)
     return count / (math.ceil(count / slots) * slots)
 
 
-def stage_bytes(entry: Entry, _: Pool) -> float:
+def stage_bytes(entry: PoolEntry, _: SchedulePool) -> float:
     m, n, k = entry.work.tile
     return 2 * k * (m + n)
 
 
-def bytes_in_flight(entry: Entry, pool: Pool) -> float:
+def bytes_in_flight(entry: PoolEntry, pool: SchedulePool) -> float:
     """Of operands on an SM, while the oldest stage is multiplied."""
     ahead = max(min(entry.work.stages, entry.work.k_blocks) - 1, 1)
     return ahead * stage_bytes(entry, pool) * ctas_per_sm(entry, pool)
 
 
-def ctas_per_sm(entry: Entry, pool: Pool) -> float:
+def ctas_per_sm(entry: PoolEntry, pool: SchedulePool) -> float:
     """CTAs resident together, where there are so many."""
     return min(entry.work.ctas_per_sm, math.ceil(units(entry, pool) / pool.chip.sms))
 
 
-def warps_per_sm(entry: Entry, pool: Pool) -> float:
+def warps_per_sm(entry: PoolEntry, pool: SchedulePool) -> float:
     """Warps that multiply, on an SM."""
     return _warps(entry) * ctas_per_sm(entry, pool)
 
 
-def accumulators(entry: Entry, _: Pool) -> float:
+def accumulators(entry: PoolEntry, _: SchedulePool) -> float:
     """Of a thread."""
     m, n, _k = entry.work.tile
     sharing = 4 if entry.work.alternating else _warps(entry) // _axis(entry, "warps_k")
     return m * n / (32 * sharing)
 
 
-def bounded_registers(entry: Entry, _: Pool) -> float:
+def bounded_registers(entry: PoolEntry, _: SchedulePool) -> float:
     """CTAs that an SM was asked to hold, at the cost of registers."""
     return _axis(entry, "min_ctas") * _axis(entry, "ctas_per_sm")
 
 
-def operand_traffic(entry: Entry, _: Pool) -> float:
+def operand_traffic(entry: PoolEntry, _: SchedulePool) -> float:
     """Bytes of operands that reach the SMs: larger tiles and multicast bring fewer."""
     return entry.work.loaded_bytes
 
 
-def sum_traffic(entry: Entry, _: Pool) -> float:
+def sum_traffic(entry: PoolEntry, _: SchedulePool) -> float:
     return 1 + entry.work.reduced_bytes
 
 
-def tensor_feed(entry: Entry, _: Pool) -> float:
+def tensor_feed(entry: PoolEntry, _: SchedulePool) -> float:
     """Share of the tensor rate that shared memory and the warps can feed."""
     return entry.work.mma_efficiency
 
 
-def smem_reads(entry: Entry, _: Pool) -> float:
+def smem_reads(entry: PoolEntry, _: SchedulePool) -> float:
     """Elements read from shared memory for each product, by a warp or, with wgmma, a warpgroup."""
     m, n, _k = entry.work.tile
     warps_m, warps_n = _axis(entry, "warps_m"), _axis(entry, "warps_n")
@@ -105,66 +105,66 @@ def smem_reads(entry: Entry, _: Pool) -> float:
     return (rows + columns) / (rows * columns)
 
 
-def row_elements(entry: Entry, _: Pool) -> float:
+def row_elements(entry: PoolEntry, _: SchedulePool) -> float:
     """Elements of the narrowest row that operands have in shared memory, up to a swizzle's width."""
     width = next((width for width in (64, 32, 16, 8) if entry.work.tile[1] % width == 0), 1)
     return min(width, entry.work.tile[2])
 
 
-def tile_area(entry: Entry, _: Pool) -> float:
+def tile_area(entry: PoolEntry, _: SchedulePool) -> float:
     return entry.work.tile[0] * entry.work.tile[1]
 
 
-def work_of_a_cta(entry: Entry, pool: Pool) -> float:
+def work_of_a_cta(entry: PoolEntry, pool: SchedulePool) -> float:
     return tile_area(entry, pool) * entry.work.tile[2] * entry.work.k_blocks
 
 
-def step_depth(entry: Entry, _: Pool) -> float:
+def step_depth(entry: PoolEntry, _: SchedulePool) -> float:
     """Depth of a K block; each costs its barriers and addresses."""
     return entry.work.tile[2]
 
 
-def launches(entry: Entry, _: Pool) -> float:
+def launches(entry: PoolEntry, _: SchedulePool) -> float:
     return entry.work.launches
 
 
-def programmatic(entry: Entry, _: Pool) -> float:
+def programmatic(entry: PoolEntry, _: SchedulePool) -> float:
     return 1 + entry.work.programmatic
 
 
-def persistent(entry: Entry, _: Pool) -> float:
+def persistent(entry: PoolEntry, _: SchedulePool) -> float:
     return 1 + entry.work.persistent
 
 
-def alternating(entry: Entry, _: Pool) -> float:
+def alternating(entry: PoolEntry, _: SchedulePool) -> float:
     return 1 + entry.work.alternating
 
 
-def wide_stores(entry: Entry, _: Pool) -> float:
+def wide_stores(entry: PoolEntry, _: SchedulePool) -> float:
     return 1 + (entry.values.get("tma_store") is True or entry.values.get("epilogue") == "staged")
 
 
-def boxes_in_flight(entry: Entry, _: Pool) -> float:
+def boxes_in_flight(entry: PoolEntry, _: SchedulePool) -> float:
     """Of TMA stores."""
     return _axis(entry, "store_boxes")
 
 
-def raster(entry: Entry, _: Pool) -> float:
+def raster(entry: PoolEntry, _: SchedulePool) -> float:
     """Rows of tiles visited together."""
     return _axis(entry, "group") * _axis(entry, "group_m")
 
 
-def compiled_shape(entry: Entry, _: Pool) -> float:
+def compiled_shape(entry: PoolEntry, _: SchedulePool) -> float:
     """Whether M, N, K are constants to the compiler."""
     return 1 + (entry.values.get("constant_shape") is True)
 
 
-def _axis(entry: Entry, name: str) -> int:
+def _axis(entry: PoolEntry, name: str) -> int:
     """A counting axis; 1 where the family has none of that name."""
     return int(entry.values.get(name, 1))
 
 
-def _warps(entry: Entry) -> int:
+def _warps(entry: PoolEntry) -> int:
     if "consumers" in entry.values:
         return 4 * _axis(entry, "consumers")
     return _axis(entry, "warps_m") * _axis(entry, "warps_n") * _axis(entry, "warps_k")
@@ -216,7 +216,7 @@ RELIEFS: dict[Bottleneck, tuple[Move, ...]] = {
 }
 
 
-def relieves(parent: Entry, neighbour: Entry, bottleneck: Bottleneck, pool: Pool) -> bool:
+def relieves(parent: PoolEntry, neighbour: PoolEntry, bottleneck: Bottleneck, pool: SchedulePool) -> bool:
     """Whether a neighbour makes any of the moves that relieve a bottleneck of its parent."""
     for quantity, direction in RELIEFS.get(bottleneck, ()):
         change = math.log(quantity(neighbour, pool) / quantity(parent, pool))

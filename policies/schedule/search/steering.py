@@ -13,13 +13,13 @@ import numpy as np
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.trajectory import Attempt, Observation
 from policies.schedule.prior import Floats
-from policies.schedule.search.pool import Entry, Key, Pool, Step
 from policies.schedule.search.relief import relieves
+from policies.schedule.search.schedule_pool import AxisStep, Key, PoolEntry, SchedulePool
 
 TRUST = 0.25  # of the time that could be won at most, the share that one step is assumed to win
 NEAR_AXES = 2  # an attempt tells of a step where it differs from the diagnosed schedule in no more axes
 
-Tried = Sequence[tuple[Attempt, Entry]]
+Tried = Sequence[tuple[Attempt, PoolEntry]]
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,20 @@ class Steering:
 
     candidate_id: str
     trusted: Mapping[Bottleneck, float]
-    neighbours: Mapping[Key, Entry]
+    neighbours: Mapping[Key, PoolEntry]
     relieved: Mapping[Key, tuple[Bottleneck, ...]]
 
-    def main_relief(self, entry: Entry) -> Bottleneck | None:
+    def main_relief(self, entry: PoolEntry) -> Bottleneck | None:
         """The heaviest bottleneck that an entry relieves; None where it relieves none, or is no neighbour."""
         return next(iter(self.relieved.get(entry.key, ())), None)
 
-    def discount(self, entries: Iterable[Entry]) -> Floats:
+    def discount(self, entries: Iterable[PoolEntry]) -> Floats:
         """Factor on the expected time of each entry: 1 where it relieves nothing."""
         shares = [sum(self.trusted[name] for name in self.relieved.get(entry.key, ())) for entry in entries]
         return 1 - TRUST * np.minimum(np.array(shares, dtype=np.float64), 1.0)
 
 
-def steer(observation: Observation, tried: Tried, pool: Pool) -> Steering | None:
+def steer(observation: Observation, tried: Tried, pool: SchedulePool) -> Steering | None:
     """None where nothing was diagnosed, or what was diagnosed has no schedule or no bottleneck that an axis relieves."""
     diagnosis, candidate_id = observation.diagnosis, observation.diagnosed
     found = [pair for pair in tried if pair[0].candidate_id == candidate_id]
@@ -75,14 +75,14 @@ def steer(observation: Observation, tried: Tried, pool: Pool) -> Steering | None
 class Neighbourhood:
     """The valid schedules that differ from one in a step along one axis, or along two."""
 
-    def __init__(self, parent: Entry, pool: Pool) -> None:
+    def __init__(self, parent: PoolEntry, pool: SchedulePool) -> None:
         self._parent, self._pool = parent, pool
         steps = list(pool.steps(parent))
         pairs = (pair for pair in combinations(steps, 2) if pair[0][0] != pair[1][0])
         self._alone = self._entries((step,) for step in steps)
         self._together = self._entries(pairs)
 
-    def relieving(self, bottleneck: Bottleneck) -> list[Entry]:
+    def relieving(self, bottleneck: Bottleneck) -> list[PoolEntry]:
         """Neighbours that relieve a bottleneck by one step; by two, where neither of them does alone."""
         alone = {steps: entry for steps, entry in self._alone.items() if self._relieves(entry, bottleneck)}
         together = [
@@ -92,13 +92,13 @@ class Neighbourhood:
         ]
         return [*alone.values(), *together]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PoolEntry]:
         return [*self._alone.values(), *self._together.values()]
 
-    def _relieves(self, entry: Entry, bottleneck: Bottleneck) -> bool:
+    def _relieves(self, entry: PoolEntry, bottleneck: Bottleneck) -> bool:
         return relieves(self._parent, entry, bottleneck, self._pool)
 
-    def _entries(self, changes: Iterable[tuple[Step, ...]]) -> dict[tuple[Step, ...], Entry]:
+    def _entries(self, changes: Iterable[tuple[AxisStep, ...]]) -> dict[tuple[AxisStep, ...], PoolEntry]:
         found = {steps: self._pool.entry(self._parent.values | dict(steps)) for steps in changes}
         return {steps: entry for steps, entry in found.items() if entry is not None}
 
@@ -118,7 +118,7 @@ def _told_nothing_better(other: Attempt, attempt: Attempt) -> bool:
     return other.time_us >= attempt.time_us
 
 
-def _is_near(entry: Entry, parent: Entry) -> bool:
+def _is_near(entry: PoolEntry, parent: PoolEntry) -> bool:
     if entry.family.name != parent.family.name:
         return False
     return sum(value != parent.values[axis] for axis, value in entry.values.items()) <= NEAR_AXES

@@ -11,12 +11,13 @@ from contract.plan import (
 )
 from contract.task import AccumulatorType, Layout
 from policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry, copy_width
-from policies.schedule.families.template import Constant
+from policies.schedule.families.template import KernelConstant
 
 ENTRY = "hgemm"
 
 
 def plan(geometry: Geometry) -> LaunchPlan:
+    """The launch plan. With a workspace, arrival counters come first and the partial tiles behind them."""
     s, task = geometry.schedule, geometry.task
     tiles = f"ceil(M/{s.block_m})*ceil(N/{s.block_n})"
     counter_bytes = f"16*ceil({tiles}/4)"
@@ -47,7 +48,7 @@ def plan(geometry: Geometry) -> LaunchPlan:
 
 
 def _requirements(geometry: Geometry) -> tuple[str, ...]:
-    """What the text takes for granted about the shape."""
+    """What the source assumes about the shape."""
     s, task = geometry.schedule, geometry.task
     if s.constant_shape:
         return (f"M=={task.m}", f"N=={task.n}", f"K=={task.k}")
@@ -71,31 +72,31 @@ def _requirements(geometry: Geometry) -> tuple[str, ...]:
     return tuple(modulo)
 
 
-def constants(geometry: Geometry) -> list[Constant]:
+def constants(geometry: Geometry) -> list[KernelConstant]:
     """The constants at the top of `mma_sync.cu`."""
     s, task = geometry.schedule, geometry.task
-    shape = [Constant(name, size) for name, size in (("M", task.m), ("N", task.n), ("K", task.k))] if s.constant_shape else []
+    sizes = {"M": task.m, "N": task.n, "K": task.k} if s.constant_shape else {}
     return [
-        Constant("kRegisters", 4 if task.accumulate is AccumulatorType.F32 else 2, "of a thread for one 16x8 product"),
-        *shape,
-        Constant("BLOCK_M", s.block_m),
-        Constant("BLOCK_N", s.block_n),
-        Constant("BLOCK_K", s.block_k),
-        Constant("kWarpsM", s.warps_m),
-        Constant("kWarpsN", s.warps_n),
-        Constant("kWarpsK", s.warps_k, "warps that share an output tile and divide every K block"),
-        Constant("kStages", s.stages),
-        Constant("kSplits", s.split_k, "CTAs that share an output tile and divide K"),
-        Constant("kGroupM", s.group_m, "rows of tiles visited together"),
-        Constant("kMinCtas", s.min_ctas, "CTAs that an SM should hold at least"),
-        Constant("kRowMajorB", task.layout is Layout.NN),
-        Constant("kVectorA", copy_width(geometry.a_columns), "elements of A per copy"),
-        Constant("kVectorB", copy_width(geometry.b_columns)),
-        Constant("kAlignD", next(width for width in (8, 2, 1) if task.n % width == 0), "elements that divide the rows of D"),
-        Constant("kGuardA", geometry.a_guarded, "whether tiles can reach past the matrix"),
-        Constant("kGuardB", geometry.b_guarded),
-        Constant("kGuardD", geometry.d_guarded),
-        Constant("kStagedRow", s.block_n + STAGING_PAD, "floats of a staged row; the padding avoids bank conflicts"),
+        KernelConstant("kRegisters", 4 if task.accumulate is AccumulatorType.F32 else 2, "of a thread, for one 16x8 product"),
+        *(KernelConstant(name, size) for name, size in sizes.items()),
+        KernelConstant("BLOCK_M", s.block_m),
+        KernelConstant("BLOCK_N", s.block_n),
+        KernelConstant("BLOCK_K", s.block_k),
+        KernelConstant("kWarpsM", s.warps_m),
+        KernelConstant("kWarpsN", s.warps_n),
+        KernelConstant("kWarpsK", s.warps_k, "warps that share an output tile and divide every K block"),
+        KernelConstant("kStages", s.stages),
+        KernelConstant("kSplits", s.split_k, "CTAs that share an output tile and divide K"),
+        KernelConstant("kGroupM", s.group_m, "rows of tiles visited together"),
+        KernelConstant("kMinCtas", s.min_ctas, "CTAs that an SM should hold at least"),
+        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kVectorA", copy_width(geometry.a_columns), "elements of A per copy"),
+        KernelConstant("kVectorB", copy_width(geometry.b_columns)),
+        KernelConstant("kAlignD", geometry.d_alignment, "elements that rows of D are a multiple of: 8, 2 or 1"),
+        KernelConstant("kGuardA", geometry.a_guarded, "whether a tile of A can reach past the matrix"),
+        KernelConstant("kGuardB", geometry.b_guarded),
+        KernelConstant("kGuardD", geometry.d_guarded),
+        KernelConstant("kStagedRow", s.block_n + STAGING_PAD, "floats of a staged row; the padding avoids bank conflicts"),
     ]
 
 

@@ -13,39 +13,40 @@ from contract.plan import (
     WorkspaceArg,
 )
 from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.template import Constant
+from policies.schedule.families.template import KernelConstant
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 
 ENTRY = "wgmma_tma_gemm"
 
 
-def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[Constant]:
+def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
     """The constants at the top of `wgmma_tma.cu`."""
     return [
-        Constant("kConsumers", s.consumers, "warpgroups that multiply"),
-        Constant("kAtoms", s.atoms, "64-row instructions a warpgroup has in flight"),
-        Constant("BLOCK_N", s.block_n),
-        Constant("BLOCK_K", s.block_k),
-        Constant("kStages", s.stages),
-        Constant("kClusterM", s.cluster_m, "CTAs that share their columns of B by multicast"),
-        Constant("kClusterN", s.cluster_n, "CTAs that share their rows of A by multicast"),
-        Constant("kClusterK", s.cluster_k, "CTAs that sum parts of K through distributed shared memory"),
-        Constant("kSplits", s.splits, "parts of K summed through the workspace"),
-        Constant("kGroup", s.group, "rows of tiles visited together"),
-        Constant("kPersistent", s.persistent),
-        Constant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
-        Constant("kRowMajorB", task.layout is Layout.NN),
-        Constant("kTmaStore", s.tma_store),
-        Constant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
-        Constant("kCtasPerSm", s.ctas_per_sm),
+        KernelConstant("kConsumers", s.consumers, "warpgroups that multiply"),
+        KernelConstant("kAtoms", s.atoms, "64-row instructions a warpgroup has in flight"),
+        KernelConstant("BLOCK_N", s.block_n),
+        KernelConstant("BLOCK_K", s.block_k),
+        KernelConstant("kStages", s.stages),
+        KernelConstant("kClusterM", s.cluster_m, "CTAs that share their columns of B by multicast"),
+        KernelConstant("kClusterN", s.cluster_n, "CTAs that share their rows of A by multicast"),
+        KernelConstant("kClusterK", s.cluster_k, "CTAs that sum parts of K through distributed shared memory"),
+        KernelConstant("kSplits", s.splits, "parts of K summed through the workspace"),
+        KernelConstant("kGroup", s.group, "rows of tiles visited together"),
+        KernelConstant("kPersistent", s.persistent),
+        KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
+        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kTmaStore", s.tma_store),
+        KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
+        KernelConstant("kCtasPerSm", s.ctas_per_sm),
     ]
 
 
 def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
+    """The launch plan. With splits, arrival counters come first in the workspace and the partial sums behind them."""
     tiles = f"ceil(M/{s.cluster_m * s.block_m})*ceil(N/{s.cluster_n * s.block_n})"
     ctas = f"{tiles}*{s.splits * s.cluster}"
-    places = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
-    whole = places if s.cluster == 1 else f"{places}//{s.cluster}*{s.cluster}"
+    slots = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
+    whole = slots if s.cluster == 1 else f"{slots}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
     if task.layout is Layout.TN:
         box_b = (64, s.block_n // s.cluster_m)
@@ -54,7 +55,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
     swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
     counters = f"ceil({tiles}*{s.cluster}*4/256)*256"
-    slots = f"{tiles}*{s.cluster * s.splits * (s.block_m * s.block_n * 4 // s.cluster_k)}"
+    partials = f"{tiles}*{s.cluster * s.splits * (s.block_m * s.block_n * 4 // s.cluster_k)}"
     requires = ["N%8==0", "K%8==0"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
@@ -80,7 +81,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 ),
             ),
         ),
-        workspace=Workspace(bytes=f"{counters}+{slots}", zero="restored", zero_bytes=counters) if s.splits > 1 else None,
+        workspace=Workspace(bytes=f"{counters}+{partials}", zero="restored", zero_bytes=counters) if s.splits > 1 else None,
         accumulate=task.accumulate,
         requires=tuple(requires),
     )

@@ -10,7 +10,7 @@ from contract.chip import REFERENCE_CHIPS
 from contract.task import Arch, GemmTask
 from policies.schedule.families.protocol import Family
 from policies.schedule.families.registry import families
-from policies.schedule.families.template import Constant, SourceTemplate, template_of
+from policies.schedule.families.template import KernelConstant, SourceTemplate, template_of
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS
 
 TEXT = """\
@@ -23,7 +23,7 @@ two
 //@end
 tail kAlways
 """
-CONSTANTS = [Constant("kOne", 1), Constant("kAlways", True, "why")]
+CONSTANTS = [KernelConstant("kOne", 1), KernelConstant("kAlways", True, "why")]
 FAMILIES = [(family, arch) for arch in Arch for family in families(arch)]
 
 
@@ -58,6 +58,8 @@ def test_what_a_family_writes_has_no_marker_left(family: Family[Any], arch: Arch
 def test_every_section_is_used_by_some_schedule() -> None:
     for family in families(Arch.SM_90A):
         supported = [task for task in TASKS if family.supports(task)]
-        used = {name for task in supported for s in list(family.space(task, CHIP))[::7] for name in family.sections(s, task)}
+        used = {
+            name for task in supported for s in list(family.space(task, CHIP))[::7] for name in family.parts(s, task).sections
+        }
         used |= {"any-shape"} & template_of(family.name).sections  # the spaces compile small shapes in
         assert used == template_of(family.name).sections

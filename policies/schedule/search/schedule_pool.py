@@ -17,7 +17,7 @@ from policies.schedule.prior import Floats, predict_many_us
 Key = frozenset[tuple[str, ScheduleValue]]
 Group = tuple[str, int, int, int]
 Values = dict[str, ScheduleValue]
-Step = tuple[str, ScheduleValue]
+AxisStep = tuple[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; mutations of good schedules reach what the sample left out
 PAIRED_MUTATIONS = 24  # of two axes at once, where one alone would not be valid
@@ -29,7 +29,7 @@ def schedule_key(values: Values) -> Key:
 
 
 @dataclass(frozen=True)
-class Entry:
+class PoolEntry:
     """One schedule with what is known of it before it runs. `group`: family, tile and parts of K; much the same kernel."""
 
     family: Family[Any]
@@ -43,7 +43,7 @@ class Entry:
         return schedule_key(self.values)
 
 
-class Pool:
+class SchedulePool:
     """Entries of all families that support the task; `predicted_us[i]` belongs to `entries[i]`."""
 
     def __init__(self, families: Sequence[Family[Any]], task: GemmTask, chip: Chip, seed: int) -> None:
@@ -53,33 +53,33 @@ class Pool:
         self.predicted_us = self.predict_us(self.entries)
         self._axes = {name: _axis_values(name, self.entries) for name in self.families}
         self._read: dict[
-            frozenset[object], Entry | None
+            frozenset[object], PoolEntry | None
         ] = {}  # writing a source to find a schedule valid is most of a round's work
 
-    def _sample(self, family: Family[Any], seed: int) -> Iterator[Entry]:
+    def _sample(self, family: Family[Any], seed: int) -> Iterator[PoolEntry]:
         space = list(family.space(self.task, self.chip))
         if len(space) > MAX_OF_FAMILY:
             space = random.Random(seed).sample(space, MAX_OF_FAMILY)
         for schedule in space:
             yield self._entry(family, schedule)
 
-    def _entry(self, family: Family[Any], schedule: Schedule) -> Entry:
+    def _entry(self, family: Family[Any], schedule: Schedule) -> PoolEntry:
         work = family.work(schedule, self.task, self.chip)
         m, n, k = work.tile
         group = (family.name, m, n, -(-self.task.k // (k * work.k_blocks)))
-        return Entry(family, schedule, schedule.values(), work, group)
+        return PoolEntry(family, schedule, schedule.values(), work, group)
 
-    def predict_us(self, entries: Sequence[Entry]) -> Floats:
+    def predict_us(self, entries: Sequence[PoolEntry]) -> Floats:
         return predict_many_us([entry.work for entry in entries], self.task, self.chip)
 
-    def entry(self, values: Values) -> Entry | None:
+    def entry(self, values: Values) -> PoolEntry | None:
         """The entry of a schedule given by its values; None where no family of the pool can write it for the task."""
         key = frozenset((axis, type(value), value) for axis, value in values.items())  # 1 equals True, and is another value
         if key not in self._read:
             self._read[key] = self._parsed(values)
         return self._read[key]
 
-    def _parsed(self, values: Values) -> Entry | None:
+    def _parsed(self, values: Values) -> PoolEntry | None:
         family = self.families.get(str(values.get("family")))
         if family is None:
             return None
@@ -90,7 +90,7 @@ class Pool:
             return None
         return self._entry(family, schedule)
 
-    def neighbours(self, entry: Entry, rng: np.random.Generator) -> Iterator[Entry]:
+    def neighbours(self, entry: PoolEntry, rng: np.random.Generator) -> Iterator[PoolEntry]:
         """Valid schedules that differ from one in a step along one axis, or along two."""
         steps = list(self.steps(entry))
         pairs = [pair for pair in combinations(steps, 2) if pair[0][0] != pair[1][0]]
@@ -101,7 +101,7 @@ class Pool:
             if neighbour is not None:
                 yield neighbour
 
-    def steps(self, entry: Entry) -> Iterator[Step]:
+    def steps(self, entry: PoolEntry) -> Iterator[AxisStep]:
         """Single changes: the next smaller and larger value that the pool has for a number, every other one for the rest."""
         for axis, value in entry.values.items():
             known = [other for other in self._axes[entry.family.name].get(axis, ()) if other != value]
@@ -112,7 +112,7 @@ class Pool:
             yield from ((axis, other) for other in known)
 
 
-def _axis_values(family: str, entries: Sequence[Entry]) -> dict[str, list[ScheduleValue]]:
+def _axis_values(family: str, entries: Sequence[PoolEntry]) -> dict[str, list[ScheduleValue]]:
     """The values that each axis of a family takes in the pool, in order."""
     found: dict[str, set[ScheduleValue]] = {}
     for entry in entries:
