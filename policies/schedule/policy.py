@@ -1,8 +1,7 @@
-"""The schedule policy: proposes written kernels by searching the families' schedule spaces. No key, no network.
+"""The schedule policy: proposes written kernels by searching the schedule spaces of the families. No key, no network.
 
-Its parts stay apart so that each can be replaced: the prior (`prior`), what a run's measurements
-add to it (`surrogate`), its failures (`risk`) and the leader's diagnosis (`steering`), and the choice of what to try
-(`acquisition`).
+Each part can be replaced alone: the prior (`prior`), the correction by a run's measurements (`search.surrogate`), its
+failures (`search.risk`), the leader's diagnosis (`search.steering`), and the choice of what to try (`search.acquisition`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,19 +25,19 @@ from policies.schedule.search.steering import Steering, steer
 from policies.schedule.search.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
-REMEMBERED = 256  # latest timed attempts that are learned from; fitting takes the cube of their number
+MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the cost grows with the cube of their number
 
 
 class SchedulePolicy:
-    """Round 0 follows the prior; later rounds follow what was measured: half anywhere, half around the best.
+    """Round 0 follows the prior. Later rounds follow the measured times: half of a round anywhere, half around the best.
 
-    Deterministic in (seed, observation). Never repeats a schedule of the run or a candidate it has seen. With `steer` it
-    follows the diagnosis that the observation holds.
+    Deterministic in (seed, observation). It repeats neither a schedule of the run nor a candidate that the observation
+    holds. With `steer` it follows the diagnosis in the observation.
     """
 
     name = "schedule"
     reads_code = False
-    exhausted = ""  # its spaces are: then it proposes nothing
+    exhausted = ""  # never set: with exhausted spaces it proposes nothing
 
     def __init__(self, families: Sequence[Family[Any]], seed: int = 0, *, steer: bool = True) -> None:
         self._families = tuple(families)
@@ -68,7 +67,7 @@ class SchedulePolicy:
         return candidates
 
     def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, Encoding | None]:
-        """The pool and its encoding, kept from round to round; no encoding where no schedule fits the task."""
+        """The pool and its encoding, cached for the task and chip; no encoding where no schedule fits the task."""
         if self._cached is None or self._cached[:2] != (task, chip):
             pool = SchedulePool(self._families, task, chip, self._seed)
             self._cached = (task, chip, pool, Encoding(pool.entries) if pool.entries else None)
@@ -86,7 +85,7 @@ class SchedulePolicy:
     ) -> Iterator[Pick]:
         """Entries worth trying, best first; by the prior alone where nothing was measured.
 
-        A time is divided by the chance of success: what counts is how long a success takes to come by.
+        Times are divided by the probability of success: the criterion is the expected time per working kernel.
         """
         risk = Risk([entry for _, entry in tried], [attempt.status in FAILED for attempt, _ in tried])
         free = [index for index, entry in enumerate(pool.entries) if entry.key not in keys]
@@ -103,7 +102,7 @@ class SchedulePolicy:
 
 
 def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | None) -> Candidate:
-    """A candidate that says which bottleneck it was written to relieve, and whose."""
+    """The candidate with a note of the bottleneck that it was written to relieve, and of the diagnosed candidate."""
     if relieved is None or parent is None:
         return candidate
     origin = candidate.origin.model_copy(update={"note": f"relieves {relieved}", "parents": (parent,)})
@@ -116,8 +115,8 @@ def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:
 
 
 def _learn(pool: SchedulePool, encode: Encoding, tried: Sequence[tuple[Attempt, PoolEntry]]) -> Surrogate | None:
-    """A surrogate of the latest timed attempts; None where there are none."""
-    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None][-REMEMBERED:]
+    """A surrogate fitted to the latest timed attempts; None where there are none."""
+    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None][-MAX_FITTED:]
     if not timed:
         return None
     entries = [entry for _, entry in timed]

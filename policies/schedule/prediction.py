@@ -13,7 +13,7 @@ from policies.schedule.prior import predict_us
 def predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:
     """Predicted time on the reference chip of the task's arch: by the schedule behind the source, else by the roofline.
 
-    The compiler's own occupancy replaces the schedule's estimate of it.
+    The occupancy that the compiler reports replaces the schedule's estimate.
     """
     chip = REFERENCE_CHIPS[task.arch]
     floor = roofline_us(task, chip)

@@ -1,4 +1,4 @@
-"""What to try around the best schedules so far: draws among their neighbours, which a diagnosis may favour."""
+"""What to try around the best schedules so far: draws among their neighbours, some favoured by a diagnosis."""
 
 import copy
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from policies.schedule.search.surrogate import Surrogate
 
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
 
-Pick = tuple[PoolEntry, Bottleneck | None]  # and the bottleneck that it was chosen to relieve
+Pick = tuple[PoolEntry, Bottleneck | None]  # an entry, and the bottleneck that it was chosen to relieve
 
 
 class Around:
-    """Draws among neighbours of good schedules."""
+    """Draws among the neighbours of good schedules."""
 
     def __init__(self, pool: SchedulePool, encode: Encoding, learned: Surrogate, risk: Risk, rng: np.random.Generator) -> None:
         self._pool, self._encode, self._learned, self._risk, self._rng = pool, encode, learned, risk, rng
@@ -29,10 +29,10 @@ class Around:
         return [(entry, None) for entry in self._draw(entries, count, self._rng)]
 
     def steered(self, entries: Sequence[PoolEntry], count: int, steering: Steering) -> list[Pick]:
-        """Draws that favour what relieves; what the same draws would have taken anyhow was not chosen to relieve."""
-        anyhow = {entry.key for entry in self._draw(entries, count, copy.deepcopy(self._rng))}
+        """Draws that favour entries which relieve. Those that the plain draws also take do not count as chosen to relieve."""
+        plain = {entry.key for entry in self._draw(entries, count, copy.deepcopy(self._rng))}
         favoured = self._draw(entries, count, self._rng, steering)
-        return [(entry, None if entry.key in anyhow else steering.main_relief(entry)) for entry in favoured]
+        return [(entry, None if entry.key in plain else steering.main_relief(entry)) for entry in favoured]
 
     def _draw(
         self, entries: Sequence[PoolEntry], count: int, rng: np.random.Generator, steering: Steering | None = None
@@ -45,7 +45,7 @@ class Around:
 
 
 def choose(around: Around, near: Sequence[PoolEntry], keys: set[Key], count: int, steering: Steering | None) -> list[Pick]:
-    """The half around the best; a diagnosis adds what relieves to the neighbours that are drawn from, and favours it."""
+    """The half around the best. A diagnosis adds neighbours that relieve its findings, and favours them."""
     if steering is None:
         return around.plain(near, count)
     relieving = [entry for entry in steering.neighbours.values() if entry.key not in keys]

@@ -1,4 +1,4 @@
-"""Schedules as numbers for a model: their axes, and the work that schedules of different families have in common."""
+"""Schedules as numbers for a model: their axes, and the work quantities that all families share."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from policies.schedule.search.schedule_pool import PoolEntry
 
 
 class Encoding:
-    """Logarithms of counts, 0 or 1 for choices, each column scaled to unit variance over the fitted entries."""
+    """Logarithms of counts, 0 or 1 for choices; each column has unit variance over the fitted entries."""
 
     def __init__(self, entries: Sequence[PoolEntry]) -> None:
         features = [_features(entry) for entry in entries]
@@ -21,7 +21,7 @@ class Encoding:
         self.fitted: Floats = (raw - self._mean) / self._deviation
 
     def __call__(self, entries: Sequence[PoolEntry]) -> Floats:
-        """Shape: (entries, features). A choice that no fitted entry made leaves its columns at zero before scaling."""
+        """Shape: (entries, features). A choice that no fitted entry has leaves its columns at zero before scaling."""
         rows: Floats = (self._table([_features(entry) for entry in entries]) - self._mean) / self._deviation
         return rows
 
@@ -35,7 +35,7 @@ class Encoding:
 
 
 def _features(entry: PoolEntry) -> dict[str, float]:
-    """Named features; an axis carries its family's name, since equal names need not mean the same."""
+    """Named features. An axis carries the name of its family, because equal names may differ in meaning."""
     features: dict[str, float] = {}
     for axis, value in entry.values.items():
         if isinstance(value, str | bool):

@@ -1,7 +1,7 @@
 """Which moves of a schedule relieve which bottleneck, as data.
 
-A move is a quantity of a schedule and the direction it should change in. Most quantities are of the work that a schedule
-makes of the task, so that one table holds for every family.
+A move is a quantity of a schedule and the direction in which it should change. Most quantities derive from `Work`, so one
+table serves every family.
 """
 
 import math
@@ -12,13 +12,13 @@ from contract.diagnosis import Bottleneck
 from policies.schedule.families.protocol import cluster_sms
 from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
 
-LEAST_CHANGE = math.log(1.02)  # of a quantity, to count as a move
+MIN_CHANGE = math.log(1.02)  # of a quantity, to count as a move
 
 Quantity = Callable[[PoolEntry, SchedulePool], float]
 
 
 class Move(NamedTuple):
-    """`direction`: 1 where more of the quantity relieves, -1 where less does."""
+    """`direction`: 1 where a larger quantity relieves the bottleneck, -1 where a smaller one does."""
 
     quantity: Quantity
     direction: int
@@ -33,7 +33,7 @@ def less(quantity: Quantity) -> Move:
 
 
 def units(entry: PoolEntry, pool: SchedulePool) -> float:
-    """Output tiles times parts of K: CTAs, or what persistent CTAs take turns at."""
+    """Output tiles times parts of K: one per CTA, or several where CTAs are persistent."""
     m, n, k = entry.work.tile
     parts = -(-pool.task.k // (k * entry.work.k_blocks))
     return max(entry.work.ctas, -(-pool.task.m // m) * -(-pool.task.n // n) * parts)
@@ -44,7 +44,7 @@ def busy_sms(entry: PoolEntry, pool: SchedulePool) -> float:
 
 
 def wave_use(entry: PoolEntry, pool: SchedulePool) -> float:
-    """Share of the slots of all waves, or of a persistent grid's turns, that have work."""
+    """Utilisation of the CTA slots, over all waves or all turns of a persistent grid."""
     slots = cluster_sms(pool.chip, entry.work.cluster) * entry.work.ctas_per_sm
     count = units(entry, pool)
     return count / (math.ceil(count / slots) * slots)
@@ -56,35 +56,35 @@ def stage_bytes(entry: PoolEntry, _: SchedulePool) -> float:
 
 
 def bytes_in_flight(entry: PoolEntry, pool: SchedulePool) -> float:
-    """Of operands on an SM, while the oldest stage is multiplied."""
+    """Bytes of operands that an SM loads while it multiplies the oldest stage."""
     ahead = max(min(entry.work.stages, entry.work.k_blocks) - 1, 1)
     return ahead * stage_bytes(entry, pool) * ctas_per_sm(entry, pool)
 
 
 def ctas_per_sm(entry: PoolEntry, pool: SchedulePool) -> float:
-    """CTAs resident together, where there are so many."""
+    """CTAs resident on an SM, at most as many as there are."""
     return min(entry.work.ctas_per_sm, math.ceil(units(entry, pool) / pool.chip.sms))
 
 
 def warps_per_sm(entry: PoolEntry, pool: SchedulePool) -> float:
-    """Warps that multiply, on an SM."""
+    """Warps that multiply, per SM."""
     return _warps(entry) * ctas_per_sm(entry, pool)
 
 
 def accumulators(entry: PoolEntry, _: SchedulePool) -> float:
-    """Of a thread."""
+    """Accumulators per thread."""
     m, n, _k = entry.work.tile
     sharing = 4 if entry.work.alternating else _warps(entry) // _axis(entry, "warps_k")
     return m * n / (32 * sharing)
 
 
 def bounded_registers(entry: PoolEntry, _: SchedulePool) -> float:
-    """CTAs that an SM was asked to hold, at the cost of registers."""
+    """Requested CTAs per SM, which limit registers."""
     return _axis(entry, "min_ctas") * _axis(entry, "ctas_per_sm")
 
 
 def operand_traffic(entry: PoolEntry, _: SchedulePool) -> float:
-    """Bytes of operands that reach the SMs: larger tiles and multicast bring fewer."""
+    """Bytes of operands that the SMs load; larger tiles and multicast reduce them."""
     return entry.work.loaded_bytes
 
 
@@ -93,12 +93,12 @@ def sum_traffic(entry: PoolEntry, _: SchedulePool) -> float:
 
 
 def tensor_feed(entry: PoolEntry, _: SchedulePool) -> float:
-    """Share of the tensor rate that shared memory and the warps can feed."""
+    """Share of the tensor rate that shared memory and the warps sustain."""
     return entry.work.mma_efficiency
 
 
 def smem_reads(entry: PoolEntry, _: SchedulePool) -> float:
-    """Elements read from shared memory for each product, by a warp or, with wgmma, a warpgroup."""
+    """Elements read from shared memory per product, by a warp or, with wgmma, a warpgroup."""
     m, n, _k = entry.work.tile
     warps_m, warps_n = _axis(entry, "warps_m"), _axis(entry, "warps_n")
     rows, columns = (64, n) if "consumers" in entry.values else (m / warps_m, n / warps_n)
@@ -106,7 +106,7 @@ def smem_reads(entry: PoolEntry, _: SchedulePool) -> float:
 
 
 def row_elements(entry: PoolEntry, _: SchedulePool) -> float:
-    """Elements of the narrowest row that operands have in shared memory, up to a swizzle's width."""
+    """Elements of the narrowest row of operands in shared memory, at most the width of a swizzle."""
     width = next((width for width in (64, 32, 16, 8) if entry.work.tile[1] % width == 0), 1)
     return min(width, entry.work.tile[2])
 
@@ -115,12 +115,12 @@ def tile_area(entry: PoolEntry, _: SchedulePool) -> float:
     return entry.work.tile[0] * entry.work.tile[1]
 
 
-def work_of_a_cta(entry: PoolEntry, pool: SchedulePool) -> float:
+def work_per_cta(entry: PoolEntry, pool: SchedulePool) -> float:
     return tile_area(entry, pool) * entry.work.tile[2] * entry.work.k_blocks
 
 
 def step_depth(entry: PoolEntry, _: SchedulePool) -> float:
-    """Depth of a K block; each costs its barriers and addresses."""
+    """Depth of a K block. Every block costs barriers and address arithmetic."""
     return entry.work.tile[2]
 
 
@@ -145,7 +145,7 @@ def wide_stores(entry: PoolEntry, _: SchedulePool) -> float:
 
 
 def boxes_in_flight(entry: PoolEntry, _: SchedulePool) -> float:
-    """Of TMA stores."""
+    """Boxes of TMA stores in flight."""
     return _axis(entry, "store_boxes")
 
 
@@ -155,12 +155,12 @@ def raster(entry: PoolEntry, _: SchedulePool) -> float:
 
 
 def compiled_shape(entry: PoolEntry, _: SchedulePool) -> float:
-    """Whether M, N, K are constants to the compiler."""
+    """2 where M, N, K are compile-time constants, else 1."""
     return 1 + (entry.values.get("constant_shape") is True)
 
 
 def _axis(entry: PoolEntry, name: str) -> int:
-    """A counting axis; 1 where the family has none of that name."""
+    """The value of a numeric axis; 1 where the family has no such axis."""
     return int(entry.values.get(name, 1))
 
 
@@ -172,9 +172,9 @@ def _warps(entry: PoolEntry) -> int:
 
 _OTHER_RASTER = (more(raster), less(raster))
 
-# A bottleneck without moves is one that no axis of a schedule changes: it is the code's, and a rewrite's to relieve.
+# No axis of a schedule changes a bottleneck without moves: only a rewrite of the code relieves it.
 RELIEFS: dict[Bottleneck, tuple[Move, ...]] = {
-    "launch-bound": (more(programmatic), less(launches), less(work_of_a_cta)),
+    "launch-bound": (more(programmatic), less(launches), less(work_per_cta)),
     "idle-sms": (more(busy_sms),),
     "tail-wave": (more(wave_use), more(persistent)),
     "imbalance": (more(wave_use), more(persistent)),
@@ -217,9 +217,9 @@ RELIEFS: dict[Bottleneck, tuple[Move, ...]] = {
 
 
 def relieves(parent: PoolEntry, neighbour: PoolEntry, bottleneck: Bottleneck, pool: SchedulePool) -> bool:
-    """Whether a neighbour makes any of the moves that relieve a bottleneck of its parent."""
+    """Whether a neighbour makes a move that relieves a bottleneck of its parent."""
     for quantity, direction in RELIEFS.get(bottleneck, ()):
         change = math.log(quantity(neighbour, pool) / quantity(parent, pool))
-        if direction * change > LEAST_CHANGE:
+        if direction * change > MIN_CHANGE:
             return True
     return False
