@@ -23,7 +23,7 @@ constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
 constexpr int WARP_M = BLOCK_M / kWarpsM, WARP_N = BLOCK_N / kWarpsN;
 constexpr int kMmasM = WARP_M / 16, kMmasN = WARP_N / 8;
 constexpr int kStepsK = BLOCK_K / 16 / kWarpsK;  // mma steps of a warp in one K block
-constexpr int kRowsB = kRowMajorB ? BLOCK_K : BLOCK_N;     // of a tile of B as it lies in memory
+constexpr int kRowsB = kRowMajorB ? BLOCK_K : BLOCK_N;  // of a tile of B, as it lies in memory
 constexpr int kColumnsB = kRowMajorB ? BLOCK_N : BLOCK_K;
 constexpr unsigned kBytesA = BLOCK_M * BLOCK_K * sizeof(Element);
 //@section pipeline
@@ -51,7 +51,7 @@ __device__ __forceinline__ void load_tile(unsigned smem, const Element* __restri
                                           int columns) {
   constexpr int kRowCopies = kColumns / kVector;
   constexpr int kAcross = kRowCopies < kThreads ? kRowCopies : kThreads;  // threads side by side along a row
-  constexpr int kDown = kThreads / kAcross;                              // rows that the CTA copies at a time
+  constexpr int kDown = kThreads / kAcross;  // rows that the CTA copies at a time
   const int row = threadIdx.x / kAcross, column = threadIdx.x % kAcross * kVector;
   if (kThreads % kAcross != 0 && row >= kDown) return;
   const Element* source = matrix + static_cast<long long>(row0 + row) * columns + column0 + column;
@@ -308,7 +308,7 @@ __device__ __forceinline__ bool sum_splits(Sums& sums, float4* __restrict__ part
 //@end
 // ---- from the sums to D ---------------------------------------------------------------------------------------------------
 //@section direct
-// Rounds a warp's sums and stores them straight from registers.
+// Rounds a warp's sums and stores them straight from registers. Its rows are guarded outside the loop over columns.
 __device__ __forceinline__ void store_tile(Element* __restrict__ d, const Sums& sums, const Place& place, int m0, int n0, int M,
                                            int N) {
   if (kWarpsK > 1 && place.slice > 0) return;
@@ -333,26 +333,33 @@ __device__ __forceinline__ void store_tile(Element* __restrict__ d, const Sums& 
   }
 }
 
+//@section staged cluster
+// Calls store(row, column, low, high) for every two neighbours in a row of the tile whose sums this lane holds. With slices,
+// only the warps of slice 0 hold sums.
+template <typename Store>
+__device__ __forceinline__ void for_each_pair(const Sums& sums, const Place& place, const Store& store) {
+  if (kWarpsK > 1 && place.slice > 0) return;
+#pragma unroll
+  for (int i = 0; i < kMmasM; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = place.row + 16 * i + 8 * half + place.lane / 4;
+#pragma unroll
+      for (int j = 0; j < kMmasN; ++j) {
+        store(row, place.column + 8 * j + place.lane % 4 * 2, sums[i][j][2 * half], sums[i][j][2 * half + 1]);
+      }
+    }
+  }
+}
+
 //@section staged
 // Rounds the sums into shared memory, then stores whole 16-byte chunks along the rows of D.
 __device__ __forceinline__ void store_tile(Element* __restrict__ d, const Sums& sums, unsigned char* memory, const Place& place,
                                            int m0, int n0, int M, int N) {
   __syncthreads();  // the staged tile lies over operands that other warps may still be reading
-  if (kWarpsK == 1 || place.slice == 0) {
-#pragma unroll
-    for (int i = 0; i < kMmasM; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = place.row + 16 * i + 8 * half + place.lane / 4;
-#pragma unroll
-        for (int j = 0; j < kMmasN; ++j) {
-          const int column = place.column + 8 * j + place.lane % 4 * 2;
-          const float low = sums[i][j][2 * half], high = sums[i][j][2 * half + 1];
-          *reinterpret_cast<unsigned*>(memory + swizzled<BLOCK_N>(row, column)) = pack<Element>(low, high);
-        }
-      }
-    }
-  }
+  for_each_pair(sums, place, [&](int row, int column, float low, float high) {
+    *reinterpret_cast<unsigned*>(memory + swizzled<BLOCK_N>(row, column)) = pack<Element>(low, high);
+  });
   __syncthreads();
   constexpr int kRowChunks = BLOCK_N / 8;
 #pragma unroll
@@ -376,21 +383,9 @@ __device__ __forceinline__ void store_cluster_sum(Element* __restrict__ d, const
                                                   const Place& place, int m0, int n0, int M, int N) {
   float* staged = reinterpret_cast<float*>(memory);
   __syncthreads();  // the staged tile lies over operands that other warps may still be reading
-  if (kWarpsK == 1 || place.slice == 0) {
-#pragma unroll
-    for (int i = 0; i < kMmasM; ++i) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = place.row + 16 * i + 8 * half + place.lane / 4;
-#pragma unroll
-        for (int j = 0; j < kMmasN; ++j) {
-          const int column = place.column + 8 * j + place.lane % 4 * 2;
-          const float low = sums[i][j][2 * half], high = sums[i][j][2 * half + 1];
-          *reinterpret_cast<float2*>(staged + row * kStagedRow + column) = make_float2(low, high);
-        }
-      }
-    }
-  }
+  for_each_pair(sums, place, [&](int row, int column, float low, float high) {
+    *reinterpret_cast<float2*>(staged + row * kStagedRow + column) = make_float2(low, high);
+  });
   cluster_sync();
   constexpr int kRowChunks = BLOCK_N / 8;
   const unsigned smem = smem_address(memory);
