@@ -53,8 +53,8 @@ def steer(observation: Observation, tried: Tried, pool: SchedulePool) -> Steerin
     if diagnosis is None or candidate_id is None or not found:
         return None
     attempt, parent = found[-1]
-    around = Neighbourhood(parent, pool)
-    relieving_of = {name: around.relieving(name) for name in _weights(diagnosis)}
+    neighbourhood = Neighbourhood(parent, pool)
+    relieving_of = {name: neighbourhood.relieving(name) for name in _weights(diagnosis)}
     neighbours = {entry.key: entry for entries in relieving_of.values() for entry in entries}
     if not neighbours:
         return None
