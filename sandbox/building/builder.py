@@ -8,12 +8,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate, HostCandidate
+from contract.candidate import AnyCandidate, HostCandidate
 from contract.chip import LIMITS, Chip
 from contract.errors import MachineError
 from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
 from contract.options import CompileOptions
-from contract.plan import resolve
 from contract.task import GemmTask
 from sandbox.building.check import check
 from sandbox.building.compiler import Cancelled, Compiler
@@ -94,14 +93,15 @@ class Builder:
     def _build(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None) -> Built | Evaluation:
         started = time.monotonic()
         limits = LIMITS[task.arch]
-        rejected = self.refused(candidate) or check(candidate, task, limits, self._chip.sms)
-        if rejected is not None:
-            return rejected
+        if (refused := self.refused(candidate)) is not None:
+            return refused
+        checked = check(candidate, task, limits, self._chip.sms)
+        if isinstance(checked, Rejected):
+            return checked
         compiled = self._compiler.compile(candidate, task.arch, cancel)
         if isinstance(compiled, CompileFailed | TimedOut):
             return compiled
-        plan = resolve(candidate.plan, task, limits, self._chip.sms) if isinstance(candidate, Candidate) else None
-        inspection = inspect(compiled, candidate, plan, task, limits)
+        inspection = inspect(compiled, candidate, checked.plan, task, limits)
         if isinstance(inspection, Rejected):
             return inspection
         return Built(
@@ -110,4 +110,6 @@ class Builder:
             artifact_path=compiled.artifact_path,
             cached=compiled.cached,
             seconds=time.monotonic() - started,
+            task=task,
+            plan=checked.plan,
         )

@@ -8,13 +8,14 @@ runs code of its own on the CPU, so the rules for it only keep mistakes away; it
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from contract.candidate import AnyCandidate, Candidate, HostCandidate
 from contract.chip import ChipLimits
 from contract.errors import PlanError
 from contract.evaluation import Rejected
-from contract.plan import parse_plan, resolve
+from contract.plan import ResolvedPlan, parse_plan, resolve
 from contract.task import GemmTask
 from sandbox.building.headers import NVRTC_HEADERS
 from sandbox.building.source import Source
@@ -98,13 +99,27 @@ _ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__launch_bounds__|__attribute__
 _DECLARATION_CHARS = 1000
 
 
-def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int) -> Rejected | None:
-    """The first rule that a candidate breaks, or None. Rules have stable kebab-case names."""
-    rules = _host_rules(candidate) if isinstance(candidate, HostCandidate) else _rules(candidate, task, limits, sms)
-    return next(rules, None)
+@dataclass(frozen=True)
+class Checked:
+    """A candidate that breaks no rule. `plan`: its resolved launch plan; None for a host candidate."""
+
+    plan: ResolvedPlan | None
 
 
-def _rules(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -> Iterator[Rejected]:
+def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int) -> Checked | Rejected:
+    """The first rule that a candidate breaks, else its resolved plan. Rules have stable kebab-case names."""
+    if isinstance(candidate, HostCandidate):
+        return next(_host_rules(candidate), Checked(plan=None))
+    try:
+        plan = resolve(candidate.plan, task, limits, sms)
+    except PlanError as exc:
+        refused = Rejected(rule=exc.rule, message=str(exc))
+        return next(_rules(candidate, refused), refused)
+    return next(_rules(candidate, None), Checked(plan=plan))
+
+
+def _rules(candidate: Candidate, unresolved: Rejected | None) -> Iterator[Rejected]:
+    """`unresolved`: why the plan does not resolve; earlier rules are reported first."""
     yield from _size(candidate.source)
     yield from _characters(candidate.source)
     source = _source(candidate)
@@ -112,7 +127,9 @@ def _rules(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -
     yield from _directives(source)
     yield from _macros(source, candidate.flags)
     yield from _flags(candidate.flags, nvcc=candidate.compiler == "nvcc", host=False)
-    yield from _plan(candidate, task, limits, sms)
+    yield from _plan_text(candidate)
+    if unresolved is not None:
+        yield unresolved
     yield from _forbidden(source)
     yield from _state(source)
     yield from _entries(candidate, source)
@@ -208,11 +225,10 @@ def _flags(flags: tuple[str, ...], *, nvcc: bool, host: bool) -> Iterator[Reject
             yield Rejected(rule="flag", message=f"flag {flag[:80]!r} is not allowed; allowed are {known}")
 
 
-def _plan(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -> Iterator[Rejected]:
+def _plan_text(candidate: Candidate) -> Iterator[Rejected]:
     try:
         if re.search(r"(?://|/\*)\s*cudal2:\s*\{", candidate.source) and parse_plan(candidate.source) != candidate.plan:
             yield Rejected(rule="plan-mismatch", message="the plan in the source differs from the candidate's plan")
-        resolve(candidate.plan, task, limits, sms)
     except PlanError as exc:
         yield Rejected(rule=exc.rule, message=str(exc))
 

@@ -8,11 +8,9 @@ import cupy
 
 from contract.build import Built
 from contract.candidate import Candidate, HostCandidate
-from contract.chip import LIMITS
 from contract.errors import MachineError
 from contract.evaluation import Crashed, Measured, TestResult, Wrong
 from contract.options import TimeOptions
-from contract.plan import resolve
 from contract.task import GemmTask
 from sandbox.cuda.contender import Contender
 from sandbox.cuda.device import Device
@@ -150,7 +148,8 @@ def load(built: Built, task: GemmTask, device: Device) -> Loaded:
     candidate = built.candidate
     match candidate:
         case Candidate(plan=plan):
-            resolved = resolve(plan, task, LIMITS[task.arch], device.chip.sms)
+            resolved = built.plan_for(task, device.chip.sms)
+            assert resolved is not None
             return Kernel(candidate.id, Path(built.artifact_path).read_bytes(), resolved, task, atomics=plan.atomics)
         case HostCandidate(workspace_bytes=workspace_bytes):
             return HostKernel(candidate.id, built.artifact_path, task, workspace_bytes)

@@ -7,12 +7,11 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import LIMITS, Chip, roofline_us
+from contract.chip import Chip, roofline_us
 from contract.diagnosis import Diagnosis, Finding
 from contract.evaluation import Evaluation, Measured
 from contract.inspection import Inspection
-from contract.plan import ResolvedPlan, resolve
+from contract.plan import ResolvedPlan
 from contract.profile import Profile
 from contract.task import GemmTask
 from sandbox.diagnosis.findings import judge, merged
@@ -32,10 +31,8 @@ def diagnose_built(
     built: Built, task: GemmTask, chip: Chip, evaluation: Evaluation, profile: Profile | None = None
 ) -> Diagnosis:
     """`diagnose` of what was built and what became of it. A host candidate's launches are its own, so that it has no plan."""
-    candidate = built.candidate
-    plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms) if isinstance(candidate, Candidate) else None
     measured = evaluation if isinstance(evaluation, Measured) else None
-    return diagnose(built.inspection, plan, task, chip, measured, profile)
+    return diagnose(built.inspection, built.plan_for(task, chip.sms), task, chip, measured, profile)
 
 
 def diagnose(

@@ -6,7 +6,7 @@ import pytest
 
 from contract.chip import LIMITS
 from contract.plan import resolve
-from sandbox.building.check import check
+from sandbox.building.check import Checked, check
 from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.corpus import FAULTS
@@ -31,7 +31,7 @@ RIGHT = _right_kernels()
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_compiles_and_is_not_the_right_kernel(compiler: Compiler, fault: Fault) -> None:
     right, wrong = fault.right(), fault.wrong()
-    assert check(wrong, fault.task, LIMITS[fault.task.arch], fault.sms) is None
+    assert isinstance(check(wrong, fault.task, LIMITS[fault.task.arch], fault.sms), Checked)
     compiled = compiler.compile(wrong, fault.task.arch)
     assert isinstance(compiled, Compiled), compiled
     if wrong.plan == right.plan:

@@ -10,7 +10,7 @@ from contract.chip import LIMITS
 from contract.plan import resolve
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule, cluster_tiles
-from sandbox.building.check import check
+from sandbox.building.check import Checked, check
 from sandbox.building.compiler import Compiled, Compiler
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
@@ -38,7 +38,7 @@ def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: Compiler, k
         pytest.skip(reason)
     candidate = kernel.candidate()
     for task in kernel.tasks:
-        assert check(candidate, task, LIMITS[task.arch], CHIP.sms) is None
+        assert isinstance(check(candidate, task, LIMITS[task.arch], CHIP.sms), Checked)
         assert resolve(candidate.plan, task, LIMITS[task.arch], CHIP.sms).launches
     compiled = compiler.compile(candidate, kernel.tasks[0].arch)
     assert isinstance(compiled, Compiled), compiled
