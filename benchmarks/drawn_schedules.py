@@ -20,7 +20,7 @@ from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import Evaluation, Measured, Wrong
 from contract.options import CompileOptions, TimeOptions, VerifyOptions
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from sandbox.building.builder import Builder
 from sandbox.workers.messages import Done, Evaluate
 

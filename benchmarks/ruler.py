@@ -28,7 +28,7 @@ from contract.evaluation import Timing
 from contract.options import CompileOptions, TimeOptions, VerifyOptions
 from contract.speedup import paired_speedup
 from contract.task import Arch, GemmTask, TimingMode
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from policies.schedule.prior import predict_many_us
 from sandbox.building.builder import Builder
 from sandbox.workers.messages import Evaluate

@@ -19,7 +19,7 @@ from contract.protocols import Predict
 from contract.task import GemmTask
 from sandbox.building.builder import Builder
 from sandbox.emulator import worker as emulator_worker
-from sandbox.emulator.coverage import needs_rewriting, reduced_task
+from sandbox.emulator.large.coverage import needs_rewriting, reduced_task
 from sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from sandbox.jail.kind import confinement
 from sandbox.profiling.profiler import Profiler

@@ -17,12 +17,12 @@ from contract.options import VerifyOptions
 from contract.plan import LaunchPlan, ResolvedPlan
 from contract.task import GemmTask
 from sandbox.building.compile_child import PTX
-from sandbox.emulator.coverage import reduced_task, resolve_for_few_sms, resolve_for_sampling, runs_whole, tile_of
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
+from sandbox.emulator.large.coverage import reduced_task, resolve_for_few_sms, resolve_for_sampling, runs_whole, tile_of
+from sandbox.emulator.large.sample import POINT_WORK, Sample
 from sandbox.emulator.ptx.module import PtxError, Unsupported
-from sandbox.emulator.sampling import POINT_WORK, Sample
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.draws import seed_of
 from sandbox.verification.executor import Traits

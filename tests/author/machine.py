@@ -58,7 +58,7 @@ class Machine:
         return timed.model_copy(update={"inspection": built.inspection})
 
     def witness(self, built: Built, _: GemmTask) -> Evaluation:
-        """The author's later kernels are right, as `tests/agent/test_strong_author.py` shows with the real emulator."""
+        """The author's later kernels are right, as `tests/agent/run/test_strong_author.py` shows with the real emulator."""
         return doubles.unmeasured(INVENTED_US[entry_of(built)], "emulator").model_copy(update={"inspection": built.inspection})
 
     def profile(self, built: Built, _: GemmTask) -> Profile:

@@ -18,8 +18,10 @@ from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["sandbox.emulator.ptx", "sandbox.emulator.lowering", "sandbox.emulator.program"]):
-    from sandbox.emulator.program import lower
+with atheris.instrument_imports(
+    include=["sandbox.emulator.ptx", "sandbox.emulator.lowering", "sandbox.emulator.lowering.program"]
+):
+    from sandbox.emulator.lowering.program import lower
     from sandbox.emulator.ptx.module import Module, PtxError, Unsupported
     from sandbox.emulator.ptx.parser import parse
 

@@ -16,7 +16,7 @@ from contract.evaluation import Prediction, Unmeasured
 from contract.events import ignore
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from sandbox.building.toolchain import find_nvcc
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.profiling.metric_set import load_metric_set

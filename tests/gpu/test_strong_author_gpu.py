@@ -17,7 +17,7 @@ from contract.events import ignore
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.speedup import median_us
 from contract.task import Arch
-from policies.schedule.policy import predict
+from policies.schedule.prediction import predict
 from policies.trajectories.store import open_store
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.workers.pool import WorkerPool

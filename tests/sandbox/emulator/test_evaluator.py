@@ -216,7 +216,9 @@ def test_a_plan_that_no_part_of_can_be_resolved_is_not_executed(build: Build, mo
         raise PlanError("plan-workspace", "a workspace of 3 GiB")
 
     monkeypatch.setattr("contract.build.resolve", refuse)
-    assert prove(built.model_copy(update={"plan": None})) == NotExecuted(reason="the emulator cannot run a part of this plan: a workspace of 3 GiB")
+    assert prove(built.model_copy(update={"plan": None})) == NotExecuted(
+        reason="the emulator cannot run a part of this plan: a workspace of 3 GiB"
+    )
 
 
 def test_a_proof_without_a_seed_draws_one_and_says_it(build: Build) -> None:
