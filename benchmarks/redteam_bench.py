@@ -181,7 +181,7 @@ class Bench:
             limit = self._limit_s
             quick = TimeOptions(rounds=ROUNDS, all_baselines=False, side=False, timeout_s=limit)
             self._sandbox = open_sandbox(
-                task=task,
+                arch=task.arch,
                 device=self._device,
                 compile_options=CompileOptions(cache_dir=self._limits.cache, jobs=os.cpu_count() or 1, timeout_s=limit),
                 verify_options=VerifyOptions(timeout_s=limit),

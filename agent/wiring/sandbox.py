@@ -10,7 +10,7 @@ from policies.schedule.families.registry import rewrite
 from policies.schedule.prediction import predict
 from sandbox.building.headers import find_headers
 from sandbox.building.toolchain import nvrtc_version
-from sandbox.local import LocalSandbox, open_sandbox
+from sandbox.local import LocalSandbox, open_sandbox, require_memory
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_ho
     find_headers()
     with closing(
         open_sandbox(
-            task=task,
+            arch=task.arch,
             device=settings.device,
             compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
             verify_options=settings.verify_options(),
@@ -37,4 +37,5 @@ def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_ho
             rewrite=rewrite,
         )
     ) as sandbox:
+        require_memory(task, sandbox.chip)
         yield sandbox

@@ -90,7 +90,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def built(one: Candidate, task: GemmTask, cache: Path) -> Iterator[Built | Evaluation]:
     sandbox = open_sandbox(
-        task=task,
+        arch=task.arch,
         device="none",
         compile_options=CompileOptions(cache_dir=str(cache)),
         verify_options=VerifyOptions(),

@@ -10,6 +10,7 @@ import pytest
 from contract.chip import REFERENCE_CHIPS, roofline_us
 from contract.evaluation import BASELINES
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from sandbox.backend import driver_present
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from sandbox.cuda.timing.plan import (
@@ -29,7 +30,6 @@ from sandbox.cuda.timing.plan import (
     trimmed_mean,
 )
 from sandbox.cuda.timing.telemetry import name_reasons, open_sampler
-from sandbox.local import driver_present
 
 L2 = 60 * 1024**2
 MEMORY = 140 * 1024**3
