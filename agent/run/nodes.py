@@ -13,16 +13,16 @@ from agent.observe.retrieval import look_up, questions_of, with_chunks
 from agent.run.clock import RunClock
 from agent.run.dependencies import Dependencies
 from agent.run.history import History
-from agent.run.profiling import Profiler, affordable, subjects, unprofiled
+from agent.run.profiling import CounterGuard, affordable, subjects, unprofiled
 from agent.run.state import Pending, RunState
 from agent.run.stopping import Budget, near_roofline, no_better_prediction
 from agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.diagnosis import Diagnosis
-from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
+from contract.errors import Cudal2Error, MachineError, ProfileFailed, UsageError, WorkerError
 from contract.evaluation import Crashed, Evaluation, Measured
-from contract.events import CandidateBuilt, Emit, Profiled, Proposed, StepFinished
+from contract.events import CandidateBuilt, Emit, Notice, Profiled, Proposed, StepFinished
 from contract.options import Effort
 from contract.profile import Profile
 from contract.reward import reward
@@ -49,7 +49,12 @@ class Nodes:
         self._clock = clock
         self._emit = emit
         wanted = run.settings.get("profile", "auto")
-        self._profiler = Profiler(parts.sandbox, emit, wanted=wanted != "off")
+        self._counters = CounterGuard(
+            parts.sandbox,
+            emit,
+            wanted=wanted != "off" and parts.sandbox.can_measure,
+            consequence="the run goes on with times and inspection alone",
+        )
         # A search over schedules finds no faster kernels by counters (LOG.md), and they take seconds; a model reads them.
         self._profiles_rounds = wanted == "leaders" or parts.policy.reads_code
         self.history = History(parts.store, run)
@@ -167,7 +172,7 @@ class Nodes:
             steps = subjects(self.history.ranked) if self._profiles_rounds else []
             steps = [step for step in steps if affordable(step, self.history.ranked, self._clock.spent_s())]
         for step in unprofiled(steps, self.history.ranked):
-            if self._profiler.able:
+            if self._counters.able:
                 self._profile(step)
         return self._changes()
 
@@ -228,7 +233,7 @@ class Nodes:
             return
         begin_s = self._clock.spent_s()
         with self._clock.outside():
-            profile = self._profiler.profile(built, self._run.task)
+            profile = self._counted(built)
         seconds = {**step.seconds, "profile": self._clock.spent_s() - begin_s}
         if profile is None:
             self.history.replace(step.model_copy(update={"seconds": seconds}))
@@ -237,6 +242,13 @@ class Nodes:
         self.history.replace(step.model_copy(update={"profile": profile, "diagnosis": diagnosis, "seconds": seconds}))
         bottleneck = diagnosis.findings[0].bottleneck if diagnosis and diagnosis.findings else ""
         self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
+
+    def _counted(self, built: Built) -> Profile | None:
+        try:
+            return self._counters.profile(built, self._run.task)
+        except ProfileFailed as exc:
+            self._emit(Notice(message=f"{built.candidate.id[:8]} could not be profiled: {exc}"))
+            return None
 
     def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis | None:
         """None where an error of ours is in the way: no reason to lose a measurement, or a run."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agent.observe.ranking import Ranked, leader
 from contract.build import Built
-from contract.errors import ProfileFailed, ProfilerUnavailable
+from contract.errors import ProfilerUnavailable
 from contract.evaluation import Measured
 from contract.events import Emit, Notice
 from contract.profile import Profile
@@ -45,25 +45,27 @@ def affordable(step: Step, ranked: Sequence[Ranked], spent_s: float) -> bool:
     return not taken_s or sum(taken_s) + max(taken_s) <= SHARE * spent_s
 
 
-class Profiler:
-    """Profiles through the sandbox; the first reason why nothing can be profiled is said once and ends the profiling."""
+class CounterGuard:
+    """Profiles through the sandbox. The first reason why nothing can be profiled here is reported once and ends the profiling.
 
-    def __init__(self, sandbox: Sandbox, emit: Emit, *, wanted: bool) -> None:
-        self._sandbox = sandbox
-        self._emit = emit
-        self._able = wanted and sandbox.can_measure
+    `consequence`: what follows from missing counters, in words.
+    """
+
+    def __init__(self, sandbox: Sandbox, emit: Emit, *, wanted: bool, consequence: str) -> None:
+        self._sandbox, self._emit, self._consequence = sandbox, emit, consequence
+        self._able = wanted
 
     @property
     def able(self) -> bool:
         return self._able
 
     def profile(self, built: Built, task: GemmTask) -> Profile | None:
-        """None where this candidate, or anything at all, cannot be profiled."""
+        """None where nothing can be profiled here. Raises: ProfileFailed where this candidate cannot be profiled."""
+        if not self._able:
+            return None
         try:
             return self._sandbox.profile(built, task)
         except ProfilerUnavailable as exc:
             self._able = False
-            self._emit(Notice(message=f"no hardware counters: {exc}; the run goes on with times and inspection alone"))
-        except ProfileFailed as exc:
-            self._emit(Notice(message=f"{built.candidate.id[:8]} could not be profiled: {exc}"))
-        return None
+            self._emit(Notice(message=f"no hardware counters: {exc}; {self._consequence}"))
+            return None
