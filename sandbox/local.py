@@ -20,7 +20,7 @@ from sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from sandbox.jail.kind import confinement
 from sandbox.profiling.profiler import Profiler
 from sandbox.workers.messages import TIME_SHARE, Evaluate, NotExecuted, Reduced, Verified
-from sandbox.workers.witness import SecondWitness
+from sandbox.workers.witness import WitnessPool
 
 Prover = Literal["nothing", "emulator", "gpu"]
 
@@ -49,7 +49,7 @@ class LocalSandbox:
         profiler: Profiler,
         backend: Backend | None = None,
         emulate: EmulateOptions | None = None,
-        witness: SecondWitness | None = None,
+        witness: WitnessPool | None = None,
         rewrite: Rewrite = lambda _candidate, _task: None,
     ) -> None:
         """`witness`: the emulator beside a GPU's backend."""
@@ -223,7 +223,7 @@ def open_sandbox(
         profiler=Profiler(profile or ProfileOptions(), worker, backends.gpu_environment),
         backend=backend,
         emulate=emulate,
-        witness=SecondWitness(lambda: backends.emulator(role="witness: ").pool) if beside_gpu else None,
+        witness=WitnessPool(lambda: backends.emulator(role="witness: ").pool) if beside_gpu else None,
         rewrite=rewrite,
     )
 

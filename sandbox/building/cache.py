@@ -24,7 +24,7 @@ _ABANDONED_S = 24 * 3600
 FORMAT = 2  # part of every key: raise it when an entry's meaning changes
 
 
-class Entry(Record):
+class CacheEntry(Record):
     """What a compilation left: `files` maps each file of the entry to its SHA-256; `compiled` is False for a refusal."""
 
     compiled: bool
@@ -41,11 +41,11 @@ class CompileCache:
     def path(self, key: str) -> Path:
         return self._folder / key[:2] / key
 
-    def load(self, key: str) -> Entry | None:
+    def load(self, key: str) -> CacheEntry | None:
         """The entry of a key, or None where there is none or it is damaged (it is then moved out of the way)."""
         folder = self.path(key)
         try:
-            entry = Entry.model_validate_json((folder / _ENTRY).read_bytes())
+            entry = CacheEntry.model_validate_json((folder / _ENTRY).read_bytes())
             intact = all(sha256_of(folder / name) == expected for name, expected in entry.files.items())
         except FileNotFoundError:
             entry, intact = None, not folder.exists()
@@ -58,7 +58,7 @@ class CompileCache:
     def save(self, key: str, files: Mapping[str, bytes], *, compiled: bool, seconds: float) -> None:
         """Store an entry whole. Where another process was first, its entry stays. Raises: MachineError."""
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        entry = Entry(compiled=compiled, seconds=seconds, files=hashes)
+        entry = CacheEntry(compiled=compiled, seconds=seconds, files=hashes)
         folder = self.path(key)
         try:
             building = self.scratch()

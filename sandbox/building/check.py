@@ -18,7 +18,7 @@ from contract.evaluation import Rejected
 from contract.plan import ResolvedPlan, parse_plan, resolve
 from contract.task import GemmTask
 from sandbox.building.headers import NVRTC_HEADERS
-from sandbox.building.source import Source
+from sandbox.building.source import CppSource
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FLAGS = 32
@@ -152,11 +152,11 @@ def _host_rules(candidate: HostCandidate) -> Iterator[Rejected]:
         yield Rejected(rule="entry-missing", message='the source has no extern "C" int launch(...)')
 
 
-def _source(candidate: AnyCandidate) -> Source:
-    return Source(candidate.source.replace("\r\n", "\n"))
+def _source(candidate: AnyCandidate) -> CppSource:
+    return CppSource(candidate.source.replace("\r\n", "\n"))
 
 
-def _at(source: Source, position: int, rule: str, message: str) -> Rejected:
+def _at(source: CppSource, position: int, rule: str, message: str) -> Rejected:
     return Rejected(rule=rule, message=message, line=source.line_of(position))
 
 
@@ -176,7 +176,7 @@ def _characters(source: str) -> Iterator[Rejected]:
         yield Rejected(rule="source-characters", message=f"the character or escape {found[0]!r} is not allowed", line=line)
 
 
-def _inclusions(source: Source) -> Iterator[Rejected]:
+def _inclusions(source: CppSource) -> Iterator[Rejected]:
     for directive in source.file_directives:
         match = _HEADER_NAME.match(directive.rest)
         name = (match["angled"] or match["quoted"]) if match else ""
@@ -192,7 +192,7 @@ def _inclusions(source: Source) -> Iterator[Rejected]:
         yield _at(source, found.start(), "include", f"{found[0]} is not allowed")
 
 
-def _directives(source: Source) -> Iterator[Rejected]:
+def _directives(source: CppSource) -> Iterator[Rejected]:
     for directive in source.directives:
         if directive.name not in _DIRECTIVES or (not directive.name and directive.rest):
             yield _at(source, directive.position, "directive", f"#{directive.name} is not allowed")
@@ -203,7 +203,7 @@ def _directives(source: Source) -> Iterator[Rejected]:
             yield _at(source, match.start(), "directive", f"{match[0][:60]} is not allowed; write #pragma unroll")
 
 
-def _macros(source: Source, flags: tuple[str, ...]) -> Iterator[Rejected]:
+def _macros(source: CppSource, flags: tuple[str, ...]) -> Iterator[Rejected]:
     """Definitions that would change which files the allowed headers include. The compiler's jail is what keeps others out."""
     for directive in source.directives:
         name = _MACRO_NAME.match(directive.rest) if directive.name in ("define", "undef") else None
@@ -233,7 +233,7 @@ def _plan_text(candidate: Candidate) -> Iterator[Rejected]:
         yield Rejected(rule=exc.rule, message=str(exc))
 
 
-def _forbidden(source: Source) -> Iterator[Rejected]:
+def _forbidden(source: CppSource) -> Iterator[Rejected]:
     for rule, pattern, why in _FORBIDDEN_CODE:
         found = pattern.search(source.code)
         if found:
@@ -244,7 +244,7 @@ def _forbidden(source: Source) -> Iterator[Rejected]:
             yield Rejected(rule=rule, message=f"{found[0].strip()}: {why}")
 
 
-def _state(source: Source) -> Iterator[Rejected]:
+def _state(source: CppSource) -> Iterator[Rejected]:
     """Variables in device memory that outlive a launch: results could be kept in them."""
     for match in _DEVICE_SPACE.finditer(source.code):
         name = _variable(source.code, match)
@@ -266,7 +266,7 @@ def _variable(code: str, space: re.Match[str]) -> str | None:
     return words[-1] if words else None
 
 
-def _entries(candidate: Candidate, source: Source) -> Iterator[Rejected]:
+def _entries(candidate: Candidate, source: CppSource) -> Iterator[Rejected]:
     for launch in candidate.plan.launches:
         if not re.search(rf"\b{re.escape(launch.entry)}\b", source.code) or not re.search(r'\bextern\s*"C"', source.spliced):
             message = f'the plan launches {launch.entry}, which the source does not define as extern "C" __global__'

@@ -41,7 +41,7 @@ from sandbox.building.toolchain import (
 )
 from sandbox.jail.entering import NOT_JAILED, Jail
 from sandbox.jail.kind import confinement
-from sandbox.workers.process import Finished, Limits, run
+from sandbox.workers.process import ChildExit, Limits, run
 
 SHARED = "kernel.so"
 SOURCE = "kernel.cu"
@@ -72,7 +72,7 @@ class Cancelled(Exception):
 
 
 @dataclass(frozen=True)
-class _Job:
+class _Compilation:
     """One command that compiles, and the key its products are kept under.
 
     `request`: NVRTC's, which enters its jail itself; None for nvcc. `readable`: what nvcc may read in its jail. `roots`:
@@ -114,7 +114,7 @@ class Compiler:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _compile(
-        self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None
+        self, job: _Compilation, source: str, scratch: Path, cancel: threading.Event | None
     ) -> Compiled | CompileFailed | TimedOut:
         ended = self._run(job, source, scratch, cancel)
         if ended.ended_by == "cancel":
@@ -134,7 +134,7 @@ class Compiler:
             raise MachineError(f"{self._options.cache_dir}: an entry of the compile cache vanished as it was written")
         return outcome
 
-    def _run(self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None) -> Finished:
+    def _run(self, job: _Compilation, source: str, scratch: Path, cancel: threading.Event | None) -> ChildExit:
         """Raises: MachineError, WorkerError."""
         layers, home = confinement().layers, str(scratch.resolve())
         limits = _limits(self._options)
@@ -171,12 +171,12 @@ class Compiler:
             cached=cached,
         )
 
-    def _nvrtc_job(self, candidate: AnyCandidate, arch: Arch) -> _Job:
+    def _nvrtc_job(self, candidate: AnyCandidate, arch: Arch) -> _Compilation:
         headers = self._headers
         options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", "-DNDEBUG", *_flags(candidate)]
         include = [f"--include-path={root}" for root in headers.roots]
         request: dict[str, object] = {"source": candidate.source, "options": options + include, "headers": NVRTC_HEADERS}
-        return _Job(
+        return _Compilation(
             key=_key(candidate, options, headers, f"nvrtc {nvrtc_version()}"),
             command=(sys.executable, "-P", "-s", "-m", "sandbox.building.compile_child"),
             request=request,
@@ -185,7 +185,7 @@ class Compiler:
             artifact=CUBIN,
         )
 
-    def _nvcc_job(self, candidate: AnyCandidate, arch: Arch) -> _Job:
+    def _nvcc_job(self, candidate: AnyCandidate, arch: Arch) -> _Compilation:
         nvcc, headers = find_nvcc(self._options.nvcc), self._own_headers
         host = isinstance(candidate, HostCandidate)
         folders = candidate.include_dirs if isinstance(candidate, HostCandidate) else ()
@@ -195,7 +195,7 @@ class Compiler:
         options = ["-gencode", code, "-Xptxas=-v", "-DNDEBUG", "-keep", *product, *_flags(candidate)]
         include = [f"-I{root}" for root in (*headers.roots, *folders)]
         states = [folder_fingerprint(Path(folder)) for folder in folders]
-        return _Job(
+        return _Compilation(
             key=_key(candidate, options + states, headers, nvcc_version(nvcc)),
             command=(nvcc, *options, *include, "-o", artifact, SOURCE),
             request=None,
@@ -236,7 +236,7 @@ def _limits(options: CompileOptions) -> Limits:
     )
 
 
-def _require_ours(job: _Job, ended: Finished) -> None:
+def _require_ours(job: _Compilation, ended: ChildExit) -> None:
     """Raises: CompilerMissing, MachineError for what no source is to blame for."""
     said = ended.stderr.decode(errors="replace")
     if job.request is not None and ended.returncode == compile_child.MISSING:
@@ -245,13 +245,13 @@ def _require_ours(job: _Job, ended: Finished) -> None:
         raise MachineError("the compiler's jail, which works on this machine, was refused; see the log", log=said)
 
 
-def _refused(job: _Job, ended: Finished, log: str) -> bool:
+def _refused(job: _Compilation, ended: ChildExit, log: str) -> bool:
     """Whether the compiler itself said no, which it would say again; a death or a full disk is no verdict."""
     said_no = ended.returncode == compile_child.REFUSED if job.request else ended.returncode > 0
     return said_no and not _TOOL_DIED.search(log)
 
 
-def _death(ended: Finished, log: str, options: CompileOptions) -> str:
+def _death(ended: ChildExit, log: str, options: CompileOptions) -> str:
     limit = (
         f"its limits are {options.memory_bytes / 2**30:.0f} GiB of memory and {options.max_output_bytes / 2**20:.0f} MiB a file"
     )
@@ -260,7 +260,7 @@ def _death(ended: Finished, log: str, options: CompileOptions) -> str:
     return f"the compiler gave up: {first_error(log)}; {limit}"[: 2 * _MESSAGE_CHARS]
 
 
-def _log(scratch: Path, ended: Finished, source: str, job: _Job) -> str:
+def _log(scratch: Path, ended: ChildExit, source: str, job: _Compilation) -> str:
     """What the compiler said, as far as it may be shown."""
     said = _plain(scratch / LOG)
     if not said or ended.returncode not in (compile_child.COMPILED, compile_child.REFUSED):

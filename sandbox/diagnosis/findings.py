@@ -12,9 +12,9 @@ from contract.chip import Chip
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
+from sandbox.diagnosis.counter_rules import instructions, spread, stalls, throughput, traffic
+from sandbox.diagnosis.counter_rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, CountedLaunch
 from sandbox.diagnosis.minimum_times import spared_by_tensor_cores
-from sandbox.diagnosis.rules import instructions, spread, stalls, throughput, traffic
-from sandbox.diagnosis.rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, Counted
 
 _CAUSES: dict[Bottleneck, tuple[Bottleneck, ...]] = {
     "l2-bound": ("redundant-traffic", "reduction-traffic", "spills", "uncoalesced"),
@@ -42,7 +42,7 @@ def judge(
     """
     whole_us = time_us if time_us is not None else _duration_us(profile)
     launches = [
-        Counted(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0, has_mma)
+        CountedLaunch(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0, has_mma)
         for launch, share in zip(profile.launches, shares(profile.launches), strict=True)
     ]
     judged: set[Bottleneck] = set()
@@ -99,7 +99,7 @@ def _scaled(finding: Finding, share: float) -> Finding:
     return finding.model_copy(update={"weight": finding.weight * share})
 
 
-def _reducing(launches: Sequence[Counted]) -> Iterator[Finding]:
+def _reducing(launches: Sequence[CountedLaunch]) -> Iterator[Finding]:
     """A launch beside the multiplying ones that multiplies nothing. Weight: its share of the time."""
     if not any(counted.multiplies for counted in launches):
         return
@@ -113,7 +113,7 @@ def _reducing(launches: Sequence[Counted]) -> Iterator[Finding]:
             )
 
 
-def _no_tensor_cores(launches: Sequence[Counted]) -> Iterator[Finding]:
+def _no_tensor_cores(launches: Sequence[CountedLaunch]) -> Iterator[Finding]:
     if any(counted.multiplies or not counted.has("tensor_instructions") for counted in launches):
         return
     instructions_executed = sum(counted.total("instructions") for counted in launches)

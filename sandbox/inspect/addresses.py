@@ -14,7 +14,7 @@ from typing import Literal
 
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Operand, Register, Symbol
 from sandbox.inspect.code import atoms
-from sandbox.inspect.parameter_loads import WIDE, Places
+from sandbox.inspect.parameter_loads import WIDE, PointerTargets
 
 Space = Literal["global", "const", "param"]
 _SPACES: tuple[Space, ...] = ("global", "const", "param")
@@ -47,7 +47,7 @@ class Misuse:
 def misuses(module: Module) -> Iterator[Misuse]:
     """What reading does not explain, function by function."""
     for function in module.functions.values():
-        places = Places.of(function)
+        places = PointerTargets.of(function)
         yield from (Misuse("launch parameters", "param", each) for each in places.outside())
         yield from _Addresses(_watched(module, function), function, places).misuses()
 
@@ -71,7 +71,7 @@ class _Addresses:
 
     watched: dict[str, Held]
     function: Function
-    places: Places
+    places: PointerTargets
     held: dict[str, set[Held]] = field(default_factory=lambda: defaultdict(set))
     exact: set[str] = field(default_factory=set)  # registers that hold an address whichever instruction wrote them last
 

@@ -64,7 +64,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class ElfSymbol:
     """`section`: the index of its section; 0 where it is undefined. `start`: from the start of the section."""
 
     name: str
@@ -110,7 +110,7 @@ class Cubin:
 
     data: bytes
     sections: tuple[Section, ...]
-    symbols: tuple[Symbol, ...]
+    symbols: tuple[ElfSymbol, ...]
     relocations: tuple[Relocation, ...]
 
     def content(self, section: Section) -> bytes:
@@ -139,7 +139,7 @@ def module_variables(cubin: bytes) -> tuple[ModuleVariable, ...]:
 def variables_of(cubin: Cubin) -> tuple[ModuleVariable, ...]:
     """As `module_variables`, of tables that were read already. Raises: ElfError."""
     found: list[ModuleVariable] = []
-    inside: dict[int, list[Symbol]] = {}
+    inside: dict[int, list[ElfSymbol]] = {}
     for symbol in cubin.symbols:
         if symbol.kind != _SECTION_SYMBOL:
             inside.setdefault(symbol.section, []).append(symbol)
@@ -167,7 +167,7 @@ def space_of(section: Section) -> Literal["global", "constant"] | None:
 
 
 def _variables(
-    cubin: Cubin, section: Section, space: Literal["global", "constant"], symbols: Sequence[Symbol]
+    cubin: Cubin, section: Section, space: Literal["global", "constant"], symbols: Sequence[ElfSymbol]
 ) -> Iterator[ModuleVariable]:
     """The variables of one section, which they must fill but for padding."""
     content, end = cubin.content(section), 0
@@ -186,7 +186,7 @@ def _variables(
 def read(cubin: bytes) -> Cubin:
     """The tables of a cubin. Raises: ElfError."""
     sections = _sections(cubin)
-    symbols: tuple[Symbol, ...] = ()
+    symbols: tuple[ElfSymbol, ...] = ()
     tables = [each for each in sections if each.type == _SYMTAB]
     if len(tables) > 1:
         raise ElfError("more than one table of symbols")
@@ -233,7 +233,7 @@ def _checked_sections(
     return tuple(found)
 
 
-def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterator[Symbol]:
+def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterator[ElfSymbol]:
     count = _count(table, _SYMBOL.size, MAX_SYMBOLS)
     if table.link >= len(sections):
         raise ElfError("symbols whose names are nowhere")
@@ -241,7 +241,7 @@ def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterat
     texts = _table(data, (0, names.type, 0, 0, names.offset, names.size), "names of symbols")
     for index in range(count):
         name, info, _, section, start, size = _SYMBOL.unpack_from(data, table.offset + index * _SYMBOL.size)
-        symbol = Symbol(_name(texts, name), info & 15, _linkage(info >> 4), section, start, size)
+        symbol = ElfSymbol(_name(texts, name), info & 15, _linkage(info >> 4), section, start, size)
         if section >= _SPECIAL_INDEX:
             raise ElfError(f"symbol {symbol.name[:80]!r} is in no section")
         if section >= len(sections) or (section and start + size > sections[section].size):
@@ -249,7 +249,9 @@ def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterat
         yield symbol
 
 
-def _relocations(data: bytes, table: Section, sections: Sequence[Section], symbols: Sequence[Symbol]) -> Iterator[Relocation]:
+def _relocations(
+    data: bytes, table: Section, sections: Sequence[Section], symbols: Sequence[ElfSymbol]
+) -> Iterator[Relocation]:
     row = _RELA if table.type == _TYPE_RELA else _REL
     if not 0 < table.info < len(sections):
         raise ElfError(f"{table.name[:80]!r} relocates no section")

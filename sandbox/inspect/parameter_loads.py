@@ -18,7 +18,7 @@ _WIDEST = 16
 
 
 @dataclass(frozen=True)
-class Places:
+class PointerTargets:
     """Where a function's registers point, as far as each step is written once and with constants."""
 
     function: Function
@@ -26,7 +26,7 @@ class Places:
     sizes: dict[str, int]
 
     @classmethod
-    def of(cls, function: Function) -> "Places":
+    def of(cls, function: Function) -> "PointerTargets":
         writers: dict[str, list[Instruction]] = defaultdict(list)
         for instruction in function.instructions:
             first = instruction.operands[:1]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from contract.errors import DeviceUnavailable, MachineError
-from sandbox.profiling.request import ProfileRequest, Report, Stage, write_report
+from sandbox.profiling.request import ProfileRequest, Stage, StageReport, write_report
 
 Enter = Callable[[Stage], None]
 
@@ -28,10 +28,10 @@ class Diary:
 
     def enter(self, stage: Stage) -> None:
         self._stage = stage
-        write_report(self._path, Report(stage=stage))
+        write_report(self._path, StageReport(stage=stage))
 
     def fail(self, fault: Any, message: str) -> int:
-        write_report(self._path, Report(stage=self._stage, fault=fault, message=message))
+        write_report(self._path, StageReport(stage=self._stage, fault=fault, message=message))
         return 1
 
 
@@ -70,7 +70,7 @@ def run(request: ProfileRequest, enter: Enter) -> None:
     from sandbox.cuda.device import Device
     from sandbox.cuda.driver import Fault, call
     from sandbox.cuda.evaluator import load
-    from sandbox.profiling.operands import RandomOperands
+    from sandbox.profiling.random_operands import RandomOperands
 
     enter("load")
     device = Device(request.device)

@@ -24,8 +24,8 @@ from sandbox.profiling.complaints import complaints_in, unavailable, unknown_met
 from sandbox.profiling.metric_set import MetricSet, load_metric_set
 from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from sandbox.profiling.reading import Unreadable, read_launches
-from sandbox.profiling.request import ProfileRequest, Report, last_report
-from sandbox.workers.process import Finished, Limits, network_isolated, run
+from sandbox.profiling.request import ProfileRequest, StageReport, last_report
+from sandbox.workers.process import ChildExit, Limits, network_isolated, run
 from sandbox.workers.worker_jail import gpu_jail
 
 OPERANDS_SEED = 4  # one for all candidates, so that their counters compare
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Attempt:
+class NcuRun:
     """One run of the tool: how it ended, the last that our process reported, the table, and everything that was said."""
 
-    finished: Finished
-    report: Report | None
+    finished: ChildExit
+    report: StageReport | None
     table: str
     said: str
 
@@ -95,7 +95,7 @@ class Profiler:
         self._tell_absent(set(metrics.metrics).difference(*(launch.metrics for launch in launches)))
         return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
 
-    def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> Attempt:
+    def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> NcuRun:
         """The first attempt that nothing but the candidate can have spoilt.
 
         Again without the metrics that this ncu lacks; and once without network isolation, which takes root's right to the
@@ -125,7 +125,7 @@ class Profiler:
             logger.warning("not counted here: %s", ", ".join(sorted(new)))
             self._absent |= new
 
-    def _attempt(self, ncu: str, asked: list[str], built: Built, task: GemmTask) -> Attempt:
+    def _attempt(self, ncu: str, asked: list[str], built: Built, task: GemmTask) -> NcuRun:
         limit_s = self._options.timeout_s
         with tempfile.TemporaryDirectory(prefix="cudal2-profile-", ignore_cleanup_errors=True) as folder:
             scratch = Path(folder)
@@ -144,7 +144,7 @@ class Profiler:
             report = last_report(_text(scratch / _REPORT))
             table = _text(scratch / _TABLE)
         said = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
-        return Attempt(finished, report, table, said)
+        return NcuRun(finished, report, table, said)
 
     def _jail(self, built: Built, scratch: Path) -> Jail | None:
         """A worker's files, for candidates that run code of their own; the tool, which may trace, runs in it too."""
@@ -154,7 +154,7 @@ class Profiler:
         return replace(jail, layers=replace(jail.layers, calls=False))
 
 
-def _not_ours(attempt: Attempt) -> str | None:
+def _not_ours(attempt: NcuRun) -> str | None:
     """Why the attempt failed before it came to the candidate; None where it did come to it."""
     if attempt.report is None:
         ended = "said nothing in time" if attempt.finished.timed_out else "did not start our process"
@@ -162,7 +162,7 @@ def _not_ours(attempt: Attempt) -> str | None:
     return attempt.report.message if attempt.report.fault == "device" else None
 
 
-def _launches(attempt: Attempt, metrics: MetricSet, built: Built) -> tuple[LaunchProfile, ...]:
+def _launches(attempt: NcuRun, metrics: MetricSet, built: Built) -> tuple[LaunchProfile, ...]:
     """The counted launches, as many as the plan has. Raises: ProfileFailed."""
     candidate = built.candidate
     if attempt.report is not None and attempt.report.fault:

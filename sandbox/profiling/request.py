@@ -22,7 +22,7 @@ class ProfileRequest(Record):
     limit_s: float
 
 
-class Report(Record):
+class StageReport(Record):
     """The stage that was reached; `fault` says whose failure ended it there: the candidate's, the device's or the machine's."""
 
     stage: Stage
@@ -30,16 +30,16 @@ class Report(Record):
     message: str = ""
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, report: StageReport) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(report.model_dump_json() + "\n")
 
 
-def last_report(text: str) -> Report | None:
+def last_report(text: str) -> StageReport | None:
     """The latest whole line; None where the process said nothing, or nothing that can be understood."""
     for line in reversed(text.split("\n")[:-1]):
         try:
-            return Report.model_validate_json(line)
+            return StageReport.model_validate_json(line)
         except ValidationError:
             continue
     return None

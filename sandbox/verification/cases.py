@@ -10,7 +10,7 @@ from contract.task import AccumulatorType, ElementType, GemmTask
 from sandbox.verification import inputs as made
 from sandbox.verification.bounds import Growth
 from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
-from sandbox.verification.draws import Source, seed_of
+from sandbox.verification.draws import Draws, seed_of
 from sandbox.verification.elements import Array
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference, kept_bytes
@@ -28,7 +28,7 @@ class Case:
 
     tier: str
     name: str
-    make: Callable[[Source, GemmTask], Inputs]
+    make: Callable[[Draws, GemmTask], Inputs]
     growth: Growth | None = None
     against_library: bool = False
     library_vouches: bool = False
@@ -67,13 +67,13 @@ def caveat(case: Case, task: GemmTask) -> str:
     return ""
 
 
-class Prepared:
+class PreparedCase:
     """A case's inputs and reference on the device, drawn from `seed`, with cuBLAS's own output judged once."""
 
     def __init__(self, xp: Any, task: GemmTask, case: Case, seed: int, *, keep: bool) -> None:
         self.case, self.seed = case, seed
         self._xp, self._task = xp, task
-        self.inputs = case.make(Source(xp, int(digest([seed, task.id, case.name], 15), 16)), task)
+        self.inputs = case.make(Draws(xp, int(digest([seed, task.id, case.name], 15), 16)), task)
         self.reference = Reference(xp, task, self.inputs, keep=keep)
         self._library: Comparison | None = None
 
@@ -102,9 +102,9 @@ class CaseStore:
         self._xp, self._task = xp, task
         self._capacity = budget_bytes // kept_bytes(task)
         self._drawn = seed_of(VerifyOptions())
-        self._kept: dict[str, Prepared] = {}
+        self._kept: dict[str, PreparedCase] = {}
 
-    def prepare(self, case: Case, seed: int | None = None) -> Prepared:
+    def prepare(self, case: Case, seed: int | None = None) -> PreparedCase:
         """`seed`: what to draw the case from where the user gives a seed; the store's own by default."""
         wanted = self._drawn if seed is None else seed
         kept = self._kept.get(case.name)
@@ -112,7 +112,7 @@ class CaseStore:
             return kept
         self._kept.pop(case.name, None)
         keep = len(self._kept) < self._capacity
-        prepared = Prepared(self._xp, self._task, case, wanted, keep=keep)
+        prepared = PreparedCase(self._xp, self._task, case, wanted, keep=keep)
         if keep:
             self._kept[case.name] = prepared
         return prepared

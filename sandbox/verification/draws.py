@@ -16,7 +16,7 @@ def seed_of(options: VerifyOptions) -> int:
     return secrets.randbits(SEED_BITS) if options.seed is None else options.seed
 
 
-class Source:
+class Draws:
     """Draws for one set of inputs. Index choices are drawn on the host, where they are small."""
 
     def __init__(self, xp: Any, seed: int) -> None:

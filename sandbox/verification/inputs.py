@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contract.task import AccumulatorType, ElementType, GemmTask
-from sandbox.verification.draws import Source
+from sandbox.verification.draws import Draws
 from sandbox.verification.elements import FORMATS, Array, decode, encode
 
 EXPECTED_ONES = 32
@@ -26,7 +26,7 @@ class Inputs:
     b: Array
 
 
-def _encoded(source: Source, task: GemmTask, a: Array, b: Array) -> Inputs:
+def _encoded(source: Draws, task: GemmTask, a: Array, b: Array) -> Inputs:
     return Inputs(encode(source.xp, a, task.element), encode(source.xp, b, task.element))
 
 
@@ -44,14 +44,14 @@ def _moderate(k: int) -> float:
     return 2.0 ** -max(0, math.ceil(math.log2(k / 4096) / 2))
 
 
-def sparse_ones(source: Source, task: GemmTask) -> Inputs:
+def sparse_ones(source: Draws, task: GemmTask) -> Inputs:
     """Zeros and ones. Every partial sum is a small whole number, exact in any order and in every accumulator."""
     left, right = _shapes(task)
     density = _density(task.k)
     return _encoded(source, task, source.hits(left, density), source.hits(right, density))
 
 
-def wide(source: Source, task: GemmTask) -> Inputs:
+def wide(source: Draws, task: GemmTask) -> Inputs:
     """Odd products past 2048 that cancel between columns of K paired at random, leaving a small residue.
 
     Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split.
@@ -70,20 +70,20 @@ def wide(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, b)
 
 
-def gaussian(source: Source, task: GemmTask) -> Inputs:
+def gaussian(source: Draws, task: GemmTask) -> Inputs:
     left, right = _shapes(task)
     scale = _moderate(task.k)
     return _encoded(source, task, source.normal(left) * scale, source.normal(right) * scale)
 
 
-def uniform(source: Source, task: GemmTask) -> Inputs:
+def uniform(source: Draws, task: GemmTask) -> Inputs:
     """Positive values: sums grow steadily, where an accumulator that truncates or stagnates drifts."""
     left, right = _shapes(task)
     scale = _moderate(task.k)
     return _encoded(source, task, source.uniform(left) * scale, source.uniform(right) * scale)
 
 
-def cancellation(source: Source, task: GemmTask) -> Inputs:
+def cancellation(source: Draws, task: GemmTask) -> Inputs:
     """Pairs along K that cancel but for rounding: the result is far smaller than the terms it is made of."""
     xp, (left, right) = source.xp, _shapes(task)
     a, b = source.normal(left), source.normal(right)
@@ -94,7 +94,7 @@ def cancellation(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a * scale, b * scale)
 
 
-def large(source: Source, task: GemmTask) -> Inputs:
+def large(source: Draws, task: GemmTask) -> Inputs:
     """Rows whose results are a tenth, a half and three times the largest number, of both signs: the last must overflow."""
     xp, (left, right) = source.xp, _shapes(task)
     targets = source.xp.asarray(source.host.choice([0.1, 0.5, 3.0], size=(task.m, 1)), dtype=xp.float32)
@@ -104,7 +104,7 @@ def large(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, (0.5 + 0.5 * source.uniform(right)) * xp.float32(scale))
 
 
-def subnormal_inputs(source: Source, task: GemmTask) -> Inputs:
+def subnormal_inputs(source: Draws, task: GemmTask) -> Inputs:
     """Small multiples of the smallest subnormal in A at one half of K, in B at the other, each times a large number.
 
     Every output is a sum of both kinds of products, exact and either zero or normal: it is wrong where the subnormals of
@@ -118,7 +118,7 @@ def subnormal_inputs(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a * scale, b * xp.where(in_a, large, tiny)[:, None])
 
 
-def subnormal_results(source: Source, task: GemmTask) -> Inputs:
+def subnormal_results(source: Draws, task: GemmTask) -> Inputs:
     """Normal inputs whose products are small multiples of the smallest subnormal, zero where results are flushed.
 
     With an f32 accumulator the products of half of the rows are an eighth of that: they are rounded to a subnormal, or to
@@ -132,13 +132,13 @@ def subnormal_results(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a * of_a, b * of_b)
 
 
-def _signed_small(source: Source, task: GemmTask, shape: tuple[int, int]) -> Array:
+def _signed_small(source: Draws, task: GemmTask, shape: tuple[int, int]) -> Array:
     """Mostly zeros; else 1 or 2 of either sign."""
     density = _density(task.k)
     return source.hits(shape, density) * source.signs(shape) * (1 + source.hits(shape, 0.5))
 
 
-def nonfinite(source: Source, task: GemmTask) -> Inputs:
+def nonfinite(source: Draws, task: GemmTask) -> Inputs:
     """Gaussian inputs with NaN, +Inf and -Inf in a few rows of A and columns of B, the first and the last among them.
 
     A row holds its value at two places in K: infinities cancel to NaN where B differs in sign there. What they are
@@ -160,7 +160,7 @@ def nonfinite(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, b)
 
 
-def zero_times(source: Source, task: GemmTask) -> Inputs:
+def zero_times(source: Draws, task: GemmTask) -> Inputs:
     """Zero times NaN and infinity: A is zero in one half of K and of M, B in the other half of K and in a half of N.
 
     All finite products are zero. A few rows of A and columns of B hold NaN or an infinity where the other operand is zero
@@ -179,14 +179,14 @@ def zero_times(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, b)
 
 
-def _marks(source: Source, size: int, depth: int) -> list[tuple[int, int, float]]:
+def _marks(source: Draws, size: int, depth: int) -> list[tuple[int, int, float]]:
     """(line, place in K, value) of NaNs and infinities: half of the lines at the most, each with two places."""
     chosen = source.edges(size, min(SPECIAL_LINES, max(1, size // 2)))
     found = zip(chosen, itertools.cycle(SPECIAL_VALUES), strict=False)
     return [(line, place, value) for line, value in found for place in source.edges(depth, 4)[:2]]
 
 
-def _spread(source: Source, lines: range, places: range) -> list[tuple[int, int, float]]:
+def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, float]]:
     """(line, place in K, value): each line with one place, so that the places are drawn all over theirs."""
     chosen = source.edges(len(lines), SPECIAL_LINES) if lines and places else []
     drawn = [(index + source.host.random()) * len(places) / len(chosen) for index in range(len(chosen))]
@@ -202,7 +202,7 @@ class Flip:
     d: Array
 
 
-def flip_one(source: Source, task: GemmTask, inputs: Inputs, d: Array, operand: Literal["a", "b"]) -> Flip:
+def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: Literal["a", "b"]) -> Flip:
     """Turn one element of A or of B over, at a place in K that the other operand uses where it can.
 
     A kernel that keeps a result and compares a sample of the inputs does not see the difference. `d`: of the inputs, right

@@ -15,9 +15,9 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask
 from sandbox.verification.bounds import rounding_floor
-from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, Prepared, cases_for, caveat, not_promised
+from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, PreparedCase, cases_for, caveat, not_promised
 from sandbox.verification.comparison import Comparison, compare_patterns
-from sandbox.verification.draws import Source, seed_of
+from sandbox.verification.draws import Draws, seed_of
 from sandbox.verification.elements import Array
 from sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
 from sandbox.verification.inputs import Inputs, flip_one, sparse_ones
@@ -80,7 +80,7 @@ class Proof:
         worst, first_slot = 0.0, self._slot()
         for index in range(rounds):
             case = self._random.choice((SPARSE, GAUSSIAN))
-            prepared = Prepared(self._executor.xp, self._task, case, self._draw(), keep=False)
+            prepared = PreparedCase(self._executor.xp, self._task, case, self._draw(), keep=False)
             # The first two share buffers and workspace, as timed launches do; the rest are drawn.
             slot = first_slot if index < 2 else self._slot()
             fill = (Fill.POISON, Fill.STALE)[index] if index < 2 else self._random.choice(list(Fill))
@@ -95,7 +95,7 @@ class Proof:
         prepared = self._store.prepare(case, self._options.seed)
         return self._judged(case, prepared).model_copy(update={"seed": prepared.seed})
 
-    def _judged(self, case: Case, prepared: Prepared) -> TestResult:
+    def _judged(self, case: Case, prepared: PreparedCase) -> TestResult:
         if reason := not_promised(self._task, case, atomics=self._traits.atomics):
             return TestResult(tier=case.tier, name=case.name, passed=True, message=reason)
         library = prepared.library_comparison(self._executor.library) if _asks_library(case) else None
@@ -127,11 +127,11 @@ class Proof:
     def _one_element(self) -> TestResult:
         """The same buffers with one element of A changed, then one of B, D and workspace left as they were."""
         xp, slot, name = self._executor.xp, self._slot(), "one-element-changed"
-        prepared = Prepared(xp, self._task, SPARSE, self._draw(), keep=False)
+        prepared = PreparedCase(xp, self._task, SPARSE, self._draw(), keep=False)
         fill = self._random.choice(list(Fill))
         run = self._run(prepared.inputs, slot, fill, fresh=self._random.random() < 0.5)
         failed = self._verdict("freshness", name, run, prepared.compare(run.output, poison=run.poison))
-        inputs, source = prepared.inputs, Source(xp, self._draw())
+        inputs, source = prepared.inputs, Draws(xp, self._draw())
         for operand in self._random.sample(OPERANDS, 2):
             if failed is not None:
                 return failed
@@ -163,8 +163,8 @@ class Proof:
     def _dependency(self) -> TestResult:
         """Behind a producer that triggers early and writes late, before a consumer that reads as soon as it may."""
         for _ in range(DEPENDENT_RUNS):
-            prepared = Prepared(self._executor.xp, self._task, SPARSE, self._draw(), keep=False)
-            decoy = sparse_ones(Source(self._executor.xp, self._draw()), self._task)
+            prepared = PreparedCase(self._executor.xp, self._task, SPARSE, self._draw(), keep=False)
+            decoy = sparse_ones(Draws(self._executor.xp, self._draw()), self._task)
             self._runs += 1
             run = self._executor.run_dependent(prepared.inputs, decoy)
             comparison = prepared.compare(run.output, poison=run.poison)
@@ -181,7 +181,7 @@ class Proof:
         self,
         tier: str,
         name: str,
-        prepared: Prepared,
+        prepared: PreparedCase,
         slot: int,
         fill: Fill = Fill.POISON,
         *,

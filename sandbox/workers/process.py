@@ -66,7 +66,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Finished:
+class ChildExit:
     """How a child ended. `returncode` is negative for a signal; `ended_by` says who ended it."""
 
     returncode: int
@@ -143,7 +143,7 @@ def run(
     stdin: bytes = b"",
     extra_environment: Mapping[str, str] | None = None,
     cancel: threading.Event | None = None,
-) -> Finished:
+) -> ChildExit:
     """Run a command in its scratch folder under limits and return what became of it.
 
     Raises: WorkerError where it can't be started.
@@ -165,7 +165,7 @@ def run(
         finally:
             if process.returncode is None:
                 kill_group(process)
-    return Finished(
+    return ChildExit(
         returncode=process.returncode,
         stdout=streams[0],
         stderr=streams[1],

@@ -14,7 +14,7 @@ from sandbox.workers.pool import WorkerPool
 OpenPool = Callable[[], WorkerPool]
 
 
-class SecondWitness:
+class WitnessPool:
     """Opens the emulator's pool once; if that fails, every request gets the reason. `open_pool` raises as a pool's start."""
 
     def __init__(self, open_pool: OpenPool) -> None:

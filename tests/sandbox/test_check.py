@@ -12,7 +12,7 @@ from contract.evaluation import Rejected
 from contract.plan import render_plan
 from contract.task import AccumulatorType, Arch, GemmTask
 from sandbox.building.check import MAX_SOURCE_BYTES, check
-from sandbox.building.source import Source
+from sandbox.building.source import CppSource
 from tests.sandbox.build_kernels import HOST, NAIVE, ORIGIN, TASK, body, candidate, host, plan, tensor_core
 
 LIMIT = LIMITS[Arch.SM_90A]
@@ -268,7 +268,7 @@ def test_the_check_takes_time_linear_in_the_source(unit: str) -> None:
 
 @given(st.text(alphabet="a1 \n\\\"'/*#R()<>%:;{}_?", max_size=200))
 def test_any_text_gets_a_verdict_and_blanking_keeps_places(text: str) -> None:
-    source = Source(text)
+    source = CppSource(text)
     assert len(source.code) == len(source.spliced)
     assert source.code.count("\n") == source.spliced.count("\n")
     rule(text)

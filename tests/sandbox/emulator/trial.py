@@ -14,7 +14,7 @@ from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.verification.cases import GAUSSIAN, Prepared
+from sandbox.verification.cases import GAUSSIAN, PreparedCase
 from sandbox.verification.executor import Violation
 
 # Beside what the core finds: D is not the product, and nothing else was wrong.
@@ -42,7 +42,7 @@ class Trial:
         self._kernel = EmulatedKernel(candidate.id, Path(compiled.ptx_path).read_text(), plan, task)
         self._chosen = _Chosen(task, INPUT_SEED, math.inf)
         self._executor = EmulatorExecutor(self._kernel, self._chosen)
-        self._prepared = Prepared(np, task, GAUSSIAN, INPUT_SEED, keep=True)
+        self._prepared = PreparedCase(np, task, GAUSSIAN, INPUT_SEED, keep=True)
 
     def verdict(self, conditions: Conditions) -> Violation | None:
         """What is wrong with one run, kernels ahead of it still running where the plan allows that; None where nothing is."""

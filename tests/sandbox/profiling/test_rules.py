@@ -13,9 +13,9 @@ from contract.chip import REFERENCE_CHIPS
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
 from contract.task import Arch, GemmTask
+from sandbox.diagnosis.counter_rules.counted import CountedLaunch
+from sandbox.diagnosis.counter_rules.traffic import least_reads
 from sandbox.diagnosis.findings import RULES, Verdict, judge
-from sandbox.diagnosis.rules.counted import Counted
-from sandbox.diagnosis.rules.traffic import least_reads
 from sandbox.profiling.metric_set import load_metric_set
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -353,5 +353,5 @@ def test_the_page_tells_every_bottleneck() -> None:
 
 
 def test_a_launch_of_nothing_has_no_figures() -> None:
-    counted = Counted(launch(threads=0), TASK, CHIP, share=1.0, time_us=1.0, has_roles=False)
+    counted = CountedLaunch(launch(threads=0), TASK, CHIP, share=1.0, time_us=1.0, has_roles=False)
     assert (counted.busy(), counted.stalls(), counted.cycles_a_cta(), counted.idle) == ({}, {}, None, 0.0)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contract.chip import Chip
 from contract.diagnosis import Finding
 from contract.task import GemmTask
+from sandbox.diagnosis.counter_rules.counted import SECTOR_BYTES, CountedLaunch, Rule, worth
 from sandbox.diagnosis.minimum_times import store_us
-from sandbox.diagnosis.rules.counted import SECTOR_BYTES, Counted, Rule, worth
 
 BUSY_L2 = 0.4
 TOO_OFTEN = 1.5
@@ -19,7 +19,7 @@ _ENOUGH_TILES = 0.75
 _SECTORS_OF_A_WARP = 4  # that 32 threads touch with 4 bytes each
 
 
-def redundant(counted: Counted) -> Iterator[Finding]:
+def redundant(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: L2's share of the time, times what of it larger tiles would spare. Spilled registers are left out."""
     spilled = _SECTORS_OF_A_WARP * counted.total("local_load_instructions")
     busy, read = counted.busy().get("l2", 0.0), max(0.0, counted.total("l2_read_sectors") - spilled) * SECTOR_BYTES
@@ -47,7 +47,7 @@ def _tiles(task: GemmTask, tile: tuple[int, int]) -> int:
     return math.ceil(task.m / tile[0]) * math.ceil(task.n / tile[1])
 
 
-def reduction(counted: Counted) -> Iterator[Finding]:
+def reduction(counted: CountedLaunch) -> Iterator[Finding]:
     """Bytes beyond D, written and read again. Weight: their share of the traffic while idle.
 
     Spilled registers are left out, and what stores count twice because they fill only parts of sectors.
@@ -68,7 +68,7 @@ def reduction(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def epilogue(counted: Counted) -> Iterator[Finding]:
+def epilogue(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: the larger share, of the time at DRAM's rate or of the warps' waits for stores, while nothing else happens."""
     stored = min(counted.total("l2_write_sectors"), _output_sectors(counted.task)) * SECTOR_BYTES
     time_us = counted.time_us * counted.share
@@ -86,7 +86,7 @@ def epilogue(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def coalescing(counted: Counted) -> Iterator[Finding]:
+def coalescing(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: the unused bytes' share of what is read from L2, while the tensor pipe is idle."""
     reads = max(counted.total("l2_read_sectors"), counted.total("load_sectors"))
     writes = max(counted.total("l2_write_sectors"), counted.total("store_sectors"))
@@ -104,7 +104,7 @@ def coalescing(counted: Counted) -> Iterator[Finding]:
         )
 
 
-def bank_conflicts(counted: Counted) -> Iterator[Finding]:
+def bank_conflicts(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: shared memory's share of the time, times the passes that conflicts take of it."""
     conflicts, passes = counted.total("smem_conflicts"), counted.total("smem_wavefronts")
     if not passes or conflicts < MANY_CONFLICTS * passes:

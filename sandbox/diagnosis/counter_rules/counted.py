@@ -39,7 +39,7 @@ _STALLS_WITH_ROLES = {
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedLaunch:
     """One launch. `share`: of the candidate's profiled time; `time_us`: the candidate's, measured, else profiled.
 
     `has_roles`: whether its warps have roles, as with wgmma and tcgen05. `has_mma`: whether tensor-core instructions are in
@@ -142,7 +142,7 @@ class Rule:
 
     judges: tuple[Bottleneck, ...]
     needs: tuple[str, ...]
-    find: Callable[[Counted], Iterator[Finding]]
+    find: Callable[[CountedLaunch], Iterator[Finding]]
 
 
 def worth(bottleneck: Bottleneck, weight: float, evidence: str, remedy: str) -> Iterator[Finding]:

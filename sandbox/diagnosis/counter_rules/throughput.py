@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from contract.diagnosis import Bottleneck, Finding
 from contract.task import Arch
-from sandbox.diagnosis.rules.counted import MMA_SYNC_RATE, Counted, Rule, worth
+from sandbox.diagnosis.counter_rules.counted import MMA_SYNC_RATE, CountedLaunch, Rule, worth
 
 FULL_TENSOR = 0.8
 FULL = 0.65  # of what a memory can do: its queues are long from there on
 
 
-def tensor(counted: Counted) -> Iterator[Finding]:
+def tensor(counted: CountedLaunch) -> Iterator[Finding]:
     busy = counted.busy()["tensor"]
     if busy >= FULL_TENSOR:
         yield Finding(
@@ -25,7 +25,7 @@ def tensor(counted: Counted) -> Iterator[Finding]:
         )
 
 
-def legacy_mma(counted: Counted) -> Iterator[Finding]:
+def legacy_mma(counted: CountedLaunch) -> Iterator[Finding]:
     rate = MMA_SYNC_RATE.get(counted.task.arch)
     if rate is None or not counted.multiplies_with_mma_sync:
         return
@@ -40,7 +40,7 @@ def legacy_mma(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def dram(counted: Counted) -> Iterator[Finding]:
+def dram(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: the bytes beyond the operands, as a share of DRAM's time."""
     busy, read = counted.busy(), counted.get("dram_read_bytes") or 0.0
     if busy["dram"] < FULL or _fullest(busy) != "dram" or not read:
@@ -56,13 +56,13 @@ def dram(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def l2(counted: Counted) -> Iterator[Finding]:
+def l2(counted: CountedLaunch) -> Iterator[Finding]:
     yield from _bound(
         counted, "l2", "l2-bound", "L2", "read each operand less often: larger tiles, clusters that share operands by multicast"
     )
 
 
-def smem(counted: Counted) -> Iterator[Finding]:
+def smem(counted: CountedLaunch) -> Iterator[Finding]:
     yield from _bound(
         counted,
         "smem",
@@ -73,7 +73,7 @@ def smem(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def _bound(counted: Counted, resource: str, bottleneck: Bottleneck, name: str, remedy: str) -> Iterator[Finding]:
+def _bound(counted: CountedLaunch, resource: str, bottleneck: Bottleneck, name: str, remedy: str) -> Iterator[Finding]:
     busy = counted.busy()
     if busy[resource] < FULL or _fullest(busy) != resource:
         return

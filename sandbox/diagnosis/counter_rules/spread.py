@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
+from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
 from sandbox.diagnosis.minimum_times import latency_share
-from sandbox.diagnosis.rules.counted import Counted, Rule, worth
 
 FULL_WAVE = 0.85  # of the last wave's slots in use
 
 
-def spread(counted: Counted) -> Iterator[Finding]:
+def spread(counted: CountedLaunch) -> Iterator[Finding]:
     average, longest = counted.get("active_cycles"), counted.get("active_cycles_max")
     if average is None or not longest:
         return

@@ -9,7 +9,7 @@ from contract.task import GemmTask
 from sandbox.cuda.buffers import GuardedOperands
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.verifier import as_stored
-from sandbox.verification.draws import Source
+from sandbox.verification.draws import Draws
 from sandbox.verification.elements import POISON
 from sandbox.verification.inputs import gaussian
 
@@ -19,7 +19,7 @@ class RandomOperands:
 
     def __init__(self, task: GemmTask, seed: int) -> None:
         self._guarded = GuardedOperands(task)
-        self._guarded.load(**as_stored(gaussian(Source(cupy, seed), task), task))
+        self._guarded.load(**as_stored(gaussian(Draws(cupy, seed), task), task))
 
     def operands(self, workspace: Any | None) -> Operands:
         return replace(self._guarded.operands, workspace=workspace)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
-from sandbox.diagnosis.rules.counted import Counted, Rule, worth
+from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
 
 ENOUGH_WARPS = 4.0  # a scheduler, to hide the latency of synchronous instructions
 FULL_ISSUE = 0.6
@@ -16,7 +16,7 @@ _LIMITS = {
 }
 
 
-def occupancy(counted: Counted) -> Iterator[Finding]:
+def occupancy(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: the idle share of time, times latency's share of the waiting, times the warps that are missing to hide it.
 
     Kernels whose warps have roles hide latency by asynchronous copies, and a grid of less than a wave has no CTAs to add.
@@ -37,7 +37,7 @@ def occupancy(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def spills(counted: Counted) -> Iterator[Finding]:
+def spills(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: twice their share of the instructions, since each load is also waited for."""
     local, instructions = counted.total("local_load_instructions", "local_store_instructions"), counted.total("instructions")
     if not instructions or local < MANY_LOCAL * instructions:
@@ -52,7 +52,7 @@ def spills(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def issue(counted: Counted) -> Iterator[Finding]:
+def issue(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: how much fuller the issue slots are than any resource."""
     issued = min(1.0, counted.total("issue_pct") / 100)
     others = counted.total("instructions") - counted.total("tensor_instructions")

@@ -7,15 +7,15 @@ something else hides weighs nothing, whatever its own figure.
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
+from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
 from sandbox.diagnosis.minimum_times import arithmetic_us, memory_us
-from sandbox.diagnosis.rules.counted import Counted, Rule, worth
 
 FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (LOG.md)
 FIRST_TRIP_US = 0.9
 FULL_DRAM = 0.6
 
 
-def memory(counted: Counted) -> Iterator[Finding]:
+def memory(counted: CountedLaunch) -> Iterator[Finding]:
     """Waits for gmem and L2. The first trip of a CTA is its prologue; what is left recurs in the main loop."""
     weight = counted.idle * counted.stalls().get("memory", 0.0)
     cycles = counted.cycles_a_cta()
@@ -32,7 +32,7 @@ def memory(counted: Counted) -> Iterator[Finding]:
     yield from _in_the_loop(counted, weight * (1 - first), evidence)
 
 
-def _in_the_loop(counted: Counted, weight: float, evidence: str) -> Iterator[Finding]:
+def _in_the_loop(counted: CountedLaunch, weight: float, evidence: str) -> Iterator[Finding]:
     dram = counted.busy().get("dram")
     if (
         dram is not None
@@ -56,7 +56,7 @@ def _in_the_loop(counted: Counted, weight: float, evidence: str) -> Iterator[Fin
     )
 
 
-def barrier(counted: Counted) -> Iterator[Finding]:
+def barrier(counted: CountedLaunch) -> Iterator[Finding]:
     yield from worth(
         "barrier-waits",
         counted.idle * counted.stalls().get("barrier", 0.0),
@@ -66,7 +66,7 @@ def barrier(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def smem(counted: Counted) -> Iterator[Finding]:
+def smem(counted: CountedLaunch) -> Iterator[Finding]:
     yield from worth(
         "smem-instructions",
         counted.idle * counted.stalls().get("smem", 0.0),
@@ -76,7 +76,7 @@ def smem(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def dependency(counted: Counted) -> Iterator[Finding]:
+def dependency(counted: CountedLaunch) -> Iterator[Finding]:
     warps = counted.get("active_warps")
     yield from worth(
         "dependency-waits",
@@ -87,7 +87,7 @@ def dependency(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def wgmma(counted: Counted) -> Iterator[Finding]:
+def wgmma(counted: CountedLaunch) -> Iterator[Finding]:
     yield from worth(
         "wgmma-waits",
         counted.idle * counted.stalls().get("wgmma", 0.0),
@@ -96,7 +96,7 @@ def wgmma(counted: Counted) -> Iterator[Finding]:
     )
 
 
-def _idle(counted: Counted) -> str:
+def _idle(counted: CountedLaunch) -> str:
     full = counted.busy()
     resource = max(full, key=lambda name: full[name])
     name = {"tensor": "the tensor pipe", "dram": "DRAM", "l2": "L2", "smem": "shared memory"}[resource]
@@ -104,7 +104,7 @@ def _idle(counted: Counted) -> str:
     return f"{counted.launch.entry}: {name} is the fullest resource, {full[resource]:.0%} busy{at}"
 
 
-def _share(counted: Counted, group: str) -> str:
+def _share(counted: CountedLaunch, group: str) -> str:
     return f"{counted.stalls().get(group, 0.0):.0%}"
 
 
