@@ -1,9 +1,9 @@
-"""The static check: rules that a candidate breaks in its text, before any compiler sees it.
+"""The static check: rules that a candidate breaks in its text, before a compiler reads it.
 
-Covered: what the preprocessor could read (sound: looked for everywhere in the text, with comments and splices undone);
-compiler flags; the launch plan; clocks, calls out of the kernel, traps and lasting state, as far as the text shows them.
-Not covered: what macros assemble; `inspection.py` looks for the same things again in the compiled code. A host candidate
-runs code of its own on the CPU, so the rules for it only keep mistakes away; it is isolated and marked where it is shown.
+Covered: what the preprocessor could read, anywhere in the text, with comments and line splices removed; compiler flags; the
+launch plan; clocks, calls out of the kernel, traps and lasting state, as far as the text shows them.
+Not covered: what macros assemble; `inspection.py` looks for the same things in the compiled code. A host candidate runs its
+own code on the CPU, so its rules only catch mistakes; it is isolated, and marked where it is shown.
 """
 
 import re
@@ -169,7 +169,7 @@ def _size(source: str) -> Iterator[Rejected]:
 
 
 def _characters(source: str) -> Iterator[Rejected]:
-    """Characters on which readers and compilers disagree: controls, direction marks, spelled-out ones."""
+    """Characters on which readers and compilers disagree: control characters, direction marks, escapes for identifiers."""
     found = _CONTROL.search(source.replace("\r\n", "\n")) or _UNIVERSAL_NAME.search(source)
     if found:
         line = source.count("\n", 0, found.start()) + 1
@@ -204,7 +204,7 @@ def _directives(source: CppSource) -> Iterator[Rejected]:
 
 
 def _macros(source: CppSource, flags: tuple[str, ...]) -> Iterator[Rejected]:
-    """Definitions that would change which files the allowed headers include. The compiler's jail is what keeps others out."""
+    """Definitions that change which files the allowed headers include. The compiler's jail keeps other files out."""
     for directive in source.directives:
         name = _MACRO_NAME.match(directive.rest) if directive.name in ("define", "undef") else None
         if name and _FILE_MACRO.fullmatch(name[0]):

@@ -1,9 +1,9 @@
-"""The compiler: NVRTC in a child process by default, nvcc where a candidate asks for it or is a host candidate.
+"""The compiler: NVRTC in a child process by default; nvcc where a candidate asks for it, and for host candidates.
 
-Covered: wall-clock, CPU, memory and file-size limits of every compilation; a content-addressed cache (compile errors are
-cached, time-outs, deaths of the compiler and lack of memory or disk never); a compiler that this machine lacks; what it
-reads: headers and its own files only, where this machine has a jail (`jail/`).
-Not covered: where only Landlock works, a source for nvcc can tell whether a file outside exists.
+Covered: limits of wall-clock, CPU time, memory and file size; a content-addressed cache, which keeps compile errors but
+never time-outs, deaths of the compiler or lack of memory or disk; a missing compiler; files that the compiler reads, where
+this machine has a jail (`jail/`).
+Not covered: where only Landlock works, a source for nvcc can find out whether a file outside exists.
 """
 
 import functools
@@ -54,9 +54,9 @@ _TOOL_DIED = re.compile(
 
 
 class Compiled(Record):
-    """A compilation that succeeded, in the cache. `cubin_path`: the device code; also of a host candidate, for inspection.
+    """A compilation that succeeded, in the cache. `cubin_path`: the device code, for a host candidate too, for inspection.
 
-    `seconds`: what the compiler took when it ran, which for a `cached` one was earlier.
+    `seconds`: what the compiler took when it ran; for a `cached` compilation that was earlier.
     """
 
     artifact_path: str
@@ -68,12 +68,12 @@ class Compiled(Record):
 
 
 class Cancelled(Exception):
-    """The caller gave the compilation up; never seen outside the sandbox."""
+    """The caller cancelled the compilation; never raised outside the sandbox."""
 
 
 @dataclass(frozen=True)
 class _Compilation:
-    """One command that compiles, and the key its products are kept under.
+    """One compiler command, and the key under which its products are stored.
 
     `request`: NVRTC's, which enters its jail itself; None for nvcc. `readable`: what nvcc may read in its jail. `roots`:
     folders whose files a log may quote.
@@ -237,7 +237,7 @@ def _limits(options: CompileOptions) -> Limits:
 
 
 def _require_ours(job: _Compilation, ended: ChildExit) -> None:
-    """Raises: CompilerMissing, MachineError for what no source is to blame for."""
+    """Raises: CompilerMissing, MachineError for failures that no source causes."""
     said = ended.stderr.decode(errors="replace")
     if job.request is not None and ended.returncode == compile_child.MISSING:
         raise CompilerMissing(f"NVRTC cannot be loaded; {NVRTC_REMEDY}", log=said)
@@ -246,7 +246,7 @@ def _require_ours(job: _Compilation, ended: ChildExit) -> None:
 
 
 def _refused(job: _Compilation, ended: ChildExit, log: str) -> bool:
-    """Whether the compiler itself said no, which it would say again; a death or a full disk is no verdict."""
+    """Whether the compiler itself refused the source, as it would again. A killed compiler or a full disk is no verdict."""
     said_no = ended.returncode == compile_child.REFUSED if job.request else ended.returncode > 0
     return said_no and not _TOOL_DIED.search(log)
 
@@ -261,15 +261,15 @@ def _death(ended: ChildExit, log: str, options: CompileOptions) -> str:
 
 
 def _log(scratch: Path, ended: ChildExit, source: str, job: _Compilation) -> str:
-    """What the compiler said, as far as it may be shown."""
+    """The compiler's messages, as far as they may be shown."""
     said = _plain(scratch / LOG)
     if not said or ended.returncode not in (compile_child.COMPILED, compile_child.REFUSED):
-        said = b"\n".join(filter(None, (ended.stdout + ended.stderr, said)))  # why it gave up comes first
+        said = b"\n".join(filter(None, (ended.stdout + ended.stderr, said)))  # the reason of the failure comes first
     return shown_log(said.decode(errors="replace"), source, scratch, job.roots)
 
 
 def _products(scratch: Path, artifact: str) -> dict[str, bytes]:
-    """The artifact, its device code and PTX. nvcc names what it keeps after the architecture when it links."""
+    """The artifact, its device code and its PTX. When nvcc links, it names the kept files after the architecture."""
     cubins = [path for path in sorted(scratch.glob("kernel*.cubin")) if "dlink" not in path.name]
     ptx = sorted(scratch.glob("kernel*.ptx"))
     if not (cubins and ptx and (scratch / artifact).is_file()):
@@ -278,7 +278,7 @@ def _products(scratch: Path, artifact: str) -> dict[str, bytes]:
 
 
 def _plain(path: Path) -> bytes:
-    """The content of a file that a compiler wrote: empty where it is absent, a link or no regular file."""
+    """The content of a file that a compiler wrote; empty where it is absent, a link or not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

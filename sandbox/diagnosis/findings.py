@@ -1,7 +1,8 @@
-"""Findings from counters: every rule on every launch, and what they decide together.
+"""Findings from counters: every rule on every launch, and their combination.
 
-Covered: what the counters of `metrics/` show. Not covered: which line of the code waits; what happens within the launch over
-time; what programmatic launch overlaps, since the profiler runs launches one by one; caches that are warm from the work before.
+Covered: what the counters of `metrics/` show.
+Not covered: which line of the code waits; what happens within the launch over time; the overlap of programmatic launches,
+since the profiler runs launches one by one; caches that are warm from preceding work.
 """
 
 import math
@@ -26,7 +27,7 @@ RULES = (*spread.RULES, *stalls.RULES, *throughput.RULES, *traffic.RULES, *instr
 
 @dataclass(frozen=True)
 class Verdict:
-    """`judged`: bottlenecks that the counters decided about, those that they found absent included."""
+    """`judged`: bottlenecks that the counters decided about, including those that they found absent."""
 
     findings: tuple[Finding, ...]
     judged: frozenset[Bottleneck]
@@ -35,10 +36,10 @@ class Verdict:
 def judge(
     profile: Profile, task: GemmTask, chip: Chip, time_us: float | None, *, has_roles: bool, has_mma: bool = True
 ) -> Verdict:
-    """What the counters say. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles;
+    """Findings from counters. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles;
     `has_mma`: whether it has tensor-core instructions at all.
 
-    A launch of such code that is counted to run no wgmma, such as a sum of partial results, has none.
+    A launch that executes no wgmma by its counters, such as a reduction of partial sums, has no roles.
     """
     whole_us = time_us if time_us is not None else _duration_us(profile)
     launches = [
@@ -62,7 +63,7 @@ def judge(
 
 
 def _beyond_causes(found: Sequence[Finding]) -> Iterator[Finding]:
-    """That a resource is full weighs what is left once findings have said by what, which tell the author what to change."""
+    """A full resource keeps only the weight that findings on its causes leave; the causes tell the author what to change."""
     weights = {finding.bottleneck: finding.weight for finding in found}
     for finding in found:
         explained = max((weights.get(cause, 0.0) for cause in _CAUSES.get(finding.bottleneck, ())), default=0.0)
@@ -81,7 +82,7 @@ def shares(launches: Sequence[LaunchProfile]) -> list[float]:
 
 
 def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """One finding a bottleneck, heaviest first: weights of several launches add up, the heaviest one's remedy stands."""
+    """One finding per bottleneck, heaviest first. Weights of several launches add up; the heaviest one's remedy is kept."""
     by_name: dict[Bottleneck, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: -finding.weight):
         by_name.setdefault(finding.bottleneck, []).append(finding)
@@ -100,7 +101,7 @@ def _scaled(finding: Finding, share: float) -> Finding:
 
 
 def _reducing(launches: Sequence[CountedLaunch]) -> Iterator[Finding]:
-    """A launch beside the multiplying ones that multiplies nothing. Weight: its share of the time."""
+    """A launch without tensor-core work beside launches with it. Weight: its share of the time."""
     if not any(counted.multiplies for counted in launches):
         return
     for counted in launches:

@@ -1,10 +1,10 @@
-"""Least times of a task's parts on a chip, each as if it were alone. Unit: microseconds."""
+"""Minimum times of a task's parts on a chip, each as if it were alone. Unit: microseconds."""
 
 from contract.chip import Chip
 from contract.task import GemmTask
 
-_LATENCY_LAUNCHES = 4.0  # launches' time below which a kernel is latency of launch, prologue and epilogue
-_FUSED_SLOWER = 16.0  # fused multiply-adds in f32 than tensor cores: 67 and 990 TFLOP/s on H100, 19.5 and 312 on A100
+_LATENCY_LAUNCHES = 4.0  # in launch times; a shorter kernel consists of the latency of launch, prologue and epilogue
+_FUSED_SLOWER = 16.0  # f32 fused multiply-adds against tensor cores: 67 and 990 TFLOP/s on H100, 19.5 and 312 on A100
 
 
 def memory_us(task: GemmTask, chip: Chip) -> float:
@@ -28,11 +28,11 @@ def latency_share(time_us: float, chip: Chip) -> float:
 
 
 def is_latency(time_us: float, launches: int, chip: Chip) -> bool:
-    """Whether launches and their latency are most of a time."""
+    """Whether launches and their latency take most of a time."""
     return time_us < _LATENCY_LAUNCHES * launches * chip.launch_us
 
 
 def spared_by_tensor_cores(task: GemmTask, chip: Chip) -> float:
-    """What tensor cores spare of the time that fused multiply-adds take, as a share of it."""
+    """Share of the time of fused multiply-adds that tensor cores would save."""
     least = max(memory_us(task, chip), arithmetic_us(task, chip))
     return 1 - least / max(memory_us(task, chip), _FUSED_SLOWER * arithmetic_us(task, chip))

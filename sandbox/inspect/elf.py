@@ -1,8 +1,8 @@
 """A strict reader of cubins (64-bit little-endian ELF), and the module variables in them.
 
-Covered: every offset, count and size is checked against the file before use; sections that overlap, symbols outside their
+Covered: every offset, count and size is checked against the file before use. Sections that overlap, symbols outside their
 section, and names without end are refused. The work is proportional to the size of the file.
-Not covered: debug sections, and the copies that `.nv.merc.*` sections of sm_100 hold, are listed and not read.
+Not covered: debug sections, and the copies in `.nv.merc.*` sections of sm_100, are listed and not read.
 """
 
 import re
@@ -117,12 +117,12 @@ class Cubin:
         return b"" if section.empty else self.data[section.offset : section.offset + section.size]
 
     def unknown_sections(self) -> tuple[str, ...]:
-        """Allocated sections with bytes whose purpose is not known."""
+        """Allocated sections with bytes whose purpose is unknown."""
         found = (each for each in self.sections if each.allocated and each.size)
         return tuple(each.name for each in found if space_of(each) is None and not _OTHER.fullmatch(each.name))
 
     def relocated(self) -> tuple[str, ...]:
-        """Sections of variables into which the loader puts addresses: their images are not what the device holds."""
+        """Sections of variables into which the loader puts addresses; their images differ from what the device holds."""
         found = {self.sections[each.section] for each in self.relocations}
         return tuple(sorted(each.name for each in found if space_of(each)))
 
@@ -137,7 +137,7 @@ def module_variables(cubin: bytes) -> tuple[ModuleVariable, ...]:
 
 
 def variables_of(cubin: Cubin) -> tuple[ModuleVariable, ...]:
-    """As `module_variables`, of tables that were read already. Raises: ElfError."""
+    """As `module_variables`, from tables that were read already. Raises: ElfError."""
     found: list[ModuleVariable] = []
     inside: dict[int, list[ElfSymbol]] = {}
     for symbol in cubin.symbols:
@@ -169,7 +169,7 @@ def space_of(section: Section) -> Literal["global", "constant"] | None:
 def _variables(
     cubin: Cubin, section: Section, space: Literal["global", "constant"], symbols: Sequence[ElfSymbol]
 ) -> Iterator[ModuleVariable]:
-    """The variables of one section, which they must fill but for padding."""
+    """The variables of one section. They must fill it, except for padding."""
     content, end = cubin.content(section), 0
     for symbol in symbols:
         if symbol.start < end or symbol.kind != _OBJECT or not symbol.size:

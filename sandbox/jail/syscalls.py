@@ -1,7 +1,7 @@
 """A seccomp filter: system calls that a child of model-written code never needs fail with EPERM, in all of its threads.
 
 Covered: tracing and memory of other processes, mounts, namespaces, kernel keys, BPF, io_uring, userfaultfd, file handles,
-limits of other processes; on request sockets, and new processes and programs with signals to others.
+limits of other processes; on request sockets, new processes and programs, and signals to others.
 Not covered: processor architectures other than x86-64 and AArch64, where `forbid` does nothing and returns False.
 """
 
@@ -80,7 +80,7 @@ class _FilterProgram(ctypes.Structure):
 
 
 def forbid(*, processes: bool, programs: bool, sockets: bool) -> bool:
-    """Install the filter for good, in every thread of this process; False where it is not known for this machine.
+    """Install the filter permanently, in every thread of this process; False where this machine's numbers are unknown.
 
     `processes`, `programs` (`execve`), `sockets`: whether new ones stay allowed; threads always do. Raises: OSError.
     """
@@ -113,10 +113,10 @@ def _steps(index: int, forbidden: list[int], *, processes: bool) -> list[_Filter
         steps += [_FilterStep(_IS, 0, 1, number), _FilterStep(_RETURN, 0, 0, _NOT_PERMITTED)]
     steps += _unless(_PRLIMIT[index], _IS, (0, os.getpid()))
     if not processes:
-        # The C library falls back to clone, whose flags can be looked at.
+        # The C library falls back to clone, whose flags the filter can read.
         steps += [_FilterStep(_IS, 0, 1, _CLONE3[index]), _FilterStep(_RETURN, 0, 0, _NO_SUCH_CALL)]
         steps += _unless(_CLONE[index], _HAS_BIT, (_CLONE_THREAD,))
-        steps += _unless(_TGKILL[index], _IS, (os.getpid(),))  # abort() sends one to itself
+        steps += _unless(_TGKILL[index], _IS, (os.getpid(),))  # abort() sends a signal to its own process
     return [*steps, _FilterStep(_RETURN, 0, 0, _ALLOW)]
 
 

@@ -1,8 +1,8 @@
-"""Profiles one candidate: `ncu` in front of a process of our own (`child.py`), both confined like a worker.
+"""Profiles one candidate: `ncu` in front of a process of this project (`child.py`), both confined like a worker.
 
-Covered: no tool, no permission, a tool that does not fit; a candidate that crashes or hangs under it; metrics that this
-version does not have; a table that is cut off. Our own process makes no CUDA context.
-Not covered: a GPU that another program uses at the same time: its work is in the counters of the memory system.
+Covered: no tool, no permission, an incompatible tool; a candidate that crashes or hangs under it; metrics that this version
+lacks; a truncated table. The calling process creates no CUDA context.
+Not covered: a GPU that another program uses at the same time; the counters of the memory system include its work.
 """
 
 import logging
@@ -28,7 +28,7 @@ from sandbox.profiling.request import ProfileRequest, StageReport, last_report
 from sandbox.workers.process import ChildExit, Limits, network_isolated, run
 from sandbox.workers.worker_jail import gpu_jail
 
-OPERANDS_SEED = 4  # one for all candidates, so that their counters compare
+OPERANDS_SEED = 4  # the same for all candidates, so that their counters compare
 FILE_BYTES = 4 * 1024**3
 MAX_TABLE_BYTES = 16 * 1024**2
 TAIL_CHARACTERS = 16 * 1024
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NcuRun:
-    """One run of the tool: how it ended, the last that our process reported, the table, and everything that was said."""
+    """One run of the tool: how it ended, the child's last report, the table, and all messages."""
 
     finished: ChildExit
     report: StageReport | None
@@ -60,12 +60,12 @@ class NcuRun:
 
 
 class Profiler:
-    """One GPU's profiler. What makes profiling impossible here is found out once; then every call fails at once."""
+    """One GPU's profiler. A reason why nothing can be profiled here is found once; every later call then fails at once."""
 
     def __init__(self, options: ProfileOptions, worker: WorkerOptions, environment: Mapping[str, str] | None = None) -> None:
         self._options = options
         self._worker = worker
-        # Numbers with a point and English complaints, whatever the user's language.
+        # Decimal points and English messages, whatever the user's language.
         self._environment = {**(environment or {}), "LC_ALL": "C"}
         self._lacking: ProfilerUnavailable | None = None
         self._unknown: set[str] = set()
@@ -96,10 +96,10 @@ class Profiler:
         return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
 
     def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> NcuRun:
-        """The first attempt that nothing but the candidate can have spoilt.
+        """The first run that nothing but the candidate can have spoilt.
 
-        Again without the metrics that this ncu lacks; and once without network isolation, which takes root's right to the
-        counters away and with it the loopback that ncu may want to talk through.
+        It is repeated without the metrics that this ncu lacks, and once without network isolation. The isolation takes away
+        root's right to the counters, and the loopback that ncu may communicate through.
         """
         self._isolated = self._isolated and network_isolated()
         while True:
@@ -120,7 +120,7 @@ class Profiler:
                 self._isolated = False
 
     def _tell_absent(self, absent: set[str]) -> None:
-        """Say once what this version or this GPU does not count; newer versions pass over a name that they do not know."""
+        """Warn once about metrics without values; newer versions skip a name that they do not know."""
         if new := absent - self._absent:
             logger.warning("not counted here: %s", ", ".join(sorted(new)))
             self._absent |= new
@@ -147,7 +147,7 @@ class Profiler:
         return NcuRun(finished, report, table, said)
 
     def _jail(self, built: Built, scratch: Path) -> Jail | None:
-        """A worker's files, for candidates that run code of their own; the tool, which may trace, runs in it too."""
+        """A worker's jail, for candidates that run their own CPU code. The tool, which may trace, runs in it too."""
         if not isinstance(built.candidate, HostCandidate):
             return None
         jail = gpu_jail(self._worker, scratch, self._environment)
@@ -155,7 +155,7 @@ class Profiler:
 
 
 def _not_ours(attempt: NcuRun) -> str | None:
-    """Why the attempt failed before it came to the candidate; None where it did come to it."""
+    """Why the run failed before it reached the candidate; None where it did reach it."""
     if attempt.report is None:
         ended = "said nothing in time" if attempt.finished.timed_out else "did not start our process"
         return f"Nsight Compute {ended}; see its log"
@@ -186,7 +186,7 @@ def _launches(attempt: NcuRun, metrics: MetricSet, built: Built) -> tuple[Launch
 
 
 def _text(path: Path) -> str:
-    """A file that the candidate's process could have written: as much of it as can be meant, nothing where it is none."""
+    """A file that the candidate's process could have written: its beginning; empty where it is not a regular file."""
     if path.is_symlink() or not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -29,5 +29,5 @@ class RandomOperands:
         self._guarded.poison()
 
     def unwritten(self) -> int:
-        """Outputs that still hold the poison."""
+        """The number of outputs that still hold the poison."""
         return int(cupy.count_nonzero(self._guarded.operands.d.view(cupy.uint16) == POISON))

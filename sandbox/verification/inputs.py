@@ -1,4 +1,4 @@
-"""The inputs of every test: what each is made of, and why a wrong kernel cannot get past it."""
+"""The inputs of every test: what each consists of, and why a wrong kernel cannot pass it."""
 
 import itertools
 import math
@@ -40,7 +40,7 @@ def _density(k: int) -> float:
 
 
 def _moderate(k: int) -> float:
-    """A power of two that keeps sums over K of products of order one within some thousands."""
+    """A power of two that keeps sums over K of products of order one within a few thousand."""
     return 2.0 ** -max(0, math.ceil(math.log2(k / 4096) / 2))
 
 
@@ -52,11 +52,11 @@ def sparse_ones(source: Draws, task: GemmTask) -> Inputs:
 
 
 def wide(source: Draws, task: GemmTask) -> Inputs:
-    """Odd products past 2048 that cancel between columns of K paired at random, leaving a small residue.
+    """Odd products past 2048 that cancel between columns of K paired at random, with a small residue.
 
-    Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split.
-    A narrower one must hold odd numbers past 2048 after its first instruction or its first product whichever way it
-    walks K, because the partner that cancels them lies at a place it cannot foresee.
+    Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split. A
+    narrower accumulator must hold odd numbers past 2048 after its first instruction or its first product, in whatever order
+    it traverses K: the partner that cancels them lies at a position it cannot predict.
     """
     xp, (left, right) = source.xp, _shapes(task)
     a, b = xp.zeros(left, dtype=xp.float32), xp.zeros(right, dtype=xp.float32)
@@ -77,14 +77,14 @@ def gaussian(source: Draws, task: GemmTask) -> Inputs:
 
 
 def uniform(source: Draws, task: GemmTask) -> Inputs:
-    """Positive values: sums grow steadily, where an accumulator that truncates or stagnates drifts."""
+    """Positive values: sums grow steadily, so that an accumulator that truncates or stagnates drifts."""
     left, right = _shapes(task)
     scale = _moderate(task.k)
     return _encoded(source, task, source.uniform(left) * scale, source.uniform(right) * scale)
 
 
 def cancellation(source: Draws, task: GemmTask) -> Inputs:
-    """Pairs along K that cancel but for rounding: the result is far smaller than the terms it is made of."""
+    """Pairs along K that cancel except for rounding: the result is far smaller than its terms."""
     xp, (left, right) = source.xp, _shapes(task)
     a, b = source.normal(left), source.normal(right)
     plus, minus = source.pairs(task.k, task.k)
@@ -95,7 +95,7 @@ def cancellation(source: Draws, task: GemmTask) -> Inputs:
 
 
 def large(source: Draws, task: GemmTask) -> Inputs:
-    """Rows whose results are a tenth, a half and three times the largest number, of both signs: the last must overflow."""
+    """Rows with results of a tenth, half and three times the largest number, of both signs; the last must overflow."""
     xp, (left, right) = source.xp, _shapes(task)
     targets = source.xp.asarray(source.host.choice([0.1, 0.5, 3.0], size=(task.m, 1)), dtype=xp.float32)
     mean_product = 0.75**2
@@ -105,10 +105,10 @@ def large(source: Draws, task: GemmTask) -> Inputs:
 
 
 def subnormal_inputs(source: Draws, task: GemmTask) -> Inputs:
-    """Small multiples of the smallest subnormal in A at one half of K, in B at the other, each times a large number.
+    """Small multiples of the smallest subnormal: in A for one half of K, in B for the other, each times a large number.
 
-    Every output is a sum of both kinds of products, exact and either zero or normal: it is wrong where the subnormals of
-    either operand are flushed, whatever is done to subnormal results.
+    Every output is an exact sum of both kinds of products, and either zero or normal. It is wrong where the subnormals of
+    either operand are flushed, whatever happens to subnormal results.
     """
     xp, (left, right) = source.xp, _shapes(task)
     tiny, large = xp.float64(FORMATS[task.element].tiny), xp.float64(_PARTNER[task.element])
@@ -119,9 +119,9 @@ def subnormal_inputs(source: Draws, task: GemmTask) -> Inputs:
 
 
 def subnormal_results(source: Draws, task: GemmTask) -> Inputs:
-    """Normal inputs whose products are small multiples of the smallest subnormal, zero where results are flushed.
+    """Normal inputs whose products are small multiples of the smallest subnormal, and zero where results are flushed.
 
-    With an f32 accumulator the products of half of the rows are an eighth of that: they are rounded to a subnormal, or to
+    With an f32 accumulator the products of half of the rows are an eighth of that. They are rounded to a subnormal, or to
     the zero of their sign.
     """
     left, right = _shapes(task)
@@ -141,8 +141,8 @@ def _signed_small(source: Draws, task: GemmTask, shape: tuple[int, int]) -> Arra
 def nonfinite(source: Draws, task: GemmTask) -> Inputs:
     """Gaussian inputs with NaN, +Inf and -Inf in a few rows of A and columns of B, the first and the last among them.
 
-    A row holds its value at two places in K: infinities cancel to NaN where B differs in sign there. What they are
-    multiplied by is zero here and there, which makes a NaN of each.
+    A row holds its value at two positions in K: infinities cancel to NaN where B differs in sign there. Some of the values
+    they are multiplied by are zero, which makes a NaN of each.
     """
     left, right = _shapes(task)
     scale = _moderate(task.k)
@@ -180,14 +180,14 @@ def zero_times(source: Draws, task: GemmTask) -> Inputs:
 
 
 def _marks(source: Draws, size: int, depth: int) -> list[tuple[int, int, float]]:
-    """(line, place in K, value) of NaNs and infinities: half of the lines at the most, each with two places."""
+    """(line, position in K, value) of NaNs and infinities: at most half of the lines, two positions each."""
     chosen = source.edges(size, min(SPECIAL_LINES, max(1, size // 2)))
     found = zip(chosen, itertools.cycle(SPECIAL_VALUES), strict=False)
     return [(line, place, value) for line, value in found for place in source.edges(depth, 4)[:2]]
 
 
 def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, float]]:
-    """(line, place in K, value): each line with one place, so that the places are drawn all over theirs."""
+    """(line, position in K, value): each line with one position, drawn from all positions."""
     chosen = source.edges(len(lines), SPECIAL_LINES) if lines and places else []
     drawn = [(index + source.host.random()) * len(places) / len(chosen) for index in range(len(chosen))]
     found = zip(chosen, drawn, itertools.cycle(SPECIAL_VALUES), strict=False)
@@ -196,17 +196,17 @@ def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, 
 
 @dataclass(frozen=True)
 class Flip:
-    """Zero-one inputs with one element turned over, and the D that follows from the D before. Shape: d (M, N)."""
+    """Zero-one inputs with one element inverted, and the D that follows from the previous D. Shape: d (M, N)."""
 
     inputs: Inputs
     d: Array
 
 
 def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: Literal["a", "b"]) -> Flip:
-    """Turn one element of A or of B over, at a place in K that the other operand uses where it can.
+    """Invert one element of A or of B, where possible at a position in K that the other operand uses.
 
     A kernel that keeps a result and compares a sample of the inputs does not see the difference. `d`: of the inputs, right
-    bit for bit; all its sums are whole numbers that its type holds, so that those after the change are known exactly.
+    bit for bit. All its sums are whole numbers that its type holds, so that the sums after the change are known exactly.
     """
     xp = source.xp
     changed, other = (inputs.a, inputs.b.T) if operand == "a" else (inputs.b.T, inputs.a)

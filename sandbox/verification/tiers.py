@@ -1,9 +1,9 @@
 """The seven tiers as one sequence of tests over an `Executor`; it ends with the first test that fails.
 
-Covered: wrong sums, wrong places, narrow accumulators, unwritten and overwritten memory, mutated inputs, results kept
+Covered: wrong sums, wrong positions, narrow accumulators, unwritten and overwritten memory, changed inputs, results kept
 between runs, results that differ between runs, missing dependency waits.
 Not covered: a kernel that compares *all* of its inputs with those of its last run and keeps the result; a race that this GPU
-never loses (the emulator's part).
+never shows (the emulator detects those).
 """
 
 import random
@@ -28,10 +28,10 @@ DEPENDENT_RUNS = 2
 
 
 class Proof:
-    """One contender's way through the tiers.
+    """One contender's tests.
 
     All data, orders and buffers follow from `seed`: the options' own, else one from the system's entropy. The fixed cases
-    are the store's where the options give none. Each test says the seed that repeats it.
+    are the store's where the options give no seed. Each test records the seed that repeats it.
     """
 
     def __init__(
@@ -61,17 +61,19 @@ class Proof:
             yield self._seeded("programmatic", self._dependency)
 
     def freshness(self, name: str = "fresh-data", rounds: int | None = None) -> TestResult:
-        """Fresh data in an order of buffers, fills and workspace states that the kernel cannot foresee."""
+        """Fresh data in an order of buffers, fills and workspace states that the kernel cannot predict."""
         count = max(self._options.rounds if rounds is None else rounds, 2)
         return self._seeded(name, lambda: self._fresh_rounds(name, count))
 
     def _seeded(self, name: str, test: Callable[[], TestResult]) -> TestResult:
-        """A test with draws of its own, whatever ran before it, and with the seed that repeats it."""
+        """A test with its own draws, independent of the tests before it, and with the seed that repeats it."""
         self._random = random.Random(f"{self.seed}/{name}")
         return test().model_copy(update={"seed": self.seed})
 
     def _drawn_order(self) -> Iterator[Case]:
-        """The fixed cases tier by tier: the exact ones, which tell most of a wrong kernel, then the others in drawn order."""
+        """The fixed cases tier by tier: the exact ones, which reveal most about a wrong kernel, then the others in drawn
+        order.
+        """
         for name, tier in groupby(cases_for(self._task), key=lambda case: case.tier):
             cases = list(tier)
             yield from cases if name == SPARSE.tier else self._random.sample(cases, len(cases))
@@ -81,7 +83,7 @@ class Proof:
         for index in range(rounds):
             case = self._random.choice((SPARSE, GAUSSIAN))
             prepared = PreparedCase(self._executor.xp, self._task, case, self._draw(), keep=False)
-            # The first two share buffers and workspace, as timed launches do; the rest are drawn.
+            # The first two runs share buffers and workspace, as timed launches do; the others are drawn.
             slot = first_slot if index < 2 else self._slot()
             fill = (Fill.POISON, Fill.STALE)[index] if index < 2 else self._random.choice(list(Fill))
             failed, comparison = self._verdict_on("freshness", f"round-{index}", prepared, slot, fill, fresh=index == 0)
@@ -147,7 +149,7 @@ class Proof:
             return TestResult(tier="repeatability", name="bitwise", passed=True, message=message)
         prepared = self._store.prepare(GAUSSIAN, self._options.seed)
         first = self._gaussian
-        if first is None:  # the case was skipped, or is run for the first time here
+        if first is None:  # the case was skipped, or runs for the first time here
             first = self._run(prepared.inputs, self._slot(), fresh=False).output.copy()
         for _ in range(REPEATS):
             again = self._run(prepared.inputs, self._slot(), fresh=False)
@@ -161,7 +163,7 @@ class Proof:
         return TestResult(tier="repeatability", name="bitwise", passed=True)
 
     def _dependency(self) -> TestResult:
-        """Behind a producer that triggers early and writes late, before a consumer that reads as soon as it may."""
+        """Between a producer that triggers early and writes late, and a consumer that reads as soon as it may."""
         for _ in range(DEPENDENT_RUNS):
             prepared = PreparedCase(self._executor.xp, self._task, SPARSE, self._draw(), keep=False)
             decoy = sparse_ones(Draws(self._executor.xp, self._draw()), self._task)
@@ -188,10 +190,10 @@ class Proof:
         fresh: bool = True,
         library: Comparison | None = None,
     ) -> tuple[TestResult | None, Comparison]:
-        """Run a case, and say what the run shows.
+        """Run a case, and judge the run.
 
-        An output that should be NaN and holds D's poison counts as unwritten if it holds the next run's poison too: what
-        a kernel computes does not follow the poison.
+        An output that should be NaN and holds D's poison counts as unwritten if it holds the next run's poison too: a
+        computed value does not follow the poison.
         """
         slack = 1.0 if library is None else max(1.0, self._options.error_ratio * library.worst)
         run = self._run(prepared.inputs, slot, fill, fresh=fresh)

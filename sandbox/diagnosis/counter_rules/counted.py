@@ -1,4 +1,4 @@
-"""Counters of one launch as the rules read them: fractions and shares, None wherever a counter is absent or makes no sense."""
+"""Counters of one launch as the rules read them: fractions and shares; None where a counter is absent or invalid."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ SCHEDULERS = 4  # of an SM
 # Share of the chip's tensor rate that mma.sync reaches. sm_90a: measured with Nsight Compute on an H200, 63 % of the tensor
 # pipe's cycles with the pipe as what most warps waited for. sm_100a: the estimate of the schedule policy's prior.
 MMA_SYNC_RATE = {Arch.SM_90A: 0.63, Arch.SM_100A: 0.25}
-LEAST_FUSED_WEIGHT = 0.5  # of doing without tensor cores: chains of fused multiply-adds are latency even in small work
+LEAST_FUSED_WEIGHT = 0.5  # of not using tensor cores: chains of fused multiply-adds are latency even in small work
 LEAST_WEIGHT = 0.05  # a bottleneck that could win less is not worth a finding
 _STALLS = {
     "memory": ("stall_long_scoreboard", "stall_tex_throttle"),
@@ -42,8 +42,8 @@ _STALLS_WITH_ROLES = {
 class CountedLaunch:
     """One launch. `share`: of the candidate's profiled time; `time_us`: the candidate's, measured, else profiled.
 
-    `has_roles`: whether its warps have roles, as with wgmma and tcgen05. `has_mma`: whether tensor-core instructions are in
-    the code.
+    `has_roles`: whether its warps have roles, as with wgmma and tcgen05. `has_mma`: whether the code has tensor-core
+    instructions.
     """
 
     launch: LaunchProfile
@@ -59,7 +59,7 @@ class CountedLaunch:
         return math.prod(self.launch.grid)
 
     def get(self, name: str) -> float | None:
-        """A counter; None for one that is absent, negative or not finite, as tools report what they could not count."""
+        """A counter; None if it is absent, negative or not finite, as tools report what they could not count."""
         value = self.launch.metrics.get(name)
         return value if value is not None and math.isfinite(value) and value >= 0 else None
 
@@ -67,11 +67,11 @@ class CountedLaunch:
         return all(self.get(name) is not None for name in names)
 
     def total(self, *names: str) -> float:
-        """Sum of the counters that are there."""
+        """Sum of the counters that are present."""
         return sum(self.get(name) or 0.0 for name in names)
 
     def busy(self) -> dict[str, float]:
-        """How full each resource was while an SM worked, as far as counted; the launch's own latency is left out."""
+        """Utilisation of each resource while an SM worked, as far as counted; the launch's own latency is left out."""
         counted = {
             "tensor": self._fraction("tensor_pct", 1.0),
             "dram": self._fraction("dram_pct", self._stretch),
@@ -82,9 +82,9 @@ class CountedLaunch:
 
     @property
     def idle(self) -> float:
-        """Share of the time in which even the fullest resource had nothing to do: what covering latency could win.
+        """Share of the time in which even the resource with the highest utilisation was idle: what hiding latency could win.
 
-        The tensor pipe is held against what the launch's own kind of instruction can make of it.
+        The tensor pipe's utilisation is relative to what the launch's kind of instruction can reach.
         """
         busy = self.busy()
         rate = MMA_SYNC_RATE.get(self.task.arch, 1.0) if self.multiplies_with_mma_sync else 1.0
@@ -92,7 +92,9 @@ class CountedLaunch:
 
     @property
     def multiplies(self) -> bool:
-        """Whether it uses tensor cores. An instruction a warp is none: constants are loaded through the tensor pipe, too."""
+        """Whether it uses tensor cores. One instruction per warp does not count: constants are loaded through the tensor
+        pipe too.
+        """
         warps = self.ctas * math.ceil(math.prod(self.launch.block) / 32)
         return self.has_mma and self.total("tensor_instructions") > warps
 
@@ -101,7 +103,7 @@ class CountedLaunch:
         return not self.has_roles and self.multiplies
 
     def stalls(self) -> dict[str, float]:
-        """Shares of the warps' waiting by what they waited for; empty where nothing was counted."""
+        """Shares of the warps' waiting time by reason; empty where nothing was counted."""
         groups = _STALLS_WITH_ROLES if self.has_roles else _STALLS
         waits = {group: self.total(*names) for group, names in groups.items()}
         stored, queued = self._stored_share, self.total(_SHARED_QUEUE)
@@ -138,7 +140,7 @@ class CountedLaunch:
 
 @dataclass(frozen=True)
 class Rule:
-    """`judges`: what the rule decides about, for or against, wherever the counters that it `needs` are there."""
+    """`judges`: what the rule decides about, for or against, wherever the counters that it `needs` are present."""
 
     judges: tuple[Bottleneck, ...]
     needs: tuple[str, ...]
@@ -146,6 +148,6 @@ class Rule:
 
 
 def worth(bottleneck: Bottleneck, weight: float, evidence: str, remedy: str) -> Iterator[Finding]:
-    """The finding, if it could win enough."""
+    """The finding, if its weight is large enough."""
     if weight >= LEAST_WEIGHT:
         yield Finding(bottleneck=bottleneck, evidence=evidence, remedy=remedy, weight=min(1.0, weight))

@@ -1,4 +1,4 @@
-"""Rules on what is issued, and by how many warps: occupancy, spilled registers, instructions beside the multiplication."""
+"""Rules on issued instructions and the warps that issue them: occupancy, spilled registers, instructions besides the MMAs."""
 
 from collections.abc import Iterator
 
@@ -17,9 +17,9 @@ _LIMITS = {
 
 
 def occupancy(counted: CountedLaunch) -> Iterator[Finding]:
-    """Weight: the idle share of time, times latency's share of the waiting, times the warps that are missing to hide it.
+    """Weight: the idle share of time, times latency's share of the waiting, times the share of warps missing to hide it.
 
-    Kernels whose warps have roles hide latency by asynchronous copies, and a grid of less than a wave has no CTAs to add.
+    Kernels whose warps have roles hide latency by asynchronous copies. A grid of less than a wave has no CTAs to add.
     """
     warps = counted.get("active_warps") or 0.0
     if counted.has_roles or warps >= ENOUGH_WARPS or (counted.get("waves") or 0.0) <= 1:
@@ -53,7 +53,7 @@ def spills(counted: CountedLaunch) -> Iterator[Finding]:
 
 
 def issue(counted: CountedLaunch) -> Iterator[Finding]:
-    """Weight: how much fuller the issue slots are than any resource."""
+    """Weight: utilisation of the issue slots minus that of any resource."""
     issued = min(1.0, counted.total("issue_pct") / 100)
     others = counted.total("instructions") - counted.total("tensor_instructions")
     if issued < FULL_ISSUE:

@@ -1,6 +1,6 @@
-"""Rules on how the work is spread over the SMs: too few CTAs, a tail, imbalance.
+"""Rules on the distribution of the work over the SMs: too few CTAs, a tail, imbalance.
 
-The time is that of the SM that works longest; what the others idle meanwhile could be won by spreading the work evenly.
+The time is that of the SM that works longest. The idle time of the others could be won by distributing the work evenly.
 """
 
 import math

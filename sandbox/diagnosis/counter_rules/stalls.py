@@ -1,7 +1,7 @@
 """Rules on what warps wait for while no resource is full.
 
-A wait weighs the idle share of time, as the fullest resource leaves it, times the wait's share of all waiting: a wait that
-something else hides weighs nothing, whatever its own figure.
+A wait weighs the idle share of time, as the highest utilisation leaves it, times the wait's share of all waiting. A wait
+that something else hides weighs nothing, whatever its own figure.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ FULL_DRAM = 0.6
 
 
 def memory(counted: CountedLaunch) -> Iterator[Finding]:
-    """Waits for gmem and L2. The first trip of a CTA is its prologue; what is left recurs in the main loop."""
+    """Waits for gmem and L2. A CTA's first round trip is its prologue; the others recur in the main loop."""
     weight = counted.idle * counted.stalls().get("memory", 0.0)
     cycles = counted.cycles_a_cta()
     first = min(1.0, FIRST_TRIP_CYCLES / (weight * cycles)) if cycles and weight > 0 else 0.0

@@ -1,6 +1,7 @@
-"""Rules on what is full: the tensor pipe, DRAM, L2, shared memory.
+"""Rules on full resources: the tensor pipe, DRAM, L2, shared memory.
 
-A full resource weighs the share of time in which nothing else is as full: with less to do for it, the next one would bound.
+A full resource weighs the share of time in which nothing else is as full: with less work for it, the next one would be the
+limit.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Rules on what is moved without need: operands read too often, partial sums, sectors half used, bank conflicts, D's store."""
+"""Rules on unnecessary traffic: operands read too often, partial sums, half-used sectors, bank conflicts, D's store."""
 
 import math
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ BUSY_L2 = 0.4
 TOO_OFTEN = 1.5
 FEW_BYTES = 24  # used of a sector's 32; stored fragments of mma.sync and wgmma use 16
 MANY_CONFLICTS = 0.1
-# Output tiles from large to small: the largest that still gives most SMs one is what a good kernel reads operands for.
+# Output tiles from large to small. A good kernel reads operands for the largest that still gives most SMs a tile.
 _TILES = ((128, 256), (128, 128), (64, 128), (64, 64))
 _ENOUGH_TILES = 0.75
 _SECTORS_OF_A_WARP = 4  # that 32 threads touch with 4 bytes each
 
 
 def redundant(counted: CountedLaunch) -> Iterator[Finding]:
-    """Weight: L2's share of the time, times what of it larger tiles would spare. Spilled registers are left out."""
+    """Weight: L2's share of the time, times the share of it that larger tiles would save. Spilled registers are left out."""
     spilled = _SECTORS_OF_A_WARP * counted.total("local_load_instructions")
     busy, read = counted.busy().get("l2", 0.0), max(0.0, counted.total("l2_read_sectors") - spilled) * SECTOR_BYTES
     tile, least = least_reads(counted.task, counted.chip)
@@ -50,7 +50,7 @@ def _tiles(task: GemmTask, tile: tuple[int, int]) -> int:
 def reduction(counted: CountedLaunch) -> Iterator[Finding]:
     """Bytes beyond D, written and read again. Weight: their share of the traffic while idle.
 
-    Spilled registers are left out, and what stores count twice because they fill only parts of sectors.
+    Spilled registers are left out, and sectors that stores count twice because they fill only parts of them.
     """
     written = counted.total("l2_write_sectors")
     partly = counted.total("store_sectors") * max(0.0, 1 - (counted.get("store_bytes_a_sector") or SECTOR_BYTES) / SECTOR_BYTES)
@@ -105,7 +105,7 @@ def coalescing(counted: CountedLaunch) -> Iterator[Finding]:
 
 
 def bank_conflicts(counted: CountedLaunch) -> Iterator[Finding]:
-    """Weight: shared memory's share of the time, times the passes that conflicts take of it."""
+    """Weight: shared memory's share of the time, times the share of conflicts in its passes."""
     conflicts, passes = counted.total("smem_conflicts"), counted.total("smem_wavefronts")
     if not passes or conflicts < MANY_CONFLICTS * passes:
         return
