@@ -11,7 +11,7 @@ from typing import Literal
 from contract.profile import Difference, LaunchProfile, Profile
 from sandbox.diagnosis.findings import shares
 
-MOST = 8
+MAX_CHANGES = 8
 _POINTS = 20.0  # percentage points that count as much as a factor of e
 _TIME = "duration_ns"
 _ROLES = "wgmma_instructions"
@@ -128,7 +128,7 @@ def explain(before: Profile, after: Profile) -> tuple[Difference, ...]:
     """The changes to report, time first, then the most important; a quantity that either profile lacks is left out."""
     old, new = _values(before), _values(after)
     told = sorted(_changes(old, new), key=lambda change: (change[1].quantity != _TIME, -change[0]))
-    return tuple(difference for _, difference in told[:MOST])
+    return tuple(difference for _, difference in told[:MAX_CHANGES])
 
 
 def _changes(old: dict[str, float], new: dict[str, float]) -> Iterator[tuple[float, Difference]]:

@@ -14,7 +14,7 @@ from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
 from sandbox.diagnosis.counter_rules import instructions, spread, stalls, throughput, traffic
-from sandbox.diagnosis.counter_rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, CountedLaunch
+from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MIN_WEIGHT, CountedLaunch
 from sandbox.diagnosis.minimum_times import spared_by_tensor_cores
 
 _CAUSES: dict[Bottleneck, tuple[Bottleneck, ...]] = {
@@ -68,7 +68,7 @@ def _beyond_causes(found: Sequence[Finding]) -> Iterator[Finding]:
     for finding in found:
         explained = max((weights.get(cause, 0.0) for cause in _CAUSES.get(finding.bottleneck, ())), default=0.0)
         left = finding.weight - explained
-        if not explained or left >= LEAST_WEIGHT:
+        if not explained or left >= MIN_WEIGHT:
             yield finding.model_copy(update={"weight": left})
 
 
@@ -105,7 +105,7 @@ def _reducing(launches: Sequence[CountedLaunch]) -> Iterator[Finding]:
     if not any(counted.multiplies for counted in launches):
         return
     for counted in launches:
-        if counted.has("tensor_instructions") and not counted.multiplies and counted.share >= LEAST_WEIGHT:
+        if counted.has("tensor_instructions") and not counted.multiplies and counted.share >= MIN_WEIGHT:
             yield Finding(
                 bottleneck="reduction-traffic",
                 evidence=f"{counted.launch.entry} multiplies nothing and takes {counted.share:.0%} of the profiled time",
@@ -122,7 +122,7 @@ def _no_tensor_cores(launches: Sequence[CountedLaunch]) -> Iterator[Finding]:
         bottleneck="no-tensor-cores",
         evidence=f"none of {instructions_executed:,.0f} executed instructions is a tensor-core instruction",
         remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
-        weight=max(LEAST_FUSED_WEIGHT, spared_by_tensor_cores(launches[0].task, launches[0].chip)),
+        weight=max(MIN_FUSED_WEIGHT, spared_by_tensor_cores(launches[0].task, launches[0].chip)),
     )
 
 

@@ -13,7 +13,7 @@ from contract.diagnosis import Finding
 from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
 from contract.task import GemmTask
-from sandbox.diagnosis.counter_rules.counted import LEAST_FUSED_WEIGHT, MMA_SYNC_RATE, worth
+from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MMA_SYNC_RATE, worth
 from sandbox.diagnosis.counter_rules.spread import FULL_WAVE
 from sandbox.diagnosis.minimum_times import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 
@@ -64,7 +64,7 @@ def _no_tensor_cores(inspection: Inspection, task: GemmTask, chip: Chip) -> Find
         bottleneck="no-tensor-cores",
         evidence="the code has no tensor-core instruction" + (f", but {fused} fused multiply-adds" if fused else ""),
         remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
-        weight=max(LEAST_FUSED_WEIGHT, spared_by_tensor_cores(task, chip)),
+        weight=max(MIN_FUSED_WEIGHT, spared_by_tensor_cores(task, chip)),
     )
 
 

@@ -18,7 +18,7 @@ _PLACES = (
     (Path("/usr/local"), "cuda-*/bin/ncu"),
     (Path("/opt/nvidia/nsight-compute"), "*/ncu"),
 )
-_MOST_HOST_KERNELS = 16  # a host candidate may launch any number
+_MAX_HOST_KERNELS = 16  # a host candidate may launch any number
 
 
 def find_ncu(setting: str | None, places: Sequence[tuple[Path, str]] = _PLACES) -> str:
@@ -68,7 +68,7 @@ def command_of(ncu: str, metrics: Iterable[str], candidate: AnyCandidate, log: P
         entries = dict.fromkeys(launch.entry for launch in candidate.plan.launches)
         flags |= {"--kernel-name-base": "function", "--kernel-name": f"regex:^({'|'.join(map(re.escape, entries))})$"}
     else:
-        flags |= {"--launch-count": str(_MOST_HOST_KERNELS)}
+        flags |= {"--launch-count": str(_MAX_HOST_KERNELS)}
     return [ncu, "--csv", *(word for flag in flags.items() for word in flag), *program]
 
 

@@ -14,8 +14,8 @@ SCHEDULERS = 4  # of an SM
 # Share of the chip's tensor rate that mma.sync reaches. sm_90a: measured with Nsight Compute on an H200, 63 % of the tensor
 # pipe's cycles with the pipe as what most warps waited for. sm_100a: the estimate of the schedule policy's prior.
 MMA_SYNC_RATE = {Arch.SM_90A: 0.63, Arch.SM_100A: 0.25}
-LEAST_FUSED_WEIGHT = 0.5  # of not using tensor cores: chains of fused multiply-adds are latency even in small work
-LEAST_WEIGHT = 0.05  # a bottleneck that could win less is not worth a finding
+MIN_FUSED_WEIGHT = 0.5  # of not using tensor cores: chains of fused multiply-adds are latency even in small work
+MIN_WEIGHT = 0.05  # a bottleneck that could win less is not worth a finding
 _STALLS = {
     "memory": ("stall_long_scoreboard", "stall_tex_throttle"),
     "smem": ("stall_short_scoreboard", "stall_mio_throttle"),
@@ -112,7 +112,7 @@ class CountedLaunch:
         whole = sum(waits.values())
         return {group: wait / whole for group, wait in waits.items()} if whole > 0 and math.isfinite(whole) else {}
 
-    def cycles_a_cta(self) -> float | None:
+    def cycles_per_cta(self) -> float | None:
         """Cycles from a CTA's begin to its end, on average."""
         active, warps = self.get("active_cycles"), self.get("active_warps")
         threads = math.prod(self.launch.block)
@@ -149,5 +149,5 @@ class Rule:
 
 def worth(bottleneck: Bottleneck, weight: float, evidence: str, remedy: str) -> Iterator[Finding]:
     """The finding, if its weight is large enough."""
-    if weight >= LEAST_WEIGHT:
+    if weight >= MIN_WEIGHT:
         yield Finding(bottleneck=bottleneck, evidence=evidence, remedy=remedy, weight=min(1.0, weight))

@@ -18,7 +18,7 @@ FULL_DRAM = 0.6
 def memory(counted: CountedLaunch) -> Iterator[Finding]:
     """Waits for gmem and L2. A CTA's first round trip is its prologue; the others recur in the main loop."""
     weight = counted.idle * counted.stalls().get("memory", 0.0)
-    cycles = counted.cycles_a_cta()
+    cycles = counted.cycles_per_cta()
     first = min(1.0, FIRST_TRIP_CYCLES / (weight * cycles)) if cycles and weight > 0 else 0.0
     evidence = f"{_idle(counted)}, and {_share(counted, 'memory')} of its warps' waits are for gmem or L2"
     if first:

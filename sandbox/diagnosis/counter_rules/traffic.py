@@ -23,7 +23,7 @@ def redundant(counted: CountedLaunch) -> Iterator[Finding]:
     """Weight: L2's share of the time, times the share of it that larger tiles would save. Spilled registers are left out."""
     spilled = _SECTORS_OF_A_WARP * counted.total("local_load_instructions")
     busy, read = counted.busy().get("l2", 0.0), max(0.0, counted.total("l2_read_sectors") - spilled) * SECTOR_BYTES
-    tile, least = least_reads(counted.task, counted.chip)
+    tile, least = min_reads(counted.task, counted.chip)
     if busy < BUSY_L2 or read < TOO_OFTEN * least:
         return
     yield from worth(
@@ -35,7 +35,7 @@ def redundant(counted: CountedLaunch) -> Iterator[Finding]:
     )
 
 
-def least_reads(task: GemmTask, chip: Chip) -> tuple[tuple[int, int], float]:
+def min_reads(task: GemmTask, chip: Chip) -> tuple[tuple[int, int], float]:
     """The largest usual tile that still fills the SMs, and the bytes of operands that it reads. Splits of K read no more."""
     filling = [tile for tile in _TILES if _tiles(task, tile) >= _ENOUGH_TILES * chip.sms]
     tile = filling[0] if filling else _TILES[-1]
