@@ -11,7 +11,7 @@ from contract.evaluation import Environment
 from contract.task import Arch
 from sandbox.cuda.driver import NO_DRIVER, DriverFault, call
 from sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
-from sandbox.cuda.memory import Allocator
+from sandbox.cuda.guard.mapping import Allocator
 
 _ATTRIBUTE = driver.CUdevice_attribute
 

@@ -15,9 +15,9 @@ from contract.task import GemmTask
 from sandbox.cuda.contender import Contender
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import Fault
-from sandbox.cuda.fault_log import describe_fault
-from sandbox.cuda.host import HostKernel
-from sandbox.cuda.launcher import Kernel
+from sandbox.cuda.guard.fault_log import describe_fault
+from sandbox.cuda.launch.host import HostKernel
+from sandbox.cuda.launch.launcher import Kernel
 from sandbox.cuda.timing.timer import Timer
 from sandbox.cuda.timing.watch import WrongWhileTimed
 from sandbox.cuda.verifier import Verifier

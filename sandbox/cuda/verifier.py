@@ -10,11 +10,11 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask, Layout
 from sandbox.cuda.baselines.library_baselines import open_reference_library
-from sandbox.cuda.buffers import POISON as POISON_BYTE
-from sandbox.cuda.buffers import Guarded, GuardedOperands, map_guarded
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
-from sandbox.cuda.trusted import Bystanders
+from sandbox.cuda.guard.buffers import POISON as POISON_BYTE
+from sandbox.cuda.guard.buffers import Guarded, GuardedOperands, map_guarded
+from sandbox.cuda.launch.trusted import Bystanders
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.elements import Array, Poisons
 from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation

@@ -6,8 +6,8 @@ from typing import Any
 import cupy
 
 from contract.task import GemmTask
-from sandbox.cuda.buffers import GuardedOperands
 from sandbox.cuda.contender import Operands
+from sandbox.cuda.guard.buffers import GuardedOperands
 from sandbox.cuda.verifier import as_stored
 from sandbox.verification.draws import Draws
 from sandbox.verification.elements import POISON

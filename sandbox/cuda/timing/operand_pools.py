@@ -6,9 +6,9 @@ from typing import Any
 import cupy
 
 from contract.task import ElementType, GemmTask
-from sandbox.cuda.buffers import storage_type
-from sandbox.cuda.memory import Mapping
-from sandbox.cuda.timing.plan import slot_bytes
+from sandbox.cuda.guard.buffers import storage_type
+from sandbox.cuda.guard.mapping import Mapping
+from sandbox.cuda.timing.sample_plan import slot_bytes
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 from sandbox.verification.inputs import Inputs
 

@@ -11,7 +11,7 @@ from cuda.bindings import driver
 
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.memory import NOT_SUPPORTED, Mapping
+from sandbox.cuda.guard.mapping import NOT_SUPPORTED, Mapping
 from sandbox.cuda.timing.operand_pools import OperandPools
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 

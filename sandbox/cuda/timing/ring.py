@@ -8,8 +8,8 @@ from typing import Any
 
 import cupy
 
-from sandbox.cuda.memory import Mapping
-from sandbox.cuda.timing.plan import slot_bytes
+from sandbox.cuda.guard.mapping import Mapping
+from sandbox.cuda.timing.sample_plan import slot_bytes
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 

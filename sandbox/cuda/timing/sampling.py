@@ -8,9 +8,9 @@ from typing import Protocol
 from contract.options import TimeOptions
 from contract.task import TimingMode
 from sandbox.cuda.contender import Bound, Contender
-from sandbox.cuda.timing.graph import TimedGraph
-from sandbox.cuda.timing.plan import arrival_intervals_us, count_launches, trimmed_mean
+from sandbox.cuda.timing.cuda_graph import TimedGraph
 from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, trimmed_mean
 from sandbox.cuda.timing.track import Pair, Track
 
 TRIAL_LAUNCHES = 16  # that tell how many a sample takes

@@ -23,8 +23,8 @@ from sandbox.cuda.baselines.library import LibraryContender
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from sandbox.cuda.contender import Bound, Contender
 from sandbox.cuda.device import Device
-from sandbox.cuda.timing.plan import reuse_bytes, shuffled_rounds, stays_cold, throttled_apart
 from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.sample_plan import reuse_bytes, shuffled_rounds, stays_cold, throttled_apart
 from sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_lane
 from sandbox.cuda.timing.telemetry import Sampler, open_sampler
 from sandbox.cuda.timing.track import Track

@@ -12,14 +12,14 @@ import cupy
 from contract.chip import LIMITS, roofline_us
 from contract.options import TimeOptions
 from contract.task import GemmTask
-from sandbox.cuda.buffers import storage_type
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
+from sandbox.cuda.guard.buffers import storage_type
 from sandbox.cuda.timing.operand_pools import OperandPools
 from sandbox.cuda.timing.outputs import OutputJudge
-from sandbox.cuda.timing.plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs
 from sandbox.cuda.timing.residue import Residue
 from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.sample_plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 Pair = tuple[int, int]

@@ -17,7 +17,7 @@ LOCAL_FRAMES = (1024, 4096, 16384)  # bytes of local memory a thread that can be
 NOTHING = cupy.uint64(0)
 
 
-class _Pool(ctypes.Structure):
+class _OperandPool(ctypes.Structure):
     """`Pool` of trusted_timing.cu."""
 
     _fields_ = (
@@ -129,5 +129,5 @@ class TrustedTiming:
 def _described(pool: Any, key: int, transposed: bool, bf16: bool, first: int) -> Any:
     """A `Pool` as a kernel argument: cupy passes a numpy scalar of a structured type by value."""
     count, rows, columns = pool.shape
-    described = _Pool(pool.strides[0] // 2, first, count, rows, columns, key, int(transposed), int(bf16))
-    return np.frombuffer(bytes(described), dtype=np.dtype((np.void, ctypes.sizeof(_Pool))))[0]
+    described = _OperandPool(pool.strides[0] // 2, first, count, rows, columns, key, int(transposed), int(bf16))
+    return np.frombuffer(bytes(described), dtype=np.dtype((np.void, ctypes.sizeof(_OperandPool))))[0]

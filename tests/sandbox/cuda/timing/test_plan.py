@@ -13,7 +13,7 @@ from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from sandbox.backend import driver_present
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
-from sandbox.cuda.timing.plan import (
+from sandbox.cuda.timing.sample_plan import (
     L2_MULTIPLE,
     MAX_SETS,
     RING_BYTES,

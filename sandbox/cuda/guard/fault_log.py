@@ -10,7 +10,7 @@ import re
 import stat
 import time
 
-from sandbox.cuda.memory import whose
+from sandbox.cuda.guard.mapping import whose
 from sandbox.jail.entering import KERNEL_LOG, KERNEL_LOG_FD
 
 _DEVICE = os.makedev(1, 11)  # of /dev/kmsg, on every Linux

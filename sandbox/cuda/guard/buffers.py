@@ -15,9 +15,9 @@ import numpy as np
 
 from contract.plan import TensorName, operand_shape
 from contract.task import ElementType, GemmTask, Layout
-from sandbox.cuda.comparing import differ
 from sandbox.cuda.contender import Operands
-from sandbox.cuda.memory import Mapping
+from sandbox.cuda.guard.comparing import differ
+from sandbox.cuda.guard.mapping import Mapping
 
 ALIGNMENT_BYTES = 256
 MIN_BAND_BYTES = 4 * 1024
@@ -28,7 +28,7 @@ _PERIOD = 251  # a prime, so that the pattern repeats in step with no tile or ro
 
 
 @dataclass(frozen=True)
-class Violation:
+class BufferViolation:
     """A rule of the buffers that a candidate broke: a band written, or an input changed. `buffer`: A, B, D or workspace."""
 
     kind: Literal["canary", "input"]
@@ -144,7 +144,7 @@ class GuardedOperands:
             if key in self._guards:
                 self._guards[key].fill(POISON)
 
-    def violations(self) -> tuple[Violation, ...]:
+    def violations(self) -> tuple[BufferViolation, ...]:
         """Every band written and every input changed since `load`."""
         bands = [each for guard in self._guards.values() for each in guard.bands()]
         inputs = [(self._bits(key), bits.ravel()) for key, bits in self._pristine.items()]
@@ -154,9 +154,9 @@ class GuardedOperands:
         for key, guard in self._guards.items():
             name = "B" if key.startswith("b_") else key
             if (written := guard.violation()) is not None:
-                found.append(Violation("canary", name, f"{name} was {written}"))
+                found.append(BufferViolation("canary", name, f"{name} was {written}"))
             if key in self._pristine and (changed := self._changed(key)):
-                found.append(Violation("input", name, f"input {name} was changed in {changed} element(s)"))
+                found.append(BufferViolation("input", name, f"input {name} was changed in {changed} element(s)"))
         return tuple(found)
 
     def repair(self) -> None:

@@ -21,11 +21,11 @@ from contract.plan import (
     WorkspaceArg,
 )
 from contract.task import GemmTask, Layout
-from sandbox.cuda.buffers import address
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.driver import DriverFault, Fault, call
-from sandbox.cuda.module_variables import ModuleVariables
-from sandbox.cuda.tensor_map import TensorMaps
+from sandbox.cuda.guard.buffers import address
+from sandbox.cuda.guard.module_variables import ModuleVariables
+from sandbox.cuda.launch.tensor_map import TensorMaps
 from sandbox.launching import aligned_offsets, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
@@ -59,7 +59,7 @@ class Kernel:
         self._module = call(driver.cuModuleLoadData, cubin)
         maps = TensorMaps(task)
         self._entries = [
-            _Entry(_load_function(self._module, launch), launch, edge, maps)
+            _LoadedEntry(_load_function(self._module, launch), launch, edge, maps)
             for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True)
         ]
         self.local_bytes = max(_local_bytes(entry.function) for entry in self._entries)
@@ -86,7 +86,7 @@ class Kernel:
 class BoundKernel:
     """Launches ready to enqueue; only asynchronous calls, so that a stream capture records them."""
 
-    def __init__(self, launches: Sequence[tuple["_Entry", "Parameters"]], zeroed: tuple[int, int] | None) -> None:
+    def __init__(self, launches: Sequence[tuple["_LoadedEntry", "Parameters"]], zeroed: tuple[int, int] | None) -> None:
         self._launches = launches
         self._zeroed = zeroed
 
@@ -161,7 +161,7 @@ class Parameters:
         self.address = ctypes.addressof(self._array)
 
 
-class _Entry:
+class _LoadedEntry:
     """One launch of a plan with its two configurations: as planned, and without programmatic serialization."""
 
     def __init__(self, function: Any, launch: ResolvedLaunch, programmatic: bool, maps: TensorMaps) -> None:

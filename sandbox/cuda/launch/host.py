@@ -11,7 +11,7 @@ from typing import Literal
 from contract.task import GemmTask
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.driver import Fault
-from sandbox.cuda.launcher import operand_pointers
+from sandbox.cuda.launch.launcher import operand_pointers
 from sandbox.jail import landlock
 from sandbox.jail.syscalls import forbid
 from sandbox.workers.process import is_jailed

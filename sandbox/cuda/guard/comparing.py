@@ -39,5 +39,5 @@ def _kernel(name: str) -> Any:
 
 @cache
 def _module() -> Any:
-    source = resources.files("sandbox.cuda").joinpath("comparing.cu").read_text()
+    source = resources.files("sandbox.cuda.guard").joinpath("comparing.cu").read_text()
     return cupy.RawModule(code=source, options=("-std=c++17",))

@@ -10,8 +10,8 @@ import cupy
 import numpy as np
 from cuda.bindings import driver
 
-from sandbox.cuda.comparing import altered
 from sandbox.cuda.driver import DriverFault, call
+from sandbox.cuda.guard.comparing import altered
 from sandbox.inspect.elf import ModuleVariable, module_variables
 
 
