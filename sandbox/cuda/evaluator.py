@@ -43,26 +43,26 @@ class Loaded(Contender, Protocol):
 
 
 class Evaluator:
-    """Evaluates candidates one after another; what it prepares for a task is kept until the task changes."""
+    """Evaluates candidates one after another. What it prepares for a task is kept until the task changes."""
 
     def __init__(self, device: Device, enter: Callable[[Stage], None]) -> None:
         self._device = device
         self._enter = enter
         self._stage: Stage = "load"
         self._tools: tuple[GemmTask, Verifier, Timer] | None = None
-        self._workspace_bytes = 0  # of the candidate in hand, once it is loaded
+        self._workspace_bytes = 0  # of the current candidate, once it is loaded
 
     def evaluate(self, request: Evaluate) -> Done | Verified:
         """The candidate's outcome; its faults are outcomes too.
 
-        Raises: MachineError where the GPU has too little memory or fails by itself; what else is raised while
-        `fault_of` finds the context healthy is a bug of ours.
+        Raises: MachineError where the GPU has too little memory or fails by itself. Any other exception, while `fault_of`
+        finds the context healthy, is an internal error.
         """
         try:
             return self._evaluate(request)
         except (Fault, cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as exc:
             return self.fault_of(request.built) or Done(evaluation=self._crashed(request.built, exc))
-        except MemoryError as exc:  # cupy's OutOfMemoryError is one
+        except MemoryError as exc:  # such as cupy's OutOfMemoryError
             if self._workspace_bytes:
                 needs = f"its workspace of {self._workspace_bytes} bytes does not fit beside the operands"
                 return Done(evaluation=self._crashed(request.built, MemoryError(f"{needs}: {exc}")))
@@ -71,7 +71,7 @@ class Evaluator:
     def fault_of(self, built: Built) -> Done | None:
         """The outcome where the candidate has poisoned the context, None where the context is healthy.
 
-        Raises: MachineError where the context is lost for a reason that no kernel gives.
+        Raises: MachineError where the context is lost for a reason that no kernel causes.
         """
         poison = self._device.poison()
         if poison is None:

@@ -1,8 +1,8 @@
-"""Operands between canary bands: what a candidate writes where it must not shows, and to which byte.
+"""Operands between canary bands, which show stray writes and the byte they hit.
 
 Covered: writes up to a band's width on either side of A, B, D and the workspace; any change of A or B. On a GPU each buffer
-lies at one end of a mapping of its own (`memory.py`): bands fill its pages, and what is beyond them faults, reads too.
-Not covered: reads within the pages of a buffer (the emulator tells those).
+lies at one end of its own mapping (`mapping.py`): bands fill its pages, and accesses beyond them fault, reads too.
+Not covered: reads within the pages of a buffer (the emulator detects those).
 The array module is a parameter, so that the same code guards cupy arrays on a GPU and numpy arrays in tests.
 """
 
@@ -29,7 +29,7 @@ _PERIOD = 251  # a prime, so that the pattern repeats in step with no tile or ro
 
 @dataclass(frozen=True)
 class BufferViolation:
-    """A rule of the buffers that a candidate broke: a band written, or an input changed. `buffer`: A, B, D or workspace."""
+    """A violation of the buffers' rules: a band written, or an input changed. `buffer`: A, B, D or workspace."""
 
     kind: Literal["canary", "input"]
     buffer: str
@@ -37,11 +37,11 @@ class BufferViolation:
 
 
 class Guarded:
-    """Bytes with a patterned band before and, from the very next byte, after them; the payload starts at a multiple of 256.
+    """Bytes with a patterned band directly before and after them; the payload starts at a multiple of 256.
 
-    A candidate is given `payload`; the sandbox writes through `target`, which is the same memory.
-    In plain memory the bands are an eighth of it wide, between 4 KiB and 1 MiB. In a mapping the payload lies at its start, or
-    as near to its end as the alignment allows, and the bands are all the rest of it.
+    A candidate is given `payload`; the sandbox writes through `target`, which is the same memory. In plain memory each band
+    is an eighth of it, between 4 KiB and 1 MiB. In a mapping the payload lies at its start, or as near to its end as the
+    alignment allows, and the bands fill the rest.
     """
 
     def __init__(self, size_bytes: int, xp: Any = cupy, *, mapping: Mapping | None = None, at_end: bool = False) -> None:
@@ -70,11 +70,13 @@ class Guarded:
         self.target.fill(byte)
 
     def bands(self) -> list[tuple[Any, Any]]:
-        """Each band and what it must hold."""
+        """Each band and its expected contents."""
         return [(band, self._pattern[: band.size]) for band in (self._before, self._after) if band.size]
 
     def violation(self) -> str | None:
-        """Where the bands were written: the damaged byte next to the payload, and how many there are; None if intact."""
+        """Where the bands were written: the damaged byte next to the payload, and the number of damaged bytes; None if
+        intact.
+        """
         if not _differ(self._xp, self.bands()):
             return None
         before = self._before != self._pattern[: self._before.size]
@@ -89,10 +91,10 @@ class Guarded:
 
 
 class GuardedOperands:
-    """One guarded set of a task's operands. `operands` is what a contender binds.
+    """One guarded set of a task's operands. `operands`: what a contender binds.
 
-    B lies in the task's layout only, unless `both_layouts` asks for the other one too (cuBLAS may like that better).
-    `make`: what makes the guarded bytes of a buffer, by its name and size; plain memory where None.
+    B lies in the task's layout only, unless `both_layouts` asks for the other one too, which cuBLAS may prefer. `make`:
+    makes the guarded bytes of a buffer from its name and size; plain memory where None.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class GuardedOperands:
         self.poison()
 
     def load(self, a: Any, b_nn: Any | None = None, b_tn: Any | None = None) -> None:
-        """Copy inputs in. The arrays given stay the pristine copies that `violations` compares with, bit for bit.
+        """Copy inputs in. The given arrays stay the originals that `violations` compares with, bit for bit.
 
         Shape: as in `Operands`. Raises: ValueError where an input that this set holds is missing or of another shape.
         """
@@ -139,7 +141,7 @@ class GuardedOperands:
             self._pristine[key] = bits
 
     def poison(self) -> None:
-        """Fill D and the workspace with NaN, so that what is left unwritten, or read before it is written, shows."""
+        """Fill D and the workspace with NaN, which shows outputs left unwritten and memory read before it is written."""
         for key in ("D", "workspace"):
             if key in self._guards:
                 self._guards[key].fill(POISON)
@@ -160,7 +162,7 @@ class GuardedOperands:
         return tuple(found)
 
     def repair(self) -> None:
-        """Make the set good again after a violation: the bands, and the inputs from their pristine copies."""
+        """Restore the set after a violation: the bands, and the inputs from their originals."""
         for key, guard in self._guards.items():
             guard.repair()
             if key in self._pristine:
@@ -174,7 +176,7 @@ class GuardedOperands:
 
 
 def map_guarded(device: int, *, at_end: bool) -> Callable[[str, int], Guarded]:
-    """Makes guarded bytes in mappings of their own, those of inputs sealed. Raises: MemoryError."""
+    """Makes guarded bytes in mappings of their own; those of inputs are sealed. Raises: MemoryError."""
 
     def make(name: str, size_bytes: int) -> Guarded:
         mapping = Mapping(size_bytes, device, name, sealed=name not in _WRITTEN)
@@ -191,7 +193,7 @@ def _differ(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> bool:
 
 
 def storage_type(element: ElementType) -> Any:
-    """The array type that holds an element: numpy has no bfloat16, so its bits lie in uint16."""
+    """The array type that holds an element: numpy has no bfloat16, so its bits are stored as uint16."""
     return np.dtype(np.float16 if element is ElementType.F16 else np.uint16)
 
 

@@ -1,4 +1,4 @@
-// Trusted kernels that compare memory with what it must hold.
+// Trusted kernels that compare memory with its expected contents.
 
 typedef unsigned char u8;
 typedef unsigned long long u64;

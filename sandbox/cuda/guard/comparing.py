@@ -1,4 +1,4 @@
-"""Memory compared with what it must hold, by trusted kernels (`comparing.cu`) on the current stream."""
+"""Memory compared with its expected contents, by trusted kernels (`comparing.cu`) on the current stream."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -14,7 +14,9 @@ WORD_BYTES = 8
 
 
 def differ(pairs: Sequence[tuple[Any, Any]]) -> bool:
-    """Whether the arrays of any pair differ in any bit; waits for the GPU once. Shape: pairs of contiguous (n,), alike."""
+    """Whether the arrays of any pair differ in any bit; waits for the GPU once. Shape: pairs of contiguous (n,) of equal
+    type.
+    """
     found = cupy.zeros(1, dtype=cupy.uint8)
     for one, other in pairs:
         aligned = one.data.ptr % WORD_BYTES == other.data.ptr % WORD_BYTES == 0

@@ -1,6 +1,6 @@
-"""Which buffer an illegal access hit: the driver's own report of the fault, read from the kernel's log where that is allowed.
+"""Which buffer an illegal access hit: the driver's report of the fault, read from the kernel's log where that is allowed.
 
-The driver tells a process only that an access was illegal. Its kernel module logs the address, to a page of 4 KiB, and
+The driver reports to a process only that an access was illegal. Its kernel module logs the address, to a page of 4 KiB, and
 whether it was read or written (Xid 31). Source: NVIDIA, GPU Deployment and Management Documentation, XID Errors.
 """
 
@@ -21,7 +21,7 @@ _STAMP = re.compile(r"^\d+,\d+,(?P<micros>\d+),")
 
 
 def describe_fault() -> str:
-    """Where the access of a moment ago went, in words; says so where the log cannot be read or tells nothing."""
+    """Where the last illegal access went, in words; also where the log cannot be read or says nothing."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -51,7 +51,7 @@ def _recent_faults() -> list[tuple[str, int]]:
 
 
 def _lines() -> list[str]:
-    """The kernel's log as it stands, a record each. Raises: OSError."""
+    """The kernel's log, one record at a time. Raises: OSError."""
     lines = []
     descriptor = _open_log()
     try:
@@ -70,7 +70,9 @@ def _lines() -> list[str]:
 
 
 def _open_log() -> int:
-    """The log, from its oldest record: as this process may open it, else as the launcher of a jailed worker left it open."""
+    """The log, from its oldest record: opened by this process, else the descriptor that a jailed worker's launcher left
+    open.
+    """
     try:
         return os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

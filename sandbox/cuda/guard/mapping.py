@@ -1,7 +1,7 @@
 """Device memory that faults: physical pages mapped into a reserved range with unmapped space on both sides.
 
-Covered: an access past either end of a mapping, as far as `MARGIN_BYTES`, is an illegal address; a mapping may be read-only;
-ranges lie where nobody can foresee them.
+Covered: an access past either end of a mapping, up to `MARGIN_BYTES`, is an illegal address; a mapping may be read-only;
+ranges lie at unpredictable addresses.
 Not covered: bytes between a buffer and the end of its pages (2 MiB); `buffers.py` has a canary there.
 """
 
@@ -56,14 +56,14 @@ class Mapping:
         return self._array(self._windows[-1])
 
     def describe(self, address: int) -> str | None:
-        """An address relative to this mapping; None where it lies in another one's range."""
+        """An address relative to this mapping; None where it lies in another mapping's range."""
         for window in self._windows:
             if window.contains(address):
                 return _relative(address - window.pointer, self.size_bytes, self.name)
         return None
 
     def close(self) -> None:
-        """Unmap and free; idempotent. No work on the memory may be under way."""
+        """Unmap and free; idempotent. No work on the memory may be in progress."""
         windows, self._windows = self._windows, []
         for window in windows:
             window.close()
@@ -127,12 +127,12 @@ def _relative(offset: int, size_bytes: int, name: str) -> str:
 
 
 def whose(address: int) -> str | None:
-    """Where an address lies among the mappings of this process; None where none of them is near."""
+    """Where an address lies among the mappings of this process; None where it is near none of them."""
     return next((told for mapping in list(_mapped) if (told := mapping.describe(address)) is not None), None)
 
 
 class Allocator:
-    """cupy's allocations as mappings, so that what verification and timing keep lies at addresses that nobody can foresee."""
+    """cupy's allocations as mappings, so that memory of verification and timing lies at unpredictable addresses."""
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -182,6 +182,6 @@ def _create(size_bytes: int, properties: Any) -> Any:
 
 
 def _hint(page: int) -> int:
-    """A place in the address space, drawn from the system's entropy; the driver takes it where it is free."""
+    """An address drawn from the system's entropy; the driver uses it where it is free."""
     low, high = _HINTS
     return (low + secrets.randbelow(high - low)) // page * page

@@ -1,4 +1,4 @@
-"""Variables of a candidate's module, compared with what the compiler put into them.
+"""Variables of a candidate's module, compared with the compiler's initial values.
 
 Covered: every variable that the driver finds by its name; inspection judges how code uses all of them.
 Not covered: variables that the driver does not find, such as those that no code refers to.
@@ -16,7 +16,7 @@ from sandbox.inspect.elf import ModuleVariable, module_variables
 
 
 class ModuleVariables:
-    """The variables of one loaded module. `module`: its CUmodule; `cubin`: what it was loaded from."""
+    """The variables of one loaded module. `module`: its CUmodule; `cubin`: the file it was loaded from."""
 
     def __init__(self, module: Any, cubin: bytes) -> None:
         found = _find_variables(module, cubin)
@@ -28,7 +28,7 @@ class ModuleVariables:
             self._images = cupy.asarray(np.frombuffer(b"".join(variable.image for variable, _ in found), dtype=np.uint8))
 
     def altered(self) -> tuple[str, ...]:
-        """Names of the variables that hold something else than their images; waits for the GPU."""
+        """Names of the variables that differ from their images; waits for the GPU."""
         if not self.names:
             return ()
         flags = altered(self._layout, self._images, len(self.names))

@@ -1,7 +1,7 @@
 """Host candidates: a shared library whose C entry launches on the stream it is given.
 
-Only the isolated worker loads one: its code runs in this process with everything that this process may do. From then on
-this process starts no other and opens no socket; its files are its worker's (`worker_jail.py`).
+Only the isolated worker loads one: its code runs in this process with all its rights. From then on this process starts no
+other process and opens no socket; its files are those of its worker (`worker_jail.py`).
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _ARGUMENTS = (_POINTER, _POINTER, _POINTER, ctypes.c_int, ctypes.c_int, ctypes.c
 
 
 class HostFault(Fault):
-    """A host candidate that does not load or says itself that it failed."""
+    """A host candidate that does not load, or that reports a failure."""
 
 
 class HostKernel:
     """A `Contender` around a host candidate's entry. It declares no atomics, so its results must repeat bit by bit.
 
-    `confined`: False where its code is trusted and this process goes on to other work.
-    Raises: HostFault where the library does not load or lacks the entry.
+    `confined`: False where its code is trusted and this process goes on to other work. Raises: HostFault where the library
+    does not load or lacks the entry.
     """
 
     workspace_bytes: int
@@ -59,21 +59,21 @@ class HostKernel:
         return BoundHostKernel(self._entry, (pointers["A"], pointers["B"], pointers["D"], *sizes, *workspace))
 
     def altered(self) -> tuple[str, ...]:
-        """Nothing that can be told: its device code registers itself with the runtime."""
+        """Unknown, and reported as nothing: its device code registers itself with the runtime."""
         return ()
 
     def close(self) -> None:
-        """Nothing: a library that registered device code with the runtime cannot be unloaded safely."""
+        """Does nothing: a library that registered device code with the runtime cannot be unloaded safely."""
 
 
 def _confine() -> None:
-    """Give up new processes, programs and sockets, for good and in all threads, where the system has filters.
+    """Give up new processes, programs and sockets, permanently and in all threads, where the system has filters.
 
     Raises: HostFault where the worker did not start in the jail that this system has.
     """
     if landlock.version() and not is_jailed():
         raise HostFault("host candidates run in a jailed worker only, and this worker did not start in its jail")
-    with contextlib.suppress(OSError):  # the user was told when the run began
+    with contextlib.suppress(OSError):  # a notice at the start of the run said so
         forbid(processes=False, programs=False, sockets=False)
 
 

@@ -1,6 +1,6 @@
 """The trusted launcher: turns a resolved plan and a cubin into launches on a stream.
 
-A candidate's author writes device code only; everything on the host side of it is here.
+A candidate's author writes device code only; this module is the host side.
 """
 
 import ctypes
@@ -30,19 +30,19 @@ from sandbox.launching import aligned_offsets, argument_bytes, pack_argument, pr
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
 _FUNCTION = driver.CUfunction_attribute
-MAX_LOCAL_BYTES = 16 * 1024  # of a thread: what can be cleared between samples
+MAX_LOCAL_BYTES = 16 * 1024  # per thread; more cannot be cleared between samples
 
 
 class ParameterMismatch(Fault):
-    """A plan whose arguments are not the parameters that the kernel declares."""
+    """A plan whose arguments differ from the parameters that the kernel declares."""
 
 
 class LocalMemory(Fault):
-    """A kernel with more local memory a thread than can be cleared between samples."""
+    """A kernel with more local memory per thread than can be cleared between samples."""
 
 
 class Kernel:
-    """A candidate on the device: a `Contender` whose every launch comes from its plan.
+    """A candidate on the device: a `Contender` whose launches all come from its plan.
 
     Raises: DriverFault where the driver refuses the cubin, an entry, or its shared memory and cluster size;
     ParameterMismatch where an entry takes other parameters than its plan passes.
@@ -79,7 +79,7 @@ class Kernel:
         return self._variables.altered()
 
     def close(self) -> None:
-        """Unload the code. Graphs and bound kernels made from it may not be launched any more."""
+        """Unload the code. Graphs and bound kernels made from it must not be launched any more."""
         call(driver.cuModuleUnload, self._module)
 
 
@@ -100,10 +100,10 @@ class BoundKernel:
 
 
 class ParameterLayout:
-    """Where the parameters of one launch lie in their block of memory, and which of its words are addresses.
+    """The offsets of one launch's parameters in their block of memory, and the words of it that are addresses.
 
-    The first block is packed argument by argument; later ones are its copy with other addresses, where every tensor map
-    holds its address plainly.
+    The first block is packed argument by argument. Later ones are copies of it with other addresses, where every tensor map
+    holds its address as plain bytes.
     """
 
     def __init__(self, args: Sequence[Arg], maps: TensorMaps) -> None:
@@ -134,7 +134,7 @@ class ParameterLayout:
         return bytes(block)
 
     def _address(self, arg: Arg, offset: int) -> tuple[int, str, int] | tuple[()] | None:
-        """Where an argument has its address; empty where it has none, None where that is not known."""
+        """The offset of an argument's address; empty where it has none, None where that is unknown."""
         match arg:
             case TensorMapArg(tensor_map=spec):
                 place = self._maps.place_of_address(spec)
@@ -212,7 +212,7 @@ def operand_pointers(operands: Operands, task: GemmTask, workspace_bytes: int) -
 
 
 def _load_function(module: Any, launch: ResolvedLaunch) -> Any:
-    """The entry of one launch, allowed the shared memory and the cluster that its plan asks for."""
+    """The entry of one launch, with the shared memory and the cluster size that its plan asks for."""
     function = call(driver.cuModuleGetFunction, module, launch.entry.encode())
     call(driver.cuFuncLoad, function)  # now, rather than lazily inside a capture or a timed region
     planned, declared = [argument_bytes(arg) for arg in launch.args], _parameter_bytes(function)

@@ -9,8 +9,13 @@ from contract.task import ElementType, GemmTask
 from sandbox.cuda.driver import call
 
 ELEMENT_BYTES = 2
-ADDRESS_ALIGNMENT = 256  # that every buffer of ours has
-_FLIPPED = (0x100, 0xFF00, 0xFFFF_0000, 0x7FFF_0000_0000)  # bits of an address that show whether a descriptor holds it plainly
+ADDRESS_ALIGNMENT = 256  # of every buffer of the sandbox
+_FLIPPED = (
+    0x100,
+    0xFF00,
+    0xFFFF_0000,
+    0x7FFF_0000_0000,
+)  # address bits to change, to see whether it stands in plain bytes
 
 _TYPE = {
     ElementType.F16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
@@ -33,8 +38,8 @@ _PROMOTION = {
 class TensorMaps:
     """Descriptors over one task's operands at many addresses.
 
-    The driver takes microseconds for each. Where a first few show that a descriptor holds its address as eight plain bytes
-    and that nothing else depends on it, later ones are made by writing these.
+    The driver takes microseconds for each. Where the first few show that a descriptor holds its address as eight plain
+    bytes, and that nothing else depends on it, later ones are made by writing these bytes.
     """
 
     def __init__(self, task: GemmTask) -> None:
@@ -52,7 +57,7 @@ class TensorMaps:
         return descriptor[:at] + pointer.to_bytes(8, "little") + descriptor[at + 8 :]
 
     def place_of_address(self, spec: TensorMapSpec) -> int | None:
-        """Where a descriptor that was encoded before holds its address; None where that is not known."""
+        """The offset of the address in a descriptor that was encoded before; None where that is unknown."""
         pattern = self._patterns.get(spec)
         return None if pattern is None else pattern[1]
 
@@ -72,7 +77,7 @@ def _pattern(spec: TensorMapSpec, task: GemmTask, pointer: int) -> tuple[bytes, 
 
 
 def encode_tensor_map(spec: TensorMapSpec, task: GemmTask, pointer: int) -> bytes:
-    """The 128 bytes of a descriptor over one operand; what lies outside the operand reads as zero.
+    """The 128 bytes of a descriptor over one operand; elements outside the operand read as zero.
 
     Raises: DriverFault where the driver refuses the box, the stride or the pointer (16-byte aligned).
     """
@@ -81,7 +86,7 @@ def encode_tensor_map(spec: TensorMapSpec, task: GemmTask, pointer: int) -> byte
 
 
 def tensor_map_arguments(spec: TensorMapSpec, task: GemmTask, pointer: int) -> tuple[Any, ...]:
-    """Arguments of cuTensorMapEncodeTiled: sizes and box fastest dimension first, the one stride in bytes."""
+    """Arguments of cuTensorMapEncodeTiled: sizes and box with the fastest dimension first, the one stride in bytes."""
     rows, columns = operand_shape(task, spec.of)
     return (
         _TYPE[task.element],

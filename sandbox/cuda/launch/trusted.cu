@@ -1,8 +1,8 @@
 // Trusted kernels that run around a candidate with programmatic launch.
 //
-// The producer lets its dependents start at once, waits, and only then puts the operands in place; last it looks whether D
-// still holds what it held. A candidate that reads the operands, or writes D, before griddepcontrol.wait shows.
-// Few CTAs and no shared memory, so that the candidate's CTAs find room beside them.
+// The producer lets its dependents start at once, waits, and only then writes the operands; last it checks whether D
+// is unchanged. This detects a candidate that reads the operands, or writes D, before griddepcontrol.wait.
+// Few CTAs and no shared memory, so that the candidate's CTAs fit beside them.
 
 typedef unsigned short u16;
 typedef unsigned long long u64;

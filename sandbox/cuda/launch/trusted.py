@@ -1,4 +1,4 @@
-"""The trusted producer and consumer that a candidate with programmatic launch is run between (`trusted.cu`)."""
+"""The trusted producer and consumer around a candidate with programmatic launch (`trusted.cu`)."""
 
 import ctypes
 from functools import cached_property
@@ -18,7 +18,7 @@ DELAY_NS = 500_000
 
 
 class Bystanders:
-    """The two kernels, compiled for this GPU when first asked for. Needs sm_90 or later."""
+    """The two kernels, compiled for this GPU on first use. Needs sm_90 or later."""
 
     @cached_property
     def _module(self) -> Any:
@@ -31,7 +31,9 @@ class Bystanders:
         self._module.get_function("early_consumer")
 
     def produce(self, late: tuple[Any, Any], operands: tuple[Any, Any], d: Any, d_old: int, early_writes: Any) -> None:
-        """Enqueue the producer on the current stream: `late` (A, B) go into `operands` (A, B) once its dependents may run."""
+        """Enqueue the producer on the current stream: it copies `late` (A, B) into `operands` (A, B) after its dependents
+        may run.
+        """
         (a_late, b_late), (a, b) = late, operands
         self._module.get_function("late_producer")(
             (CTAS,),
@@ -52,7 +54,7 @@ class Bystanders:
         )
 
     def consume(self, d: Any, seen: Any, stream: int) -> None:
-        """Enqueue the consumer with programmatic serialization: it starts as soon as the candidate lets it."""
+        """Enqueue the consumer with programmatic serialization: it starts as soon as the candidate allows."""
         launch = ResolvedLaunch(
             entry="early_consumer",
             grid=(CTAS, 1, 1),

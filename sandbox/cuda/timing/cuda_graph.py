@@ -1,4 +1,4 @@
-"""CUDA graphs of launches that carry their own clock: an event at the first node and one at the last."""
+"""CUDA graphs of launches with their own clock: an event at the first node and one at the last."""
 
 from collections.abc import Sequence
 
@@ -15,8 +15,8 @@ _EXTERNAL = int(driver.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL)
 class TimedGraph:
     """Launches of bound contenders, in order, as one graph. Stream capture keeps the programmatic edges between them.
 
-    The events are nodes of the graph, so that what the host does before the graph starts is not counted.
-    Raises: Fault where the contender enqueues something that a graph cannot hold.
+    The events are nodes of the graph, so that host time before the graph starts is not counted. Raises: Fault where the
+    contender enqueues something that a graph cannot hold.
     """
 
     def __init__(self, device: Device, bounds: Sequence[Bound], *, programmatic: bool | None = None) -> None:
@@ -48,7 +48,7 @@ class TimedGraph:
                 bound.enqueue(stream.ptr, programmatic=programmatic)
             call(driver.cuEventRecordWithFlags, self._end.ptr, stream.ptr, _EXTERNAL)
         except BaseException:
-            driver.cuStreamEndCapture(stream.ptr)  # its status only repeats what went wrong
+            driver.cuStreamEndCapture(stream.ptr)  # its status only repeats the error
             raise
         try:
             return stream.end_capture()

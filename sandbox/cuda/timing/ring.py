@@ -1,7 +1,7 @@
-"""The ring: a slot of its own for the output, or the workspace, of every launch of a sample.
+"""The ring: a slot for the output, or the workspace, of every launch of a sample.
 
-Covered: before a sample every slot holds bytes that no kernel can foresee, so that nothing is kept there from one sample to
-the next; of a workspace that is declared `restored` the declared bytes are zero, and are looked at after the sample.
+Covered: before a sample every slot holds unpredictable bytes, so that nothing is kept there from one sample to the next. Of
+a workspace declared `restored` the declared bytes are zero, and are checked after the sample.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the timer decides before it touches a GPU: operand sets, launches, pairs of operands, order, and arrival times."""
+"""What the timer decides before it uses a GPU: operand sets, launches, pairs of operands, order, and arrival times."""
 
 import math
 import random
@@ -12,7 +12,7 @@ MAX_SETS = 4096
 MAX_LAUNCHES = 4096  # of one sample
 L2_MULTIPLE = 10  # of L2 that is read between two uses of a matrix, so that no cache policy keeps more than a tenth of it
 RING_BYTES = 8 * 1024**3  # of outputs and workspaces
-MEMORY_SHARE = 0.2  # of the free device memory, at the most, for either
+MEMORY_SHARE = 0.2  # maximum share of the free device memory, for either
 TRIMMED_SHARE = 0.25  # of the requests of a server's sample, left out at either end
 SLOT_ALIGNMENT_BYTES = 256
 SERIOUS_THROTTLING = frozenset({"hw-slowdown", "hw-thermal", "hw-power-brake", "sw-thermal"})
@@ -24,7 +24,7 @@ def set_bytes(task: GemmTask) -> int:
 
 
 def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) -> int:
-    """Matrices A, and matrices B: one for every launch, or so many that a matrix is cold when its turn comes again.
+    """Number of matrices A, and of matrices B: one per launch, or so many that a matrix is cold when it is used again.
 
     `launches`: of one sample at the roofline. Fewer sets where memory is short.
     """
@@ -34,7 +34,7 @@ def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) ->
 
 
 def slot_bytes(size_bytes: int) -> int:
-    """A slot of the ring: whole alignments, so that every slot starts aligned."""
+    """The size of a slot of the ring, rounded up so that every slot starts aligned."""
     return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
 
 
@@ -44,7 +44,7 @@ def read_bytes(task: GemmTask) -> int:
 
 
 def count_slots(task: GemmTask, workspace_bytes: int, free_bytes: int) -> int:
-    """Launches whose outputs and workspaces the ring holds; one at the least."""
+    """Launches whose outputs and workspaces the ring holds; at least one."""
     each = slot_bytes(2 * task.m * task.n) + slot_bytes(workspace_bytes)
     return max(1, min(RING_BYTES, int(MEMORY_SHARE * free_bytes)) // each)
 
@@ -58,7 +58,8 @@ def count_launches(launch_us: float, round_us: float, sets: int, slots: int) -> 
 def draw_pairs(sets: int, launches: int, draw: random.Random) -> list[tuple[int, int]]:
     """(A, B) of every launch: no pair twice, and every matrix used again only after almost all others were.
 
-    Both go round in an order of their own; each turn B goes on by one. Raises: ValueError for more launches than pairs.
+    A and B are traversed in orders of their own; in each round B is shifted by one. Raises: ValueError for more launches
+    than pairs.
     """
     if launches > sets * sets:
         raise ValueError(f"{sets} sets give {sets * sets} pairs, not {launches}")
@@ -74,12 +75,12 @@ def reuse_bytes(task: GemmTask, sets: int, launches: int) -> int | None:
 
 
 def stays_cold(reuse: int | None, l2_bytes: int) -> bool:
-    """Whether L2 holds nothing worth having of a matrix from one use to the next."""
+    """Whether L2 keeps nothing useful of a matrix from one use to the next."""
     return reuse is None or reuse >= L2_MULTIPLE * l2_bytes
 
 
 def shuffled_rounds(names: Sequence[str], rounds: int, draw: random.Random) -> list[list[str]]:
-    """For each round all contenders in a random order, so that no one always follows the same other."""
+    """For each round all contenders in a random order, so that none always follows the same other one."""
     return [draw.sample(list(names), len(names)) for _ in range(rounds)]
 
 
@@ -89,7 +90,7 @@ def arrival_intervals_us(count: int, mean_us: float, draw: random.Random) -> lis
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """The mean without the extremes. Event times come in ticks, whose median would come in ticks too."""
+    """The mean without the extremes. Event times are quantised, and so would be their median."""
     cut = int(TRIMMED_SHARE * len(values))
     return statistics.fmean(sorted(values)[cut : len(values) - cut])
 
