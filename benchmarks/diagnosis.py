@@ -34,7 +34,7 @@ from contract.protocols import Sandbox
 from contract.settings import load_settings
 from contract.speedup import median_us, ratio_over
 from policies.schedule.families.registry import families
-from policies.schedule.search.pool import Entry, Pool
+from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
 from policies.schedule.search.steering import Neighbourhood
 from sandbox.diagnosis.diagnosis import diagnose_built
 
@@ -153,14 +153,14 @@ def _proposals(case: Case, row: Row, chip: Chip) -> Iterator[Proposal]:
     if case.fixed is not None:
         yield Proposal("by hand", case.expected[0], case.fixed, {})
         return
-    pool = Pool(families(case.task.arch), case.task, chip, SEED)
+    pool = SchedulePool(families(case.task.arch), case.task, chip, SEED)
     parent = pool.entry(case.candidate.origin.schedule or {})
     if parent is None:
         raise ValueError(f"{case.name}: no family can write {case.candidate.origin.schedule}")
     around, rng = Neighbourhood(parent, pool), random.Random(f"{SEED} {case.name}")
     steered = [(finding.bottleneck, around.relieving(finding.bottleneck)) for finding in row.findings]
     moving = [(name, entries) for name, entries in steered if entries]
-    chosen: list[tuple[str, Bottleneck | None, list[Entry]]] = [
+    chosen: list[tuple[str, Bottleneck | None, list[PoolEntry]]] = [
         (kind, name, _some(entries, rng)) for kind, (name, entries) in zip(("heaviest", "next"), moving, strict=False)
     ]
     chosen += [("heaviest, by prior", name, _likeliest(entries, pool)) for name, entries in moving[:1]]
@@ -171,11 +171,11 @@ def _proposals(case: Case, row: Row, chip: Chip) -> Iterator[Proposal]:
             yield Proposal(kind, name, entry.family.write(entry.schedule, case.task), changes)
 
 
-def _some(entries: Sequence[Entry], rng: random.Random) -> list[Entry]:
+def _some(entries: Sequence[PoolEntry], rng: random.Random) -> list[PoolEntry]:
     return rng.sample(list(entries), min(TRIED, len(entries)))
 
 
-def _likeliest(entries: Sequence[Entry], pool: Pool) -> list[Entry]:
+def _likeliest(entries: Sequence[PoolEntry], pool: SchedulePool) -> list[PoolEntry]:
     predicted_us = pool.predict_us(entries)
     return [entries[int(at)] for at in predicted_us.argsort(kind="stable")[:TRIED]]
 

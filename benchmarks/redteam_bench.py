@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from benchmarks.redteam_table import Row
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.errors import Cudal2Error, PlanError
 from contract.evaluation import Evaluation, Measured, Prediction, Rejected
 from contract.events import ignore
 from contract.inspection import Inspection
 from contract.options import CompileOptions, EmulateOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.roofline import roofline_us
 from contract.task import GemmTask
 from sandbox.local import LocalSandbox, open_sandbox
 from tests.redteam.case import COMPARED, SEEDED, Case, label, message_of, verdict
@@ -220,5 +221,5 @@ def _median_us(outcome: Evaluation) -> float | None:
 
 def _predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)
     """The roofline of the reference chip: nothing here is ranked by it."""
-    floor = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[task.arch])
+    floor = roofline_us(task, REFERENCE_CHIPS[task.arch])
     return Prediction(predicted_us=floor, model="roofline", floor_us=floor)

@@ -12,11 +12,11 @@ from agent.report.why import replies_lines, why_section
 from agent.run.result import RunResult
 from agent.run.stopping import roofline_fraction
 from contract.candidate import Origin
-from contract.chip import roofline_us
 from contract.evaluation import BASELINES, NOT_COVERED, Measured, SideFigures, Unmeasured
 from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.reward import confirmed
+from contract.roofline import roofline_us
 from contract.ruler import Ruler
 from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
@@ -289,4 +289,4 @@ def _cell(text: str) -> str:
 
 
 def _roofline_us(run: RunRecord) -> float:
-    return roofline_us(run.task.flops, run.task.operand_bytes, run.chip)
+    return roofline_us(run.task, run.chip)

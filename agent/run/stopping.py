@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from agent.observe.ranking import Ranked, best_prediction
 from contract.base import Record
-from contract.chip import Chip, roofline_us
+from contract.chip import Chip
 from contract.evaluation import Measured
+from contract.roofline import roofline_us
 from contract.speedup import median_us
 from contract.task import GemmTask
 
@@ -31,7 +32,7 @@ class Budget(Record):
 
 def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
     """Share of the roofline that a measured time reaches: 1 where it cannot get faster."""
-    return roofline_us(task.flops, task.operand_bytes, chip) / median_us(measured.timing)
+    return roofline_us(task, chip) / median_us(measured.timing)
 
 
 def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:

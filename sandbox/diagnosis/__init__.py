@@ -4,6 +4,5 @@
 - `static_rules.py`: findings from compiled code and launch plan
 - `findings.py`: findings from counters, launch by launch
 - `counter_rules/`: the rules that read counters
-- `minimum_times.py`: minimum times of a task's parts on a chip
 - `differences.py`: what changed between two profiles
 """

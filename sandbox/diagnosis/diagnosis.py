@@ -7,15 +7,15 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from contract.build import Built
-from contract.chip import Chip, roofline_us
+from contract.chip import Chip
 from contract.diagnosis import Diagnosis, Finding
 from contract.evaluation import Evaluation, Measured
 from contract.inspection import Inspection
 from contract.plan import ResolvedPlan
 from contract.profile import Profile
+from contract.roofline import arithmetic_us, is_latency, memory_us, roofline_us
 from contract.task import GemmTask
 from sandbox.diagnosis.findings import judge, merged
-from sandbox.diagnosis.minimum_times import arithmetic_us, is_latency, memory_us
 from sandbox.diagnosis.static_rules import code_findings, grid_findings, has_roles
 
 _NEAR_ROOFLINE = 0.8
@@ -48,7 +48,7 @@ def diagnose(
     estimated = [*code_findings(inspection, task, chip), *(grid_findings(inspection, plan, chip, time_us) if plan else ())]
     if time_us is not None:
         estimated += _time_findings(time_us, plan, task, chip)
-    fraction = roofline_us(task.flops, task.operand_bytes, chip) / time_us if time_us is not None else None
+    fraction = roofline_us(task, chip) / time_us if time_us is not None else None
     if profile is None or not any(launch.metrics for launch in profile.launches):
         basis = "static" if time_us is None else "timed"
         return Diagnosis(basis=basis, findings=merged(estimated), roofline_fraction=fraction)
@@ -68,7 +68,7 @@ def _time_findings(time_us: float, plan: ResolvedPlan | None, task: GemmTask, ch
     yield from _launch_finding(time_us, plan, chip)
     work_us, fraction = (
         max(memory_us(task, chip), arithmetic_us(task, chip)),
-        roofline_us(task.flops, task.operand_bytes, chip) / time_us,
+        roofline_us(task, chip) / time_us,
     )
     if fraction < _NEAR_ROOFLINE and work_us > chip.launch_us:
         by_memory = memory_us(task, chip) > arithmetic_us(task, chip)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from contract.chip import Chip
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
+from contract.roofline import spared_by_tensor_cores
 from contract.task import GemmTask
 from sandbox.diagnosis.counter_rules import instructions, spread, stalls, throughput, traffic
 from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MIN_WEIGHT, CountedLaunch
-from sandbox.diagnosis.minimum_times import spared_by_tensor_cores
 
 _CAUSES: dict[Bottleneck, tuple[Bottleneck, ...]] = {
     "l2-bound": ("redundant-traffic", "reduction-traffic", "spills", "uncoalesced"),

@@ -12,10 +12,10 @@ from contract.chip import Chip
 from contract.diagnosis import Finding
 from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
+from contract.roofline import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 from contract.task import GemmTask
 from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MMA_SYNC_RATE, worth
 from sandbox.diagnosis.counter_rules.spread import FULL_WAVE
-from sandbox.diagnosis.minimum_times import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 
 _LITTLE_OCCUPANCY = 0.25  # of an SM's threads, to hide latency where loads go through registers
 _FEW_WARPS = 8  # of an SM, two for each scheduler, where copies are asynchronous

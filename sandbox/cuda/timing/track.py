@@ -9,8 +9,9 @@ from typing import Any
 
 import cupy
 
-from contract.chip import LIMITS, roofline_us
+from contract.chip import LIMITS
 from contract.options import TimeOptions
+from contract.roofline import roofline_us
 from contract.task import GemmTask
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
@@ -34,7 +35,7 @@ class Track:
         self._free_bytes = free_bytes + device.pool.free_bytes()
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
         self.order = secrets.randbits(64)
-        launches = math.ceil(options.round_us / roofline_us(task.flops, task.operand_bytes, device.chip))
+        launches = math.ceil(options.round_us / roofline_us(task, device.chip))
         sets = count_sets(task, launches, device.chip.l2_bytes, self._free_bytes)
         self.pools = OperandPools(task, sets, device.index, self._trusted)
         slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
+from contract.roofline import latency_share
 from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
-from sandbox.diagnosis.minimum_times import latency_share
 
 FULL_WAVE = 0.85  # of the last wave's slots in use
 

@@ -7,8 +7,8 @@ that something else hides weighs nothing, whatever its own figure.
 from collections.abc import Iterator
 
 from contract.diagnosis import Finding
+from contract.roofline import arithmetic_us, memory_us
 from sandbox.diagnosis.counter_rules.counted import CountedLaunch, Rule, worth
-from sandbox.diagnosis.minimum_times import arithmetic_us, memory_us
 
 FIRST_TRIP_CYCLES = 1500  # measured on an H200: 0.9 us to L2 while all SMs load, at 1.7 GHz (LOG.md)
 FIRST_TRIP_US = 0.9

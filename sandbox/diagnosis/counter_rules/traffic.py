@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from contract.chip import Chip
 from contract.diagnosis import Finding
+from contract.roofline import transfer_us
 from contract.task import GemmTask
 from sandbox.diagnosis.counter_rules.counted import SECTOR_BYTES, CountedLaunch, Rule, worth
-from sandbox.diagnosis.minimum_times import store_us
 
 BUSY_L2 = 0.4
 TOO_OFTEN = 1.5
@@ -74,7 +74,7 @@ def epilogue(counted: CountedLaunch) -> Iterator[Finding]:
     time_us = counted.time_us * counted.share
     if not stored or not time_us:
         return
-    lasts_us = store_us(stored, counted.chip)
+    lasts_us = transfer_us(stored, counted.chip)
     waiting = counted.stalls().get("store", 0.0)
     yield from worth(
         "epilogue-bound",

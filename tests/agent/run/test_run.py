@@ -17,13 +17,13 @@ from agent.run.lifecycle import name_run, new_run, resume_run, start_run
 from agent.run.result import RunResult
 from contract.build import Built
 from contract.candidate import Candidate, Origin
-from contract.chip import roofline_us
 from contract.diagnosis import Diagnosis
 from contract.errors import MachineError, ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
 from contract.evaluation import BASELINES, Evaluation, Measured, TestResult, TimedOut, Unmeasured, Wrong
 from contract.events import Event, Notice, Profiled, Proposed, StepFinished
 from contract.options import Effort
 from contract.reward import FLOOR
+from contract.roofline import roofline_us
 from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import Observation, Step
@@ -106,7 +106,7 @@ def test_a_time_beyond_the_roofline_is_no_winner(settings: Settings, store: Stor
 
 
 def test_ends_when_the_roofline_is_near_and_the_baseline_beaten(settings: Settings, store: Store) -> None:
-    near_us = roofline_us(TASK.flops, TASK.operand_bytes, doubles.CHIP)
+    near_us = roofline_us(TASK, doubles.CHIP)
     sandbox = ScriptedSandbox({2: near_us})
     outcome = drive(settings, parts(store, sandbox))
     assert outcome.reason == "the roofline is near"

@@ -7,8 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES
+from contract.roofline import roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from sandbox.backend import driver_present
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
@@ -42,7 +43,7 @@ def test_every_grid_shape_fits_and_rotates_through_far_more_than_l2():
         for n in GRID:
             for k in GRID:
                 task = GemmTask(m=m, n=n, k=k)
-                floor_us = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[Arch.SM_90A])
+                floor_us = roofline_us(task, REFERENCE_CHIPS[Arch.SM_90A])
                 sets = count_sets(task, math.ceil(ROUND_US / floor_us), L2, MEMORY)
                 slots = count_slots(task, 0, MEMORY)
                 assert 4 <= sets <= MAX_SETS

@@ -1,4 +1,4 @@
-"""The schedules a policy chooses among for one task on one chip, with their predicted times and features side by side."""
+"""The schedules that a policy chooses from for one task on one chip, with their predicted times."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ from policies.schedule.prior import Floats, predict_many_us
 Key = frozenset[tuple[str, ScheduleValue]]
 Group = tuple[str, int, int, int]
 Values = dict[str, ScheduleValue]
-Step = tuple[str, ScheduleValue]
+AxisStep = tuple[str, ScheduleValue]
 
-MAX_OF_FAMILY = 4096  # larger spaces are sampled; mutations of good schedules reach what the sample left out
-PAIRED_MUTATIONS = 24  # of two axes at once, where one alone would not be valid
+MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
+PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
 
 
 def schedule_key(values: Values) -> Key:
-    """Identity of a schedule whatever the order of its axes."""
+    """Identity of a schedule, independent of the order of its axes."""
     return frozenset(values.items())
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One schedule with what is known of it before it runs. `group`: family, tile and parts of K; much the same kernel."""
+class PoolEntry:
+    """One schedule with what is known before it runs. `group`: family, tile and parts of K, for similar kernels."""
 
     family: Family[Any]
     schedule: Schedule
@@ -43,7 +43,7 @@ class Entry:
         return schedule_key(self.values)
 
 
-class Pool:
+class SchedulePool:
     """Entries of all families that support the task; `predicted_us[i]` belongs to `entries[i]`."""
 
     def __init__(self, families: Sequence[Family[Any]], task: GemmTask, chip: Chip, seed: int) -> None:
@@ -53,56 +53,58 @@ class Pool:
         self.predicted_us = self.predict_us(self.entries)
         self._axes = {name: _axis_values(name, self.entries) for name in self.families}
         self._read: dict[
-            frozenset[object], Entry | None
+            frozenset[object], PoolEntry | None
         ] = {}  # writing a source to find a schedule valid is most of a round's work
 
-    def _sample(self, family: Family[Any], seed: int) -> Iterator[Entry]:
+    def _sample(self, family: Family[Any], seed: int) -> Iterator[PoolEntry]:
         space = list(family.space(self.task, self.chip))
         if len(space) > MAX_OF_FAMILY:
             space = random.Random(seed).sample(space, MAX_OF_FAMILY)
         for schedule in space:
             yield self._entry(family, schedule)
 
-    def _entry(self, family: Family[Any], schedule: Schedule) -> Entry:
+    def _entry(self, family: Family[Any], schedule: Schedule) -> PoolEntry:
         work = family.work(schedule, self.task, self.chip)
         m, n, k = work.tile
         group = (family.name, m, n, -(-self.task.k // (k * work.k_blocks)))
-        return Entry(family, schedule, schedule.values(), work, group)
+        return PoolEntry(family, schedule, schedule.values(), work, group)
 
-    def predict_us(self, entries: Sequence[Entry]) -> Floats:
+    def predict_us(self, entries: Sequence[PoolEntry]) -> Floats:
         return predict_many_us([entry.work for entry in entries], self.task, self.chip)
 
-    def entry(self, values: Values) -> Entry | None:
-        """The entry of a schedule given by its values; None where no family of the pool can write it for the task."""
-        key = frozenset((axis, type(value), value) for axis, value in values.items())  # 1 equals True, and is another value
+    def entry(self, values: Values) -> PoolEntry | None:
+        """The entry of the schedule with these values; None where no family of the pool can write it for the task."""
+        key = frozenset(
+            (axis, type(value), value) for axis, value in values.items()
+        )  # 1 == True, but they are different values
         if key not in self._read:
             self._read[key] = self._parsed(values)
         return self._read[key]
 
-    def _parsed(self, values: Values) -> Entry | None:
+    def _parsed(self, values: Values) -> PoolEntry | None:
         family = self.families.get(str(values.get("family")))
         if family is None:
             return None
         try:
             schedule = family.parse(values)
-            family.write(schedule, self.task)  # refuses what is not valid; only what is valid has defined work
+            family.write(schedule, self.task)  # raises for an invalid schedule, whose work is undefined
         except ValueError:
             return None
         return self._entry(family, schedule)
 
-    def neighbours(self, entry: Entry, rng: np.random.Generator) -> Iterator[Entry]:
-        """Valid schedules that differ from one in a step along one axis, or along two."""
+    def neighbours(self, entry: PoolEntry, rng: np.random.Generator) -> Iterator[PoolEntry]:
+        """Valid schedules one step away along one axis, and some that are one step away along two."""
         steps = list(self.steps(entry))
         pairs = [pair for pair in combinations(steps, 2) if pair[0][0] != pair[1][0]]
-        size = min(PAIRED_MUTATIONS, len(pairs))
+        size = min(PAIRED_STEPS, len(pairs))
         chosen = [int(i) for i in rng.choice(len(pairs), size, replace=False)] if pairs else []
         for changes in [*((step,) for step in steps), *(pairs[i] for i in chosen)]:
             neighbour = self.entry(entry.values | dict(changes))
             if neighbour is not None:
                 yield neighbour
 
-    def steps(self, entry: Entry) -> Iterator[Step]:
-        """Single changes: the next smaller and larger value that the pool has for a number, every other one for the rest."""
+    def steps(self, entry: PoolEntry) -> Iterator[AxisStep]:
+        """Single changes: for a number the next smaller and larger value in the pool, for other axes every other value."""
         for axis, value in entry.values.items():
             known = [other for other in self._axes[entry.family.name].get(axis, ()) if other != value]
             if isinstance(value, int) and not isinstance(value, bool):
@@ -112,8 +114,8 @@ class Pool:
             yield from ((axis, other) for other in known)
 
 
-def _axis_values(family: str, entries: Sequence[Entry]) -> dict[str, list[ScheduleValue]]:
-    """The values that each axis of a family takes in the pool, in order."""
+def _axis_values(family: str, entries: Sequence[PoolEntry]) -> dict[str, list[ScheduleValue]]:
+    """The values of each axis of a family in the pool, in order."""
     found: dict[str, set[ScheduleValue]] = {}
     for entry in entries:
         if entry.family.name == family:
