@@ -18,6 +18,7 @@ from contract.evaluation import AUTOTUNED, Evaluation, Measured
 from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.reward import reward
+from contract.run_settings import RunSettings
 from contract.speedup import ratio_over
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
@@ -216,7 +217,7 @@ def _record(name: str, task: GemmTask, seed: int, shared: Shared) -> RunRecord:
         chip=shared.sandbox.chip,
         policy="schedule",
         seed=seed,
-        settings={},
+        settings=RunSettings(),
         versions={},
         status="running",
         created_at=datetime.now(UTC),

@@ -231,7 +231,7 @@ def _not_done(outcome: RunResult) -> str:
     if outcome.run.status == "interrupted":
         missing.append(f"the run was interrupted; continue it with `cudal2-agent runs resume {outcome.run.run_id}`")
     if best and not outcome.looked_up:
-        why = "" if outcome.run.settings.get("use_knowledge", True) else " (--no-knowledge)"
+        why = "" if outcome.run.settings.use_knowledge else " (--no-knowledge)"
         missing.append(f"nothing was looked up in the knowledge base for the best candidate{why}")
     if best and best.profile is None:
         basis = "inspection and times" if isinstance(best.evaluation, Measured) else "inspection"
@@ -255,11 +255,11 @@ def _again(run: RunRecord, best: Step | None, out: Path) -> str:
 def optimize_command(run: RunRecord) -> str:
     """The command line that starts this run anew."""
     words = [f"cudal2-agent optimize {task_flags(run.task)}", f"--policy {shlex.quote(run.policy)}", f"--seed {run.seed}"]
-    words += [f"--{name} {run.settings[name]}" for name in ("budget", "minutes") if name in run.settings]
-    words += ["--no-knowledge"] if run.settings.get("use_knowledge") is False else []
-    words += ["--no-profile"] if run.settings.get("profile") == "off" else []
-    chat = {"--model": run.settings.get("model"), "--base-url": run.settings.get("base_url")}
-    words += [f"{flag} {shlex.quote(str(value))}" for flag, value in chat.items() if value is not None]
+    words += [f"--budget {run.settings.budget}", f"--minutes {run.settings.minutes}"]
+    words += [] if run.settings.use_knowledge else ["--no-knowledge"]
+    words += ["--no-profile"] if run.settings.profile == "off" else []
+    chat = {"--model": run.settings.chat.model, "--base-url": run.settings.chat.base_url}
+    words += [f"{flag} {shlex.quote(value)}" for flag, value in chat.items() if value]
     return " ".join(words)
 
 

@@ -39,16 +39,13 @@ _CANDIDATES: TypeAdapter[list[AnyCandidate]] = TypeAdapter(list[AnyCandidate])
 class Nodes:
     """One run's nodes, bound to its parts. A node that is run again after a kill repeats no recorded step."""
 
-    def __init__(
-        self, run: RunRecord, parts: Dependencies, budget: Budget, round_size: int, clock: RunClock, emit: Emit
-    ) -> None:
+    def __init__(self, run: RunRecord, parts: Dependencies, clock: RunClock, emit: Emit) -> None:
         self._run = run
         self._parts = parts
-        self._budget = budget
-        self._round_size = round_size
+        self._budget = Budget(candidates=run.settings.budget, minutes=run.settings.minutes)
         self._clock = clock
         self._emit = emit
-        wanted = run.settings.get("profile", "auto")
+        wanted = run.settings.profile
         self._profiler = Profiler(parts.sandbox, emit, wanted=wanted != "off")
         # A search over schedules finds no faster kernels by counters (LOG.md), and they take seconds; a model reads them.
         self._profiles_rounds = wanted == "leaders" or parts.policy.reads_code
@@ -78,7 +75,7 @@ class Nodes:
     def propose(self, state: RunState) -> Changes:
         """New candidates from the policy; what the run has tried already is dropped."""
         observation = self._parts.store.observation(state["observation_id"])
-        count = min(self._round_size, self._budget.candidates - len(self.history.ranked))
+        count = min(self._run.settings.round_size, self._budget.candidates - len(self.history.ranked))
         begin_s = self._clock.spent_s()
         with self._clock.outside():
             proposed = self._parts.policy.propose(observation, count)

@@ -178,7 +178,7 @@ def _ncu(settings: Settings) -> Check:
     """The tool, and whether the driver lets this process read counters, as far as it tells."""
     name = "Nsight Compute (ncu)"
     try:
-        path = find_ncu(settings.ncu)
+        path = find_ncu(settings.profiler.ncu)
         detail = f"{ncu_version(path)} at {path}"
     except Cudal2Error as exc:
         absent = "no hardware counters; diagnoses rest on inspection and times"

@@ -30,7 +30,7 @@ def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_
 
     Raises: UsageError for an unknown policy, or what chat lacks: a model, a key, an address, prices, a run to replay.
     """
-    checked_base_url(settings.base_url)  # before it is recorded with the run: it may carry a password
+    checked_base_url(settings.chat.base_url)  # before it is recorded with the run: it may carry a password
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
     schedule = SchedulePolicy(families(task.arch), seed=settings.seed, steer=settings.use_diagnosis)
@@ -44,7 +44,9 @@ def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_
 
 @contextmanager
 def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[ChatPolicy]:
-    options = settings.chat_options()
+    options = settings.chat
+    if not options.model:
+        raise UsageError("the chat policy needs a model; name it with --model, and a server with --base-url")
     if options.money is not None and not (options.prompt_price or options.reply_price or settings.replay):
         raise UsageError("a cap on money caps nothing without prices; set CUDAL2_PROMPT_PRICE and CUDAL2_REPLY_PRICE")
     log = RunExchanges(store, run_id)
@@ -69,7 +71,7 @@ def _open_server(options: ChatOptions, settings: Settings, store: TrajectoryStor
         api_key=settings.api_key,
         api_key_file=settings.api_key_file,
         openai_key=settings.openai_key,
-        base_url=settings.base_url,
+        base_url=settings.chat.base_url,
         emit=emit,
     )
     with closing(open_server(options, key, emit)) as server:

@@ -32,8 +32,8 @@ def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_ho
             worker=settings.worker_options(),
             predict=predict,
             emit=emit,
-            profile=settings.profile_options(),
-            emulate=settings.emulate_options(),
+            profile=settings.profiler,
+            emulate=settings.emulate,
             rewrite=rewrite,
         )
     ) as sandbox:

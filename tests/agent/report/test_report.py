@@ -28,6 +28,7 @@ from contract.evaluation import (
 )
 from contract.knowledge import Chunk, Hit
 from contract.ruler import Ruler
+from contract.run_settings import RunSettings
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from tests.doubles import INSPECTION, OBSERVATION, PASSED, TASK, candidate, measured, profile, run_record, step, unmeasured
 from tests.policies.chat.exchanges import exchange
@@ -133,7 +134,7 @@ def test_what_was_looked_up_is_named_with_its_lines() -> None:
 def test_a_run_without_knowledge_says_so_and_is_repeated_so() -> None:
     outcome = outcome_of(full())
     assert "nothing was looked up" in render_report(outcome, Path("out"))
-    without = replace(outcome, run=outcome.run.model_copy(update={"settings": {"use_knowledge": False}}))
+    without = replace(outcome, run=outcome.run.model_copy(update={"settings": RunSettings(use_knowledge=False)}))
     report = render_report(without, Path("out"))
     assert "(--no-knowledge)" in report
     assert "What was looked up" not in report

@@ -56,7 +56,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, count: int = 12) -> Dependenci
 
 def drive(settings: Settings, made: Dependencies, events: list[Event] | None = None) -> RunResult:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), settings, made, emit)
+    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
 
 
 def test_search_then_full_measurement_of_the_three_fastest(settings: Settings, store: Store) -> None:
