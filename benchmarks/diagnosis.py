@@ -33,10 +33,10 @@ from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.settings import load_settings
 from contract.speedup import median_us, ratio_over
-from policies.schedule.families import families
-from policies.schedule.pool import Entry, Pool
-from policies.schedule.steering import Neighbourhood
-from sandbox.diagnosis import diagnose_built
+from policies.schedule.families.registry import families
+from policies.schedule.search.pool import Entry, Pool
+from policies.schedule.search.steering import Neighbourhood
+from sandbox.diagnosis.diagnosis import diagnose_built
 
 TRIED = 3  # neighbours of a kind
 SEED = 0

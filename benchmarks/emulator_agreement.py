@@ -26,7 +26,7 @@ from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import Evaluation, Unmeasured
 from contract.settings import load_settings
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from tests.sandbox.emulator.corpus import FAULTS
 
 SCHEDULES = 100

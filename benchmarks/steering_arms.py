@@ -22,10 +22,10 @@ from contract.run_settings import RunSettings
 from contract.speedup import ratio_over
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
-from sandbox.diagnosis import diagnose_built
-from sandbox.profiling.differences import explain
+from sandbox.diagnosis.diagnosis import diagnose_built
+from sandbox.diagnosis.differences import explain
 
 ARMS = ("off", "timed", "counters")
 

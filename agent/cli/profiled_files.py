@@ -15,9 +15,9 @@ from contract.events import Emit, Notice, StageStarted
 from contract.profile import Difference, Profile
 from contract.settings import Settings
 from contract.task import GemmTask
-from sandbox.diagnosis import diagnose_built
+from sandbox.diagnosis.diagnosis import diagnose_built
+from sandbox.diagnosis.differences import explain
 from sandbox.local import LocalSandbox
-from sandbox.profiling.differences import explain
 
 
 class ProfiledFile(FileResult):

@@ -3,7 +3,7 @@
 from contract.knowledge import SplitFile
 from indexer.split.split import SPLITTER as SPLIT
 from indexer.split.split import split_file
-from knowledge.analysis import ANALYSIS, analysed
+from knowledge.lexical.analysis import ANALYSIS, analysed
 
 # Part of every file version's key: where either changes, files are split and analysed anew.
 SPLITTER = f"{SPLIT} {ANALYSIS}"

@@ -11,8 +11,8 @@ from contract.events import Emit
 from contract.settings import Settings
 from contract.task import GemmTask
 from policies.trajectories.store import Store
-from sandbox.diagnosis import diagnose_built
-from sandbox.profiling.differences import explain
+from sandbox.diagnosis.diagnosis import diagnose_built
+from sandbox.diagnosis.differences import explain
 
 
 @contextmanager

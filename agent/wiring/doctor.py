@@ -18,13 +18,13 @@ from contract.errors import Cudal2Error
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
 from policies.trajectories.store import open_store
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
+from sandbox.building.toolchain import find_nvcc, find_nvdisasm
 from sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from sandbox.jail.kind import confinement
 from sandbox.profiling.complaints import PERMISSION_REMEDY
 from sandbox.profiling.ncu import find_ncu, ncu_version
 from sandbox.profiling.permission import counters_allowed
-from sandbox.toolchain import find_nvcc, find_nvdisasm
 
 PACKAGES = ("cupy-cuda13x", "cuda-bindings", "langgraph", "nvidia-cuda-nvrtc", "pydantic", "sqlalchemy")
 PROBE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "probe", "grid": [1, 1, 1], "block": [32, 1, 1],

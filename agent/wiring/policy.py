@@ -10,16 +10,16 @@ from contract.protocols import Policy, TrajectoryStore
 from contract.settings import Settings
 from contract.task import GemmTask
 from policies.chat.account import Account
-from policies.chat.opening import open_server
 from policies.chat.policy import ChatPolicy
-from policies.chat.replay import RecordedFirst, ReplayServer
-from policies.chat.secrets import checked_base_url, resolve_key
-from policies.chat.server import ChatServer
+from policies.chat.server.key import checked_base_url, resolve_key
+from policies.chat.server.opening import open_server
+from policies.chat.server.protocol import ChatServer
+from policies.chat.server.replay import RecordedFirst, ReplayServer
 from policies.portfolio.policy import Portfolio
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
 from policies.trajectories.exchanges import RunExchanges
-from sandbox.headers import OWN_ROOT
+from sandbox.building.headers import OWN_ROOT
 
 POLICIES = ("schedule", "chat", "portfolio")
 

@@ -6,11 +6,11 @@ from contextlib import closing, contextmanager
 from contract.events import Emit
 from contract.settings import Settings
 from contract.task import GemmTask
-from policies.schedule.policy import predict
-from policies.schedule.rewriting import rewrite
-from sandbox.headers import find_headers
+from policies.schedule.families.registry import rewrite
+from policies.schedule.prediction import predict
+from sandbox.building.headers import find_headers
+from sandbox.building.toolchain import nvrtc_version
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.toolchain import nvrtc_version
 
 
 @contextmanager

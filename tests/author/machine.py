@@ -15,13 +15,13 @@ from contract.evaluation import AUTOTUNED, BASELINES, Environment, Evaluation, T
 from contract.options import CompileOptions, Effort
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 from sandbox.local import LocalSandbox
 from sandbox.verification.cases import SPARSE
 from sandbox.verification.comparison import compare_exact
+from sandbox.verification.draws import Source
 from sandbox.verification.elements import Array, decode, encode
 from sandbox.verification.reference import Reference
-from sandbox.verification.source import Source
 from tests import doubles
 
 FOOLED_US = 9.0  # within the roofline, and near enough to it to end a search

@@ -13,7 +13,7 @@ from contract.events import ignore
 from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 
@@ -65,7 +65,6 @@ def verify(
         ("unwritten", "guards", "unwritten"),
         ("past_the_end", "guards", "canary"),
         ("before_the_start", "guards", "canary"),
-        ("mutates_a", "guards", "input"),
         ("not_restored", "guards", "workspace"),
         ("stale_d", "exact", "zero-one"),
         ("zero_one_only", "exact", "wide-sums"),
@@ -81,6 +80,13 @@ def test_wrong_kernel_falls_at_its_tier(sandbox: LocalSandbox, arch: Arch, name:
     outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), name)
     assert isinstance(outcome, Wrong), outcome
     assert (outcome.test.tier, outcome.test.name) == (tier, test), outcome.test
+
+
+def test_a_write_to_an_input_faults_and_the_message_names_it(sandbox: LocalSandbox, arch: Arch) -> None:
+    outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), "mutates_a")
+    assert isinstance(outcome, Crashed), outcome
+    assert "it was a write of the page at byte" in outcome.message
+    assert outcome.message.endswith(" of A")
 
 
 @pytest.mark.parametrize("shape", [(37, 53, 71), (1, 1, 1), (1, 257, 3), (200, 168, 320), (64, 48, 4099)])

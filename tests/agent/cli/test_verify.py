@@ -94,7 +94,7 @@ def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
 ) -> None:
     monkeypatch.setattr(local, "driver_present", lambda: False)
     monkeypatch.setattr(local.emulator_worker, "command", lambda _arch, _python: NO_CORE)
-    monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
+    monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
     file = written(tmp_path)
     assert main(["verify", file, *SHAPE, "--device", "none"]) == 0
     assert "compiles, not executed" in capsys.readouterr().out

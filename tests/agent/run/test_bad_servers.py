@@ -21,8 +21,8 @@ from contract.exchange import Exchange
 from contract.knowledge import Chunk, Hit
 from contract.task import Arch, GemmTask
 from contract.trajectory import RunRecord, Step
-from policies.chat.prompting import Prompts
-from policies.chat.sampling import Assignment
+from policies.chat.assignment import Assignment
+from policies.chat.prompts.composition import Prompts
 from policies.trajectories.store import open_store
 from tests.chat_server import (
     Behaviour,
@@ -42,7 +42,7 @@ from tests.chat_server import (
 )
 from tests.doubles import ScriptedRetriever
 from tests.policies.chat.conversing import observe
-from tests.policies.chat.test_prompting import blocks
+from tests.policies.chat.prompts.test_composition import blocks
 
 TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_90A)
 KEY = "sk-bad-servers-8d1f0a7c55-not-a-real-key"
@@ -106,7 +106,7 @@ STOPS = {
     "404 model": (Status(404, {"error": {"message": "gone"}}), "cannot answer for model 'test'"),
     "429 for long": (Status(429, {"error": {"message": "slow"}}, {"Retry-After": "999"}), "it asks to wait 999 s"),
     "500 for good": (EchoKey(500), f"after {RETRIES + 1} tries"),
-    "no money": (Status(402, {"error": {"message": "pay"}}), "wants to be paid (HTTP 402: pay)"),
+    "no money": (Status(402, {"error": {"message": "pay"}}), "requires payment (HTTP 402: pay)"),
 }
 
 
@@ -152,8 +152,8 @@ def home(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     settings = {"HOME": str(shared), "API_KEY": KEY, "CHAT_SAMPLES": "1", "CHAT_RETRIES": str(RETRIES)}
     for name, value in settings.items():
         monkeypatch.setenv(f"CUDAL2_{name}", value)
-    monkeypatch.setattr("policies.chat.retrying._FIRST_S", 0.01)
-    monkeypatch.setattr("policies.chat.retrying._JITTER_S", 0.01)
+    monkeypatch.setattr("policies.chat.server.retrying._FIRST_S", 0.01)
+    monkeypatch.setattr("policies.chat.server.retrying._JITTER_S", 0.01)
     monkeypatch.chdir(tmp_path)
     return shared
 
