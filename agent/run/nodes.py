@@ -13,18 +13,17 @@ from agent.observe.retrieval import look_up, questions_of, with_chunks
 from agent.run.clock import RunClock
 from agent.run.dependencies import Dependencies
 from agent.run.history import History
-from agent.run.profiling import Profiler, affordable, subjects, unprofiled
+from agent.run.profiling import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.state import Pending, RunState
-from agent.run.stopping import Budget, near_roofline, no_better_prediction
+from agent.run.stopping import Budget, SearchEnd
 from agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.diagnosis import Diagnosis
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from contract.evaluation import Crashed, Evaluation, Measured
-from contract.events import CandidateBuilt, Emit, Profiled, Proposed, StepFinished
+from contract.events import CandidateBuilt, Emit, Proposed, StepFinished
 from contract.options import Effort
-from contract.profile import Profile
 from contract.reward import reward
 from contract.trajectory import RunRecord, Step
 
@@ -43,13 +42,11 @@ class Nodes:
         self._run = run
         self._parts = parts
         self._budget = Budget(candidates=run.settings.budget, minutes=run.settings.minutes)
+        self._ending = SearchEnd(run.task, run.chip, self._budget, can_measure=parts.sandbox.can_measure)
         self._clock = clock
         self._emit = emit
-        wanted = run.settings.profile
-        self._profiler = Profiler(parts.sandbox, emit, wanted=wanted != "off")
-        # A search over schedules finds no faster kernels by counters (LOG.md), and they take seconds; a model reads them.
-        self._profiles_rounds = wanted == "leaders" or parts.policy.reads_code
         self.history = History(parts.store, run)
+        self._profiler = RunProfiler(run, parts, self.history, clock, emit)
         self._second_witness = SecondWitness(run, parts.sandbox, self.history, clock, emit)
         self._failed: Cudal2Error | None = None  # what ends the run once the candidate in hand is recorded
 
@@ -122,7 +119,7 @@ class Nodes:
         """What limits the candidate that was just evaluated."""
         pending = Pending.model_validate(state["pending"])
         profile = self.history.profile_of(pending.built.candidate.id)
-        diagnosis = self._diagnosis(pending.built, pending.evaluation, profile)
+        diagnosis = diagnosis_of(self._parts, self._run, pending.built, pending.evaluation, profile)
         return self._changes(pending=pending.model_copy(update={"diagnosis": diagnosis}).model_dump(mode="json"))
 
     def record(self, state: RunState) -> Changes:
@@ -161,11 +158,11 @@ class Nodes:
             best = leader(self.history.ranked)
             steps = [best.step] if best and self._clock.spent_s() < self._budget.total_s else []
         else:
-            steps = subjects(self.history.ranked) if self._profiles_rounds else []
+            steps = subjects(self.history.ranked) if self._profiler.every_round else []
             steps = [step for step in steps if affordable(step, self.history.ranked, self._clock.spent_s())]
         for step in unprofiled(steps, self.history.ranked):
-            if self._profiler.able:
-                self._profile(step)
+            if self._profiler.able and (built := self._rebuilt(step.candidate)):
+                self._profiler.profile(step, built)
         return self._changes()
 
     def choose(self, state: RunState) -> Changes:
@@ -218,31 +215,6 @@ class Nodes:
         """A candidate from the compile cache; None where it does not build any more."""
         return next((outcome for _, outcome, _ in self._outcomes([candidate]) if isinstance(outcome, Built)), None)
 
-    def _profile(self, step: Step) -> None:
-        """A step with its profile, its time counted apart; the build comes from the compile cache."""
-        built = self._rebuilt(step.candidate)
-        if built is None:
-            return
-        begin_s = self._clock.spent_s()
-        with self._clock.outside():
-            profile = self._profiler.profile(built, self._run.task)
-        seconds = {**step.seconds, "profile": self._clock.spent_s() - begin_s}
-        if profile is None:
-            self.history.replace(step.model_copy(update={"seconds": seconds}))
-            return
-        diagnosis = self._diagnosis(built, step.evaluation, profile)
-        self.history.replace(step.model_copy(update={"profile": profile, "diagnosis": diagnosis, "seconds": seconds}))
-        bottleneck = diagnosis.findings[0].bottleneck if diagnosis and diagnosis.findings else ""
-        self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
-
-    def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis | None:
-        """None where an error of ours is in the way: no reason to lose a measurement, or a run."""
-        try:
-            return self._parts.diagnose(built, self._run.task, self._run.chip, evaluation, profile)
-        except Exception as exc:
-            logger.warning("candidate %s could not be diagnosed", built.candidate.id, exc_info=exc)
-            return None
-
     def _record(
         self,
         state: RunState,
@@ -273,28 +245,15 @@ class Nodes:
         self.history.add(step)
         self._emit(_finished_event(self.history.ranked[-1], leader(self.history.ranked)))
 
-    def _stop_reason(self, number: int, waiting: int) -> str:
-        """Why the search ends now; empty while it goes on. At least one built candidate is always tried."""
-        ranked, sandbox = self.history.ranked, self._parts.sandbox
-        tried = any("evaluate" in one.step.seconds for one in ranked)
-        if self._clock.spent_s() > self._budget.search_s(sandbox.can_measure) and (tried or not waiting):
-            return "the time is spent"
-        if near_roofline(leader(ranked), self._run.task, self._run.chip):
-            return "the roofline is near"
-        if waiting:
-            return ""
-        if len(ranked) >= self._budget.candidates:
-            return f"the budget of {self._budget.candidates} candidates is spent"
-        if not sandbox.can_measure and no_better_prediction(ranked, number):
-            return "another round brought no better prediction"
-        return ""
+    def _stop_reason(self, round_number: int, waiting: int) -> str:
+        return self._ending.reason(self.history.ranked, round_number, waiting, self._clock.spent_s())
 
 
 def _finished_event(last: Ranked, best: Ranked | None) -> StepFinished:
     return StepFinished(
         index=last.step.index,
         candidate_id=last.attempt.candidate_id,
-        label=last.step.candidate.label,
+        label=last.step.candidate.short_name,
         evaluation=last.step.evaluation,
         reward=last.step.reward,
         best_candidate_id=best.attempt.candidate_id if best and not best.attempt.unproved else None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked, best_prediction
+from agent.observe.ranking import Ranked, best_prediction, leader
 from contract.base import Record
 from contract.chip import Chip, roofline_us
 from contract.evaluation import Measured
@@ -53,3 +53,28 @@ def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
     before = best_prediction([one for one in ranked if one.step.round < last_round])
     last = best_prediction([one for one in ranked if one.step.round == last_round and one.estimated])
     return before is not None and last is not None and last >= before
+
+
+class SearchEnd:
+    """When the search of one run ends."""
+
+    def __init__(self, task: GemmTask, chip: Chip, budget: Budget, *, can_measure: bool) -> None:
+        self._task, self._chip, self._budget, self._can_measure = task, chip, budget, can_measure
+
+    def reason(self, ranked: Sequence[Ranked], last_round: int, waiting: int, spent_s: float) -> str:
+        """Why the search ends now; empty while it goes on. At least one built candidate is always tried.
+
+        `waiting`: built candidates of the round that are still to be tried.
+        """
+        tried = any("evaluate" in one.step.seconds for one in ranked)
+        if spent_s > self._budget.search_s(self._can_measure) and (tried or not waiting):
+            return "the time is spent"
+        if near_roofline(leader(ranked), self._task, self._chip):
+            return "the roofline is near"
+        if waiting:
+            return ""
+        if len(ranked) >= self._budget.candidates:
+            return f"the budget of {self._budget.candidates} candidates is spent"
+        if not self._can_measure and no_better_prediction(ranked, last_round):
+            return "another round brought no better prediction"
+        return ""

@@ -1,5 +1,6 @@
 """Live progress on stderr: the only module that knows rich. Plain lines where stderr is not a terminal."""
 
+import textwrap
 import time
 from dataclasses import dataclass
 from types import TracebackType
@@ -32,6 +33,7 @@ from contract.events import (
 from contract.speedup import median_us
 
 LINE_CHARS = 100
+_INDENT = "  "
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Progress:
         self._now("waiting for candidates")
 
     def _step(self, event: StepFinished) -> None:
-        self._line(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}")
+        self._line(_fitted(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}"))
         match event.evaluation:
             case Measured(timing=timing) if event.candidate_id == event.best_candidate_id:
                 self._best = f"best {median_us(timing):.2f} us"
@@ -132,8 +134,7 @@ class Progress:
                 said = {"agreed": "agrees", "in-part": "agrees, run in part"}.get(witness.status, f"none: {witness.reason}")
             case _:
                 said = f"refused: {event.evaluation.fault}"
-        line = f"second witness {event.candidate_id[:8]} in {event.seconds:.1f} s: {' '.join(said.split())}"
-        self._line(line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…")
+        self._line(_fitted(f"second witness {event.candidate_id[:8]} in {event.seconds:.1f} s: {' '.join(said.split())}"))
         if isinstance(event.evaluation, Measured) and event.candidate_id == event.best_candidate_id:
             self._best = f"best {median_us(event.evaluation.timing):.2f} us"
         self._now("next")
@@ -166,4 +167,11 @@ class Progress:
             self._status.update(StatusLine(doing, self._best, self._deadline_s, time.monotonic()))
 
     def _line(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        """Prints a line, in several rows where it is longer than LINE_CHARS; no word is split."""
+        rows = textwrap.wrap(text, LINE_CHARS, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+        self._console.print("\n".join(rows), markup=False)
+
+
+def _fitted(line: str) -> str:
+    """A line that is cut where it is longer than LINE_CHARS; the store has the whole of it."""
+    return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"

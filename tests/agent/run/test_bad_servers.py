@@ -127,7 +127,8 @@ class Ended:
 
     @property
     def notes(self) -> list[str]:
-        return [line.removeprefix("note: ") for line in self.err.splitlines() if line.startswith("note:")]
+        lines = self.err.replace("\n  ", " ").splitlines()  # a long note takes several rows
+        return [line.removeprefix("note: ") for line in lines if line.startswith("note:")]
 
     @property
     def statuses(self) -> list[str]:

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from agent.cli.render.meter import Meter
 from agent.cli.render.progress import Progress, StatusLine
+from contract.candidate import Origin
 from contract.evaluation import CompileFailed, TestResult, Witness, Wrong
 from contract.events import (
     Event,
@@ -23,7 +24,7 @@ from contract.events import (
     WorkerRestarted,
 )
 from contract.exchange import Usage
-from tests.doubles import INSPECTION, TASK, measured
+from tests.doubles import INSPECTION, TASK, candidate, measured, unmeasured
 
 STARTED = RunStarted(run_id="r", task=TASK, device="H200", budget=8, minutes=2.0, resumed_at_step=3)
 
@@ -87,6 +88,42 @@ def test_a_proof_is_one_line_of_100_columns_and_sets_the_best(evaluation: object
     [line] = file.getvalue().splitlines()
     assert line.startswith(f"second witness aaaaaaaa in 1.2 s: {said}")
     assert len(line) <= 100
+
+
+LONG = "the index could not be read; " * 8
+LABEL = candidate(0).model_copy(
+    update={"origin": Origin(policy="schedule", schedule={"family": "wgmma_tma", **{f"axis_{n}": n for n in range(2, 20)}})}
+)
+LONG_EVENTS: list[Event] = [
+    STARTED.model_copy(update={"run_id": "16384x16384x16384-20261121-130401-ab12", "device": "NVIDIA H100 80GB HBM3"}),
+    Notice(message=LONG),
+    WorkerRestarted(reason=LONG),
+    finished(0, measured(12345.0)).model_copy(update={"label": LABEL.short_name}),
+    finished(1, CompileFailed(message=LONG, log="")).model_copy(update={"label": LABEL.short_name}),
+    finished(2, unmeasured(3.0).model_copy(update={"reason": LONG})).model_copy(update={"label": LABEL.short_name}),
+    RunFinished(run_id="16384x16384x16384-20261121-130401-ab12", reason=LONG, steps=2, best_candidate_id="a"),
+]
+
+
+@pytest.mark.parametrize("event", LONG_EVENTS, ids=lambda event: event.event)
+def test_no_row_of_progress_is_longer_than_100_columns(event: Event) -> None:
+    file = io.StringIO()
+    with Progress(Console(file=file, force_terminal=False, width=200, soft_wrap=True, highlight=False)) as progress:
+        progress.emit(event)
+    rows = file.getvalue().splitlines()
+    assert rows
+    assert max(map(len, rows)) <= 100
+    assert all(row.startswith("  ") for row in rows[1:])
+    if isinstance(event, StepFinished):
+        assert len(rows) == 1
+        assert rows[0].startswith(f"step {event.index:>3}  wgmma_tma {LABEL.id[:8]}  ")
+
+
+def test_a_long_notice_is_shown_whole() -> None:
+    file = io.StringIO()
+    with Progress(Console(file=file, force_terminal=False, width=200, soft_wrap=True, highlight=False)) as progress:
+        progress.emit(Notice(message=LONG))
+    assert file.getvalue().replace("\n  ", " ").strip() == f"note: {LONG}".strip()
 
 
 class Ticking:
