@@ -23,7 +23,7 @@ def bench(
     trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt; needs a GPU, fails unless all pass."""
+    """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt. Needs a GPU; fails unless all files pass."""
     from agent.cli.files import evaluate_files
     from agent.cli.render.file_answer import print_times
     from contract.settings import load_settings

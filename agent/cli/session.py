@@ -1,4 +1,4 @@
-"""One run as the command line drives it: parts opened, run driven, output written, answer printed."""
+"""One run from the command line: opens the parts, runs the graph, writes the output and prints the answer."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 
 def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_json: bool) -> int:
-    """A new run; the exit code. Whatever is wrong with the input fails before any work."""
+    """Start a new run and return the exit code. Wrong input fails before any work."""
     if out is not None:
         reserve(out.absolute())
     run_id = name_run(task)
@@ -37,18 +37,18 @@ def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_js
 
 
 def replay_by_id(run_id: str, out: Path | None, *, as_json: bool, **flags: str | int | float | None) -> int:
-    """A new run with the task, the settings and the recorded replies of an earlier one; the exit code."""
+    """Start a run with the task, settings and recorded replies of an earlier one. Returns the exit code."""
     given = {name: value for name, value in flags.items() if value is not None}
     with open_store(load_settings().store_url) as store:
         run, exchanges = store.run(run_id), store.exchanges(run_id)
     if not exchanges:
-        raise UsageError(f"run {run_id} asked no chat server, so there is nothing to replay; start a new run with --shape")
+        raise UsageError(f"run {run_id} asked no chat server, so that nothing can be replayed; start a new run with --shape")
     settings = load_settings(**run.settings.replayed() | given | {"replay": run_id})
     return optimize_task(run.task, settings, out, as_json=as_json)
 
 
 def resume_by_id(run_id: str, *, as_json: bool, **flags: str | int | float | None) -> int:
-    """Continue a run under its own settings, save those that a flag changes; the exit code."""
+    """Continue a run under its own settings, except those that a flag changes. Returns the exit code."""
     given = {name: value for name, value in flags.items() if value is not None}
     with Progress() as progress, open_store(load_settings().store_url) as store:
         run = store.run(run_id)

@@ -1,4 +1,4 @@
-"""A run from its start, or from where it was killed, to its end."""
+"""Starts a run, resumes it after a kill, and ends it."""
 
 import secrets
 import sqlite3
@@ -26,16 +26,16 @@ from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 
-_ENDLESS = 1_000_000_000  # supersteps; the budget and the clock end a run
+_NO_LIMIT = 1_000_000_000  # supersteps; the budget and the clock end a run
 
 
 def name_run(task: GemmTask) -> str:
-    """An id for a new run, the same shape's in the order of time."""
+    """An id for a new run. Runs of one shape sort by time."""
     return f"{task.shape}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Dependencies, out: Path | None) -> RunRecord:
-    """A record for a run that is about to start; the store does not have it yet."""
+    """The record of a run that is about to start; it is not in the store yet."""
     return RunRecord(
         run_id=run_id,
         task=task,
@@ -51,7 +51,7 @@ def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Dependencies
 
 
 def start_run(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
-    """Raises: StoreError, and whatever the machine's fault is; what was recorded by then stays and can be resumed."""
+    """Run to the end. Raises: StoreError, and faults of the machine; recorded steps are kept and the run can be resumed."""
     with _locked(run):
         parts.store.start_run(run)
         return _drive(run, parts, emit)
@@ -64,7 +64,7 @@ def check_resumable(run: RunRecord) -> None:
 
 
 def resume_run(run: RunRecord, settings: Settings, parts: Dependencies, emit: Emit) -> RunResult:
-    """Continue a run after its last checkpoint.
+    """Continue a run from its last checkpoint.
 
     Raises: UsageError where the run has finished, another process has it, or this machine has another chip.
     """
@@ -79,9 +79,9 @@ def resume_run(run: RunRecord, settings: Settings, parts: Dependencies, emit: Em
 
 
 def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
-    """Runs the graph. The checkpoints go only after the run's end is in the store."""
+    """Run the graph. The checkpoints are deleted only after the run's end is in the store."""
     with open_checkpoints(run.settings.checkpoint_path) as checkpoints:
-        config: RunnableConfig = {"configurable": {"thread_id": run.run_id}, "recursion_limit": _ENDLESS}
+        config: RunnableConfig = {"configurable": {"thread_id": run.run_id}, "recursion_limit": _NO_LIMIT}
         saved = checkpoints.get_tuple(config)
         clock = RunClock(float(saved.checkpoint["channel_values"].get("spent_s", 0.0)) if saved else 0.0)
         nodes = Nodes(run, parts, clock, emit)
@@ -92,9 +92,9 @@ def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
             reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability="sync")["stop"]
         except KeyboardInterrupt:
             status = reason = "interrupted"
-        except (Cudal2Error, sqlite3.DatabaseError):  # the second, of the checkpoints, is translated where they were opened
-            emit(Notice(message=f"what the run recorded is kept; continue it with: cudal2-agent runs resume {run.run_id}"))
-            with suppress(StoreError):  # a full disk, say: the first error is the one to tell
+        except (Cudal2Error, sqlite3.DatabaseError):  # open_checkpoints translates the second one
+            emit(Notice(message=f"the recorded steps are kept; continue the run with: cudal2-agent runs resume {run.run_id}"))
+            with suppress(StoreError):  # such as a full disk; the first error is reported
                 parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
             raise
         steps = nodes.history.steps
@@ -144,7 +144,7 @@ def _locked(run: RunRecord) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as exc:
-        raise UsageError(f"run {run.run_id} is being worked on by another process; wait for it or stop it") from exc
+        raise UsageError(f"another process is working on run {run.run_id}; wait for it or stop it") from exc
     except OSError as exc:
         raise UsageError(f"{folder} is not writable ({exc.strerror}); set CUDAL2_HOME to a folder that is") from exc
     try:

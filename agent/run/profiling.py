@@ -10,7 +10,7 @@ from agent.run.history import History
 from contract.build import Built
 from contract.diagnosis import Diagnosis
 from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import Evaluation, Measured
+from contract.evaluation import Evaluation
 from contract.events import Emit, Notice, Profiled
 from contract.profile import Profile
 from contract.trajectory import RunRecord, Step
@@ -35,7 +35,7 @@ def subjects(ranked: Sequence[Ranked]) -> list[Step]:
 def unprofiled(steps: Sequence[Step], ranked: Sequence[Ranked]) -> list[Step]:
     """The measured steps whose candidate was never profiled, nor tried to be."""
     tried = {one.attempt.candidate_id for one in ranked if "profile" in one.step.seconds}
-    return [step for step in steps if step.candidate.id not in tried and isinstance(step.evaluation, Measured)]
+    return [step for step in steps if step.candidate.id not in tried and step.evaluation.time_us is not None]
 
 
 def affordable(step: Step, ranked: Sequence[Ranked], spent_s: float) -> bool:

@@ -11,11 +11,11 @@ from contract.task import GemmTask
 
 ROOFLINE_NEAR = 0.98
 FINAL_SHARE = 0.25
-FINAL_MOST_S = 60.0
+FINAL_MAX_S = 60.0
 
 
 class Budget(Record):
-    """`candidates` to try and `minutes` of wall-clock, the final measurements included in the time but not in the count."""
+    """`candidates` to try and `minutes` of wall-clock. Final measurements count in the time, not in the number."""
 
     candidates: int
     minutes: float
@@ -25,19 +25,19 @@ class Budget(Record):
         return 60.0 * self.minutes
 
     def search_s(self, can_measure: bool) -> float:
-        """What the search may take: a part is kept for the final measurements where there will be any."""
-        return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MOST_S) if can_measure else 0.0)
+        """The time of the search. With a GPU, a share of the total is kept for the final measurements."""
+        return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MAX_S) if can_measure else 0.0)
 
 
 def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
-    """Share of the roofline that a measured time reaches: 1 where it cannot get faster."""
+    """The roofline's time divided by the measured time; 1 is the limit."""
     return roofline_us(task.flops, task.operand_bytes, chip) / median_us(measured.timing)
 
 
 def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
-    """Whether the leader is within 2 % of the roofline and no slower than cuBLASLt-AutoTuning, where that was measured.
+    """Whether the leader is within 2 % of the roofline and, if measured, no slower than cuBLASLt-AutoTuning.
 
-    A time whose kernel is still to be proved ends no search.
+    A kernel that waits for a second witness ends no search.
     """
     if best is None or best.attempt.unproved or not isinstance(best.step.evaluation, Measured):
         return False
@@ -46,9 +46,9 @@ def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
 
 
 def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
-    """Whether a round without execution brought no better prediction than the ones before it.
+    """Whether the last round brought no better prediction than the rounds before it.
 
-    A round of which no candidate's time can be predicted says nothing.
+    A round without any modelled time does not count.
     """
     before = best_prediction([one for one in ranked if one.step.round < last_round])
     last = best_prediction([one for one in ranked if one.step.round == last_round and one.estimated])

@@ -96,7 +96,7 @@ def test_what_the_emulator_did_not_run_is_not_called_a_passed_test() -> None:
     assert "The emulator executed the kernel in part and found it right" in report
     assert "2 tests passed:\n- 12 of 64 clusters run\n" in report
     assert "- no smaller size\n" in report.partition("## Not done")[2]
-    assert f"- the emulator did not run the whole grid of {TASK.shape}, but what is said above" in report
+    assert f"- the emulator did not run the whole grid of {TASK.shape}, but the part described above" in report
 
 
 def test_a_run_whose_kernels_were_wrong_has_executed_something() -> None:
@@ -237,7 +237,7 @@ def test_a_kernel_without_a_schedule_has_no_predicted_time() -> None:
     floor = unmeasured(1.0)
     assert floor.prediction.is_floor
     report = render_report(outcome_of(floor), Path("out"))
-    assert "**The kernel was not executed; no model predicts its time, for it has no schedule.**" in report
+    assert "**The kernel was not executed; it has no schedule, so that no model predicts its time.**" in report
     assert "1.00 predicted" not in report
 
 

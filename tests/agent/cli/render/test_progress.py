@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from agent.cli.render.meter import Meter
+from agent.cli.render.meter import IndexMeter
 from agent.cli.render.progress import Progress, StatusLine
 from contract.candidate import Origin
 from contract.evaluation import CompileFailed, TestResult, Witness, Wrong
@@ -139,7 +139,7 @@ def embedding(done: int, total: int | None = 1000) -> IndexProgress:
 
 def test_the_meter_tells_rate_and_time_left() -> None:
     ticking = Ticking()
-    meter = Meter(ticking)
+    meter = IndexMeter(ticking)
     assert meter.line(embedding(0)) == "cutlass-4.2.0: embedding pieces 0 of 1,000"
     ticking.now_s = 2.0
     assert meter.line(embedding(200)) == "cutlass-4.2.0: embedding pieces 200 of 1,000, 100/s, 8 s left"
@@ -150,7 +150,7 @@ def test_the_meter_tells_rate_and_time_left() -> None:
 
 def test_a_log_gets_few_lines_of_indexing() -> None:
     ticking = Ticking()
-    meter = Meter(ticking)
+    meter = IndexMeter(ticking)
     said = []
     for done in range(1001):
         ticking.now_s = done / 40
@@ -213,14 +213,14 @@ def test_replies_under_way_share_one_status_and_leave_a_line_each() -> None:
             stages.append(progress._status.status.doing)
     assert stages == [
         "waiting for candidates",
-        "1 reply under way, 900 characters",
-        "2 replies under way, 1,200 characters",
-        "2 replies under way, 1,300 characters",
-        "1 reply under way, 300 characters",
+        "1 reply in progress, 900 characters",
+        "2 replies in progress, 1,200 characters",
+        "2 replies in progress, 1,300 characters",
+        "1 reply in progress, 300 characters",
         "waiting for replies",
-        "1 reply under way, 7 characters",
+        "1 reply in progress, 7 characters",
         "building",
-        "1 reply under way, 5 characters",
+        "1 reply in progress, 5 characters",
     ]
     assert "reply 2.1: 1,200 tokens in 61 s, a candidate; 12,300 tokens so far" in file.getvalue()
     assert "reply 2.4: 1,200 tokens in 61 s, no code; 12,300 tokens so far" in file.getvalue()
