@@ -14,7 +14,7 @@ from contract.build import Built
 from contract.candidate import Candidate
 from contract.diagnosis import Diagnosis
 from contract.errors import ProfileFailed
-from contract.evaluation import AUTOTUNED, Evaluation, Measured
+from contract.evaluation import AUTOTUNED, Evaluation
 from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.reward import reward
@@ -207,7 +207,7 @@ class Search:
 
 
 def _speed(one: Ranked) -> float | None:
-    return ratio_over(one.step.evaluation, AUTOTUNED) if isinstance(one.step.evaluation, Measured) and one.trusted else None
+    return ratio_over(one.step.evaluation, AUTOTUNED) if one.trusted else None
 
 
 def _record(name: str, task: GemmTask, seed: int, shared: Shared) -> RunRecord:

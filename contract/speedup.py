@@ -37,7 +37,9 @@ def median_us(timing: Timing) -> float:
 
 def ratio_over(evaluation: Evaluation, baseline: str) -> float | None:
     """The ratio of `speedup_over` alone, without the cost of its interval; None where nothing was measured."""
-    for timing in evaluation.baselines if isinstance(evaluation, Measured) else ():
+    if not isinstance(evaluation, Measured):
+        return None
+    for timing in evaluation.baselines:
         if timing.name == baseline:
             return statistics.median(_ratios(evaluation.timing, timing))
     return None

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from agent.cli.files import FileResult, read_candidate, require_trust, unproven_of
 from agent.cli.render.progress import Progress
+from agent.run.profiling import CounterGuard
 from agent.wiring.sandbox import open_sandbox_for
 from contract.base import Record
 from contract.build import Built
 from contract.diagnosis import Diagnosis
-from contract.errors import ProfileFailed, ProfilerUnavailable
+from contract.errors import ProfileFailed
 from contract.evaluation import Evaluation
-from contract.events import Emit, Notice, StageStarted
+from contract.events import Emit, StageStarted
 from contract.profile import Difference, Profile
 from contract.settings import Settings
 from contract.task import GemmTask
@@ -63,7 +64,8 @@ class _Bench:
 
     def __init__(self, sandbox: LocalSandbox, task: GemmTask, emit: Emit) -> None:
         self._sandbox, self._task, self._emit = sandbox, task, emit
-        self._able = True
+        consequence = "the diagnosis rests on inspection and time alone"
+        self._counters = CounterGuard(sandbox, emit, wanted=True, consequence=consequence)
         self.failures: list[ProfileFailed] = []
 
     def take(self, file: str, candidate_id: str, outcome: Built | Evaluation) -> ProfiledFile:
@@ -77,14 +79,10 @@ class _Bench:
         return result.model_copy(update={"profile": profile, "diagnosis": diagnosis})
 
     def _profile(self, file: str, built: Built) -> Profile | None:
-        if not self._able:
-            return None
-        self._emit(StageStarted(candidate_id=built.candidate.id, stage="profile"))
+        if self._counters.able:
+            self._emit(StageStarted(candidate_id=built.candidate.id, stage="profile"))
         try:
-            return self._sandbox.profile(built, self._task)
-        except ProfilerUnavailable as exc:
-            self._able = False
-            self._emit(Notice(message=f"no counters were read: {exc}"))
+            return self._counters.profile(built, self._task)
         except ProfileFailed as exc:
             self.failures.append(ProfileFailed(f"{file} could not be profiled: {exc}", log=exc.log))
-        return None
+            return None

@@ -13,6 +13,8 @@ from contract.errors import ProfileFailed, ProfilerUnavailable
 from contract.evaluation import Evaluation
 from contract.events import Emit, Notice, Profiled
 from contract.profile import Profile
+from contract.protocols import Sandbox
+from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 
 SHARE = 0.15  # of the run's time so far that profiling schedules may take, not counting the first profile
@@ -61,20 +63,51 @@ def diagnosis_of(
         return None
 
 
+class CounterGuard:
+    """Profiles through the sandbox. The first reason why nothing can be profiled here is reported once and ends the profiling.
+
+    `consequence`: what follows from missing counters, in words.
+    """
+
+    def __init__(self, sandbox: Sandbox, emit: Emit, *, wanted: bool, consequence: str) -> None:
+        self._sandbox, self._emit, self._consequence = sandbox, emit, consequence
+        self._able = wanted
+
+    @property
+    def able(self) -> bool:
+        return self._able
+
+    def profile(self, built: Built, task: GemmTask) -> Profile | None:
+        """None where nothing can be profiled here. Raises: ProfileFailed where this candidate cannot be profiled."""
+        if not self._able:
+            return None
+        try:
+            return self._sandbox.profile(built, task)
+        except ProfilerUnavailable as exc:
+            self._able = False
+            self._emit(Notice(message=f"no hardware counters: {exc}; {self._consequence}"))
+            return None
+
+
 class RunProfiler:
-    """Profiles the candidates of one run. The first reason why nothing can be profiled is reported and ends the profiling."""
+    """Profiles the candidates of one run and records the counters with their steps."""
 
     def __init__(self, run: RunRecord, parts: Dependencies, history: History, clock: RunClock, emit: Emit) -> None:
         self._run, self._parts, self._history = run, parts, history
         self._clock, self._emit = clock, emit
         wanted = run.settings.profile
-        self._able = wanted != "off" and parts.sandbox.can_measure
+        self._counters = CounterGuard(
+            parts.sandbox,
+            emit,
+            wanted=wanted != "off" and parts.sandbox.can_measure,
+            consequence="the run goes on with times and inspection alone",
+        )
         # Counters found a search over schedules no faster kernel (LOG.md), and they take seconds; a model reads them.
         self.every_round = wanted == "leaders" or parts.policy.reads_code
 
     @property
     def able(self) -> bool:
-        return self._able
+        return self._counters.able
 
     def profile(self, step: Step, built: Built) -> None:
         """Record a step with its profile and a diagnosis from counters. The profile's time counts separately."""
@@ -93,10 +126,7 @@ class RunProfiler:
     def _profile(self, built: Built) -> Profile | None:
         """None where this candidate, or any at all, cannot be profiled."""
         try:
-            return self._parts.sandbox.profile(built, self._run.task)
-        except ProfilerUnavailable as exc:
-            self._able = False
-            self._emit(Notice(message=f"no hardware counters: {exc}; the run goes on with times and inspection alone"))
+            return self._counters.profile(built, self._run.task)
         except ProfileFailed as exc:
             self._emit(Notice(message=f"{built.candidate.id[:8]} could not be profiled: {exc}"))
-        return None
+            return None
