@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from agent.observe.observation import observe
 from agent.observe.ranking import Ranked, rank
-from agent.run.profiling import subjects, unprofiled
+from agent.run.counters import subjects, unprofiled
 from contract.base import Record
 from contract.build import Built
 from contract.candidate import Candidate

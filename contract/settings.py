@@ -23,7 +23,7 @@ _PREFIX = "CUDAL2_"
 _KEYS = frozenset({"api_key", "openai_key"})
 
 
-class _Environment(EnvSettingsSource):
+class _Variables(EnvSettingsSource):
     """The environment, with the flat names of grouped settings."""
 
     def __call__(self) -> dict[str, Any]:
@@ -31,7 +31,7 @@ class _Environment(EnvSettingsSource):
         return nested({**super().__call__(), **{name: value for name, value in variables.items() if value is not None}})
 
 
-class _File(TomlConfigSettingsSource):
+class _ConfigFile(TomlConfigSettingsSource):
     """`cudal2.toml`, with flat names or a table for each group."""
 
     def __call__(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class Settings(BaseSettings, RunSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         flags = InitSettingsSource(settings_cls, nested(init_settings()))
-        return flags, _Environment(settings_cls), _File(settings_cls)
+        return flags, _Variables(settings_cls), _ConfigFile(settings_cls)
 
     @property
     def store_url(self) -> str:

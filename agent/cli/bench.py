@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent bench my-kernel/kernel.cu other.cu --shape 4096x1024x512 --json"
 

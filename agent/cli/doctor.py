@@ -4,7 +4,7 @@ import json
 
 import typer
 
-from agent.cli.inputs import AsJson
+from agent.cli.arguments import AsJson
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent doctor"
 

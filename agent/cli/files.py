@@ -40,7 +40,7 @@ def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *,
     with Progress() as progress, open_sandbox_for(task, settings, progress.emit, trust_host=host) as sandbox:
         if timed and not sandbox.can_measure:
             raise DeviceUnavailable(
-                f"bench needs a {task.arch} GPU to time kernels, and there is none (device {settings.device}); "
+                f"there is no {task.arch} GPU here, and bench needs one to time kernels (device {settings.device}); "
                 "verify proves kernels without a GPU"
             )
         outcomes = dict(sandbox.build(candidates, task))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.cli import index_search, index_state
-from agent.cli.inputs import AsJson, ReleaseName
+from agent.cli.arguments import AsJson, ReleaseName
 
 if TYPE_CHECKING:
     from indexer.pipeline import Report

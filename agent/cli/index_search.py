@@ -10,7 +10,7 @@ from typing import IO, Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent.cli.inputs import AsJson, read_arch
+from agent.cli.arguments import AsJson, read_arch
 from contract.errors import UsageError
 from contract.knowledge import Hit, Query, Retriever
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.inputs import AsJson
+from agent.cli.arguments import AsJson
 
 if TYPE_CHECKING:
     from contract.knowledge import Piece

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent.cli.inputs import (
+from agent.cli.arguments import (
     Accumulate,
     ArchName,
     AsJson,

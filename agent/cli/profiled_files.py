@@ -5,7 +5,7 @@ from pathlib import Path
 
 from agent.cli.files import FileResult, read_candidate, require_trust, unproven_of
 from agent.cli.render.progress import Progress
-from agent.run.profiling import CounterGuard
+from agent.run.counters import CounterGuard
 from agent.wiring.sandbox import open_sandbox_for
 from contract.base import Record
 from contract.build import Built
@@ -47,19 +47,19 @@ def profile_files(
     candidates = [read_candidate(file, host=host) for file in files]
     with Progress() as progress, open_sandbox_for(task, settings, progress.emit, trust_host=host) as sandbox:
         outcomes = dict(sandbox.build(candidates, task))
-        bench = _Bench(sandbox, task, progress.emit)
+        profiler = _FileProfiler(sandbox, task, progress.emit)
         profiled = [
-            bench.take(str(file), candidates[position].id, outcomes[position]).model_copy(
+            profiler.take(str(file), candidates[position].id, outcomes[position]).model_copy(
                 update={"unproven": unproven_of(candidates[position])}
             )
             for position, file in enumerate(files)
         ]
     profiles = [each.profile for each in profiled if each.profile]
     differences = explain(*profiles) if len(profiles) == 2 else ()
-    return FileComparison(files=tuple(profiled), differences=differences), bench.failures
+    return FileComparison(files=tuple(profiled), differences=differences), profiler.failures
 
 
-class _Bench:
+class _FileProfiler:
     """Evaluates, profiles and diagnoses one file after another."""
 
     def __init__(self, sandbox: LocalSandbox, task: GemmTask, emit: Emit) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import AsJson, Device
+from agent.cli.arguments import AsJson, Device
 
 app = typer.Typer(
     help="The runs in the store.",

@@ -8,7 +8,7 @@ from agent.report.output import reserve, write_output
 from agent.run.dependencies import Dependencies
 from agent.run.lifecycle import check_resumable, name_run, new_run, resume_run, start_run
 from agent.run.result import RunResult
-from agent.wiring.dependencies import open_dependencies
+from agent.wiring.parts import open_dependencies
 from contract.build import Built
 from contract.errors import UsageError
 from contract.settings import Settings, load_settings

@@ -9,7 +9,7 @@ from typing import IO, Annotated
 
 import typer
 
-from agent.cli.inputs import AsJson
+from agent.cli.arguments import AsJson
 from agent.cli.runs import RunId
 
 app = typer.Typer(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = (
     "Exit code: 0 executed and found right (with --device none: it compiles); 1 wrong, or not executed; 2 bad input.\n\n"

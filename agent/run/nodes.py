@@ -11,9 +11,9 @@ from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
 from agent.observe.retrieval import look_up, questions_of, with_chunks
 from agent.run.clock import RunClock
+from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.dependencies import Dependencies
 from agent.run.history import History
-from agent.run.profiling import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.state import Pending, RunState
 from agent.run.stopping import Budget, SearchEnd
 from agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader

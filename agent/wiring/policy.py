@@ -8,7 +8,7 @@ from contract.events import Emit, Notice
 from contract.options import ChatOptions
 from contract.protocols import Policy, TrajectoryStore
 from contract.settings import Settings
-from contract.task import GemmTask
+from contract.task import Arch
 from policies.chat.account import Account
 from policies.chat.policy import ChatPolicy
 from policies.chat.server.key import checked_base_url, resolve_key
@@ -25,7 +25,7 @@ POLICIES = ("schedule", "chat", "portfolio")
 
 
 @contextmanager
-def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[Policy]:
+def open_policy(arch: Arch, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[Policy]:
     """The policy of a run. No request is sent yet.
 
     Raises: UsageError for an unknown policy, or for a missing model, key, address, price or run to replay.
@@ -33,7 +33,7 @@ def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_
     checked_base_url(settings.chat.base_url)  # before the run records it: it may hold a password
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
-    schedule = SchedulePolicy(families(task.arch), seed=settings.seed, steer=settings.use_diagnosis)
+    schedule = SchedulePolicy(families(arch), seed=settings.seed, steer=settings.use_diagnosis)
     if settings.policy == "schedule":
         yield schedule
         return

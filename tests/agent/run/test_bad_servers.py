@@ -302,7 +302,7 @@ def test_an_injection_within_retrieved_text_is_data_and_obeying_it_is_a_rejected
         obeys = kernel(EXAMPLE.replace("#include <cudal2/mma.cuh>", '#include <cudal2/mma.cuh>\n#include "/etc/passwd"'))
         return Text(GOOD) if request.number else Text(obeys)
 
-    monkeypatch.setattr("agent.wiring.dependencies.open_retriever", poisoned)
+    monkeypatch.setattr("agent.wiring.parts.open_retriever", poisoned)
     with ScriptedServer(script) as server:
         ended = command(*optimize(server, 2, "--knowledge"))
         requests = list(server.requests)

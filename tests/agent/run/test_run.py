@@ -505,7 +505,7 @@ def test_a_search_over_schedules_has_its_winner_profiled_alone(settings: Setting
 def test_the_next_round_sees_the_profile_and_what_changed(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.run.profiling.SHARE", 1000.0)
+    monkeypatch.setattr("agent.run.counters.SHARE", 1000.0)
     made = parts(store, ScriptedSandbox({0: 8.0, 5: 6.0}))
     policy = made.policy
     assert isinstance(policy, ScriptedPolicy)
@@ -559,7 +559,7 @@ def test_a_profiler_that_cannot_work_is_said_once_and_the_run_goes_on(settings: 
 def test_a_candidate_that_cannot_be_profiled_is_not_tried_again(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.run.profiling.SHARE", 1000.0)
+    monkeypatch.setattr("agent.run.counters.SHARE", 1000.0)
     sandbox = ScriptedSandbox({2: 5.0, 9: 4.0}, profile_error=ProfileFailed("it hung under ncu"))
     outcome = drive(settings.model_copy(update={"profile": "leaders"}), parts(store, sandbox))
     assert sandbox.profiled == [2, 9]

@@ -23,7 +23,7 @@ def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: 
     """
     # The sandbox opens before the index, so that errors of task and machine appear before minutes of indexing.
     with (
-        open_policy(task, settings, store, run_id, emit) as policy,
+        open_policy(task.arch, settings, store, run_id, emit) as policy,
         open_sandbox_for(task, settings, emit) as sandbox,
         open_retriever(settings, emit) as retriever,
     ):
