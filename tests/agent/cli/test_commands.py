@@ -37,6 +37,9 @@ def optimized(home: Path) -> dict[str, object]:
     command = [sys.executable, "-m", "agent.cli.main", *words, "--out", str(home / "out")]
     ended = subprocess.run(command, cwd=ROOT, env=environment(home), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+    rows = [row for row in ended.stderr.splitlines() if row.startswith(("run ", "round ", "step "))]
+    assert len(rows) >= 5
+    assert max(map(len, rows)) <= 100
     answer: dict[str, object] = json.loads(ended.stdout)
     return answer
 
