@@ -162,7 +162,7 @@ def test_an_interrupt_ends_the_run(settings: Settings, monkeypatch: pytest.Monke
     events: list[Event] = []
     with pytest.raises(KeyboardInterrupt):
         releases_found(settings, events)
-    assert "goes on from there" in notices(events)[-1]
+    assert "the same command continues it" in notices(events)[-1]
 
 
 class Failing:

@@ -1,4 +1,4 @@
-"""Joins the real parts: the one place that knows which sandbox, retriever and store a setting stands for."""
+"""Opens the real parts of a run, as the settings say."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +17,13 @@ from sandbox.diagnosis.differences import explain
 
 @contextmanager
 def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: str, emit: Emit) -> Iterator[Dependencies]:
-    """Everything a run needs, checked before any work is done. `run_id`: under which its policy keeps what it asked.
+    """Everything a run needs, checked before any work. `run_id`: the run in whose log the policy records its exchanges.
 
-    Raises: UsageError for a policy that cannot be or operands that do not fit, MachineError for a missing compiler or device.
+    Raises: UsageError for an impossible policy or operands that do not fit, MachineError for a missing compiler or device.
     """
-    # The sandbox before the index: whatever is wrong with task and machine is said before minutes go into it.
+    # The sandbox opens before the index, so that errors of task and machine appear before minutes of indexing.
     with (
-        open_policy(task, settings, store, run_id, emit) as policy,
+        open_policy(task.arch, settings, store, run_id, emit) as policy,
         open_sandbox_for(task, settings, emit) as sandbox,
         open_retriever(settings, emit) as retriever,
     ):

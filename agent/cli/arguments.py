@@ -1,4 +1,4 @@
-"""What the commands' flags share: their declarations and how they become a task and settings."""
+"""The flags that several commands share, and the task that they describe."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -7,6 +7,7 @@ import typer
 from pydantic import ValidationError
 
 from contract.errors import UsageError
+from contract.run_settings import RunSettings
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
 
 if TYPE_CHECKING:
@@ -25,11 +26,17 @@ ArchName = Annotated[
     ),
 ]
 Mode = Annotated[str, typer.Option("--mode", help="Timing: offline (back to back) or server (idle GPU, cold L2).")]
-Device = Annotated[str | None, typer.Option("--device", help="auto, emulator, cuda:N or none.", show_default="auto")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help="auto, emulator, cuda:N or none.", show_default=str(RunSettings.model_fields["device"].default)
+    ),
+]
 ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="A release, as `index list` names it.", show_default=False)]
-NoKnowledge = Annotated[bool, typer.Option("--no-knowledge", help="Write candidates without looking anything up.")]
+NoKnowledge = Annotated[bool, typer.Option("--no-knowledge", help="Do not search the knowledge base.")]
 TrustHost = Annotated[
-    bool | None, typer.Option("--trust-host", help="Allow --host files, which run their own code here.", show_default=False)
+    bool | None,
+    typer.Option("--trust-host", help="Allow --host files, which run their own code on this machine.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
@@ -37,7 +44,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON."
 def read_task(
     shape: str, accumulate: str, element: str, layout: str, arch: str | None, mode: str, settings: "Settings"
 ) -> GemmTask:
-    """The task that the flags name. Raises: UsageError with the flag that is wrong."""
+    """The task that the flags describe. Raises: UsageError, naming the wrong flag."""
     m, n, k = parse_shape(shape)
     chosen = _choice("--arch", Arch, arch) if arch is not None else _default_arch(settings)
     try:
