@@ -24,7 +24,7 @@ from sandbox.building.compiler import Compiler
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.corpus import FAULTS
-from tests.sandbox.emulator.fault import Fault
+from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.kernels.families import CHIP, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN
 from tests.sandbox.emulator.trial import Trial, schedules

@@ -19,13 +19,13 @@ from sandbox.jail.kind import Confinement
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, TASK, unmeasured
-from tests.sandbox.build_kernels import HOST
+from tests.sandbox.building.build_kernels import HOST
 from tests.sandbox.profiling.pretend import PretendedTool
 
 needs_core = pytest.mark.skipif(
     importlib.util.find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here"
 )
-SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
+SCRIPT = str(Path(__file__).parent / "workers" / "scripted_worker.py")
 PREDICTION = unmeasured(12.5).prediction
 NAIVE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "gemm",
 //   "grid": ["ceil(N/16)", "ceil(M/16)", 1], "block": [16, 16, 1],

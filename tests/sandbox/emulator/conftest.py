@@ -7,7 +7,8 @@ import pytest
 from contract.options import CompileOptions
 from sandbox.building.compiler import Compiler
 
-collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else ["test_*.py", "golden/test_replay.py"]
+_NEEDS_CORE = ["test_*.py", "core/*", "kernels/*", "large/*", "lowering/*", "golden/test_replay.py", "golden/test_taint.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else _NEEDS_CORE
 
 
 @pytest.fixture(scope="session")

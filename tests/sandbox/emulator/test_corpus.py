@@ -10,7 +10,7 @@ from sandbox.building.check import check
 from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.corpus import FAULTS
-from tests.sandbox.emulator.fault import Fault, Patch
+from tests.sandbox.emulator.corpus.fault import Fault, Patch
 from tests.sandbox.emulator.trial import WRONG_RESULT, Trial, schedules
 
 # Both families address local memory and parameters only as the compiler does, which is always inside.
