@@ -4,15 +4,14 @@ import importlib.util
 
 import pytest
 
-from contract.options import CompileOptions
-from sandbox.building.compiler import Compiler
+from tests.sandbox.emulator.compiled import PtxCompiler
 
 _NEEDS_CORE = ["test_*.py", "core/*", "kernels/*", "large/*", "lowering/*", "golden/test_replay.py", "golden/test_taint.py"]
 collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else _NEEDS_CORE
 
 
 @pytest.fixture(scope="session")
-def compiler(request: pytest.FixtureRequest) -> Compiler:
-    """Compiles once for all runs of the tests: CuTe takes ten seconds a kernel."""
+def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
+    """Compiles each kernel once for all runs of the tests: CuTe takes ten seconds per kernel."""
     assert request.config.cache is not None
-    return Compiler(CompileOptions(cache_dir=str(request.config.cache.mkdir("emulator-kernels"))))
+    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from contract.plan import resolve
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, cluster_tiles
 from sandbox.building.check import check
-from sandbox.building.compiler import Compiled, Compiler
+from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
 from tests.sandbox.emulator.trial import Trial, schedules
@@ -33,26 +32,25 @@ def _name(part: object) -> str:
 
 
 @pytest.mark.parametrize("kernel", WRITTEN, ids=lambda kernel: kernel.name)
-def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: Compiler, kernel: WrittenKernel) -> None:
+def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: PtxCompiler, kernel: WrittenKernel) -> None:
     if reason := kernel.missing():
         pytest.skip(reason)
     candidate = kernel.candidate()
     for task in kernel.tasks:
         assert check(candidate, task, LIMITS[task.arch], CHIP.sms) is None
         assert resolve(candidate.plan, task, LIMITS[task.arch], CHIP.sms).launches
-    compiled = compiler.compile(candidate, kernel.tasks[0].arch)
-    assert isinstance(compiled, Compiled), compiled
-    ptx = Path(compiled.ptx_path).read_text()
+    ptx = compiler.compile(candidate, kernel.tasks[0].arch)
     absent = [opcode for opcode in kernel.opcodes if not re.search(rf"^[^/\n]*\b{re.escape(opcode)}", ptx, re.MULTILINE)]
     assert not absent
 
 
 @pytest.mark.parametrize("random", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kernel", "task"), [(kernel, task) for kernel in WRITTEN for task in kernel.tasks], ids=_name)
-def test_a_written_kernel_is_right(compiler: Compiler, kernel: WrittenKernel, task: GemmTask, random: int) -> None:
+def test_a_written_kernel_is_right(compiler: PtxCompiler, kernel: WrittenKernel, task: GemmTask, random: int) -> None:
     if reason := kernel.missing():
         pytest.skip(reason)
-    trial = Trial(compiler, kernel.candidate(), task, CHIP.sms)
+    candidate = kernel.candidate()
+    trial = Trial(compiler.compile(candidate, task.arch), candidate, task, CHIP.sms)
     assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
 
 
@@ -63,8 +61,8 @@ def test_a_written_kernel_is_right(compiler: Compiler, kernel: WrittenKernel, ta
         *(pytest.param(kernel, MANY, marks=pytest.mark.slow, id=f"{kernel.id}-{MANY}") for kernel in FAMILY_KERNELS),
     ],
 )
-def test_a_family_kernel_is_right(compiler: Compiler, kernel: FamilyKernel, random: int) -> None:
-    trial = Trial(compiler, kernel.candidate, kernel.task, CHIP.sms)
+def test_a_family_kernel_is_right(compiler: PtxCompiler, kernel: FamilyKernel, random: int) -> None:
+    trial = Trial(compiler.compile(kernel.candidate, kernel.task.arch), kernel.candidate, kernel.task, CHIP.sms)
     assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
 
 
