@@ -3,6 +3,7 @@
 `scripted.py`: a policy, a sandbox, a retriever and an embedder that follow a script, and sample records of the contract.
 `chat_server.py`: a real HTTP server that speaks the OpenAI protocol and misbehaves on request.
 `small_base.py`: a knowledge base of one header and one note.
+`building.py`: quick builds, for tests that are not about building.
 """
 
 from tests.doubles.scripted import (
