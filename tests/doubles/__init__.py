@@ -4,6 +4,7 @@
 `chat_server.py`: a real HTTP server that speaks the OpenAI protocol and misbehaves on request.
 `small_base.py`: a knowledge base of one header and one note.
 `building.py`: quick builds, for tests that are not about building.
+`pools.py`: pools of schedules that policies share.
 """
 
 from tests.doubles.scripted import (
