@@ -19,6 +19,7 @@ from sandbox.jail.kind import Confinement
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, TASK, unmeasured
+from tests.doubles.building import compile_in_this_process, disassemble_once
 from tests.sandbox.building.build_kernels import HOST
 from tests.sandbox.profiling.pretend import PretendedTool
 
@@ -40,6 +41,15 @@ extern "C" __global__ void gemm(const __half* a, const __half* b, __half* d, int
   d[row * n + column] = __float2half(sum);
 }
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_builds():
+    """One kernel is built again and again; how it is built does not matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        compile_in_this_process(patch)
+        disassemble_once(patch)
+        yield
 
 
 @pytest.fixture
