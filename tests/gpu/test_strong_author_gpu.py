@@ -22,7 +22,7 @@ from policies.trajectories.store import open_store
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.workers.pool import WorkerPool
 from tests.author.script import SCRIPT, TASK, Author, Sight
-from tests.chat_server import ScriptedServer
+from tests.doubles.chat_server import ScriptedServer
 
 pytestmark = pytest.mark.gpu
 

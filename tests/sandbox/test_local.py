@@ -19,13 +19,14 @@ from sandbox.jail.kind import Confinement
 from sandbox.local import LocalSandbox, open_sandbox, require_memory
 from sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, TASK, unmeasured
-from tests.sandbox.build_kernels import HOST
+from tests.doubles.building import compile_in_this_process, disassemble_once
+from tests.sandbox.building.build_kernels import HOST
 from tests.sandbox.profiling.pretend import PretendedTool
 
 needs_core = pytest.mark.skipif(
     importlib.util.find_spec("sandbox.emulator._core") is None, reason="the emulator's core was not built here"
 )
-SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
+SCRIPT = str(Path(__file__).parent / "workers" / "scripted_worker.py")
 PREDICTION = unmeasured(12.5).prediction
 NAIVE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "gemm",
 //   "grid": ["ceil(N/16)", "ceil(M/16)", 1], "block": [16, 16, 1],
@@ -40,6 +41,15 @@ extern "C" __global__ void gemm(const __half* a, const __half* b, __half* d, int
   d[row * n + column] = __float2half(sum);
 }
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_builds():
+    """One kernel is built again and again; how it is built does not matter."""
+    with pytest.MonkeyPatch.context() as patch:
+        compile_in_this_process(patch)
+        disassemble_once(patch)
+        yield
 
 
 @pytest.fixture

@@ -160,7 +160,8 @@ def test_an_interrupt_ends_cleanly_and_the_run_goes_on(
     words = ["optimize", "--shape", "128x128x128", "--device", "none", "--arch", "sm_80", "--budget", "400", "--no-knowledge"]
     command = [sys.executable, "-m", "agent.cli.main", *words]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, env=environment(home), stdout=pipe, stderr=pipe, text=True) as process:
+    small_rounds = {**environment(home), "CUDAL2_ROUND_SIZE": "2"}
+    with subprocess.Popen(command, cwd=ROOT, env=small_rounds, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
         seen = [process.stderr.readline() for _ in range(6)]
         process.send_signal(sent)

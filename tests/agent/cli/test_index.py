@@ -11,7 +11,7 @@ from agent.cli.main import main
 from contract.knowledge import Hit
 from knowledge.store import open_store
 from tests.doubles import WordEmbedder
-from tests.small_base import RING, plant, use_small_parts
+from tests.doubles.small_base import RING, plant, use_small_parts
 
 GUIDE = "# Guide\n\n## Bank conflicts\n\nPad the rows of a tile or swizzle them.\n\n## Fences\n\nOne fence a batch.\n"
 

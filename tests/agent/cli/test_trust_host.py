@@ -19,7 +19,7 @@ from contract.task import Arch
 from sandbox.jail.kind import Confinement, confinement
 from sandbox.profiling.metric_set import load_metric_set
 from tests.doubles import TASK, measured, unmeasured
-from tests.sandbox.build_kernels import HOST
+from tests.sandbox.building.build_kernels import HOST
 
 WORDS = ["--shape", "64x64x64", "--arch", "sm_80", "--device", "none"]
 

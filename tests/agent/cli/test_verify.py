@@ -22,7 +22,7 @@ from tests.doubles import unmeasured
 
 ROOT = Path(__file__).parents[3]
 KERNEL = ROOT / "tests" / "sandbox" / "emulator" / "kernels" / "plain_tiled.cu"
-NO_CORE = [sys.executable, "-P", str(ROOT / "tests" / "sandbox" / "scripted_worker.py"), "no-core"]
+NO_CORE = [sys.executable, "-P", str(ROOT / "tests" / "sandbox" / "workers" / "scripted_worker.py"), "no-core"]
 SHAPE = ["--shape", "40x24x32", "--arch", "sm_80"]
 STEPS = "#pragma unroll\n    for (int step"
 needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")

@@ -15,7 +15,7 @@ from contract.knowledge import Hit, Query
 from contract.settings import Settings
 from knowledge.store import open_store
 from tests.doubles import TASK, ScriptedRetriever, WordEmbedder
-from tests.small_base import plant, use_small_parts
+from tests.doubles.small_base import plant, use_small_parts
 
 
 def settings_in(folder: Path, cutlass: Path) -> Settings:

@@ -24,7 +24,8 @@ from contract.trajectory import RunRecord, Step
 from policies.chat.assignment import Assignment
 from policies.chat.prompts.composition import Prompts
 from policies.trajectories.store import open_store
-from tests.chat_server import (
+from tests.doubles import ScriptedRetriever
+from tests.doubles.chat_server import (
     Behaviour,
     Cut,
     EchoKey,
@@ -40,7 +41,6 @@ from tests.chat_server import (
     StreamError,
     Text,
 )
-from tests.doubles import ScriptedRetriever
 from tests.policies.chat.conversing import observe
 from tests.policies.chat.prompts.test_composition import blocks
 

@@ -13,7 +13,7 @@ from contract.options import VerifyOptions
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.evaluator import Evaluator
 from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
-from tests.sandbox.build_kernels import host
+from tests.sandbox.building.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, naive, plan, prove
 
 

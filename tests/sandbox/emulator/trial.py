@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from contract.candidate import Candidate
 from contract.chip import LIMITS
 from contract.plan import resolve
 from contract.task import GemmTask
-from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.emulator.machine import Conditions, Schedule
@@ -35,11 +33,9 @@ def schedules(random: int) -> Iterator[Conditions]:
 class Trial:
     """Raises: Unsupported, PtxError, LaunchRefused where the emulator cannot run the kernel."""
 
-    def __init__(self, compiler: Compiler, candidate: Candidate, task: GemmTask, sms: int) -> None:
-        compiled = compiler.compile(candidate, task.arch)
-        assert isinstance(compiled, Compiled), compiled
+    def __init__(self, ptx: str, candidate: Candidate, task: GemmTask, sms: int) -> None:
         plan = resolve(candidate.plan, task, LIMITS[task.arch], sms)
-        self._kernel = EmulatedKernel(candidate.id, Path(compiled.ptx_path).read_text(), plan, task)
+        self._kernel = EmulatedKernel(candidate.id, ptx, plan, task)
         self._chosen = _Chosen(task, INPUT_SEED, math.inf)
         self._executor = EmulatorExecutor(self._kernel, self._chosen)
         self._prepared = PreparedCase(np, task, GAUSSIAN, INPUT_SEED, keep=True)
