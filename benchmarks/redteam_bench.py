@@ -2,7 +2,6 @@
 
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin
 from contract.chip import REFERENCE_CHIPS
 from contract.errors import Cudal2Error, PlanError
-from contract.evaluation import Evaluation, Measured, Prediction, Rejected
+from contract.evaluation import Evaluation, Prediction, Rejected
 from contract.events import ignore
 from contract.inspection import Inspection
 from contract.options import CompileOptions, EmulateOptions, TimeOptions, VerifyOptions, WorkerOptions
@@ -189,7 +188,7 @@ class Bench:
             limit = self._limit_s
             quick = TimeOptions(rounds=ROUNDS, all_baselines=False, side=False, timeout_s=limit)
             self._sandbox = open_sandbox(
-                task=task,
+                arch=task.arch,
                 device=self._device,
                 compile_options=CompileOptions(cache_dir=self._limits.cache, jobs=os.cpu_count() or 1, timeout_s=limit),
                 verify_options=VerifyOptions(timeout_s=limit),
@@ -216,7 +215,7 @@ def _error(exc: Exception) -> str:
 
 
 def _median_us(outcome: Evaluation) -> float | None:
-    return statistics.median(outcome.timing.samples_us) if isinstance(outcome, Measured) else None
+    return outcome.time_us
 
 
 def _predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)

@@ -3,6 +3,6 @@
 - `diagnosis.py`: combines the findings below into one diagnosis
 - `static_rules.py`: findings from compiled code and launch plan
 - `findings.py`: findings from counters, launch by launch
-- `rules/`: the rules that read counters
+- `counter_rules/`: the rules that read counters
 - `differences.py`: what changed between two profiles
 """

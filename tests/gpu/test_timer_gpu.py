@@ -255,7 +255,7 @@ def test_memory_past_a_buffer_is_not_there():
     code = (
         "from sandbox.cuda.device import Device\n"
         "from sandbox.cuda.driver import DriverFault\n"
-        "from sandbox.cuda.buffers import map_guarded\n"
+        "from sandbox.cuda.guard.buffers import map_guarded\n"
         "import cupy, os\n"
         "device = Device(0); guarded = map_guarded(0, at_end=True)('D', 1000)\n"
         "kernel = cupy.RawKernel('extern \"C\" __global__ void poke(int* a) { *a = 7; }', 'poke')\n"

@@ -90,7 +90,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, script: Sequence[Candidate] | 
 
 def drive(settings: Settings, made: Dependencies, events: list[Event] | None = None) -> RunResult:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), settings, made, emit)
+    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
 
 
 def steps_of(outcome: RunResult, number: int) -> list[Step]:

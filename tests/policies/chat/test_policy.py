@@ -15,7 +15,7 @@ from contract.trajectory import Attempt, Failure
 from policies.chat.server.openai_server import OpenAIServer
 from policies.chat.server.protocol import ExchangePlace, Limit, Reply
 from policies.chat.server.replay import RecordedFirst, ReplayServer
-from tests.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
+from tests.doubles.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, ended, options, source, written
 
 BROKEN_PLAN = written(1).replace('"block": [32, 1, 1]', '"block": [32, 1')

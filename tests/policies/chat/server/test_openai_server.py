@@ -21,7 +21,8 @@ from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, Repl
 from policies.chat.server.replay import RecordedFirst
 from policies.trajectories.exchanges import RunExchanges
 from policies.trajectories.store import open_store
-from tests.chat_server import (
+from tests.doubles import run_record
+from tests.doubles.chat_server import (
     Answer,
     Cut,
     EchoKey,
@@ -40,7 +41,6 @@ from tests.chat_server import (
     StreamError,
     Text,
 )
-from tests.doubles import run_record
 from tests.policies.chat.exchanges import exchange, prompt
 
 KEY = "sk-proj-4f9a/Zq+0123456789-not-a-real-key"

@@ -11,9 +11,10 @@ from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES
 from contract.roofline import roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from sandbox.backend import driver_present
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
-from sandbox.cuda.timing.plan import (
+from sandbox.cuda.timing.sample_plan import (
     L2_MULTIPLE,
     MAX_SETS,
     RING_BYTES,
@@ -30,7 +31,6 @@ from sandbox.cuda.timing.plan import (
     trimmed_mean,
 )
 from sandbox.cuda.timing.telemetry import name_reasons, open_sampler
-from sandbox.local import driver_present
 
 L2 = 60 * 1024**2
 MEMORY = 140 * 1024**3
