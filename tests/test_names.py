@@ -58,7 +58,7 @@ TO_RENAME_CLASSES = {
     "Comparison": "agent/cli/profiled_files.py: ProfiledFiles; benchmarks/sanitizer_table.py: ToolComparison",
     "Contents": "indexer/diff.py: _FolderContents",
     "Device": "benchmarks/golden_device.py: GoldenDevice",
-    "Entry": "knowledge/lexical: IndexEntry; policies/schedule/search/pool.py: PoolEntry",
+    "Entry": "knowledge/lexical: IndexEntry; policies/schedule/optimiser/pool.py: PoolEntry",
     "Form": "sandbox/emulator/lowering/families/memory.py: _AccessForm",
     "Label": "indexer/tree.py: TreeLabel",
     "Limits": "benchmarks/redteam_bench.py: TrialLimits",
@@ -66,7 +66,6 @@ TO_RENAME_CLASSES = {
     "Meter": "indexer/sources/archive.py: _ByteMeter",
     "Operation": "sandbox/emulator/lowering/families/floating.py: _FloatOperation",
     "Place": "sandbox/emulator: large/places.py: Region; lowering/lowering.py: MemoryOperand; ptx/module.py: SourceLine",
-    "Pool": "indexer/workers.py: _WorkerPool; policies/schedule/search/pool.py: SchedulePool",
     "Question": "benchmarks/retrieval/score.py: LabelledQuestion",
     "Result": "benchmarks: one name per table, like DiagnosisResult",
     "Row": "benchmarks: one name per table, like DiagnosisRow",
@@ -83,10 +82,7 @@ TO_RENAME_MODULES = {
     "inputs": "agent/cli/inputs.py: arguments.py",
     "lines": "sandbox/emulator/large/lines.py: output_lines.py",
     "opening": "policies/chat/server/opening.py: connection.py",
-    "pool": "policies/schedule/search/pool.py: schedule_pool.py",
     "profiling": "agent/run/profiling.py: counters.py",
-    "protocol": "policies/schedule/families/protocol.py: kernel_family.py",
-    "search": "policies/schedule/search/: optimiser/",
     "verification": "knowledge/store/verification.py: integrity.py",
 }
 

@@ -4,5 +4,5 @@
 - `prior.py`: the analytic model of a schedule's time.
 - `prediction.py`: the predicted time of a candidate that cannot be timed.
 - `families/`: the kernel families, each with its CUDA source and its schedules.
-- `search/`: which schedules to try next, from the prior, the times and failures of the run, and the diagnosis.
+- `optimiser/`: which schedules to try next, from the prior, the times and failures of the run, and the diagnosis.
 """

@@ -1,7 +1,7 @@
 """The schedule policy: proposes written kernels by searching the schedule spaces of the families. No key, no network.
 
-Each part can be replaced alone: the prior (`prior`), the correction by a run's measurements (`search.surrogate`), its
-failures (`search.risk`), the leader's diagnosis (`search.steering`), and the choice of what to try (`search.acquisition`).
+Each part can be replaced alone: the prior (`prior`) and, in `optimiser/`, its correction by a run's measurements
+(`surrogate`), the run's failures (`risk`), the leader's diagnosis (`steering`) and the choice of what to try (`acquisition`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ from contract.chip import Chip
 from contract.diagnosis import Bottleneck
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
-from policies.schedule.families.protocol import Family
-from policies.schedule.search.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best
-from policies.schedule.search.risk import Risk
-from policies.schedule.search.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
-from policies.schedule.search.steering import Steering, steer
-from policies.schedule.search.surrogate import Surrogate
+from policies.schedule.families.kernel_family import Family
+from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best
+from policies.schedule.optimiser.risk import Risk
+from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
+from policies.schedule.optimiser.steering import Steering, steer
+from policies.schedule.optimiser.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
 MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the cost grows with the cube of their number

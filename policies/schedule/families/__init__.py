@@ -1,6 +1,6 @@
 """Kernel families: each is one CUDA source, its schedules, and the space of those worth trying.
 
-- `protocol.py`: what a family is to the schedule policy.
+- `kernel_family.py`: what a family is to the schedule policy.
 - `template.py`: fills a family's CUDA source with the constants and sections of a schedule.
 - `registry.py`: the families of an architecture.
 - `mma_sync/`: cp.async and mma.sync, for sm_80 and up.

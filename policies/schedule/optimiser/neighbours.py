@@ -7,12 +7,12 @@ import numpy as np
 
 from contract.diagnosis import Bottleneck
 from contract.trajectory import Attempt
-from policies.schedule.search.acquisition import rank_by_draws
-from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.risk import Risk
-from policies.schedule.search.schedule_pool import Key, PoolEntry, SchedulePool
-from policies.schedule.search.steering import Steering
-from policies.schedule.search.surrogate import Surrogate
+from policies.schedule.optimiser.acquisition import rank_by_draws
+from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.risk import Risk
+from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, SchedulePool
+from policies.schedule.optimiser.steering import Steering
+from policies.schedule.optimiser.surrogate import Surrogate
 
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
 

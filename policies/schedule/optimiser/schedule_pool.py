@@ -11,7 +11,7 @@ import numpy as np
 from contract.candidate import ScheduleValue
 from contract.chip import Chip
 from contract.task import GemmTask
-from policies.schedule.families.protocol import Family, Schedule, Work
+from policies.schedule.families.kernel_family import Family, Schedule, Work
 from policies.schedule.prior import Floats, predict_many_us
 
 Key = frozenset[tuple[str, ScheduleValue]]

@@ -13,9 +13,9 @@ import numpy as np
 
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.trajectory import Attempt, Observation
+from policies.schedule.optimiser.relief import relieves
+from policies.schedule.optimiser.schedule_pool import AxisStep, Key, PoolEntry, SchedulePool
 from policies.schedule.prior import Floats
-from policies.schedule.search.relief import relieves
-from policies.schedule.search.schedule_pool import AxisStep, Key, PoolEntry, SchedulePool
 
 TRUST = 0.25  # share of the maximum gain that one step is assumed to gain
 NEAR_AXES = 2  # an attempt informs about a step if it differs from the diagnosed schedule in at most this many axes
