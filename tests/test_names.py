@@ -58,7 +58,7 @@ TO_RENAME_CLASSES = {
     "Comparison": "agent/cli/profiled_files.py: ProfiledFiles; benchmarks/sanitizer_table.py: ToolComparison",
     "Contents": "indexer/diff.py: _FolderContents",
     "Device": "benchmarks/golden_device.py: GoldenDevice",
-    "Entry": "knowledge/lexical: IndexEntry; policies/schedule/optimiser/pool.py: PoolEntry",
+    "Entry": "knowledge/lexical: IndexEntry",
     "Form": "sandbox/emulator/lowering/families/memory.py: _AccessForm",
     "Label": "indexer/tree.py: TreeLabel",
     "Limits": "benchmarks/redteam_bench.py: TrialLimits",
