@@ -53,7 +53,7 @@ def find_anchors(
     glossary: Glossary, symbols: Sequence[str], paths: Sequence[str], holding: Callable[[str], NDArray[np.int32]]
 ) -> Anchors:
     """Places of the glossary's symbols. `symbols`, `paths`: of every position; `holding`: positions whose body has a word."""
-    places = _Places(symbols, paths, holding)
+    places = _SymbolPositions(symbols, paths, holding)
     bounds, positions, weights = [0], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for concept in glossary.concepts:
         best: dict[int, float] = {}
@@ -69,7 +69,7 @@ def find_anchors(
     return Anchors(glossary.digest, np.array(bounds, np.int32), np.concatenate(positions), np.concatenate(weights))
 
 
-class _Places:
+class _SymbolPositions:
     """Positions by a part of their symbol, by the stem of their file, by a word of their body."""
 
     def __init__(self, symbols: Sequence[str], paths: Sequence[str], holding: Callable[[str], NDArray[np.int32]]) -> None:

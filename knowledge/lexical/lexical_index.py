@@ -28,7 +28,7 @@ _PLAIN = ("piece_id", "start", "end", "outer_start", "outer_end")
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexedPiece:
     """One published piece as the index takes it; `vector_id` is empty where it has no vector."""
 
     piece_id: int
@@ -49,7 +49,7 @@ class _Codes:
         return self.known.setdefault(text, len(self.known))
 
 
-def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = None) -> None:
+def build(folder: Path, entries: Iterable[IndexedPiece], glossary: Glossary | None = None) -> None:
     """Write the index of these pieces into an empty folder; a position in it is the place of its entry in the order given.
 
     Pieces of one file stand together, in the order of their lines.
@@ -76,7 +76,7 @@ def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = No
     places.save(folder)
 
 
-def _values(entry: Entry) -> dict[str, str | int]:
+def _values(entry: IndexedPiece) -> dict[str, str | int]:
     piece = entry.piece
     return {
         "path": entry.path,

@@ -4,11 +4,11 @@ from knowledge.lexical.lexical_index import Lexical
 
 MOST_LINES = 148
 _REACH = 40  # pieces to either side among which neighbours are looked for
-Lines = tuple[int, int]
+LineSpan = tuple[int, int]
 
 
-def grow(index: Lexical, position: int, most_lines: int = MOST_LINES) -> Lines:
-    """Lines around a piece, its own always among them: its definition, then neighbouring pieces of the file as they fit.
+def grow(index: Lexical, position: int, most_lines: int = MOST_LINES) -> LineSpan:
+    """LineSpan around a piece, its own always among them: its definition, then neighbouring pieces of the file as they fit.
 
     A section of a document is shown alone; it was written to make sense so.
     """
@@ -42,9 +42,9 @@ def _neighbours(index: Lexical, position: int, start: int, end: int) -> tuple[li
     return before, after
 
 
-def own_lines(index: Lexical, position: int) -> Lines:
+def own_lines(index: Lexical, position: int) -> LineSpan:
     return int(index.column("start")[position]), int(index.column("end")[position])
 
 
-def overlap(one: Lines, other: Lines) -> bool:
+def overlap(one: LineSpan, other: LineSpan) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]

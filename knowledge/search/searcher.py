@@ -19,7 +19,7 @@ from knowledge.search.concepts import Concepts
 from knowledge.search.fusion import Scores, best
 from knowledge.search.releases import last_release
 from knowledge.search.scoring import Scoring, VectorSearch
-from knowledge.search.selection import Choice, Selection
+from knowledge.search.selection import Excerpt, Selection
 from knowledge.search.weights import SearchWeights
 from knowledge.store.rows import Row
 
@@ -52,12 +52,12 @@ class Searcher:
         chosen = self._selection.choose([int(position) for position in best(scores, _CANDIDATES)], query.count)
         return list(_within_budget(list(self._hits(chosen, scores, query)), query.tokens))
 
-    def _hits(self, chosen: Sequence[Choice], scores: Scores, query: Query) -> Iterator[Hit]:
-        ids = [int(self._index.column("piece_id")[choice.position]) for choice in chosen]
-        for choice, row in zip(chosen, self._store.rows(ids), strict=True):
-            start, end = choice.lines
+    def _hits(self, chosen: Sequence[Excerpt], scores: Scores, query: Query) -> Iterator[Hit]:
+        ids = [int(self._index.column("piece_id")[excerpt.position]) for excerpt in chosen]
+        for excerpt, row in zip(chosen, self._store.rows(ids), strict=True):
+            start, end = excerpt.lines
             chunk = Chunk(
-                release=last_release(self._index.value("releases", choice.position).split(" "), query),
+                release=last_release(self._index.value("releases", excerpt.position).split(" "), query),
                 path=row.path,
                 start_line=start,
                 end_line=end,
@@ -68,9 +68,9 @@ class Searcher:
             )
             yield Hit(
                 chunk=chunk,
-                score=round(float(scores[choice.position]), 6),
+                score=round(float(scores[excerpt.position]), 6),
                 matched=(row.piece.start_line, row.piece.end_line),
-                twins=tuple(dict.fromkeys(path for path in self._paths(choice.twins) if path != row.path)),
+                twins=tuple(dict.fromkeys(path for path in self._paths(excerpt.twins) if path != row.path)),
             )
 
     def _paths(self, positions: Sequence[int]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from knowledge.lexical.lexical_index import Entry, build
+from knowledge.lexical.lexical_index import IndexedPiece, build
 
 _CONTENTS = "contents.json"
 
@@ -20,14 +20,14 @@ class Generations:
     def path(self, generation: int) -> Path:
         return self._folder / str(generation)
 
-    def write(self, generation: int, entries: Iterable[Entry]) -> None:
+    def write(self, generation: int, entries: Iterable[IndexedPiece]) -> None:
         """Build a generation aside and rename it. Raises: OSError, KnowledgeError."""
         building = self._folder / f"{generation}.building-{os.getpid()}"
         self._folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
         try:
-            counted = _Counted(entries)
+            counted = _CountedPieces(entries)
             build(building, counted)
             contents = {"pieces": counted.count, "files": _checksums(building)}
             (building / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
@@ -67,14 +67,14 @@ class Generations:
             return None
 
 
-class _Counted:
+class _CountedPieces:
     """Entries that are counted as they pass."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[IndexedPiece]) -> None:
         self._entries = entries
         self.count = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[IndexedPiece]:
         for entry in self._entries:
             self.count += 1
             yield entry

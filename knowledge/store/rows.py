@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select
 
 from contract.base import Record
 from contract.knowledge import Piece
-from knowledge.lexical.lexical_index import Entry
+from knowledge.lexical.lexical_index import IndexedPiece
 from knowledge.store.tables import files, members, pieces
 
 _PAGE = 500  # ids in one statement
@@ -35,7 +35,7 @@ def rows_by_id(connection: Connection, ids: Sequence[int]) -> list[Row]:
     return [found[each] for each in map(int, ids) if each in found]
 
 
-def entries(connection: Connection) -> Iterator[Entry]:
+def entries(connection: Connection) -> Iterator[IndexedPiece]:
     """Every published piece, file by file in the order of their ids, as the lexical index takes it."""
     releases = func.group_concat(members.c.release, "\n")
     listed = select(members.c.file_id, releases.label("releases")).group_by(members.c.file_id).subquery()
@@ -45,7 +45,7 @@ def entries(connection: Connection) -> Iterator[Entry]:
         found = connection.execute(inside.order_by(pieces.c.id)).all()
         for (piece_id, record, vector_id), terms in zip(found, unpack_terms(packed), strict=True):
             piece = Piece.model_validate_json(record)
-            yield Entry(piece_id, path, piece, terms, tuple(sorted(names.split("\n"))), vector_id)
+            yield IndexedPiece(piece_id, path, piece, terms, tuple(sorted(names.split("\n"))), vector_id)
 
 
 def pack(text: str) -> bytes:

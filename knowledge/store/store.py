@@ -20,9 +20,9 @@ from knowledge.store.database import get, open_reader, open_writer, put, transla
 from knowledge.store.generations import Generations
 from knowledge.store.lock import write_lock
 from knowledge.store.rows import Row, entries, rows_by_id, unpack
-from knowledge.store.staging import Prepared, batches, insert_batch, known
+from knowledge.store.staging import StagedFile, batches, insert_batch, known
 from knowledge.store.tables import files, members, pieces, releases
-from knowledge.store.vectors import Address, Document, VectorStore
+from knowledge.store.vectors import ChromaAddress, Document, VectorStore
 
 _CACHED_FILES = 64
 
@@ -177,7 +177,7 @@ class Store:
             advance(counts)
         return total
 
-    def _stage_batch(self, batch: Sequence[Prepared]) -> StoreCounts:
+    def _stage_batch(self, batch: Sequence[StagedFile]) -> StoreCounts:
         """Vectors first, then the rows in one transaction: what is in the database has its vectors."""
         documents = [document for prepared in batch for document in prepared.documents if document]
         embedded = self._embed_missing({document.id: document for document in documents})
@@ -287,7 +287,7 @@ class Store:
 
     def _collection(self, number: int, identity: str) -> VectorStore:
         """Vectors have been made anew `number` times; each time has a folder of its own, on a server a collection."""
-        address = Address(self.folder / f"chroma-{number}", self._host, self._port)
+        address = ChromaAddress(self.folder / f"chroma-{number}", self._host, self._port)
         return VectorStore(address, f"{self._prefix}{number}-{digest(identity, length=8)}")
 
     @property

@@ -26,7 +26,7 @@ _INDEX: CreateCollectionConfiguration = {
 
 
 @dataclass(frozen=True)
-class Address:
+class ChromaAddress:
     """Where Chroma is: a server where `host` is given, the folder otherwise."""
 
     folder: Path
@@ -51,7 +51,7 @@ class Document:
 class VectorStore:
     """The collection of one embedding model; the client is made at first use, and every error of Chroma is translated."""
 
-    def __init__(self, address: Address, collection: str) -> None:
+    def __init__(self, address: ChromaAddress, collection: str) -> None:
         self._address = address
         self.collection = collection
         self._open: chromadb.Collection | None = None

@@ -262,7 +262,7 @@ def test_without_an_index_the_way_to_one_is_said(verb: list[str], base: Base) ->
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("absent", "'absent' is no file or folder"), ("empty", "no C++, CUDA, Python or document file"), ("fake.zip", "fake.zip")],
+    [("absent", "'absent' is not a file or folder"), ("empty", "no C++, CUDA, Python or document file"), ("fake.zip", "fake.zip")],
 )
 def test_bad_sources_leave_no_trace(source: str, said: str, base: Base) -> None:
     (base.folder / "empty").mkdir()

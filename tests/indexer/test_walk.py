@@ -86,7 +86,7 @@ def test_loops_of_links_end(tmp_path: Path) -> None:
     assert paths == ["a/good.hpp"]
     assert sorted(notices) == [
         f"{tmp_path}: links to folders not followed (1): a/again",
-        f"{tmp_path}: skipped, no regular file (3): ping.hpp, pong.hpp, self.hpp",
+        f"{tmp_path}: skipped, not a regular file (3): ping.hpp, pong.hpp, self.hpp",
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_pipe_does_not_stop_the_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.hpp")
     paths, _, notices = read(tmp_path)
     assert paths == ["good.hpp"]
-    assert notices == [f"{tmp_path}: skipped, no regular file (1): pipe.hpp"]
+    assert notices == [f"{tmp_path}: skipped, not a regular file (1): pipe.hpp"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")

@@ -9,7 +9,7 @@ import pytest
 from contract.errors import SourceError
 from contract.events import ignore
 from indexer.sources.checkout import remote
-from indexer.sources.command import Finished, run_command
+from indexer.sources.command import CommandResult, run_command
 from indexer.sources.opening import open_source
 
 VERSION_HEADER = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR {}\n#define CUTLASS_PATCH 0\n"
@@ -177,7 +177,7 @@ def test_without_git_the_remedy_is_said(repository: Path, tmp_path: Path, monkey
 def test_git_never_gets_to_ask_and_runs_no_hook(repository: Path, tmp_path: Path) -> None:
     asked: list[Sequence[str]] = []
 
-    def run(arguments: Sequence[str], folder: Path, timeout_s: float) -> Finished:
+    def run(arguments: Sequence[str], folder: Path, timeout_s: float) -> CommandResult:
         asked.append(arguments)
         return run_command(arguments, folder, timeout_s)
 

@@ -95,5 +95,5 @@ def test_what_a_killed_run_left_long_ago_is_swept(tmp_path: Path) -> None:
 
 def test_a_work_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SourceError, match="cannot hold what is fetched"), scratch(tmp_path / "file" / "work"):
+    with pytest.raises(SourceError, match="cannot be used for downloads"), scratch(tmp_path / "file" / "work"):
         pass

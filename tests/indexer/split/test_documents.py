@@ -286,7 +286,7 @@ def test_pdf_without_title_or_outline() -> None:
         (b"not a pdf at all", "cannot be read as PDF"),
         (pdf(["Words"], {})[:200], "cannot be read as PDF"),
         (pdf(["Words"], {}, password="secret"), "is encrypted"),
-        (pdf([""], {}), "holds no text"),
+        (pdf([""], {}), "contains no text"),
     ],
     ids=["empty", "text", "truncated", "encrypted", "scanned"],
 )

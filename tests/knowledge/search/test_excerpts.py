@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knowledge.lexical.lexical_index import Entry, Lexical
+from knowledge.lexical.lexical_index import IndexedPiece, Lexical
 from knowledge.search.excerpts import MOST_LINES, grow, overlap
 from tests.knowledge.indexes import entry, opened
 
@@ -15,7 +15,7 @@ Lines = tuple[int, int]
 
 
 @st.composite
-def file_versions(draw: st.DrawFn) -> list[Entry]:
+def file_versions(draw: st.DrawFn) -> list[IndexedPiece]:
     """The pieces of one file version, some of them parts of a longer definition; path and releases are set later."""
     line, pieces = 1, []
     for _ in range(draw(st.integers(1, 6))):
@@ -31,7 +31,7 @@ def file_versions(draw: st.DrawFn) -> list[Entry]:
 
 
 @st.composite
-def corpora(draw: st.DrawFn) -> list[Entry]:
+def corpora(draw: st.DrawFn) -> list[IndexedPiece]:
     """File versions in a row; a path may come again, also right behind itself, then in another release."""
     entries = []
     for number, pieces in enumerate(draw(st.lists(file_versions(), min_size=1, max_size=4))):
@@ -43,20 +43,20 @@ def corpora(draw: st.DrawFn) -> list[Entry]:
     return entries
 
 
-def _lines(each: Entry) -> Lines:
+def _lines(each: IndexedPiece) -> Lines:
     return each.piece.start_line, each.piece.end_line
 
 
 @settings(max_examples=50, deadline=None)
 @given(corpora())
-def test_an_excerpt_is_of_one_file_version_and_short(entries: list[Entry]) -> None:
+def test_an_excerpt_is_of_one_file_version_and_short(entries: list[IndexedPiece]) -> None:
     with TemporaryDirectory() as folder:
         index = opened(Path(folder), entries)
         for position, each in enumerate(entries):
             check(each, grow(index, position), [_lines(other) for other in entries if other.piece_id == each.piece_id])
 
 
-def check(each: Entry, shown: Lines, pieces: list[Lines]) -> None:
+def check(each: IndexedPiece, shown: Lines, pieces: list[Lines]) -> None:
     own, outer = _lines(each), each.piece.definition
     assert shown[0] <= own[0] <= own[1] <= shown[1]
     assert width(shown) <= max(MOST_LINES, width(own))
