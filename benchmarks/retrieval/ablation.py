@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.library import open_library
+from agent.index.knowledge_base import open_library
 from benchmarks.retrieval.score import LINES, Question, Score, Span, by_kind, read_questions, table
 from contract.knowledge import Query
 from contract.settings import load_settings

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.splitting import split_and_analyse
+from agent.index.splitting import split_and_analyse
 from contract.errors import KnowledgeError
 from contract.knowledge import Hit, Query, Retriever, fits
 from contract.task import Arch

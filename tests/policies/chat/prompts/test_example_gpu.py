@@ -13,9 +13,9 @@ from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerO
 from contract.task import GemmTask
 from policies.chat.assignment import Assignment
 from policies.chat.prompts.composition import Prompts
-from policies.schedule.policy import predict
+from policies.schedule.prediction import predict
 from sandbox.local import open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 from tests.policies.chat.conversing import observe
 from tests.policies.chat.prompts.test_composition import EXAMPLES, blocks
 

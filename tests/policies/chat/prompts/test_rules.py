@@ -16,8 +16,8 @@ from contract.task import Arch, ElementType, GemmTask, Layout
 from policies.chat.assignment import Assignment
 from policies.chat.extraction import KernelFile, read_reply
 from policies.chat.prompts.composition import Prompts
-from policies.schedule.policy import predict
-from sandbox.check import check
+from policies.schedule.prediction import predict
+from sandbox.building.check import check
 from sandbox.local import open_sandbox
 from tests.doubles import CHIP, TASK
 from tests.policies.chat.conversing import candidate, observe, source, written
