@@ -20,7 +20,7 @@ SPLIT_TIMEOUT_S = 120.0  # the longest header of CUTLASS takes 3 s of CPU time, 
 IndexStage = Literal["split", "embed"]
 
 
-class Report(Record):
+class IndexReport(Record):
     """The result of indexing a tree. Of `files`, `split` were new and `reused` already held; `embedded`: new vectors."""
 
     release: str
@@ -42,7 +42,7 @@ def index_tree(
     jobs: int,
     *,
     split_timeout_s: float = SPLIT_TIMEOUT_S,
-) -> Report:
+) -> IndexReport:
     """Make a tree a release of the store. The store shows the old release until the new one is complete.
 
     `split` runs in other processes and must be importable there. `splitter`: its name and version.
@@ -58,7 +58,7 @@ def index_tree(
     if not keys:
         raise SourceError(f"{tree.origin}: none of its files can be split; the notices give the reasons")
     release = _published(tree, keys, splitter, store, emit)
-    return Report(
+    return IndexReport(
         release=release.name,
         files=release.files,
         split=batch.done - batch.refused,

@@ -1,11 +1,11 @@
-"""Which of the ranked pieces are shown: of several files first, twins folded into one, nothing twice."""
+"""Selects the pieces that are shown: distinct files first, near-equal pieces folded into one, no overlap."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from knowledge.lexical.lexical_index import Lexical
+from knowledge.lexical.lexical_index import LexicalIndex
 from knowledge.lexical.signatures import likeness, same_name
 from knowledge.search.excerpts import LineSpan, grow, overlap, own_lines
 from knowledge.search.weights import SearchWeights
@@ -13,7 +13,7 @@ from knowledge.search.weights import SearchWeights
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A piece to be shown, its lines with its surroundings, and the pieces folded into it."""
+    """A piece that is shown, the lines shown for it, and the pieces folded into it."""
 
     position: int
     lines: LineSpan
@@ -21,14 +21,14 @@ class Excerpt:
 
 
 class Selection:
-    """Chooses among positions of one generation of the index."""
+    """Selects among the positions of one generation of the index."""
 
-    def __init__(self, index: Lexical, weights: SearchWeights) -> None:
+    def __init__(self, index: LexicalIndex, weights: SearchWeights) -> None:
         self._index = index
         self._weights = weights
 
     def choose(self, order: Sequence[int], count: int) -> list[Excerpt]:
-        """The first hits are of as many files, then come more of each; pieces that are shown already are left out."""
+        """The first hits are from distinct files, then come further hits from each. No lines are shown twice."""
         first = self._pick(order, min(count, self._weights.distinct), 1, ())
         taken = {position for excerpt in first for position in (excerpt.position, *excerpt.twins)}
         return self._pick([p for p in order if p not in taken], count, self._weights.per_file, first)
@@ -48,7 +48,7 @@ class Selection:
         return picked
 
     def _twin(self, position: int, picked: Sequence[Excerpt]) -> Excerpt | None:
-        """The excerpt that shows nearly the same: a like body under the same name, in another file or another version of it."""
+        """The excerpt of a near-equal piece: a similar body under the same name, in another file or another version of it."""
         if self._weights.alike > 1 or not picked:
             return None
         index = self._index
@@ -60,5 +60,5 @@ class Selection:
         return None
 
     def _of_one_file(self, one: int, other: int) -> bool:
-        """Whether two pieces are of one file version; no two versions of a path are in the same release."""
+        """Whether two pieces are of one file version. No two versions of a path are in the same release."""
         return all(self._index.column(name)[one] == self._index.column(name)[other] for name in ("path", "releases"))

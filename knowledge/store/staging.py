@@ -1,4 +1,4 @@
-"""From split files to rows and documents, in batches that are each durable by themselves."""
+"""Turns split files into rows and documents, in batches that are durable one by one."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file version with all that is written of it; `terms`, `digests` and `documents` are parallel to its pieces."""
+    """A file version with everything that is stored for it. `terms`, `digests` and `documents` are parallel to its pieces."""
 
     split: SplitFile
     terms: Sequence[Terms]
@@ -42,7 +42,7 @@ def prepare(split: SplitFile) -> StagedFile:
 
 
 def document(path: str, piece: Piece) -> Document | None:
-    """What Chroma is told of a piece; None where it has no vector."""
+    """The document of a piece for Chroma; None for a piece without a vector."""
     embedded = embedded_text(piece)
     if not embedded:
         return None
@@ -50,7 +50,7 @@ def document(path: str, piece: Piece) -> Document | None:
 
 
 def batches(splits: Iterable[SplitFile], held: Callable[[Collection[str]], set[str]]) -> Iterator[list[StagedFile]]:
-    """Those files that are not held yet, each once, ready to be written."""
+    """Batches of the files that are not stored yet, each once, ready to be written."""
     batch: list[StagedFile] = []
     for split in splits:
         if held([split.key]) or any(split.key == each.split.key for each in batch):
@@ -101,7 +101,7 @@ def text_sha256(text: str) -> str:
 
 
 def known(connection: Connection, column: ColumnElement[str], values: Collection[str]) -> set[str]:
-    """Those of the values that stand in a column."""
+    """The subset of the values that a column contains."""
     listed = sorted(values)
     found: set[str] = set()
     for start in range(0, len(listed), _PAGE):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from contract.exchange import Exchange, Prompt, Usage
 from contract.options import ChatOptions
-from policies.chat.server.protocol import ExchangePlace, Limit
+from policies.chat.server.chat_server import ExchangePlace, Limit
 from policies.chat.tokens import chars_of
 
 MIN_REPLY_TOKENS = 512  # a shorter reply cannot hold a kernel, so paying for one is useless

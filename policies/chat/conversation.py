@@ -20,7 +20,7 @@ from policies.chat.assignment import POLICY
 from policies.chat.extraction import Malformed, read_reply
 from policies.chat.prompts.composition import ComposedPrompt, Prompts
 from policies.chat.prompts.quoting import inline
-from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})

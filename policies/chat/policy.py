@@ -15,7 +15,7 @@ from policies.chat.assignment import POLICY, assign
 from policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
 from policies.chat.prompts.composition import Prompts
 from policies.chat.prompts.primitives import Header
-from policies.chat.server.protocol import ChatServer
+from policies.chat.server.chat_server import ChatServer
 
 
 class ChatPolicy:

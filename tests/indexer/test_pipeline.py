@@ -10,7 +10,7 @@ import pytest
 
 from contract.errors import KnowledgeError, SourceError
 from contract.knowledge import SplitFile
-from indexer.pipeline import Report, index_tree
+from indexer.pipeline import IndexReport, index_tree
 from indexer.sources.opening import open_source
 from indexer.split.plain import split_plain
 from tests.indexer.doubles import SPLITTER, Heard, MemoryStore, split_badly, split_whole
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def indexed(folder: Path, store: MemoryStore, heard: Heard | None = None, split=split_whole, **more) -> Report:  # type: ignore[no-untyped-def]
+def indexed(folder: Path, store: MemoryStore, heard: Heard | None = None, split=split_whole, **more) -> IndexReport:  # type: ignore[no-untyped-def]
     heard = heard or Heard()
     with open_source(str(folder), name=None, work_dir=folder.parent / "work", emit=heard) as tree:
         return index_tree(tree, store, split, SPLITTER, heard, 2, **more)

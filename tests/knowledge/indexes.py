@@ -9,7 +9,7 @@ from contract.knowledge import Piece
 from knowledge.embedding.embedder import Vectors, unit_rows
 from knowledge.glossary import Concept, Glossary
 from knowledge.lexical.analysis import analyse
-from knowledge.lexical.lexical_index import IndexedPiece, Lexical, build
+from knowledge.lexical.lexical_index import IndexedPiece, LexicalIndex, build
 
 NO_GLOSSARY = Glossary(concepts=())
 
@@ -40,10 +40,10 @@ def entry(
     return IndexedPiece(number, path, piece, analyse(path, piece, text), releases, vector)
 
 
-def opened(folder: Path, entries: Sequence[IndexedPiece], glossary: Glossary = NO_GLOSSARY) -> Lexical:
+def opened(folder: Path, entries: Sequence[IndexedPiece], glossary: Glossary = NO_GLOSSARY) -> LexicalIndex:
     folder.mkdir(parents=True, exist_ok=True)
     build(folder, entries, glossary)
-    return Lexical(folder)
+    return LexicalIndex(folder)
 
 
 def concept(name: str, *, terms: Sequence[str] = (), asks: Sequence[str] = (), code: Sequence[str] = ()) -> Concept:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from agent.index.splitting import split_and_analyse
 from contract.knowledge import Release
-from knowledge.store import Store
+from knowledge.store import KnowledgeBase
 from tests.knowledge.store.samples import quiet
 
 _PIPELINE = """#pragma once
@@ -87,7 +87,7 @@ SECOND = {**FIRST, "ring/barrier.hpp": _LICENCE + _BARRIER.replace("const {", "c
 del SECOND["tile/xor_fold.hpp"]
 
 
-def take_in(store: Store, name: str, files: Mapping[str, str]) -> None:
+def take_in(store: KnowledgeBase, name: str, files: Mapping[str, str]) -> None:
     """Split, analyse, stage and publish, as the indexer does it, in this process."""
     splits = [split_and_analyse(path, text.encode()) for path, text in files.items()]
     store.stage(splits, quiet)

@@ -24,10 +24,10 @@ from contract.exchange import Prompt
 from contract.options import ChatOptions
 from policies.chat.server.api_errors import ModelMissing, RequestFailed, Unusable, failure_of, message_of, one_line, unreachable
 from policies.chat.server.background import Background
+from policies.chat.server.chat_server import ExchangePlace, Limit, Reply
 from policies.chat.server.client import open_client, request_headers
 from policies.chat.server.key import checked_base_url, warn_of_plain_text
 from policies.chat.server.pending import Answered, EmptyReply, PendingRequest, TryEnd, cut_reply, ending_of
-from policies.chat.server.protocol import ExchangePlace, Limit, Reply
 from policies.chat.server.redaction import LogGuard, Redactor
 from policies.chat.server.request_parameters import RequestParameters
 from policies.chat.server.retrying import Again, retrying

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from contract.exchange import Prompt, ReplyStatus, Usage
 from policies.chat.server.api_errors import RequestFailed, Unusable
-from policies.chat.server.protocol import ExchangePlace, Limit
+from policies.chat.server.chat_server import ExchangePlace, Limit
 from policies.chat.server.retrying import Again
 from policies.chat.server.stream import PartialReply
 

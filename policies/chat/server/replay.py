@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
 from contract.protocols import ExchangeLog
-from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 
 class ReplayServer:

@@ -67,7 +67,7 @@ def test_what_is_neither_folder_nor_source_is_refused(tmp_path: Path, name: str)
 def test_a_loop_of_links_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with (
-        pytest.raises(SourceError, match="no file or folder"),
+        pytest.raises(SourceError, match="not a file or folder"),
         open_source(str(tmp_path / "loop"), name=None, work_dir=tmp_path, emit=ignore),
     ):
         pass

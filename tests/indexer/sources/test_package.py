@@ -116,7 +116,7 @@ def test_without_pip_the_remedy_is_said(tmp_path: Path) -> None:
 
 def test_an_unknown_package_is_said(tmp_path: Path) -> None:
     said = "ERROR: Could not find a version (from versions: none)\nERROR: No matching distribution found"
-    assert "has no lib that this Python can use" in str(refusal("lib==1.0", tmp_path, failed(said), failed(said)))
+    assert "has no lib for this Python" in str(refusal("lib==1.0", tmp_path, failed(said), failed(said)))
 
 
 def test_anything_else_that_pip_says_is_passed_on(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knowledge.lexical.lexical_index import IndexedPiece, Lexical
-from knowledge.search.excerpts import MOST_LINES, grow, overlap
+from knowledge.lexical.lexical_index import IndexedPiece, LexicalIndex
+from knowledge.search.excerpts import MAX_LINES, grow, overlap
 from tests.knowledge.indexes import entry, opened
 
 Lines = tuple[int, int]
@@ -59,12 +59,12 @@ def test_an_excerpt_is_of_one_file_version_and_short(entries: list[IndexedPiece]
 def check(each: IndexedPiece, shown: Lines, pieces: list[Lines]) -> None:
     own, outer = _lines(each), each.piece.definition
     assert shown[0] <= own[0] <= own[1] <= shown[1]
-    assert width(shown) <= max(MOST_LINES, width(own))
+    assert width(shown) <= max(MAX_LINES, width(own))
     assert shown[0] in {start for start, _ in pieces}
     assert shown[1] in {end for _, end in pieces}
-    if width(outer) <= MOST_LINES:
+    if width(outer) <= MAX_LINES:
         assert shown[0] <= outer[0] <= outer[1] <= shown[1]
-    if width(own) > MOST_LINES:
+    if width(own) > MAX_LINES:
         assert shown == own
 
 
@@ -96,11 +96,11 @@ def test_a_piece_behind_one_that_does_not_fit_is_not_shown(tmp_path: Path) -> No
 
 
 def test_room_is_counted_in_lines(tmp_path: Path) -> None:
-    assert shown(tmp_path, (1, 100), (101, MOST_LINES)) == (1, MOST_LINES)
-    assert shown(tmp_path / "2", (1, 100), (101, MOST_LINES + 1)) == (1, 100)
+    assert shown(tmp_path, (1, 100), (101, MAX_LINES)) == (1, MAX_LINES)
+    assert shown(tmp_path / "2", (1, 100), (101, MAX_LINES + 1)) == (1, 100)
 
 
-def two_versions(folder: Path) -> Lexical:
+def two_versions(folder: Path) -> LexicalIndex:
     """The second one goes on where the lines of the first end."""
     first = entry(0, lines=(1, 5), releases=("r-1",))
     second = [entry(1, lines=lines, releases=("r-2",)) for lines in ((1, 5), (6, 40))]

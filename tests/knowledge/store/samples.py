@@ -8,7 +8,7 @@ import numpy as np
 
 from contract.knowledge import Piece, Release, SplitFile, StoreCounts
 from knowledge.embedding.embedder import Vectors
-from knowledge.store import Store, open_store
+from knowledge.store import KnowledgeBase, open_store
 
 
 class TinyModel:
@@ -56,7 +56,7 @@ def quiet(_: StoreCounts) -> None:
     pass
 
 
-def add(store: Store, name: str, splits: Sequence[SplitFile]) -> StoreCounts:
+def add(store: KnowledgeBase, name: str, splits: Sequence[SplitFile]) -> StoreCounts:
     counts = store.stage(splits, quiet)
     store.publish(release(name), {split.path: split.key for split in splits})
     return counts
@@ -68,7 +68,7 @@ def filled(folder: Path, name: str = "1.0", files: int = 4, model: TinyModel | N
         add(store, name, [split_file(f"include/f{n}.hpp") for n in range(files)])
 
 
-def indexed(store: Store) -> dict[int, str]:
+def indexed(store: KnowledgeBase) -> dict[int, str]:
     """Vector id by piece id, in the order of the lexical index that the store shows."""
     with np.load(store.lexical_dir / "columns.npz") as columns:
         return dict(zip(columns["piece_id"].tolist(), columns["vector"].tolist(), strict=True))

@@ -12,7 +12,7 @@ import pytest
 
 from contract.errors import KnowledgeError
 from knowledge.embedding.embedder import Vectors
-from knowledge.store import Store, open_store
+from knowledge.store import KnowledgeBase, open_store
 from tests.knowledge.store.samples import TinyModel, add, quiet, split_file
 
 
@@ -42,7 +42,7 @@ class Server:
             self._process.wait()
             self._process = None
 
-    def store(self, folder: Path, model: TinyModel, *, read_only: bool = False) -> Store:
+    def store(self, folder: Path, model: TinyModel, *, read_only: bool = False) -> KnowledgeBase:
         return open_store(folder, model, chroma_host="127.0.0.1", chroma_port=self.port, read_only=read_only)
 
 

@@ -11,7 +11,7 @@ from contract.options import ChatOptions
 from contract.trajectory import Observation
 from policies.chat.account import Account
 from policies.chat.policy import ChatPolicy
-from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, Reply
+from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
 from policies.chat.tokens import estimate_usage
 from tests.doubles import CHIP, TASK
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contract.exchange import Exchange
 from contract.options import ChatOptions
 from policies.chat.account import MIN_REPLY_TOKENS, Account, Capped, Totals
-from policies.chat.server.protocol import Limit
+from policies.chat.server.chat_server import Limit
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
 

@@ -12,8 +12,8 @@ from contract.events import ignore
 from contract.exchange import Exchange, Prompt
 from contract.protocols import Policy
 from contract.trajectory import Attempt, Failure
+from policies.chat.server.chat_server import ExchangePlace, Limit, Reply
 from policies.chat.server.openai_server import OpenAIServer
-from policies.chat.server.protocol import ExchangePlace, Limit, Reply
 from policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, ended, options, source, written

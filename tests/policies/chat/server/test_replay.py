@@ -4,7 +4,7 @@ import pytest
 
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
-from policies.chat.server.protocol import ExchangePlace, Limit, NoReply, Reply
+from policies.chat.server.chat_server import ExchangePlace, Limit, NoReply, Reply
 from policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
