@@ -47,7 +47,7 @@ def without_vector(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a piece is gone": (sql("DELETE FROM pieces WHERE id = 1"), "should have 3 pieces but has 2"),
-    "a text is another": (sql("UPDATE files SET text = (SELECT text FROM files WHERE id = 2) WHERE id = 1"), "not the one"),
+    "a text is another": (sql("UPDATE files SET text = (SELECT text FROM files WHERE id = 2) WHERE id = 1"), "differs from the one"),
     "a text is garbled": (sql("UPDATE files SET text = x'00ff' WHERE id = 1"), "cannot be read"),
     "a digest is another": (sql("UPDATE pieces SET text_digest = 'x' WHERE id = 1"), "1 pieces of include/f0.hpp"),
     "a file is not listed": (sql("DELETE FROM members WHERE path = 'include/f1.hpp'"), "should list 4 files with 12 pieces"),
