@@ -84,22 +84,22 @@ class _Batch:
         self._skips = Skips()
 
     def splits(self, results: Iterator[SplitResult], total: int) -> Iterator[SplitFile]:
-        self._tell("split", 0, total)
+        self._report_progress("split", 0, total)
         for result in results:
             self.done += 1
             split = self._file(result)
-            self._tell("split", self.done, total)
+            self._report_progress("split", self.done, total)
             if split is None:
                 self.refused += 1
                 del self.keys[result.path]
             else:
                 self.keys[result.path] = split.key  # differs from the first key if the file has changed since
                 yield split
-        self._skips.tell(self.tree.name, self.emit)
+        self._skips.report(self.tree.name, self.emit)
 
     def advance(self, counts: StoreCounts) -> None:
         self.embedded += counts.embedded
-        self._tell("embed", self.embedded, None)
+        self._report_progress("embed", self.embedded, None)
 
     def _file(self, result: SplitResult) -> SplitFile | None:
         if result.split is not None:
@@ -114,7 +114,7 @@ class _Batch:
         except OSError:
             return None
 
-    def _tell(self, stage: IndexStage, done: int, total: int | None) -> None:
+    def _report_progress(self, stage: IndexStage, done: int, total: int | None) -> None:
         self.emit(IndexProgress(release=self.tree.name, stage=stage, done=done, total=total))
 
 

@@ -14,7 +14,7 @@ class Skips:
     def add(self, reason: str, name: str) -> None:
         self._names.setdefault(reason, []).append(name)
 
-    def tell(self, release: str, emit: Emit) -> None:
+    def report(self, release: str, emit: Emit) -> None:
         for reason, names in self._names.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             shown = ", ".join(printable(name) for name in names[:_NAMED])

@@ -18,7 +18,7 @@ _TEXT_BYTES = bytes({7, 8, 9, 10, 11, 12, 13, 27} | set(range(0x20, 0x7F)) | set
 _HIGH_BYTES = bytes(range(0x80, 0x100))
 _MAX_NON_TEXT = 0.1
 _MAX_HIGH_BYTES = 0.3  # for a file that is not UTF-8; text in another 8-bit encoding has fewer
-_TELL_EVERY = 50
+_PROGRESS_EVERY = 50
 
 
 class FileVersion(Record):
@@ -36,7 +36,7 @@ def read_files(tree: Tree, emit: Emit) -> tuple[list[FileVersion], int]:
     """
     skips = Skips()
     found = list(_read(tree, skips, emit))
-    skips.tell(tree.name, emit)
+    skips.report(tree.name, emit)
     if not found:
         raise SourceError(f"{tree.origin}: none of its {len(tree.files)} files holds text that can be indexed")
     return found, len(tree.files) - len(found)
@@ -50,7 +50,7 @@ def load(root: Path, path: str) -> bytes:
 
 def _read(tree: Tree, skips: Skips, emit: Emit) -> Iterator[FileVersion]:
     for index, path in enumerate(tree.files):
-        if index % _TELL_EVERY == 0:
+        if index % _PROGRESS_EVERY == 0:
             emit(IndexProgress(release=tree.name, stage="read", done=index, total=len(tree.files)))
         try:
             data = load(tree.root, path)

@@ -85,7 +85,7 @@ def _tracked(folder: Path, label: ReleaseLabel, emit: Emit, run: RunCommand) -> 
     inside = str(folder.resolve())
     wanted = {path for path in listed.stdout.split("\0") if path and is_wanted(path)}
     files = [path for path in sorted(wanted) if is_sound(folder, path, inside, skips)]
-    skips.tell(label.origin, emit)
+    skips.report(label.origin, emit)
     return plant(folder, files, label)
 
 

@@ -17,7 +17,7 @@ def folder_tree(folder: Path, label: ReleaseLabel, emit: Emit) -> Tree:
     except OSError as exc:
         raise SourceError(f"{folder} cannot be read: {exc.strerror}") from exc
     files = list_files(folder, skips)
-    skips.tell(label.origin, emit)
+    skips.report(label.origin, emit)
     return plant(folder, files, label)
 
 

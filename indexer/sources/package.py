@@ -88,7 +88,7 @@ def _installed(wanted: Wanted, name: str | None, emit: Emit) -> Tree | None:
     skips = Skips()
     listed = [path.as_posix() for path in found.files or () if ".." not in path.parts and is_wanted(path.as_posix())]
     files = [path for path in listed if is_sound(root, path, str(root.resolve()), skips)]
-    skips.tell(wanted.origin, emit)
+    skips.report(wanted.origin, emit)
     label = ReleaseLabel(name=name, title=wanted.name, version=found.version, origin=wanted.origin)
     return plant(root, files, label) if files else None  # an editable install lists none of its sources
 

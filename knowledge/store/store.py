@@ -111,7 +111,6 @@ class KnowledgeBase:
             self._mend_generation()
 
     # Reads of the search.
-
     @property
     def lexical_dir(self) -> Path:
         """The lexical index of the generation that is shown."""
@@ -139,7 +138,6 @@ class KnowledgeBase:
         return vector
 
     # `KnowledgeStore`.
-
     def releases(self) -> list[Release]:
         with self._reading() as connection:
             records = connection.execute(select(releases.c.record).order_by(releases.c.name)).scalars()

@@ -1,4 +1,4 @@
-"""Files of every wrong kind in a tree: each is left out or read as well as can be, and said."""
+"""Unusual files of every kind in a tree: each is left out or read as far as possible, and reported."""
 
 import os
 import sys

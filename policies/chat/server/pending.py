@@ -40,7 +40,7 @@ class PendingRequest:
     begun: float = field(default_factory=time.monotonic)
     waited_s: float = 0.0
     tries: int = 0
-    told: float = 0.0
+    last_report: float = 0.0
 
     def start_over(self) -> None:
         if self.partial.begun:

@@ -1,4 +1,4 @@
-"""A spec is told apart by its form; what is no source gets one line that says what is."""
+"""The form of a spec decides the kind of source; an invalid spec gets one line with the valid forms."""
 
 import os
 import time

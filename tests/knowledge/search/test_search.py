@@ -90,7 +90,7 @@ def test_the_glossary_finds_what_shares_no_word(store: KnowledgeBase, words: str
 
 
 def test_the_glossarys_code_words_leave_documents_alone(store: KnowledgeBase) -> None:
-    """The guide has `consumer_release` in it, which the concept names."""
+    """The guide contains `consumer_release`, which the concept names."""
     named = glossary(concept("c", terms=["zebra"], asks=["zebra"], code=["Nowhere::consumer_release"]))
     hits = open_search(store, SearchWeights(dense=0, lexical=0), named, MODEL).search(Query(words="zebra", count=50))
     assert "ring/sm90_pipeline.hpp" in paths(hits)
@@ -109,7 +109,7 @@ def test_only_the_releases_asked_for(ring: Retriever, names: tuple[str, ...]) ->
 
 
 def assert_true_to_files(hits: list[Hit]) -> None:
-    """Every hit shows the lines of its file in its release, with what was found among them."""
+    """Every hit shows lines of its file in its release, including those that matched."""
     assert hits
     for hit in hits:
         chunk = hit.chunk
@@ -221,7 +221,7 @@ def test_the_target_is_preferred(store: KnowledgeBase) -> None:
 
 
 def test_the_like_for_another_target_is_folded(store: KnowledgeBase) -> None:
-    """Only the classes are asked for: the lines before them are no twins."""
+    """Only the classes are searched: the lines before them are not folded."""
     query = Query(words="consumer_release producer_acquire", kinds=("class",), path="ring", count=50)
     folded = words_alone(store).search(query)
     assert paths(folded).count("ring/sm100_pipeline.hpp") == 0
@@ -353,7 +353,7 @@ def test_staged_files_are_not_found(tmp_path: Path) -> None:
 
 
 def test_the_scores_of_a_position_are_of_its_piece(store: KnowledgeBase) -> None:
-    """The arrays of index and store are aligned, whatever the order of files in the database."""
+    """The arrays of index and store are aligned for any order of files in the database."""
     index = LexicalIndex(store.lexical_dir)
     rows = store.rows(index.column("piece_id").tolist())
     assert [row.path for row in rows] == [index.value("path", place) for place in range(len(index))]

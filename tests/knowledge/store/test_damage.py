@@ -1,4 +1,4 @@
-"""What is damaged is named in one line with a remedy, and what can be rebuilt is."""
+"""Damage is reported in one line with a remedy, and repaired if possible."""
 
 import re
 import resource
@@ -29,7 +29,7 @@ def sql(statement: str) -> Callable[[Path], None]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files but what SQLite shares between its readers."""
+    """All files except the shared-memory files of SQLite."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".sqlite-shm", ".sqlite-wal"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
@@ -47,7 +47,10 @@ def without_vector(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a piece is gone": (sql("DELETE FROM pieces WHERE id = 1"), "should have 3 pieces but has 2"),
-    "a text is another": (sql("UPDATE files SET text = (SELECT text FROM files WHERE id = 2) WHERE id = 1"), "differs from the one"),
+    "a text is another": (
+        sql("UPDATE files SET text = (SELECT text FROM files WHERE id = 2) WHERE id = 1"),
+        "differs from the one",
+    ),
     "a text is garbled": (sql("UPDATE files SET text = x'00ff' WHERE id = 1"), "cannot be read"),
     "a digest is another": (sql("UPDATE pieces SET text_digest = 'x' WHERE id = 1"), "1 pieces of include/f0.hpp"),
     "a file is not listed": (sql("DELETE FROM members WHERE path = 'include/f1.hpp'"), "should list 4 files with 12 pieces"),

@@ -1,4 +1,4 @@
-"""A release is what it was published as; file versions and vectors are held once."""
+"""A release is shown as it was published; file versions and vectors are stored once."""
 
 import os
 from pathlib import Path

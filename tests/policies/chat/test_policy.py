@@ -1,4 +1,4 @@
-"""The chat policy: what it asks, what becomes of every reply, what it records, when it stops."""
+"""The chat policy: its requests, the result of every reply, its records, and when it stops."""
 
 import threading
 import time
@@ -262,7 +262,7 @@ def test_a_log_that_cannot_be_written_stops_the_run() -> None:
 
 def test_an_interrupt_ends_what_is_under_way() -> None:
     class Waiting(AnsweringServer):
-        """Replies only once it is closed, as a stopped reply."""
+        """Replies only when it is closed, with a stopped reply."""
 
         def __init__(self) -> None:
             super().__init__(lambda _, __: "")
@@ -374,7 +374,7 @@ def test_a_refused_key_over_http_is_one_line() -> None:
 
 
 class Together:
-    """Answers only once so many requests are under way."""
+    """Answers only when this many requests are in flight."""
 
     def __init__(self, requests: int) -> None:
         self._together = threading.Barrier(requests, timeout=20)

@@ -1,4 +1,4 @@
-"""Replies come from a record in place of a server, and what a run has paid for is not paid for again."""
+"""Replies come from a record in place of a server, and nothing is paid twice."""
 
 import pytest
 
@@ -23,7 +23,7 @@ class Log:
 
 
 class Counting:
-    """A server that counts what it is asked."""
+    """A server that counts its requests."""
 
     def __init__(self) -> None:
         self.asked: list[ExchangePlace] = []
