@@ -10,7 +10,7 @@ from contract.settings import Settings
 from knowledge.embedding.choice import make_embedder
 from knowledge.embedding.embedder import Embedder
 from knowledge.glossary import load_glossary
-from knowledge.lexical import LexicalIndex
+from knowledge.lexical.lexical_index import LexicalIndex
 from knowledge.store import KnowledgeBase, open_store
 
 

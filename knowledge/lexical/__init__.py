@@ -7,7 +7,3 @@
 - `signatures`: MinHash signatures, by which near-equal pieces are known.
 - `anchors`: where the definitions that the glossary names stand in a generation.
 """
-
-from knowledge.lexical.lexical_index import LexicalIndex
-
-__all__ = ["LexicalIndex"]

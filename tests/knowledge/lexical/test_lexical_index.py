@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from contract.errors import KnowledgeError
-from knowledge.lexical import LexicalIndex
 from knowledge.lexical.analysis import FIELDS
+from knowledge.lexical.lexical_index import LexicalIndex
 from tests.knowledge.indexes import NO_GLOSSARY, concept, entry, glossary, opened
 
 ENTRIES = [

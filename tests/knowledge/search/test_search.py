@@ -12,7 +12,7 @@ from agent.index.splitting import split_and_analyse
 from contract.errors import KnowledgeError
 from contract.knowledge import Hit, Query, Retriever, fits
 from contract.task import Arch
-from knowledge.lexical import LexicalIndex
+from knowledge.lexical.lexical_index import LexicalIndex
 from knowledge.search import open_search
 from knowledge.search.excerpts import MAX_LINES
 from knowledge.search.weights import SearchWeights
