@@ -38,7 +38,7 @@ def read_files(tree: Tree, emit: Emit) -> tuple[list[FileVersion], int]:
     found = list(_read(tree, skips, emit))
     skips.report(tree.name, emit)
     if not found:
-        raise SourceError(f"{tree.origin}: none of its {len(tree.files)} files holds text that can be indexed")
+        raise SourceError(f"{tree.origin}: none of its {len(tree.files)} files contains text that can be indexed")
     return found, len(tree.files) - len(found)
 
 

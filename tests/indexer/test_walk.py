@@ -136,5 +136,5 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 def test_a_tree_of_binaries_only_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.hpp").write_bytes(b"\0\1\2")
-    with pytest.raises(SourceError, match="none of its 1 files holds text"):
+    with pytest.raises(SourceError, match="none of its 1 files contains text"):
         read(tmp_path)

@@ -57,7 +57,7 @@ def _archs(text: str, path: str) -> tuple[str, ...]:
     named = [part.strip() for part in text.strip("[]").split(",") if part.strip()]
     for one in named:
         if not _ARCH.fullmatch(one):
-            raise SourceError(f"{path}: archs {text!r} in its front matter holds {one!r}; write them as sm_80, sm_90a")
+            raise SourceError(f"{path}: archs {text!r} in its front matter contains {one!r}; write them as sm_80, sm_90a")
     return tuple(dict.fromkeys(f"sm_{arch_number(one)}" for one in named))
 
 

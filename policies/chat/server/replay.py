@@ -31,7 +31,7 @@ class ReplayServer:
     def ask(self, prompt: Prompt, place: ExchangePlace, limit: Limit) -> Reply:  # noqa: ARG002 (a record is as long as it is)
         """See `ChatServer.ask`. Raises: UsageError, NoReply."""
         if not self._by_place:
-            raise UsageError("the replayed run holds no reply: it asked no chat server, or none answered; replay another")
+            raise UsageError("the replayed run has no reply: it asked no chat server, or none answered; replay another run")
         with self._lock:
             found = self._find(prompt, place)
             if found is None:

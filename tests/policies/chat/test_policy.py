@@ -238,7 +238,7 @@ def test_an_endpoint_that_fails_midway_keeps_what_was_written() -> None:
     assert "the key was refused" in table.told("notice")[0].message
 
 
-@pytest.mark.parametrize("error", [EndpointError("no such model"), UsageError("the replayed run holds no reply")])
+@pytest.mark.parametrize("error", [EndpointError("no such model"), UsageError("the replayed run has no reply")])
 def test_an_endpoint_that_never_answered_raises(error: Exception) -> None:
     def answer(_: Prompt, __: ExchangePlace) -> str:
         raise error

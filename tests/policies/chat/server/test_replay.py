@@ -86,7 +86,7 @@ def test_past_the_record_is_one_line() -> None:
 
 
 def test_a_run_without_replies_cannot_be_replayed() -> None:
-    with pytest.raises(UsageError, match="holds no reply"):
+    with pytest.raises(UsageError, match="has no reply"):
         ReplayServer([]).ask(prompt(), (1, 0, 0), LIMIT)
 
 
