@@ -1,18 +1,18 @@
-"""A file as lines, and where a long stretch of them is best cut."""
+"""The lines of a file, and where to cut a long stretch of them."""
 
 WINDOW = 60
-_LEAST = 30
-_SCRAP = 20  # lines that are not worth a stretch of their own
+_MIN_WINDOW = 30
+_MIN_REST = 20  # lines of the last stretch
 
 
 def read_lines(data: bytes) -> list[str]:
-    """The lines of a file, without their ends; bytes that are not UTF-8 become the replacement character."""
+    """The lines of a file without line ends. Bytes that are not UTF-8 become the replacement character."""
     text = data.decode("utf-8", "replace").removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def windows(lines: list[str], start: int, end: int, *, longest: int = WINDOW) -> list[tuple[int, int]]:
-    """Lines start to end, inclusive and from 1, as stretches of at most `longest`; cut where a paragraph or a block ends."""
+    """Lines start to end, counted from 1, inclusive, in stretches of at most `longest`, cut where a paragraph or block ends."""
     found: list[tuple[int, int]] = []
     while end - start + 1 > longest:
         cut = _best_cut(lines, start, end, longest)
@@ -23,7 +23,7 @@ def windows(lines: list[str], start: int, end: int, *, longest: int = WINDOW) ->
 
 
 def trim(lines: list[str], start: int, end: int) -> tuple[int, int] | None:
-    """The stretch without blank lines at its ends; None where nothing is left."""
+    """The stretch without blank lines at its ends; None if no line is left."""
     while start <= end and not lines[start - 1].strip():
         start += 1
     while end >= start and not lines[end - 1].strip():
@@ -32,9 +32,9 @@ def trim(lines: list[str], start: int, end: int) -> tuple[int, int] | None:
 
 
 def _best_cut(lines: list[str], start: int, end: int, longest: int) -> int:
-    """The line to start the next stretch with: after a blank line if there is one, and as little indented as can be."""
-    last = min(start + longest, end + 1 - _SCRAP)
-    first = min(start + _LEAST, last)
+    """The first line of the next stretch: preferably after a blank line, with as little indentation as possible."""
+    last = min(start + longest, end + 1 - _MIN_REST)
+    first = min(start + _MIN_WINDOW, last)
 
     def cost(line: int) -> tuple[bool, int, int]:
         text = lines[line - 1]
