@@ -6,9 +6,10 @@ from contract.inspection import Inspection
 
 
 class Built(Record):
-    """Ready to run. `artifact_path`: the cubin of a `Candidate`, the shared library of a `HostCandidate`, in the cache.
+    """A candidate that is ready to run.
 
-    `cached`: whether the compiler was spared. `seconds`: wall-clock of check, compile and inspection together.
+    `artifact_path`: the cubin of a `Candidate` or the shared library of a `HostCandidate`, in the compile cache.
+    `cached`: whether the cache already held it. `seconds`: wall-clock time of check, compile and inspection together.
     """
 
     candidate: AnyCandidate
