@@ -1,18 +1,19 @@
-# The two commands of the README (`make optimize`, `make test`) do their own set-up: a virtual environment in .venv with
-# everything from pyproject.toml. Set PYTHON to choose an interpreter, VENV to use another environment.
+# `make optimize` and `make test`, the two commands of the README, do their own set-up: a virtual environment in .venv with
+# all dependencies of pyproject.toml. PYTHON chooses the interpreter, VENV another environment.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 SHAPE ?= 4096x1024x512
 ARGS ?=
 
-.PHONY: help setup optimize test test-gpu check format clean
+.PHONY: help setup optimize test test-gpu lint check format clean
 
 help:
 	@echo "make optimize SHAPE=4096x1024x512   write, prove and time a kernel for a shape"
 	@echo "make test                           run the tests that need no GPU"
-	@echo "make test-gpu                       run the tests that need one"
-	@echo "make check                          format check, lint, types, tests: what CI runs"
+	@echo "make test-gpu                       run the tests that need a GPU"
+	@echo "make lint                           check format, lint and types"
+	@echo "make check                          make lint, then make test: what CI runs"
 	@echo "make format                         format the sources"
 
 setup: $(VENV)/.installed
@@ -32,12 +33,13 @@ test: setup
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-check: setup
+check: lint test
+
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror sandbox/emulator/core/*
 	$(BIN)/mypy
-	$(MAKE) test
 
 format: setup
 	$(BIN)/ruff format .
