@@ -16,8 +16,8 @@ from contract.plan import ResolvedLaunch
 from sandbox.emulator.core_module import core
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
+from sandbox.emulator.lowering.program import Program
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.emulator.program import Program
 from sandbox.emulator.ptx.module import Instruction, Unsupported
 from sandbox.verification.executor import Violation
 

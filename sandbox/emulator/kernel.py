@@ -10,8 +10,8 @@ from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.chain import OTHERS, Chain
+from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Order, SuspectRead, TensorMap, pack_parameters
-from sandbox.emulator.program import Program, lower
 from sandbox.emulator.ptx.module import Unsupported
 from sandbox.emulator.ptx.parser import parse
 from sandbox.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run

@@ -18,8 +18,10 @@ from typing import Any
 
 import atheris
 
-with atheris.instrument_imports(include=["sandbox.emulator.ptx", "sandbox.emulator.lowering", "sandbox.emulator.program"]):
-    from sandbox.emulator.program import lower
+with atheris.instrument_imports(
+    include=["sandbox.emulator.ptx", "sandbox.emulator.lowering", "sandbox.emulator.lowering.program"]
+):
+    from sandbox.emulator.lowering.program import lower
     from sandbox.emulator.ptx.module import Module, PtxError, Unsupported
     from sandbox.emulator.ptx.parser import parse
 
@@ -96,7 +98,7 @@ def _place(exc: Exception) -> str:
 def write_corpus(folder: Path) -> None:
     """Real PTX for a start: both schedule families, the tests' kernels, and a golden case of every kernel."""
     from contract.options import CompileOptions
-    from sandbox.compiler import Compiler
+    from sandbox.building.compiler import Compiler
     from tests.fuzz.seeds import all_seeds
 
     folder.mkdir(parents=True)

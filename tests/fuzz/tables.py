@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sandbox.emulator import program
+from sandbox.emulator.lowering import program
 from sandbox.emulator.lowering.table import OPERATION
 
 _SLOTS = ("guard", "d", "a", "b", "c", "e", "meeting")

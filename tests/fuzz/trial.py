@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 
+from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.emulator.program import Program, lower
 from sandbox.emulator.ptx.module import PtxError, Unsupported
 from sandbox.emulator.ptx.parser import parse
 from tests.fuzz.mutation import Vocabulary, mutate

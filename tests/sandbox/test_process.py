@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contract.errors import WorkerError
-from sandbox.process import Finished, Limits, child_environment, network_isolated, run
+from sandbox.workers.process import Finished, Limits, child_environment, network_isolated, run
 
 LIMITS = Limits(wall_s=20)
 
@@ -150,7 +150,7 @@ def test_a_missing_program_is_our_fault(tmp_path: Path) -> None:
 
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from sandbox.process import Limits, run\n"
+        "import sys; from pathlib import Path; from sandbox.workers.process import Limits, run\n"
         'child = \'import os, time; open("pid", "w").write(str(os.getpid())); time.sleep(60)\'\n'
         "run([sys.executable, '-c', child], scratch=Path(sys.argv[1]), limits=Limits(wall_s=60))"
     )

@@ -9,7 +9,7 @@
 
 #include <optional>
 
-#include "machine.hpp"
+#include "machine/machine.hpp"
 
 namespace nb = nanobind;
 using namespace emulator;

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from sandbox.emulator.lowering.program import lower
 from sandbox.emulator.machine import Conditions, Grid, Machine
-from sandbox.emulator.program import lower
 from sandbox.emulator.ptx.parser import parse
 
 Array = np.ndarray[Any, Any]

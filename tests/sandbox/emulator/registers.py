@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sandbox.emulator.core_module import core
-from sandbox.emulator.program import lower
+from sandbox.emulator.lowering.program import lower
 from sandbox.emulator.ptx.parser import parse
 
 Array = np.ndarray[Any, Any]

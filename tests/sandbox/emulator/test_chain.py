@@ -11,10 +11,10 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 from contract.evaluation import TestResult, Wrong
 from contract.plan import LaunchPlan
 from sandbox.emulator.chain import OTHERS, Chain
+from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Order
-from sandbox.emulator.program import Program, lower
 from sandbox.emulator.ptx.parser import parse
-from sandbox.messages import Done, Verified
+from sandbox.workers.messages import Done, Verified
 from tests.sandbox.build_kernels import TENSORS
 from tests.sandbox.emulator.launched import HEADER
 from tests.sandbox.emulator.launched import kernel as small_kernel

@@ -13,7 +13,7 @@ from contract.chip import LIMITS
 from contract.evaluation import Wrong
 from contract.plan import resolve
 from contract.task import Arch, GemmTask
-from sandbox.emulator.coverage import (
+from sandbox.emulator.large.coverage import (
     Tile,
     needs_rewriting,
     reduced_task,
@@ -22,9 +22,9 @@ from sandbox.emulator.coverage import (
     runs_whole,
     tile_of,
 )
-from sandbox.emulator.places import Raster, places_of, rasters
-from sandbox.emulator.points import corners_first, first_cta, widened
-from sandbox.messages import Done, NotExecuted, Reduced, Verified
+from sandbox.emulator.large.places import Raster, places_of, rasters
+from sandbox.emulator.large.points import corners_first, first_cta, widened
+from sandbox.workers.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.build_kernels import ORIGIN
 from tests.sandbox.emulator.proving import BEFORE, STORE, SUM, Build, builder, naive, plan, prove
 
@@ -226,9 +226,9 @@ def persistent(build, task, before=""):
 
 def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build, monkeypatch):
     """The corner that is wrong is no corner of the grid."""
-    monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
-    monkeypatch.setattr("sandbox.emulator.sampling.QUICK_WORK", 1000)
-    monkeypatch.setattr("sandbox.emulator.sampling.MOST_POINTS", 3)
+    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.sample.QUICK_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.sample.MOST_POINTS", 3)
     task = GemmTask(m=512, n=384, k=16)
     right = persistent(build, task)
     wrong = persistent(
@@ -238,14 +238,18 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
     answer = prove(wrong, task)
     assert isinstance(answer, Done), answer
     assert "first D[0,383] is 0.5" in answer.evaluation.test.message
-    monkeypatch.setattr("sandbox.emulator.sampling.MOST_SEARCHED", 0)
+    monkeypatch.setattr("sandbox.emulator.large.sample.MOST_SEARCHED", 0)
     assert re.search(r"of D not touched: .*top right", messages(prove(right, task))["full-size"])
     assert isinstance(prove(wrong, task), Verified)
 
 
 def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
     """Most columns of the grid have no columns of D."""
-    for name, limit in (("coverage.WHOLE_WORK", 1000), ("sampling.QUICK_WORK", 1000), ("sampling.WHOLE_ONCE", 1000)):
+    for name, limit in (
+        ("large.coverage.WHOLE_WORK", 1000),
+        ("large.sample.QUICK_WORK", 1000),
+        ("large.sample.WHOLE_ONCE", 1000),
+    ):
         monkeypatch.setattr(f"sandbox.emulator.{name}", limit)
     task = GemmTask(m=512, n=640, k=16)
     idle = plan(launch={"grid": ("ceil(N/16)*8", "ceil(M/16)", 1)})
@@ -255,7 +259,7 @@ def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
 
 
 def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
-    monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=512, n=384, k=16)
     said = messages(prove(persistent(build, task), task))["full-size"]
     assert said.endswith("clusters run, then the whole grid without looking for races; all 196608 outputs compared; seed 2")
@@ -267,7 +271,7 @@ def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
         answer = prove(build(source, task=task), task)
         assert isinstance(answer, Done), answer
         assert answer.evaluation.test.name == name
-    monkeypatch.setattr("sandbox.emulator.sampling.QUICK_OPERATIONS", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.sample.QUICK_OPERATIONS", 1000)
     assert "whole grid" not in messages(prove(persistent(build, task), task))["full-size"]
 
 
@@ -278,8 +282,8 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
     build, monkeypatch, requires, told
 ):
     """Not by a smaller run of a source that may do something else at full size."""
-    monkeypatch.setattr("sandbox.emulator.coverage.REDUCED_WORK", 1000)
-    monkeypatch.setattr("sandbox.emulator.sampling.POINT_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.sample.POINT_WORK", 1000)
     launch = plan().launches[0]
     built = build(naive(), plan(launches=(launch, launch), requires=requires), LARGE)
     answer = prove(built, LARGE)
@@ -292,7 +296,7 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
 
 def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeypatch):
     """What is no whole number is lost: the first cases of inputs have none."""
-    monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=16, n=16, k=64)
     answer = prove(build(naive(store=STORE.replace("sum", "truncf(sum)")), task=task), task)
     assert isinstance(answer, Done), answer
@@ -326,7 +330,7 @@ def test_a_fault_at_the_reduced_size_names_the_size(build):
 
 def test_a_sample_of_splits_is_widened_until_it_writes(build, monkeypatch):
     """Each tile is summed by whichever of four neighbours arrives last."""
-    monkeypatch.setattr("sandbox.emulator.coverage.REDUCED_WORK", 1000)
+    monkeypatch.setattr("sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
     first = """\
   const int split = blockIdx.x % 4, tile = blockIdx.x / 4;
   const int row = tile / (n / 16) * 16 + threadIdx.x / 16, column = tile % (n / 16) * 16 + threadIdx.x % 16;

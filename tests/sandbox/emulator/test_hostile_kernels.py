@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from sandbox.emulator.lowering.loops import Loops
+from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
-from sandbox.emulator.program import Program, lower
 from sandbox.emulator.ptx.module import Unsupported
 from sandbox.emulator.ptx.parser import parse
 from tests.sandbox.emulator.launched import kernel, launch

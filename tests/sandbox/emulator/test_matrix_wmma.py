@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sandbox.emulator.program import lower
+from sandbox.emulator.lowering.program import lower
 from sandbox.emulator.ptx.module import Unsupported
 from tests.sandbox.emulator.fragments import bits, blocks_of_a, blocks_of_b, blocks_of_sums, values
 from tests.sandbox.emulator.ptx.small_ptx import module

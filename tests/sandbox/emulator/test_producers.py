@@ -11,10 +11,10 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 from contract.evaluation import TestResult, Wrong
 from contract.plan import LaunchPlan, ResolvedLaunch
 from contract.task import ElementType, GemmTask
-from sandbox.emulator.lines import PERIODS, Lines
-from sandbox.emulator.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
-from sandbox.messages import Done, Reduced, Verified
+from sandbox.emulator.large.lines import PERIODS, Lines
+from sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
 from sandbox.verification.elements import decode, encode
+from sandbox.workers.messages import Done, Reduced, Verified
 from tests.sandbox.build_kernels import TENSORS
 from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
 
@@ -147,8 +147,8 @@ def build(request: pytest.FixtureRequest) -> Build:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, limit in (("WHOLE_ONCE", 1000), ("QUICK_WORK", 1000), ("MOST_SEARCHED", 4)):
-        monkeypatch.setattr(f"sandbox.emulator.sampling.{name}", limit)
-    monkeypatch.setattr("sandbox.emulator.coverage.WHOLE_WORK", 100_000)
+        monkeypatch.setattr(f"sandbox.emulator.large.sample.{name}", limit)
+    monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 100_000)
 
 
 def proof(build: Build, part: str = PART, result: str = RESULT) -> Any:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Schedule, TensorMap, pack_parameters
-from sandbox.emulator.program import Program, lower
 from sandbox.emulator.ptx.module import Module
 from sandbox.emulator.ptx.parser import parse
 from tests.sandbox.emulator.golden.case import Bytes, Case, Family

@@ -1,0 +1,190 @@
+// cp.async: copies of a few bytes a lane from global to shared memory, complete when their group is waited for.
+//
+// The source is read at once. The destination is written at once under the eager schedule, when the group is waited for under
+// the latest, and at either time under random ones; to the race detector it is written by an agent of its own all the while.
+#include "machine/machine.hpp"
+
+namespace emulator {
+
+namespace {
+
+void apply(Warp& warp, const LaneCopy& copy) {
+  std::memcpy(cta_of(warp, copy.address)->smem.data() + (copy.address & kOffsetMask), copy.data, copy.bytes);
+  if (warp.run->options.taint) [[unlikely]]
+    put_taint(warp, copy);
+}
+
+void apply(Warp& warp, std::vector<LaneCopy>& copies) {
+  for (const LaneCopy& copy : copies) apply(warp, copy);
+  copies.clear();
+}
+
+bool at_once(Run& run) {
+  return run.options.schedule == Schedule::kEager || (run.options.schedule == Schedule::kRandom && run.random() % 2);
+}
+
+// Copies whose end is told to an mbarrier instead of being waited for.
+struct CopyArrival : Pending {
+  CopyArrival(Warp& warp, MBarrier& barrier, u32 arrivals, u32 number)
+      : Pending(warp.cta->cluster), warp(warp), barrier(barrier), arrivals(arrivals), number(number) {}
+
+  void complete() override {
+    apply(warp, copies);
+    barrier.open.events.raise(warp.copies(), number);
+    barrier.open.join(knows);
+    barrier.pending -= std::min(arrivals, barrier.pending);
+    settle_phase(*warp.run, barrier);
+  }
+
+  Warp& warp;
+  MBarrier& barrier;
+  u32 arrivals, number;
+  Knowledge knows;
+  std::vector<LaneCopy> copies;
+};
+
+void complete_arrivals(Warp& warp) {
+  for (const auto& arrival : warp.copy_arrivals) {
+    if (arrival->done) continue;
+    arrival->done = true;
+    arrival->complete();
+  }
+  warp.copy_arrivals.clear();
+}
+
+// a: destination (q: bytes of its address, s: offset), b: source (r: bytes of its address, imm: offset), p: bytes to copy,
+// c: bytes to read, the rest zero (0: all), e: predicate that nothing is read (0: none)
+void copy(Warp& warp, const Op& op, u32 mask) {
+  Run& run = *warp.run;
+  const u32 ignored = op.e ? warp.mask(op.e) : 0;
+  for (u32 left = mask; left; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    LaneCopy made;
+    made.address = static_cast<u32>(lane_address(warp, op.a, op.q, lane)) + op.s;
+    made.bytes = op.p;
+    made.lane = static_cast<u32>(lane);
+    std::memset(made.data, 0, sizeof made.data);
+    const u64 source = lane_address(warp, op.b, op.r, lane) + static_cast<u64>(op.imm);
+    u32 bytes = op.c ? warp.lanes<u32>(op.c)[lane] : op.p;
+    if (ignored >> lane & 1) bytes = 0;
+    if (bytes > op.p) {
+      report(warp, op, 1u << lane, "misaligned", source,
+             "cp.async of " + std::to_string(op.p) + " bytes is to read " + std::to_string(bytes));
+      bytes = op.p;
+    }
+    if (bytes && source % op.p) {
+      report(warp, op, 1u << lane, "misaligned", source,
+             "cp.async of " + std::to_string(op.p) + " bytes from an address that is no multiple of them");
+      continue;
+    }
+    if (bytes) {
+      bool poison = false;
+      const u8* from = global_at(warp, op, lane, source, bytes, Access::kRead, &poison);
+      if (from && !poison) {
+        std::memcpy(made.data, from, bytes);
+      } else {
+        std::memset(made.data, run.options.poison, bytes);
+      }
+    }
+    if (run.options.taint) [[unlikely]]
+      made.taint = keep_taint(warp, op, lane, source, bytes);
+    Touch touch;
+    touch.epoch = {warp.copies(), warp.copy_number + 1};
+    if (!shared_at(warp, op, lane, made.address, op.p, Access::kWrite, nullptr, touch)) continue;
+    if (at_once(run)) {
+      apply(warp, made);
+    } else {
+      warp.open_copies.push_back(made);
+      count_issued(warp);
+    }
+  }
+}
+
+void commit(Warp& warp, const Op&, u32 mask) {
+  CopyGroup group;
+  group.lanes = mask;
+  group.number = ++warp.copy_number;
+  if (mask == warp.live) {
+    group.copies = std::move(warp.open_copies);
+    warp.open_copies.clear();
+  } else {
+    const auto mine = [mask](const LaneCopy& copy) { return mask >> copy.lane & 1; };
+    std::copy_if(warp.open_copies.begin(), warp.open_copies.end(), std::back_inserter(group.copies), mine);
+    std::erase_if(warp.open_copies, mine);
+  }
+  warp.copy_groups.push_back(std::move(group));
+  count_issued(warp);
+}
+
+// imm: groups that may stay incomplete; p: 1 for wait_all, which includes what was not committed
+void wait(Warp& warp, const Op& op, u32 mask) {
+  complete_arrivals(warp);
+  if (op.p) {
+    commit(warp, op, mask);
+  }
+  u32 kept[kLanes] = {};
+  u32 still = mask;  // lanes that may keep the next group incomplete
+  if (op.imm <= 0) still = 0;
+  for (std::size_t i = warp.copy_groups.size(); i-- > 0;) {
+    CopyGroup& group = warp.copy_groups[i];
+    const u32 done = group.lanes & mask & ~still;
+    for (u32 left = group.lanes & still; left; left &= left - 1) {
+      const int lane = std::countr_zero(left);
+      if (++kept[lane] >= static_cast<u64>(op.imm)) still &= ~(1u << lane);
+    }
+    if (!done) continue;
+    group.lanes &= ~done;
+    const auto mine = [done](const LaneCopy& copy) { return done >> copy.lane & 1; };
+    for (const LaneCopy& copy : group.copies) {
+      if (mine(copy)) apply(warp, copy);
+    }
+    std::erase_if(group.copies, mine);
+    // The warp's clock speaks for all lanes, so a group counts as done when no lane waits for it any more.
+    if (!(group.lanes & warp.live)) warp.hear(warp.copies(), group.number);
+  }
+  std::erase_if(warp.copy_groups, [&](const CopyGroup& group) { return !(group.lanes & warp.live); });
+}
+
+// a: address of the mbarrier (p: its bytes, q: generic), imm: offset, r: 1 where the arrival was counted at initialisation
+void arrive(Warp& warp, const Op& op, u32 mask) {
+  for (u32 left = mask; left; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    const u64 address = lane_address(warp, op.a, op.p, lane) + static_cast<u64>(op.imm);
+    MBarrier* barrier = mbarrier_at(warp, op, lane, static_cast<u32>(op.q ? address - kSharedWindow : address), false);
+    if (!barrier) continue;
+    if (!op.r) ++barrier->pending;
+    auto arrival = std::make_shared<CopyArrival>(warp, *barrier, 1, warp.copy_number + 1);
+    arrival->knows = warp.now();
+    const auto mine = [lane](const LaneCopy& copy) { return copy.lane == static_cast<u32>(lane); };
+    for (CopyGroup& group : warp.copy_groups) {
+      std::copy_if(group.copies.begin(), group.copies.end(), std::back_inserter(arrival->copies), mine);
+      std::erase_if(group.copies, mine);
+    }
+    std::copy_if(warp.open_copies.begin(), warp.open_copies.end(), std::back_inserter(arrival->copies), mine);
+    std::erase_if(warp.open_copies, mine);
+    warp.copy_arrivals.push_back(arrival);
+    count_issued(warp);
+    warp.run->enqueue(arrival);
+  }
+  ++warp.copy_number;  // later copies are not covered
+  ++warp.run->events;
+}
+
+}  // namespace
+
+void finish_copies(Warp& warp) {
+  complete_arrivals(warp);
+  for (CopyGroup& group : warp.copy_groups) apply(warp, group.copies);
+  warp.copy_groups.clear();
+  apply(warp, warp.open_copies);
+}
+
+void register_copy(Registry& to) {
+  to.add("cp.async", copy, {.a = 8, .b = 8, .c = 4, .e = kMask},
+         [](const OpRecord& op) { return op.p == 4 || op.p == 8 || op.p == 16; });
+  to.add("cp.async.commit", commit, {});
+  to.add("cp.async.wait", wait, {});
+  to.add("cp.async.arrive", arrive, {.a = 8});
+}
+
+}  // namespace emulator

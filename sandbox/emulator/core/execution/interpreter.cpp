@@ -1,0 +1,229 @@
+// The interpreter's loop: one operation of one warp at a time, all lanes that stand at it together.
+#include <utility>
+
+#include "machine/machine.hpp"
+
+namespace emulator {
+
+namespace {
+
+struct Group {
+  u32 pc = 0, lanes = 0;
+};
+
+u32 guarded(Warp& warp, const Op& op, u32 lanes) {
+  if (!op.guard) return lanes;
+  const u32 holds = warp.mask(op.guard);
+  const u32 running = lanes & (op.flags & kNegated ? ~holds : holds);
+  if (warp.run->options.taint) [[unlikely]]
+    taint_guard(warp, op, lanes, running);
+  return running;
+}
+
+void set_pc(Warp& warp, u32 lanes, u32 pc) {
+  for (; lanes; lanes &= lanes - 1) warp.lane_pc[std::countr_zero(lanes)] = pc;
+}
+
+void spread(Warp& warp) {
+  if (warp.converged) set_pc(warp, warp.live, warp.pc);
+  warp.converged = false;
+}
+
+void run_plain(Warp& warp, const Op& op, u32 lanes) {
+  if (op.flags & kTracked) [[unlikely]] {
+    note_tracked(warp, op, static_cast<u32>(&op - warp.run->program.ops.data()));
+  }
+  op.run(warp, op, lanes);
+}
+
+void end_lanes(Warp& warp, u32 lanes) {
+  warp.live &= ~lanes;
+  ++warp.run->events;
+  if (warp.live) {
+    leave_barriers(warp, lanes);
+    return;
+  }
+  finish_copies(warp);
+  finish_stores(warp);
+  finish_products(warp);
+  --warp.cta->live_warps;
+  --warp.cta->cluster->live_warps;
+  leave_barriers(warp, lanes);
+}
+
+u32 branch_target(Warp& warp, const Op& op, int lane) {
+  if (op.kind == kBranch) return static_cast<u32>(op.imm);
+  const u32 index = warp.lanes<u32>(op.a)[lane];
+  return warp.run->program.lists[op.list + std::min(index, op.count - 1)];
+}
+
+// Sends lanes on their ways; the warp stays converged where all take the same.
+void branch(Warp& warp, const Op& op, u32 lanes, u32 taken, u32 pc) {
+  if (op.kind == kBranch && warp.converged && (taken == lanes || !taken)) {
+    warp.pc = taken ? static_cast<u32>(op.imm) : pc + 1;
+    return;
+  }
+  if (op.kind == kBranchIndexed && warp.run->options.taint) [[unlikely]]
+    taint_indexed_branch(warp, op, taken);
+  spread(warp);
+  set_pc(warp, lanes & ~taken, pc + 1);
+  for (u32 left = taken; left; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    warp.lane_pc[lane] = branch_target(warp, op, lane);
+  }
+}
+
+// Whether the lanes are all that a collective waits for.
+bool complete(Warp& warp, const Op& op, u32 lanes) {
+  if (!(op.flags & kCollective)) return true;
+  const u32 wanted = op.meeting ? warp.lanes<u32>(op.meeting)[first_lane(lanes)] & warp.live : warp.live;
+  return (lanes & wanted) == wanted;
+}
+
+// The lanes to go on with: the lowest program counter first, so that lanes which left a branch early wait for the others, and
+// in turn where that is in vain. Groups at a collective wait for the lanes they lack.
+Group choose(Warp& warp, u32* limit) {
+  const Op* ops = warp.run->program.ops.data();
+  Group groups[kLanes];
+  u32 count = 0;
+  for (u32 left = warp.runnable(); left; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    u32 i = 0;
+    while (i < count && groups[i].pc != warp.lane_pc[lane]) ++i;
+    if (i == count) groups[count++] = {warp.lane_pc[lane], 0};
+    groups[i].lanes |= 1u << lane;
+  }
+  std::sort(groups, groups + count, [](const Group& x, const Group& y) { return x.pc < y.pc; });
+  u32 ready = 0;
+  Group able[kLanes];
+  for (u32 i = 0; i < count; ++i) {
+    if (complete(warp, ops[groups[i].pc], groups[i].lanes)) able[ready++] = groups[i];
+  }
+  if (!ready) {
+    // Every group waits at a collective: for lanes behind a barrier, or in vain.
+    if (warp.blocked & warp.live) return {};
+    const Group& first = groups[0];
+    report(warp, ops[first.pc], first.lanes, "divergent", 0, "lanes that take part are elsewhere and do not come");
+    able[ready++] = first;
+  }
+  const Group chosen = able[warp.vain % ready];
+  *limit = 0xFFFFFFFF;
+  for (u32 i = 0; i < count; ++i) {
+    if (groups[i].pc > chosen.pc) *limit = std::min(*limit, groups[i].pc);
+  }
+  return chosen;
+}
+
+// Executes lanes of a diverged warp until they meet others, wait, or branch. False where the warp gives up its turn.
+bool advance_group(Warp& warp, u64* left) {
+  u32 limit = 0;
+  const Group group = choose(warp, &limit);
+  if (!group.lanes) return false;
+  if (group.lanes == warp.live) {
+    warp.converged = true;
+    warp.pc = group.pc;
+    return true;
+  }
+  const Op* ops = warp.run->program.ops.data();
+  u32 pc = group.pc;
+  bool first = true;
+  while (*left) {
+    const Op& op = ops[pc];
+    if (!first && (pc == limit || !complete(warp, op, group.lanes))) break;
+    first = false;
+    --*left;
+    ++warp.moment;
+    const u32 lanes = guarded(warp, op, group.lanes);
+    if (op.kind == kPlain) {
+      if (lanes) run_plain(warp, op, lanes);
+      ++pc;
+      continue;
+    }
+    if (op.kind == kPoll) {
+      if (lanes) run_plain(warp, op, lanes);
+      ++pc;
+      if (!warp.yielded) continue;
+      set_pc(warp, group.lanes, pc);
+      ++warp.vain;
+      return false;
+    }
+    if (op.kind == kBranch || op.kind == kBranchIndexed) {
+      branch(warp, op, group.lanes, lanes, pc);
+      return true;
+    }
+    if (op.kind == kExit) {
+      set_pc(warp, group.lanes & ~lanes, pc + 1);
+      if (lanes) end_lanes(warp, lanes);
+      return warp.live != 0;
+    }
+    if (lanes) op.run(warp, op, lanes);
+    set_pc(warp, group.lanes, warp.waiting ? pc : pc + 1);
+    if (warp.waiting || warp.yielded) {
+      ++warp.vain;
+      return false;
+    }
+    warp.vain = 0;
+    return warp.runnable() != 0;
+  }
+  set_pc(warp, group.lanes, pc);
+  return true;
+}
+
+// Executes a converged warp until it diverges, waits or ends. False where it gives up its turn.
+bool advance_converged(Warp& warp, u64* left) {
+  const Op* ops = warp.run->program.ops.data();
+  const u32 live = warp.live;
+  u32 pc = warp.pc;
+  while (*left) {
+    const Op& op = ops[pc];
+    --*left;
+    ++warp.moment;
+    const u32 lanes = guarded(warp, op, live);
+    switch (op.kind) {
+      case kPlain:
+        if (lanes) run_plain(warp, op, lanes);
+        ++pc;
+        continue;
+      case kPoll:
+        if (lanes) run_plain(warp, op, lanes);
+        ++pc;
+        if (!warp.yielded) continue;
+        warp.pc = pc;
+        return false;
+      case kBranch:
+      case kBranchIndexed:
+        branch(warp, op, live, lanes, pc);
+        if (!warp.converged) return true;
+        pc = warp.pc;
+        continue;
+      case kExit:
+        warp.pc = pc + 1;
+        if (lanes) end_lanes(warp, lanes);
+        return warp.live != 0;
+      default:
+        if (lanes) op.run(warp, op, lanes);
+        warp.pc = warp.waiting ? pc : pc + 1;
+        if (warp.blocked) spread(warp);
+        if (warp.waiting || warp.yielded || !warp.runnable()) return false;
+        if (!warp.converged) return true;
+        pc = warp.pc;
+    }
+  }
+  warp.pc = pc;
+  return true;
+}
+
+}  // namespace
+
+u64 advance(Warp& warp, u64 most) {
+  u64& left = warp.run->left;
+  left = most;
+  warp.waiting = warp.yielded = false;
+  while (left && warp.runnable()) {
+    if (!(warp.converged ? advance_converged(warp, &left) : advance_group(warp, &left))) break;
+  }
+  if (!left && !warp.converged) ++warp.vain;  // lanes that spin until others of their warp come let them have a turn
+  return most - std::exchange(left, 0);
+}
+
+}  // namespace emulator

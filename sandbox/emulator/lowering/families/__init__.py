@@ -1,0 +1,1 @@
+"""The rules of lowering, one module per instruction family; `rules` joins them by opcode."""

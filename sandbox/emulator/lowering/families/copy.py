@@ -1,0 +1,230 @@
+"""Asynchronous copies: cp.async a few bytes a lane, cp.async.bulk of tensors and ranges.
+
+Covered: cp.async with source sizes, ignored sources, groups and mbarriers; bulk tensor loads, stores and reductions
+in tile mode of one to five dimensions, multicast; bulk copies and reductions of ranges, also into shared memory; groups and
+waits; st.async; prefetches (nothing).
+Not covered: im2col and gather modes, byte masks, red.async.
+"""
+
+from sandbox.emulator.lowering.families.barrier import refuse
+from sandbox.emulator.lowering.lowering import MASK, Lowering, Place, width_of
+from sandbox.emulator.lowering.opcode import Rule
+from sandbox.emulator.lowering.table import Kind
+from sandbox.emulator.ptx.module import Address, Immediate, Instruction, Operand, Register, Vector
+
+_HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
+_REDUCTIONS = {"add": 1, "min": 2, "max": 3, "inc": 4, "dec": 5, "and": 6, "or": 7, "xor": 8}
+# Element types as the core numbers them (TensorType in machine.hpp); b32 and b64 hold bits.
+TYPES = {"u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "b32": 2, "b64": 4}
+_DIMENSIONS = {f"{count}d": count for count in range(1, 6)}
+_MBARRIER = "mbarrier::complete_tx::bytes"
+
+
+def _cp(lowering: Lowering, instruction: Instruction) -> None:
+    parts = instruction.parts
+    if parts[:2] == ("cp", "reduce"):
+        _bulk(lowering, instruction, parts[4:])
+    elif parts[2] == "bulk":
+        _bulk(lowering, instruction, parts[3:])
+    elif parts[2] in ("ca", "cg"):
+        _copy(lowering, instruction)
+    elif parts[2] == "commit_group":
+        lowering.emit("cp.async.commit")
+    elif parts[2] == "wait_group":
+        lowering.emit("cp.async.wait", imm=_constant(instruction, 0))
+    elif parts[2] == "wait_all":
+        lowering.emit("cp.async.wait", imm=0, p=1)
+    elif parts[2:4] == ("mbarrier", "arrive"):
+        shared = "shared" in parts or "shared::cta" in parts
+        place = lowering.place(instruction.operands[0], short=shared)
+        generic = int(not shared)
+        lowering.emit("cp.async.arrive", a=place.slot, p=place.slot_bytes, q=generic, r=int("noinc" in parts), imm=place.offset)
+    else:
+        raise refuse(instruction)
+
+
+# ---- a few bytes a lane ------------------------------------------------------------------------------------------------------
+def _copy(lowering: Lowering, instruction: Instruction) -> None:
+    rest = set(instruction.parts[3:]) - _HINTS - {"shared", "shared::cta", "global"}
+    if rest - {""}:  # NVRTC writes the level of a prefetch behind a dot of its own
+        raise refuse(instruction)
+    target, source, size, *more = instruction.operands
+    if "L2::cache_hint" in instruction.parts and more:
+        more.pop()
+    if len(more) > 1 or not isinstance(size, Immediate) or size.value not in (4, 8, 16):
+        raise refuse(instruction)
+    to, come = lowering.place(target, short=True), lowering.place(source, short=False)
+    read = skipped = 0
+    if more and isinstance(more[0], Register) and more[0].type == "pred":
+        skipped = lowering.source(more[0], MASK)
+    elif more:
+        read = lowering.source(more[0], 4)
+    lowering.emit(
+        "cp.async",
+        a=to.slot,
+        b=come.slot,
+        c=read,
+        e=skipped,
+        p=size.value,
+        q=to.slot_bytes,
+        r=come.slot_bytes,
+        s=to.offset & 0xFFFFFFFF,
+        imm=come.offset,
+    )
+
+
+# ---- bulk --------------------------------------------------------------------------------------------------------------------
+def _bulk(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:
+    if parts[0] == "commit_group":
+        lowering.emit("cp.async.bulk.commit")
+    elif parts[0] == "wait_group":
+        lowering.emit("cp.async.bulk.wait", kind=Kind.PLAIN, imm=_constant(instruction, 0))
+    elif parts[0] == "prefetch":
+        lowering.emit("nothing")
+    elif parts[0] == "tensor":
+        _tensor(lowering, instruction, parts[1:])
+    else:
+        _range(lowering, instruction, parts)
+
+
+def _tensor(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:
+    known = {*_DIMENSIONS, *_REDUCTIONS, *_HINTS, _MBARRIER, "tile", "bulk_group", "multicast::cluster", "global"}
+    spaces = {"shared::cluster", "shared::cta"}
+    if set(parts) - known - spaces or parts[0] not in _DIMENSIONS:
+        raise refuse(instruction)
+    operands = _without_hint(instruction)
+    if _MBARRIER in parts:
+        target, source, barrier, *mask = operands
+        map_slot, map_offset, coordinates = _tensor_operand(lowering, instruction, source, parts[0])
+        to, signalled = lowering.place(target, short=True), lowering.place(barrier, short=True)
+        if len(mask) != int("multicast::cluster" in parts) or to.offset or signalled.offset:
+            raise refuse(instruction)
+        lowering.emit(
+            "cp.async.bulk.tensor.load",
+            a=to.slot,
+            b=map_slot,
+            c=signalled.slot,
+            e=lowering.source(mask[0], 2) if mask else 0,
+            listed=coordinates,
+            p=to.slot_bytes,
+            q=signalled.slot_bytes,
+            imm=map_offset,
+        )
+        return
+    target, source = operands
+    map_slot, map_offset, coordinates = _tensor_operand(lowering, instruction, target, parts[0])
+    come = lowering.place(source, short=True)
+    if come.offset:
+        raise refuse(instruction)
+    how = next((_REDUCTIONS[part] for part in parts if part in _REDUCTIONS), 0)
+    lowering.emit(
+        "cp.async.bulk.tensor.store",
+        a=come.slot,
+        b=map_slot,
+        listed=coordinates,
+        p=come.slot_bytes,
+        r=how,
+        imm=map_offset,
+    )
+
+
+def _tensor_operand(
+    lowering: Lowering, instruction: Instruction, operand: Operand, dimensions: str
+) -> tuple[int, int, list[int]]:
+    """Slot and offset of a tensor map's address, and the slots of the coordinates."""
+    if not isinstance(operand, Address) or len(operand.rest) != 1 or not isinstance(operand.rest[0], Vector):
+        raise refuse(instruction)
+    place = lowering.place(operand, short=False)
+    coordinates = operand.rest[0].items
+    if place.slot_bytes != 8 or len(coordinates) != _DIMENSIONS[dimensions]:
+        raise refuse(instruction)
+    return place.slot, place.offset, [lowering.source(each, 4) for each in coordinates]
+
+
+def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:
+    """cp.async.bulk and cp.reduce.async.bulk: target space, source space, how its end is told."""
+    spaces = [part for part in parts if part in ("global", "shared::cta", "shared::cluster")]
+    rest = set(parts) - set(spaces) - _HINTS - {_MBARRIER, "bulk_group", "multicast::cluster", "noftz"}
+    how = next((_REDUCTIONS[part] for part in parts if part in _REDUCTIONS), 0)
+    kind = next((TYPES[part] for part in parts if part in TYPES), 0)
+    if rest - set(_REDUCTIONS) - set(TYPES) or len(spaces) != 2:
+        raise refuse(instruction)
+    operands = _without_hint(instruction)
+    if spaces[0] == "global":
+        target, source, size = operands
+        to, come = lowering.place(target, short=False), lowering.place(source, short=True)
+        if to.slot_bytes != 8 or come.offset:
+            raise refuse(instruction)
+        lowering.emit(
+            "cp.async.bulk.store",
+            d=lowering.source(size, 4),
+            a=come.slot,
+            b=to.slot,
+            p=come.slot_bytes,
+            r=how,
+            s=kind,
+            imm=to.offset,
+        )
+        return
+    target, source, size, barrier, *mask = operands
+    shares = spaces[1] != "global"
+    to, signalled = lowering.place(target, short=True), lowering.place(barrier, short=True)
+    come = lowering.place(source, short=shares)
+    if how and not shares or to.offset or signalled.offset or len(mask) != int("multicast::cluster" in parts):
+        raise refuse(instruction)
+    lowering.emit(
+        "cp.async.bulk.load",
+        d=lowering.source(size, 4),
+        a=to.slot,
+        b=come.slot,
+        c=signalled.slot,
+        e=lowering.source(mask[0], 2) if mask else 0,
+        p=to.slot_bytes,
+        q=signalled.slot_bytes,
+        r=come.slot_bytes if shares else 0,
+        s=how + (kind << 8),
+        imm=come.offset,
+    )
+
+
+def lower_remote_store(lowering: Lowering, instruction: Instruction) -> None:
+    """st.async: values into a peer's shared memory, told to an mbarrier there."""
+    kind = instruction.parts[-1]
+    target, values, barrier = instruction.operands
+    size = width_of(kind)
+    items = values.items if isinstance(values, Vector) else (values,)
+    if _MBARRIER not in instruction.parts or size not in (4, 8) or size * len(items) > 16:
+        raise refuse(instruction)
+    to, signalled = lowering.place(target, short=True), _at_zero(lowering, instruction, barrier)
+    slots = [lowering.source(item, size) for item in items]
+    lowering.emit(
+        "st.async",
+        a=to.slot,
+        c=signalled.slot,
+        listed=slots,
+        p=to.slot_bytes,
+        q=signalled.slot_bytes,
+        r=size,
+        imm=to.offset,
+    )
+
+
+def _at_zero(lowering: Lowering, instruction: Instruction, operand: Operand) -> Place:
+    place = lowering.place(operand, short=True)
+    if place.offset:
+        raise refuse(instruction)
+    return place
+
+
+def _without_hint(instruction: Instruction) -> tuple[Operand, ...]:
+    return instruction.operands[:-1] if "L2::cache_hint" in instruction.parts else instruction.operands
+
+
+def _constant(instruction: Instruction, position: int) -> int:
+    operand = instruction.operands[position] if position < len(instruction.operands) else None
+    if not isinstance(operand, Immediate) or not 0 <= operand.value < 2**31:
+        raise refuse(instruction)
+    return operand.value
+
+
+RULES: dict[str, Rule] = {"cp": _cp}

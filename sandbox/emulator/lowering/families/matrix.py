@@ -1,0 +1,84 @@
+"""Matrix fragments of one warp: ldmatrix, stmatrix, movmatrix, mma and wmma.
+
+Covered: 8x8 matrices of 16-bit elements; mma m16n8k16 and m16n8k8, and wmma (see wmma.py), with f16 and bf16 operands.
+Not covered: other shapes and element types, sparse operands.
+"""
+
+from sandbox.emulator.lowering.families.fragment import (
+    REGISTER_BYTES,
+    SPACES,
+    WHOLE_WARP,
+    emit_memory,
+    results,
+    unsupported,
+    value,
+    values,
+)
+from sandbox.emulator.lowering.families.wmma import lower_wmma
+from sandbox.emulator.lowering.lowering import Lowering
+from sandbox.emulator.lowering.opcode import Rule
+from sandbox.emulator.lowering.table import Flag, Space
+from sandbox.emulator.ptx.module import Instruction
+
+_COUNTS = {"x1": 1, "x2": 2, "x4": 4}
+# Types of D, A, B and C, with the registers of D and C.
+_MMA_TYPES = {"f32.f16.f16.f32": 4, "f32.bf16.bf16.f32": 4, "f16.f16.f16.f16": 2}
+_MMA_OPERANDS = {"m16n8k16": (4, 2), "m16n8k8": (2, 1)}  # registers of A and B
+
+
+def _ldmatrix(lowering: Lowering, instruction: Instruction) -> None:
+    handler, space, count = _copy(instruction)
+    fragment, address = instruction.operands
+    place = lowering.place(address, short=space is Space.SHARED)
+    emit_memory(lowering, handler, place, space, results(lowering, instruction, fragment, count))
+
+
+def _stmatrix(lowering: Lowering, instruction: Instruction) -> None:
+    handler, space, count = _copy(instruction)
+    address, fragment = instruction.operands
+    place = lowering.place(address, short=space is Space.SHARED)
+    emit_memory(lowering, handler, place, space, values(lowering, instruction, fragment, count))
+
+
+def _copy(instruction: Instruction) -> tuple[str, Space, int]:
+    """Handler, space and number of matrices of an ldmatrix or stmatrix. Raises: Unsupported."""
+    modifiers = set(instruction.parts[1:]) - WHOLE_WARP
+    spaces, counts = modifiers & (SPACES.keys() - {"global"}), modifiers & _COUNTS.keys()
+    rest = modifiers - spaces - counts - {"trans"}
+    if len(counts) != 1 or len(spaces) > 1 or rest != {"m8n8", "b16"} or len(instruction.operands) != 2:
+        raise unsupported(instruction)
+    handler = f"{instruction.parts[0]}.trans" if "trans" in modifiers else instruction.parts[0]
+    return handler, Space.SHARED if spaces else Space.GENERIC, _COUNTS[counts.pop()]
+
+
+def _movmatrix(lowering: Lowering, instruction: Instruction) -> None:
+    if set(instruction.parts[1:]) - WHOLE_WARP != {"m8n8", "trans", "b16"} or len(instruction.operands) != 2:
+        raise unsupported(instruction)
+    result, source = instruction.operands
+    slot = value(lowering, instruction, source)
+    lowering.emit("movmatrix.trans", flags=Flag.COLLECTIVE, d=lowering.target(result, REGISTER_BYTES), a=slot)
+
+
+def _mma(lowering: Lowering, instruction: Instruction) -> None:
+    modifiers = [part for part in instruction.parts[1:] if part not in WHOLE_WARP]
+    if len(modifiers) != 7 or modifiers[1:3] != ["row", "col"] or len(instruction.operands) != 4:
+        raise unsupported(instruction)
+    shape, (to, left, _, addend) = modifiers[0], modifiers[3:]
+    registers, sums = _MMA_OPERANDS.get(shape), _MMA_TYPES.get(".".join(modifiers[3:]))
+    if registers is None or sums is None:
+        raise unsupported(instruction)
+    d, a, b, c = instruction.operands
+    listed = results(lowering, instruction, d, sums)
+    listed += values(lowering, instruction, a, registers[0])
+    listed += values(lowering, instruction, b, registers[1])
+    listed += values(lowering, instruction, c, sums)
+    lowering.emit(f"mma.{shape}.{to}.{left}.{addend}", flags=Flag.COLLECTIVE, listed=listed)
+
+
+RULES: dict[str, Rule] = {
+    "ldmatrix": _ldmatrix,
+    "stmatrix": _stmatrix,
+    "movmatrix": _movmatrix,
+    "mma": _mma,
+    "wmma": lower_wmma,
+}
