@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from benchmarks.diagnosis import run
-from benchmarks.diagnosis_cases import Case, all_cases
-from benchmarks.diagnosis_table import Result, Row, Trial, render
+from benchmarks.diagnosis.__main__ import run
+from benchmarks.diagnosis.cases import Case, all_cases
+from benchmarks.diagnosis.table import Result, Row, Trial, render
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.chip import LIMITS, REFERENCE_CHIPS, Chip

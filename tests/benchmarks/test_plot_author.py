@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plot_author import draw, evidence, reason
-from benchmarks.svg import BAD, GOOD, OURS
+from benchmarks.pictures.author import draw, evidence, reason
+from benchmarks.pictures.svg import BAD, GOOD, OURS
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[2]

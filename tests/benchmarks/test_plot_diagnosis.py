@@ -5,9 +5,9 @@ from statistics import median
 
 import pytest
 
-from benchmarks.diagnosis_table import Result, Row, Trial, ratios
-from benchmarks.plot_diagnosis import LATER, PLOT, SECOND, draw
-from benchmarks.svg import BAD, GOOD, OTHERS, OURS, LogAxis
+from benchmarks.diagnosis.table import Result, Row, Trial, ratios
+from benchmarks.pictures.diagnosis import LATER, PLOT, SECOND, draw
+from benchmarks.pictures.svg import BAD, GOOD, OTHERS, OURS, LogAxis
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[2]

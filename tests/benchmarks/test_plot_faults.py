@@ -3,9 +3,9 @@
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from benchmarks.plot_faults import CLASSES, SANITIZER, draw
-from benchmarks.sanitizer_table import PLAIN, Result, Row
-from benchmarks.svg import GOOD, OURS
+from benchmarks.pictures.faults import CLASSES, SANITIZER, draw
+from benchmarks.pictures.svg import GOOD, OURS
+from benchmarks.sanitizer_corpus.table import PLAIN, Result, Row
 from tests.benchmarks.pictures import SVG, outside, words
 from tests.benchmarks.test_sanitizer_table import VERDICTS, result, row
 from tests.sandbox.emulator.corpus import FAULTS

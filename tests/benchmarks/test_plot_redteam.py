@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plot_redteam import draw
-from benchmarks.redteam_table import Result
-from benchmarks.svg import GOOD
+from benchmarks.pictures.redteam import draw
+from benchmarks.pictures.svg import GOOD
+from benchmarks.redteam.table import Result
 from tests.benchmarks.pictures import dots, outside, words
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sanitizer_corpus
-from benchmarks.sanitizer_corpus import OPTIONS, Bench, Job, check, judge, prepare, subjects, told, version
-from benchmarks.sanitizer_launch import ENDED, FAULT, HUNG, Launchable
-from benchmarks.sanitizer_table import PLAIN, TOOLS, Row
+from benchmarks.sanitizer_corpus import __main__ as sanitizer_corpus
+from benchmarks.sanitizer_corpus.__main__ import OPTIONS, Bench, Job, check, judge, prepare, subjects, told, version
+from benchmarks.sanitizer_corpus.launch import ENDED, FAULT, HUNG, Launchable
+from benchmarks.sanitizer_corpus.table import PLAIN, TOOLS, Row
 from tests.sandbox.emulator.corpus import FAULTS
 
 BANNER = "========= COMPUTE-SANITIZER\n"

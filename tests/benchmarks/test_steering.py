@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from benchmarks.steering import Result, Row, play, render
-from benchmarks.steering_arms import ARMS, Arm, Late, Shared, Tried
+from benchmarks.steering.__main__ import Result, Row, play, render
+from benchmarks.steering.arms import ARMS, Arm, Late, Shared, Tried
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.chip import REFERENCE_CHIPS, Chip

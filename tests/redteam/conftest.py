@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.redteam_bench import Bench, Limits
+from benchmarks.redteam.bench import Bench, Limits
 
 CANDIDATE_S = 60.0
 

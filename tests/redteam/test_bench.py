@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.redteam import _chosen, _resumed
-from benchmarks.redteam_bench import ENDED, Bench, Limits
-from benchmarks.redteam_table import Result, Row, bad, render, short
+from benchmarks.redteam.__main__ import _chosen, _resumed
+from benchmarks.redteam.bench import ENDED, Bench, Limits
+from benchmarks.redteam.table import Result, Row, bad, render, short
 from contract.errors import WorkerError
 from tests.redteam.base import PLAIN
 from tests.redteam.case import Case, task

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.redteam_bench import Bench
+from benchmarks.redteam.bench import Bench
 from tests.redteam.case import Case
 from tests.redteam.corpus import VARIANTS, corpus
 

@@ -1,4 +1,4 @@
-// D = A B without tensor cores: one thread an output. A fault of the table in benchmarks/diagnosis.py is set by a macro:
+// D = A B without tensor cores: one thread an output. A fault of the table in benchmarks/diagnosis/cases.py is set by a macro:
 //   TILED 0   operands straight from global memory; 1: 32x32 tiles in shared memory, 1024 threads
 //   PAD   0   with TILED, the tile of B lies so that a warp reads one bank; 1: a word of padding a row
 #include <cuda_fp16.h>

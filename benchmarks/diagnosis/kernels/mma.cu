@@ -1,4 +1,4 @@
-// D = A B with mma.sync over tiles in shared memory. Every fault of the table in benchmarks/diagnosis.py is one macro:
+// D = A B with mma.sync over tiles in shared memory. Every fault of the table in benchmarks/diagnosis/cases.py is one macro:
 //   STAGES         shared-memory buffers; with 1, copies and products take turns
 //   SWIZZLE        0: tiles lie in plain rows, so that ldmatrix meets bank conflicts
 //   BY_REGISTERS   1: operands reach shared memory through registers instead of cp.async

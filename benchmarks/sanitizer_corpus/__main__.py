@@ -21,8 +21,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.sanitizer_launch import ENDED, FAULT, HUNG, Launchable, put
-from benchmarks.sanitizer_table import AGREEMENT, PLAIN, TOOLS, Outcome, Result, Row, agreement, render, right_name
+from benchmarks.sanitizer_corpus.launch import ENDED, FAULT, HUNG, Launchable, put
+from benchmarks.sanitizer_corpus.table import AGREEMENT, PLAIN, TOOLS, Outcome, Result, Row, agreement, render, right_name
 from contract.candidate import Candidate
 from contract.chip import LIMITS
 from contract.options import CompileOptions
@@ -33,7 +33,7 @@ from sandbox.cuda.device import Device
 from sandbox.workers.process import Limits, run
 from tests.sandbox.emulator.corpus import FAULTS
 
-PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_launch")
+PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_corpus.launch")
 SAID_CHARS, SAID_LINES = 300, 3
 # No API errors: the launcher asks the driver for a kernel's parameters until there is no next. The connections are ports,
 # of which every tool that runs at the same time takes one.

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent.wiring.sandbox import open_sandbox_for
-from benchmarks.steering_arms import ARMS, Arm, Late, Search, Shared
+from benchmarks.steering.arms import ARMS, Arm, Late, Search, Shared
 from contract.base import Record
 from contract.errors import ProfilerUnavailable
 from contract.evaluation import AUTOTUNED, Environment, Measured

@@ -1,13 +1,13 @@
 """Draws a result of `optimize_shapes` as an SVG: speedup over each baseline, a group of bars a shape.
 
-Run from the repository's root: python -m benchmarks.plot_shapes benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.shapes benchmarks/results/NAME.json docs/NAME.svg
 """
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.svg import INK, RULE, bar, document, line, main, text
+from benchmarks.pictures.svg import INK, RULE, bar, document, line, main, text
 from contract.evaluation import BASELINES
 
 COLOURS = ("#9aa5b1", "#6b8fb5", "#3d6fa5", "#d1662b")

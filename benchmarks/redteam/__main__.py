@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.redteam_bench import Bench, Limits
-from benchmarks.redteam_table import Result, Row, bad, render, short
+from benchmarks.redteam.bench import Bench, Limits
+from benchmarks.redteam.table import Result, Row, bad, render, short
 from tests.redteam.case import Case
 from tests.redteam.corpus import corpus
 

@@ -1,13 +1,13 @@
 """Draws how many of the seeded faults compute-sanitizer, the tests on the GPU and the emulator find, as an SVG.
 
-Run from the repository's root: python -m benchmarks.plot_faults benchmarks/results/NAME.json docs/h200_faults.svg
+Run from the repository's root: python -m benchmarks.pictures.faults benchmarks/results/NAME.json docs/h200_faults.svg
 What the tests on the GPU and the emulator found is read from the committed table of `emulator_agreement`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.sanitizer_table import AGREEMENT, TOOLS, Comparison, Finding, Result, Verdicts, agreement, compare
-from benchmarks.svg import FAINT, GOOD, OURS, RULE, bar, document, line, main, text
+from benchmarks.pictures.svg import FAINT, GOOD, OURS, RULE, bar, document, line, main, text
+from benchmarks.sanitizer_corpus.table import AGREEMENT, TOOLS, Comparison, Finding, Result, Verdicts, agreement, compare
 from sandbox.emulator.detector import Detector
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 20, 880, 134, 26

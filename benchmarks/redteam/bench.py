@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.redteam_table import Row
+from benchmarks.redteam.table import Row
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin
 from contract.chip import REFERENCE_CHIPS, roofline_us

@@ -1,6 +1,6 @@
 """Draws what the timing cheats gained before and after, as an SVG: each one's time as a share of the honest kernel's.
 
-Run from the repository's root: python -m benchmarks.plot_redteam BEFORE.json AFTER.json docs/h200_redteam.svg
+Run from the repository's root: python -m benchmarks.pictures.redteam BEFORE.json AFTER.json docs/h200_redteam.svg
 The rows are the attacks that were faster than the honest kernel of their tile before.
 """
 
@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.redteam_table import Result, Row
-from benchmarks.svg import BAD, FAINT, GOOD, RULE, bar, document, dot, line, text
+from benchmarks.pictures.svg import BAD, FAINT, GOOD, RULE, bar, document, dot, line, text
+from benchmarks.redteam.table import Result, Row
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 960, 330, 640, 92, 26
 MOST = 1.25  # of the honest time, at the right edge of the bars

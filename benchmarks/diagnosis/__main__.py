@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.wiring.sandbox import open_sandbox_for
-from benchmarks.diagnosis_cases import Case, all_cases
-from benchmarks.diagnosis_table import Result, Row, Trial, render
+from benchmarks.diagnosis.cases import Case, all_cases
+from benchmarks.diagnosis.table import Result, Row, Trial, render
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import Chip

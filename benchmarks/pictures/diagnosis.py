@@ -1,13 +1,13 @@
 """Draws a result of `diagnosis` as an SVG: whether each known fault was found, and how much faster its remedy made the kernel.
 
-Run from the repository's root: python -m benchmarks.plot_diagnosis benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.diagnosis benchmarks/results/NAME.json docs/NAME.svg
 """
 
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean, median
 
-from benchmarks.diagnosis_table import IMPROVED, Result, Row, ratios
-from benchmarks.svg import BAD, FAINT, GOOD, INK, OTHERS, OURS, LogAxis, badge, bar, document, dot, line, main, text
+from benchmarks.diagnosis.table import IMPROVED, Result, Row, ratios
+from benchmarks.pictures.svg import BAD, FAINT, GOOD, INK, OTHERS, OURS, LogAxis, badge, bar, document, dot, line, main, text
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 20, 880, 100, 31
 BADGE, FINDING, PLOT, MEDIAN = 284.0, 300.0, (430.0, 760.0), 825.0

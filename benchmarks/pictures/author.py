@@ -1,6 +1,6 @@
 """Draws a result of `strong_author` as an SVG: what became of each reply in order, and the device time of the right kernels.
 
-Run from the repository's root: python -m benchmarks.plot_author benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.author benchmarks/results/NAME.json docs/NAME.svg
 """
 
 import json
@@ -9,7 +9,23 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.svg import BAD, BAND, FAINT, GOOD, INK, OTHERS, OURS, LogAxis, badge, bar, document, dot, line, main, text
+from benchmarks.pictures.svg import (
+    BAD,
+    BAND,
+    FAINT,
+    GOOD,
+    INK,
+    OTHERS,
+    OURS,
+    LogAxis,
+    badge,
+    bar,
+    document,
+    dot,
+    line,
+    main,
+    text,
+)
 from contract.evaluation import AUTOTUNED
 
 WIDTH, LEFT, RIGHT, NAMES, TOP = 900, 20, 880, 46, 84
