@@ -1,4 +1,4 @@
-"""Draws a result of `diagnosis` as an SVG: whether each known fault was found, and how much faster its remedy made the kernel.
+"""Draws a result of `diagnosis` as an SVG: whether each known fault was found, and the speedup by its remedy.
 
 Run from the repository's root: python -m benchmarks.pictures.diagnosis benchmarks/results/NAME.json docs/NAME.svg
 """
@@ -6,7 +6,7 @@ Run from the repository's root: python -m benchmarks.pictures.diagnosis benchmar
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean, median
 
-from benchmarks.diagnosis.table import IMPROVED, Result, Row, ratios
+from benchmarks.diagnosis.table import IMPROVED, DiagnosisResult, DiagnosisRow, ratios
 from benchmarks.pictures.svg import BAD, FAINT, GOOD, INK, OTHERS, OURS, LogAxis, badge, bar, document, dot, line, main, text
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 20, 880, 100, 31
@@ -17,7 +17,7 @@ KINDS = {REMEDY: ("remedied", OURS), CONTROL: ("random", OTHERS), BY_HAND: ("rem
 SECOND, LATER = "#5f9e7e", "#b58a1b"
 
 
-def draw(result: Result) -> str:
+def draw(result: DiagnosisResult) -> str:
     rows = [row for row in result.rows if row.status == "measured"]
     schedules = _sorted([row for row in rows if not row.by_hand], REMEDY)
     written = _sorted([row for row in rows if row.by_hand], BY_HAND)
@@ -29,12 +29,12 @@ def draw(result: Result) -> str:
     return document(WIDTH, foot + 46, [*body, *_foot(rows, foot)])
 
 
-def _sorted(rows: Sequence[Row], kind: str) -> list[Row]:
-    """Where the remedy helped most first; what has no remedied kernel last."""
+def _sorted(rows: Sequence[DiagnosisRow], kind: str) -> list[DiagnosisRow]:
+    """Largest speedup by the remedy first; kernels without a remedied version last."""
     return sorted(rows, key=lambda row: -median(ratios(row.trials, kind) or [0.0]))
 
 
-def _head(result: Result, rows: Sequence[Row]) -> Iterator[str]:
+def _head(result: DiagnosisResult, rows: Sequence[DiagnosisRow]) -> Iterator[str]:
     gpu = result.environment.gpu if result.environment else "no GPU"
     yield text(LEFT, 26, f"{len(rows)} kernels with a known fault: is it found, and does its remedy help?", 16, bold=True)
     yield text(RIGHT, 26, f"{gpu}, {result.date}", 12, "end", FAINT)
@@ -54,7 +54,7 @@ def _head(result: Result, rows: Sequence[Row]) -> Iterator[str]:
     yield text(565, 78, "bar: median; dot: one candidate; log scale", colour=FAINT)
 
 
-def _panel(title: str, rows: Sequence[Row], kinds: Sequence[str], top: float) -> Iterator[str]:
+def _panel(title: str, rows: Sequence[DiagnosisRow], kinds: Sequence[str], top: float) -> Iterator[str]:
     found = [1.0, *(ratio for row in rows for kind in kinds for ratio in ratios(row.trials, kind))]
     axis = LogAxis(min(found) / 1.1, max(found) * 1.1, *PLOT)
     first, foot = top + HEAD, top + HEAD + ROW * len(rows)
@@ -77,27 +77,27 @@ def _panel(title: str, rows: Sequence[Row], kinds: Sequence[str], top: float) ->
             yield from _bars(row, kind, axis, middle + 12 * (lane - (len(kinds) - 1) / 2))
 
 
-def _figures(rows: Sequence[Row], kinds: Sequence[str]) -> str:
-    """The panel in numbers, kind by kind."""
+def _figures(rows: Sequence[DiagnosisRow], kinds: Sequence[str]) -> str:
+    """The figures of a panel, by kind."""
     means = ", ".join(f"{KINDS[kind][0]} {_mean(rows, kind)}" for kind in kinds)
     every = [[ratio for row in rows for ratio in ratios(row.trials, kind)] for kind in kinds]
     faster = ", ".join(f"{sum(ratio > IMPROVED for ratio in found)} of {len(found)}" for found in every)
     return f"geometric mean of the medians: {means}; more than 2 % faster: {faster}"
 
 
-def _mean(rows: Sequence[Row], kind: str) -> str:
+def _mean(rows: Sequence[DiagnosisRow], kind: str) -> str:
     found = [median(one) for row in rows if (one := ratios(row.trials, kind))]
     return f"{geometric_mean(found):.2f}×" if found else "not measured"
 
 
-def _names(row: Row, y: float) -> Iterator[str]:
+def _names(row: DiagnosisRow, y: float) -> Iterator[str]:
     yield text(LEFT, y - 1, row.name) + text(LEFT, y + 11, row.fault, 10, colour=FAINT)
     yield badge(BADGE, y, _place(row.rank), _colour(row.rank))
     yield text(FINDING, y + 4, row.findings[0].bottleneck if row.findings else "none")
 
 
-def _bars(row: Row, kind: str, axis: LogAxis, y: float) -> Iterator[str]:
-    """A bar from the faulty kernel's speed to the median's, a dot for each candidate."""
+def _bars(row: DiagnosisRow, kind: str, axis: LogAxis, y: float) -> Iterator[str]:
+    """A bar from the speed of the faulty kernel to the median, and a dot per candidate."""
     found = ratios(row.trials, kind)
     if not found:
         yield text(RIGHT, y + 4, "not measured", 11, "end", FAINT)
@@ -111,8 +111,8 @@ def _bars(row: Row, kind: str, axis: LogAxis, y: float) -> Iterator[str]:
         yield text(RIGHT, y + 4, f"{max(found):.2f}×", 11, "end", ink)
 
 
-def _foot(rows: Sequence[Row], y: float) -> Iterator[str]:
-    """What else was measured and qualifies the bars: the choice by the prior, and noise."""
+def _foot(rows: Sequence[DiagnosisRow], y: float) -> Iterator[str]:
+    """Figures that qualify the bars: the choice by the prior, and noise."""
     if any(ratios(row.trials, f"{CONTROL}, by prior") for row in rows):
         steered, free = (_mean(rows, f"{kind}, by prior") for kind in (REMEDY, CONTROL))
         words = f"{steered} among those that relieve the heaviest finding, {free} among all."
@@ -133,4 +133,4 @@ def _colour(rank: int | None) -> str:
 
 
 if __name__ == "__main__":
-    main(__doc__, lambda stored: draw(Result.model_validate_json(stored)))
+    main(__doc__, lambda stored: draw(DiagnosisResult.model_validate_json(stored)))

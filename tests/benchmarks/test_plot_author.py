@@ -67,7 +67,7 @@ def test_no_text_leaves_the_picture() -> None:
 
 
 def test_a_result_without_a_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing to draw"):
+    with pytest.raises(ValueError, match="no reply of this result was measured"):
         draw({**RESULT, "rows": [row for row in SEARCHED if row not in TIMED]})
 
 
