@@ -88,7 +88,7 @@ def runner(task: GemmTask, candidate: Candidate, compiler: Compiler) -> Callable
 
 
 def verify_s(candidate: Candidate, home: Path, *, cold: bool) -> float:
-    """Seconds of `cudal2-agent verify` in a process of its own; `cold`: nothing is compiled yet."""
+    """Seconds of `cudal2-agent verify` in its own process. `cold`: nothing is compiled yet."""
     folder = Path(tempfile.mkdtemp(dir=home)) if cold else home
     file = home / "kernel.cu"
     file.write_text(candidate.source)

@@ -125,7 +125,7 @@ class Probes:
     def _surviving(
         self, words: int, write: Callable[[], None], count: Callable[[Any], None], scrub: Callable[[], None]
     ) -> dict[str, int]:
-        """Words that the next kernel finds, and that it finds behind the timer's scrubbing."""
+        """Words that the next kernel finds, without and with the timer's scrubbing in between."""
         found = cupy.zeros(2, dtype=cupy.uint64)
         write()
         count(found[:1])

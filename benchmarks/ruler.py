@@ -54,7 +54,10 @@ TURNS = 3
 CANDIDATES = 4
 _CHILD = """
 import json, sys, time
-from sandbox.workers.messages import Evaluate
+try:
+    from sandbox.workers.messages import Evaluate
+except ModuleNotFoundError:
+    from sandbox.messages import Evaluate  # where it was up to version 0.1
 from sandbox.cuda.device import Device
 from sandbox.cuda.evaluator import Evaluator
 answers = sys.stdout

@@ -84,7 +84,7 @@ def _diagnoses(rows: Sequence[DiagnosisRow]) -> str:
         expected = " or ".join(row.expected)
         lines.append(f"| {row.name} | {row.fault} | {row.shape} | {time_us} | {speed} | {expected} | {place} | {found} |")
     evidence = [f"- {row.name}: {one.bottleneck}: {one.evidence}" for row in rows for one in row.findings[:1]]
-    return "\n".join([*lines, "\nEvidence of the heaviest finding:\n", *evidence, ""])
+    return "\n".join([*lines, "\nEvidence of the finding with the largest weight:\n", *evidence, ""])
 
 
 def _by_hand(rows: Sequence[DiagnosisRow]) -> str:
@@ -122,7 +122,7 @@ def _summary(rows: Sequence[DiagnosisRow]) -> str:
     known = [row for row in rows if row.status == "measured"]
     lines = [
         "## In short\n",
-        f"- Of {len(known)} kernels the constructed fault was the heaviest finding in {_count(known, 1)}, "
+        f"- Of {len(known)} kernels the constructed fault had the largest weight in {_count(known, 1)}, "
         f"among the first two in {_count(known, 2)}, found at all in {_count(known, math.inf)}.",
     ]
     for kind in KINDS:

@@ -55,7 +55,7 @@ def draw(result: dict[str, Any]) -> str:
     middle = TOP + FAILED_ROW * len(failed) + 62
     foot = middle + TIMED_ROW * len(timed) - 26
     body = [*_head(result, len(failed), len(timed))]
-    body.append(text(LEFT, TOP - 8, "Mistakes, and what the author was told of them", 13, bold=True))
+    body.append(text(LEFT, TOP - 8, "Mistakes, and the message that the author received", 13, bold=True))
     for place, (number, row) in enumerate(failed):
         body += _failure(number, row, TOP + FAILED_ROW * (place + 0.5))
     body += [*_plot(timed, middle, foot), *_final(result, timed, foot + 28)]
@@ -124,7 +124,7 @@ def _finding(basis: str, finding: dict[str, Any], y: float) -> Iterator[str]:
 
 def _final(result: dict[str, Any], timed: Sequence[tuple[int, dict[str, Any]]], y: float) -> Iterator[str]:
     """The final measurement of the fastest reply."""
-    words = "Grey: the heaviest finding about the kernel above it, and what that rests on; the next prompt carried it."
+    words = "Grey: the top finding about the kernel above, and its basis. The next prompt contained it."
     yield text(LEFT, y, words, colour=FAINT)
     number, best = min(timed, key=lambda one: one[1]["time_us"])
     for row in result["rows"]:

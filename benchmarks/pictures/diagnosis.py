@@ -23,9 +23,9 @@ def draw(result: DiagnosisResult) -> str:
     written = _sorted([row for row in rows if row.by_hand], BY_HAND)
     below = TOP + HEAD + ROW * len(schedules) + 42
     foot = below + HEAD + ROW * len(written) + 42
-    title = "Schedules: at most three random neighbours that relieve the heaviest finding"
+    title = "Schedules: at most three random neighbours that relieve the top finding"
     body = [*_head(result, rows), *_panel(title, schedules, (REMEDY, CONTROL), TOP)]
-    body += _panel("Kernels written by hand: the constructed fault mended by hand", written, (BY_HAND,), below)
+    body += _panel("Kernels written by hand: the manual fix of the constructed fault", written, (BY_HAND,), below)
     return document(WIDTH, foot + 46, [*body, *_foot(rows, foot)])
 
 
@@ -42,7 +42,7 @@ def _head(result: DiagnosisResult, rows: Sequence[DiagnosisRow]) -> Iterator[str
     lost = sum(row.rank is None for row in rows)
     yield text(LEFT, 54, "Place of the known fault among the findings:")
     for rank, words, x in (
-        (1, f"heaviest, {counts[0]}", 312),
+        (1, f"first, {counts[0]}", 312),
         (2, f"second, {counts[1]}", 432),
         (3, f"third or later, {len(rows) - sum(counts) - lost}", 536),
         (None, f"not found, {lost}", 684),
@@ -61,7 +61,7 @@ def _panel(title: str, rows: Sequence[DiagnosisRow], kinds: Sequence[str], top: 
     several = any(len(ratios(row.trials, kind)) > 1 for row in rows for kind in kinds)
     yield text(LEFT, top + 12, title, 13, bold=True)
     yield text(LEFT, top + 29, _figures(rows, kinds), 11, colour=FAINT)
-    yield text(BADGE - 9, first - 5, "heaviest finding", 11, colour=FAINT)
+    yield text(BADGE - 9, first - 5, "top finding", 11, colour=FAINT)
     yield text(MEDIAN, first - 5, "median" if several else "speed", 11, "end", FAINT)
     if several:
         yield text(RIGHT, first - 5, "best", 11, "end", FAINT)
@@ -115,13 +115,13 @@ def _foot(rows: Sequence[DiagnosisRow], y: float) -> Iterator[str]:
     """Figures that qualify the bars: the choice by the prior, and noise."""
     if any(ratios(row.trials, f"{CONTROL}, by prior") for row in rows):
         steered, free = (_mean(rows, f"{kind}, by prior") for kind in (REMEDY, CONTROL))
-        words = f"{steered} among those that relieve the heaviest finding, {free} among all."
+        words = f"{steered} among those that relieve the top finding, {free} among all."
         yield text(LEFT, y + 10, f"With neighbours chosen by the product's time model, not at random: {words}", 11)
     noise = [max(row.repeat, 1 / row.repeat) - 1 for row in rows if row.repeat]
     again = (
-        f"A faulty kernel measured again differed by {median(noise):.1%} (median), {max(noise):.0%} at most. " if noise else ""
+        f"A faulty kernel measured again differed by {median(noise):.1%} (median), maximum {max(noise):.0%}. " if noise else ""
     )
-    yield text(LEFT, y + 27, f"{again}What is true of a kernel beside its fault is not counted as a place.", 11)
+    yield text(LEFT, y + 27, f"{again}Other known properties of a kernel are not counted in the places.", 11)
 
 
 def _place(rank: int | None) -> str:

@@ -8,6 +8,7 @@ a jail is given, files and system calls (`jail/`).
 Not covered: number of processes (Linux counts it for the whole user) unless the jail forbids them.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -17,7 +18,16 @@ import sys
 
 sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))  # last: it hides no standard module
 
-from sandbox.jail.entering import JAILED, NEW_NETWORK, NOT_JAILED, Jail, enter, enter_namespace
+from sandbox.jail.entering import (
+    JAILED,
+    KERNEL_LOG,
+    KERNEL_LOG_FD,
+    NEW_NETWORK,
+    NOT_JAILED,
+    Jail,
+    enter,
+    enter_namespace,
+)
 
 _CLONE_NEWUSER = 0x10000000
 _PR_SET_PDEATHSIG = 1
@@ -44,11 +54,19 @@ def _isolate(libc: ctypes.CDLL, jail: Jail | None, *, network: bool) -> None:
         libc.unshare(_CLONE_NEWUSER | NEW_NETWORK)  # refused on some systems; process.network_isolated() tells
 
 
+def _open_kernel_log() -> None:
+    """Leave the command the kernel's log as `KERNEL_LOG_FD`, or nothing where it may not be read."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK), KERNEL_LOG_FD)
+
+
 def main(request: str, command: list[str]) -> None:
     """Set the limits of a JSON request on this process, then replace it by the command."""
     limits = json.loads(request)
     jail = Jail.from_request(limits["jail"]) if limits["jail"] else None
     network = bool(limits["network"])
+    if limits["kernel_log"]:
+        _open_kernel_log()
     try:
         if sys.platform == "linux":
             libc = ctypes.CDLL(None, use_errno=True)

@@ -96,6 +96,7 @@ class Worker:
             network=self._loosened > 1,
             die_with_parent=False,
             jail=None if self._loosened else jail,
+            kernel_log=gpu,
         )
 
     def ready(self) -> Ready:

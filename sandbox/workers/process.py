@@ -49,7 +49,8 @@ class Limits:
 
     `output_bytes` bounds each captured stream: the beginning is kept, the rest is read and dropped.
     `die_with_parent` follows the thread that starts the child, so that thread must outlive it. `jail`: which files and system
-    calls are left to it; None for what its user may do. `devices`: whether its environment tells of GPUs.
+    calls are left to it; None for what its user may do. `devices`: whether its environment tells of GPUs. `kernel_log`:
+    whether it is given the kernel's log to read, where the parent's user may read that.
     """
 
     wall_s: float
@@ -61,6 +62,7 @@ class Limits:
     die_with_parent: bool = True
     jail: Jail | None = None
     devices: bool = True
+    kernel_log: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def confine(command: Sequence[str], limits: Limits) -> list[str]:
         "file_bytes": limits.file_bytes,
         "network": limits.network,
         "parent": os.getpid() if limits.die_with_parent else None,
+        "kernel_log": limits.kernel_log,
         "jail": limits.jail.as_request() if limits.jail else None,
     }
     launcher = Path(__file__).with_name("confined.py")

@@ -208,7 +208,7 @@ def test_the_summary_counts() -> None:
     )
     text = render(DiagnosisResult(commit="c", date="d", environment=None, seconds=1, rows=rows))
     assert (
-        "Of 3 kernels the constructed fault was the heaviest finding in 1, among the first two in 2, found at all in 2." in text
+        "Of 3 kernels the constructed fault had the largest weight in 1, among the first two in 2, found at all in 2." in text
     )
     assert "heaviest: 1 of 4 candidates more than 2 % faster, in 1 of 2 kernels at least one" in text
     assert f"geometric mean of the medians {math.sqrt(1.01 * 1.0):.3f}x" in text

@@ -41,7 +41,7 @@ def test_every_kernel_has_its_mark_and_the_legend_counts_them() -> None:
     }
     assert {colour: len(dots(picture, colour)) for colour in counts} == {colour: n + 1 for colour, n in counts.items()}
     legend = {
-        f"heaviest, {counts[GOOD]}",
+        f"first, {counts[GOOD]}",
         f"second, {counts[SECOND]}",
         f"third or later, {counts[LATER]}",
         f"not found, {counts[BAD]}",

@@ -131,6 +131,15 @@ def test_no_open_file_is_inherited(tmp_path: Path) -> None:
     assert b"secret" not in ended.stdout
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_the_kernel_log_is_left_open_where_it_is_asked_for(tmp_path: Path, given: bool) -> None:
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("this user may not read the kernel's log")
+    code = "import os\ntry: print(os.fstat(9).st_rdev)\nexcept OSError as exc: print(exc.strerror)"
+    ended = python(code, tmp_path, Limits(wall_s=20, kernel_log=given))
+    assert ended.stdout.decode().strip() == (str(os.makedev(1, 11)) if given else "Bad file descriptor")
+
+
 def test_there_is_no_network(tmp_path: Path) -> None:
     if not network_isolated():
         pytest.skip("this system refuses network namespaces")
