@@ -28,7 +28,7 @@ $(VENV)/.installed: pyproject.toml
 optimize: setup
 	$(BIN)/cudal2-agent optimize --shape $(SHAPE) $(ARGS)
 
-# Bytecode is kept even where the environment says otherwise: without it, every worker compiles 500 modules anew.
+# Bytecode is written even if the environment disables it. Otherwise every test worker compiles 500 modules again.
 test: setup
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto $(ARGS)
 
