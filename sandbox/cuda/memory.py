@@ -17,7 +17,7 @@ from sandbox.cuda.driver import DriverFault, call
 MARGIN_BYTES = 1 << 32  # of reserved, unmapped address space on either side
 _HINTS = (1 << 40, 1 << 46)  # addresses that ranges are drawn from
 _ACCESS = driver.CUmemAccess_flags
-NOT_SUPPORTED = frozenset({"CUDA_ERRORNOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE"})
+NOT_SUPPORTED = frozenset({"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE"})
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 _mapped: "weakref.WeakSet[Mapping]" = weakref.WeakSet()
