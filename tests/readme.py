@@ -1,9 +1,11 @@
 """The README as data: its code blocks, the commands it shows with their output, and a comparison of that output.
 
-Run from the repository's root: python -m tests.readme FILE
-FILE holds the output of the README's `make optimize` command. Exits with 1 where the README shows another output.
+Run from the repository's root: python -m tests.readme FILE [--write]
+FILE holds the output of the README's `make optimize` command. Exits with 1 if the README shows another output.
+`--write` puts the output into the README instead.
 """
 
+import argparse
 import difflib
 import re
 import sys
@@ -47,8 +49,24 @@ def differences(output: str) -> list[str]:
     )
 
 
+def written(output: str) -> str:
+    """The README with this output of the first run. The run's folder is shown as it is by default."""
+    lines = [line for line in output.splitlines() if not line.startswith("note: ")]
+    begin = next(at for at, line in enumerate(lines) if line.startswith("run "))
+    body = re.sub(r"\S*/runs/", "~/.cudal2/runs/", "\n".join(lines[begin:])).strip()
+    return re.sub(rf"(?<=```\n)(\$ {FIRST_RUN}[^\n]*\n).*?(?=\n```)", lambda match: match[1] + body, README, flags=re.DOTALL)
+
+
 def main() -> int:
-    found = differences(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--write", action="store_true", help="put the output into the README")
+    arguments = parser.parse_args()
+    output = arguments.output.read_text(encoding="utf-8")
+    if arguments.write:
+        (ROOT / "README.md").write_text(written(output), encoding="utf-8")
+        return 0
+    found = differences(output)
     print("\n".join(found) if found else "the README shows this output")
     return 1 if found else 0
 
