@@ -17,6 +17,7 @@ BLOCKS = re.findall(r"```\n(.*?)```", README, flags=re.DOTALL)
 FIRST_RUN = "make optimize"
 
 _RUN_ID = re.compile(r"\d+x\d+x\d+-\d{8}-\d{6}-[0-9a-f]{4}")
+_CANDIDATE_ID = re.compile(r"\b[0-9a-f]{8}\b")
 _RUN_FOLDER = re.compile(r"\S*/runs/RUN\b")
 _PROGRAM = re.compile(r"^\S*/?cudal2-agent ", re.MULTILINE)
 
@@ -35,7 +36,7 @@ def commands(program: str) -> list[str]:
 
 def masked(output: str) -> str:
     """An output without what differs between two runs: ids, folders, and the lines that report indexing."""
-    text = _RUN_FOLDER.sub("RUNS/RUN", _RUN_ID.sub("RUN", output))
+    text = _RUN_FOLDER.sub("RUNS/RUN", _CANDIDATE_ID.sub("ID", _RUN_ID.sub("RUN", output)))
     lines = _PROGRAM.sub("cudal2-agent ", text).splitlines()
     begin = next((at for at, line in enumerate(lines) if line.startswith("run RUN")), 0)
     return "\n".join(line.rstrip() for line in lines[begin:] if not line.startswith("note: ")).strip()
