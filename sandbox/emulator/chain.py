@@ -8,9 +8,10 @@ A launch without a programmatic edge follows everything before it in its stream.
 
 from dataclasses import dataclass
 
+from sandbox.emulator.core_module import core
 from sandbox.emulator.machine import Order
 
-OTHERS = 1  # the bit of the kernels ahead of the plan
+OTHERS = core.running_others  # the bit of the kernels that precede the plan
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,8 @@ schedule with taint: old contents that reach an output, an address or a branch a
 with a read the run is repeated with another poison in its place, and D compared bit for bit.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -25,10 +23,7 @@ from sandbox.verification.executor import Violation
 UNSUPPORTED, DEADLINE = "unsupported", "deadline"
 # In place of the first poison, a NaN: zeros in one run, small numbers in the next (as halves 1.06, as f32 0.0115).
 OTHER_POISONS = (0x00, 0x3C)
-MOST_SUSPECTS = 64  # that the core keeps of a run
 _TEXT_CHARS = 96
-_WAITS = re.compile(r"CTA \(([\d,]+)\) warp (\d+) at #(\d+)")  # as the core words it
-_RANK_SHIFT, _OFFSET_MASK = 24, (1 << 24) - 1
 
 
 class OutOfTime(Exception):
@@ -89,7 +84,7 @@ def run_and_judge(
 def _races(launched: Launched) -> bool:
     """Whether a launch had, or may have had, other suspects than reads of what nobody wrote."""
     findings, suspects = launched.outcome.findings, launched.outcome.suspects
-    known = all(finding.kind == Detector.UNINITIALISED_READ for finding in findings) and len(findings) < MOST_SUSPECTS
+    known = all(finding.kind == Detector.UNINITIALISED_READ for finding in findings) and len(findings) < core.max_suspects
     return bool(suspects) or not known
 
 
@@ -142,7 +137,7 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
     return None
 
 
-def _cause(findings: Sequence[Any], bound: BoundKernel) -> Any:
+def _cause(findings: Sequence[core.Finding], bound: BoundKernel) -> core.Finding:
     """The first finding; of a read that nobody had written yet, the race with the write that came too late.
 
     D is an exception: it is written in the end, and no read of it was meant to wait for that.
@@ -160,10 +155,12 @@ def _cause(findings: Sequence[Any], bound: BoundKernel) -> Any:
     return next(late, first)
 
 
-def describe(finding: Any, launch: ResolvedLaunch, program: Program, bound: BoundKernel, conditions: Conditions) -> str:
+def describe(
+    finding: core.Finding, launch: ResolvedLaunch, program: Program, bound: BoundKernel, conditions: Conditions
+) -> str:
     """A finding in one line: what, which instruction, against which, where, how often, and how to see it again."""
     waits = finding.kind in (Detector.DEADLOCK, Detector.ENDLESS)
-    parts = [_waiting(finding.message, program) if waits else finding.message + _who(finding, program)]
+    parts = [_waiting(finding, program) if waits else finding.message + _who(finding, program)]
     if not waits:
         cta = "({}, {}, {})".format(*finding.cta)
         where = f", {place}" if (place := _place(finding.address, bound)) else ""
@@ -180,20 +177,20 @@ def schedule_name(conditions: Conditions) -> str:
     return f"the {conditions.schedule.name.lower()} schedule"
 
 
-def _waiting(message: str, program: Program) -> str:
-    """Who waits where, the warps of a CTA that wait at one instruction together."""
-    warps: dict[tuple[str, str], list[str]] = {}
-    for cta, warp, index in _WAITS.findall(message):
-        warps.setdefault((cta, index), []).append(warp)
-    told = [
-        f"CTA ({cta.replace(',', ', ')}) warp{'s' * (len(each) > 1)} {', '.join(each)} at {_at(program, int(index))}"
-        for (cta, index), each in warps.items()
+def _waiting(finding: core.Finding, program: Program) -> str:
+    """Which warps wait where; those of a CTA that wait at one instruction are named together."""
+    warps: dict[tuple[tuple[int, int, int], int], list[int]] = {}
+    for each in finding.waiting:
+        warps.setdefault((each.cta, each.instruction), []).append(each.warp)
+    places = [
+        f"CTA {cta} warp{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} at {_at(program, index)}"
+        for (cta, index), numbers in warps.items()
     ]
-    before, after = message.partition(": CTA")[0], re.search(r"; and \d+ more$", message)
-    return f"{before}: {'; '.join(told)}{after[0] if after else ''}"
+    more = f"; and {finding.more_waiting} more" if finding.more_waiting else ""
+    return f"{finding.message}: {'; '.join(places)}{more}"
 
 
-def _who(finding: Any, program: Program) -> str:
+def _who(finding: core.Finding, program: Program) -> str:
     who = f", at {_at(program, finding.instruction)}" if finding.instruction >= 0 else ""
     return who + (f", against {_at(program, finding.other)}" if finding.other >= 0 else "")
 
@@ -217,7 +214,7 @@ def _place(address: int, bound: BoundKernel) -> str:
         if base <= address < base + size:
             return f"byte {address - base} of {name}"
     if address < 1 << 32:
-        rank = address >> _RANK_SHIFT
+        rank, offset = divmod(address, 1 << core.rank_shift)
         of = f" of CTA rank {rank}" if rank else ""
-        return f"byte {(address & _OFFSET_MASK) - core.shared_base} of shared memory{of}"
+        return f"byte {offset - core.shared_base} of shared memory{of}"
     return f"address {address:#x}"

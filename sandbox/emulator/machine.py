@@ -4,7 +4,6 @@ import random
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,9 @@ GRANULE_BYTES = 2 << 20  # also the least between buffers, so that what runs pas
 MOST_GRANULES_BETWEEN = 64
 TENSOR_MAP_BYTES = 128
 
+Schedule = core.Schedule
 Triple = tuple[int, int, int]
 SuspectRead = tuple[int, int, int]  # linear CTA, warp, moment
-
-
-class Schedule(IntEnum):
-    """When asynchronous work is done and whose turn it is: as early as allowed, as late as allowed, or drawn from a seed."""
-
-    EAGER = 0
-    LATEST = 1
-    RANDOM = 2
 
 
 @dataclass(frozen=True)
@@ -128,7 +120,7 @@ class Machine:
         element_bytes = ELEMENT_BYTES[tensor.type]
         self.memory.add_map(
             address=address,
-            type=list(ELEMENT_BYTES).index(tensor.type),
+            type=core.TensorType[tensor.type.upper()],
             element_bytes=element_bytes,
             swizzle=tensor.swizzle,
             sizes=list(tensor.sizes),
@@ -181,7 +173,6 @@ class Machine:
         )
 
 
-# In the core's order (TensorType in core/machine.hpp).
 ELEMENT_BYTES = {"u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2}
 
 

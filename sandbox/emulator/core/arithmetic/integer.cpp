@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "arithmetic/lanes.hpp"
+#include "arithmetic/permutation.hpp"
 
 namespace emulator {
 
@@ -150,12 +151,6 @@ u32 permute(u32 a, u32 b, u32 selector) {
   return result;
 }
 
-// Selectors of prmt's modes by the two low bits of c: f4e, b4e, rc8, ecl, ecr, rc16.
-constexpr u16 kPermutations[6][4] = {
-    {0x3210, 0x4321, 0x5432, 0x6543}, {0x5670, 0x6701, 0x7012, 0x0123}, {0x0000, 0x1111, 0x2222, 0x3333},
-    {0x3210, 0x3211, 0x3222, 0x3333}, {0x0000, 0x1110, 0x2210, 0x3210}, {0x1010, 0x3232, 0x1010, 0x3232},
-};
-
 u32 funnel_left(u32 low, u32 high, u32 count) { return static_cast<u32>((static_cast<u64>(high) << 32 | low) << count >> 32); }
 u32 funnel_right(u32 low, u32 high, u32 count) { return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> count); }
 
@@ -193,12 +188,14 @@ u32 paired(u32 a, u32 b, Compute compute) {
 }
 
 // ---- carries ---------------------------------------------------------------------------------------------------------------
-// d = a + b + carry, or a - b - borrow; c: carry in, e: carry out.
+// The sum of two numbers and the carry, or their difference less the borrow.
+constexpr Operand kCarryIn = slot("carry_in", Field::kC, kMask), kCarryOut = slot("carry_out", Field::kE, kMask);
+
 template <typename T, bool kSubtract>
 void with_carry(Warp& warp, const Op& op, u32 mask) {
   const T *a = warp.lanes<T>(op.a), *b = warp.lanes<T>(op.b);
   T* d = warp.lanes<T>(op.d);
-  const u32 in = warp.mask(op.c);
+  const u32 in = warp.mask(kCarryIn(op));
   u32 out = 0;
   for_lanes(mask, [&](int lane) {
     T result;
@@ -214,7 +211,7 @@ void with_carry(Warp& warp, const Op& op, u32 mask) {
     d[lane] = result;
     out |= static_cast<u32>(beyond) << lane;
   });
-  write_mask(warp, op.e, mask, out);
+  write_mask(warp, kCarryOut(op), mask, out);
 }
 
 // ---- predicates ------------------------------------------------------------------------------------------------------------
@@ -245,10 +242,10 @@ void add_bits(Registry& r, const std::string& type) {
   add_lanes(r, "xor." + type, [](T a, T b) { return static_cast<T>(a ^ b); });
   add_lanes(r, "not." + type, [](T a) { return static_cast<T>(~a); });
   add_lanes(r, "cnot." + type, [](T a) { return static_cast<T>(a == 0); });
-  add_lanes(r, "shl." + type, [](T a, u32 b) { return shift_left(a, b); });
-  add_lanes(r, "selp." + type, [](T a, T b, bool p) { return p ? a : b; });
-  add_lanes(r, "slct." + type + ".s32", [](T a, T b, i32 c) { return c >= 0 ? a : b; });
-  add_lanes(r, "slct." + type + ".f32", [](T a, T b, float c) { return c >= 0 ? a : b; });
+  add_lanes(r, "shl." + type, [](T a, u32 b) { return shift_left(a, b); }, {"value", "amount"});
+  add_lanes(r, "selp." + type, [](T a, T b, bool p) { return p ? a : b; }, {"if_true", "if_false", "predicate"});
+  add_lanes(r, "slct." + type + ".s32", [](T a, T b, i32 c) { return c >= 0 ? a : b; }, {"if_positive", "if_negative", "sign"});
+  add_lanes(r, "slct." + type + ".f32", [](T a, T b, float c) { return c >= 0 ? a : b; }, {"if_positive", "if_negative", "sign"});
   add_lanes(r, "setp.eq." + type, [](T a, T b) { return a == b; });
   add_lanes(r, "setp.ne." + type, [](T a, T b) { return a != b; });
 }
@@ -264,7 +261,7 @@ void add_integers(Registry& r, const std::string& type) {
   add_lanes(r, "sad." + type, [](T a, T b, T c) {
     return static_cast<T>(static_cast<Unsigned<T>>(distance(a, b)) + static_cast<Unsigned<T>>(c));
   });
-  add_lanes(r, "shr." + type, [](T a, u32 b) { return shift_right(a, b); });
+  add_lanes(r, "shr." + type, [](T a, u32 b) { return shift_right(a, b); }, {"value", "amount"});
   add_lanes(r, "setp.lt." + type, [](T a, T b) { return a < b; });
   add_lanes(r, "setp.le." + type, [](T a, T b) { return a <= b; });
   add_lanes(r, "setp.gt." + type, [](T a, T b) { return a > b; });
@@ -288,7 +285,7 @@ void add_signed(Registry& r, const std::string& type) {
 
 template <typename T>
 void add_fields(Registry& r, const std::string& type) {
-  add_lanes(r, "bfe." + type, [](T a, u32 b, u32 c) { return extract_field(a, b, c); });
+  add_lanes(r, "bfe." + type, [](T a, u32 b, u32 c) { return extract_field(a, b, c); }, {"value", "position", "length"});
   add_lanes(r, "bfind." + type, [](T a) { return leading_bit(a); });
   add_lanes(r, "bfind.shiftamt." + type, [](T a) {
     const u32 position = leading_bit(a);
@@ -301,10 +298,12 @@ void add_counts(Registry& r, const std::string& type) {
   add_lanes(r, "popc." + type, [](T a) { return static_cast<u32>(std::popcount(a)); });
   add_lanes(r, "clz." + type, [](T a) { return static_cast<u32>(std::countl_zero(a)); });
   add_lanes(r, "brev." + type, [](T a) { return reversed(a); });
-  add_lanes(r, "bfi." + type, [](T a, T b, u32 c, u32 d) { return insert_field(a, b, c, d); });
+  add_lanes(r, "bfi." + type, [](T a, T b, u32 c, u32 d) { return insert_field(a, b, c, d); }, {"field", "base", "position", "length"});
   constexpr u8 bytes = sizeof(T);
-  r.add("addc." + type, with_carry<T, false>, {.d = bytes, .a = bytes, .b = bytes, .c = kMask, .e = kMask});
-  r.add("subc." + type, with_carry<T, true>, {.d = bytes, .a = bytes, .b = bytes, .c = kMask, .e = kMask});
+  const std::vector<Operand> operands{slot("result", Field::kD, bytes), slot("left", Field::kA, bytes), slot("right", Field::kB, bytes),
+                                      kCarryIn, kCarryOut};
+  r.add("addc." + type, with_carry<T, false>, operands);
+  r.add("subc." + type, with_carry<T, true>, operands);
 }
 
 template <typename A, typename B>
@@ -322,6 +321,9 @@ void add_pairs(Registry& r, const std::string& type) {
   add_lanes(r, "max." + type, [](u32 a, u32 b) { return paired<T>(a, b, [](T x, T y) { return x > y ? x : y; }); });
 }
 
+constexpr Operand kMode = number("mode", Field::kP, "Permutation");  // of prmt
+constexpr Operand kTable = number("table", Field::kP);                 // of lop3
+
 void add_words(Registry& r) {
   add_lanes(r, "add.sat.s32", [](i32 a, i32 b) { return saturated(i64{a} + b); });
   add_lanes(r, "sub.sat.s32", [](i32 a, i32 b) { return saturated(i64{a} - b); });
@@ -329,36 +331,40 @@ void add_words(Registry& r) {
   add_lanes(r, "mul24.hi.u32", [](u32 a, u32 b) { return static_cast<u32>(u64{a & 0xFFFFFF} * (b & 0xFFFFFF) >> 16); });
   add_lanes(r, "mul24.lo.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b)); });
   add_lanes(r, "mul24.hi.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b) >> 16); });
-  add_lanes(r, "fns.b32", [](u32 mask, u32 base, i32 offset) { return find_nth_set(mask, base, offset); });
-  add_lanes(r, "prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); });
+  add_lanes(r, "fns.b32", [](u32 mask, u32 base, i32 offset) { return find_nth_set(mask, base, offset); }, {"mask", "base", "offset"});
+  add_lanes(r, "prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); }, {"low", "high", "selector"});
   add_lanes(r, "prmt.mode.b32",
-            [](const OpRecord& op, u32 a, u32 b, u32 c) { return permute(a, b, kPermutations[op.p % 6][c & 3]); });
+            [](const OpRecord& op, u32 a, u32 b, u32 c) { return permute(a, b, kPermutations[kMode(op) % 6][c & 3]); },
+            {"low", "high", "selector"}, kMode);
   add_lanes(r, "lop3.b32", [](const OpRecord& op, u32 a, u32 b, u32 c) {
     u32 result = 0;
     for (u32 term = 0; term < 8; ++term) {
-      const u32 chosen = op.p >> term & 1 ? ~0u : 0u;
+      const u32 chosen = kTable(op) >> term & 1 ? ~0u : 0u;
       result |= chosen & (term & 4 ? a : ~a) & (term & 2 ? b : ~b) & (term & 1 ? c : ~c);
     }
     return result;
-  });
-  add_lanes(r, "shf.l.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c < 32 ? c : 32); });
-  add_lanes(r, "shf.l.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c & 31); });
-  add_lanes(r, "shf.r.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c < 32 ? c : 32); });
-  add_lanes(r, "shf.r.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c & 31); });
-  add_lanes(r, "szext.clamp.u32", [](u32 a, u32 b) { return extended(a, b, true, false); });
-  add_lanes(r, "szext.clamp.s32", [](u32 a, u32 b) { return extended(a, b, true, true); });
-  add_lanes(r, "szext.wrap.u32", [](u32 a, u32 b) { return extended(a, b, false, false); });
-  add_lanes(r, "szext.wrap.s32", [](u32 a, u32 b) { return extended(a, b, false, true); });
-  add_lanes(r, "bmsk.clamp.b32", [](u32 a, u32 b) { return bit_mask(a, b, true); });
-  add_lanes(r, "bmsk.wrap.b32", [](u32 a, u32 b) { return bit_mask(a, b, false); });
+  }, {"first", "second", "third"}, kTable);
+  add_lanes(r, "shf.l.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c < 32 ? c : 32); }, {"low", "high", "amount"});
+  add_lanes(r, "shf.l.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c & 31); }, {"low", "high", "amount"});
+  add_lanes(r, "shf.r.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c < 32 ? c : 32); }, {"low", "high", "amount"});
+  add_lanes(r, "shf.r.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c & 31); }, {"low", "high", "amount"});
+  add_lanes(r, "szext.clamp.u32", [](u32 a, u32 b) { return extended(a, b, true, false); }, {"value", "width"});
+  add_lanes(r, "szext.clamp.s32", [](u32 a, u32 b) { return extended(a, b, true, true); }, {"value", "width"});
+  add_lanes(r, "szext.wrap.u32", [](u32 a, u32 b) { return extended(a, b, false, false); }, {"value", "width"});
+  add_lanes(r, "szext.wrap.s32", [](u32 a, u32 b) { return extended(a, b, false, true); }, {"value", "width"});
+  add_lanes(r, "bmsk.clamp.b32", [](u32 a, u32 b) { return bit_mask(a, b, true); }, {"position", "width"});
+  add_lanes(r, "bmsk.wrap.b32", [](u32 a, u32 b) { return bit_mask(a, b, false); }, {"position", "width"});
 }
 
 void add_predicates(Registry& r) {
-  r.add("not.pred", logic<kNot>, {.d = kMask, .a = kMask});
-  r.add("mov.pred", logic<kMove>, {.d = kMask, .a = kMask});
-  r.add("and.pred", logic<kAnd>, {.d = kMask, .a = kMask, .b = kMask});
-  r.add("or.pred", logic<kOr>, {.d = kMask, .a = kMask, .b = kMask});
-  r.add("xor.pred", logic<kXor>, {.d = kMask, .a = kMask, .b = kMask});
+  constexpr Operand result = slot("result", Field::kD, kMask);
+  const std::vector<Operand> one{result, slot("value", Field::kA, kMask)};
+  const std::vector<Operand> two{result, slot("left", Field::kA, kMask), slot("right", Field::kB, kMask)};
+  r.add("not.pred", logic<kNot>, one);
+  r.add("mov.pred", logic<kMove>, one);
+  r.add("and.pred", logic<kAnd>, two);
+  r.add("or.pred", logic<kOr>, two);
+  r.add("xor.pred", logic<kXor>, two);
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ void branch(Warp& warp, const Op& op, u32 lanes, u32 taken, u32 pc) {
 // Whether the lanes are all that a collective waits for.
 bool complete(Warp& warp, const Op& op, u32 lanes) {
   if (!(op.flags & kCollective)) return true;
-  const u32 wanted = op.meeting ? warp.lanes<u32>(op.meeting)[first_lane(lanes)] & warp.live : warp.live;
+  const u32 wanted = op.members ? warp.lanes<u32>(op.members)[first_lane(lanes)] & warp.live : warp.live;
   return (lanes & wanted) == wanted;
 }
 

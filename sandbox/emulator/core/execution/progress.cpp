@@ -49,7 +49,7 @@ void note_poll(Warp& warp, const Op& op, u64 seen) {
   if (run.hurried()) return;
   warp.yielded = true;
   const u64 state = run.idle() < kLookedAt ? 0 : state_of(warp);
-  run.restless = run.restless || !state || poll.state != state;
+  run.progressed = run.progressed || !state || poll.state != state;
   poll.state = state;
 }
 

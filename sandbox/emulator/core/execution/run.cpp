@@ -18,9 +18,6 @@ constexpr u32 kPatience = 40;       // turns of everybody in vain before it is a
 constexpr u32 kStale = 64;          // rounds without a change of memory, though warps meet at barriers
 constexpr u32 kSpinTurn = 512;      // operations that a warp that polls gets at the least where nobody else goes on
 constexpr u32 kSpins = 24;          // turns without an event, used up by warps that may wait for one in loops of their own
-constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
-constexpr std::size_t kAlignment = 64;
-constexpr u32 kSmemUnit = 128;  // of shared memory's allocation
 
 // IEEE arithmetic for as long as a run lasts, whatever a library has set in this thread.
 class FloatingEnvironment {
@@ -42,12 +39,12 @@ u64 drawn_window(u64 slot) {
   return (slot << 40) + (u64{source() % 128} << 32);
 }
 
+}  // namespace
+
 u64 drawn(u64& state) {
   state += 0x9E3779B97F4A7C15ull;
   return mixed(mixed(0, state), state >> 32);
 }
-
-}  // namespace
 
 const u64 kSharedWindow = drawn_window(0x7F), kParamWindow = drawn_window(0x7E), kLocalWindow = drawn_window(0x7D);
 
@@ -74,8 +71,8 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
   whole_ = ctas.empty();
   if (whole_) {
     const u64 count = width * height * depth;
-    waiting_.reserve(count > kMostCtas ? 0 : count);
-    for (u64 index = count > kMostCtas ? 0 : count; index > 0; --index) waiting_.push_back(static_cast<u32>(index - 1));
+    waiting_.reserve(count > kMaxCtas ? 0 : count);
+    for (u64 index = count > kMaxCtas ? 0 : count; index > 0; --index) waiting_.push_back(static_cast<u32>(index - 1));
   } else {
     waiting_.assign(wanted.rbegin(), wanted.rend());
   }
@@ -103,7 +100,7 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
     if (pending_.size() >= sweep_at_) {
       std::erase_if(pending_, [](const auto& each) { return each->done; });
       sweep_at_ = std::max<std::size_t>(sweep_at_, 2 * pending_.size());
-      if (pending_.size() >= kMostPending) stop("unsupported", "more than 65536 asynchronous operations under way together");
+      if (pending_.size() >= kMaxPending) stop("unsupported", "more than 65536 asynchronous operations under way together");
     }
     return;
   }
@@ -120,7 +117,7 @@ Finding* Run::stop(const char* kind, const std::string& message) {
 }
 
 void Run::stop_in_the_middle(const char* kind, const std::string& message) {
-  if (Finding* finding = stop(kind, message)) tell_whereabouts(*finding);
+  if (Finding* finding = stop(kind, message)) add_waiting(*finding);
 }
 
 void Run::late() { stop_in_the_middle("deadline", "the run did not end within its time"); }
@@ -131,13 +128,13 @@ void Run::look_at_clock() {
 }
 
 void count_issued(Warp& warp) {
-  if (++warp.issued < kMostIssued) return;
+  if (++warp.issued < kMaxIssued) return;
   std::size_t open = warp.open_copies.size() + warp.copy_arrivals.size() + warp.open_products.size() + warp.open_stores.size();
   for (const CopyGroup& group : warp.copy_groups) open += 1 + group.copies.size();
   for (const auto& group : warp.product_groups) open += 1 + group.size();
   for (const StoreGroup& group : warp.store_groups) open += 1 + group.stores.size();
-  warp.issued = open > kMostIssued / 2 ? 0 : static_cast<u32>(open);
-  if (open > kMostIssued / 2) warp.run->stop("unsupported", "a warp with more asynchronous work under way than is kept");
+  warp.issued = open > kMaxIssued / 2 ? 0 : static_cast<u32>(open);
+  if (open > kMaxIssued / 2) warp.run->stop("unsupported", "a warp with more asynchronous work under way than is kept");
 }
 
 // Of a cluster when it starts; shadows grow with what is accessed.
@@ -151,7 +148,7 @@ u64 Run::cluster_bytes() const {
 
 void Run::execute() {
   const FloatingEnvironment standard;
-  if (cluster_bytes() > kMostClusterBytes) stop("unsupported", "a cluster that takes more than 1 GiB");
+  if (cluster_bytes() > kMaxClusterBytes) stop("unsupported", "a cluster that takes more than 1 GiB");
   if (whole_ && waiting_.empty()) stop("unsupported", "a grid of more than 2^24 CTAs");
   deadline_ = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
   // Rounds without an event, those behind the last in which somebody used up a turn or its registers changed, and rounds
@@ -161,13 +158,13 @@ void Run::execute() {
     if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
     if (resident_.empty() && !admit()) break;
     const u64 before = events, changed = changes();
-    restless = false;
+    progressed = false;
     const bool used_up = take_turns();
     retire();
     vain = events != before ? 0 : vain + 1;
     stale = changes() != changed ? 0 : stale + 1;
     idle_ = vain && !used_up ? idle_ + 1 : 0;
-    still = idle_ && !restless ? still + 1 : 0;
+    still = idle_ && !progressed ? still + 1 : 0;
     if ((idle_ > 1 || vain > kSpins || stale > kStale) && unblock()) vain = stale = still = idle_ = 0;
     if (still > kPatience && waiting_.empty()) report_deadlock();
     if (still > kPatience && !waiting_.empty())
@@ -226,7 +223,7 @@ bool Run::complete_one() {
 }
 
 bool Run::admit() {
-  if (waiting_.empty() || (resident_.size() + 1) * cluster_bytes() > kMostResidentBytes) return false;
+  if (waiting_.empty() || (resident_.size() + 1) * cluster_bytes() > kMaxResidentBytes) return false;
   if (spare_.empty()) spare_.push_back(std::make_unique<Cluster>());
   resident_.push_back(std::move(spare_.back()));
   spare_.pop_back();
@@ -272,180 +269,6 @@ void Run::finish(Cluster& cluster) {
       }
     }
   }
-}
-
-void Run::start(Cluster& cluster, u32 index) {
-  const auto& grid = launch.grid;
-  const auto& shape = launch.cluster;
-  const u32 width = grid[0] / shape[0], height = grid[1] / shape[1];
-  const u32 size = shape[0] * shape[1] * shape[2];
-  const u32 threads = launch.block[0] * launch.block[1] * launch.block[2];
-  const u32 warps = (threads + kLanes - 1) / kLanes;
-  cluster.run = this;
-  cluster.index = index;
-  cluster.id[0] = index % width;
-  cluster.id[1] = index / width % height;
-  cluster.id[2] = index / width / height;
-  cluster.agents.assign(1, {AgentKind::kDependency, 0, 0});
-  cluster.barrier_phase = cluster.barrier_arrived = 0;
-  cluster.barrier_open.clear();
-  cluster.barrier_done.clear();
-  cluster.live_warps = size * warps;
-  const std::size_t file = u64{shadow_offset} * (options.taint ? 2 : 1);
-  cluster.register_files.assign(file * size * warps + kAlignment, options.poison);
-  const auto address = reinterpret_cast<std::uintptr_t>(cluster.register_files.data());
-  u8* registers = cluster.register_files.data() + (kAlignment - address % kAlignment) % kAlignment;
-  cluster.ctas.resize(size);
-  for (u32 rank = 0; rank < size; ++rank) {
-    Cta& cta = cluster.ctas[rank];
-    cta.cluster = &cluster;
-    cta.rank = rank;
-    cta.id[0] = cluster.id[0] * shape[0] + rank % shape[0];
-    cta.id[1] = cluster.id[1] * shape[1] + rank / shape[0] % shape[1];
-    cta.id[2] = cluster.id[2] * shape[2] + rank / shape[0] / shape[1];
-    cta.linear = (static_cast<u64>(cta.id[2]) * grid[1] + cta.id[1]) * grid[0] + cta.id[0];
-    cta.smem_end = program.static_smem_end + launch.dynamic_smem;
-    cta.smem.assign(cta.smem_end + 16, options.poison);
-    if (options.races) cta.shadow.reset(cta.smem_end + 16);
-    if (options.taint) cta.taint.assign(cta.smem_end + 16, 0xFF);
-    for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
-    cta.mbarriers.clear();
-    cta.invalidated.clear();
-    cta.live_warps = warps;
-    cta.waited = cta.triggered = false;
-    place(cta, warps);
-    cta.warps.clear();
-    cta.warps.resize(warps);
-    for (u32 i = 0; i < warps; ++i) {
-      cta.warps[i].registers = registers;
-      registers += file;
-      start(cta.warps[i], cta, i);
-    }
-  }
-}
-
-// The SM and the warps' places there. CTAs go round the SMs; under random schedules some share one with the CTA before, and
-// begin where others left room.
-void Run::place(Cta& cta, u32 warps) {
-  const bool random = options.schedule == Schedule::kRandom;
-  const u64 draw = drawn(placing_);
-  if (!random || draw % 4) {
-    last_sm_ = placed_;
-    placed_ = static_cast<u32>((u64{placed_} + stride_) % launch.sms);
-  }
-  cta.smid = last_sm_;
-  const u32 room = launch.warp_slots > warps ? launch.warp_slots - warps : 0;
-  cta.first_warp = random ? static_cast<u32>(draw >> 8) % (room / 4 + 1) * 4 : 0;
-}
-
-void Run::start(Warp& warp, Cta& cta, u32 index) {
-  Cluster& cluster = *cta.cluster;
-  const auto& block = launch.block;
-  const u32 threads = block[0] * block[1] * block[2];
-  warp.run = this;
-  warp.cta = &cta;
-  warp.index = index;
-  warp.component = static_cast<u32>(cluster.agents.size());
-  for (AgentKind kind : {AgentKind::kWarp, AgentKind::kCopies, AgentKind::kProducts, AgentKind::kStores}) {
-    cluster.agents.push_back({kind, cta.rank, index});
-  }
-  const u32 left = threads - index * kLanes;
-  warp.live = left >= kLanes ? kAllLanes : (1u << left) - 1;
-  warp.register_dirty.assign(program.register_bytes / 32 + 1, 0);
-  warp.sums_written.assign(program.register_bytes / 32 + 1, 0);
-  warp.products_writing.assign(program.register_bytes / 32 + 1, 0);
-  warp.products_reading.assign(program.register_bytes / 32 + 1, 0);
-  warp.local.assign(static_cast<std::size_t>(program.local_bytes) * kLanes, options.poison);
-  std::copy(program.constants.begin(), program.constants.end(), warp.registers);
-  if (!launch.running) warp.knows.events.set(kDependencyComponent, 1);
-  const auto& grid = launch.grid;
-  const auto& shape = launch.cluster;
-  const u32 in_cluster[3] = {cta.rank % shape[0], cta.rank / shape[0] % shape[1], cta.rank / shape[0] / shape[1]};
-  for (const SpecialSlot& special : program.specials) {
-    u32* lanes = warp.lanes<u32>(special.slot);
-    for (u32 lane = 0; lane < kLanes; ++lane) {
-      const u32 thread = index * kLanes + lane, which = special.which;
-      // clang-format off
-      const u32 values[kSpecials] = {
-          thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1],
-          block[0], block[1], block[2],
-          cta.id[0], cta.id[1], cta.id[2],
-          grid[0], grid[1], grid[2],
-          lane, cta.first_warp + index, launch.warp_slots,
-          in_cluster[0], in_cluster[1], in_cluster[2],
-          shape[0], shape[1], shape[2],
-          cta.rank, shape[0] * shape[1] * shape[2],
-          cluster.id[0], cluster.id[1], cluster.id[2],
-          grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
-          launch.dynamic_smem, (cta.smem_end - kSharedBase + kSmemUnit - 1) / kSmemUnit * kSmemUnit,
-          1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
-          cta.smid, launch.sms, shape[0] * shape[1] * shape[2] > 1};
-      // clang-format on
-      lanes[lane] = values[which];
-    }
-  }
-  for (const SymbolSlot& symbol : program.symbols) {
-    const u64 address = static_cast<u64>(cta.rank) << kRankShift | symbol.offset;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (symbol.bytes == 4) {
-        warp.lanes<u32>(symbol.slot)[lane] = static_cast<u32>(address);
-      } else {
-        warp.lanes<u64>(symbol.slot)[lane] = symbol.generic ? kSharedWindow + address : address;
-      }
-    }
-  }
-  if (options.taint) start_taint(warp);
-}
-
-// Barriers that nothing but bytes keeps from completing, where no bytes are under way.
-void Run::report_missing_transactions() {
-  for (const auto& cluster : resident_) {
-    for (const Cta& cta : cluster->ctas) {
-      for (const auto& [offset, barrier] : cta.mbarriers) {
-        if (barrier.pending || !barrier.transactions) continue;
-        Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false);
-        if (!finding) continue;
-        const bool short_of = barrier.transactions > 0;
-        finding->message = "all arrivals at the mbarrier have come, and " + std::to_string(std::abs(barrier.transactions)) +
-                           (short_of ? " announced bytes have not" : " bytes more than were announced");
-        std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
-        finding->address = static_cast<u64>(cta.rank) << kRankShift | offset;
-      }
-    }
-  }
-}
-
-// Where warps that have not ended stand, the first of them in the finding itself.
-void Run::tell_whereabouts(Finding& finding) const {
-  u32 named = 0, in_all = 0;
-  for (const auto& cluster : resident_) {
-    for (Cta& cta : cluster->ctas) {
-      for (Warp& warp : cta.warps) {
-        if (!warp.live) continue;
-        ++in_all;
-        const int lane = first_lane(warp.runnable() ? warp.runnable() : warp.live);
-        const u32 pc = warp.converged ? warp.pc : warp.lane_pc[lane];
-        // Lanes at a barrier stand behind it, and a failed try_wait is followed by its loop.
-        const u32 at = program.ops[pc ? pc - (warp.blocked || !warp.waiting) : 0].instruction;
-        if (!named) {
-          finding.instruction = at;
-          std::copy(std::begin(cta.id), std::end(cta.id), finding.cta);
-        }
-        if (named++ < kMostNamed) {
-          finding.message += (named == 1 ? ": CTA (" : "; CTA (") + std::to_string(cta.id[0]) + ',' +
-                             std::to_string(cta.id[1]) + ',' + std::to_string(cta.id[2]) + ") warp " +
-                             std::to_string(warp.index) + " at #" + std::to_string(at);
-        }
-      }
-    }
-  }
-  if (in_all > kMostNamed) finding.message += "; and " + std::to_string(in_all - kMostNamed) + " more";
-}
-
-// Nobody can go on, nothing is under way, and no CTA is left to start.
-void Run::report_deadlock() {
-  report_missing_transactions();
-  stop_in_the_middle("deadlock", "no warp can go on");
 }
 
 }  // namespace emulator

@@ -15,6 +15,9 @@ namespace emulator {
 
 constexpr int kBlock = 8;
 
+// Layouts of wmma fragments: of A, of B, of accumulators of m16n16k16 and of m32n8k16.
+enum Fragment : u32 { kLeft, kRight, kSquare, kTall };
+
 enum class Element : u8 { kHalf, kBfloat };
 enum class Sum : u8 { kFloat, kHalf };
 

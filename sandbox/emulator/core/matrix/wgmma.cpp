@@ -11,28 +11,26 @@ namespace {
 
 constexpr u32 kWarpgroup = 4;
 
-enum FormBits : u32 {
-  kBfloat = 1,
-  kHalfSum = 2,
-  kNegativeA = 4,
-  kNegativeB = 8,
-  kColumnsOfA = 16,
-  kRowsOfB = 32,
-  kRegisterA = 64
-};
+constexpr Operand kD = list("d", 4, 2), kA = optional(list("a", 4));  // registers; A may lie in shared memory instead
+constexpr Operand kDescriptorA = optional(slot("descriptor_a", Field::kA, 8)), kDescriptorB = slot("descriptor_b", Field::kB, 8);
+constexpr Operand kAccumulate = slot("accumulate", Field::kC, kMask);  // whether D is added to
+constexpr Operand kN = number("n", Field::kP);
+constexpr Operand kForm = number("form", Field::kQ, "WgmmaForm");
+constexpr Operand kPendingGroups = number("pending", Field::kImm);  // groups that may stay incomplete
 
 ProductForm form_of(const Op& op) {
+  const u32 bits = kForm(op);
   ProductForm form;
-  form.columns = op.p;
-  form.element = op.q & kBfloat ? Element::kBfloat : Element::kHalf;
-  form.sum = op.q & kHalfSum ? Sum::kHalf : Sum::kFloat;
-  form.negative = !(op.q & kNegativeA) != !(op.q & kNegativeB);
-  form.a_mn_major = op.q & kColumnsOfA;
-  form.b_mn_major = op.q & kRowsOfB;
+  form.columns = kN(op);
+  form.element = bits & kBfloatOperands ? Element::kBfloat : Element::kHalf;
+  form.sum = bits & kHalfSums ? Sum::kHalf : Sum::kFloat;
+  form.negative = !(bits & kNegativeA) != !(bits & kNegativeB);
+  form.a_mn_major = bits & kColumnsOfA;
+  form.b_mn_major = bits & kRowsOfB;
   return form;
 }
 
-u32 sums_of(const Op& op) { return op.p / (op.q & kHalfSum ? 4 : 2); }
+u32 sums_of(const Op& op) { return kN(op) / (kForm(op) & kHalfSums ? 4 : 2); }
 
 Warp* warpgroup_of(Warp& warp) {
   std::vector<Warp>& warps = warp.cta->warps;
@@ -47,7 +45,7 @@ void touch_operand(Warp& warp, const Op& op, u64 descriptor, bool mn_major, u32 
   touch.epoch = {warp.products(), warp.product_number + 1};
   const u32 rank = warp.cta->rank << kRankShift;
   bool inside = true;
-  Operand(descriptor, mn_major).visit_lines(rows, [&](u32 offset) {
+  SharedMatrix(descriptor, mn_major).visit_lines(rows, [&](u32 offset) {
     if (inside) inside = shared_range(warp, op, 0, rank | (offset & kOffsetMask), 16, Access::kRead, nullptr, touch) != nullptr;
   });
 }
@@ -88,19 +86,18 @@ void own_registers(Warp& warp, const Op& op, int change) {
   }
 }
 
-// list: sums, then A's registers; a, b: descriptors, c: predicate that D is added to, p: N, q: FormBits
 void wgmma(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask)) return;
-  if (!warpgroup_of(warp) || op.count != sums_of(op) + (op.q & kRegisterA ? 4 : 0)) {
+  if (!warpgroup_of(warp) || op.count != sums_of(op) + (kForm(op) & kRegistersOfA ? 4 : 0)) {
     report(warp, op, mask, "divergent", 0, "wgmma by a warp that belongs to no warpgroup of four");
     return;
   }
   Product product;
   product.op = &op;
-  product.a = op.q & kRegisterA ? 0 : warp.lanes<u64>(op.a)[0];
-  product.b = warp.lanes<u64>(op.b)[0];
-  product.accumulate = warp.mask(op.c) & 1;
-  if (Operand::has_base_offset(product.a) || Operand::has_base_offset(product.b)) {
+  product.a = kForm(op) & kRegistersOfA ? 0 : warp.lanes<u64>(kDescriptorA(op))[0];
+  product.b = warp.lanes<u64>(kDescriptorB(op))[0];
+  product.accumulate = warp.mask(kAccumulate(op)) & 1;
+  if (SharedMatrix::has_base_offset(product.a) || SharedMatrix::has_base_offset(product.b)) {
     report(warp, op, mask, "unsupported", product.b, "a matrix descriptor with a base offset");
     warp.run->stopped = true;
     return;
@@ -109,8 +106,8 @@ void wgmma(Warp& warp, const Op& op, u32 mask) {
     check_registers(warp, op, product.accumulate);
     check_sums(warp, op, product.accumulate);
     if (warp.index % kWarpgroup == 0) {
-      if (!(op.q & kRegisterA)) touch_operand(warp, op, product.a, op.q & kColumnsOfA, 64);
-      touch_operand(warp, op, product.b, op.q & kRowsOfB, op.p);
+      if (!(kForm(op) & kRegistersOfA)) touch_operand(warp, op, product.a, kForm(op) & kColumnsOfA, 64);
+      touch_operand(warp, op, product.b, kForm(op) & kRowsOfB, kN(op));
     }
   }
   own_registers(warp, op, 1);
@@ -132,7 +129,7 @@ void execute(Warp* warps, const Product* products[kWarpgroup]) {
   ProductRegisters registers;
   for (u32 i = 0; i < kWarpgroup; ++i) registers.files[i] = warps[i].registers;
   registers.sums = &lists[op.list];
-  registers.a = op.q & kRegisterA ? &lists[op.list + sums_of(op)] : nullptr;
+  registers.a = kForm(op) & kRegistersOfA ? &lists[op.list + sums_of(op)] : nullptr;
   const SharedView smem{warp.cta->smem.data(), kSharedBase, warp.cta->smem_end};
   const ProductForm form = form_of(op);
   if (warp.run->options.taint) [[unlikely]]
@@ -201,7 +198,6 @@ void commit(Warp& warp, const Op&, u32) {
   }
 }
 
-// imm: groups that may stay incomplete
 void wait(Warp& warp, const Op& op, u32) {
   const u32 pending = static_cast<u32>(std::clamp<i64>(op.imm, 0, warp.product_number));
   const u32 number = warp.product_number - pending;
@@ -209,10 +205,13 @@ void wait(Warp& warp, const Op& op, u32) {
     warp.waiting = true;
     return;
   }
-  warp.hear(warp.products(), number);
+  warp.acquire(warp.products(), number);
 }
 
-bool legal(const OpRecord& op) { return op.p % 8 == 0 && op.p >= 8 && op.p <= 256 && !(op.q & kBfloat && op.q & kHalfSum); }
+bool legal(const OpRecord& op) {
+  const u32 n = kN(op), form = kForm(op);
+  return n % 8 == 0 && n >= 8 && n <= 256 && !(form & kBfloatOperands && form & kHalfSums);
+}
 
 }  // namespace
 
@@ -247,10 +246,10 @@ void note_tracked(Warp& warp, const Op& op, u32 index) {
 }
 
 void register_wgmma(Registry& to) {
-  to.add("wgmma", wgmma, {.a = 8, .b = 8, .c = kMask, .list = 4, .least = 2}, legal);
+  to.add("wgmma", wgmma, {kD, kA, kDescriptorA, kDescriptorB, kAccumulate, kN, kForm}, legal);
   to.add("wgmma.fence", fence, {});
   to.add("wgmma.commit", commit, {});
-  to.add("wgmma.wait", wait, {});
+  to.add("wgmma.wait", wait, {kPendingGroups});
 }
 
 }  // namespace emulator

@@ -42,7 +42,7 @@ std::string name_of(const Cluster& cluster, Epoch event) {
 std::string who(const Warp& warp, const Cluster& cluster, Epoch event) {
   const bool own = event.component - warp.component < kAgentsPerWarp;
   if (event.component == warp.component) return "another lane of the warp, without __syncwarp between them";
-  if (!warp.knows.events.covers(event)) return name_of(cluster, event);
+  if (!warp.view.events.covers(event)) return name_of(cluster, event);
   return name_of(cluster, event) + (own ? ", begun and" : ",") + " waited for by another lane, without __syncwarp behind it";
 }
 
@@ -52,61 +52,61 @@ bool is_async(const Cluster& cluster, Epoch event) {
 
 // Why a launch ahead may still run.
 const char* unordered_because(const Warp& warp) {
-  return warp.knows.events.at(kDependencyComponent) ? "the launch waited for ends without griddepcontrol.wait of its own"
+  return warp.view.events.at(kDependencyComponent) ? "the launch waited for ends without griddepcontrol.wait of its own"
                                                     : "before griddepcontrol.wait";
 }
 
 // Says what an access met; whether the value read must be replaced by poison.
-bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, const Meeting& met, const Touch& touch,
+bool report_conflict(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, const Conflict& conflict, const Touch& touch,
            const Cluster* other_cluster, const char* space) {
-  if (met.trouble == Trouble::kNone) return false;
+  if (conflict.kind == ConflictKind::kNone) return false;
   const std::string what = std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes";
-  const std::string other = other_cluster ? who(warp, *other_cluster, met.other) : std::string("another CTA");
-  const bool flying = (other_cluster && is_async(*other_cluster, met.other)) || touch.epoch.value;
+  const std::string other = other_cluster ? who(warp, *other_cluster, conflict.other) : std::string("another CTA");
+  const bool flying = (other_cluster && is_async(*other_cluster, conflict.other)) || touch.epoch.value;
   const std::string race = flying ? "async-race" : std::string(space) + "-race";
   const u32 lanes = 1u << lane;
-  switch (met.trouble) {
-    case Trouble::kUnwritten:
+  switch (conflict.kind) {
+    case ConflictKind::kUnwritten:
       report(warp, op, lanes, "uninitialised-read", address, what + " that nobody wrote", kNoInstruction, true);
       return true;
-    case Trouble::kReadBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, met.instruction,
+    case ConflictKind::kReadBehindWrite:
+      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, conflict.instruction,
              !touch.epoch.value);
       return true;
-    case Trouble::kWriteBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, met.instruction);
+    case ConflictKind::kWriteBehindWrite:
+      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, conflict.instruction);
       return false;
-    case Trouble::kWriteBehindRead: {
+    case ConflictKind::kWriteBehindRead: {
       // A read whose value goes nowhere harms nobody: whether this one does is found by giving it poison in another run.
       const bool by_warp =
-          other_cluster && met.other.component < other_cluster->agents.size() && !is_async(*other_cluster, met.other);
+          other_cluster && conflict.other.component < other_cluster->agents.size() && !is_async(*other_cluster, conflict.other);
       if (by_warp) {
-        const Agent& agent = other_cluster->agents[met.other.component];
+        const Agent& agent = other_cluster->agents[conflict.other.component];
         const Cta& reader = other_cluster->ctas[agent.cta];
-        if (warp.run->suspects.size() >= kMostSuspects) {
+        if (warp.run->suspects.size() >= kMaxSuspects) {
           warp.run->stop("unsupported", "more than 2^20 reads that race with a write");
         } else {
-          warp.run->suspects.insert({static_cast<u32>(reader.linear), agent.warp, met.other.value});
+          warp.run->suspects.insert({static_cast<u32>(reader.linear), agent.warp, conflict.other.value});
         }
       }
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the read by " + other, met.instruction,
+      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the read by " + other, conflict.instruction,
              by_warp);
       return false;
     }
-    case Trouble::kUnfenced:
+    case ConflictKind::kUnfenced:
       report(warp, op, lanes, "missing-proxy-fence", address,
              what + " through the async proxy of what " + other + " wrote as usual, without fence.proxy.async between them",
-             met.instruction);
+             conflict.instruction);
       return true;
-    case Trouble::kUnfinished: {
-      const std::string other = "launch " + std::to_string(met.cluster) + " of the plan may still be using";
+    case ConflictKind::kUnfinished: {
+      const std::string other = "launch " + std::to_string(conflict.cluster) + " of the plan may still be using";
       report(warp, op, lanes, "dependency", address, what + " that " + other + ": " + unordered_because(warp));
       return false;
     }
-    case Trouble::kBarrier:
-      report(warp, op, lanes, "barrier-misuse", address, what + " touches a live mbarrier", met.instruction);
+    case ConflictKind::kBarrier:
+      report(warp, op, lanes, "barrier-misuse", address, what + " touches a live mbarrier", conflict.instruction);
       return false;
-    case Trouble::kNone:
+    case ConflictKind::kNone:
       break;
   }
   return false;
@@ -118,11 +118,11 @@ bool is_poisoned(Warp& warp) {
 
 Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   const Epoch epoch = touch.epoch.value ? touch.epoch : Epoch{warp.component, warp.moment};
-  const bool uninformed = warp.informed && (touch.together || !(warp.informed >> lane & 1));
+  const bool behind = warp.ahead && (touch.together || !(warp.ahead >> lane & 1));
   return {epoch,       warp.component,
           warp.moment, touch.together ? kTogether : static_cast<u8>(lane),
-          warp.met,    uninformed ? &warp.common : &warp.knows.events,
-          &warp.knows, op.instruction,
+          warp.ordered,    behind ? &warp.common : &warp.view.events,
+          &warp.view, op.instruction,
           touch.async, touch.strong};
 }
 
@@ -192,24 +192,24 @@ Publication publication(const Warp& warp, Scope scope, bool shared, u64 address)
   return {scope, shared, group, address};
 }
 
-void hear_published(Warp& warp, const Publication& at, bool acquires) {
+void acquire_published(Warp& warp, const Publication& at, bool acquires) {
   const auto found = warp.run->published.find(at);
   if (found == warp.run->published.end()) return;
-  if (acquires) hear_wait(warp, *found->second);
-  join_foreign(acquires ? warp.knows.foreign : warp.knows.heard[at.scope], found->second);
+  if (acquires) acquire_wait(warp, *found->second);
+  join_foreign(acquires ? warp.view.foreign : warp.view.observed[at.scope], found->second);
   if (!acquires) return;
-  if (const auto own = found->second->find(warp.cta->cluster->index); own != found->second->end()) warp.hear(own->second);
+  if (const auto own = found->second->find(warp.cta->cluster->index); own != found->second->end()) warp.acquire(own->second);
 }
 
 void publish(Warp& warp, const Publication& at, bool releases) {
-  const Clock& fenced = warp.knows.fenced[at.scope];
+  const Clock& fenced = warp.view.fenced[at.scope];
   if (!releases && fenced.empty()) return;  // sums of a whole matrix would fill the map in vain
-  if (warp.run->published.size() >= kMostPublished) {
+  if (warp.run->published.size() >= kMaxPublished) {
     warp.run->stop("unsupported", "more than 2^20 places that warps synchronise by");
     return;
   }
   auto mine = std::make_shared<ForeignClocks>();
-  if (warp.knows.foreign) *mine = *warp.knows.foreign;
+  if (warp.view.foreign) *mine = *warp.view.foreign;
   (*mine)[warp.cta->cluster->index].join(releases ? warp.now().events : fenced);
   join_foreign(warp.run->published[at], mine);
 }
@@ -256,9 +256,9 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
   if (warp.run->shadowing) [[unlikely]]
     return cta->taint.data() + offset;
   if (warp.run->options.races) {
-    const Meeting met = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
-    if (met.trouble != Trouble::kNone &&
-        judge(warp, op, lane, address, bytes, access, met, touch, warp.cta->cluster, "shared") && poison) {
+    const Conflict conflict = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
+    if (conflict.kind != ConflictKind::kNone &&
+        report_conflict(warp, op, lane, address, bytes, access, conflict, touch, warp.cta->cluster, "shared") && poison) {
       *poison = true;
     }
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
@@ -287,7 +287,7 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
     return buffer->taint ? buffer->taint->access(offset, bytes, access == Access::kWrite, op.instruction) : run.clean_bytes;
   }
   if (running(warp) & kRunningOthers && !buffer->constant) {
-    const bool waited = warp.knows.events.at(kDependencyComponent);
+    const bool waited = warp.view.events.at(kDependencyComponent);
     report(warp, op, 1u << lane, "dependency", address,
            std::string(verb(access)) + " of " + buffer->name +
                (waited ? ", while a kernel ahead of the plan may still run: " : " ") + unordered_because(warp) +
@@ -298,10 +298,10 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
     Toucher by = toucher(warp, op, lane, touch);
     by.running = running(warp);
     by.launch = static_cast<u8>(run.launch.number);
-    const Meeting met = buffer->shadow->touch(offset, bytes, access, by, cluster.index);
-    if (met.trouble != Trouble::kNone) {
-      const Cluster* other = met.cluster == cluster.index ? &cluster : nullptr;
-      if (judge(warp, op, lane, address, bytes, access, met, touch, other, "global") && poison) *poison = true;
+    const Conflict conflict = buffer->shadow->touch(offset, bytes, access, by, cluster.index);
+    if (conflict.kind != ConflictKind::kNone) {
+      const Cluster* other = conflict.cluster == cluster.index ? &cluster : nullptr;
+      if (report_conflict(warp, op, lane, address, bytes, access, conflict, touch, other, "global") && poison) *poison = true;
     }
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
   }
@@ -309,10 +309,10 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
 }
 
 // A CTA of another cluster that waited for the kernels ahead has passed that on.
-void hear_wait(Warp& warp, const ForeignClocks& heard) {
+void acquire_wait(Warp& warp, const ForeignClocks& observed) {
   if (!warp.run->launch.running) return;
-  for (const auto& [cluster, clock] : heard) {
-    if (clock.at(kDependencyComponent)) warp.hear(kDependencyComponent, 1);
+  for (const auto& [cluster, clock] : observed) {
+    if (clock.at(kDependencyComponent)) warp.acquire(kDependencyComponent, 1);
   }
 }
 
@@ -373,7 +373,7 @@ void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool w
   const Scope widest = space == kShared ? std::min(order.scope, kClusterScope) : order.scope;
   for (u32 scope = 0; scope <= widest; ++scope) {
     const Publication at = publication(warp, static_cast<Scope>(scope), space == kShared, address);
-    hear_published(warp, at, order.acquires());
+    acquire_published(warp, at, order.acquires());
     if (writes) publish(warp, at, order.releases());
   }
 }

@@ -73,22 +73,22 @@ constexpr u32 kScopes = 3;
 // their component) whose initialisation is published. `foreign`: events of other clusters, learnt through global memory.
 // `heard`: what relaxed atomics and loads of that scope or a wider one have seen published, until a fence acquires it. The
 // last two are null while there is nothing.
-struct Knowledge {
+struct View {
   Clock events, proxied, fenced[kScopes], barriers;
-  std::shared_ptr<const ForeignClocks> foreign, heard[kScopes];
+  std::shared_ptr<const ForeignClocks> foreign, observed[kScopes];
 
-  void join(const Knowledge& other) {
+  void join(const View& other) {
     events.join(other.events);
     proxied.join(other.proxied);
     barriers.join(other.barriers);
     join_foreign(foreign, other.foreign);
     for (u32 scope = 0; scope < kScopes; ++scope) {
       fenced[scope].join(other.fenced[scope]);
-      join_foreign(heard[scope], other.heard[scope]);
+      join_foreign(observed[scope], other.observed[scope]);
     }
   }
 
-  void clear() { *this = Knowledge(); }
+  void clear() { *this = View(); }
 };
 
 }  // namespace emulator

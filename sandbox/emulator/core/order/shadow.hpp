@@ -25,9 +25,9 @@ struct Toucher {
   u32 self;                // component of the warp that issues it
   u32 moment;              // of that warp
   u8 lane;                 // or kTogether
-  const u32* met;          // by OwnAgent: up to which event of the warp its lanes are in order
+  const u32* ordered;          // by OwnAgent: up to which event of the warp its lanes are in order
   const Clock* events;     // what those who make the access know of other warps and their engines
-  const Knowledge* knows;  // what some lane of the warp knows
+  const View* view;  // what some lane of the warp knows
   u32 instruction;
   bool async = false;  // through the async proxy
   bool strong = false;
@@ -36,7 +36,7 @@ struct Toucher {
 };
 
 // In order of weight: an access that meets several is told the last.
-enum class Trouble : u8 {
+enum class ConflictKind : u8 {
   kNone,
   kUnwritten,
   kWriteBehindRead,
@@ -48,14 +48,14 @@ enum class Trouble : u8 {
 };
 
 // What an access met, with the event it collides with.
-struct Meeting {
-  Trouble trouble = Trouble::kNone;
+struct Conflict {
+  ConflictKind kind = ConflictKind::kNone;
   Epoch other;
   u32 instruction = kNoInstruction;
   u32 cluster = 0;  // of the other, in global memory; kUnfinished: the number of its launch
 
-  void worsen(const Meeting& found) {
-    if (found.trouble > trouble) *this = found;
+  void worsen(const Conflict& found) {
+    if (found.kind > kind) *this = found;
   }
 };
 
@@ -65,7 +65,7 @@ class SharedShadow {
   void reset(u32 bytes);
 
   // Notes an access to [offset, offset + size) and returns the worst that it met.
-  Meeting touch(u32 offset, u32 size, Access access, const Toucher& by);
+  Conflict touch(u32 offset, u32 size, Access access, const Toucher& by);
 
   // Whether somebody has written all of it.
   bool written(u32 offset, u32 size) const;
@@ -96,10 +96,10 @@ class SharedShadow {
   };
 
   bool written_within(const Cell& cell, u32 unit, u32 begin, u32 end) const;
-  static Meeting read(Cell& cell, const Toucher& by);
-  static Meeting write(Cell& cell, const Toucher& by);
+  static Conflict read(Cell& cell, const Toucher& by);
+  static Conflict write(Cell& cell, const Toucher& by);
   static void note_reader(Cell& cell, const Toucher& by);
-  Meeting touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by);
+  Conflict touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by);
   Parts& split(Cell& cell);
 
   std::vector<Cell> cells_;
@@ -112,7 +112,7 @@ class GlobalShadow {
   // `written_bytes`: the beginning that holds something before the kernel runs.
   GlobalShadow(u64 bytes, u64 written_bytes);
 
-  Meeting touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
+  Conflict touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
 
   bool written(u64 offset, u32 size);
 
@@ -138,7 +138,7 @@ class GlobalShadow {
 
   Piece& piece(u64 index);
   static bool unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch);
-  static Meeting touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster);
+  static Conflict touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster);
 
   u64 written_bytes_;
   std::vector<std::unique_ptr<Page>> pages_;
