@@ -16,10 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from agent.default_index import open_retriever
-from agent.outcome import Outcome
-from agent.parts import Parts
-from agent.run import name_run, new_run, start_run
+from agent.index.default_index import open_retriever
+from agent.run.dependencies import Dependencies
+from agent.run.lifecycle import name_run, new_run, start_run
+from agent.run.result import RunResult
 from contract.events import Event, Notice
 from contract.settings import Settings, load_settings
 from policies.trajectories.store import open_store
@@ -28,12 +28,14 @@ from tests.doubles import TASK, ScriptedPolicy, ScriptedSandbox, candidate, diag
 LIMIT_MS = 50.0
 
 
-def run_scripted(home: Path, steps: int, source_bytes: int, round_size: int) -> Outcome:
+def run_scripted(home: Path, steps: int, source_bytes: int, round_size: int) -> RunResult:
     settings = Settings(home=home, budget=steps, round_size=round_size, minutes=60.0)
     policy = ScriptedPolicy([candidate(number, padding=source_bytes) for number in range(steps)])
     sandbox = ScriptedSandbox({number: 20.0 + number % 7 for number in range(steps)}, failures=range(5, steps, 11))
     with open_store(settings.store_url) as store, open_retriever(load_settings(), _say) as retriever:
-        parts = Parts(sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain)
+        parts = Dependencies(
+            sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain
+        )
         return start_run(new_run(name_run(TASK), TASK, settings, parts, None), settings, parts, lambda _: None)
 
 
@@ -42,7 +44,7 @@ def _say(event: Event) -> None:
         print(event.message, file=sys.stderr)
 
 
-def report(outcome: Outcome) -> dict[str, object]:
+def report(outcome: RunResult) -> dict[str, object]:
     own_ms = sorted(1000 * step.seconds["agent"] for step in outcome.steps)
     return {
         "steps": len(own_ms),

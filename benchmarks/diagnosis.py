@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.box import open_box
+from agent.wiring.sandbox import open_sandbox_for
 from benchmarks.diagnosis_cases import Case, all_cases
 from benchmarks.diagnosis_table import Result, Row, Trial, render
 from contract.build import Built
@@ -33,10 +33,10 @@ from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.settings import load_settings
 from contract.speedup import median_us, ratio_over
-from policies.schedule.families import families
-from policies.schedule.pool import Entry, Pool
-from policies.schedule.steering import Neighbourhood
-from sandbox.diagnosis import diagnose_built
+from policies.schedule.families.registry import families
+from policies.schedule.search.pool import Entry, Pool
+from policies.schedule.search.steering import Neighbourhood
+from sandbox.diagnosis.diagnosis import diagnose_built
 
 TRIED = 3  # neighbours of a kind
 SEED = 0
@@ -211,7 +211,7 @@ def main() -> None:
         if isinstance(event, Notice):
             print(event.message)
 
-    with open_box(cases[0].task, load_settings(), emit) as sandbox:
+    with open_sandbox_for(cases[0].task, load_settings(), emit) as sandbox:
         if not sandbox.can_measure:
             raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
 

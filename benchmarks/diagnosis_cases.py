@@ -21,7 +21,7 @@ from contract.plan import (
     render_plan,
 )
 from contract.task import Arch, GemmTask, parse_shape
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 
 KERNELS = Path(__file__).parent / "kernels"
 _LEGACY: tuple[Bottleneck, ...] = ("legacy-mma",)  # mma.sync on sm_90a, whatever else is wrong

@@ -20,9 +20,9 @@ from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import Evaluation, Measured, Wrong
 from contract.options import CompileOptions, TimeOptions, VerifyOptions
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
-from sandbox.builder import Builder
-from sandbox.messages import Done, Evaluate
+from policies.schedule.families.registry import families
+from sandbox.building.builder import Builder
+from sandbox.workers.messages import Done, Evaluate
 
 SEED = 2026
 BRIEF = TimeOptions(rounds=3, round_us=1000, all_baselines=False, side=False)

@@ -19,15 +19,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.box import open_box
-from agent.summary import message_of
+from agent.wiring.sandbox import open_sandbox_for
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import Evaluation, Unmeasured
 from contract.settings import load_settings
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from tests.sandbox.emulator.corpus import FAULTS
 
 SCHEDULES = 100
@@ -71,7 +70,7 @@ def verdict(evaluation: Evaluation) -> dict[str, str]:
     if isinstance(evaluation, Unmeasured):
         passed = evaluation.verified_by != "nothing"
         return {"verdict": "verified" if passed else "not executed", "detail": evaluation.reason}
-    return {"verdict": evaluation.status.replace("_", " "), "detail": message_of(evaluation)}
+    return {"verdict": evaluation.status.replace("_", " "), "detail": evaluation.fault}
 
 
 def verdicts(device: str, seed: int) -> list[dict[str, str]]:
@@ -80,7 +79,7 @@ def verdicts(device: str, seed: int) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as home:
         limits = {"verify_timeout_s": LIMIT_S} if device != "emulator" else {}
         settings = load_settings(device=device, home=Path(home), **limits)
-        with open_box(TASKS[0], settings, lambda _event: None) as sandbox:
+        with open_sandbox_for(TASKS[0], settings, lambda _event: None) as sandbox:
             outcomes: dict[int, Built | Evaluation] = {}
             for task in dict.fromkeys(task for _, task, _ in listed):
                 chosen = [index for index, (_, own, _) in enumerate(listed) if own == task]

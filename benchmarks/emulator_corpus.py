@@ -20,7 +20,7 @@ from pathlib import Path
 from contract.candidate import Candidate
 from contract.options import CompileOptions
 from contract.task import GemmTask
-from sandbox.compiler import Compiler
+from sandbox.building.compiler import Compiler
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.corpus import FAULTS

@@ -24,8 +24,8 @@ from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.options import CompileOptions
 from contract.plan import resolve
 from contract.task import GemmTask
-from policies.schedule.families import families
-from sandbox.compiler import Compiled, Compiler
+from policies.schedule.families.registry import families
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.kernel import EmulatedKernel, Operands
 from sandbox.emulator.machine import Conditions
 

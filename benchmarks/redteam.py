@@ -102,6 +102,7 @@ def _rows(cases: Sequence[Case], device: str, workers: int, limits: Limits) -> I
         with ThreadPoolExecutor(count) as pool:
             if device != "emulator":
                 benches[0].build_ahead(cases)
+                benches[0].warm_up(next(case for case in corpus() if case.honest))
             yield from pool.map(one, cases)
     finally:
         for bench in benches:

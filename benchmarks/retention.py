@@ -163,22 +163,12 @@ def _mapping_costs(device: Device) -> dict[str, int | str]:
 
     costs: dict[str, int | str] = {}
     for size in (2 << 20, 256 << 20, 4 << 30):
-        start = time.perf_counter()
-        mapping = Mapping(size, device.index, "probe")
-        made = time.perf_counter()
-        mapping.bytes().fill(1)
-        device.synchronize()
-        toggles = []
-        for _ in range(10):
-            before = time.perf_counter()
-            mapping.protect(writable=False)
-            between = time.perf_counter()
-            mapping.protect(writable=True)
-            toggles += [between - before, time.perf_counter() - between]
-        costs[f"{size >> 20} MiB: map us"] = round(1e6 * (made - start))
-        costs[f"{size >> 20} MiB: toggle us"] = round(1e6 * sorted(toggles)[10])
-        costs[f"{size >> 20} MiB: address"] = hex(mapping.pointer)
-        mapping.close()
+        for sealed in (False, True):
+            start = time.perf_counter()
+            mapping = Mapping(size, device.index, "probe", sealed=sealed)
+            costs[f"{size >> 20} MiB{', sealed' * sealed}: map us"] = round(1e6 * (time.perf_counter() - start))
+            costs[f"{size >> 20} MiB{', sealed' * sealed}: address"] = hex(mapping.pointer)
+            mapping.close()
     return costs
 
 
@@ -188,12 +178,12 @@ from sandbox.cuda.device import Device
 from sandbox.cuda.memory import Mapping
 from benchmarks.retention import Probes
 import cupy
-device = Device(0); probes = Probes(device); mapping = Mapping(2 << 20, 0, "probe"); mapping.bytes().fill(0)
+device = Device(0); probes = Probes(device); mapping = Mapping(2 << 20, 0, "probe", sealed=True); mapping.writer().fill(0)
 device.synchronize()
 case = sys.argv[1]
 print(hex(mapping.pointer), flush=True)
 if case == "write read-only":
-    mapping.protect(writable=False); probes.kernel("poke", 1, 1, (cupy.uint64(mapping.pointer),))
+    probes.kernel("poke", 1, 1, (cupy.uint64(mapping.pointer),))
 elif case == "write past end":
     probes.kernel("poke", 1, 1, (cupy.uint64(mapping.pointer + mapping.size_bytes + 64),))
 elif case == "read 2 GB past end":
@@ -201,7 +191,7 @@ elif case == "read 2 GB past end":
 elif case == "write before":
     probes.kernel("poke", 1, 1, (cupy.uint64(mapping.pointer - 4),))
 elif case == "read read-only":
-    mapping.protect(writable=False); probes.kernel("peek", 1, 1, (cupy.uint64(mapping.pointer), probes._sink))
+    probes.kernel("peek", 1, 1, (cupy.uint64(mapping.pointer), probes._sink))
 elif case == "torch and cublas on it":
     import torch
     a = mapping.bytes()[: 2 * 256 * 256].view(cupy.float16).reshape(256, 256)

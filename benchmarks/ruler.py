@@ -28,10 +28,10 @@ from contract.evaluation import Timing
 from contract.options import CompileOptions, TimeOptions, VerifyOptions
 from contract.speedup import paired_speedup
 from contract.task import Arch, GemmTask, TimingMode
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from policies.schedule.prior import predict_many_us
-from sandbox.builder import Builder
-from sandbox.messages import Evaluate
+from sandbox.building.builder import Builder
+from sandbox.workers.messages import Evaluate
 
 # From 2 us to 1 ms on an H200.
 OWN_SHAPES = ((256, 256, 256), (1024, 1024, 512), (4096, 1024, 512), (2048, 2048, 2048), (8192, 8192, 6144))
@@ -54,7 +54,10 @@ TURNS = 3
 CANDIDATES = 4
 _CHILD = """
 import json, sys, time
-from sandbox.messages import Evaluate
+try:
+    from sandbox.workers.messages import Evaluate
+except ModuleNotFoundError:
+    from sandbox.messages import Evaluate  # where it was up to version 0.1
 from sandbox.cuda.device import Device
 from sandbox.cuda.evaluator import Evaluator
 answers = sys.stdout

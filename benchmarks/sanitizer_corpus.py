@@ -28,9 +28,9 @@ from contract.chip import LIMITS
 from contract.options import CompileOptions
 from contract.plan import resolve
 from contract.task import GemmTask
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.cuda.device import Device
-from sandbox.process import Limits, run
+from sandbox.workers.process import Limits, run
 from tests.sandbox.emulator.corpus import FAULTS
 
 PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_launch")

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from agent.box import open_box
+from agent.wiring.sandbox import open_sandbox_for
 from benchmarks.steering_arms import ARMS, Arm, Late, Search, Shared
 from contract.base import Record
 from contract.errors import ProfilerUnavailable
@@ -159,7 +159,7 @@ def main() -> None:
         if isinstance(event, Notice):
             print(event.message)
 
-    with open_box(tasks[0], load_settings(), emit) as sandbox:
+    with open_sandbox_for(tasks[0], load_settings(), emit) as sandbox:
         if not sandbox.can_measure:
             raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
         shared = Shared(sandbox, deadline)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from agent.observing import observe
-from agent.profiling import subjects, unprofiled
-from agent.ranking import Ranked, rank
+from agent.observe.observation import observe
+from agent.observe.ranking import Ranked, rank
+from agent.run.profiling import subjects, unprofiled
 from contract.base import Record
 from contract.build import Built
 from contract.candidate import Candidate
@@ -21,10 +21,10 @@ from contract.reward import reward
 from contract.speedup import ratio_over
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
-from sandbox.diagnosis import diagnose_built
-from sandbox.profiling.differences import explain
+from sandbox.diagnosis.diagnosis import diagnose_built
+from sandbox.diagnosis.differences import explain
 
 ARMS = ("off", "timed", "counters")
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from agent.cli.session import optimize_task
-from agent.summary import message_of
 from contract.evaluation import AUTOTUNED, BASELINES, Measured
 from contract.settings import Settings, load_settings
 from contract.speedup import median_us, speedup_over
@@ -60,7 +59,7 @@ def row(step: Step, final: bool) -> dict[str, Any]:
         "reply": NAMES[step.candidate.source],
         "final": final,
         "status": step.evaluation.status,
-        "message": message_of(step.evaluation),
+        "message": step.evaluation.fault,
         "diagnosis": step.diagnosis.basis if step.diagnosis else None,
         "findings": [finding.model_dump(mode="json") for finding in findings],
         "counters": [launch.metrics for launch in step.profile.launches] if step.profile else [],

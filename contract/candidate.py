@@ -42,6 +42,21 @@ class Origin(Record):
         return bool(self.schedule)
 
 
+_TILE_AXES = ("block_m", "block_n", "block_k")
+
+
+def _label(origin: Origin, candidate_id: str) -> str:
+    """The axes in use of the schedule behind a candidate; without one, the policy and the candidate's id."""
+    if not origin.schedule:
+        return f"{origin.policy} {candidate_id[:8]}"
+    rest = dict(origin.schedule)
+    words = [str(rest.pop("family", ""))]
+    if all(axis in rest for axis in _TILE_AXES):
+        words.append("x".join(str(rest.pop(axis)) for axis in _TILE_AXES))
+    words += axes_in_use(rest)
+    return " ".join(word for word in words if word)
+
+
 class Candidate(Record):
     """Device code with its launch plan; the trusted launcher does the rest."""
 
@@ -57,6 +72,11 @@ class Candidate(Record):
         """Hash of source, flags, compiler and plan: equal code is one candidate."""
         plan = self.plan.model_dump(mode="json")
         return digest(["device", self.source, list(self.flags), self.compiler, plan])
+
+    @property
+    def label(self) -> str:
+        """The candidate in short, for a person."""
+        return _label(self.origin, self.id)
 
     @classmethod
     def from_source(cls, source: str, origin: Origin, flags: tuple[str, ...] = ()) -> "Candidate":
@@ -86,6 +106,11 @@ class HostCandidate(Record):
     @property
     def id(self) -> str:
         return digest(["host", self.source, list(self.flags), list(self.include_dirs), self.workspace_bytes])
+
+    @property
+    def label(self) -> str:
+        """The candidate in short, marked as unproven."""
+        return f"{self.origin.policy} {self.id[:8]} ({UNPROVEN})"
 
 
 AnyCandidate = Annotated[Candidate | HostCandidate, Field(discriminator="kind")]

@@ -1,4 +1,10 @@
-"""What became of a candidate. Each outcome is a class of its own; none has a field that looks like a result it lacks."""
+"""What became of a candidate. Each outcome is a class of its own; none has a field that looks like a result it lacks.
+
+Every outcome answers for itself, by properties that are not stored:
+`executed`: the candidate ran and its outputs were judged. `passed`: it was executed and found right. `failed`: it has a
+fault. A candidate that was built and not executed neither passed nor failed. `fault`: what went wrong, in one line; empty
+where nothing did. `headline`: the outcome in one line, without a time.
+"""
 
 from typing import Annotated, Literal
 
@@ -87,20 +93,60 @@ class Prediction(Record):
         return self.predicted_us == self.floor_us
 
 
-class Rejected(Record):
+FAULT_CHARS = 200
+
+
+class _Faulty(Record):
+    """What the outcomes with a fault have in common."""
+
+    status: str
+
+    @property
+    def executed(self) -> bool:
+        return False
+
+    @property
+    def passed(self) -> bool:
+        return False
+
+    @property
+    def failed(self) -> bool:
+        return True
+
+    @property
+    def fault(self) -> str:
+        line = " ".join(self._reason().split())
+        return line if len(line) <= FAULT_CHARS else line[: FAULT_CHARS - 1] + "…"
+
+    @property
+    def headline(self) -> str:
+        words = self.status.replace("_", " ")
+        return f"{words}: {self.fault}" if self.fault else words
+
+    def _reason(self) -> str:
+        raise NotImplementedError
+
+
+class Rejected(_Faulty):
     status: Literal["rejected"] = "rejected"
     rule: str
     message: str
     line: int | None = None
 
+    def _reason(self) -> str:
+        return f"{self.rule}: {self.message}"
 
-class CompileFailed(Record):
+
+class CompileFailed(_Faulty):
     status: Literal["compile_failed"] = "compile_failed"
     message: str
     log: str
 
+    def _reason(self) -> str:
+        return self.message
 
-class Crashed(Record):
+
+class Crashed(_Faulty):
     """The candidate ended its worker or poisoned its context."""
 
     status: Literal["crashed"] = "crashed"
@@ -108,8 +154,11 @@ class Crashed(Record):
     message: str
     inspection: Inspection | None = None
 
+    def _reason(self) -> str:
+        return f"while {self.stage}: {self.message}"
 
-class TimedOut(Record):
+
+class TimedOut(_Faulty):
     """`message`: what the time went into, where that is known."""
 
     status: Literal["timed_out"] = "timed_out"
@@ -118,6 +167,21 @@ class TimedOut(Record):
     message: str = ""
     inspection: Inspection | None = None
 
+    def _reason(self) -> str:
+        return f"{self.stage} took more than {self.limit_s:g} s{f', {self.message}' if self.message else ''}"
+
+
+class _Faultless(Record):
+    """What the outcomes without a fault have in common."""
+
+    @property
+    def failed(self) -> bool:
+        return False
+
+    @property
+    def fault(self) -> str:
+        return ""
+
 
 # Tests of the emulator that say what of a large task was run.
 REDUCED, FULL_SIZE, NOT_COVERED = "reduced", "full-size", "not-covered"
@@ -125,7 +189,7 @@ REDUCED, FULL_SIZE, NOT_COVERED = "reduced", "full-size", "not-covered"
 WITNESS = "witness"
 
 
-class Unmeasured(Record):
+class Unmeasured(_Faultless):
     """Built but not timed. `verified_by` says whether and where it was executed and found right.
 
     `reason`: why a backend that was there could not execute it; else empty.
@@ -137,6 +201,25 @@ class Unmeasured(Record):
     tests: tuple[TestResult, ...] = ()
     prediction: Prediction
     inspection: Inspection
+
+    @property
+    def executed(self) -> bool:
+        return self.verified_by != "nothing"
+
+    @property
+    def passed(self) -> bool:
+        return self.executed
+
+    @property
+    def headline(self) -> str:
+        """What verified the kernel, or why nothing did."""
+        match self.verified_by:
+            case "gpu":
+                return "verified by a GPU"
+            case "emulator":
+                return f"verified by the emulator{' in part' if self.in_part else ''}"
+            case "nothing":
+                return f"verified by nothing: {self.reason}" if self.reason else "not executed"
 
     @property
     def in_part(self) -> bool:
@@ -167,7 +250,7 @@ class Witness(Record):
         return self.status != "unavailable"
 
 
-class Measured(Record):
+class Measured(_Faultless):
     """Verified and timed: all samples of the candidate and of every baseline of the same rounds.
 
     `ruler`: how it was measured, None in older records. `witness`: None where no second backend was asked.
@@ -186,8 +269,20 @@ class Measured(Record):
     ruler: Ruler | None = None
     witness: Witness | None = None
 
+    @property
+    def executed(self) -> bool:
+        return True
 
-class Wrong(Record):
+    @property
+    def passed(self) -> bool:
+        return True
+
+    @property
+    def headline(self) -> str:
+        return "measured"
+
+
+class Wrong(_Faulty):
     """Failed `test`. `refused`: the measurement of a candidate that a GPU found right and the second witness did not."""
 
     status: Literal["wrong"] = "wrong"
@@ -195,6 +290,13 @@ class Wrong(Record):
     tests: tuple[TestResult, ...]
     inspection: Inspection
     refused: Measured | None = None
+
+    @property
+    def executed(self) -> bool:
+        return True
+
+    def _reason(self) -> str:
+        return f"{self.test.tier}/{self.test.name}: {self.test.message}"
 
 
 Evaluation = Annotated[

@@ -5,6 +5,8 @@ from typing import Literal
 
 from contract.base import Record, digest
 
+ReplyStatus = Literal["complete", "truncated", "stopped", "cut", "refused", "failed"]
+
 
 class Message(Record):
     role: Literal["system", "user", "assistant"]
@@ -48,7 +50,7 @@ class Exchange(Record):
     prompt: Prompt
     model: str
     parameters: dict[str, str | int | float | bool]
-    status: Literal["complete", "truncated", "stopped", "cut", "refused", "failed"]
+    status: ReplyStatus
     reply: str
     reasoning: str = ""
     problem: str = ""

@@ -17,15 +17,15 @@ from contract.options import CompileOptions, Effort, EmulateOptions, ProfileOpti
 from contract.profile import Profile
 from contract.protocols import Predict
 from contract.task import GemmTask
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 from sandbox.emulator import worker as emulator_worker
 from sandbox.emulator.large.coverage import needs_rewriting, reduced_task
 from sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from sandbox.jail.kind import confinement
-from sandbox.messages import TIME_SHARE, Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
-from sandbox.pool import WorkerPool
 from sandbox.profiling.profiler import Profiler
-from sandbox.witness import SecondWitness
+from sandbox.workers.messages import TIME_SHARE, Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
+from sandbox.workers.pool import WorkerPool
+from sandbox.workers.witness import SecondWitness
 
 DRIVER_LIBRARIES = ("libcuda.so.1", "libcuda.so") if sys.platform != "win32" else ("nvcuda.dll",)
 EMULATED = "kernels are proved by the emulator and ranked by predicted times"

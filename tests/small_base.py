@@ -34,5 +34,5 @@ def plant(folder: Path) -> None:
 
 def use_small_parts(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Notes from the folder instead of the product's, and the embedder without weights."""
-    monkeypatch.setattr("agent.indexing.NOTES_FOLDER", folder / "notes")
-    monkeypatch.setattr("agent.library.make_embedder", lambda *_: WordEmbedder())
+    monkeypatch.setattr("agent.index.indexing.NOTES_FOLDER", folder / "notes")
+    monkeypatch.setattr("agent.index.knowledge_base.make_embedder", lambda *_: WordEmbedder())

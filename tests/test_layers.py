@@ -15,9 +15,9 @@ STDLIB = frozenset(sys.stdlib_module_names)
 # What a bare GPU worker does not have.
 NOT_ON_WORKERS = frozenset({"langgraph", "chromadb", "openai", "sqlalchemy", "typer", "rich", "pydantic_settings"})
 # Modules that draw on a terminal; libraries emit events instead.
-MAY_IMPORT_RICH = ("agent/cli/",)
+MAY_IMPORT_RICH = ("agent/cli/render/",)
 # The settings, the clean environment that a worker's child processes are given, and the launcher that marks it.
-MAY_READ_ENVIRONMENT = frozenset({"contract/settings.py", "sandbox/process.py", "sandbox/confined.py"})
+MAY_READ_ENVIRONMENT = frozenset({"contract/settings.py", "sandbox/workers/process.py", "sandbox/workers/confined.py"})
 
 
 def sources() -> list[Path]:
@@ -103,18 +103,18 @@ def test_only_the_settings_read_the_environment() -> None:
     [
         ("contract/x.py", "import torch"),
         ("contract/x.py", "import pydantic_settings"),
-        ("contract/x.py", "from agent.graph import run"),
+        ("contract/x.py", "from agent.run.graph import run"),
         ("contract/x.py", "def f():\n    import numpy"),
         ("sandbox/x.py", "from policies.chat import ask"),
         ("sandbox/x.py", "import rich.console"),
         ("sandbox/x.py", "from pydantic_settings import BaseSettings"),
         ("sandbox/x.py", "if TYPE_CHECKING:\n    import sqlalchemy"),
         ("knowledge/x.py", "import indexer"),
-        ("policies/x.py", "from importlib import import_module\nimport_module('sandbox.worker')"),
+        ("policies/x.py", "from importlib import import_module\nimport_module('sandbox.workers.worker')"),
         ("policies/x.py", "from agent import graph"),
         ("policies/schedule/x.py", "from .family import Schedule"),
         ("agent/x.py", "from . import cli"),
-        ("agent/graph.py", "from rich.progress import Progress"),
+        ("agent/run/graph.py", "from rich.progress import Progress"),
     ],
 )
 def test_a_broken_layer_is_seen(name: str, source: str) -> None:
@@ -127,8 +127,8 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
         ("contract/settings.py", "from pydantic_settings import BaseSettings"),
         ("contract/x.py", "import json\nfrom contract.base import Record\nfrom pydantic import Field"),
         ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom sandbox.cuda import buffers"),
-        ("agent/x.py", "from sandbox.pool import Pool\nfrom knowledge.search import open_search"),
-        ("agent/cli/progress.py", "from rich.progress import Progress"),
+        ("agent/x.py", "from sandbox.workers.pool import Pool\nfrom knowledge.search import open_search"),
+        ("agent/cli/render/progress.py", "from rich.progress import Progress"),
     ],
 )
 def test_a_sound_layer_passes(name: str, source: str) -> None:

@@ -24,7 +24,8 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt; needs a GPU, fails unless all pass."""
-    from agent.cli.files import evaluate_files, print_times
+    from agent.cli.files import evaluate_files
+    from agent.cli.render.file_answer import print_times
     from contract.settings import load_settings
 
     settings = load_settings(device=device, trust_host=trust_host)

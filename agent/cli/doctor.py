@@ -11,7 +11,7 @@ EXAMPLE = "\b\nExample:\n  cudal2-agent doctor"
 
 def doctor(as_json: AsJson = False) -> None:
     """Check packages, compiler, GPU, baselines and folders; fails only where `optimize` could not work at all."""
-    from agent.checkup import examine
+    from agent.wiring.doctor import examine
     from contract.settings import load_settings
 
     checks = examine(load_settings())

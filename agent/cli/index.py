@@ -32,8 +32,8 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Index a CUTLASS release or a folder of code or documents; embeds only what no release has yet."""
-    from agent import indexing
-    from agent.cli.progress import Progress
+    from agent.cli.render.progress import Progress
+    from agent.index import indexing
     from contract.settings import load_settings
 
     with Progress() as progress:
@@ -47,8 +47,8 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Read where releases came from again, and take in what has changed; the notes too."""
-    from agent import indexing
-    from agent.cli.progress import Progress
+    from agent.cli.render.progress import Progress
+    from agent.index import indexing
     from contract.errors import KnowledgeError
     from contract.settings import load_settings
 
@@ -62,8 +62,8 @@ def update(
 @app.command("remove", epilog="\b\nExample:\n  cudal2-agent index remove cutlass-4.1.0")
 def remove(release: ReleaseName, as_json: AsJson = False) -> None:
     """Drop a release, and what no other release shares with it."""
-    from agent import indexing
-    from agent.cli.progress import Progress
+    from agent.cli.render.progress import Progress
+    from agent.index import indexing
     from contract.settings import load_settings
 
     with Progress() as progress:
@@ -74,8 +74,8 @@ def remove(release: ReleaseName, as_json: AsJson = False) -> None:
 @app.command("rebuild", epilog="\b\nExample:\n  cudal2-agent index rebuild")
 def rebuild(as_json: AsJson = False) -> None:
     """Embed everything anew with the model that the settings name; nothing is fetched or split again."""
-    from agent import indexing
-    from agent.cli.progress import Progress
+    from agent.cli.render.progress import Progress
+    from agent.index import indexing
     from contract.settings import load_settings
 
     with Progress() as progress:

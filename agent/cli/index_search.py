@@ -48,7 +48,7 @@ def search(
 
     With --queries: a line of {"id", "results"} for each question, from code releases unless --release says otherwise.
     """
-    from agent.library import find_release, open_library
+    from agent.index.knowledge_base import find_release, open_library
     from contract.settings import load_settings
     from knowledge.search import open_search
 

@@ -19,7 +19,7 @@ VERIFY_EXAMPLE = "\b\nExample:\n  cudal2-agent index verify"
 
 def list_releases(as_json: AsJson = False) -> None:
     """The releases that are indexed, oldest first."""
-    from agent.library import open_library
+    from agent.index.knowledge_base import open_library
     from contract.settings import load_settings
 
     with open_library(load_settings()) as store:
@@ -34,7 +34,7 @@ def list_releases(as_json: AsJson = False) -> None:
 
 def status(as_json: AsJson = False) -> None:
     """Place, size, model and releases of the knowledge base, and what `optimize` would add to it."""
-    from agent.library import contents, lacking
+    from agent.index.knowledge_base import contents, lacking
     from contract.settings import load_settings
 
     settings = load_settings()
@@ -57,7 +57,7 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Symbols and files that NEW has added, removed or changed, by area."""
-    from agent.library import find_release, open_library
+    from agent.index.knowledge_base import find_release, open_library
     from contract.settings import load_settings
     from indexer.diff import diff as compare
 
@@ -86,8 +86,8 @@ def _under(area: str, pieces: "Iterator[tuple[str, Piece, str]]") -> "Iterator[t
 
 def verify(as_json: AsJson = False) -> None:
     """Check files, pieces, vectors and the lexical index against each other; fails where something does not fit."""
-    from agent.cli.progress import Progress
-    from agent.library import open_library
+    from agent.cli.render.progress import Progress
+    from agent.index.knowledge_base import open_library
     from contract.settings import load_settings
 
     with Progress(), open_library(load_settings()) as store:

@@ -69,6 +69,6 @@ def _choice(flag: str, choices: type[E], text: str) -> E:
 
 
 def _default_arch(settings: "Settings") -> Arch:
-    from agent.gpus import default_arch
+    from agent.wiring.gpus import default_arch
 
     return default_arch(settings.device)

@@ -28,8 +28,8 @@ def profile(
 
     Without a GPU or without ncu the diagnosis rests on the compiled code, or on the time, and says so.
     """
-    from agent.cli.profile_answer import print_comparison
     from agent.cli.profiled_files import profile_files
+    from agent.cli.render.profile_answer import print_comparison
     from contract.settings import load_settings
 
     settings = load_settings(device=device, trust_host=trust_host)

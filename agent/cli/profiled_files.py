@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.box import open_box
 from agent.cli.files import FileResult, read_candidate, require_trust, unproven_of
-from agent.cli.progress import Progress
+from agent.cli.render.progress import Progress
+from agent.wiring.sandbox import open_sandbox_for
 from contract.base import Record
 from contract.build import Built
 from contract.diagnosis import Diagnosis
@@ -15,9 +15,9 @@ from contract.events import Emit, Notice, StageStarted
 from contract.profile import Difference, Profile
 from contract.settings import Settings
 from contract.task import GemmTask
-from sandbox.diagnosis import diagnose_built
+from sandbox.diagnosis.diagnosis import diagnose_built
+from sandbox.diagnosis.differences import explain
 from sandbox.local import LocalSandbox
-from sandbox.profiling.differences import explain
 
 
 class ProfiledFile(FileResult):
@@ -44,7 +44,7 @@ def profile_files(
     """
     require_trust(files, settings, host=host)
     candidates = [read_candidate(file, host=host) for file in files]
-    with Progress() as progress, open_box(task, settings, progress.emit, trust_host=host) as sandbox:
+    with Progress() as progress, open_sandbox_for(task, settings, progress.emit, trust_host=host) as sandbox:
         outcomes = dict(sandbox.build(candidates, task))
         bench = _Bench(sandbox, task, progress.emit)
         profiled = [

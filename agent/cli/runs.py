@@ -38,15 +38,15 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One run: what it was asked, how it stands, its best kernel, where its files are."""
-    from agent.cli.answer import best_json, best_lines
-    from agent.cli.why import explain
-    from agent.ranking import leading_step
+    from agent.cli.render.run_answer import best_json, best_lines
+    from agent.observe.ranking import leading_step
+    from agent.report.why import explain
     from contract.settings import load_settings
     from policies.trajectories.store import open_store
 
     with open_store(load_settings().store_url) as store:
         run, steps = store.run(run_id), store.steps(run_id)
-        explained = explain(store, run_id) if why else None
+        explained = explain(store.trajectory(run_id)) if why else None
     best = leading_step(steps, run.task, run.chip)
     if as_json:
         answer = {**run.model_dump(mode="json"), "steps": len(steps), "best": best_json(best) if best else None}

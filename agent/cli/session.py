@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from agent.cli.answer import print_outcome
-from agent.cli.progress import Progress
-from agent.outcome import Outcome
-from agent.output import reserve, write_output
-from agent.parts import Parts
-from agent.run import REPLAYED, check_resumable, name_run, new_run, resume_run, start_run
-from agent.wiring import open_parts
+from agent.cli.render.progress import Progress
+from agent.cli.render.run_answer import print_outcome
+from agent.report.output import reserve, write_output
+from agent.run.dependencies import Dependencies
+from agent.run.lifecycle import REPLAYED, check_resumable, name_run, new_run, resume_run, start_run
+from agent.run.result import RunResult
+from agent.wiring.dependencies import open_dependencies
 from contract.build import Built
 from contract.errors import UsageError
 from contract.settings import Settings, load_settings
@@ -29,7 +29,7 @@ def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_js
     with (
         Progress() as progress,
         open_store(settings.store_url) as store,
-        open_parts(task, settings, store, run_id, progress.emit) as parts,
+        open_dependencies(task, settings, store, run_id, progress.emit) as parts,
     ):
         run = new_run(run_id, task, settings, parts, out.absolute() if out else None)
         reserve(_folder(run))
@@ -61,11 +61,11 @@ def resume_by_id(run_id: str, *, as_json: bool, **flags: str | int | float | Non
         check_resumable(run)
         settings = load_settings(**replayed(run) | given)
         reserve(_folder(run))
-        with open_parts(run.task, settings, store, run.run_id, progress.emit) as parts:
+        with open_dependencies(run.task, settings, store, run.run_id, progress.emit) as parts:
             return _conclude(resume_run(run, settings, parts, progress.emit), parts, as_json)
 
 
-def _conclude(outcome: Outcome, parts: Parts, as_json: bool) -> int:
+def _conclude(outcome: RunResult, parts: Dependencies, as_json: bool) -> int:
     built = None
     if outcome.best is not None:  # from the compile cache
         [(_, result)] = parts.sandbox.build([outcome.best.candidate], outcome.run.task)

@@ -41,7 +41,7 @@ def list_trajectories(as_json: AsJson = False) -> None:
 @app.command("show", epilog="\b\nExample:\n  cudal2-agent trajectories show 4096x1024x512-20261121-130401-ab12")
 def show(run_id: RunId, as_json: AsJson = False) -> None:
     """The steps of one run, a line each."""
-    from agent.summary import label_of, result_of
+    from agent.report.one_line import result_of
     from contract.settings import load_settings
     from policies.trajectories.store import open_store
 
@@ -52,7 +52,7 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
         return
     for step in trajectory.steps:
         earned = f"{step.reward:+.3f}" if step.reward is not None else "   –  "
-        print(f"{step.index:>4}  round {step.round:<3} {earned}  {label_of(step.candidate)}  {result_of(step.evaluation)}")
+        print(f"{step.index:>4}  round {step.round:<3} {earned}  {step.candidate.label}  {result_of(step.evaluation)}")
 
 
 @app.command("export", epilog="\b\nExample:\n  cudal2-agent trajectories export --out steps.jsonl")
@@ -79,7 +79,7 @@ def export(
 @contextmanager
 def _target(out: Path | None) -> Iterator[IO[str]]:
     """stdout, or a file that appears whole when all lines are written. Raises: UsageError."""
-    from agent.output import replacing
+    from agent.report.output import replacing
     from contract.errors import UsageError
 
     if out is None:

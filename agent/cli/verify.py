@@ -30,7 +30,8 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check, compile and inspect a kernel file, and run it on a GPU or the emulator; fails unless it is found right."""
-    from agent.cli.files import evaluate_files, print_verdict
+    from agent.cli.files import evaluate_files
+    from agent.cli.render.file_answer import print_verdict
     from contract.evaluation import Unmeasured
     from contract.settings import load_settings
 

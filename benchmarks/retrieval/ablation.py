@@ -18,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.library import open_library
+from agent.index.knowledge_base import open_library
 from benchmarks.retrieval.score import LINES, Question, Score, Span, by_kind, read_questions, table
 from contract.knowledge import Query
 from contract.settings import load_settings
 from knowledge.embedding.embedder import Embedder
 from knowledge.embedding.minilm import MiniLm
+from knowledge.lexical.word_index import WordIndex
 from knowledge.search import open_search
+from knowledge.search.weights import SearchWeights
 from knowledge.store import Store
-from knowledge.weights import SearchWeights
-from knowledge.word_index import WordIndex
 
 FOLDER = Path(__file__).parent
 SETS = ("dev", "heldout", "final")

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.library import open_library
+from agent.index.knowledge_base import open_library
 from benchmarks.retrieval.score import read_questions
 from contract.knowledge import Query
 from contract.settings import load_settings

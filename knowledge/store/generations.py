@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from knowledge.lexical import Entry, build
+from knowledge.lexical.lexical_index import Entry, build
 
 _CONTENTS = "contents.json"
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select
 
 from contract.base import Record
 from contract.knowledge import Piece
-from knowledge.lexical import Entry
+from knowledge.lexical.lexical_index import Entry
 from knowledge.store.tables import files, members, pieces
 
 _PAGE = 500  # ids in one statement

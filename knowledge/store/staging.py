@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, insert, select
 
 from contract.knowledge import Piece, SplitFile
-from knowledge.analysis import Terms, analysed, embedded_text
+from knowledge.lexical.analysis import Terms, analysed, embedded_text
 from knowledge.store.rows import pack
 from knowledge.store.tables import files, pieces
 from knowledge.store.vectors import Document

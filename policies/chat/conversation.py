@@ -1,4 +1,7 @@
-"""One reply of a round, from its prompt to a candidate or the reason why there is none; every exchange is recorded at once."""
+"""Conversations with a model: from a prompt to a candidate, or to the reason why there is none.
+
+Every exchange is recorded as soon as it ends.
+"""
 
 import threading
 import time
@@ -13,24 +16,24 @@ from contract.exchange import Exchange, Prompt
 from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from policies.chat.account import Account, Capped
+from policies.chat.assignment import POLICY
 from policies.chat.extraction import Malformed, read_reply
-from policies.chat.prompting import Prompts, Request
-from policies.chat.quoting import inline
-from policies.chat.sampling import POLICY
-from policies.chat.server import ChatServer, Limit, NoReply, Place, Reply
+from policies.chat.prompts.composition import ComposedPrompt, Prompts
+from policies.chat.prompts.quoting import inline
+from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
-LEAST_SECONDS = 5.0  # of the search left; no reply worth having comes in less
+MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})
-# A reply that we had to stop would run on again, and a refusal be repeated; asking again would be paid for nothing.
+# A stopped reply would run on again and a refusal would be repeated, so neither is requested again.
 _ASK_AGAIN = frozenset({"complete", "truncated", "cut"})
 _ENDLESS_SECONDS = 1e6
 
 
 class Round:
-    """What the conversations of a round share: the time they have, and whether and why no more is asked.
+    """State that the conversations of a round share: the time left, and whether and why requests have stopped.
 
-    `error`: the first that ended it; `capped`: the cap that did. `unanswered`: why a prompt has no reply; the others go on.
-    `abandon` is for a caller who waits no longer.
+    `error`: the first error that ended the round. `capped`: the cap that ended it. `unanswered`: why a prompt has no
+    reply, while other conversations go on. `abandon`: the caller no longer waits for the round.
     """
 
     def __init__(self, seconds_left: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -44,9 +47,9 @@ class Round:
 
     @property
     def seconds_left(self) -> float:
-        """Time for the next request; none where it is too little, or nothing more is to be asked."""
+        """Time for the next request; 0 if too little is left or the round is over."""
         left = self._until - self._clock()
-        return left if left >= LEAST_SECONDS and not self._over.is_set() else 0.0
+        return left if left >= MIN_SECONDS and not self._over.is_set() else 0.0
 
     def fail(self, error: EndpointError | UsageError) -> None:
         self.error = self.error or error
@@ -62,8 +65,8 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A conversation that ended: its last exchange and the candidate of it; neither where nothing was asked."""
+class ConversationEnd:
+    """The end of a conversation: its last exchange and candidate. Both are None if no request was sent."""
 
     exchange: Exchange | None = None
     candidate: Candidate | None = None
@@ -71,9 +74,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Topic:
-    """What a conversation is about: its first request, its place, and the candidates that are no news."""
+    """The subject of a conversation: its first prompt, its place, and the candidates that were tried before."""
 
-    request: Request
+    opening: ComposedPrompt
     round: int
     sample: int
     observation_id: str
@@ -81,8 +84,8 @@ class Topic:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A candidate that is no news, and why; its writer did nothing wrong."""
+class _TriedBefore:
+    """A candidate that was tried before. The form of its reply is correct, so the reply is not sent back."""
 
     problem: str
 
@@ -98,34 +101,34 @@ class Conversations:
         self._dates = {(exchange.place, exchange.prompt.id): exchange.created_at for exchange in log.recorded()}
         self._recording = threading.Lock()
 
-    def hold(self, topic: Topic, round: Round) -> Outcome:
-        """Ask, and ask again while the reply's form is wrong and turns are left. Raises: StoreError."""
-        prompt, outcome = topic.request.prompt, Outcome()
+    def hold(self, topic: Topic, round: Round) -> ConversationEnd:
+        """Request a reply, and again while its form is wrong and turns are left. Raises: StoreError."""
+        prompt, end = topic.opening.prompt, ConversationEnd()
         for turn in range(self._options.turns + 1):
             asked = self._ask(prompt, (topic.round, topic.sample, turn), round)
             if asked is None:
-                return outcome
+                return end
             reply, limit = asked
             read = _read(reply, prompt, topic)
             exchange = self._record(reply, limit, prompt, turn, topic, read)
-            outcome = Outcome(exchange, read if isinstance(read, Candidate) else None)
+            end = ConversationEnd(exchange, read if isinstance(read, Candidate) else None)
             if not isinstance(read, Malformed) or reply.status not in _ASK_AGAIN:
-                return outcome
+                return end
             prompt = self._prompts.again(prompt, reply.text, read.problem, cut=reply.status in _CUT_SHORT)
-        return outcome
+        return end
 
     def drop(self, exchange: Exchange, problem: str) -> None:
-        """Record anew that nothing came of an exchange after all."""
+        """Record that an exchange produced no candidate after all."""
         with self._recording:
             self._log.record(exchange.model_copy(update={"candidate_id": None, "problem": problem}))
 
-    def _ask(self, prompt: Prompt, place: Place, round: Round) -> tuple[Reply, Limit] | None:
-        """The reply and what it was allowed; None where the request was not sent, or nobody waits for it any more."""
+    def _ask(self, prompt: Prompt, place: ExchangePlace, round: Round) -> tuple[Reply, Limit] | None:
+        """The reply and its limit; None if the request was not sent or the round was abandoned."""
         if not round.seconds_left:
             return None
         granted = self._account.reserve(prompt, place, round.seconds_left)
         if isinstance(granted, Capped):
-            if round.seconds_left:  # else it is the time that is over: what is under way may have left room yet
+            if round.seconds_left:  # otherwise time ran out first, and requests in flight may still return tokens
                 round.cap(granted.reason)
             return None
         try:
@@ -142,12 +145,12 @@ class Conversations:
         if reply is None or round.abandoned:
             self._account.release(place)
             return None
-        return replace(reply, text=_storable(reply.text), reasoning=_storable(reply.reasoning)), granted
+        return replace(reply, text=_without_surrogates(reply.text), reasoning=_without_surrogates(reply.reasoning)), granted
 
     def _record(
-        self, reply: Reply, limit: Limit, prompt: Prompt, turn: int, topic: Topic, read: Candidate | Malformed | _Known
+        self, reply: Reply, limit: Limit, prompt: Prompt, turn: int, topic: Topic, read: Candidate | Malformed | _TriedBefore
     ) -> Exchange:
-        """Make the exchange durable, settle the account, and tell. One at a time, so that totals told are in order."""
+        """Store the exchange, settle the account and emit an event. Serialized, so that reported totals are in order."""
         place = (topic.round, topic.sample, turn)
         exchange = Exchange(
             round=topic.round,
@@ -195,8 +198,8 @@ class Conversations:
         return parameters
 
 
-def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed | _Known:
-    """The candidate in a reply, or why there is none."""
+def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed | _TriedBefore:
+    """The candidate in a reply, or the reason why there is none."""
     if reply.status in ("refused", "failed"):
         return Malformed(reply.problem or f"the request was {reply.status}")
     read = read_reply(reply.text, cut=reply.status in _CUT_SHORT)
@@ -204,9 +207,9 @@ def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed |
         return read
     origin = Origin(
         policy=POLICY,
-        parents=topic.request.parents,
-        chunk_ids=topic.request.chunk_ids,
-        exemplar_ids=topic.request.exemplar_ids,
+        parents=topic.opening.parents,
+        chunk_ids=topic.opening.chunk_ids,
+        exemplar_ids=topic.opening.exemplar_ids,
         prompt_hash=prompt.id,
         note=inline(read.note),
     )
@@ -214,16 +217,16 @@ def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed |
         candidate = Candidate.from_source(read.source, origin)
     except PlanError as exc:
         return Malformed(f"{exc.rule}: {inline(str(exc), 500)}")
-    return _Known(f"candidate {candidate.id} was tried before") if candidate.id in topic.known else candidate
+    return _TriedBefore(f"candidate {candidate.id} was tried before") if candidate.id in topic.known else candidate
 
 
 def _problem(reply: Reply, problem: str) -> str:
-    """Why no candidate came, and how the reply ended. A recorded reply's problem says both already."""
+    """The problem of a reply and how the reply ended. The problem of a recorded reply already contains both."""
     if not reply.problem or reply.problem.startswith(problem):
         return reply.problem or problem
     return f"{problem} ({reply.problem})"
 
 
-def _storable(text: str) -> str:
-    """The text without half characters, which a server's escapes may spell and no store takes."""
+def _without_surrogates(text: str) -> str:
+    """The text without lone surrogates. A server's escapes can contain them, and no store accepts them."""
     return text.encode("utf-8", errors="replace").decode("utf-8")

@@ -1,8 +1,8 @@
-"""What a reply holds: analysis, design and the one kernel file. Reads only; nothing that a model wrote is evaluated here.
+"""Extracts the kernel file from a reply, with its analysis and design. Nothing that a model wrote is evaluated.
 
-Strict: exactly one closed block that has a launch plan, and a kernel in it. Lenient: level and case of headings, sections
-that are missing, blocks fenced with tildes, snippets without a plan anywhere, a reply wrapped whole in a Markdown block.
-Time linear in the reply's length.
+Required: exactly one closed code block with a launch plan, and a kernel in that block.
+Tolerated: any level and case of headings, missing sections, fences of tildes, snippets without a plan, and a reply that is
+wrapped in one Markdown block. Extraction takes time linear in the length of the reply.
 """
 
 import re
@@ -23,8 +23,8 @@ NOTE_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A kernel file as a reply gave it; `analysis` and `design` are empty where it gave none."""
+class KernelFile:
+    """The kernel file in a reply. `analysis` and `design` are empty if the reply has no such section."""
 
     analysis: str
     design: str
@@ -39,32 +39,32 @@ class Draft:
 
 @dataclass(frozen=True)
 class Malformed:
-    """A reply that holds no kernel file, and why, in words that its writer can act on."""
+    """A reply without a usable kernel file. `problem`: the reason, which is sent back to the model."""
 
     problem: str
 
 
 @dataclass(frozen=True)
-class _Block:
+class _FencedBlock:
     text: str
     closed: bool
 
 
-def read_reply(text: str, *, cut: bool = False) -> Draft | Malformed:
-    """The draft in a reply. `cut`: the reply ended before its writer was done, so that an open block is no fault of form."""
+def read_reply(text: str, *, cut: bool = False) -> KernelFile | Malformed:
+    """The kernel file in a reply. `cut`: the reply ended early, so an open block is reported as cut off, not as malformed."""
     body, wrapped = _unwrapped(text.removeprefix("\ufeff").replace("\r\n", "\n"))
     prose, blocks = _split(body)
     if wrapped and blocks and not blocks[-1].closed and not blocks[-1].text.strip():
-        blocks.pop()  # the wrapper's own end
+        blocks.pop()  # the closing fence of the wrapper
     planned = [block for block in blocks if _PLAN.search(block.text)]
     problem = _problem(blocks, planned, cut=cut)
     if problem:
         return Malformed(problem)
-    return Draft(analysis=prose.get("analysis", ""), design=prose.get("design", ""), source=planned[0].text)
+    return KernelFile(analysis=prose.get("analysis", ""), design=prose.get("design", ""), source=planned[0].text)
 
 
-def _problem(blocks: list[_Block], planned: list[_Block], *, cut: bool) -> str:
-    """What keeps a reply from being one kernel file; empty where nothing does."""
+def _problem(blocks: list[_FencedBlock], planned: list[_FencedBlock], *, cut: bool) -> str:
+    """Why the reply is not exactly one kernel file; empty if it is. Stored prompts quote these sentences: keep the words."""
     if blocks and not blocks[-1].closed:
         return "the reply was cut off inside its code block" if cut else "the last code block is not closed"
     if not blocks:
@@ -81,18 +81,18 @@ def _problem(blocks: list[_Block], planned: list[_Block], *, cut: bool) -> str:
 
 
 def _unwrapped(text: str) -> tuple[str, bool]:
-    """A reply without the first line of the Markdown block that some models put all of it into, and whether it had one."""
+    """The reply without the opening fence of a Markdown block around all of it, and whether there was such a block."""
     first, _, rest = text.strip("\n").partition("\n")
     opening = _FENCE.fullmatch(first)
     wrapped = opening is not None and opening["info"].strip().lower() in _WRAPPERS
     return (rest, True) if wrapped else (text, False)
 
 
-def _split(text: str) -> tuple[dict[str, str], list[_Block]]:
+def _split(text: str) -> tuple[dict[str, str], list[_FencedBlock]]:
     """The prose by section and the fenced blocks, in order."""
     prose: dict[str, list[str]] = {}
     section = prose.setdefault("", [])
-    blocks: list[_Block] = []
+    blocks: list[_FencedBlock] = []
     lines = iter(text.split("\n"))
     for line in lines:
         opening = _FENCE.match(line)
@@ -105,12 +105,12 @@ def _split(text: str) -> tuple[dict[str, str], list[_Block]]:
     return {name: "\n".join(body).strip() for name, body in prose.items()}, blocks
 
 
-def _block(lines: Iterator[str], fence: str) -> _Block:
-    """The lines up to a fence of the same character, at least as long, alone on its line."""
+def _block(lines: Iterator[str], fence: str) -> _FencedBlock:
+    """The lines up to a closing fence: the same character, at least as long, alone on its line."""
     body: list[str] = []
     for line in lines:
         stripped = line.strip()
         if stripped.startswith(fence) and not stripped.strip(fence[0]):
-            return _Block("\n".join(body) + "\n", closed=True)
+            return _FencedBlock("\n".join(body) + "\n", closed=True)
         body.append(line)
-    return _Block("\n".join(body), closed=False)
+    return _FencedBlock("\n".join(body), closed=False)

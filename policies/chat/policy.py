@@ -11,18 +11,18 @@ from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from contract.trajectory import Observation
 from policies.chat.account import Account
-from policies.chat.conversation import Conversations, Outcome, Round, Topic
-from policies.chat.primitives import Header
-from policies.chat.prompting import Prompts
-from policies.chat.sampling import POLICY, assign
-from policies.chat.server import ChatServer
+from policies.chat.assignment import POLICY, assign
+from policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
+from policies.chat.prompts.composition import Prompts
+from policies.chat.prompts.primitives import Header
+from policies.chat.server.protocol import ChatServer
 
 
 class ChatPolicy:
-    """Asks for several replies a round, in parallel. Deterministic in (seed, observation) up to what the server replies.
+    """Requests several replies per round in parallel. Deterministic in (seed, observation) and the server's replies.
 
-    `primitives`: name and text of the headers that candidates may include. One `propose` a round: replies are known by
-    (round, sample, turn).
+    `primitives`: name and text of the headers that candidates may include. Call `propose` once per round: (round, sample,
+    turn) identifies a reply.
     """
 
     name = POLICY
@@ -45,16 +45,16 @@ class ChatPolicy:
         self.exhausted = ""
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
-        """Fewer than `count` where replies hold no candidate, repeat what is known, or a cap or the time is reached.
+        """At most `count` candidates: replies may hold none, repeat a known one, or a cap or the time limit is reached.
 
-        Raises: EndpointError where the server cannot be used, UsageError where a replayed run holds nothing; neither once
-        something is written in the round. StoreError where an exchange cannot be kept.
+        Raises: EndpointError if the server is unusable and UsageError if a replayed run has no reply, unless the round
+        already has a candidate. StoreError if an exchange cannot be stored.
         """
         round = Round(observation.seconds_left)
         topics = list(self._topics(observation, count)) if round.seconds_left and not self.exhausted else []
-        outcomes = self._hold(topics, round)
-        candidates = self._distinct(outcomes)
-        exchanges = [outcome.exchange for outcome in outcomes if outcome.exchange]
+        ends = self._hold(topics, round)
+        candidates = self._distinct(ends)
+        exchanges = [end.exchange for end in ends if end.exchange]
         self.exhausted = self.exhausted or round.capped or ("" if exchanges else round.unanswered)
         if round.error and not candidates:
             raise round.error
@@ -65,7 +65,7 @@ class ChatPolicy:
         return candidates
 
     def _tell_why(self, exchanges: Sequence[Exchange]) -> None:
-        """Say why nothing came of a round where one reason says it, each reason once."""
+        """Emit the reason why a round has no candidate if there is a single reason; each reason once."""
         problems = {_kind_of(exchange.problem): exchange.problem for exchange in exchanges}
         unanswered = bool(exchanges) and all(exchange.status == "failed" for exchange in exchanges)
         if not exchanges or (len(problems) > 1 and not unanswered) or self._told & problems.keys():
@@ -75,18 +75,18 @@ class ChatPolicy:
         self._emit(Notice(message=f"{nothing}: {exchanges[0].problem}"))
 
     def _topics(self, observation: Observation, count: int) -> Iterator[Topic]:
-        """A topic for each reply to ask for. Without temperature equal prompts have equal replies: each is asked once."""
+        """A topic for each reply to request. At temperature 0 equal prompts have equal replies: each is sent once."""
         observation_id = observation.id
         known = frozenset(attempt.candidate_id for attempt in observation.attempts)
         asked: set[str] = set()
         for assignment in assign(observation, self._options, count, self._seed):
-            request = self._prompts.first(observation, assignment)
-            if self._options.temperature != 0 or request.prompt.id not in asked:
-                asked.add(request.prompt.id)
-                yield Topic(request, observation.round, assignment.sample, observation_id, known)
+            opening = self._prompts.first(observation, assignment)
+            if self._options.temperature != 0 or opening.prompt.id not in asked:
+                asked.add(opening.prompt.id)
+                yield Topic(opening, observation.round, assignment.sample, observation_id, known)
 
-    def _hold(self, topics: Sequence[Topic], round: Round) -> list[Outcome]:
-        """All conversations, in the order of the topics; what is under way is ended where the caller is interrupted."""
+    def _hold(self, topics: Sequence[Topic], round: Round) -> list[ConversationEnd]:
+        """Hold all conversations; their ends are in the order of the topics. An interrupt ends the requests in flight."""
         with ThreadPoolExecutor(self._options.parallel, thread_name_prefix="chat") as pool:
             held = [pool.submit(self._conversations.hold, topic, round) for topic in topics]
             try:
@@ -96,19 +96,21 @@ class ChatPolicy:
                 self._server.close()
                 raise
 
-    def _distinct(self, outcomes: Sequence[Outcome]) -> list[Candidate]:
-        """The candidates, each once, by the first sample that wrote it."""
+    def _distinct(self, ends: Sequence[ConversationEnd]) -> list[Candidate]:
+        """The distinct candidates, each from the first sample that wrote it."""
         candidates: dict[str, Candidate] = {}
-        for outcome in outcomes:
-            if outcome.candidate is None or outcome.exchange is None:
+        for end in ends:
+            if end.candidate is None or end.exchange is None:
                 continue
-            if outcome.candidate.id in candidates:
-                self._conversations.drop(outcome.exchange, f"candidate {outcome.candidate.id} is another reply's of this round")
+            if end.candidate.id in candidates:
+                self._conversations.drop(
+                    end.exchange, f"candidate {end.candidate.id} was written by another reply of this round"
+                )
             else:
-                candidates[outcome.candidate.id] = outcome.candidate
+                candidates[end.candidate.id] = end.candidate
         return list(candidates.values())
 
 
 def _kind_of(problem: str) -> str:
-    """A problem without its figures and names that hold some: those differ where the reason is the same."""
+    """A problem without numbers and names that contain digits, which differ between replies with the same reason."""
     return re.sub(r"\w*\d\w*", "", problem)

@@ -11,23 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from contract.candidate import AnyCandidate, Candidate
-from contract.chip import REFERENCE_CHIPS, Chip, roofline_us
+from contract.candidate import Candidate
+from contract.chip import Chip
 from contract.diagnosis import Bottleneck
-from contract.evaluation import Prediction
-from contract.inspection import Inspection
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
-from policies.schedule.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.around import Around, Choice, choose, neighbours_of_best
-from policies.schedule.encoding import Encoding
-from policies.schedule.families import families
-from policies.schedule.family import Family
-from policies.schedule.pool import Entry, Key, Pool, schedule_key
-from policies.schedule.prior import predict_us
-from policies.schedule.risk import Risk
-from policies.schedule.steering import Steering, steer
-from policies.schedule.surrogate import Surrogate
+from policies.schedule.families.protocol import Family
+from policies.schedule.search.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.search.around import Around, Choice, choose, neighbours_of_best
+from policies.schedule.search.encoding import Encoding
+from policies.schedule.search.pool import Entry, Key, Pool, schedule_key
+from policies.schedule.search.risk import Risk
+from policies.schedule.search.steering import Steering, steer
+from policies.schedule.search.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
 REMEMBERED = 256  # latest timed attempts that are learned from; fitting takes the cube of their number
@@ -127,23 +123,3 @@ def _learn(pool: Pool, encode: Encoding, tried: Sequence[tuple[Attempt, Entry]])
     entries = [entry for _, entry in timed]
     measured_us = np.array([time_us for time_us, _ in timed])
     return Surrogate(encode(entries), np.log(measured_us / pool.predict_us(entries)))
-
-
-def predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:
-    """Predicted time on the reference chip of the task's arch: by the schedule behind the source, else by the roofline.
-
-    The compiler's own occupancy replaces the schedule's estimate of it.
-    """
-    chip = REFERENCE_CHIPS[task.arch]
-    floor = roofline_us(task.flops, task.operand_bytes, chip)
-    values = candidate.origin.schedule or {}
-    for family in families(task.arch):
-        if values.get("family") == family.name:
-            try:
-                work = family.work(family.parse(values), task, chip)
-            except ValueError:
-                break
-            resident = min((kernel.ctas_per_sm for kernel in inspection.kernels), default=0) or work.ctas_per_sm
-            predicted = predict_us(work.model_copy(update={"ctas_per_sm": resident}), task, chip)
-            return Prediction(predicted_us=predicted, model=f"schedule-prior/{family.name} on {chip.name}", floor_us=floor)
-    return Prediction(predicted_us=floor, model=f"roofline on {chip.name}", floor_us=floor)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.task import Arch, GemmTask
-from policies.schedule.family import Work, cluster_sms
+from policies.schedule.families.protocol import Work, cluster_sms
 
 Floats = npt.NDArray[np.float64]
 

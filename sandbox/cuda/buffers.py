@@ -6,7 +6,7 @@ Not covered: reads within the pages of a buffer (the emulator tells those).
 The array module is a parameter, so that the same code guards cupy arrays on a GPU and numpy arrays in tests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,12 +15,14 @@ import numpy as np
 
 from contract.plan import TensorName, operand_shape
 from contract.task import ElementType, GemmTask, Layout
+from sandbox.cuda.comparing import differ
 from sandbox.cuda.contender import Operands
-from sandbox.cuda.memory import Mapping, Protection
+from sandbox.cuda.memory import Mapping
 
 ALIGNMENT_BYTES = 256
 MIN_BAND_BYTES = 4 * 1024
 MAX_BAND_BYTES = 1024 * 1024
+_WRITTEN = ("D", "workspace")  # buffers that a candidate may write
 POISON = 0xFF  # four of them are a NaN in f32, two of them one in f16 and in bf16
 _PERIOD = 251  # a prime, so that the pattern repeats in step with no tile or row
 
@@ -37,40 +39,44 @@ class Violation:
 class Guarded:
     """Bytes with a patterned band before and, from the very next byte, after them; the payload starts at a multiple of 256.
 
+    A candidate is given `payload`; the sandbox writes through `target`, which is the same memory.
     In plain memory the bands are an eighth of it wide, between 4 KiB and 1 MiB. In a mapping the payload lies at its start, or
     as near to its end as the alignment allows, and the bands are all the rest of it.
     """
 
     def __init__(self, size_bytes: int, xp: Any = cupy, *, mapping: Mapping | None = None, at_end: bool = False) -> None:
-        self.mapping = mapping
         if mapping is None:
             band = min(MAX_BAND_BYTES, max(MIN_BAND_BYTES, size_bytes // 8)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
             whole = xp.empty(size_bytes + 2 * band + ALIGNMENT_BYTES, dtype=xp.uint8)
             start = band + -address(whole) % ALIGNMENT_BYTES
-            whole = whole[start - band : start + size_bytes + band]
+            whole = writer = whole[start - band : start + size_bytes + band]
             start = band
         else:
-            whole = mapping.bytes()
+            whole, writer = mapping.bytes(), mapping.writer()
             start = (whole.size - size_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES if at_end else 0
-        self._before, self._after = whole[:start], whole[start + size_bytes :]
-        self.payload = whole[start : start + size_bytes]
+        self._xp, end = xp, start + size_bytes
+        self._before, self.payload, self._after = whole[:start], whole[start:end], whole[end:]
+        self._writers, self.target = (writer[:start], writer[end:]), writer[start:end]
         widest = max(self._before.size, self._after.size)
         self._pattern = ((xp.arange(widest, dtype=xp.uint32) * 167 + 89) % _PERIOD).astype(xp.uint8)
         self.repair()
 
     def repair(self) -> None:
         """Write the pattern into both bands."""
-        self._before[:] = self._pattern[: self._before.size]
-        self._after[:] = self._pattern[: self._after.size]
-
-    def view(self, shape: tuple[int, ...], dtype: Any) -> Any:
-        return self.payload.view(dtype).reshape(shape)
+        for band in self._writers:
+            band[:] = self._pattern[: band.size]
 
     def fill(self, byte: int) -> None:
-        self.payload.fill(byte)
+        self.target.fill(byte)
+
+    def bands(self) -> list[tuple[Any, Any]]:
+        """Each band and what it must hold."""
+        return [(band, self._pattern[: band.size]) for band in (self._before, self._after) if band.size]
 
     def violation(self) -> str | None:
         """Where the bands were written: the damaged byte next to the payload, and how many there are; None if intact."""
+        if not _differ(self._xp, self.bands()):
+            return None
         before = self._before != self._pattern[: self._before.size]
         after = self._after != self._pattern[: self._after.size]
         if count := int(before.sum()):
@@ -106,8 +112,11 @@ class GuardedOperands:
         wanted += [("b_nn", "B", nn)] if both_layouts or task.layout is Layout.NN else []
         wanted += [("b_tn", "B", tn)] if both_layouts or task.layout is Layout.TN else []
         self._guards = {key: made(name, _operand_bytes(shaped, name)) for key, name, shaped in wanted}
-        views = {
-            key: self._guards[key].view(operand_shape(shaped, name), storage_type(task.element)) for key, name, shaped in wanted
+        dtype = storage_type(task.element)
+        shapes = {key: operand_shape(shaped, name) for key, name, shaped in wanted}
+        views = {key: self._guards[key].payload.view(dtype).reshape(shape) for key, shape in shapes.items()}
+        self.targets = {
+            key: self._guards[key].target.view(xp.uint16).reshape(shape) for key, shape in shapes.items() if key != "D"
         }
         self.operands = Operands(a=views["A"], b_nn=views.get("b_nn"), b_tn=views.get("b_tn"), d=views["D"])
         if workspace_bytes:
@@ -120,17 +129,13 @@ class GuardedOperands:
 
         Shape: as in `Operands`. Raises: ValueError where an input that this set holds is missing or of another shape.
         """
-        for key, target, source in (
-            ("A", self.operands.a, a),
-            ("b_nn", self.operands.b_nn, b_nn),
-            ("b_tn", self.operands.b_tn, b_tn),
-        ):
-            if target is None:
-                continue
+        sources = {"A": a, "b_nn": b_nn, "b_tn": b_tn}
+        for key, target in self.targets.items():
+            source = sources[key]
             if source is None or source.shape != target.shape:
                 raise ValueError(f"{key} should be {target.shape}, not {getattr(source, 'shape', None)}")
             bits = self._xp.ascontiguousarray(source).view(self._xp.uint16)
-            target.view(self._xp.uint16)[...] = bits
+            target[...] = bits
             self._pristine[key] = bits
 
     def poison(self) -> None:
@@ -139,14 +144,12 @@ class GuardedOperands:
             if key in self._guards:
                 self._guards[key].fill(POISON)
 
-    def protect_inputs(self, protection: Protection, *, writable: bool) -> None:
-        """Make mapped inputs read-only, or writable again."""
-        for key in self._pristine:
-            if (mapping := self._guards[key].mapping) is not None:
-                protection.set(mapping, writable=writable)
-
     def violations(self) -> tuple[Violation, ...]:
         """Every band written and every input changed since `load`."""
+        bands = [each for guard in self._guards.values() for each in guard.bands()]
+        inputs = [(self._bits(key), bits.ravel()) for key, bits in self._pristine.items()]
+        if not _differ(self._xp, [*bands, *inputs]):
+            return ()
         found = []
         for key, guard in self._guards.items():
             name = "B" if key.startswith("b_") else key
@@ -161,20 +164,30 @@ class GuardedOperands:
         for key, guard in self._guards.items():
             guard.repair()
             if key in self._pristine:
-                guard.payload.view(self._xp.uint16)[...] = self._pristine[key].ravel()
+                self.targets[key][...] = self._pristine[key]
+
+    def _bits(self, key: str) -> Any:
+        return self._guards[key].payload.view(self._xp.uint16)
 
     def _changed(self, key: str) -> int:
-        bits = self._guards[key].payload.view(self._xp.uint16)
-        return int((bits != self._pristine[key].ravel()).sum())
+        return int((self._bits(key) != self._pristine[key].ravel()).sum())
 
 
 def map_guarded(device: int, *, at_end: bool) -> Callable[[str, int], Guarded]:
-    """Makes guarded bytes in mappings of their own. Raises: MemoryError."""
+    """Makes guarded bytes in mappings of their own, those of inputs sealed. Raises: MemoryError."""
 
     def make(name: str, size_bytes: int) -> Guarded:
-        return Guarded(size_bytes, mapping=Mapping(size_bytes, device, name), at_end=at_end)
+        mapping = Mapping(size_bytes, device, name, sealed=name not in _WRITTEN)
+        return Guarded(size_bytes, mapping=mapping, at_end=at_end)
 
     return make
+
+
+def _differ(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether the arrays of any pair differ. Shape: pairs of (n,), of one integer type."""
+    if xp is np:
+        return any(bool((one != other).any()) for one, other in pairs)
+    return differ(pairs)
 
 
 def storage_type(element: ElementType) -> Any:

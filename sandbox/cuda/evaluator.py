@@ -23,7 +23,7 @@ from sandbox.cuda.launcher import Kernel
 from sandbox.cuda.timing.timer import Timer
 from sandbox.cuda.timing.watch import WrongWhileTimed
 from sandbox.cuda.verifier import Verifier
-from sandbox.messages import Done, Evaluate, Stage, Verified
+from sandbox.workers.messages import Done, Evaluate, Stage, Verified
 
 # Sticky errors that no kernel causes.
 _MACHINE_FAULTS = frozenset(

@@ -7,11 +7,13 @@ whether it was read or written (Xid 31). Source: NVIDIA, GPU Deployment and Mana
 import contextlib
 import os
 import re
+import stat
 import time
 
 from sandbox.cuda.memory import whose
+from sandbox.jail.entering import KERNEL_LOG, KERNEL_LOG_FD
 
-LOG = "/dev/kmsg"
+_DEVICE = os.makedev(1, 11)  # of /dev/kmsg, on every Linux
 RECENT_S = 10.0
 PATIENCE_S = 0.3
 _FAULT = re.compile(r"Xid \([^)]*\): 31, .*?faulted @ 0x(?P<high>[0-9a-f]+)_(?P<low>[0-9a-f]+)\..*?ACCESS_TYPE_(?P<access>\w+)")
@@ -51,14 +53,37 @@ def _recent_faults() -> list[tuple[str, int]]:
 def _lines() -> list[str]:
     """The kernel's log as it stands, a record each. Raises: OSError."""
     lines = []
-    descriptor = os.open(LOG, os.O_RDONLY | os.O_NONBLOCK)
+    descriptor = _open_log()
     try:
         with contextlib.suppress(BlockingIOError):
             while True:
                 try:
-                    lines.append(os.read(descriptor, 8192).decode(errors="replace"))
+                    record = os.read(descriptor, 8192)
                 except BrokenPipeError:  # a record was overwritten before it was read
                     continue
+                if not record:
+                    break
+                lines.append(record.decode(errors="replace"))
     finally:
         os.close(descriptor)
     return lines
+
+
+def _open_log() -> int:
+    """The log, from its oldest record: as this process may open it, else as the launcher of a jailed worker left it open."""
+    try:
+        return os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        if not _is_kernel_log(KERNEL_LOG_FD):
+            raise
+    descriptor = os.dup(KERNEL_LOG_FD)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _is_kernel_log(descriptor: int) -> bool:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == _DEVICE

@@ -14,7 +14,7 @@ from sandbox.cuda.driver import Fault
 from sandbox.cuda.launcher import operand_pointers
 from sandbox.jail import landlock
 from sandbox.jail.syscalls import forbid
-from sandbox.process import is_jailed
+from sandbox.workers.process import is_jailed
 
 ENTRY = "launch"
 _POINTER = ctypes.c_void_p

@@ -24,8 +24,8 @@ from contract.task import GemmTask, Layout
 from sandbox.cuda.buffers import address
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.driver import DriverFault, Fault, call
+from sandbox.cuda.module_variables import ModuleVariables
 from sandbox.cuda.tensor_map import TensorMaps
-from sandbox.inspect.elf import ModuleVariable, module_variables
 from sandbox.launching import aligned_offsets, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
@@ -63,7 +63,7 @@ class Kernel:
             for launch, edge in zip(plan.launches, programmatic_edges(plan), strict=True)
         ]
         self.local_bytes = max(_local_bytes(entry.function) for entry in self._entries)
-        self._variables = _find_variables(self._module, cubin)
+        self._variables = ModuleVariables(self._module, cubin)
 
     def bind(self, operands: Operands) -> "BoundKernel":
         """Fix the operands: encode tensor maps and pack parameters.
@@ -76,9 +76,7 @@ class Kernel:
         return BoundKernel(launches, zeroed)
 
     def altered(self) -> tuple[str, ...]:
-        return tuple(
-            variable.name for variable, address in self._variables if _held(address, variable.size_bytes) != variable.image
-        )
+        return self._variables.altered()
 
     def close(self) -> None:
         """Unload the code. Graphs and bound kernels made from it may not be launched any more."""
@@ -235,28 +233,6 @@ def _local_bytes(function: Any) -> int:
     if size > MAX_LOCAL_BYTES:
         raise LocalMemory(f"a thread uses {size} bytes of local memory; at most {MAX_LOCAL_BYTES} are allowed")
     return size
-
-
-def _find_variables(module: Any, cubin: bytes) -> list[tuple[ModuleVariable, int]]:
-    """Variables of the module that the driver finds by name, with their addresses; inspection judges the use of all."""
-    found = []
-    for variable in module_variables(cubin):
-        try:
-            address, size = call(driver.cuModuleGetGlobal, module, variable.name.encode())
-        except DriverFault as fault:
-            if fault.status != "CUDA_ERROR_NOT_FOUND":
-                raise
-            continue
-        if 0 < variable.size_bytes <= size:
-            found.append((variable, int(address)))
-    return found
-
-
-def _held(address: int, size_bytes: int) -> bytes:
-    """What a variable holds. A copy may not reach from one variable into the next: each has an allocation of its own."""
-    held = bytearray(size_bytes)
-    call(driver.cuMemcpyDtoH, held, address, size_bytes)
-    return bytes(held)
 
 
 def _parameter_bytes(function: Any) -> list[int]:

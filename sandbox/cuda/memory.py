@@ -17,7 +17,7 @@ from sandbox.cuda.driver import DriverFault, call
 MARGIN_BYTES = 1 << 32  # of reserved, unmapped address space on either side
 _HINTS = (1 << 40, 1 << 46)  # addresses that ranges are drawn from
 _ACCESS = driver.CUmemAccess_flags
-NOT_SUPPORTED = frozenset({"CUDA_ERRORNOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE"})
+NOT_SUPPORTED = frozenset({"CUDA_ERROR_NOT_SUPPORTED", "CUDA_ERROR_INVALID_VALUE"})
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 
 _mapped: "weakref.WeakSet[Mapping]" = weakref.WeakSet()
@@ -26,56 +26,49 @@ _mapped: "weakref.WeakSet[Mapping]" = weakref.WeakSet()
 class Mapping:
     """`size_bytes` of device memory, rounded up to whole pages, alone in its address range. Freed with `close`.
 
+    `sealed`: kernels and copies that are given `pointer` may only read; the sandbox writes through a second range
+    (`writer`), which no candidate is given. `read_only` is False where the driver has no such protection.
     Raises: MemoryError where the device has too little memory, DriverFault where it cannot map memory at all.
     """
 
-    def __init__(self, size_bytes: int, device: int, name: str) -> None:
-        self._range, self.name = 0, name
-        self._location = _location(device)
-        properties = _properties(self._location)
+    def __init__(self, size_bytes: int, device: int, name: str, *, sealed: bool = False) -> None:
+        self._windows: list[_Window] = []
+        self.name = name
+        location = _location(device)
+        properties = _properties(location)
         page = _page_bytes(properties)
         self.size_bytes = -(-max(size_bytes, 1) // page) * page
-        self._reserved_bytes = self.size_bytes + 2 * MARGIN_BYTES
         self._handle = _create(self.size_bytes, properties)
-        self._range = int(call(driver.cuMemAddressReserve, self._reserved_bytes, page, _hint(page), 0))
-        self.pointer = self._range + MARGIN_BYTES
-        call(driver.cuMemMap, self.pointer, self.size_bytes, 0, self._handle, 0)
-        self.writable = False
-        self.protect(writable=True)
+        for _ in range(2 if sealed else 1):
+            self._windows.append(_Window(self._handle, self.size_bytes, page, location))
+        self.read_only = sealed and self._windows[0].allow_reading()
+        for window in self._windows[self.read_only :]:
+            window.allow_everything()
+        self.pointer = self._windows[0].pointer
         _mapped.add(self)
-
-    def protect(self, *, writable: bool) -> None:
-        """Allow or forbid writes of every kernel and copy. Raises: DriverFault where the driver has no such protection."""
-        if writable == self.writable:
-            return
-        access = driver.CUmemAccessDesc()
-        access.location = self._location
-        access.flags = _ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writable else _ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READ
-        call(driver.cuMemSetAccess, self.pointer, self.size_bytes, [access], 1)
-        self.writable = writable
 
     def bytes(self) -> Any:
         """The mapping as an array that keeps it alive. Shape: (size_bytes,), uint8."""
-        memory = cupy.cuda.UnownedMemory(self.pointer, self.size_bytes, self)
-        return cupy.ndarray((self.size_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+        return self._array(self._windows[0])
+
+    def writer(self) -> Any:
+        """The same bytes at an address that may be written."""
+        return self._array(self._windows[-1])
 
     def describe(self, address: int) -> str | None:
         """An address relative to this mapping; None where it lies in another one's range."""
-        if not self._range <= address < self._range + self._reserved_bytes:
-            return None
-        if address < self.pointer:
-            return f"{self.pointer - address} byte(s) before {self.name}"
-        if address >= self.pointer + self.size_bytes:
-            return f"{address - self.pointer - self.size_bytes} byte(s) past the end of {self.name}"
-        return f"byte {address - self.pointer} of {self.name}"
+        for window in self._windows:
+            if window.contains(address):
+                return _relative(address - window.pointer, self.size_bytes, self.name)
+        return None
 
     def close(self) -> None:
         """Unmap and free; idempotent. No work on the memory may be under way."""
-        if self._range:
-            call(driver.cuMemUnmap, self.pointer, self.size_bytes)
+        windows, self._windows = self._windows, []
+        for window in windows:
+            window.close()
+        if windows:
             call(driver.cuMemRelease, self._handle)
-            call(driver.cuMemAddressFree, self._range, self._reserved_bytes)
-            self._range = 0
 
     def __del__(self) -> None:
         try:
@@ -83,22 +76,54 @@ class Mapping:
         except Exception:  # noqa: BLE001 (the context is gone, and the memory with it)
             return
 
+    def _array(self, window: "_Window") -> Any:
+        memory = cupy.cuda.UnownedMemory(window.pointer, self.size_bytes, self)
+        return cupy.ndarray((self.size_bytes,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
-class Protection:
-    """Makes mappings read-only where the driver can, and remembers where it cannot."""
 
-    def __init__(self) -> None:
-        self.works = True
+class _Window:
+    """The pages of an allocation, mapped into an address range with unmapped space on both sides."""
 
-    def set(self, mapping: Mapping, *, writable: bool) -> None:
-        if not self.works:
-            return
+    def __init__(self, handle: Any, size_bytes: int, page: int, location: Any) -> None:
+        self._size_bytes, self._location = size_bytes, location
+        self._reserved_bytes = size_bytes + 2 * MARGIN_BYTES
+        self._start = int(call(driver.cuMemAddressReserve, self._reserved_bytes, page, _hint(page), 0))
+        self.pointer = self._start + MARGIN_BYTES
+        call(driver.cuMemMap, self.pointer, size_bytes, 0, handle, 0)
+
+    def allow_reading(self) -> bool:
+        """Allow reads only; False where the driver has no such protection."""
         try:
-            mapping.protect(writable=writable)
+            self._allow(_ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READ)
         except DriverFault as fault:
             if fault.status not in NOT_SUPPORTED:
                 raise
-            self.works = False
+            return False
+        return True
+
+    def allow_everything(self) -> None:
+        self._allow(_ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+
+    def contains(self, address: int) -> bool:
+        """Whether an address lies in the range, unmapped space included."""
+        return self._start <= address < self._start + self._reserved_bytes
+
+    def close(self) -> None:
+        call(driver.cuMemUnmap, self.pointer, self._size_bytes)
+        call(driver.cuMemAddressFree, self._start, self._reserved_bytes)
+
+    def _allow(self, flags: Any) -> None:
+        access = driver.CUmemAccessDesc()
+        access.location, access.flags = self._location, flags
+        call(driver.cuMemSetAccess, self.pointer, self._size_bytes, [access], 1)
+
+
+def _relative(offset: int, size_bytes: int, name: str) -> str:
+    if offset < 0:
+        return f"{-offset} byte(s) before {name}"
+    if offset >= size_bytes:
+        return f"{offset - size_bytes} byte(s) past the end of {name}"
+    return f"byte {offset} of {name}"
 
 
 def whose(address: int) -> str | None:

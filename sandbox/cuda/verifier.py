@@ -14,7 +14,6 @@ from sandbox.cuda.buffers import POISON as POISON_BYTE
 from sandbox.cuda.buffers import Guarded, GuardedOperands, map_guarded
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
-from sandbox.cuda.memory import Protection
 from sandbox.cuda.trusted import Bystanders
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.elements import Array, Poisons
@@ -36,7 +35,6 @@ class Verifier:
         self._bystanders = Bystanders()
         # One slot's buffers end where memory ends, the next one's begin where it begins.
         self._slots = tuple(GuardedOperands(task, make=map_guarded(device.index, at_end=not slot % 2)) for slot in range(SLOTS))
-        self._protection = Protection()
         self._library = open_reference_library(task)
         free_bytes, _ = cupy.cuda.runtime.memGetInfo()
         self._store = CaseStore(cupy, task, int(CASE_SHARE * free_bytes))
@@ -50,9 +48,7 @@ class Verifier:
         return self._proof(contender, options).freshness("after-timing")
 
     def _proof(self, contender: Contender, options: VerifyOptions) -> Proof:
-        executor = CudaExecutor(
-            self._task, self._device, contender, self._slots, self._library, self._bystanders, self._protection
-        )
+        executor = CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders)
         traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
         return Proof(executor, self._task, traits, self._store, options)
 
@@ -70,11 +66,9 @@ class CudaExecutor:
         slots: tuple[GuardedOperands, ...],
         library: Contender | None,
         bystanders: Bystanders,
-        protection: Protection,
     ) -> None:
         self._task, self._device, self._contender = task, device, contender
         self._slots, self._library, self._bystanders = slots, library, bystanders
-        self._protection = protection
         self._poisons = Poisons(secrets.randbits(64))
         self._workspace = _guarded_workspace(device, contender.workspace_bytes)
         self._bounds: dict[int, Bound] = {}
@@ -82,7 +76,6 @@ class CudaExecutor:
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         guarded = self._slots[slot]
-        guarded.protect_inputs(self._protection, writable=True)
         guarded.load(**as_stored(inputs, self._task))
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
@@ -91,19 +84,18 @@ class CudaExecutor:
             self._renew_workspace()
         bound = self._bound(slot)
         self._device.synchronize()
-        guarded.protect_inputs(self._protection, writable=False)
         bound.enqueue(self._device.stream.ptr)
         self._device.synchronize()
         return Run(_bits(guarded.operands.d), self._violations(guarded), poison)
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
         guarded, bound, stream = self._slots[0], self._bound(0), self._device.stream.ptr
-        guarded.protect_inputs(self._protection, writable=True)  # for the producer
         guarded.load(**as_stored(inputs, self._task))  # what the inputs must be afterwards
         poison = self._poisons.next()
         _bits(guarded.operands.d).fill(poison)
         self._renew_workspace()
-        a, b, d = (_bits(array) for array in self._stored_operands(guarded.operands))
+        a, b = guarded.targets.values()  # the producer's; the candidate may not write them
+        d = _bits(guarded.operands.d)
         late = (a.copy(), b.copy())
         a[...] = decoy.a
         b[...] = decoy.b if self._task.layout is Layout.NN else decoy.b.T
@@ -120,15 +112,11 @@ class CudaExecutor:
         if self._library is None:
             return None
         guarded = self._slots[0]
-        guarded.protect_inputs(self._protection, writable=True)
         guarded.load(**as_stored(inputs, self._task))
         guarded.poison()
         self._library.bind(guarded.operands).enqueue(self._device.stream.ptr)
         self._device.synchronize()
         return _bits(guarded.operands.d)
-
-    def _stored_operands(self, operands: Operands) -> tuple[Any, Any, Any]:
-        return operands.a, operands.b_nn if self._task.layout is Layout.NN else operands.b_tn, operands.d
 
     def _bound(self, slot: int) -> Bound:
         if slot not in self._bounds:
@@ -159,7 +147,6 @@ class CudaExecutor:
         if altered := self._contender.altered():
             found.append(Violation("module-state", f"module variables {', '.join(altered)} were changed"))
         if found:
-            guarded.protect_inputs(self._protection, writable=True)
             guarded.repair()
         return tuple(found)
 

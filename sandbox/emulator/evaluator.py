@@ -16,18 +16,18 @@ from contract.evaluation import NOT_COVERED, REDUCED, Crashed, TestResult, Timed
 from contract.options import VerifyOptions
 from contract.plan import LaunchPlan, ResolvedPlan, resolve
 from contract.task import GemmTask
-from sandbox.compile_child import PTX
+from sandbox.building.compile_child import PTX
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
 from sandbox.emulator.large.coverage import reduced_task, resolve_for_few_sms, resolve_for_sampling, runs_whole, tile_of
 from sandbox.emulator.large.sample import POINT_WORK, Sample
 from sandbox.emulator.ptx.module import PtxError, Unsupported
-from sandbox.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 from sandbox.verification.cases import CaseStore
+from sandbox.verification.draws import seed_of
 from sandbox.verification.executor import Traits
-from sandbox.verification.source import seed_of
 from sandbox.verification.tiers import Proof, run_until_failure
+from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for what can only add to it
 MOST_SEED = 2**48

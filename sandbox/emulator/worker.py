@@ -1,4 +1,4 @@
-"""A worker process that emulates: `python -m sandbox.emulator.worker --arch sm_90a`, driven as a GPU's is (`sandbox.worker`).
+"""A worker process that emulates: `python -m sandbox.emulator.worker --arch sm_90a`, driven as a GPU's (`workers/worker.py`).
 
 Its parent limits its address space: `MEMORY_BYTES` holds the operands of the largest tasks that can be sampled.
 """
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contract.chip import REFERENCE_CHIPS
 from contract.errors import Cudal2Error
 from contract.task import Arch
-from sandbox.messages import Ready, StageEntered
-from sandbox.worker import Evaluates, Say, Session, claim_pipes, failure, read_ahead
+from sandbox.workers.messages import Ready, StageEntered
+from sandbox.workers.worker import Evaluates, Say, Session, claim_pipes, failure, read_ahead
 
 MEMORY_BYTES = 16 * 1024**3
 

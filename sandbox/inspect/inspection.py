@@ -16,8 +16,8 @@ from contract.evaluation import Rejected
 from contract.inspection import Inspection, KernelResources
 from contract.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorMapArg
 from contract.task import AccumulatorType, Arch, GemmTask
-from sandbox.cache import sha256_of
-from sandbox.compiler import Compiled
+from sandbox.building.cache import sha256_of
+from sandbox.building.compiler import Compiled
 from sandbox.emulator.ptx.lexer import MAX_CHARS
 from sandbox.emulator.ptx.module import PtxError, Unsupported
 from sandbox.inspect import code, elf, opcodes, sass

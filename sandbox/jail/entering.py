@@ -8,6 +8,8 @@ from sandbox.jail import landlock, mounts, syscalls
 NEW_NETWORK = 0x40000000
 JAILED = "SANDBOX_JAILED"  # in the environment of a command that was started in a jail
 NOT_JAILED = 119  # exit code where a layer was refused; no other program of ours ends so
+KERNEL_LOG = "/dev/kmsg"
+KERNEL_LOG_FD = 9  # where a child that was allowed the log has it open: a user namespace would refuse to open it
 _EVERYTHING = (1 << 16) - 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from contract.candidate import AnyCandidate, Candidate
 from contract.errors import ProfilerUnavailable
-from sandbox.process import Limits, run
+from sandbox.workers.process import Limits, run
 
 REMEDY = "install it (it comes with the CUDA toolkit) or set CUDAL2_NCU to its path"
 # Newest first in each; the links that a toolkit's installer makes come before.

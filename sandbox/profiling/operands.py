@@ -9,9 +9,9 @@ from contract.task import GemmTask
 from sandbox.cuda.buffers import GuardedOperands
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.verifier import as_stored
+from sandbox.verification.draws import Source
 from sandbox.verification.elements import POISON
 from sandbox.verification.inputs import gaussian
-from sandbox.verification.source import Source
 
 
 class RandomOperands:

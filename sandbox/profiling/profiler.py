@@ -20,13 +20,13 @@ from contract.options import ProfileOptions, WorkerOptions
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
 from sandbox.jail.entering import Jail
-from sandbox.process import Finished, Limits, network_isolated, run
 from sandbox.profiling.complaints import complaints_in, unavailable, unknown_metrics
 from sandbox.profiling.metric_set import MetricSet, load_metric_set
 from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from sandbox.profiling.reading import Unreadable, read_launches
 from sandbox.profiling.request import ProfileRequest, Report, last_report
-from sandbox.worker_jail import gpu_jail
+from sandbox.workers.process import Finished, Limits, network_isolated, run
+from sandbox.workers.worker_jail import gpu_jail
 
 OPERANDS_SEED = 4  # one for all candidates, so that their counters compare
 FILE_BYTES = 4 * 1024**3

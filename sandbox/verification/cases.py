@@ -10,10 +10,10 @@ from contract.task import AccumulatorType, ElementType, GemmTask
 from sandbox.verification import inputs as made
 from sandbox.verification.bounds import Growth
 from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
+from sandbox.verification.draws import Source, seed_of
 from sandbox.verification.elements import Array
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference, kept_bytes
-from sandbox.verification.source import Source, seed_of
 
 ONE_INSTRUCTION_K = 16
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contract.task import AccumulatorType, ElementType, GemmTask
+from sandbox.verification.draws import Source
 from sandbox.verification.elements import FORMATS, Array, decode, encode
-from sandbox.verification.source import Source
 
 EXPECTED_ONES = 32
 WIDE_PAIRS = 1024

@@ -17,10 +17,10 @@ from contract.task import GemmTask
 from sandbox.verification.bounds import rounding_floor
 from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, Prepared, cases_for, caveat, not_promised
 from sandbox.verification.comparison import Comparison, compare_patterns
+from sandbox.verification.draws import Source, seed_of
 from sandbox.verification.elements import Array
 from sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
 from sandbox.verification.inputs import Inputs, flip_one, sparse_ones
-from sandbox.verification.source import Source, seed_of
 
 REPEATS = 3
 OPERANDS: tuple[Literal["a", "b"], ...] = ("a", "b")

@@ -15,13 +15,13 @@ from contract.evaluation import AUTOTUNED, BASELINES, Environment, Evaluation, T
 from contract.options import CompileOptions, Effort
 from contract.profile import LaunchProfile, Profile
 from contract.task import GemmTask
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 from sandbox.local import LocalSandbox
 from sandbox.verification.cases import SPARSE
 from sandbox.verification.comparison import compare_exact
+from sandbox.verification.draws import Source
 from sandbox.verification.elements import Array, decode, encode
 from sandbox.verification.reference import Reference
-from sandbox.verification.source import Source
 from tests import doubles
 
 FOOLED_US = 9.0  # within the roofline, and near enough to it to end a search
@@ -58,7 +58,7 @@ class Machine:
         return timed.model_copy(update={"inspection": built.inspection})
 
     def witness(self, built: Built, _: GemmTask) -> Evaluation:
-        """The author's later kernels are right, as `tests/agent/test_strong_author.py` shows with the real emulator."""
+        """The author's later kernels are right, as `tests/agent/run/test_strong_author.py` shows with the real emulator."""
         return doubles.unmeasured(INVENTED_US[entry_of(built)], "emulator").model_copy(update={"inspection": built.inspection})
 
     def profile(self, built: Built, _: GemmTask) -> Profile:

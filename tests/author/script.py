@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from contract.task import Arch, GemmTask
-from policies.chat.extraction import Draft, read_reply
+from policies.chat.extraction import KernelFile, read_reply
 from tests.chat_server import Request, Text
 
 FOLDER = Path(__file__).parent
@@ -47,9 +47,9 @@ class Turn:
         return (FOLDER / f"{self.name}.md").read_text()
 
     @property
-    def draft(self) -> Draft:
+    def draft(self) -> KernelFile:
         draft = read_reply(self.text)
-        if not isinstance(draft, Draft):
+        if not isinstance(draft, KernelFile):
             raise ValueError(f"{self.name}: {draft.problem}")
         return draft
 

@@ -9,7 +9,7 @@ from contract.candidate import Candidate, Origin
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import CompileFailed, Evaluation, Rejected
 from contract.options import CompileOptions
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 from tests.author.script import SCRIPT, TASK, Author
 from tests.chat_server import Request
 

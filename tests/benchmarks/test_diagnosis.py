@@ -19,9 +19,9 @@ from contract.options import CompileOptions, Effort
 from contract.plan import parse_plan, resolve
 from contract.profile import Profile
 from contract.task import Arch, GemmTask
-from sandbox.builder import Builder
-from sandbox.diagnosis import diagnose
-from sandbox.toolchain import find_nvdisasm
+from sandbox.building.builder import Builder
+from sandbox.building.toolchain import find_nvdisasm
+from sandbox.diagnosis.diagnosis import diagnose
 from tests.doubles import ENVIRONMENT, INSPECTION, PASSED, measured
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -4,7 +4,7 @@ from collections import Counter
 
 from benchmarks.drawn_schedules import TASKS, drawn
 from contract.task import Arch
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 
 
 def test_every_family_has_its_share_over_its_tasks() -> None:

@@ -5,8 +5,21 @@ import typing
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from contract.evaluation import BASELINES, Evaluation, Measured, Timing
-from tests.contract.records import EVALUATIONS, INSPECTION, PASSED, measured
+from contract.evaluation import (
+    BASELINES,
+    FAULT_CHARS,
+    FULL_SIZE,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Measured,
+    Rejected,
+    TestResult,
+    TimedOut,
+    Timing,
+    Wrong,
+)
+from tests.contract.records import EVALUATIONS, FAULTS, INSPECTION, PASSED, UNMEASURED, measured
 
 ADAPTER: TypeAdapter[Evaluation] = TypeAdapter(Evaluation)
 
@@ -66,3 +79,68 @@ def test_infinite_errors_survive_json() -> None:
     assert again.test.worst == float("inf")
     assert again.inspection == INSPECTION
     assert again.tests[0] == PASSED
+
+
+@pytest.mark.parametrize("evaluation", EVALUATIONS, ids=lambda evaluation: evaluation.status)
+def test_what_an_evaluation_says_of_itself_is_not_stored(evaluation: Evaluation) -> None:
+    said = {"passed", "executed", "failed", "fault", "headline"}
+    assert not said & evaluation.model_dump().keys()
+    assert all(hasattr(evaluation, name) for name in said)
+
+
+def test_a_fault_is_neither_passed_nor_without_words() -> None:
+    for evaluation in FAULTS:
+        assert evaluation.failed
+        assert not evaluation.passed
+        assert evaluation.executed == isinstance(evaluation, Wrong)
+        assert evaluation.headline == f"{evaluation.status.replace('_', ' ')}: {evaluation.fault}"
+
+
+def test_what_was_built_passes_only_where_it_was_executed() -> None:
+    for by in ("nothing", "emulator", "gpu"):
+        built = UNMEASURED.model_copy(update={"verified_by": by})
+        assert built.passed == built.executed == (by != "nothing")
+        assert not built.failed
+        assert built.fault == ""
+    assert measured().passed
+    assert measured().executed
+    assert not measured().failed
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "headline"),
+    [
+        (Rejected(rule="plan-smem-limit", message="too\n  much"), "rejected: plan-smem-limit: too much"),
+        (CompileFailed(message="no ';'", log="long"), "compile failed: no ';'"),
+        (CompileFailed(message="", log="long"), "compile failed"),
+        (Crashed(stage="verify", message="illegal address"), "crashed: while verify: illegal address"),
+        (TimedOut(stage="time", limit_s=30.0), "timed out: time took more than 30 s"),
+        (
+            TimedOut(stage="verify", limit_s=180.0, message="the last 179 s of them in one run"),
+            "timed out: verify took more than 180 s, the last 179 s of them in one run",
+        ),
+        (
+            Wrong(test=TestResult(tier="1", name="exact", passed=False, message="off"), tests=(), inspection=INSPECTION),
+            "wrong: 1/exact: off",
+        ),
+        (UNMEASURED, "verified by the emulator"),
+        (
+            UNMEASURED.model_copy(update={"tests": (TestResult(tier="emulator", name=FULL_SIZE, passed=True),)}),
+            "verified by the emulator in part",
+        ),
+        (UNMEASURED.model_copy(update={"verified_by": "gpu"}), "verified by a GPU"),
+        (UNMEASURED.model_copy(update={"verified_by": "nothing"}), "not executed"),
+        (UNMEASURED.model_copy(update={"verified_by": "nothing", "reason": "no core"}), "verified by nothing: no core"),
+        (measured(), "measured"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_headline_says_what_became_of_a_candidate(evaluation: Evaluation, headline: str) -> None:
+    assert evaluation.headline == headline
+
+
+def test_a_fault_is_one_short_line() -> None:
+    fault = CompileFailed(message="error\n" * 100, log="").fault
+    assert "\n" not in fault
+    assert len(fault) == FAULT_CHARS
+    assert fault.endswith("…")

@@ -52,7 +52,7 @@ def _options() -> Any:
 
 def _compile(corpus: Path) -> None:
     from contract.options import CompileOptions
-    from sandbox.compiler import Compiler
+    from sandbox.building.compiler import Compiler
     from tests.fuzz.seeds import all_seeds
 
     with tempfile.TemporaryDirectory() as scratch:

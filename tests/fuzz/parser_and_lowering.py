@@ -98,7 +98,7 @@ def _place(exc: Exception) -> str:
 def write_corpus(folder: Path) -> None:
     """Real PTX for a start: both schedule families, the tests' kernels, and a golden case of every kernel."""
     from contract.options import CompileOptions
-    from sandbox.compiler import Compiler
+    from sandbox.building.compiler import Compiler
     from tests.fuzz.seeds import all_seeds
 
     folder.mkdir(parents=True)

@@ -10,7 +10,7 @@ import numpy as np
 from contract.chip import LIMITS
 from contract.plan import Arg, ResolvedLaunch, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg, operand_shape, resolve
 from contract.task import ElementType, GemmTask
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.machine import TensorMap
 from sandbox.launching import pack_argument, programmatic_edges
 from tests.fuzz.seed import Argument, Buffer, Launch, MapOf, Pointer, Seed

@@ -13,7 +13,7 @@ from contract.events import ignore
 from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 
@@ -64,14 +64,12 @@ def verify(
     [
         ("unwritten", "guards", "unwritten"),
         ("past_the_end", "guards", "canary"),
-        ("before_the_start", "guards", "canary"),
-        ("mutates_a", "guards", "input"),
         ("not_restored", "guards", "workspace"),
         ("stale_d", "exact", "zero-one"),
         ("zero_one_only", "exact", "wide-sums"),
         ("half_accumulate", "exact", "wide-sums"),
         ("half_partial_sums", "exact", "wide-sums"),
-        ("saturates", "special", "large"),
+        ("saturates", "special", "large or nonfinite"),
         ("skips_when_done", "freshness", "round-1"),
         ("cached_result", "freshness", "round-1"),
         ("cached_under_sample", "freshness", "one-element-changed"),
@@ -80,7 +78,25 @@ def verify(
 def test_wrong_kernel_falls_at_its_tier(sandbox: LocalSandbox, arch: Arch, name: str, tier: str, test: str) -> None:
     outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), name)
     assert isinstance(outcome, Wrong), outcome
-    assert (outcome.test.tier, outcome.test.name) == (tier, test), outcome.test
+    assert outcome.test.tier == tier
+    assert outcome.test.name in test.split(" or "), outcome.test
+
+
+def test_a_write_before_d_hits_its_canary_or_no_memory(sandbox: LocalSandbox, arch: Arch) -> None:
+    """D lies at the start or at the end of its pages, as the test of the run has it."""
+    outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), "before_the_start")
+    if isinstance(outcome, Crashed):
+        assert "it was a write of the page at 4096 byte(s) before D" in outcome.message
+    else:
+        assert isinstance(outcome, Wrong), outcome
+        assert (outcome.test.tier, outcome.test.name) == ("guards", "canary")
+
+
+def test_a_write_to_an_input_faults_and_the_message_names_it(sandbox: LocalSandbox, arch: Arch) -> None:
+    outcome = verify(sandbox, GemmTask(arch=arch, **SHAPE), "mutates_a")
+    assert isinstance(outcome, Crashed), outcome
+    assert "it was a write of the page at byte" in outcome.message
+    assert outcome.message.endswith(" of A")
 
 
 @pytest.mark.parametrize("shape", [(37, 53, 71), (1, 1, 1), (1, 257, 3), (200, 168, 320), (64, 48, 4099)])

@@ -12,10 +12,10 @@ from contract.evaluation import Unmeasured
 from contract.events import ignore
 from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import GemmTask
-from policies.schedule.families import families
-from policies.schedule.policy import predict
+from policies.schedule.families.registry import families
+from policies.schedule.prediction import predict
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ from contract.chip import LIMITS
 from contract.options import CompileOptions
 from contract.plan import TensorMapSpec, resolve
 from contract.task import GemmTask, Layout
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 from sandbox.cuda.buffers import MIN_BAND_BYTES, Guarded, GuardedOperands
 from sandbox.cuda.contender import Contender
 from sandbox.cuda.device import Device

@@ -16,12 +16,12 @@ from contract.evaluation import Prediction, Unmeasured
 from contract.events import ignore
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
+from sandbox.building.toolchain import find_nvcc
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
 from sandbox.profiling.metric_set import load_metric_set
 from sandbox.profiling.ncu import find_ncu
-from sandbox.toolchain import find_nvcc
+from sandbox.workers.pool import WorkerPool
 
 pytestmark = pytest.mark.gpu
 

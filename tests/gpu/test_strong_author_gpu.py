@@ -17,10 +17,10 @@ from contract.events import ignore
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.speedup import median_us
 from contract.task import Arch
-from policies.schedule.policy import predict
+from policies.schedule.prediction import predict
 from policies.trajectories.store import open_store
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 from tests.author.script import SCRIPT, TASK, Author, Sight
 from tests.chat_server import ScriptedServer
 

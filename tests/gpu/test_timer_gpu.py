@@ -31,7 +31,7 @@ def device():
 @pytest.fixture(scope="module")
 def honest(device, tmp_path_factory) -> Iterator:
     """Loads the honest kernel for a task."""
-    from sandbox.builder import Builder
+    from sandbox.building.builder import Builder
     from sandbox.cuda.evaluator import load
 
     builder = Builder(CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache"))), device.chip)
@@ -209,23 +209,20 @@ def test_every_timed_output_is_judged_and_the_record_says_how(device, honest):
 def test_an_input_can_not_be_written_while_a_candidate_runs(device):
     import cupy
 
-    from sandbox.cuda.memory import Protection
     from sandbox.cuda.timing.operand_pools import OperandPools
     from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
     task = GemmTask(m=40, n=56, k=24, element="bf16", arch=device.arch)
-    protection = Protection()
-    pools = OperandPools(task, 5, device.index, TrustedTiming(device.chip.sms, 48 * 1024), protection)
+    pools = OperandPools(task, 5, device.index, TrustedTiming(device.chip.sms, 48 * 1024))
     pools.renew(random.Random(1))
-    assert protection.works
+    assert pools.read_only
     assert pools.changed() is None
     again = pools.made_again((3, 2))
     a, b_nn, b_tn = pools.operands((3, 2))
     assert bool((again.a == a.view(cupy.uint16)).all())
     assert bool((again.b == b_nn.view(cupy.uint16)).all())
     assert bool((b_tn.view(cupy.uint16) == again.b.T).all())
-    pools._protect(writable=True)
-    pools.a[4, 0, 0] ^= 1
+    pools._writers[0][4, 0, 0] ^= 1
     assert pools.changed() == "input A was changed"
     pools.close()
 
@@ -233,13 +230,12 @@ def test_an_input_can_not_be_written_while_a_candidate_runs(device):
 def test_numbers_of_a_pool_are_normal(device):
     import cupy
 
-    from sandbox.cuda.memory import Protection
     from sandbox.cuda.timing.operand_pools import OperandPools
     from sandbox.cuda.timing.trusted_timing import TrustedTiming
     from sandbox.verification.elements import decode
 
     task = GemmTask(m=512, n=256, k=512, arch=device.arch)
-    pools = OperandPools(task, 4, device.index, TrustedTiming(device.chip.sms, 48 * 1024), Protection())
+    pools = OperandPools(task, 4, device.index, TrustedTiming(device.chip.sms, 48 * 1024))
     pools.renew(random.Random(2))
     values = decode(cupy, pools.a, task.element).astype(cupy.float64)
     assert abs(float(values.mean())) < 0.01

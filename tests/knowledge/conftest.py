@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.indexing import refresh_notes, writing
-from agent.library import open_library
+from agent.index.indexing import refresh_notes, writing
+from agent.index.knowledge_base import open_library
 from contract.events import Event
 from contract.knowledge import Retriever
 from contract.settings import Settings

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from contract.knowledge import Piece
-from knowledge.analysis import analyse
 from knowledge.embedding.embedder import Vectors, unit_rows
 from knowledge.glossary import Concept, Glossary
-from knowledge.lexical import Entry, Lexical, build
+from knowledge.lexical.analysis import analyse
+from knowledge.lexical.lexical_index import Entry, Lexical, build
 
 NO_GLOSSARY = Glossary(concepts=())
 

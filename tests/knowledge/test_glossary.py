@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from contract.errors import KnowledgeError
-from knowledge.concepts import Concepts, ConceptWeights
-from knowledge.glossary import GLOSSARY_FOLDER, Concept, Glossary, load_glossary
-from knowledge.tokens import words_of
+from knowledge.glossary.glossary import GLOSSARY_FOLDER, Concept, Glossary, load_glossary
+from knowledge.lexical.words import words_of
+from knowledge.search.concepts import Concepts, ConceptWeights
 from tests.knowledge.indexes import Meanings, concept, glossary
 
 SHIPPED = load_glossary()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.indexing import NOTES_FOLDER
+from agent.index.indexing import NOTES_FOLDER
 from contract.chip import LIMITS
 from contract.knowledge import Query, Retriever
 from contract.task import Arch

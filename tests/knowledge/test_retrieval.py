@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.indexing import NOTES_FOLDER
-from agent.library import open_library
+from agent.index.indexing import NOTES_FOLDER
+from agent.index.knowledge_base import open_library
 from contract.knowledge import Hit, Query, Retriever, fits
 from contract.settings import Settings
 from contract.task import Arch

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent.splitting import split_and_analyse
+from agent.index.splitting import split_and_analyse
 from contract.knowledge import Release
 from knowledge.store import Store
 from tests.knowledge.store.samples import quiet

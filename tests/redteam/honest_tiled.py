@@ -3,9 +3,9 @@
 from typing import Any
 
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
-from policies.schedule.mma_sync_schedule import MmaSyncSchedule
-from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule
+from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from policies.schedule.families.registry import families
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import Case, task
 from tests.redteam.rows import tiled

@@ -14,7 +14,7 @@ from pathlib import Path
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, Crashed, Environment, Measured, TestResult, Timing, Wrong
 from contract.task import Arch, TimingMode
-from sandbox.messages import Done, Evaluate, Failed, Ready, StageEntered, Verified, decode_request, encode
+from sandbox.workers.messages import Done, Evaluate, Failed, Ready, StageEntered, Verified, decode_request, encode
 
 ENVIRONMENT = Environment(
     gpu="scripted", arch="sm_90a", sms=132, l2_bytes=1, memory_bytes=1, driver="0", cuda="13", nvrtc="13", cublas="13",

@@ -16,9 +16,9 @@ from contract.errors import CompilerMissing, MachineError, WorkerError
 from contract.evaluation import CompileFailed, Crashed, Rejected, TimedOut
 from contract.options import CompileOptions
 from contract.task import Arch
-from sandbox import builder as builder_module
-from sandbox.builder import Builder
-from sandbox.compiler import Compiler
+from sandbox.building import builder as builder_module
+from sandbox.building.builder import Builder
+from sandbox.building.compiler import Compiler
 from tests.sandbox.build_kernels import NAIVE, TASK, candidate, plan, tensor_core
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -11,8 +11,8 @@ from contract.chip import LIMITS
 from contract.evaluation import Rejected
 from contract.plan import render_plan
 from contract.task import AccumulatorType, Arch, GemmTask
-from sandbox.check import MAX_SOURCE_BYTES, check
-from sandbox.source import Source
+from sandbox.building.check import MAX_SOURCE_BYTES, check
+from sandbox.building.source import Source
 from tests.sandbox.build_kernels import HOST, NAIVE, ORIGIN, TASK, body, candidate, host, plan, tensor_core
 
 LIMIT = LIMITS[Arch.SM_90A]

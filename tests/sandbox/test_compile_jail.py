@@ -10,14 +10,14 @@ from contract.errors import CompilerMissing, MachineError
 from contract.evaluation import CompileFailed
 from contract.options import CompileOptions
 from contract.task import Arch
-from sandbox import compile_child
-from sandbox import compiler as compiler_module
-from sandbox.compiler import Compiled, Compiler
-from sandbox.headers import cutlass_roots
+from sandbox.building import compile_child
+from sandbox.building import compiler as compiler_module
+from sandbox.building.compiler import Compiled, Compiler
+from sandbox.building.headers import cutlass_roots
+from sandbox.building.toolchain import find_nvcc
 from sandbox.jail.entering import NOT_JAILED, Layers
 from sandbox.jail.kind import Confinement, confinement
-from sandbox.process import Finished
-from sandbox.toolchain import find_nvcc
+from sandbox.workers.process import Finished
 from tests.sandbox.build_kernels import HOST, NAIVE, candidate, host
 
 HERE = confinement()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.compile_log import ELSEWHERE, first_error, shown_log
+from sandbox.building.compile_log import ELSEWHERE, first_error, shown_log
 
 ROOT, SCRATCH = Path("/opt/headers"), Path("/tmp/build")
 SOURCE = '#include "/named/in/source.h"\n'

@@ -14,10 +14,10 @@ from contract.errors import CompilerMissing, MachineError
 from contract.evaluation import CompileFailed, TimedOut
 from contract.options import CompileOptions
 from contract.task import Arch
-from sandbox import compile_child, headers, toolchain
-from sandbox.compile_log import first_error
-from sandbox.compiler import Cancelled, Compiled, Compiler
-from sandbox.toolchain import find_nvcc, nvrtc_version
+from sandbox.building import compile_child, headers, toolchain
+from sandbox.building.compile_log import first_error
+from sandbox.building.compiler import Cancelled, Compiled, Compiler
+from sandbox.building.toolchain import find_nvcc, nvrtc_version
 from tests.sandbox.build_kernels import HOST, NAIVE, body, candidate, host
 
 # A tree of 2^40 instantiations: the front end is busy without end.

@@ -13,7 +13,7 @@ from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
 from contract.profile import LaunchProfile, Profile
 from contract.task import AccumulatorType, Arch, GemmTask, TimingMode
-from sandbox.diagnosis import diagnose, diagnose_built
+from sandbox.diagnosis.diagnosis import diagnose, diagnose_built
 from tests import doubles
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

@@ -15,7 +15,7 @@ from sandbox.cuda import evaluator as evaluator_module
 from sandbox.cuda.driver import DriverFault
 from sandbox.cuda.evaluator import Evaluator
 from sandbox.cuda.timing.watch import WrongWhileTimed
-from sandbox.messages import Done, Evaluate, Verified
+from sandbox.workers.messages import Done, Evaluate, Verified
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK
 
 PASSED = TestResult(tier="exact", name="zero-one", passed=True)

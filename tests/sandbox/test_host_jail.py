@@ -9,8 +9,8 @@ import pytest
 
 from contract.options import WorkerOptions
 from sandbox.jail.kind import confinement
-from sandbox.process import Limits, run
-from sandbox.worker_jail import gpu_jail
+from sandbox.workers.process import Limits, run
+from sandbox.workers.worker_jail import gpu_jail
 
 pytest.importorskip("cuda.bindings")
 pytest.importorskip("cupy")

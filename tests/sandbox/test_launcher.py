@@ -24,7 +24,7 @@ from contract.plan import (  # noqa: E402
 )
 from contract.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
 from sandbox import launching  # noqa: E402
-from sandbox.cuda import launcher, tensor_map  # noqa: E402
+from sandbox.cuda import launcher, module_variables, tensor_map  # noqa: E402
 from sandbox.cuda.contender import Operands  # noqa: E402
 from sandbox.cuda.environment import arch_of  # noqa: E402
 from sandbox.cuda.host import HostFault, HostKernel  # noqa: E402
@@ -144,7 +144,7 @@ class RecordingDriver:
         monkeypatch.setattr(launcher, "call", self.call)
         monkeypatch.setattr(launcher, "_parameter_bytes", lambda _: list(parameter_bytes))
         monkeypatch.setattr(launcher, "_local_bytes", lambda _: 0)
-        monkeypatch.setattr(launcher, "module_variables", lambda _: ())
+        monkeypatch.setattr(launcher, "ModuleVariables", lambda *_: SimpleNamespace(altered=lambda: ()))
 
     def call(self, function, *arguments):
         match function.__name__:
@@ -329,30 +329,28 @@ def test_a_host_library_that_does_not_load_or_lacks_the_entry_is_a_fault(tmp_pat
         HostKernel("h", nameless, TASK, workspace_bytes=0, confined=False)
 
 
-def test_a_variable_that_was_written_is_named(monkeypatch):
+def test_variables_that_the_driver_finds_are_compared(monkeypatch):
     images = {"a": (0x1000, b"abcd"), "hidden": (None, b"1234"), "far": (0x9000, b"xy")}
-    held = {0x1000: b"abcd", 0x9000: b"xY"}
+    compared = []
 
     def call(function, *arguments):
-        match function.__name__:
-            case "cuModuleGetGlobal":
-                address, image = images[arguments[1].decode()]
-                if address is None:
-                    raise launcher.DriverFault("cuModuleGetGlobal", "CUDA_ERROR_NOT_FOUND", "no such name")
-                return address, len(image)
-            case "cuMemcpyDtoH":
-                target, address, size = arguments
-                assert size == len(held[address])
-                target[:] = held[address]
-            case "cuModuleGetFunction":
-                return "function"
-        return None
+        assert function.__name__ == "cuModuleGetGlobal"
+        address, image = images[arguments[1].decode()]
+        if address is None:
+            raise launcher.DriverFault("cuModuleGetGlobal", "CUDA_ERROR_NOT_FOUND", "no such name")
+        return address, len(image)
+
+    def altered(layout, image, count):
+        compared.append((layout.tolist(), image.tobytes(), count))
+        return [0, 1]
 
     variables = [
         ModuleVariable(name=name, size_bytes=len(image), image=image, space="global", linkage="local", initialised=True)
         for name, (_, image) in images.items()
     ]
-    RecordingDriver(monkeypatch)
-    monkeypatch.setattr(launcher, "call", call)
-    monkeypatch.setattr(launcher, "module_variables", lambda _: variables)
-    assert launcher.Kernel("k", b"cubin", resolved({}), TASK).altered() == ("far",)
+    monkeypatch.setattr(module_variables, "call", call)
+    monkeypatch.setattr(module_variables, "module_variables", lambda _: variables)
+    monkeypatch.setattr(module_variables, "cupy", np)
+    monkeypatch.setattr(module_variables, "altered", altered)
+    assert module_variables.ModuleVariables("module", b"cubin").altered() == ("far",)
+    assert compared == [([0x1000, 0x9000, 4, 2, 0, 4], b"abcdxy", 2)]

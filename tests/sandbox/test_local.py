@@ -17,7 +17,7 @@ from contract.task import Arch, GemmTask
 from sandbox import local
 from sandbox.jail.kind import Confinement
 from sandbox.local import LocalSandbox, open_sandbox
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, TASK, unmeasured
 from tests.sandbox.build_kernels import HOST
 from tests.sandbox.profiling.pretend import PretendedTool
@@ -65,7 +65,7 @@ def with_script(monkeypatch):
     def pretend(start: str = "ready"):
         real = WorkerPool
         monkeypatch.setattr(local, "driver_present", lambda: True)
-        monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
+        monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
         command = [sys.executable, "-P", SCRIPT, start]
         monkeypatch.setattr(local, "WorkerPool", lambda *given, **named: real(*given, **{"command": command, **named}))
 
@@ -96,7 +96,7 @@ def scripted(sandbox: LocalSandbox, *acts: str) -> Built:
 def without_emulator(monkeypatch):
     """The emulator's worker ends as one does whose core was not built."""
     command = [sys.executable, "-P", SCRIPT, "no-core"]
-    monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
+    monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
     monkeypatch.setattr(local.emulator_worker, "command", lambda _arch, _python: command)
 
 

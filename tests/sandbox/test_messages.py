@@ -11,7 +11,7 @@ from contract.errors import DeviceUnavailable, MachineError, WorkerError
 from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
 from contract.options import TimeOptions, VerifyOptions
 from contract.task import Arch
-from sandbox.messages import (
+from sandbox.workers.messages import (
     LOAD_TIMEOUT_S,
     Done,
     Evaluate,
@@ -24,7 +24,7 @@ from sandbox.messages import (
     decode_request,
     encode,
 )
-from sandbox.worker import failure
+from sandbox.workers.worker import failure
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK, measured, unmeasured
 
 ORIGIN = Origin(policy="test")

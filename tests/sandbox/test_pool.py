@@ -13,9 +13,9 @@ from contract.candidate import Candidate, Origin
 from contract.errors import DeviceUnavailable, MachineError, WorkerError
 from contract.evaluation import Crashed, Measured, TimedOut, Wrong
 from contract.options import TimeOptions, VerifyOptions, WorkerOptions
-from sandbox import pool as pool_module
-from sandbox.messages import Evaluate, Verified
-from sandbox.pool import WorkerPool
+from sandbox.workers import pool as pool_module
+from sandbox.workers.messages import Evaluate, Verified
+from sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, PLAN, TASK
 
 SCRIPT = str(Path(__file__).with_name("scripted_worker.py"))
@@ -143,7 +143,7 @@ def test_each_stage_has_its_own_deadline(bench):
 
 
 def test_a_flood_of_output_without_a_line_ends(bench, monkeypatch):
-    monkeypatch.setattr("sandbox.channel.MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr("sandbox.workers.channel.MAX_LINE_BYTES", 1 << 20)
     outcome = bench.run("stage verify", "flood-stdout-forever", limit_s=20)
     assert isinstance(outcome, Crashed)
     assert "more than 1048576 bytes" in outcome.message

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from contract.errors import WorkerError
-from sandbox.process import Finished, Limits, child_environment, network_isolated, run
+from sandbox.workers.process import Finished, Limits, child_environment, network_isolated, run
 
 LIMITS = Limits(wall_s=20)
 
@@ -131,6 +131,15 @@ def test_no_open_file_is_inherited(tmp_path: Path) -> None:
     assert b"secret" not in ended.stdout
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_the_kernel_log_is_left_open_where_it_is_asked_for(tmp_path: Path, given: bool) -> None:
+    if not os.access("/dev/kmsg", os.R_OK):
+        pytest.skip("this user may not read the kernel's log")
+    code = "import os\ntry: print(os.fstat(9).st_rdev)\nexcept OSError as exc: print(exc.strerror)"
+    ended = python(code, tmp_path, Limits(wall_s=20, kernel_log=given))
+    assert ended.stdout.decode().strip() == (str(os.makedev(1, 11)) if given else "Bad file descriptor")
+
+
 def test_there_is_no_network(tmp_path: Path) -> None:
     if not network_isolated():
         pytest.skip("this system refuses network namespaces")
@@ -150,7 +159,7 @@ def test_a_missing_program_is_our_fault(tmp_path: Path) -> None:
 
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from sandbox.process import Limits, run\n"
+        "import sys; from pathlib import Path; from sandbox.workers.process import Limits, run\n"
         'child = \'import os, time; open("pid", "w").write(str(os.getpid())); time.sleep(60)\'\n'
         "run([sys.executable, '-c', child], scratch=Path(sys.argv[1]), limits=Limits(wall_s=60))"
     )

@@ -12,10 +12,10 @@ from sandbox.verification import inputs as made
 from sandbox.verification.bounds import Growth, accumulation_factor, rounding_floor
 from sandbox.verification.cases import SPARSE, CaseStore, cases_for
 from sandbox.verification.comparison import compare_bounded, compare_exact
+from sandbox.verification.draws import Source
 from sandbox.verification.elements import FORMATS, POISON, decode, decode_wide, encode
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference, kept_bytes
-from sandbox.verification.source import Source
 
 TASK = GemmTask(m=24, n=20, k=80)
 ELEMENTS = list(ElementType)

@@ -7,9 +7,9 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask
 from sandbox.verification.cases import GAUSSIAN, CaseStore, cases_for
+from sandbox.verification.draws import SEED_BITS, seed_of
 from sandbox.verification.executor import Fill, Traits
 from sandbox.verification.inputs import Inputs
-from sandbox.verification.source import SEED_BITS, seed_of
 from sandbox.verification.tiers import Proof
 from tests.sandbox.in_memory import InMemoryExecutor, Memory, honest, prove
 

@@ -10,7 +10,7 @@ from contract.evaluation import Crashed, TimedOut, Unmeasured, Wrong
 from contract.events import StageStarted
 from contract.options import EmulateOptions
 from sandbox import local
-from sandbox.pool import WorkerPool
+from sandbox.workers.pool import WorkerPool
 from tests.sandbox.test_local import (
     NAIVE,
     PREDICTION,

@@ -12,11 +12,11 @@ import pytest
 from contract.errors import DeviceUnavailable, MachineError, PlanError
 from contract.evaluation import Crashed
 from contract.options import WorkerOptions
-from sandbox import pool as pool_module
 from sandbox.local import driver_present
-from sandbox.messages import Done, Failed, NotExecuted, Ready, StageEntered, decode_reply, encode
-from sandbox.pool import WorkerPool
-from sandbox.worker import Session
+from sandbox.workers import pool as pool_module
+from sandbox.workers.messages import Done, Failed, NotExecuted, Ready, StageEntered, decode_reply, encode
+from sandbox.workers.pool import WorkerPool
+from sandbox.workers.worker import Session
 from tests.doubles import CHIP
 from tests.sandbox.test_pool import request
 
@@ -30,8 +30,8 @@ def start(code: str) -> subprocess.Popen[bytes]:
 
 NOISE = """
 import os, subprocess, sys
-from sandbox.messages import StageEntered
-from sandbox.worker import claim_pipes
+from sandbox.workers.messages import StageEntered
+from sandbox.workers.worker import claim_pipes
 requests, say = claim_pipes()
 print("printed by a library", flush=True)
 os.write(1, b"written by a driver\\n")
@@ -51,7 +51,7 @@ def test_nothing_printed_reaches_the_protocol_and_nothing_reads_its_requests():
 
 ORPHAN = """
 import time
-from sandbox import worker
+from sandbox.workers import worker
 worker.ORPHAN_GRACE_S = 0.2
 requests, say = worker.claim_pipes()
 lines = worker.read_ahead(requests)
@@ -72,7 +72,7 @@ def test_a_worker_in_a_hung_kernel_ends_when_its_parent_does():
 
 UNCAUGHT = """
 import sys
-from sandbox import worker
+from sandbox.workers import worker
 requests, say = worker.claim_pipes()
 sys.excepthook = worker.Session(say).report_uncaught
 raise ZeroDivisionError("a bug of ours")

@@ -15,8 +15,8 @@ from contract.settings import Settings
 from contract.task import Arch, GemmTask
 from sandbox.jail.kind import confinement
 from sandbox.local import open_sandbox
-from sandbox.pool import WorkerPool
-from sandbox.worker_jail import emulator_jail, gpu_jail
+from sandbox.workers.pool import WorkerPool
+from sandbox.workers.worker_jail import emulator_jail, gpu_jail
 from tests.doubles import unmeasured
 from tests.sandbox.jail.attempts import attempt
 
@@ -117,7 +117,7 @@ _CHOOSY = (
 def test_a_worker_that_does_not_start_in_its_jail_starts_without_one_and_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("sandbox.pool.BACK_OFF_S", 0.01)
+    monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
     with closing(WorkerPool([WorkerOptions()], command=[sys.executable, "-P", "-c", _CHOOSY])) as pool:
         assert pool.ready().environment
     [warning] = caplog.messages

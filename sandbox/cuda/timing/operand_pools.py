@@ -1,4 +1,4 @@
-"""The matrices that timed launches multiply: random, never zero, B in both layouts, read-only while candidates run."""
+"""The matrices that timed launches multiply: random, never zero, B in both layouts, read-only for candidates."""
 
 import random
 from typing import Any
@@ -7,7 +7,7 @@ import cupy
 
 from contract.task import ElementType, GemmTask
 from sandbox.cuda.buffers import storage_type
-from sandbox.cuda.memory import Mapping, Protection
+from sandbox.cuda.memory import Mapping
 from sandbox.cuda.timing.plan import slot_bytes
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 from sandbox.verification.inputs import Inputs
@@ -20,17 +20,21 @@ class OperandPools:
     can be made again whatever happened to the pool. Raises: MemoryError.
     """
 
-    def __init__(self, task: GemmTask, count: int, device: int, trusted: TrustedTiming, protection: Protection) -> None:
-        self._task, self._trusted, self._protection = task, trusted, protection
+    def __init__(self, task: GemmTask, count: int, device: int, trusted: TrustedTiming) -> None:
+        self._task, self._trusted = task, trusted
         self._bf16 = task.element is ElementType.BF16
         self._mappings = [
-            Mapping(count * slot_bytes(2 * rows * columns), device, name)
+            Mapping(count * slot_bytes(2 * rows * columns), device, name, sealed=True)
             for name, rows, columns in (("A", task.m, task.k), ("B", task.k, task.n), ("B", task.n, task.k))
         ]
-        a, b_nn, b_tn = self._mappings
-        self.a = matrices(a.bytes(), count, task.m, task.k)
-        self.b_nn = matrices(b_nn.bytes(), count, task.k, task.n)
-        self._b_tn = matrices(b_tn.bytes(), count, task.n, task.k)
+        self.read_only = all(mapping.read_only for mapping in self._mappings)
+        shapes = ((task.m, task.k), (task.k, task.n), (task.n, task.k))
+        self.a, self.b_nn, self._b_tn = (
+            matrices(mapping.bytes(), count, *shape) for mapping, shape in zip(self._mappings, shapes, strict=True)
+        )
+        self._writers = [
+            matrices(mapping.writer(), count, *shape) for mapping, shape in zip(self._mappings, shapes, strict=True)
+        ]
         self._keys = (0, 0)
         self._check_key = 0
         self._views: dict[tuple[int, int], Any] = {}
@@ -42,11 +46,10 @@ class OperandPools:
     def renew(self, draw: random.Random) -> None:
         """New numbers in every matrix."""
         self._keys, self._check_key = (draw.getrandbits(64), draw.getrandbits(64)), draw.getrandbits(64)
-        self._protect(writable=True)
-        for pool, key, transposed in self._pools():
+        a_key, b_key = self._keys
+        for pool, key, transposed in zip(self._writers, (a_key, b_key, b_key), (False, False, True), strict=True):
             self._trusted.fill_operands(pool, key, transposed=transposed, bf16=self._bf16)
         self._checksums = self._sums()
-        self._protect(writable=False)
 
     def operands(self, pair: tuple[int, int]) -> tuple[Any, Any, Any]:
         """A and B in both layouts, as a contender binds them."""
@@ -85,18 +88,10 @@ class OperandPools:
             self._views[key] = pool[index].view(storage_type(self._task.element))
         return self._views[key]
 
-    def _pools(self) -> tuple[tuple[Any, int, bool], ...]:
-        a_key, b_key = self._keys
-        return (self.a, a_key, False), (self.b_nn, b_key, False), (self._b_tn, b_key, True)
-
     def _sums(self) -> list[int]:
-        """Checksums of the pools; waits for the GPU."""
+        """Checksums of the pools; waits for the GPU once."""
         sums = [self._trusted.checksum(mapping.bytes(), self._check_key) for mapping in self._mappings]
-        return [int(total[0]) for total in sums]
-
-    def _protect(self, *, writable: bool) -> None:
-        for mapping in self._mappings:
-            self._protection.set(mapping, writable=writable)
+        return [int(total) for total in cupy.concatenate(sums).get()]
 
 
 def matrices(memory: Any, count: int, rows: int, columns: int) -> Any:

@@ -169,7 +169,7 @@ class Timer:
         weakened = []
         if not stays_cold(reuse, self._device.chip.l2_bytes):
             weakened.append(f"{len(self._track.pools)} sets of operands pass {reuse} bytes between two uses; some stay in L2")
-        if not self._track.protection.works:
+        if not self._track.pools.read_only:
             weakened.append("the driver maps no memory read-only; inputs were only compared after every sample")
         return weakened
 

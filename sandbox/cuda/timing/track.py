@@ -15,7 +15,6 @@ from contract.task import GemmTask
 from sandbox.cuda.buffers import storage_type
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
-from sandbox.cuda.memory import Protection
 from sandbox.cuda.timing.operand_pools import OperandPools
 from sandbox.cuda.timing.outputs import OutputJudge
 from sandbox.cuda.timing.plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs
@@ -34,11 +33,10 @@ class Track:
         free_bytes, _ = cupy.cuda.runtime.memGetInfo()
         self._free_bytes = free_bytes + device.pool.free_bytes()
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
-        self.protection = Protection()
         self.order = secrets.randbits(64)
         launches = math.ceil(options.round_us / roofline_us(task.flops, task.operand_bytes, device.chip))
         sets = count_sets(task, launches, device.chip.l2_bytes, self._free_bytes)
-        self.pools = OperandPools(task, sets, device.index, self._trusted, self.protection)
+        self.pools = OperandPools(task, sets, device.index, self._trusted)
         slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES)
         self.ring = Ring("D", 2 * task.m * task.n, slots, device.index, self._trusted)
         self.residue = Residue(device, self.pools, self._trusted)

@@ -83,6 +83,7 @@ extern "C" __global__ void fill_operands(u16* data, const Pool pool) {
 // A sum over whole words that any change of any of them changes, but for one chance in 2^64.
 extern "C" __global__ void checksum(const u64* data, u64 words, u64 key, u64* sum) {
   u64 own = 0;
+#pragma unroll 4
   for (u64 i = FIRST; i < words; i += STRIDE) own += mixed(data[i] + key * (2 * i + 1));
   atomicAdd(sum, own);
 }
@@ -141,27 +142,45 @@ extern "C" __global__ void sweep(uint4* data, u64 count, u64 key) {
 }
 
 // ---- outputs -------------------------------------------------------------------------------------------------------------
-// sums[s][r] = sum over c of matrix[chosen[s]][r][c] * factors[applied[s]][c], one warp a row. A null list counts s itself.
+// sums[s][r] = sum over c of matrix[chosen[s]][r][c] * factors[applied[s]][c]. A null list counts s itself. One warp for
+// kRows rows, so that a factor that was loaded serves all of them.
+constexpr u32 kRows = 4;
+
 extern "C" __global__ void project(const u16* data, u64 stride, u32 rows, u32 columns, const u32* chosen, const float* factors,
                                    const u32* applied, float* sums, int bf16) {
-  const u32 row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (row >= rows) return;
+  const u32 first = kRows * (blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32), lane = threadIdx.x % 32;
+  if (first >= rows) return;
   const u64 slot = blockIdx.y;
-  const u16* matrix = data + (chosen ? chosen[slot] : slot) * stride + (u64)row * columns;
+  const u16* matrix = data + (chosen ? chosen[slot] : slot) * stride;
   const float* factor = factors + (u64)(applied ? applied[slot] : 0) * columns;
-  float sum = 0;
+  const u16* row[kRows];
+#pragma unroll
+  for (u32 r = 0; r < kRows; r++) row[r] = matrix + (u64)min(first + r, rows - 1) * columns;
+  float sum[kRows] = {};
   if (columns % 8 == 0) {
     for (u32 c = 8 * lane; c < columns; c += 256) {
-      const uint4 packed = *(const uint4*)(matrix + c);
-      const u32 words[4] = {packed.x, packed.y, packed.z, packed.w};
+      uint4 packed[kRows];
 #pragma unroll
-      for (int i = 0; i < 8; i++) sum += decoded((u16)(words[i / 2] >> (16 * (i % 2))), bf16) * factor[c + i];
+      for (u32 r = 0; r < kRows; r++) packed[r] = *(const uint4*)(row[r] + c);
+      const float4 low = *(const float4*)(factor + c), high = *(const float4*)(factor + c + 4);
+      const float by[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (u32 r = 0; r < kRows; r++) {
+        const u32 words[4] = {packed[r].x, packed[r].y, packed[r].z, packed[r].w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[r] += decoded((u16)(words[i / 2] >> (16 * (i % 2))), bf16) * by[i];
+      }
     }
   } else {
-    for (u32 c = lane; c < columns; c += 32) sum += decoded(matrix[c], bf16) * factor[c];
+    for (u32 c = lane; c < columns; c += 32)
+#pragma unroll
+      for (u32 r = 0; r < kRows; r++) sum[r] += decoded(row[r][c], bf16) * factor[c];
   }
-  for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-  if (lane == 0) sums[slot * rows + row] = sum;
+#pragma unroll
+  for (u32 r = 0; r < kRows; r++) {
+    for (int offset = 16; offset; offset /= 2) sum[r] += __shfl_xor_sync(~0u, sum[r], offset);
+    if (lane == 0 && first + r < rows) sums[slot * rows + first + r] = sum[r];
+  }
 }
 
 // Rows whose two projections lie more than `tolerance` apart or are not both finite; `first`: the first such, as slot * rows + row.

@@ -11,7 +11,7 @@ import numpy as np
 BLOCK = 256
 WAVES = 16  # CTAs an SM of a kernel that strides over its data
 CHIP_BLOCK = 1024
-WARPS = BLOCK // 32
+ROWS = BLOCK // 32 * 4  # of one CTA of `project`: kRows of trusted_timing.cu for each warp
 MAX_GRID_Y = 65535
 LOCAL_FRAMES = (1024, 4096, 16384)  # bytes of local memory a thread that can be scrubbed
 NOTHING = cupy.uint64(0)
@@ -105,14 +105,15 @@ class TrustedTiming:
             sums,
             cupy.int32(bf16),
         )
-        self._module.get_function("project")((-(-rows // WARPS), slots), (BLOCK,), arguments)
+        self._module.get_function("project")((-(-rows // ROWS), slots), (BLOCK,), arguments)
         return sums
 
     def apart(self, got: Any, wanted: Any, tolerance: float) -> tuple[int, int]:
         """How many numbers differ by more than a tolerance or are not finite, and the place of the first."""
-        count, first = cupy.zeros(1, dtype=cupy.uint64), cupy.full(1, 2**63, dtype=cupy.uint64)
-        self._strided("count_apart", got, wanted, cupy.uint64(got.size), cupy.float32(tolerance), count, first)
-        return int(count[0]), int(first[0])
+        found = cupy.asarray(np.array([0, 2**63], dtype=np.uint64))
+        self._strided("count_apart", got, wanted, cupy.uint64(got.size), cupy.float32(tolerance), found[:1], found[1:])
+        count, first = found.get()
+        return int(count), int(first)
 
     def _strided(self, name: str, *arguments: Any) -> None:
         self._module.get_function(name)((WAVES * self._sms,), (BLOCK,), arguments)

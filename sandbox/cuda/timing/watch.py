@@ -1,7 +1,8 @@
 """What is looked at after every sample of a candidate, and what is compared in full, at places drawn beforehand.
 
-Covered: outputs of every launch of every sample; inputs; module variables; what a workspace must hold again. The kernel knows
-none of the places, and a failure ends the measurement.
+Covered: outputs of every launch of every sample; module variables and what a workspace must hold again, after every sample;
+inputs, at the end where they are mapped read-only, after every sample where they cannot be. The kernel knows none of the
+places, and a failure ends the measurement.
 """
 
 import random
@@ -32,7 +33,7 @@ class Watch:
         self._compared = sorted(
             (draw.randrange(samples), draw.randrange(len(lane.pairs))) for _ in range(min(COMPARED, samples))
         )
-        self._done = 0
+        self._samples, self._done = samples, 0
         self.compared: list[ComparedOutput] = []
         self.projected = 0
 
@@ -40,7 +41,7 @@ class Watch:
         """Look at the sample that was just taken. Raises: WrongWhileTimed."""
         sample, self._done = self._done, self._done + 1
         for check, told in (
-            ("input", self._track.pools.changed()),
+            ("input", self._changed()),
             ("module-state", _listed(self._contender.altered())),
             ("workspace", self._unrestored()),
             ("outputs", self._track.judge.project(self._lane.pairs, self._draw)),
@@ -56,6 +57,11 @@ class Watch:
         if comparison.mismatches:
             raise WrongWhileTimed("outputs", f"launch {launch} of sample {sample}: {comparison.describe()}")
         self.compared.append(ComparedOutput(sample=sample, launch=launch))
+
+    def _changed(self) -> str | None:
+        """Inputs that are mapped read-only are compared at the end; others after every sample."""
+        pools = self._track.pools
+        return pools.changed() if self._done >= self._samples or not pools.read_only else None
 
     def _unrestored(self) -> str | None:
         if self._lane.workspaces is None:

@@ -30,11 +30,11 @@ from sandbox.emulator.large.points import clusters_along, corners_first, first_c
 from sandbox.emulator.large.producers import TooMany, Writers, pieces
 from sandbox.emulator.machine import Conditions
 from sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
+from sandbox.verification.draws import Source
 from sandbox.verification.elements import POISON
 from sandbox.verification.executor import Violation
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference
-from sandbox.verification.source import Source
 
 MOST_POINTS = 12
 LEAST_POINTS = 3

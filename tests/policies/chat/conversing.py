@@ -11,7 +11,7 @@ from contract.options import ChatOptions
 from contract.trajectory import Observation
 from policies.chat.account import Account
 from policies.chat.policy import ChatPolicy
-from policies.chat.server import ChatServer, Limit, Place, Reply
+from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, Reply
 from policies.chat.tokens import estimate_usage
 from tests.doubles import CHIP, TASK
 
@@ -55,7 +55,7 @@ class MemoryLog:
         return [self.kept[place] for place in sorted(self.kept)]
 
 
-Answer = Callable[[Prompt, Place], str | Reply]
+Answer = Callable[[Prompt, ExchangePlace], str | Reply]
 
 
 class AnsweringServer:
@@ -64,10 +64,10 @@ class AnsweringServer:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._lock = Lock()
-        self.asked: list[tuple[Place, Prompt, Limit]] = []
+        self.asked: list[tuple[ExchangePlace, Prompt, Limit]] = []
         self.closed = False
 
-    def ask(self, prompt: Prompt, place: Place, limit: Limit) -> Reply:
+    def ask(self, prompt: Prompt, place: ExchangePlace, limit: Limit) -> Reply:
         with self._lock:
             self.asked.append((place, prompt, limit))
         answer = self._answer(prompt, place)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from contract.exchange import Exchange
 from contract.options import ChatOptions
-from policies.chat.account import LEAST_REPLY_TOKENS, Account, Capped, Totals
-from policies.chat.server import Limit
+from policies.chat.account import MIN_REPLY_TOKENS, Account, Capped, Totals
+from policies.chat.server.protocol import Limit
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
 
@@ -87,7 +87,7 @@ def test_the_last_reply_gets_what_is_left() -> None:
     account = Account(options(tokens=20_000), [exchange(usage=usage(100, 19_100))])
     granted = account.reserve(prompt(), (2, 0, 0), 60)
     assert isinstance(granted, Limit)
-    assert LEAST_REPLY_TOKENS <= granted.reply_tokens < 800
+    assert MIN_REPLY_TOKENS <= granted.reply_tokens < 800
 
 
 def test_a_failed_request_gives_back_what_it_held() -> None:

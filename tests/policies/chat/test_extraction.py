@@ -6,7 +6,7 @@ import time
 import pytest
 
 from contract.candidate import Candidate, Origin
-from policies.chat.extraction import Draft, Malformed, read_reply
+from policies.chat.extraction import KernelFile, Malformed, read_reply
 
 PLAN = (
     '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], '
@@ -19,9 +19,9 @@ def reply(code: str = f"```cuda\n{KERNEL}```") -> str:
     return f"## Analysis\nIt waits.\n\n## Design\nDeeper pipeline. Six stages.\n\n## Code\n{code}\n"
 
 
-def draft(text: str, *, cut: bool = False) -> Draft:
+def draft(text: str, *, cut: bool = False) -> KernelFile:
     read = read_reply(text, cut=cut)
-    assert isinstance(read, Draft), read
+    assert isinstance(read, KernelFile), read
     return read
 
 
@@ -148,7 +148,7 @@ def test_two_megabytes_of_anything_take_no_time(name: str) -> None:
     begin_s = time.process_time()
     read = read_reply(HOSTILE[name])
     assert time.process_time() - begin_s < 5
-    if isinstance(read, Draft):
+    if isinstance(read, KernelFile):
         assert len(read.note) <= 200
 
 
@@ -173,4 +173,4 @@ def test_random_bits_of_replies_never_raise() -> None:
     ]
     for _ in range(2000):
         read = read_reply("".join(rng.choice(bits) for _ in range(rng.randrange(30))), cut=rng.random() < 0.5)
-        assert isinstance(read, Draft) or read.problem
+        assert isinstance(read, KernelFile) or read.problem

@@ -12,9 +12,9 @@ from contract.events import ignore
 from contract.exchange import Exchange, Prompt
 from contract.protocols import Policy
 from contract.trajectory import Attempt, Failure
-from policies.chat.openai_server import OpenAIServer
-from policies.chat.replay import RecordedFirst, ReplayServer
-from policies.chat.server import Limit, Place, Reply
+from policies.chat.server.openai_server import OpenAIServer
+from policies.chat.server.protocol import ExchangePlace, Limit, Reply
+from policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, ended, options, source, written
 
@@ -22,7 +22,7 @@ BROKEN_PLAN = written(1).replace('"block": [32, 1, 1]', '"block": [32, 1')
 REJECTED = Rejected(rule="include", message="header 'cstdlib' is not allowed", line=2)
 
 
-def by_sample(_: Prompt, place: Place) -> str:
+def by_sample(_: Prompt, place: ExchangePlace) -> str:
     return written(place[1])
 
 
@@ -96,7 +96,7 @@ def test_after_its_turns_a_reply_is_dropped() -> None:
 
 
 def test_why_a_round_came_to_nothing_is_told_once_for_each_reason() -> None:
-    def answer(prompt: Prompt, place: Place) -> Reply | str:
+    def answer(prompt: Prompt, place: ExchangePlace) -> Reply | str:
         if place[0] < 3:
             return ended("failed", "", prompt, f"HTTP 400: {5000 + place[0] + place[1]} tokens are too many")
         return "no" if place[0] < 5 else "no" if place[1] else written(1) + written(2)
@@ -149,7 +149,7 @@ def test_what_was_tried_before_is_dropped_with_the_reason() -> None:
 
 
 def test_one_candidate_from_two_replies_is_one() -> None:
-    def answer(_: Prompt, place: Place) -> str:
+    def answer(_: Prompt, place: ExchangePlace) -> str:
         time.sleep(0.05 if place[1] == 0 else 0)  # the first sample ends last
         return written(0 if place[1] < 2 else 5)
 
@@ -166,11 +166,11 @@ def test_equal_prompts_are_asked_once_without_temperature() -> None:
 
 
 def test_parallel_replies_are_recorded_as_if_in_order() -> None:
-    def answer(_: Prompt, place: Place) -> str:
+    def answer(_: Prompt, place: ExchangePlace) -> str:
         time.sleep(0.02 * (3 - place[1]))
         return "no" if place[1:] == (1, 0) else written(place[1])
 
-    def story(table: Table) -> list[tuple[Place, str, str | None]]:
+    def story(table: Table) -> list[tuple[ExchangePlace, str, str | None]]:
         proposed = table.propose()
         assert [one.source for one in proposed] == [source(number) for number in range(3)]
         return [(exchange.place, exchange.prompt.id, exchange.candidate_id) for exchange in table.log.recorded()]
@@ -225,7 +225,7 @@ def test_a_cap_ends_the_asking_and_exhausts_the_policy() -> None:
 
 
 def test_an_endpoint_that_fails_midway_keeps_what_was_written() -> None:
-    def answer(_: Prompt, place: Place) -> str:
+    def answer(_: Prompt, place: ExchangePlace) -> str:
         if place[1] == 1:
             raise EndpointError("the key was refused")
         time.sleep(0.2)
@@ -240,7 +240,7 @@ def test_an_endpoint_that_fails_midway_keeps_what_was_written() -> None:
 
 @pytest.mark.parametrize("error", [EndpointError("no such model"), UsageError("the replayed run holds no reply")])
 def test_an_endpoint_that_never_answered_raises(error: Exception) -> None:
-    def answer(_: Prompt, __: Place) -> str:
+    def answer(_: Prompt, __: ExchangePlace) -> str:
         raise error
 
     table = Table(answer, samples=4, parallel=2)
@@ -268,7 +268,7 @@ def test_an_interrupt_ends_what_is_under_way() -> None:
             super().__init__(lambda _, __: "")
             self.over = threading.Event()
 
-        def ask(self, _: Prompt, place: Place, __: Limit) -> Reply:
+        def ask(self, _: Prompt, place: ExchangePlace, __: Limit) -> Reply:
             if place[1] == 0:
                 raise KeyboardInterrupt
             assert self.over.wait(20)
@@ -285,7 +285,7 @@ def test_an_interrupt_ends_what_is_under_way() -> None:
 
 
 def test_a_round_that_was_killed_pays_nothing_twice() -> None:
-    def answer(_: Prompt, place: Place) -> str:
+    def answer(_: Prompt, place: ExchangePlace) -> str:
         return "no" if place == (1, 1, 0) else written(place[1])
 
     whole = Table(answer)
@@ -303,7 +303,7 @@ def test_a_round_that_was_killed_pays_nothing_twice() -> None:
 
 @pytest.mark.parametrize("status", ["truncated", "cut"])
 def test_a_reply_cut_short_is_told_alike_after_a_kill(status: str) -> None:
-    def answer(prompt: Prompt, _: Place) -> Reply:
+    def answer(prompt: Prompt, _: ExchangePlace) -> Reply:
         return ended(status, "## Code\n```", prompt, "at 600 tokens")
 
     whole = Table(answer, samples=1)

@@ -8,7 +8,7 @@ from contract.events import Event, Notice
 from contract.protocols import Policy
 from contract.trajectory import Attempt, Observation
 from policies.portfolio.policy import SURE_ROUNDS, Portfolio
-from policies.schedule.families import families
+from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
 from tests.doubles import OBSERVATION, PLAN
 

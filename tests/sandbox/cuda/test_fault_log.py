@@ -1,5 +1,6 @@
 """The driver's report of a fault as the kernel logs it: which is recent, what it says, and a log that cannot be read."""
 
+import os
 import time
 
 import pytest
@@ -54,7 +55,8 @@ def test_what_tells_nothing_is_said(logged, lines):
 
 
 def test_a_log_that_cannot_be_read_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(fault_log, "LOG", str(tmp_path / "nothing"))
+    monkeypatch.setattr(fault_log, "KERNEL_LOG", str(tmp_path / "nothing"))
+    monkeypatch.setattr(fault_log, "KERNEL_LOG_FD", -1)
     assert "the kernel log cannot be read (No such file or directory)" in fault_log.describe_fault()
 
 
@@ -69,6 +71,19 @@ def test_records_are_read_to_the_end_of_the_log(monkeypatch, tmp_path):
             raise found
         return found
 
-    monkeypatch.setattr(fault_log, "LOG", str(file))
+    monkeypatch.setattr(fault_log, "KERNEL_LOG", str(file))
     monkeypatch.setattr(fault_log.os, "read", read)
     assert len(fault_log._lines()) == 2
+
+
+def test_a_jailed_worker_reads_the_log_that_was_left_open_for_it(monkeypatch, tmp_path):
+    """A pipe is no kernel log; the null device stands for one here."""
+    reader, writer = os.pipe()
+    null = os.open(os.devnull, os.O_RDONLY)
+    monkeypatch.setattr(fault_log, "KERNEL_LOG", str(tmp_path / "nothing"))
+    monkeypatch.setattr(fault_log, "_DEVICE", os.fstat(null).st_rdev)
+    for descriptor, expected in ((reader, "cannot be read"), (null, "tells nothing")):
+        monkeypatch.setattr(fault_log, "KERNEL_LOG_FD", descriptor)
+        assert expected in fault_log.describe_fault()
+    for descriptor in (reader, writer, null):
+        os.close(descriptor)

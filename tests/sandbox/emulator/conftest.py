@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from contract.options import CompileOptions
-from sandbox.compiler import Compiler
+from sandbox.building.compiler import Compiler
 
 collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else ["test_*.py", "golden/test_replay.py"]
 

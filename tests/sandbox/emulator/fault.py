@@ -5,8 +5,8 @@ from typing import Any
 
 from contract.candidate import Candidate, Origin
 from contract.task import GemmTask
-from policies.schedule.families import families
-from policies.schedule.family import Schedule
+from policies.schedule.families.protocol import Schedule
+from policies.schedule.families.registry import families
 
 
 @dataclass(frozen=True)

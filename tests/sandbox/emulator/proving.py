@@ -10,9 +10,9 @@ from contract.chip import REFERENCE_CHIPS
 from contract.options import CompileOptions, VerifyOptions
 from contract.plan import Launch, LaunchPlan
 from contract.task import Arch, GemmTask
-from sandbox.builder import Builder
+from sandbox.building.builder import Builder
 from sandbox.emulator.evaluator import Evaluator
-from sandbox.messages import Done, Evaluate, NotExecuted, Reduced, Verified
+from sandbox.workers.messages import Done, Evaluate, NotExecuted, Reduced, Verified
 from tests.sandbox.build_kernels import ORIGIN, TENSORS
 
 TASK = GemmTask(m=24, n=40, k=48, arch=Arch.SM_90A)

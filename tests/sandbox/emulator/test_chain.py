@@ -14,7 +14,7 @@ from sandbox.emulator.chain import OTHERS, Chain
 from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Order
 from sandbox.emulator.ptx.parser import parse
-from sandbox.messages import Done, Verified
+from sandbox.workers.messages import Done, Verified
 from tests.sandbox.build_kernels import TENSORS
 from tests.sandbox.emulator.launched import HEADER
 from tests.sandbox.emulator.launched import kernel as small_kernel

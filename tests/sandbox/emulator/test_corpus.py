@@ -6,8 +6,8 @@ import pytest
 
 from contract.chip import LIMITS
 from contract.plan import resolve
-from sandbox.check import check
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.check import check
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.fault import Fault, Patch

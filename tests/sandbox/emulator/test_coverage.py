@@ -24,7 +24,7 @@ from sandbox.emulator.large.coverage import (
 )
 from sandbox.emulator.large.places import Raster, places_of, rasters
 from sandbox.emulator.large.points import corners_first, first_cta, widened
-from sandbox.messages import Done, NotExecuted, Reduced, Verified
+from sandbox.workers.messages import Done, NotExecuted, Reduced, Verified
 from tests.sandbox.build_kernels import ORIGIN
 from tests.sandbox.emulator.proving import BEFORE, STORE, SUM, Build, builder, naive, plan, prove
 
@@ -245,7 +245,11 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
 
 def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
     """Most columns of the grid have no columns of D."""
-    for name, limit in (("large.coverage.WHOLE_WORK", 1000), ("large.sample.QUICK_WORK", 1000), ("large.sample.WHOLE_ONCE", 1000)):
+    for name, limit in (
+        ("large.coverage.WHOLE_WORK", 1000),
+        ("large.sample.QUICK_WORK", 1000),
+        ("large.sample.WHOLE_ONCE", 1000),
+    ):
         monkeypatch.setattr(f"sandbox.emulator.{name}", limit)
     task = GemmTask(m=512, n=640, k=16)
     idle = plan(launch={"grid": ("ceil(N/16)*8", "ceil(M/16)", 1)})

@@ -12,7 +12,7 @@ from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.evaluator import Evaluator
-from sandbox.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
+from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
 from tests.sandbox.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, naive, plan, prove
 

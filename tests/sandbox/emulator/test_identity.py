@@ -13,7 +13,7 @@ from contract.task import GemmTask
 from sandbox.emulator.core_module import core
 from sandbox.emulator.large.coverage import UNLIMITED_SMS, resolve_for_few_sms
 from sandbox.emulator.machine import ADDRESS_SPAN, GRANULE_BYTES, LOWEST_ADDRESS, Machine, Schedule
-from sandbox.messages import Done, Verified
+from sandbox.workers.messages import Done, Verified
 from tests.sandbox.emulator.launched import Array, kernel, launch
 from tests.sandbox.emulator.proving import TASK, Build, builder, naive, plan, prove
 

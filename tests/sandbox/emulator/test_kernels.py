@@ -9,9 +9,9 @@ import pytest
 from contract.chip import LIMITS
 from contract.plan import resolve
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
-from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule, cluster_tiles
-from sandbox.check import check
-from sandbox.compiler import Compiled, Compiler
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, cluster_tiles
+from sandbox.building.check import check
+from sandbox.building.compiler import Compiled, Compiler
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
 from tests.sandbox.emulator.trial import Trial, schedules

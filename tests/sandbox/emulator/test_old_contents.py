@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sandbox.emulator.detector import Detector
-from sandbox.messages import Done, Verified
+from sandbox.workers.messages import Done, Verified
 from tests.sandbox.emulator.proving import GUARD, STORE, SUM, Build, builder, naive, plan, prove
 
 WORKSPACE = ", unsigned* kept"

@@ -13,8 +13,8 @@ from contract.plan import LaunchPlan, ResolvedLaunch
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.large.lines import PERIODS, Lines
 from sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
-from sandbox.messages import Done, Reduced, Verified
 from sandbox.verification.elements import decode, encode
+from sandbox.workers.messages import Done, Reduced, Verified
 from tests.sandbox.build_kernels import TENSORS
 from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
 

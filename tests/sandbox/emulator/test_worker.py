@@ -10,8 +10,8 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 from contract.options import TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch
 from sandbox.emulator.worker import MEMORY_BYTES, command
-from sandbox.messages import Evaluate, NotExecuted, Verified
-from sandbox.pool import WorkerPool
+from sandbox.workers.messages import Evaluate, NotExecuted, Verified
+from sandbox.workers.pool import WorkerPool
 from tests.sandbox.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, TASK, builder, naive, prove
 

@@ -10,7 +10,7 @@ from contract.candidate import Candidate
 from contract.chip import LIMITS
 from contract.plan import resolve
 from contract.task import GemmTask
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.emulator.machine import Conditions, Schedule

@@ -9,7 +9,7 @@ from contract.evaluation import Rejected
 from contract.options import CompileOptions
 from contract.plan import resolve
 from contract.task import Arch, GemmTask
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.inspect import sass
 from sandbox.inspect.inspection import inspect
 from tests.sandbox.build_kernels import TASK, body, candidate

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contract.evaluation import Rejected
 from contract.options import CompileOptions
 from contract.task import Arch
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.inspect.cubin import cubin_rules
 from sandbox.inspect.elf import MAX_SECTIONS, ElfError, ModuleVariable, module_variables, read
 from tests.sandbox.build_kernels import body, candidate

@@ -12,12 +12,12 @@ from contract.inspection import Inspection
 from contract.options import CompileOptions
 from contract.plan import LaunchPlan, resolve
 from contract.task import AccumulatorType, Arch, GemmTask
-from sandbox.compiler import Compiled, Compiler
+from sandbox.building.compiler import Compiled, Compiler
+from sandbox.building.toolchain import find_nvcc
 from sandbox.inspect import code, sass
 from sandbox.inspect.inspection import NOT_JUDGED, inspect
 from sandbox.inspect.occupancy import Occupancy, occupancy
 from sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
-from sandbox.toolchain import find_nvcc
 from tests.sandbox.build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
 
 STATE = "__device__ int state;\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandbox.jail.entering import Jail, Layers
-from sandbox.process import Finished, Limits, run
+from sandbox.workers.process import Finished, Limits, run
 
 LANDLOCK = Layers(landlock=True)
 MOUNTS = Layers(mounts=True)

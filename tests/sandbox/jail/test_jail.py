@@ -11,7 +11,7 @@ import pytest
 from sandbox.jail import landlock
 from sandbox.jail.entering import NOT_JAILED, Jail, Layers
 from sandbox.jail.kind import Confinement, confinement
-from sandbox.process import Limits, child_environment, confine, run
+from sandbox.workers.process import Limits, child_environment, confine, run
 from tests.sandbox.jail.attempts import ALL, LANDLOCK, MOUNTS, attempt, jail_of, python
 
 HERE = confinement()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contract.profile import Difference, LaunchProfile, Profile
 from contract.task import Arch
-from sandbox.profiling.differences import MOST, QUANTITIES, explain
+from sandbox.diagnosis.differences import MOST, QUANTITIES, explain
 from sandbox.profiling.metric_set import load_metric_set
 
 H200: list[dict[str, Any]] = json.loads((Path(__file__).parent / "h200_kernels.json").read_text())

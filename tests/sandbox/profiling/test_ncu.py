@@ -19,12 +19,12 @@ from contract.options import ProfileOptions, WorkerOptions
 from contract.task import Arch
 from sandbox.jail.entering import Jail
 from sandbox.jail.kind import confinement
-from sandbox.process import network_isolated
 from sandbox.profiling import ncu as ncu_module
 from sandbox.profiling.complaints import unavailable, unknown_metrics
 from sandbox.profiling.metric_set import load_metric_set
 from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from sandbox.profiling.profiler import Profiler
+from sandbox.workers.process import network_isolated
 from tests.doubles import INSPECTION, LAUNCH, TASK, candidate
 from tests.sandbox.profiling.pretend import CRASH, MMA_SYNC, PERMISSION, REPORTS, WGMMA, Act, PretendedTool
 

@@ -13,10 +13,10 @@ from contract.chip import REFERENCE_CHIPS
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
 from contract.task import Arch, GemmTask
-from sandbox.profiling.findings import RULES, Verdict, judge
+from sandbox.diagnosis.findings import RULES, Verdict, judge
+from sandbox.diagnosis.rules.counted import Counted
+from sandbox.diagnosis.rules.traffic import least_reads
 from sandbox.profiling.metric_set import load_metric_set
-from sandbox.profiling.rules.counted import Counted
-from sandbox.profiling.rules.traffic import least_reads
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=4096, k=4096)

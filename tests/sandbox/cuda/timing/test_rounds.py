@@ -45,8 +45,7 @@ class Track:
 
     def __init__(self, *, changed=None, projected=None, mismatches=0, protected=True):
         self.log = []
-        self.protection = SimpleNamespace(works=protected)
-        self.pools = Pools(changed)
+        self.pools = Pools(changed, read_only=protected)
         self.judge = SimpleNamespace(
             project=lambda _pairs, _draw: projected,
             compare=lambda _launch, _pair: SimpleNamespace(mismatches=mismatches, describe=lambda: "1 of 96 outputs are wrong"),
@@ -54,8 +53,8 @@ class Track:
 
 
 class Pools:
-    def __init__(self, changed):
-        self._changed, self.secrets = changed, []
+    def __init__(self, changed, *, read_only):
+        self._changed, self.secrets, self.read_only, self.looks = changed, [], read_only, 0
 
     def __len__(self):
         return 2
@@ -64,6 +63,7 @@ class Pools:
         self.secrets.append(draw.getrandbits(64))
 
     def changed(self):
+        self.looks += 1
         return self._changed
 
 
@@ -173,6 +173,13 @@ def test_what_timed_launches_do_wrong_is_a_fault(monkeypatch, candidate, track, 
     with pytest.raises(WrongWhileTimed, match=message) as caught:
         make(monkeypatch, track).measure(candidate, OPTIONS)
     assert caught.value.check == check
+
+
+@pytest.mark.parametrize(("protected", "looks"), [(True, 1), (False, OPTIONS.rounds)])
+def test_inputs_are_compared_as_often_as_their_memory_asks_for(monkeypatch, candidate, protected, looks):
+    track = Track(protected=protected)
+    make(monkeypatch, track).measure(candidate, OPTIONS)
+    assert track.pools.looks == looks
 
 
 def test_a_changed_module_variable_is_a_fault(monkeypatch, candidate):

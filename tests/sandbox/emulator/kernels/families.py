@@ -12,8 +12,8 @@ from typing import Any
 from contract.candidate import Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.task import Arch, GemmTask
-from policies.schedule.families import families
-from policies.schedule.family import Schedule
+from policies.schedule.families.protocol import Schedule
+from policies.schedule.families.registry import families
 
 CHIP: Chip = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"sms": 4})
 LARGEST_TILE = 128 * 128

@@ -10,8 +10,8 @@ from typing import Any
 from contract.candidate import Candidate, Origin
 from contract.errors import CompilerMissing
 from contract.task import GemmTask
-from sandbox.headers import find_headers
-from sandbox.toolchain import find_nvcc
+from sandbox.building.headers import find_headers
+from sandbox.building.toolchain import find_nvcc
 
 FOLDER = Path(__file__).parent
 

@@ -8,10 +8,10 @@ import pytest
 from contract.candidate import Candidate
 from contract.options import CompileOptions
 from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.mma_sync import MmaSync
-from policies.schedule.wgmma_tma import WgmmaTma
-from policies.schedule.wgmma_tma_schedule import WgmmaTmaSchedule
-from sandbox.compiler import Compiled, Compiler
+from policies.schedule.families.mma_sync.family import MmaSync
+from policies.schedule.families.wgmma_tma.family import WgmmaTma
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.ptx.module import Module
 from sandbox.emulator.ptx.parser import parse
 from sandbox.inspect.code import Code

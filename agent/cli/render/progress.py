@@ -1,0 +1,169 @@
+"""Live progress on stderr: the only module that knows rich. Plain lines where stderr is not a terminal."""
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.markup import escape
+from rich.status import Status
+from rich.text import Text
+
+from agent.cli.render.meter import Meter
+from agent.report.one_line import predicted_of, result_of
+from contract.evaluation import Measured, Unmeasured, Witness
+from contract.events import (
+    CandidateBuilt,
+    Event,
+    IndexProgress,
+    Notice,
+    Profiled,
+    Proposed,
+    Replied,
+    Replying,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    StepFinished,
+    Witnessed,
+    WorkerRestarted,
+)
+from contract.speedup import median_us
+
+LINE_CHARS = 100
+
+
+@dataclass(frozen=True)
+class StatusLine:
+    """What is being done and for how long, the best so far, the time left; drawn anew in every frame, so that clocks run."""
+
+    doing: str
+    best: str
+    deadline_s: float | None
+    since_s: float
+
+    def __rich__(self) -> Text:
+        now_s = time.monotonic()
+        took_s = now_s - self.since_s
+        doing = f"{self.doing}, {took_s:.0f} s" if took_s >= 1.0 else self.doing
+        left = f"{max(self.deadline_s - now_s, 0.0):.0f} s left" if self.deadline_s else ""
+        return Text("  ".join(part for part in (doing, self.best, left) if part))
+
+
+class Progress:
+    """Draws a run's events: a line a step, and on a terminal a status line with the stage, the best and the time left.
+
+    Indexing is a status line with rate and time left; without a terminal a line now and then.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self._status: Status | None = None
+        self._deadline_s: float | None = None
+        self._best = ""
+        self._written: dict[int, int] = {}  # characters so far of the replies under way
+        self._meter = Meter()
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case Proposed():
+                dropped = f", {event.dropped} dropped" if event.dropped else ""
+                self._written.clear()
+                self._line(f"round {event.round}: {event.count} candidates from {event.policy}{dropped}")
+                self._now("building")
+            case CandidateBuilt():
+                self._now(f"built {event.candidate_id[:8]}")
+            case StageStarted():
+                self._now(f"{event.stage} {event.candidate_id[:8]}")
+            case StepFinished():
+                self._step(event)
+            case Profiled():
+                said = event.bottleneck or "no bottleneck"
+                self._line(f"profiled {event.candidate_id[:8]} in {event.seconds:.1f} s: {said}")
+            case Witnessed():
+                self._witnessed(event)
+            case Replying():
+                self._written[event.sample] = event.characters
+                self._now(self._writing())
+            case Replied():
+                self._replied(event)
+            case WorkerRestarted():
+                self._line(f"worker restarted: {event.reason}")
+            case Notice():
+                self._line(f"note: {event.message}")
+            case IndexProgress():
+                self._index(event)
+            case RunFinished():
+                self._line(f"run {event.run_id}: {event.reason}, after {event.steps} steps")
+
+    def _start(self, event: RunStarted) -> None:
+        self._deadline_s = time.monotonic() + 60 * event.minutes
+        resumed = f", resumed at step {event.resumed_at_step}" if event.resumed_at_step else ""
+        self._line(f"run {event.run_id} on {event.device}: up to {event.budget} candidates, {event.minutes:.3g} min{resumed}")
+        self._now("waiting for candidates")
+
+    def _step(self, event: StepFinished) -> None:
+        self._line(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}")
+        match event.evaluation:
+            case Measured(timing=timing) if event.candidate_id == event.best_candidate_id:
+                self._best = f"best {median_us(timing):.2f} us"
+            case Unmeasured(prediction=prediction) if event.candidate_id == event.best_candidate_id:
+                self._best = f"best {predicted_of(prediction)}"
+        self._now("next")
+
+    def _witnessed(self, event: Witnessed) -> None:
+        """One line; the report has the whole of a long reason."""
+        match event.evaluation:
+            case Measured(witness=Witness() as witness):
+                said = {"agreed": "agrees", "in-part": "agrees, run in part"}.get(witness.status, f"none: {witness.reason}")
+            case _:
+                said = f"refused: {event.evaluation.fault}"
+        line = f"second witness {event.candidate_id[:8]} in {event.seconds:.1f} s: {' '.join(said.split())}"
+        self._line(line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…")
+        if isinstance(event.evaluation, Measured) and event.candidate_id == event.best_candidate_id:
+            self._best = f"best {median_us(event.evaluation.timing):.2f} us"
+        self._now("next")
+
+    def _replied(self, event: Replied) -> None:
+        said = event.problem or "a candidate"
+        turn = f", turn {event.turn + 1}" if event.turn else ""
+        total = f"{event.total_tokens:,} tokens" + (f", {event.total_cost:.4g} in money" if event.total_cost else "")
+        took = f"{event.usage.completion_tokens:,} tokens in {event.seconds:.0f} s"
+        self._line(f"reply {event.round}.{event.sample + 1}{turn}: {took}, {said}; {total} so far")
+        self._written.pop(event.sample, None)
+        self._now(self._writing())
+
+    def _writing(self) -> str:
+        """All replies under way in one: apart, they would take turns on the one line."""
+        if not self._written:
+            return "waiting for replies"
+        replies = "1 reply" if len(self._written) == 1 else f"{len(self._written)} replies"
+        return f"{replies} under way, {sum(self._written.values()):,} characters"
+
+    def _index(self, event: IndexProgress) -> None:
+        line = self._meter.line(event)
+        if self._status is not None:
+            self._status.update(escape(line))
+        elif self._meter.is_due(event):
+            self._line(line)
+
+    def _now(self, doing: str) -> None:
+        if self._status is not None:
+            self._status.update(StatusLine(doing, self._best, self._deadline_s, time.monotonic()))
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, markup=False)

@@ -1,0 +1,99 @@
+"""What a run answers on stdout: a few lines for a person, or one JSON object."""
+
+import json
+from pathlib import Path
+
+from agent.report.one_line import witness_of
+from agent.report.report import NO_KERNEL, knowledge_of
+from agent.run.result import RunResult
+from contract.evaluation import Measured, Unmeasured
+from contract.reward import confirmed
+from contract.speedup import median_us, speedup_over
+from contract.trajectory import Step
+
+
+def print_outcome(outcome: RunResult, folder: Path, as_json: bool) -> None:
+    print(json.dumps(outcome_json(outcome, folder)) if as_json else "\n".join(_lines(outcome, folder)))
+
+
+def outcome_json(outcome: RunResult, folder: Path) -> dict[str, object]:
+    """The run and its best step. `measured` tells a measured answer from a predicted one."""
+    best = outcome.best
+    return {
+        "run_id": outcome.run.run_id,
+        "status": outcome.run.status,
+        "reason": outcome.reason,
+        "task": outcome.run.task.model_dump(mode="json"),
+        "chip": outcome.run.chip.name,
+        "steps": len(outcome.steps),
+        "seconds": round(outcome.spent_s, 3),
+        "out": str(folder),
+        "measured": best is not None and isinstance(best.evaluation, Measured),
+        "best": best_json(best) if best else None,
+        "refused": [
+            {"candidate_id": step.candidate.id, "time_us": median_us(refused.timing), "message": wrong.test.message}
+            for step, wrong, refused in outcome.refusals
+        ],
+    }
+
+
+def best_json(step: Step) -> dict[str, object]:
+    """A step's candidate and evaluation; a time is `time_us` where it was measured, `predicted_us` where a model
+    knows the candidate, and else `floor_us`, the roofline."""
+    evaluation = step.evaluation
+    answer: dict[str, object] = {
+        "candidate_id": step.candidate.id,
+        "label": step.candidate.label,
+        "status": evaluation.status,
+        "reward": step.reward,
+    }
+    if isinstance(evaluation, Unmeasured):
+        answer["verified_by"] = evaluation.verified_by
+        answer["floor_us" if evaluation.prediction.is_floor else "predicted_us"] = evaluation.prediction.predicted_us
+    if isinstance(evaluation, Measured):
+        speedups = [speedup_over(evaluation, timing.name) for timing in evaluation.baselines]
+        answer["time_us"] = median_us(evaluation.timing)
+        answer["witness"] = evaluation.witness.model_dump(mode="json", exclude={"tests"}) if evaluation.witness else None
+        answer["notes"] = list(evaluation.notes)
+        answer["confirmed"] = confirmed(evaluation, step.candidate.origin)
+        answer["speedups"] = [speedup.model_dump() for speedup in speedups if speedup]
+    return answer
+
+
+def _lines(outcome: RunResult, folder: Path) -> list[str]:
+    kernel = [f"kernel: {folder / 'kernel.cu'}"] if outcome.best else []
+    return [*kernel, *best_lines(outcome.best), f"report: {folder / 'report.md'}"]
+
+
+def best_lines(best: Step | None) -> list[str]:
+    """The leading candidate and its time, measured or predicted."""
+    if best is None:
+        return [NO_KERNEL]
+    head = f"{'schedule' if best.candidate.origin.schedule else 'candidate'}: {best.candidate.label}"
+    if isinstance(best.evaluation, Measured):
+        time = f"time: {median_us(best.evaluation.timing):.2f} us, measured"
+        notes = [f"note: {note}" for note in best.evaluation.notes]
+        return [head, time, *speedup_lines(best.evaluation), *witness_lines(best), *notes]
+    assert isinstance(best.evaluation, Unmeasured)
+    prediction = best.evaluation.prediction
+    if prediction.is_floor:
+        return [head, f"time: not known; the roofline is {prediction.floor_us:.2f} us", knowledge_of(best.evaluation)]
+    return [head, f"time: {prediction.predicted_us:.2f} us, predicted", knowledge_of(best.evaluation)]
+
+
+def witness_lines(step: Step) -> list[str]:
+    """What a second witness says of a measured kernel, where one was needed; without it there is no reward."""
+    assert isinstance(step.evaluation, Measured)
+    said = witness_of(step.evaluation, step.candidate.origin)
+    withheld = "" if confirmed(step.evaluation, step.candidate.origin) else "; its time earns no reward"
+    return [f"witness: {said}{withheld}"] if said else []
+
+
+def speedup_lines(measured: Measured) -> list[str]:
+    """One line a baseline: its time, the speedup and the speedup's 95 % interval."""
+    lines = []
+    for timing in measured.baselines:
+        if speedup := speedup_over(measured, timing.name):
+            interval = f"[{speedup.low:.3f}, {speedup.high:.3f}]"
+            lines.append(f"  {timing.name:<20} {median_us(timing):>9.2f} us   {speedup.ratio:.3f}x {interval}")
+    return lines

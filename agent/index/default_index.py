@@ -1,0 +1,87 @@
+"""What `optimize` looks things up in: the default index, built where it is absent; what there is, where it cannot be."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from agent.index.indexing import opened, refresh_notes, take_in, writing
+from agent.index.knowledge_base import embedder_for, is_default, lacking, open_library
+from contract.errors import KnowledgeError
+from contract.events import Emit, Notice
+from contract.knowledge import Hit, Query, Release, Retriever
+from contract.settings import Settings
+from knowledge.embedding.embedder import Embedder
+from knowledge.search import open_search
+
+
+class EmptyRetriever:
+    """The retriever of a run without a knowledge base."""
+
+    def search(self, _: Query) -> list[Hit]:
+        return []
+
+
+class TolerantRetriever:
+    """A retriever whose first failure is said and ends the looking up, not the run."""
+
+    def __init__(self, retriever: Retriever, emit: Emit) -> None:
+        self._retriever: Retriever = retriever
+        self._emit = emit
+
+    def search(self, query: Query) -> list[Hit]:
+        try:
+            return self._retriever.search(query)
+        except KnowledgeError as exc:
+            self._retriever = EmptyRetriever()
+            self._emit(Notice(message=f"{exc}; the run goes on without the knowledge base"))
+            return []
+
+
+@contextmanager
+def open_retriever(settings: Settings, emit: Emit) -> Iterator[Retriever]:
+    """A retriever for a run; a run does not fail for want of one. What is missing is said in one notice, with the remedy."""
+    if not settings.use_knowledge:
+        yield EmptyRetriever()
+        return
+    embedder = embedder_for(settings)
+    trouble = _completed(settings, embedder, emit)
+    held: list[str] = []
+    retriever: Retriever = EmptyRetriever()
+    with ExitStack() as stack:
+        try:
+            store = stack.enter_context(open_library(settings, embedder=embedder))
+            held = [release.name for release in store.releases()]
+            retriever = TolerantRetriever(open_search(store), emit) if held else EmptyRetriever()
+        except KnowledgeError as exc:
+            trouble, held = trouble or str(exc), []
+        if trouble:
+            emit(Notice(message=f"{trouble}; the run goes on {_with(held)} (--no-knowledge leaves this out)"))
+        yield retriever
+
+
+def _completed(settings: Settings, embedder: Embedder, emit: Emit) -> str:
+    """Build what the default index lacks, the notes first, so that they are there if the rest fails; why it failed, or ''."""
+    try:
+        missing = lacking(_held(settings, embedder), settings)
+        if not missing:
+            return ""
+        emit(Notice(message=f"building the index of {' and '.join(missing)}, once; --minutes counts from when it is done"))
+        with writing(settings, emit, embedder) as store:
+            refresh_notes(store, settings, emit)
+            if any(is_default(release, settings) for release in store.releases()):
+                return ""
+            with opened(settings.cutlass, None, settings, emit) as tree:
+                take_in(tree, store, settings, emit)
+    except KnowledgeError as exc:
+        return str(exc)
+    return ""
+
+
+def _held(settings: Settings, embedder: Embedder) -> list[Release]:
+    if not (settings.knowledge_dir / "knowledge.sqlite").exists():
+        return []
+    with open_library(settings, embedder=embedder) as store:
+        return store.releases()
+
+
+def _with(held: Sequence[str]) -> str:
+    return f"with {', '.join(held)}" if held else "without the knowledge base"

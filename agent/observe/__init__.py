@@ -1,0 +1,6 @@
+"""What a policy sees before a round. Everything here is pure.
+
+`observation`: the observation of a round, put together. `ranking`: which step leads, which are finalists.
+`exemplars`: earlier kernels for contrast. `failures`: failed kernels that a model may repair.
+`retrieval`: what is looked up in the knowledge base.
+"""

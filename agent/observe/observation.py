@@ -1,0 +1,67 @@
+"""What a policy sees before a round, from the steps so far. Pure."""
+
+from collections.abc import Callable, Sequence
+
+from agent.observe.exemplars import choose_exemplars
+from agent.observe.failures import unrepaired
+from agent.observe.ranking import Ranked, leader
+from contract.knowledge import Hit
+from contract.profile import Difference, Profile
+from contract.trajectory import Observation, RunRecord, Step
+
+Explain = Callable[[Profile, Profile], tuple[Difference, ...]]
+
+EXEMPLARS = 2
+FAILURES = 4
+
+
+def in_hand(ranked: Sequence[Ranked]) -> Step | None:
+    """The step that the next round starts from: the leader's, else the last."""
+    best = leader(ranked)
+    return (best or ranked[-1]).step if ranked else None
+
+
+def observe(
+    run: RunRecord,
+    ranked: Sequence[Ranked],
+    number: int,
+    hits: Sequence[Hit],
+    explain: Explain,
+    *,
+    seconds_left: float,
+    reads_code: bool,
+) -> Observation:
+    """Round `number`'s observation. Sources of earlier candidates, the leader's aside, are only for policies that read code."""
+    step = in_hand(ranked)
+    proven = step if step and step.evaluation.passed else None
+    best = proven.candidate if proven else None
+    return Observation(
+        task=run.task,
+        chip=run.chip,
+        round=number,
+        seed=run.seed,
+        attempts=tuple(one.attempt for one in ranked),
+        best=best,
+        best_evaluation=proven.evaluation if proven else None,
+        diagnosis=step.diagnosis if step else None,
+        diagnosed=step.candidate.id if step and step.diagnosis else None,
+        profile=step.profile if step else None,
+        differences=differences(ranked, step, explain),
+        exemplars=choose_exemplars(ranked, EXEMPLARS, f"{run.seed}-{number}", best) if reads_code else (),
+        failures=unrepaired(ranked, FAILURES) if reads_code else (),
+        hits=tuple(hits),
+        seconds_left=seconds_left,
+    )
+
+
+def differences(ranked: Sequence[Ranked], step: Step | None, explain: Explain) -> tuple[Difference, ...]:
+    """What changed to this step's profile from that of the fastest other candidate that was profiled."""
+    if step is None or step.profile is None:
+        return ()
+    own_id = step.candidate.id
+    others = [one for one in ranked if one.step.profile and one.plausible and one.attempt.candidate_id != own_id]
+    if not others:
+        return ()
+    before = min(others, key=lambda one: one.time_us).step.profile
+    assert before is not None
+    return explain(before, step.profile)

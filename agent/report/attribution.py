@@ -1,0 +1,121 @@
+"""For each improvement of a run: what its author had seen. Pure.
+
+Seeing is not the cause: many steps that improved nothing had seen the same, and `sightings` counts both.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from agent.observe.ranking import rank
+from agent.report.provenance import Seen, seen_by
+from contract.base import Record
+from contract.chip import Chip
+from contract.task import GemmTask
+from contract.trajectory import Observation, Step
+
+
+class Improvement(Record):
+    """A candidate that became the best. Times are measured, or all predicted where `measured` is false.
+
+    `before_us` is None for the first that passed. `prompt_hash` is None where no model wrote it. `note`: its author's design.
+    """
+
+    index: int
+    round: int
+    candidate_id: str
+    label: str
+    policy: str
+    measured: bool
+    before_us: float | None
+    after_us: float
+    parents: tuple[str, ...]
+    prompt_hash: str | None
+    note: str
+    seen: Seen
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times faster than the best before it."""
+        return self.before_us / self.after_us if self.before_us is not None else None
+
+
+class Sighting(Record):
+    """How often something stood in the prompts of candidates that improved and of those that did not."""
+
+    kind: str
+    name: str
+    improved: int
+    others: int
+
+
+def improvements(
+    steps: Sequence[Step], observations: Mapping[str, Observation], task: GemmTask, chip: Chip
+) -> list[Improvement]:
+    """The steps that took the lead, in order. Where nothing was measured, by predicted times.
+
+    A candidate whose latest evaluation failed never led; measuring a candidate again is no improvement.
+    """
+    first, latest = _first(steps), {step.candidate.id: rank(step, task, chip) for step in steps}
+    tried = [rank(step, task, chip) for step in first.values()]
+    measured = any(one.trusted for one in tried)
+    best_us: float | None = None
+    found = []
+    for one in tried:
+        time_us = one.attempt.time_us if measured else one.attempt.predicted_us
+        counts = all(it.trusted if measured else it.estimated for it in (one, latest[one.attempt.candidate_id]))
+        if counts and time_us is not None and (best_us is None or time_us < best_us):
+            found.append(_improvement(one.step, measured, best_us, time_us, seen_by(one.step, observations, first)))
+            best_us = time_us
+    return found
+
+
+def sightings(steps: Sequence[Step], observations: Mapping[str, Observation], better: Sequence[Improvement]) -> list[Sighting]:
+    """What stood in prompts, the most often before an improvement first. Candidates that no model wrote have read nothing."""
+    ids = {improvement.candidate_id for improvement in better}
+    first = _first(steps)
+    improved: Counter[tuple[str, str]] = Counter()
+    others: Counter[tuple[str, str]] = Counter()
+    for step in first.values():
+        if step.candidate.origin.prompt_hash is not None:
+            (improved if step.candidate.id in ids else others).update(_names(seen_by(step, observations, first)))
+    counted = [
+        Sighting(kind=kind, name=name, improved=improved[kind, name], others=others[kind, name])
+        for kind, name in improved | others
+    ]
+    return sorted(counted, key=lambda one: (-one.improved, one.others, one.kind, one.name))
+
+
+def _first(steps: Sequence[Step]) -> dict[str, Step]:
+    """The step in which each candidate was tried first, in the order of the run."""
+    first: dict[str, Step] = {}
+    for step in steps:
+        first.setdefault(step.candidate.id, step)
+    return first
+
+
+def _improvement(step: Step, measured: bool, before_us: float | None, after_us: float, seen: Seen) -> Improvement:
+    origin = step.candidate.origin
+    return Improvement(
+        index=step.index,
+        round=step.round,
+        candidate_id=step.candidate.id,
+        label=step.candidate.label,
+        policy=origin.policy,
+        measured=measured,
+        before_us=before_us,
+        after_us=after_us,
+        parents=origin.parents,
+        prompt_hash=origin.prompt_hash,
+        note=origin.note,
+        seen=seen,
+    )
+
+
+def _names(seen: Seen) -> set[tuple[str, str]]:
+    """Kind and name of each thing, once."""
+    findings = seen.diagnosis.findings if seen.diagnosis else ()
+    return {
+        *(("chunk", f"{chunk.place} {chunk.symbol}".rstrip()) for chunk in seen.chunks),
+        *(("exemplar", f"{exemplar.candidate_id[:8]} {exemplar.label}") for exemplar in seen.exemplars),
+        *(("finding", finding.bottleneck) for finding in findings),
+    }

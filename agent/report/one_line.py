@@ -1,0 +1,42 @@
+"""Evaluations with their times, in one line each: for tables, progress and answers."""
+
+from contract.candidate import Origin
+from contract.evaluation import (
+    AUTOTUNED,
+    Evaluation,
+    Measured,
+    Prediction,
+    Unmeasured,
+)
+from contract.reward import confirmed
+from contract.speedup import median_us, speedup_over
+
+
+def result_of(evaluation: Evaluation) -> str:
+    """The time, measured or predicted and marked as such, or what went wrong."""
+    match evaluation:
+        case Measured():
+            speedup = speedup_over(evaluation, AUTOTUNED)
+            versus = f", {speedup.ratio:.3f}x cuBLASLt-AutoTuning" if speedup else ""
+            return f"{median_us(evaluation.timing):.2f} us{versus}"
+        case Unmeasured():
+            return f"{predicted_of(evaluation.prediction)}, {evaluation.headline}"
+        case _:
+            return evaluation.headline
+
+
+def witness_of(measured: Measured, origin: Origin) -> str:
+    """Whether a second witness confirms a measured kernel; empty where none is needed or was asked."""
+    witness = measured.witness
+    if witness is None:
+        return "" if confirmed(measured, origin) else "not proved by a second witness"
+    if not witness.confirms:
+        return f"not proved by a second witness: {' '.join(witness.reason.split())}"
+    return f"proved by the {witness.by} too{', in part' if witness.status == 'in-part' else ''}"
+
+
+def predicted_of(prediction: Prediction) -> str:
+    """A predicted time; where no model knows the candidate, what no candidate can be faster than."""
+    if prediction.is_floor:
+        return f"{prediction.predicted_us:.2f} us at the least (roofline)"
+    return f"{prediction.predicted_us:.2f} us predicted"

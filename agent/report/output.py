@@ -1,0 +1,85 @@
+"""The output folder of a run; every file appears whole or not at all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from agent.report.progress_plot import draw_progress
+from agent.report.report import render_report
+from agent.run.result import RunResult
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.errors import UsageError
+
+_PROBE = ".cudal2-writable"
+
+
+def reserve(out: Path) -> None:
+    """Make the output folder and prove that it can be written, before any work is done. Raises: UsageError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / _PROBE
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as exc:
+        raise UsageError(f"output folder {out} cannot be written ({exc.strerror}); choose another with --out") from exc
+
+
+def write_output(out: Path, outcome: RunResult, built: Built | None) -> None:
+    """The best kernel with its plan, cubin and evaluation; the settings; the report and its picture.
+
+    `built`: the best candidate as the sandbox built it, for its cubin; None where there is no best candidate.
+    Raises: UsageError where the folder cannot be written any more; the store has everything still.
+    """
+    try:
+        if outcome.best is not None:
+            _write_best(out, outcome, built)
+        write_text(out / "settings.json", outcome.run.model_dump_json(indent=1) + "\n")
+        write_text(out / "progress.svg", draw_progress(outcome.steps, outcome.best))
+        write_text(out / "report.md", render_report(outcome, out))
+    except OSError as exc:
+        raise UsageError(
+            f"output folder {out} could not be written ({exc.strerror}); nothing is lost: "
+            f"cudal2-agent runs show {outcome.run.run_id}"
+        ) from exc
+
+
+def _write_best(out: Path, outcome: RunResult, built: Built | None) -> None:
+    assert outcome.best is not None
+    candidate = outcome.best.candidate
+    write_text(out / "kernel.cu", candidate.source)
+    write_text(out / "evaluation.json", outcome.best.evaluation.model_dump_json(indent=1) + "\n")
+    if isinstance(candidate, Candidate):
+        write_text(out / "plan.json", candidate.plan.model_dump_json(indent=1, exclude_defaults=True) + "\n")
+    if built is not None and Path(built.artifact_path).is_file():
+        _copy(Path(built.artifact_path), out / ("kernel.cubin" if isinstance(candidate, Candidate) else "kernel.so"))
+
+
+def write_text(path: Path, text: str) -> None:
+    with replacing(path) as file:
+        file.write(text)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[str]]:
+    """A file written beside its place and moved there once it is whole; on any failure the old one stays."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.chmod(file.name, 0o644)
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
+def _copy(source: Path, target: Path) -> None:
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(source, beside)
+    os.replace(beside, target)

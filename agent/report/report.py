@@ -1,0 +1,292 @@
+"""The report of a run in Markdown: what was found, how it compares, what was tried, what was not done."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from agent.observe.ranking import rank
+from agent.report.attribution import improvements, sightings
+from agent.report.one_line import witness_of
+from agent.report.replies import sum_up
+from agent.report.why import replies_lines, why_section
+from agent.run.result import RunResult
+from agent.run.stopping import roofline_fraction
+from contract.candidate import Origin
+from contract.chip import roofline_us
+from contract.evaluation import BASELINES, NOT_COVERED, Measured, SideFigures, Unmeasured
+from contract.exchange import Exchange
+from contract.knowledge import Hit
+from contract.reward import confirmed
+from contract.ruler import Ruler
+from contract.speedup import median_us, speedup_over
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
+from contract.trajectory import RunRecord, Step
+
+NO_KERNEL = "No candidate passed; there is no kernel to show."
+
+
+def render_report(outcome: RunResult, out: Path) -> str:
+    """The whole report; `out` is where its files lie, for the command lines it shows."""
+    run = outcome.run
+    sections = [
+        f"# GEMM {run.task.shape}",
+        _verdict(outcome),
+        _best(outcome),
+        _diagnosis(outcome.best),
+        _looked_up(outcome.looked_up),
+        _why(outcome),
+        _replies(outcome.exchanges),
+        _attempts(outcome),
+        _refused(outcome),
+        "![time by step](progress.svg)",
+        _not_done(outcome),
+        _again(run, outcome.best, out),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _verdict(outcome: RunResult) -> str:
+    run = outcome.run
+    task = run.task
+    lines = [
+        f"- task: {task.element} elements, {task.accumulate} accumulation, layout {task.layout}, {task.arch}",
+        f"- run: `{run.run_id}`, {run.status}: {outcome.reason}",
+        f"- policy: {run.policy}, seed {run.seed}; {len(outcome.steps)} steps in {outcome.spent_s:.0f} s",
+        f"- chip: {run.chip.name} ({run.chip.sms} SMs); roofline {_roofline_us(run):.2f} us",
+    ]
+    return "\n".join(lines)
+
+
+def _best(outcome: RunResult) -> str:
+    if outcome.best is None:
+        return f"## Result\n\n**{NO_KERNEL}**"
+    evaluation, label = outcome.best.evaluation, outcome.best.candidate.label
+    head = f"## Result\n\nBest candidate: `{outcome.best.candidate.id}`, {label} (`kernel.cu`)."
+    if isinstance(evaluation, Measured):
+        return f"{head}\n\n{measured_section(evaluation, outcome.run)}{_witness(evaluation, outcome.best.candidate.origin)}"
+    assert isinstance(evaluation, Unmeasured)
+    prediction, known = evaluation.prediction, knowledge_of(evaluation)
+    if prediction.is_floor:
+        return f"{head}\n\n**{known}** The roofline is {prediction.floor_us:.2f} us.{_tests(evaluation)}"
+    return f"{head}\n\n**{known}** Predicted: {prediction.predicted_us:.2f} us (by {prediction.model}).{_tests(evaluation)}"
+
+
+def _witness(measured: Measured, origin: Origin) -> str:
+    """What a second witness says of the best kernel, where one was needed, and what it covered."""
+    said = witness_of(measured, origin)
+    tests = measured.witness.tests if measured.witness else ()
+    covered = [test.message for test in tests if test.tier == "emulator" and test.message]
+    return "".join([f"\n\nSecond witness: {said}.", *(f"\n- {message}" for message in covered)]) if said else ""
+
+
+def knowledge_of(evaluation: Unmeasured) -> str:
+    """What is known of a kernel that was not timed, in one sentence."""
+    if evaluation.verified_by == "nothing":
+        known = f"The kernel was not executed{f' ({evaluation.reason})' if evaluation.reason else ''}"
+    else:
+        backend = "emulator" if evaluation.verified_by == "emulator" else "GPU"
+        known = f"The {backend} executed the kernel{' in part' if evaluation.in_part else ''} and found it right"
+    if evaluation.prediction.is_floor:
+        return f"{known}; no model predicts its time, for it has no schedule."
+    return f"{known}; its time is predicted, not measured."
+
+
+def _tests(evaluation: Unmeasured) -> str:
+    """The tests that a kernel passed, and what they covered."""
+    passed = [test for test in evaluation.tests if test.name != NOT_COVERED]
+    if not passed:
+        return ""
+    covered = [test.message for test in passed if test.tier == "emulator" and test.message]
+    return "".join([f"\n\n{len(passed)} tests passed:", *(f"\n- {message}" for message in covered)])
+
+
+def measured_section(measured: Measured, run: RunRecord) -> str:
+    """Time, speedups with their intervals, roofline share, side figures, environment."""
+    time_us = median_us(measured.timing)
+    tflops = run.task.flops / time_us / 1e6
+    fraction = roofline_fraction(measured, run.task, run.chip)
+    parts = [
+        f"**{time_us:.2f} us** ({tflops:.0f} TFLOP/s, {fraction:.0%} of the roofline), {measured.mode} timing, "
+        f"median of {len(measured.timing.samples_us)} rounds; {len(measured.tests)} verification tests passed.",
+        speedup_table(measured),
+        _ruler(measured.ruler),
+        _side(measured.side),
+        f"{measured.environment.gpu}, driver {measured.environment.driver}, CUDA {measured.environment.cuda}, "
+        f"cuBLAS {measured.environment.cublas}.",
+        "\n".join(f"- note: {note}" for note in measured.notes),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def speedup_table(measured: Measured) -> str:
+    rows = []
+    known = {timing.name: timing for timing in measured.baselines}
+    for name in [*BASELINES, *(name for name in known if name not in BASELINES)]:
+        speedup = speedup_over(measured, name)
+        if speedup is None:
+            rows.append((name, "not measured", "", "", ""))
+        else:
+            interval = f"{speedup.low:.3f} – {speedup.high:.3f}"
+            rows.append((name, f"{median_us(known[name]):.2f}", f"{speedup.ratio:.3f}x", interval, known[name].detail))
+    return table(("baseline", "time, us", "speedup", "95 % interval", "detail"), rows)
+
+
+def _ruler(ruler: Ruler | None) -> str:
+    """How the time was taken; nothing for records from before that was noted."""
+    if ruler is None:
+        return ""
+    return (
+        f"Each sample is {ruler.launches} launches on {ruler.sets} sets of operands, each launch with an output of its own. "
+        f"Every row of {ruler.projected} outputs was checked, and {len(ruler.compared)} outputs in full. Seed: {ruler.secret}."
+    )
+
+
+def _side(side: SideFigures) -> str:
+    figures = {
+        "host time of one launch": side.host_launch_us,
+        "device time with operands in L2": side.hot_l2_us,
+        "host clock around one synchronised call": side.wall_clock_us,
+        "device time without programmatic launch": side.without_programmatic_us,
+    }
+    rows = [(name, f"{figure_us:.2f}") for name, figure_us in figures.items() if figure_us is not None]
+    return table(("side figure", "us"), rows) if rows else ""
+
+
+def _diagnosis(best: Step | None) -> str:
+    if best is None or best.diagnosis is None or not best.diagnosis.findings:
+        return ""
+    rows = [(f.bottleneck, f.evidence, f.remedy) for f in best.diagnosis.findings]
+    return f"## Diagnosis ({best.diagnosis.basis})\n\n" + table(("bottleneck", "evidence", "what usually helps"), rows)
+
+
+def _looked_up(hits: Sequence[Hit]) -> str:
+    """What the best candidate's policy was shown; nothing where it was shown nothing."""
+    rows = [
+        (hit.chunk.release, f"{hit.chunk.path}:{hit.chunk.start_line}-{hit.chunk.end_line}", hit.chunk.symbol) for hit in hits
+    ]
+    return "## What was looked up\n\n" + table(("release", "lines", "what"), rows) if rows else ""
+
+
+def _why(outcome: RunResult) -> str:
+    better = improvements(outcome.steps, outcome.observations, outcome.run.task, outcome.run.chip)
+    return why_section(better, sightings(outcome.steps, outcome.observations, better))
+
+
+def _replies(exchanges: Sequence[Exchange]) -> str:
+    """What was asked of a chat server and what came of it; nothing where none was asked."""
+    replies = sum_up(exchanges)
+    if replies is None:
+        return ""
+    asked = replies_lines(replies.model_copy(update={"dropped": {}}))
+    rows = [(str(count), reason) for reason, count in replies.dropped.items()]
+    dropped = "\n\n" + table(("dropped", "why no candidate came of it"), rows) if rows else ""
+    return "## Language model\n\n" + "\n".join(f"- {line}" for line in asked) + dropped
+
+
+def _attempts(outcome: RunResult) -> str:
+    rows = []
+    for one in (rank(step, outcome.run.task, outcome.run.chip) for step in outcome.steps):
+        step, attempt = one.step, one.attempt
+        time = f"{attempt.time_us:.2f}" if attempt.time_us is not None else ""
+        if attempt.predicted_us is not None:
+            time = f"({attempt.predicted_us:.2f} predicted)" if one.estimated else ""
+        speedup = f"{attempt.speedup:.3f}x" if attempt.speedup is not None else ""
+        earned = f"{attempt.reward:+.3f}" if attempt.reward is not None else ""
+        said = step.evaluation.headline
+        if isinstance(step.evaluation, Measured) and (witness := witness_of(step.evaluation, step.candidate.origin)):
+            said = f"{said}, {witness}"
+        rows.append((str(step.index), step.candidate.label, said, time, speedup, earned))
+    head = ("step", "candidate", "status", "time, us", "over AutoTuning", "reward")
+    return "## Attempts\n\n" + (table(head, rows) if rows else "None.")
+
+
+def _refused(outcome: RunResult) -> str:
+    """Kernels that a GPU found right and timed, and a second witness refused; their times count for nothing."""
+    rows = [
+        (str(step.index), step.candidate.label, f"{median_us(refused.timing):.2f}", wrong.test.name, wrong.test.message)
+        for step, wrong, refused in outcome.refusals
+    ]
+    head = ("step", "candidate", "time on the GPU, us", "failed test", "what the second witness says")
+    return "## Refused by the second witness\n\n" + table(head, rows) if rows else ""
+
+
+def _not_done(outcome: RunResult) -> str:
+    """What a reader might take for done."""
+    missing = []
+    evaluations = [step.evaluation for step in outcome.steps]
+    if not any(isinstance(evaluation, Measured) for evaluation in evaluations):
+        executed = any(evaluation.executed for evaluation in evaluations)
+        untimed = "not timed, no baseline measured"
+        missing.append(f"nothing was measured: {untimed}" if executed else f"nothing was executed: not verified, {untimed}")
+    best = outcome.best
+    if best and isinstance(best.evaluation, Measured):
+        known = {timing.name for timing in best.evaluation.baselines}
+        missing += [f"baseline {name} was not measured" for name in BASELINES if name not in known]
+        if not confirmed(best.evaluation, best.candidate.origin):
+            said = witness_of(best.evaluation, best.candidate.origin)
+            missing.append(f"the best candidate is {said}; its time earns no reward")
+    if best and isinstance(best.evaluation, Unmeasured) and best.evaluation.in_part:
+        missing.append(f"the emulator did not run the whole grid of {outcome.run.task.shape}, but what is said above")
+        missing += [test.message for test in best.evaluation.tests if test.name == NOT_COVERED]
+    if outcome.run.status == "interrupted":
+        missing.append(f"the run was interrupted; continue it with `cudal2-agent runs resume {outcome.run.run_id}`")
+    if best and not outcome.looked_up:
+        why = "" if outcome.run.settings.get("use_knowledge", True) else " (--no-knowledge)"
+        missing.append(f"nothing was looked up in the knowledge base for the best candidate{why}")
+    if best and best.profile is None:
+        basis = "inspection and times" if isinstance(best.evaluation, Measured) else "inspection"
+        missing.append(f"no hardware counters were read of the best candidate; its diagnosis rests on {basis}")
+    return "## Not done\n\n" + "\n".join(f"- {line}" for line in missing)
+
+
+def _again(run: RunRecord, best: Step | None, out: Path) -> str:
+    lines = [optimize_command(run)]
+    if best is not None:
+        kernel = shlex.quote(str(out / "kernel.cu"))
+        seeds = [test.seed for test in getattr(best.evaluation, "tests", ()) if test.seed is not None]
+        seed = f" --seed {seeds[-1]}" if seeds else ""
+        lines += [
+            f"cudal2-agent verify {kernel} {task_flags(run.task)}{seed}",
+            f"cudal2-agent bench {kernel} {task_flags(run.task)}",
+        ]
+    return "## Again\n\n```\n" + "\n".join(lines) + "\n```"
+
+
+def optimize_command(run: RunRecord) -> str:
+    """The command line that starts this run anew."""
+    words = [f"cudal2-agent optimize {task_flags(run.task)}", f"--policy {shlex.quote(run.policy)}", f"--seed {run.seed}"]
+    words += [f"--{name} {run.settings[name]}" for name in ("budget", "minutes") if name in run.settings]
+    words += ["--no-knowledge"] if run.settings.get("use_knowledge") is False else []
+    words += ["--no-profile"] if run.settings.get("profile") == "off" else []
+    chat = {"--model": run.settings.get("model"), "--base-url": run.settings.get("base_url")}
+    words += [f"{flag} {shlex.quote(str(value))}" for flag, value in chat.items() if value is not None]
+    return " ".join(words)
+
+
+def task_flags(task: GemmTask) -> str:
+    """The flags that name a task, defaults left out but for the architecture."""
+    flags = [f"--shape {task.shape}", f"--arch {task.arch}"]
+    if task.accumulate is not AccumulatorType.F32:
+        flags.append(f"--accumulate {task.accumulate}")
+    if task.element is not ElementType.F16:
+        flags.append(f"--element {task.element}")
+    if task.layout is not Layout.NN:
+        flags.append(f"--layout {task.layout}")
+    if task.mode is not TimingMode.OFFLINE:
+        flags.append(f"--mode {task.mode}")
+    return " ".join(flags)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a cell's bars and line breaks cannot break it."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _roofline_us(run: RunRecord) -> float:
+    return roofline_us(run.task.flops, run.task.operand_bytes, run.chip)

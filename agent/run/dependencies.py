@@ -1,0 +1,28 @@
+"""What a run is made of: the doubles' and the real parts' one shape."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.observe.observation import Explain
+from contract.build import Built
+from contract.chip import Chip
+from contract.diagnosis import Diagnosis
+from contract.evaluation import Evaluation
+from contract.knowledge import Retriever
+from contract.profile import Profile
+from contract.protocols import Policy, Sandbox, TrajectoryStore
+from contract.task import GemmTask
+
+Diagnose = Callable[[Built, GemmTask, Chip, Evaluation, Profile | None], Diagnosis]
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """The parts a run is wired from; whoever opened them closes them."""
+
+    sandbox: Sandbox
+    policy: Policy
+    retriever: Retriever
+    store: TrajectoryStore
+    diagnose: Diagnose
+    explain: Explain

@@ -1,0 +1,56 @@
+"""The steps of one run: the store's content, ranked and mirrored in memory so that no node reads it all again."""
+
+from collections.abc import Sequence
+
+from agent.observe.ranking import Ranked, rank
+from contract.profile import Profile
+from contract.protocols import TrajectoryStore
+from contract.trajectory import RunRecord, Step
+
+
+class History:
+    """Steps by index. A step is in here only once it is durable in the store."""
+
+    def __init__(self, store: TrajectoryStore, run: RunRecord) -> None:
+        self._store = store
+        self._run = run
+        self._ranked = [rank(step, run.task, run.chip) for step in store.steps(run.run_id)]
+        self._first: dict[str, Step] = {}
+        for one in self._ranked:
+            self._first.setdefault(one.attempt.candidate_id, one.step)
+
+    @property
+    def ranked(self) -> Sequence[Ranked]:
+        return self._ranked
+
+    @property
+    def steps(self) -> list[Step]:
+        return [one.step for one in self._ranked]
+
+    @property
+    def next_index(self) -> int:
+        return self._ranked[-1].step.index + 1 if self._ranked else 0
+
+    def add(self, step: Step) -> None:
+        """Record the next step."""
+        self._store.record_step(step)
+        one = rank(step, self._run.task, self._run.chip)
+        self._ranked.append(one)
+        self._first.setdefault(one.attempt.candidate_id, step)
+
+    def replace(self, step: Step) -> None:
+        """Record a step anew, with what was learned of it since."""
+        self._store.record_step(step)
+        position = next(i for i, one in enumerate(self._ranked) if one.step.index == step.index)
+        self._ranked[position] = rank(step, self._run.task, self._run.chip)
+        if self._first[step.candidate.id].index == step.index:
+            self._first[step.candidate.id] = step
+
+    def profile_of(self, candidate_id: str) -> Profile | None:
+        """The profile that a step of the candidate has; a final measurement takes no new one."""
+        profiles = (one.step.profile for one in self._ranked if one.step.profile and one.attempt.candidate_id == candidate_id)
+        return next(profiles, None)
+
+    def first(self, candidate_id: str) -> Step | None:
+        """The step in which a candidate was tried first; None where it never was."""
+        return self._first.get(candidate_id)

@@ -1,0 +1,131 @@
+"""The second witness: which kernels of a model the emulator proves, and what its verdict makes of their measurements."""
+
+from collections.abc import Sequence
+
+from agent.observe.ranking import Ranked, leader
+from agent.run.clock import RunClock
+from agent.run.history import History
+from contract.build import Built
+from contract.evaluation import (
+    WITNESS,
+    CompileFailed,
+    Crashed,
+    Evaluation,
+    Measured,
+    Rejected,
+    TestResult,
+    TimedOut,
+    Unmeasured,
+    Witness,
+    Wrong,
+    ran_in_part,
+)
+from contract.events import Emit, Witnessed
+from contract.protocols import Sandbox
+from contract.reward import reward
+from contract.trajectory import RunRecord, Step
+
+# What the witness says of a candidate: how far it confirms it, or the test that failed.
+WitnessVerdict = Witness | TestResult
+
+
+def unproved_leader(ranked: Sequence[Ranked]) -> Step | None:
+    """The best measured kernel of those that models wrote, where no second witness was asked about it yet.
+
+    Slower ones are not proved: their times are no exemplar's, no leader's and no winner's, and they have no reward.
+    """
+    written = [one for one in ranked if not one.step.candidate.origin.trusted_writer]
+    plausible = {one.attempt.candidate_id for one in written if one.plausible}
+    best = leader([one for one in written if one.attempt.candidate_id in plausible], proved_only=False)
+    if best is None or not isinstance(best.step.evaluation, Measured) or best.step.evaluation.witness is not None:
+        return None
+    return best.step
+
+
+def proof_fits(ranked: Sequence[Ranked], left_s: float) -> bool:
+    """Whether a proof fits in the time left, by the longest so far; the first one is made in any case."""
+    taken_s = [one.step.seconds["witness"] for one in ranked if "witness" in one.step.seconds]
+    return not taken_s or max(taken_s) <= left_s
+
+
+def verdict_of(said: Evaluation) -> WitnessVerdict:
+    """The emulator's verdict on a candidate that a GPU found right. A time limit or a lost worker is no verdict."""
+    match said:
+        case Unmeasured(verified_by="emulator", tests=tests):
+            return Witness(status="in-part" if ran_in_part(tests) else "agreed", tests=tests)
+        case Wrong(test=test):
+            found = f"{test.message} (the emulator's {test.tier} test; a GPU found the kernel right)"
+            return test.model_copy(update={"tier": WITNESS, "message": found})
+        case Unmeasured(reason=reason):
+            return Witness(status="unavailable", reason=reason or "the emulator did not execute the kernel")
+        case Crashed() | TimedOut() | Rejected() | CompileFailed() | Measured():
+            return Witness(status="unavailable", reason=f"the emulator gave no verdict: {said.fault or said.status}")
+
+
+def known_verdict(candidate_id: str, ranked: Sequence[Ranked]) -> WitnessVerdict | None:
+    """The verdict that a step of the candidate already holds."""
+    for one in ranked:
+        if one.attempt.candidate_id == candidate_id:
+            match one.step.evaluation:
+                case Measured(witness=Witness() as witness):
+                    return witness
+                case Wrong(test=test, refused=Measured()):
+                    return test
+    return None
+
+
+def judged(measured: Measured, verdict: WitnessVerdict) -> Measured | Wrong:
+    """The measurement with its witness; refused where the witness found a fault, its times kept beside the fault."""
+    if isinstance(verdict, Witness):
+        return measured.model_copy(update={"witness": verdict})
+    tests = (*measured.tests, verdict)
+    return Wrong(test=verdict, tests=tests, inspection=measured.inspection, refused=measured)
+
+
+class SecondWitness:
+    """One run's. A verdict that a step holds is not asked for again, so that a killed run repeats at most the last proof."""
+
+    def __init__(self, run: RunRecord, sandbox: Sandbox, history: History, clock: RunClock, emit: Emit) -> None:
+        self._run, self._sandbox, self._history = run, sandbox, history
+        self._clock, self._emit = clock, emit
+
+    def prove(self, step: Step, built: Built | None) -> None:
+        """Record the verdict with every measured step of the candidate. `built`: None where it could not be built again."""
+        begin_s = self._clock.spent_s()
+        verdict = known_verdict(step.candidate.id, self._history.ranked) or self._verdict(built)
+        took_s = self._clock.spent_s() - begin_s
+        for one in self._history.steps:
+            if one.candidate.id == step.candidate.id and isinstance(one.evaluation, Measured):
+                seconds = {**one.seconds, "witness": took_s} if one.index == step.index else one.seconds
+                self._record(one, one.evaluation, verdict, seconds)
+        self._tell(step, took_s)
+
+    def _verdict(self, built: Built | None) -> WitnessVerdict:
+        if built is None:
+            return Witness(status="unavailable", reason="the kernel could not be built again")
+        with self._clock.outside():
+            return verdict_of(self._sandbox.witness(built, self._run.task))
+
+    def _record(self, step: Step, measured: Measured, verdict: WitnessVerdict, seconds: dict[str, float]) -> None:
+        """The step anew. A refused time explains nothing, so that its diagnosis goes."""
+        evaluation = judged(measured, verdict)
+        changes = {
+            "evaluation": evaluation,
+            "diagnosis": step.diagnosis if isinstance(evaluation, Measured) else None,
+            "reward": reward(evaluation, self._run.task, self._run.chip, step.candidate.origin),
+            "seconds": seconds,
+        }
+        self._history.replace(step.model_copy(update=changes))
+
+    def _tell(self, step: Step, seconds: float) -> None:
+        now = next(one for one in self._history.steps if one.index == step.index)
+        best = leader(self._history.ranked)
+        self._emit(
+            Witnessed(
+                candidate_id=now.candidate.id,
+                seconds=seconds,
+                evaluation=now.evaluation,
+                reward=now.reward,
+                best_candidate_id=best.attempt.candidate_id if best and not best.attempt.unproved else None,
+            )
+        )

@@ -1,0 +1,226 @@
+"""What this machine can do: one check a thing, with what is missing and its remedy."""
+
+import importlib.util
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from agent.run.versions import installed_version
+from agent.wiring.gpus import visible_gpus
+from contract.base import Record
+from contract.build import Built
+from contract.candidate import Candidate, Origin
+from contract.chip import REFERENCE_CHIPS
+from contract.errors import Cudal2Error
+from contract.settings import Settings
+from contract.task import Arch, GemmTask
+from policies.trajectories.store import open_store
+from sandbox.building.builder import Builder
+from sandbox.building.toolchain import find_nvcc, find_nvdisasm
+from sandbox.jail.kind import REMEDY as JAIL_REMEDY
+from sandbox.jail.kind import confinement
+from sandbox.profiling.complaints import PERMISSION_REMEDY
+from sandbox.profiling.ncu import find_ncu, ncu_version
+from sandbox.profiling.permission import counters_allowed
+
+PACKAGES = ("cupy-cuda13x", "cuda-bindings", "langgraph", "nvidia-cuda-nvrtc", "pydantic", "sqlalchemy")
+PROBE = """// cudal2: {"arch": "sm_80", "launches": [{"entry": "probe", "grid": [1, 1, 1], "block": [32, 1, 1],
+// "args": [{"tensor": "D", "access": "write"}]}]}
+#include <cuda_fp16.h>
+extern "C" __global__ void probe(__half* d) { d[threadIdx.x] = __float2half(1.0f); }
+"""
+
+
+class Check(Record):
+    """`needed`: without it `optimize` cannot work; else something is done less well, as `detail` says."""
+
+    name: str
+    ok: bool
+    needed: bool
+    detail: str
+    remedy: str = ""
+
+
+def examine(settings: Settings) -> list[Check]:
+    """All checks, in the order in which a run would meet what they check."""
+    return [
+        _python(),
+        *_packages(),
+        _compiler(settings),
+        jail(),
+        _disassembler(),
+        _nvcc(settings),
+        *_gpus(),
+        emulator(),
+        _nvml(),
+        _baselines(),
+        _torch(),
+        _ncu(settings),
+        _store(settings),
+        _knowledge(settings),
+        _folder("cache", Path(settings.compile_options().cache_dir)),
+        _folder("runs", settings.runs_dir),
+    ]
+
+
+def _python() -> Check:
+    return Check(
+        name="python", ok=sys.version_info >= (3, 11), needed=True, detail=platform.python_version(), remedy="use 3.11"
+    )
+
+
+def _packages() -> Iterator[Check]:
+    for package in PACKAGES:
+        found = installed_version(package)
+        remedy = f"pip install {package}"
+        yield Check(name=package, ok=found is not None, needed=True, detail=found or "not installed", remedy=remedy)
+
+
+def _compiler(settings: Settings) -> Check:
+    """Compiles a probe kernel for the default target, past the cache."""
+    name, task = "compiler (NVRTC)", GemmTask(m=64, n=64, k=64, arch=Arch.SM_90A)
+    with TemporaryDirectory() as cache:
+        options = settings.compile_options().model_copy(update={"cache_dir": cache})
+        try:
+            candidate = Candidate.from_source(PROBE, Origin(policy="doctor"))
+            begin_s = time.monotonic()
+            [(_, outcome)] = Builder(options, REFERENCE_CHIPS[task.arch]).build([candidate], task)
+        except Cudal2Error as exc:
+            return Check(name=name, ok=False, needed=True, detail="does not work", remedy=str(exc))
+    seconds = time.monotonic() - begin_s
+    if isinstance(outcome, Built):
+        return Check(name=name, ok=True, needed=True, detail=f"compiled a probe kernel for {task.arch} in {seconds:.1f} s")
+    detail = f"probe kernel: {outcome.status}"
+    return Check(name=name, ok=False, needed=True, detail=detail, remedy=getattr(outcome, "message", "raise compile_timeout_s"))
+
+
+def jail() -> Check:
+    """What holds the compiler and the workers to files of their own."""
+    found = confinement()
+    remedy = "" if found.kind != "none" else JAIL_REMEDY
+    return Check(name="jail", ok=found.kind != "none", needed=False, detail=found.detail, remedy=remedy)
+
+
+def _disassembler() -> Check:
+    found = find_nvdisasm()
+    detail = str(found or "opcodes are counted in PTX instead of SASS")
+    return Check(name="nvdisasm", ok=found is not None, needed=False, detail=detail, remedy="pip install nvidia-cuda-nvdisasm")
+
+
+def _nvcc(settings: Settings) -> Check:
+    try:
+        return Check(name="nvcc", ok=True, needed=False, detail=find_nvcc(settings.nvcc))
+    except Cudal2Error as exc:
+        return Check(name="nvcc", ok=False, needed=False, detail="host candidates cannot be built", remedy=str(exc))
+
+
+def _gpus() -> Iterator[Check]:
+    found = visible_gpus()
+    if not found:
+        detail = "kernels are not timed, but ranked by predicted times"
+        remedy = "install an NVIDIA driver (580 or newer) and check CUDA_VISIBLE_DEVICES"
+        yield Check(name="GPU", ok=False, needed=False, detail=detail, remedy=remedy)
+    for gpu in found:
+        detail = f"{gpu.name}, target {gpu.arch or 'unknown'}"
+        yield Check(
+            name=f"GPU cuda:{gpu.index}",
+            ok=gpu.arch is not None,
+            needed=False,
+            detail=detail,
+            remedy="use a GPU of sm_80 or newer",
+        )
+
+
+def emulator() -> Check:
+    """Whether kernels can be executed where there is no GPU for them."""
+    try:
+        import sandbox.emulator.core_module  # noqa: F401 (that it can be imported is the answer)
+    except Cudal2Error as exc:
+        return Check(name="emulator", ok=False, needed=False, detail="without a GPU nothing is executed", remedy=str(exc))
+    return Check(name="emulator", ok=True, needed=False, detail="proves kernels where there is no GPU for them")
+
+
+def _nvml() -> Check:
+    """Clocks, temperature and throttling come from the driver's management library."""
+    name, remedy = "NVML", "pip install nvidia-ml-py; the library itself comes with the driver"
+    absent = Check(name=name, ok=False, needed=False, detail="no clocks or temperatures are recorded", remedy=remedy)
+    if importlib.util.find_spec("pynvml") is None:
+        return absent
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return absent
+    driver = str(pynvml.nvmlSystemGetDriverVersion())
+    pynvml.nvmlShutdown()
+    return Check(name=name, ok=True, needed=False, detail=f"driver {driver}")
+
+
+def _baselines() -> Check:
+    found = installed_version("nvmath-python")
+    detail = f"nvmath-python {found}" if found else "the cuBLASLt baselines are left out"
+    return Check(
+        name="cuBLASLt baselines", ok=found is not None, needed=False, detail=detail, remedy="pip install nvmath-python"
+    )
+
+
+def _torch() -> Check:
+    found = installed_version("torch")
+    detail = f"torch {found}" if found else "the torch.matmul baseline is left out"
+    return Check(name="torch baseline", ok=found is not None, needed=False, detail=detail, remedy="pip install torch")
+
+
+def _ncu(settings: Settings) -> Check:
+    """The tool, and whether the driver lets this process read counters, as far as it tells."""
+    name = "Nsight Compute (ncu)"
+    try:
+        path = find_ncu(settings.ncu)
+        detail = f"{ncu_version(path)} at {path}"
+    except Cudal2Error as exc:
+        absent = "no hardware counters; diagnoses rest on inspection and times"
+        return Check(name=name, ok=False, needed=False, detail=absent, remedy=str(exc))
+    allowed = counters_allowed()
+    if allowed is False:
+        detail += ", but the driver lets administrators only read counters"
+        return Check(name=name, ok=False, needed=False, detail=detail, remedy=PERMISSION_REMEDY)
+    told = "counters may be read" if allowed else "whether counters may be read shows when a kernel is profiled"
+    return Check(name=name, ok=True, needed=False, detail=f"{detail}; {told}")
+
+
+def _store(settings: Settings) -> Check:
+    try:
+        store = open_store(settings.store_url)
+    except Cudal2Error as exc:
+        return Check(name="store", ok=False, needed=True, detail="cannot be used", remedy=str(exc))
+    count = len(store.runs())
+    store.close()
+    return Check(name="store", ok=True, needed=True, detail=f"{count} runs")
+
+
+def _knowledge(settings: Settings) -> Check:
+    """Absent it is built by the first run, which waits for that."""
+    from agent.index.knowledge_base import contents, lacking
+
+    name, build = "knowledge base", f"cudal2-agent index add {settings.cutlass}"
+    try:
+        found = contents(settings)
+    except Cudal2Error as exc:
+        return Check(name=name, ok=False, needed=False, detail="nothing can be looked up yet", remedy=str(exc))
+    names = ", ".join(release.name for release in found.releases) or "no release"
+    missing = lacking(found.releases, settings)
+    detail = f"{names}; {found.pieces:,} pieces, {found.model}"
+    return Check(name=name, ok=not missing, needed=False, detail=detail, remedy=build if missing else "")
+
+
+def _folder(name: str, path: Path) -> Check:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=path):
+            return Check(name=f"{name} folder", ok=True, needed=True, detail=str(path))
+    except OSError as exc:
+        remedy = "make it writable or set CUDAL2_HOME to another folder"
+        return Check(name=f"{name} folder", ok=False, needed=True, detail=f"{path}: {exc.strerror}", remedy=remedy)

@@ -1,0 +1,81 @@
+"""Opens the policy that the settings name: schedule, chat or portfolio."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from contract.errors import UsageError
+from contract.events import Emit, Notice
+from contract.options import ChatOptions
+from contract.protocols import Policy, TrajectoryStore
+from contract.settings import Settings
+from contract.task import GemmTask
+from policies.chat.account import Account
+from policies.chat.policy import ChatPolicy
+from policies.chat.server.key import checked_base_url, resolve_key
+from policies.chat.server.opening import open_server
+from policies.chat.server.protocol import ChatServer
+from policies.chat.server.replay import RecordedFirst, ReplayServer
+from policies.portfolio.policy import Portfolio
+from policies.schedule.families.registry import families
+from policies.schedule.policy import SchedulePolicy
+from policies.trajectories.exchanges import RunExchanges
+from sandbox.building.headers import OWN_ROOT
+
+POLICIES = ("schedule", "chat", "portfolio")
+
+
+@contextmanager
+def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[Policy]:
+    """The policy of a run; its chat server, where it asks one, is asked nothing yet.
+
+    Raises: UsageError for an unknown policy, or what chat lacks: a model, a key, an address, prices, a run to replay.
+    """
+    checked_base_url(settings.base_url)  # before it is recorded with the run: it may carry a password
+    if settings.policy not in POLICIES:
+        raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
+    schedule = SchedulePolicy(families(task.arch), seed=settings.seed, steer=settings.use_diagnosis)
+    if settings.policy == "schedule":
+        yield schedule
+        return
+    with _open_chat(settings, store, run_id, emit) as chat:
+        arms: dict[str, Policy] = {"schedule": schedule, "chat": chat}
+        yield chat if settings.policy == "chat" else Portfolio(arms, settings.budget, settings.seed, emit)
+
+
+@contextmanager
+def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[ChatPolicy]:
+    options = settings.chat_options()
+    if options.money is not None and not (options.prompt_price or options.reply_price or settings.replay):
+        raise UsageError("a cap on money caps nothing without prices; set CUDAL2_PROMPT_PRICE and CUDAL2_REPLY_PRICE")
+    log = RunExchanges(store, run_id)
+    with _open_server(options, settings, store, emit) as server:
+        account = Account(options, log.recorded(), replayed=settings.replay is not None)
+        asked_once = RecordedFirst(server, log)
+        yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives())
+
+
+@contextmanager
+def _open_server(options: ChatOptions, settings: Settings, store: TrajectoryStore, emit: Emit) -> Iterator[ChatServer]:
+    """A server, or a run's recorded replies in its place."""
+    if settings.replay is not None:
+        replay = ReplayServer(store.exchanges(settings.replay))
+        yield replay
+        if replay.differed:
+            emit(Notice(message=f"{replay.differed} prompts were not those of run {settings.replay}; its replies were used"))
+        if replay.missing:
+            emit(Notice(message=f"{replay.missing} prompts have no reply in run {settings.replay}; nothing came of them"))
+        return
+    key = resolve_key(
+        api_key=settings.api_key,
+        api_key_file=settings.api_key_file,
+        openai_key=settings.openai_key,
+        base_url=settings.base_url,
+        emit=emit,
+    )
+    with closing(open_server(options, key, emit)) as server:
+        yield server
+
+
+def primitives() -> Sequence[tuple[str, str]]:
+    """Name and text of the headers that a candidate may include and that a prompt shows."""
+    return [(path.relative_to(OWN_ROOT).as_posix(), path.read_text("utf-8")) for path in sorted(OWN_ROOT.rglob("*.cuh"))]

@@ -1,0 +1,40 @@
+"""Opens the sandbox that the settings ask for; commands that only evaluate need no more of the agent."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from contract.events import Emit
+from contract.settings import Settings
+from contract.task import GemmTask
+from policies.schedule.families.registry import rewrite
+from policies.schedule.prediction import predict
+from sandbox.building.headers import find_headers
+from sandbox.building.toolchain import nvrtc_version
+from sandbox.local import LocalSandbox, open_sandbox
+
+
+@contextmanager
+def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
+    """The sandbox for a task. `trust_host`: given for files that the user names, never for what a policy writes.
+
+    Raises: CompilerMissing, DeviceUnavailable, UsageError.
+    """
+    nvrtc_version()
+    find_headers()
+    with closing(
+        open_sandbox(
+            task=task,
+            device=settings.device,
+            compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
+            verify_options=settings.verify_options(),
+            quick=settings.time_options(full=False),
+            full=settings.time_options(full=True),
+            worker=settings.worker_options(),
+            predict=predict,
+            emit=emit,
+            profile=settings.profile_options(),
+            emulate=settings.emulate_options(),
+            rewrite=rewrite,
+        )
+    ) as sandbox:
+        yield sandbox

@@ -1,0 +1,8 @@
+"""The glossary: concepts in TOML files, by area of CUTLASS.
+
+glossary: reads and checks the files.
+"""
+
+from knowledge.glossary.glossary import Concept, Glossary, load_glossary
+
+__all__ = ["Concept", "Glossary", "load_glossary"]

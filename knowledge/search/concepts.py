@@ -1,0 +1,110 @@
+"""Which concepts of the glossary a question is about: by their names, by the words of their sentences, by meaning."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from knowledge.embedding.embedder import Vectors, unit_rows
+from knowledge.glossary.glossary import Glossary
+from knowledge.lexical.word_index import WordIndex
+from knowledge.lexical.words import words_of
+
+Embed = Callable[[Sequence[str]], Vectors]  # rows of unit length
+
+_LETTERS = re.compile(r"[a-z0-9]+")
+
+
+@dataclass(frozen=True)
+class ConceptWeights:
+    """What each sign counts, how many concepts are taken, and how steeply those behind the first fall off."""
+
+    meaning: float = 1.0
+    words: float = 0.5
+    names: float = 0.2
+    count: int = 6
+    least: float = 0.35
+    steepness: float = 3.0
+
+
+class Concepts:
+    """`embed` compares a question with the glossary's sentences."""
+
+    def __init__(self, glossary: Glossary, embed: Embed) -> None:
+        self.glossary = glossary
+        self._embed = embed
+        self._owner = np.array([concept for concept, _ in glossary.asks], np.int64)
+        self._names = list(_names(glossary))
+
+    def match(self, question: str, weights: ConceptWeights) -> list[tuple[int, float]]:
+        """(concept, weight up to 1) of those that the question is about, the closest first."""
+        if not self.glossary.concepts:
+            return []
+        score = weights.meaning * self._meaning(question) if weights.meaning else np.zeros(len(self.glossary.concepts))
+        score = score + weights.words * self._words(question) + weights.names * self._named(question)
+        order = np.argsort(-score, kind="stable")[: weights.count]
+        best = float(score[order[0]])
+        return [(int(c), (float(score[c]) / best) ** weights.steepness) for c in order if score[c] > weights.least]
+
+    def _meaning(self, question: str) -> NDArray[np.float64]:
+        """The closest of a concept's sentences to the question, as cosine of what each has apart from the common."""
+        score = np.zeros(len(self.glossary.concepts))
+        if not self.glossary.asks:
+            return score
+        common, asks = self._asks
+        asked = unit_rows(self._embed([question]) - common)[0]
+        # Not `@`: so small a product is over before the threads of a BLAS library have woken up.
+        np.maximum.at(score, self._owner, np.einsum("ij,j->i", asks, asked).astype(np.float64))
+        return score
+
+    @cached_property
+    def _asks(self) -> tuple[Vectors, Vectors]:
+        """The mean of the sentences' vectors, and what is left of each without it, as unit rows.
+
+        Source: Mu and Viswanath, All-but-the-top (ICLR 2018): what all vectors share hides in what they differ.
+        """
+        vectors = self._embed([ask for _, ask in self.glossary.asks])
+        common: Vectors = vectors.mean(axis=0, keepdims=True)
+        return common, unit_rows(vectors - common)
+
+    def _words(self, question: str) -> NDArray[np.float64]:
+        """BM25 over all the sentences and names of a concept, against the best one's."""
+        score = self._index.scores(words_of(question)).astype(np.float64)
+        return score / max(float(score.max(initial=0.0)), 1e-6)
+
+    @cached_property
+    def code_words(self) -> tuple[tuple[str, ...], ...]:
+        """The search words of each concept's code."""
+        return tuple(tuple(dict.fromkeys(words_of(" ".join(concept.code)))) for concept in self.glossary.concepts)
+
+    @cached_property
+    def _index(self) -> WordIndex:
+        concepts = self.glossary.concepts
+        return WordIndex.build(words_of(" ".join([*each.asks, *each.terms, each.name])) for each in concepts)
+
+    def _named(self, question: str) -> NDArray[np.float64]:
+        """How well a name that stands in the question tells the concept."""
+        said = f" {_plain(question)} "
+        score = np.zeros(len(self.glossary.concepts))
+        for name, concept, sure in self._names:
+            if name in said:
+                score[concept] = max(score[concept], sure)
+        return score
+
+
+def _names(glossary: Glossary) -> Iterator[tuple[str, int, float]]:
+    """(name between spaces, concept, how well it tells it): a long one does, one that several concepts share does less."""
+    names = [(_plain(term), concept) for concept, each in enumerate(glossary.concepts) for term in each.terms if _plain(term)]
+    shared = Counter(name for name, _ in names)
+    for name, concept in names:
+        yield f" {name} ", concept, min(1.0, 0.4 + 0.3 * len(name.split())) / shared[name] ** 0.5
+
+
+def _plain(text: str) -> str:
+    """Lower-case runs of letters and digits without an English plural's s, joined by spaces."""
+    words = _LETTERS.findall(text.lower())
+    return " ".join(word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words)

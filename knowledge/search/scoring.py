@@ -1,0 +1,137 @@
+"""How well every piece answers a question: by words, by vectors, by the glossary's concepts, joined into one number."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+import numpy as np
+
+from contract.knowledge import Query, arch_number, fits
+from knowledge.embedding.embedder import Vectors
+from knowledge.lexical.analysis import FIELDS
+from knowledge.lexical.lexical_index import Lexical, Mask
+from knowledge.lexical.words import words_of
+from knowledge.search.concepts import Concepts, ConceptWeights
+from knowledge.search.fusion import Scores, by_rank, by_score
+from knowledge.search.releases import last_release, release_age
+from knowledge.search.variants import factors
+from knowledge.search.weights import SearchWeights
+
+_NEAREST = 300
+_MOST_LISTED = 2000  # vectors that a filter may name; past that all are searched and the rest dropped
+
+
+class VectorSearch(Protocol):
+    """What scoring reads of the store."""
+
+    def nearest(self, vector: Vectors, count: int, ids: Sequence[str] | None = None) -> list[tuple[str, float]]: ...
+    def embed_query(self, words: str) -> Vectors: ...
+
+
+class Scoring:
+    """Scores over one generation of the index."""
+
+    def __init__(self, store: VectorSearch, index: Lexical, concepts: Concepts, weights: SearchWeights) -> None:
+        self._store = store
+        self._index = index
+        self._anchors = index.anchors(concepts.glossary)
+        self._concepts = concepts
+        self._weights = weights
+
+    def scores(self, query: Query) -> Scores:
+        """One number for every position; 0 where a filter leaves it out."""
+        weights, mask = self._weights, self._mask(query)
+        if not mask.any():
+            return np.zeros(len(self._index), np.float32)
+        factor = mask * self._variants(query) * self._targets(query) * self._versions(query, mask)
+        signs = [
+            (self._lexical(_asked_words(query.words)) * factor, weights.lexical),
+            (self._concept_places(query.words) * factor, weights.concepts),
+            (self._dense(query.words, mask) * factor, weights.dense),
+        ]
+        return by_score(signs) if weights.fusion == "score" else by_rank(signs, weights.smoothing)
+
+    def _lexical(self, words: Sequence[str]) -> Scores:
+        total = np.zeros(len(self._index), np.float32)
+        for field in FIELDS:
+            if weight := getattr(self._weights, field):
+                total += weight * self._index.scores(field, words)
+        return total
+
+    def _concept_places(self, question: str) -> Scores:
+        """The definitions that the glossary names, and pieces with their words, by how close the concept is."""
+        total = np.zeros(len(self._index), np.float32)
+        if not self._weights.concepts:
+            return total
+        for concept, weight in self._concepts.match(question, ConceptWeights(meaning=self._weights.meaning)):
+            places, shares = self._anchors.of(concept)
+            total[places] += weight * shares
+            if self._weights.concept_words:
+                near = self._lexical(self._concepts.code_words[concept])
+                total += np.float32(weight * self._weights.concept_words / max(float(near.max()), 1e-6)) * near
+        # The glossary names code; its words would only draw documents away from the question's own.
+        return total * self._index.where("kind", (kind != "section" for kind in self._index.values("kind")))
+
+    def _dense(self, question: str, mask: Mask) -> Scores:
+        total = np.zeros(len(self._index), np.float32)
+        if not self._weights.dense or not self._index.positions_of_vector:
+            return total
+        narrow = self._vectors_of(mask) if mask.mean() < 0.2 else None
+        if narrow == []:
+            return total
+        for vector_id, distance in self._store.nearest(self._store.embed_query(question), _NEAREST, narrow):
+            for position in self._index.positions_of_vector.get(vector_id, ()):
+                total[position] = max(1.0 - distance, 0.0)
+        return total
+
+    def _vectors_of(self, mask: Mask) -> list[str] | None:
+        """The vectors that a narrow filter leaves; none to mean all where they are too many to list."""
+        kept = set(np.flatnonzero(mask).tolist())
+        found = [vector for vector, places in self._index.positions_of_vector.items() if not kept.isdisjoint(places)]
+        return found if len(found) <= _MOST_LISTED else None
+
+    def _mask(self, query: Query) -> Mask:
+        index = self._index
+        mask = np.ones(len(index), np.bool_)
+        if query.releases:
+            wanted = set(query.releases)
+            mask &= index.where("releases", (not wanted.isdisjoint(names.split(" ")) for names in index.values("releases")))
+        if query.kinds:
+            mask &= index.where("kind", (kind in query.kinds for kind in index.values("kind")))
+        if query.path:
+            mask &= index.where("path", (_inside(path, query.path) for path in index.values("path")))
+        if query.only_arch and query.arch:
+            mask &= index.where("archs", (fits(tags.split(), query.arch) for tags in index.values("archs")))
+        return mask
+
+    def _variants(self, query: Query) -> Scores:
+        asked = f"{query.words} sm{arch_number(query.arch)}" if query.arch else query.words
+        each: Scores = factors(self._index.values("path"), asked, self._weights.variant)[self._index.column("path")]
+        return each
+
+    def _targets(self, query: Query) -> Scores:
+        other = [1.0 if fits(tags.split(), query.arch) else self._weights.other_arch for tags in self._index.values("archs")]
+        factor: Scores = np.array(other, np.float32)[self._index.column("archs")]
+        return factor
+
+    def _versions(self, query: Query, mask: Mask) -> Scores:
+        """Of a path that several releases hold in different versions, the last one's before the others."""
+        index, path = self._index, self._index.column("path")
+        last = [last_release(names.split(" "), query) for names in index.values("releases")]
+        places = {name: place for place, name in enumerate(sorted(set(last), key=release_age))}
+        age = np.array([places[name] for name in last], np.int32)[index.column("releases")]
+        latest = np.full(len(index.values("path")), -1, np.int32)
+        np.maximum.at(latest, path[mask], age[mask])
+        return np.where(age < latest[path], np.float32(self._weights.older), np.float32(1))
+
+
+def _asked_words(question: str) -> list[str]:
+    """The question's words, names that are made of several three times: who asks for `cp.async.bulk` means all of it."""
+    words = words_of(question)
+    return words + 2 * [word for word in words if any(mark in word for mark in "._:")]
+
+
+def _inside(path: str, wanted: str) -> bool:
+    if any(mark in wanted for mark in "*?["):
+        return fnmatchcase(path, wanted)
+    return path == wanted or path.startswith(wanted.rstrip("/") + "/")

@@ -1,0 +1,115 @@
+"""Hybrid search over the published releases: words, vectors and the glossary's concepts, fused by rank.
+
+A question is asked in three ways: BM25 over names, cards and bodies; the nearest vectors; and the definitions that the
+glossary names for the concepts that the question is about. Their ranks are fused, special variants that were not asked
+for step back, near-equal twins are folded into one hit, and a hit is shown with its enclosing definition.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from contract.knowledge import Chunk, Hit, Query, Retriever
+from knowledge.embedding.embedder import Embedder
+from knowledge.embedding.static import StaticModel
+from knowledge.glossary.glossary import Glossary, load_glossary
+from knowledge.lexical.lexical_index import Lexical
+from knowledge.lexical.words import words_of
+from knowledge.search.concepts import Concepts
+from knowledge.search.fusion import Scores, best
+from knowledge.search.releases import last_release
+from knowledge.search.scoring import Scoring, VectorSearch
+from knowledge.search.selection import Choice, Selection
+from knowledge.search.weights import SearchWeights
+from knowledge.store.rows import Row
+
+_CANDIDATES = 400
+
+
+class Pieces(VectorSearch, Protocol):
+    """What search reads of the store."""
+
+    @property
+    def lexical_dir(self) -> Path: ...
+    def rows(self, piece_ids: Sequence[int]) -> list[Row]: ...
+    def text(self, file_key: str) -> tuple[str, ...]: ...
+
+
+class Searcher:
+    """`contract.knowledge.Retriever` over one published state of the store."""
+
+    def __init__(self, store: Pieces, index: Lexical, concepts: Concepts, weights: SearchWeights) -> None:
+        self._store = store
+        self._index = index
+        self._scoring = Scoring(store, index, concepts, weights)
+        self._selection = Selection(index, weights)
+
+    def search(self, query: Query) -> list[Hit]:
+        """Raises: KnowledgeError where the store cannot be read any more."""
+        if not query.count or not words_of(query.words) or not len(self._index):
+            return []
+        scores = self._scoring.scores(query)
+        chosen = self._selection.choose([int(position) for position in best(scores, _CANDIDATES)], query.count)
+        return list(_within_budget(list(self._hits(chosen, scores, query)), query.tokens))
+
+    def _hits(self, chosen: Sequence[Choice], scores: Scores, query: Query) -> Iterator[Hit]:
+        ids = [int(self._index.column("piece_id")[choice.position]) for choice in chosen]
+        for choice, row in zip(chosen, self._store.rows(ids), strict=True):
+            start, end = choice.lines
+            chunk = Chunk(
+                release=last_release(self._index.value("releases", choice.position).split(" "), query),
+                path=row.path,
+                start_line=start,
+                end_line=end,
+                symbol=row.piece.symbol,
+                kind=row.piece.kind,
+                archs=row.piece.archs,
+                text="\n".join(self._store.text(row.file_key)[start - 1 : end]),
+            )
+            yield Hit(
+                chunk=chunk,
+                score=round(float(scores[choice.position]), 6),
+                matched=(row.piece.start_line, row.piece.end_line),
+                twins=tuple(dict.fromkeys(path for path in self._paths(choice.twins) if path != row.path)),
+            )
+
+    def _paths(self, positions: Sequence[int]) -> list[str]:
+        return [self._index.value("path", position) for position in positions]
+
+
+def _within_budget(hits: Sequence[Hit], tokens: int) -> Iterator[Hit]:
+    """Hits until the tokens are spent: one that takes more than its share of what is left is cut to the lines that were
+    found, or left out where even those are too many."""
+    left = tokens
+    for place, hit in enumerate(hits):
+        if tokens:
+            if hit.chunk.tokens > left / (len(hits) - place):
+                hit = _cut_to_match(hit)
+            if hit.chunk.tokens > left:
+                continue
+            left -= hit.chunk.tokens
+        yield hit
+
+
+def _cut_to_match(hit: Hit) -> Hit:
+    if hit.matched is None:
+        return hit
+    start, end = hit.matched
+    lines = hit.chunk.text.split("\n")[start - hit.chunk.start_line : end - hit.chunk.start_line + 1]
+    chunk = hit.chunk.model_copy(update={"start_line": start, "end_line": end, "text": "\n".join(lines)})
+    return hit.model_copy(update={"chunk": chunk})
+
+
+def open_search(
+    store: Pieces,
+    weights: SearchWeights | None = None,
+    glossary: Glossary | None = None,
+    asker: Embedder | None = None,
+) -> Retriever:
+    """Search over what the store shows. `asker`: the model that compares questions with the glossary's sentences.
+
+    Raises: KnowledgeError where the lexical index is damaged or a model is not installed.
+    """
+    glossary, asker = glossary or load_glossary(), asker or StaticModel()
+    concepts = Concepts(glossary, asker.embed)
+    return Searcher(store, Lexical(store.lexical_dir), concepts, weights or SearchWeights())

@@ -1,0 +1,62 @@
+"""The `openai` client that sends requests, without its own retries, environment settings or unbounded bodies."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Omit
+from pydantic import SecretStr
+
+from contract.options import ChatOptions
+from policies.chat.server.key import is_local
+
+_MAX_ERROR_BYTES = 64 * 1024
+_MAX_LISTING_BYTES = 1024 * 1024
+
+
+def open_client(options: ChatOptions, url: str, key: SecretStr | None) -> AsyncOpenAI:
+    """A client for the server at `url`. The environment's proxies are used, except for servers on this machine."""
+    absent: dict[str, Any] = {}
+    if options.base_url is not None:  # an organization from the environment is meant for OpenAI only
+        absent = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
+    timeout = httpx2.Timeout(None, connect=options.connect_s)  # the caller limits the time after the connection
+    return AsyncOpenAI(
+        api_key=key.get_secret_value() if key else "none",
+        admin_api_key="",
+        base_url=url,
+        max_retries=0,
+        timeout=timeout,
+        default_headers=absent,
+        http_client=DefaultAsyncHttpxClient(timeout=timeout, trust_env=not is_local(url), event_hooks={"response": [_bound]}),
+    )
+
+
+def request_headers(key: SecretStr | None) -> dict[str, str | Omit]:
+    """The headers that remove the key from a request if there is none. The package refuses this for a client's headers."""
+    return {} if key is not None else {"Authorization": Omit()}
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Limit the size of bodies that the client reads whole: errors and listings. Replies are limited while streaming."""
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        if response.status_code >= 400:
+            response.stream = _Head(response.stream, _MAX_ERROR_BYTES)
+        elif response.request.method == "GET":
+            response.stream = _Head(response.stream, _MAX_LISTING_BYTES)
+
+
+class _Head(httpx2.AsyncByteStream):
+    """The first bytes of a stream, as if the stream ended there."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int) -> None:
+        self._stream, self._left = stream, max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            yield piece[: self._left]
+            self._left -= len(piece)
+            if self._left <= 0:
+                return
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

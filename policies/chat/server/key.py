@@ -1,0 +1,91 @@
+"""The key and the address of a chat server: which are used, and which are refused."""
+
+import re
+import stat
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import SecretStr
+
+from contract.errors import UsageError
+from contract.events import Emit, Notice
+
+OPENAI = "https://api.openai.com/v1"
+_MAX_FILE_BYTES = 16 * 1024
+_KEY_PARAMETER = re.compile(r"(api[-_]?)?key|(access[-_]?)?token|secret|password|sig(nature)?", re.IGNORECASE)
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+_GIVE = "set CUDAL2_API_KEY, or name a file that holds it with CUDAL2_API_KEY_FILE"
+_EXAMPLE = "write it like http://127.0.0.1:8080/v1"
+
+
+def resolve_key(
+    *,
+    api_key: SecretStr | None,
+    api_key_file: Path | None,
+    openai_key: SecretStr | None,
+    base_url: str | None,
+    emit: Emit,
+) -> SecretStr | None:
+    """The key to send: the setting's, else the file's, else OPENAI_API_KEY if the server is OpenAI's own.
+
+    None for a server that is named by its address and needs no key. Raises: UsageError for a missing or invalid key.
+    """
+    if api_key is not None:
+        return _checked(api_key.get_secret_value(), "CUDAL2_API_KEY")
+    if api_key_file is not None:
+        return _checked(_read(api_key_file, emit), f"key file {api_key_file}")
+    if base_url is not None:
+        return None
+    if openai_key is None:
+        raise UsageError(f"the chat policy needs a key for {OPENAI}: {_GIVE}; or name another server with --base-url")
+    return _checked(openai_key.get_secret_value(), "OPENAI_API_KEY")
+
+
+def checked_base_url(base_url: str | None) -> str:
+    """The server's address; OpenAI's for None. Raises: UsageError, whose message omits an address that contains a key."""
+    if base_url is None:
+        return OPENAI
+    try:
+        parts = urlsplit(base_url.strip())
+        has_port = parts.port is not None
+    except ValueError:
+        raise UsageError(f"base_url is not an address; {_EXAMPLE}") from None
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(f"base_url contains a user name or a password; remove it and {_GIVE}")
+    if any(_KEY_PARAMETER.fullmatch(name) for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        raise UsageError(f"base_url contains a key; remove it and {_GIVE}")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or (has_port and not parts.port):
+        raise UsageError(f"base_url {base_url!r} is not an address; {_EXAMPLE}")
+    return base_url.strip()
+
+
+def is_local(base_url: str) -> bool:
+    """Whether an address is on this machine."""
+    return (urlsplit(base_url).hostname or "") in _LOCAL
+
+
+def warn_of_plain_text(base_url: str, key: SecretStr | None, emit: Emit) -> None:
+    """Emit a notice if the key is sent unencrypted to another machine."""
+    if key is not None and urlsplit(base_url).scheme == "http" and not is_local(base_url):
+        emit(Notice(message=f"the key for {base_url} is sent unencrypted; use https if the server supports it"))
+
+
+def _read(path: Path, emit: Emit) -> str:
+    try:
+        content = path.expanduser().read_bytes()[: _MAX_FILE_BYTES + 1]
+        mode = path.expanduser().stat().st_mode
+    except OSError as exc:
+        raise UsageError(f"key file {path} cannot be read: {exc.strerror}; {_GIVE}") from exc
+    if mode & stat.S_IROTH:
+        emit(Notice(message=f"key file {path} is readable by every user of this machine; run: chmod 600 {path}"))
+    return content.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+def _checked(text: str, source: str) -> SecretStr:
+    """The key without surrounding white space. A header would refuse other characters and quote them in its error."""
+    key = text.strip()
+    if not key:
+        raise UsageError(f"{source} is empty; put the server's key there, or unset it if the server needs none")
+    if len(key) > _MAX_FILE_BYTES or not re.fullmatch(r"[!-~]+", key):
+        raise UsageError(f"{source} is not a key: a key is one line of printable ASCII without spaces")
+    return SecretStr(key)

@@ -1,0 +1,52 @@
+"""The `ChatServer` protocol: what a request may cost, and how it ends."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from contract.exchange import Prompt, ReplyStatus, Usage
+
+ExchangePlace = tuple[int, int, int]  # (round, sample, turn)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The maximum cost of one request. `seconds` includes retries and the waits between them."""
+
+    reply_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reply:
+    """How one request ended; `status` as in `contract.exchange.Exchange`. `problem`: one line, empty if complete.
+
+    `reasoning`: the model's reasoning, kept apart from `text`. `seconds`: wall-clock time with the waits for retries.
+    """
+
+    status: ReplyStatus
+    text: str
+    reasoning: str
+    usage: Usage
+    seconds: float
+    problem: str = ""
+
+
+class NoReply(Exception):
+    """A replayed run has no reply to this prompt. The message names the run's record."""
+
+
+class ChatServer(Protocol):
+    """Answers prompts, from several threads at once."""
+
+    def ask(self, prompt: Prompt, place: ExchangePlace, limit: Limit) -> Reply:
+        """The reply to a prompt. An error that concerns this request alone is a `Reply` as well.
+
+        `Replying` events name the place, at most four times per second and request.
+        Raises: EndpointError if the server is unusable: key refused, no such model, unreachable, out of retries.
+        UsageError if a replayed run has no reply at all, NoReply if it has none to this prompt.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the requests in flight: each `ask` returns a `stopped` reply soon, and each later one at once."""
+        ...

@@ -1,0 +1,178 @@
+"""What a `mma_sync` schedule means for a task: threads, shared memory, copy widths, guards, and whether it can run."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from contract.chip import LIMITS
+from contract.plan import max_workspace_bytes
+from contract.task import AccumulatorType, GemmTask, Layout
+from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+
+# Registers of a thread beside accumulators and fragments. Read off compiled kernels.
+OVERHEAD_REGISTERS = 40
+LEAST_OVERHEAD_REGISTERS = 40
+MAX_REGISTERS = 255
+RESERVED_SMEM_BYTES = 1024  # taken by the system from every CTA's share on sm_80 and up
+STAGING_PAD = 8  # floats between staged rows of the cluster reduction, against bank conflicts
+PORTABLE_CLUSTER = 8
+
+
+def copy_width(columns: int) -> int:
+    """Elements that one copy moves where rows have this many columns: 8, 4, 2, or 1 where only plain loads are aligned."""
+    return next(width for width in (8, 4, 2, 1) if columns % width == 0)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Quantities derived from a schedule and a task; `violation` says why a schedule cannot run."""
+
+    schedule: MmaSyncSchedule
+    task: GemmTask
+
+    @cached_property
+    def threads(self) -> int:
+        return 32 * self.schedule.warps_m * self.schedule.warps_n * self.schedule.warps_k
+
+    @cached_property
+    def warp_tile(self) -> tuple[int, int]:
+        return self.schedule.block_m // self.schedule.warps_m, self.schedule.block_n // self.schedule.warps_n
+
+    @cached_property
+    def tiles(self) -> int:
+        return -(-self.task.m // self.schedule.block_m) * -(-self.task.n // self.schedule.block_n)
+
+    @cached_property
+    def ctas(self) -> int:
+        return self.tiles * self.schedule.split_k
+
+    @cached_property
+    def k_blocks(self) -> int:
+        """K blocks of the busiest CTA."""
+        return -(-self.task.k // (self.schedule.block_k * self.schedule.split_k))
+
+    @cached_property
+    def a_columns(self) -> int:
+        return self.task.k
+
+    @cached_property
+    def b_columns(self) -> int:
+        return self.task.n if self.task.layout is Layout.NN else self.task.k
+
+    @cached_property
+    def a_guarded(self) -> bool:
+        """Whether a tile of A can reach past the matrix."""
+        return bool(self.task.m % self.schedule.block_m or self.task.k % self.schedule.block_k)
+
+    @cached_property
+    def b_guarded(self) -> bool:
+        return bool(self.task.n % self.schedule.block_n or self.task.k % self.schedule.block_k)
+
+    @cached_property
+    def d_guarded(self) -> bool:
+        return bool(self.task.m % self.schedule.block_m or self.task.n % self.schedule.block_n)
+
+    @cached_property
+    def stage_bytes(self) -> int:
+        s = self.schedule
+        return 2 * s.block_k * (s.block_m + s.block_n)
+
+    @cached_property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory: the pipeline's, or what the epilogue lays over it where that is larger."""
+        s = self.schedule
+        tile = s.block_m * s.block_n
+        slices = (s.warps_k - 1) * tile * 4
+        staging = tile * 2 if s.epilogue == "staged" else 0
+        if s.reduction == "cluster":
+            staging = s.block_m * (s.block_n + STAGING_PAD) * 4
+        return max(s.stages * self.stage_bytes, slices, staging)
+
+    @cached_property
+    def workspace_bytes(self) -> int:
+        s = self.schedule
+        return self.counter_bytes + 4 * s.block_m * s.block_n * self.ctas if s.reduction == "workspace" else 0
+
+    @cached_property
+    def counter_bytes(self) -> int:
+        """One arrival counter a tile, rounded up so that the partial tiles behind them are aligned."""
+        return -(-self.tiles // 4) * 16
+
+    @cached_property
+    def accumulator_registers(self) -> int:
+        m, n = self.warp_tile
+        packed = self.task.accumulate is AccumulatorType.F16 and self.schedule.reduction == "none"
+        return m * n // (64 if packed else 32)
+
+    @cached_property
+    def fragment_registers(self) -> int:
+        """Registers of a thread that hold one step's operands."""
+        m, n = self.warp_tile
+        return m // 4 + n // 4
+
+    @cached_property
+    def registers(self) -> int:
+        """Estimated registers of a thread: what the compiler likes to have, within what `min_ctas` leaves it."""
+        liked = self.accumulator_registers + 2 * self.fragment_registers + OVERHEAD_REGISTERS
+        return min(liked, self.register_limit)
+
+    @cached_property
+    def register_limit(self) -> int:
+        """Registers of a thread with `min_ctas` CTAs on an SM; the hardware hands them out by eights."""
+        share = LIMITS[self.task.arch].registers_per_sm // (self.threads * self.schedule.min_ctas)
+        return min(share // 8 * 8, MAX_REGISTERS)
+
+    @cached_property
+    def spills(self) -> bool:
+        """Whether even one set of fragments leaves too few registers for the rest."""
+        return self.accumulator_registers + self.fragment_registers + LEAST_OVERHEAD_REGISTERS > self.register_limit
+
+    @cached_property
+    def ctas_per_sm(self) -> int:
+        """CTAs that fit on an SM together by shared memory, registers, threads and slots."""
+        limits = LIMITS[self.task.arch]
+        by_smem = limits.smem_per_sm_bytes // (self.smem_bytes + RESERVED_SMEM_BYTES)
+        by_registers = limits.registers_per_sm // (self.threads * -(-self.registers // 8) * 8)
+        return min(by_smem, by_registers, limits.max_threads_per_sm // self.threads, limits.max_blocks_per_sm)
+
+    def violation(self) -> str | None:
+        """Why the schedule cannot run for the task, or None."""
+        return (
+            self.schedule.contradiction()
+            or self._pipeline_violation()
+            or self._reduction_violation()
+            or self._limit_violation()
+        )
+
+    def _pipeline_violation(self) -> str | None:
+        s = self.schedule
+        if s.stages == 1 and self.k_blocks > 1:
+            return "one stage holds one K block; the task has more"
+        if s.stages > max(self.k_blocks, 1):
+            return "more stages than K blocks"
+        if (s.split_k - 1) * self.k_blocks * s.block_k >= self.task.k:
+            return "a split would have nothing to sum"
+        return None
+
+    def _reduction_violation(self) -> str | None:
+        s, limits = self.schedule, LIMITS[self.task.arch]
+        if s.reduction == "cluster" and s.split_k > min(limits.max_cluster, PORTABLE_CLUSTER):
+            return "the splits do not fit into one cluster"
+        if s.epilogue == "staged" and self.task.n % 8:
+            return "wide stores need rows of D that are a multiple of 16 bytes"
+        if s.programmatic and not limits.programmatic_launch:
+            return "the target has no programmatic launch"
+        return None
+
+    def _limit_violation(self) -> str | None:
+        limits = LIMITS[self.task.arch]
+        if self.threads > limits.max_threads_per_block:
+            return f"{self.threads} threads exceed a CTA"
+        if self.smem_bytes > limits.max_smem_per_block_bytes:
+            return f"{self.smem_bytes} bytes of shared memory exceed a CTA"
+        if self.spills:
+            return "registers would spill"
+        if self.ctas_per_sm < self.schedule.min_ctas:
+            return "min_ctas CTAs do not fit on an SM"
+        if self.workspace_bytes > max_workspace_bytes(self.task):
+            return "the partial tiles exceed the workspace"
+        return None

@@ -1,0 +1,58 @@
+"""The axes of the `mma_sync` family."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from policies.schedule.families.protocol import Schedule
+
+Reduction = Literal["none", "workspace", "cluster"]
+Epilogue = Literal["direct", "staged"]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+
+
+class MmaSyncSchedule(Schedule):
+    """A CTA computes a block_m × block_n tile with warps_m × warps_n × warps_k warps, block_k at a time.
+
+    `warps_k`: warps that share an output tile and split every K block between them. `stages`: shared-memory buffers; one
+    means that the whole K range of a CTA is a single block. `split_k`: CTAs that share an output tile; `reduction`: where
+    their sums meet. `group_m`: rows of tiles visited together, so that CTAs running at once share operands in L2.
+    `epilogue`: whether D goes through shared memory for wide stores. `constant_shape`: M, N, K compiled in.
+    `min_ctas`: CTAs that an SM should hold at least, which bounds registers.
+    """
+
+    family: Literal["mma_sync"] = "mma_sync"
+    block_m: Count
+    block_n: Count
+    block_k: Count
+    warps_m: Count
+    warps_n: Count
+    warps_k: Count = 1
+    stages: Count
+    split_k: Count = 1
+    reduction: Reduction = "none"
+    group_m: Count = 1
+    epilogue: Epilogue = "staged"
+    min_ctas: Count = 1
+    constant_shape: bool = False
+    programmatic: bool = False
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if reason := self.contradiction():
+            raise ValueError(reason)
+        return self
+
+    def contradiction(self) -> str | None:
+        """Why no task could be computed so, or None."""
+        if self.block_m % (16 * self.warps_m) or self.block_n % (16 * self.warps_n):
+            return "a warp's tile must be a multiple of 16 x 16"
+        if self.block_k % (16 * self.warps_k):
+            return "block_k must give every warp along K a multiple of 16"
+        if self.block_k & (self.block_k - 1):
+            return "block_k must be a power of two"
+        if (self.split_k == 1) != (self.reduction == "none"):
+            return "a split needs a reduction, and only a split does"
+        if self.reduction == "cluster" and self.epilogue != "direct":
+            return "the cluster reduction stores D itself; its epilogue is direct"
+        return None

@@ -1,0 +1,109 @@
+"""Enumerates the sensible schedules of the `mma_sync` family for a task on a chip."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from contract.chip import LIMITS, Chip
+from contract.task import GemmTask
+from policies.schedule.families.mma_sync.geometry import Geometry
+from policies.schedule.families.mma_sync.schedule import Epilogue, MmaSyncSchedule, Reduction
+
+BLOCKS_M = (16, 32, 64, 128, 256)
+BLOCKS_N = (16, 32, 64, 96, 128, 192, 256)
+BLOCKS_K = (32, 64, 128)
+WARPS_K = (1, 2, 4)
+STAGES = (1, 2, 3, 4, 6)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+GROUPS_M = (1, 4, 8)
+WARP_TILES = ((16, 16), (16, 32), (32, 32), (32, 48), (32, 64), (64, 32), (64, 48), (64, 64))
+MAX_TILE = 128 * 256
+MAX_WARPS = 8
+CTAS_PER_SM_OF_A_SPLIT = 2  # beyond this many CTAs for every SM, more splits only add partial sums
+LEAST_BUSY = 0.2  # share of the SMs that a split should at least put to work
+CTAS_PER_SM_OF_SMALL_TILES = 4  # beyond this many, small tiles only read operands more often
+UNROLLABLE_K_BLOCKS = 16  # with so few K blocks, a shape compiled in lets the compiler unroll the K loop
+SMALL_TILE = 64 * 64  # smaller tiles read too much for their arithmetic, unless they are what keeps the chip busy
+DIRECT_TILE = 64 * 64  # a larger tile always gains from wide stores where rows of D are aligned
+
+
+def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
+    """Valid schedules, none of them obviously wasteful for the task; programmatic launch wherever the chip has it."""
+    for block_m, block_n in product(BLOCKS_M, BLOCKS_N):
+        if _fits(block_m, task.m) and _fits(block_n, task.n) and block_m * block_n <= MAX_TILE:
+            for loop in _loops(block_m, block_n, task, chip):
+                yield from _variants(loop, task, chip)
+
+
+def _fits(block: int, size: int) -> bool:
+    """Whether less than half of a block is padding, or the block is the smallest there is."""
+    return block <= 16 or block < 2 * size
+
+
+def _loops(block_m: int, block_n: int, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
+    """Warps, K blocks, splits and stages for one tile, whatever becomes of the sums."""
+    tiles = -(-task.m // block_m) * -(-task.n // block_n)
+    if block_m * block_n < SMALL_TILE and tiles > CTAS_PER_SM_OF_SMALL_TILES * chip.sms:
+        return
+    warps = sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
+    for (warps_m, warps_n), warps_k, block_k, split_k in product(warps, WARPS_K, _blocks_k(task), _splits(tiles, task, chip)):
+        k_blocks = -(-task.k // (block_k * split_k))
+        if warps_m * warps_n * warps_k > MAX_WARPS or block_k % (16 * warps_k) or (split_k - 1) * k_blocks * block_k >= task.k:
+            continue
+        for stages in STAGES:
+            if stages <= k_blocks and (stages > 1 or k_blocks == 1):
+                yield MmaSyncSchedule.model_construct(
+                    family="mma_sync",
+                    block_m=block_m,
+                    block_n=block_n,
+                    block_k=block_k,
+                    warps_m=warps_m,
+                    warps_n=warps_n,
+                    warps_k=warps_k,
+                    stages=stages,
+                    split_k=split_k,
+                    constant_shape=k_blocks <= UNROLLABLE_K_BLOCKS,
+                    programmatic=LIMITS[task.arch].programmatic_launch,
+                )
+
+
+def _splits(tiles: int, task: GemmTask, chip: Chip) -> list[int]:
+    """Splits that neither leave most of the chip idle, where K is long enough to help it, nor crowd it."""
+    most = CTAS_PER_SM_OF_A_SPLIT * chip.sms
+    possible = [split for split in SPLITS if split == 1 or (tiles * split <= most and split * BLOCKS_K[0] <= task.k)]
+    return [split for split in possible if tiles * split >= LEAST_BUSY * chip.sms] or possible
+
+
+def _blocks_k(task: GemmTask) -> tuple[int, ...]:
+    """K blocks that are not mostly padding."""
+    return tuple(block for block in BLOCKS_K if block < 2 * task.k) or BLOCKS_K[:1]
+
+
+def _variants(loop: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
+    """Valid ways to sum, to store, to order tiles and to bound registers around one loop."""
+    tiles = -(-task.m // loop.block_m) * -(-task.n // loop.block_n)
+    groups = [group for group in GROUPS_M if group == 1 or (tiles > chip.sms and group * loop.block_m < task.m)]
+    for reduction in _reductions(loop.split_k, task):
+        for epilogue in _epilogues(loop, reduction, task):
+            for min_ctas in (1, 2):
+                update = {"reduction": reduction, "epilogue": epilogue, "min_ctas": min_ctas}
+                geometry = Geometry(MmaSyncSchedule.model_construct(**(loop.__dict__ | update)), task)
+                if geometry.violation() is None:
+                    yield from (_with_group(geometry.schedule, group) for group in groups)
+                if geometry.ctas_per_sm > min_ctas:
+                    break  # more CTAs fit as it is; a bound would change nothing
+
+
+def _with_group(schedule: MmaSyncSchedule, group_m: int) -> MmaSyncSchedule:
+    return MmaSyncSchedule.model_construct(**(schedule.__dict__ | {"group_m": group_m}))
+
+
+def _reductions(split_k: int, task: GemmTask) -> tuple[Reduction, ...]:
+    if split_k == 1:
+        return ("none",)
+    return ("workspace", "cluster") if LIMITS[task.arch].max_cluster > 1 else ("workspace",)
+
+
+def _epilogues(loop: MmaSyncSchedule, reduction: Reduction, task: GemmTask) -> tuple[Epilogue, ...]:
+    if reduction == "cluster" or task.n % 8:
+        return ("direct",)
+    return ("staged", "direct") if loop.block_m * loop.block_n <= DIRECT_TILE else ("staged",)

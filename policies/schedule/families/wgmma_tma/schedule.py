@@ -1,0 +1,163 @@
+"""One schedule of the `wgmma_tma` family, and what makes it valid for a task."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from contract.chip import LIMITS
+from contract.task import AccumulatorType, Arch, GemmTask
+from policies.schedule.families.protocol import Schedule
+
+OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state beside the accumulators
+INSTRUCTION_OVERHEAD = 24  # the assembler refuses one wgmma whose registers nearly fill the count at launch (C7602)
+MAX_ACCUMULATORS = 128  # 32-bit accumulator registers a thread
+# One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
+EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
+MAX_WORKSPACE_BYTES = 256 * 1024**2
+
+Axis = Annotated[int, Field(ge=1)]
+
+
+class WgmmaTmaSchedule(Schedule):
+    """`consumers` × `atoms` × 64 rows by `block_n` columns a tile, or with `pingpong` `atoms` × 64 rows, and the consumers take
+    turns, so that one stores its tile while the other multiplies. `cluster_*`: CTAs that share operands (m, n) or a sum (k).
+
+    `splits`: parts of K summed through the workspace. `group`: tile rows visited together. `store_boxes`: boxes in flight
+    between a warp and its TMA stores, where a persistent CTA cannot use the pipeline's memory for them. `exclusive`: asks for
+    so much shared memory that no other CTA fits beside it; the hardware otherwise packs the CTAs of a cluster onto few SMs.
+    """
+
+    family: Literal["wgmma_tma"] = "wgmma_tma"
+    consumers: Axis
+    atoms: Axis
+    block_n: Axis
+    block_k: Axis
+    stages: Axis
+    cluster_m: Axis = 1
+    cluster_n: Axis = 1
+    cluster_k: Axis = 1
+    splits: Axis = 1
+    group: Axis = 8
+    persistent: bool = False
+    pingpong: bool = False
+    tma_store: bool = True
+    store_boxes: Axis = 2
+    ctas_per_sm: Axis = 1
+    exclusive: bool = False
+    programmatic: bool = True
+
+    @property
+    def block_m(self) -> int:
+        return 64 * self.atoms * (1 if self.pingpong else self.consumers)
+
+    @property
+    def threads(self) -> int:
+        """Consumers, and a producer warp; a producer warpgroup where its registers go to the consumers."""
+        return 128 * self.consumers + (128 if self.hands_over else 32)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the producer is a whole warpgroup that hands its registers to the consumers."""
+        return self.consumers > 1 or self.ctas_per_sm > 1
+
+    @property
+    def launch_registers(self) -> int:
+        """Registers a thread starts with."""
+        return min(255, 65536 // (self.threads * self.ctas_per_sm) // 8 * 8)
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers a consumer thread may use: an even share, or what is left when the producer gives up its own."""
+        if not self.hands_over:
+            return 255
+        return min(255, (512 // self.ctas_per_sm - 40) // self.consumers // 8 * 8)
+
+    @property
+    def cluster(self) -> int:
+        return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def stage_bytes(self) -> int:
+        return 2 * self.block_k * (self.block_m + self.block_n)
+
+    @property
+    def columns(self) -> int:
+        """Width of a store box and of an MN-major column group of B, in elements."""
+        return next(width for width in (64, 32, 16) if self.block_n % width == 0)
+
+    @property
+    def box_bytes(self) -> int:
+        """A store box: 16 rows, a warp's own."""
+        return 16 * 2 * self.columns
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory: ring, store buffers, barriers, the split flag, and slack to align to 1024."""
+        return max(self.needed_smem_bytes, EXCLUSIVE_SMEM_BYTES if self.exclusive else 0)
+
+    @property
+    def needed_smem_bytes(self) -> int:
+        """What the kernel uses of it."""
+        store = 4 * self.consumers * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
+        return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
+    """Whether the kernel's own static assertions, the chip and the task allow a schedule."""
+    s = schedule
+    if s.block_n not in accumulator_widths(task):
+        return False
+    limits = LIMITS[Arch.SM_90A]
+    instruction_registers = s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
+    registers = s.atoms * instruction_registers
+    k_blocks = ceil_div(task.k, s.block_k)
+    return (
+        s.smem_bytes <= limits.max_smem_per_block_bytes
+        and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
+        and not (s.exclusive and s.ctas_per_sm > 1)
+        and registers <= MAX_ACCUMULATORS
+        and registers + OVERHEAD_REGISTERS <= s.consumer_registers
+        and instruction_registers + INSTRUCTION_OVERHEAD <= s.launch_registers
+        and s.block_m % (8 * s.cluster_n) == 0
+        and s.block_n % (8 * s.cluster_m) == 0
+        and (s.block_n // s.columns % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
+        and s.cluster <= limits.max_cluster
+        and s.block_m // s.cluster_n <= 256
+        and s.block_n // s.cluster_m <= 256
+        and s.splits * s.cluster_k <= k_blocks
+        and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
+        and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
+        and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
+        and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
+    )
+
+
+def _cluster_sum_fits(s: WgmmaTmaSchedule) -> bool:
+    partial = s.block_m * (s.block_n + 8) * 4
+    return not s.persistent and partial <= s.stages * s.stage_bytes and s.block_m % s.cluster_k == 0
+
+
+def accumulator_widths(task: GemmTask) -> tuple[int, ...]:
+    """Widths N of the wgmma instructions the device library wraps for the task's accumulator."""
+    wide = (32, 64, 96, 128, 160, 192, 224, 256)
+    return (16, *wide) if task.accumulate is AccumulatorType.F16 else (16, *wide, 48, 80, 112)
+
+
+def cluster_tiles(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    return ceil_div(task.m, s.cluster_m * s.block_m) * ceil_div(task.n, s.cluster_n * s.block_n)
+
+
+def counter_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    return ceil_div(cluster_tiles(s, task) * s.cluster * 4, 256) * 256
+
+
+def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Counters first, then one float32 slot a tile and split; nothing without split-K."""
+    if s.splits == 1:
+        return 0
+    slot = s.block_m * s.block_n * 4 // s.cluster_k
+    return counter_bytes(s, task) + cluster_tiles(s, task) * s.cluster * s.splits * slot

@@ -1,0 +1,102 @@
+"""The schedules of the `wgmma_tma` family worth trying for a task on a chip."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from contract.chip import LIMITS, Chip
+from contract.task import AccumulatorType, Arch, GemmTask
+from policies.schedule.families.protocol import cluster_sms
+from policies.schedule.families.wgmma_tma.schedule import (
+    EXCLUSIVE_SMEM_BYTES,
+    MAX_ACCUMULATORS,
+    WgmmaTmaSchedule,
+    accumulator_widths,
+    ceil_div,
+    cluster_tiles,
+    is_valid,
+)
+
+
+def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """Tile, then pipeline, then clusters and splits, then the launch; each step leaves out what cannot pay."""
+    for shape in _tile_shapes(task):
+        for pipeline in _pipelines(shape, task):
+            for cut in _cuts(pipeline, task, chip):
+                yield from (s for s in _launches(cut, task, chip) if is_valid(s, task))
+
+
+def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
+    """(consumers, atoms, block_n, pingpong) whose accumulators fit, no larger than twice what the task fills."""
+    packed = 2 if task.accumulate is AccumulatorType.F32 else 4
+    plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
+    for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
+        rows = 64 * atoms * (1 if pingpong else consumers)
+        for block_n in sorted(accumulator_widths(task)):
+            fits = atoms * block_n // packed <= MAX_ACCUMULATORS
+            if fits and rows < 2 * max(task.m, 64) and block_n < 2 * max(task.n, 16):
+                yield consumers, atoms, block_n, pingpong
+
+
+def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
+    """K block 64, or 128 where at least four fit; as many stages as fit one or two CTAs an SM, and half as many.
+
+    Two CTAs share an SM only where one warpgroup multiplies; stores go straight from registers only for narrow tiles.
+    """
+    consumers, atoms, block_n, pingpong = shape
+    for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2) if consumers == 1 else (1,), (True, False)):
+        base = WgmmaTmaSchedule(
+            consumers=consumers,
+            atoms=atoms,
+            block_n=block_n,
+            block_k=block_k,
+            stages=1,
+            ctas_per_sm=ctas_per_sm,
+            tma_store=tma_store,
+            persistent=pingpong,
+            pingpong=pingpong,
+        )
+        limits = LIMITS[Arch.SM_90A]
+        room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
+        deepest = (room - base.smem_bytes) // (base.stage_bytes + 16) + 1
+        needed = ceil_div(task.k, block_k)
+        if (block_k == 128 and min(deepest, needed) < 4 and deepest < needed) or (not tma_store and block_n > 64):
+            continue
+        deepest = min(deepest, needed, 12)
+        for stages in {deepest, max(deepest // 2, min(deepest, 3))}:
+            if stages > 0:
+                yield base.model_copy(update={"stages": stages})
+
+
+def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """Ways to share operands in a cluster, and to split K while everything still runs in one wave."""
+    for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)):
+        if cluster_m >= 2 * ceil_div(task.m, base.block_m) or cluster_n >= 2 * ceil_div(task.n, base.block_n):
+            continue
+        shared = base.model_copy(update={"cluster_m": cluster_m, "cluster_n": cluster_n})
+        tiles = cluster_tiles(shared, task) * shared.cluster
+        # Clusters of four leave SMs idle and pay only where they still take one wave.
+        if shared.cluster == 4 and tiles > cluster_sms(chip, 4) * base.ctas_per_sm:
+            continue
+        for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
+            size, parts = shared.cluster * cluster_k, cluster_k * splits
+            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
+                continue
+            one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
+            if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
+                cut = shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
+                yield cut.model_copy(update={"exclusive": size > 1 and _would_be_packed(cut)})
+
+
+def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:
+    """Whether two CTAs that want an SM each would fit on one (measured: 10.0 us for 6.6 at 128x128x16384)."""
+    return cut.ctas_per_sm == 1 and cut.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES
+
+
+def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """Where there is more than one wave: persistent or not, ping-pong or not, and how many tile rows are visited together."""
+    if cluster_tiles(cut, task) * cut.cluster <= cluster_sms(chip, cut.cluster) * cut.ctas_per_sm:
+        if not cut.pingpong:
+            yield cut
+        return
+    for persistent, group in product((True,) if cut.pingpong else (True, False), (4, 8, 16)):
+        yield cut.model_copy(update={"persistent": persistent, "group": group})

@@ -1,0 +1,51 @@
+"""Which schedules to try next: the prior's best, made diverse; or, once there are times, draws from what they taught."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from policies.schedule.prior import Floats
+from policies.schedule.search.pool import Entry
+from policies.schedule.search.surrogate import Surrogate
+
+GROUP_CROWDING = 1.15  # a schedule must be predicted this much faster to follow another of its group
+FAMILY_CROWDING = 1.04  # and this much to follow another of its family
+SHORTLIST = 128  # schedules that a joint draw covers
+
+
+def rank_by_prior(entries: Sequence[Entry], predicted_us: Floats, tried: Sequence[Entry]) -> Iterator[Entry]:
+    """Entries, fastest predicted first, each made dearer by those like it that were tried or came before."""
+    groups = {group: number for number, group in enumerate(dict.fromkeys(entry.group for entry in entries))}
+    names = sorted({entry.family.name for entry in entries})
+    group_of = np.array([groups[entry.group] for entry in entries], dtype=np.intp)
+    family_of = np.array([names.index(entry.family.name) for entry in entries], dtype=np.intp)
+    seen_groups, seen_families = Counter(entry.group for entry in tried), Counter(entry.family.name for entry in tried)
+    group_crowd = np.array([seen_groups[group] for group in groups], dtype=np.float64)
+    family_crowd = np.array([seen_families[name] for name in names], dtype=np.float64)
+    left = predicted_us.copy()
+    for _ in range(len(entries)):
+        dearer = GROUP_CROWDING ** group_crowd[group_of] * FAMILY_CROWDING ** family_crowd[family_of]
+        best = int(np.argmin(left * dearer))
+        left[best] = np.inf
+        group_crowd[group_of[best]] += 1
+        family_crowd[family_of[best]] += 1
+        yield entries[best]
+
+
+def rank_by_draws(
+    predicted_us: Floats, features: Floats, surrogate: Surrogate, rng: np.random.Generator, count: int
+) -> list[int]:
+    """At most `count` indices, each the fastest in one joint draw of all times (Thompson sampling).
+
+    The draws cover a shortlist: the schedules with the lowest optimistic time.
+    """
+    mean, deviation = surrogate.predict(features)
+    optimistic = np.log(predicted_us) + mean - deviation
+    shortlist = np.argsort(optimistic, kind="stable")[:SHORTLIST]
+    draws = np.log(predicted_us[shortlist]) + surrogate.draw(features[shortlist], count, rng)
+    chosen: list[int] = []
+    for draw in draws[: len(shortlist)]:
+        draw[chosen] = np.inf
+        chosen.append(int(np.argmin(draw)))
+    return [int(shortlist[index]) for index in chosen]

@@ -1,0 +1,113 @@
+"""The builder: check, compile and inspect a batch of candidates in parallel child processes."""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
+from contract.build import Built
+from contract.candidate import AnyCandidate, Candidate, HostCandidate
+from contract.chip import LIMITS, Chip
+from contract.errors import MachineError
+from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
+from contract.options import CompileOptions
+from contract.plan import resolve
+from contract.task import GemmTask
+from sandbox.building.check import check
+from sandbox.building.compiler import Cancelled, Compiler
+from sandbox.inspect.inspection import inspect
+from sandbox.workers.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
+
+LEAST_FREE_BYTES = 4 * 2**20  # of the cache's file system, below which a compiler's failure is none of the candidate's
+
+logger = logging.getLogger(__name__)
+
+
+class Builder:
+    """Builds for one chip. The threads only wait for child processes, so the interpreter's lock does not hold them up."""
+
+    def __init__(self, options: CompileOptions, chip: Chip) -> None:
+        self._options = options
+        self._chip = chip
+        self._compiler = Compiler(options)
+        self._internal = InternalErrors()
+
+    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+        """(position, outcome) as each finishes; equal candidates are built once. Closing the iterator ends its children.
+
+        Raises: CompilerMissing, MachineError, WorkerError.
+        """
+        positions: dict[str, list[int]] = {}
+        for position, candidate in enumerate(candidates):
+            positions.setdefault(candidate.id, []).append(position)
+        cancel = threading.Event()
+        with ThreadPoolExecutor(self._options.jobs, thread_name_prefix="build") as pool:
+            pending: dict[Future[Built | Evaluation], list[int]] = {
+                pool.submit(self.build_one, candidates[same[0]], task, cancel): same for same in positions.values()
+            }
+            try:
+                for done in as_completed(pending):
+                    outcome = done.result()
+                    yield from ((position, outcome) for position in pending[done])
+            finally:
+                cancel.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def refused(self, candidate: AnyCandidate) -> Rejected | None:
+        """A host candidate that nobody said to be trusted; what a policy writes never is."""
+        if not isinstance(candidate, HostCandidate) or self._options.trust_host:
+            return None
+        message = "host candidates run code of their own; only files that the user names and trusts (--trust-host) are run"
+        return Rejected(rule="host-candidate", message=message)
+
+    def build_one(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None = None) -> Built | Evaluation:
+        """Check, compile and inspect one candidate; an error that nobody expected is its own `Crashed`.
+
+        Raises: CompilerMissing, MachineError, WorkerError.
+        """
+        try:
+            outcome = self._build(candidate, task, cancel)
+            if isinstance(outcome, CompileFailed):
+                self._require_space()
+        except (Cancelled, *NOT_OURS):
+            raise
+        except Exception as exc:
+            if isinstance(exc, OSError) and (full := machine_error(exc, self._options.cache_dir)) is not None:
+                raise full from exc
+            reason, log = describe(exc)
+            logger.warning("internal error on candidate %s: %s", candidate.id, log)
+            return self._internal.met(candidate.id, "build", reason, log=log)
+        self._internal.passed()
+        return outcome
+
+    def _require_space(self) -> None:
+        """Raises: MachineError where a compiler may have failed for want of space, whatever it said."""
+        free = shutil.disk_usage(self._options.cache_dir).free
+        if free < LEAST_FREE_BYTES:
+            raise MachineError(
+                f"{self._options.cache_dir}: only {free / 2**20:.1f} MiB are free; "
+                "free some space, then go on with: cudal2-agent runs resume"
+            )
+
+    def _build(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None) -> Built | Evaluation:
+        started = time.monotonic()
+        limits = LIMITS[task.arch]
+        rejected = self.refused(candidate) or check(candidate, task, limits, self._chip.sms)
+        if rejected is not None:
+            return rejected
+        compiled = self._compiler.compile(candidate, task.arch, cancel)
+        if isinstance(compiled, CompileFailed | TimedOut):
+            return compiled
+        plan = resolve(candidate.plan, task, limits, self._chip.sms) if isinstance(candidate, Candidate) else None
+        inspection = inspect(compiled, candidate, plan, task, limits)
+        if isinstance(inspection, Rejected):
+            return inspection
+        return Built(
+            candidate=candidate,
+            inspection=inspection,
+            artifact_path=compiled.artifact_path,
+            cached=compiled.cached,
+            seconds=time.monotonic() - started,
+        )

@@ -1,0 +1,287 @@
+"""The compiler: NVRTC in a child process by default, nvcc where a candidate asks for it or is a host candidate.
+
+Covered: wall-clock, CPU, memory and file-size limits of every compilation; a content-addressed cache (compile errors are
+cached, time-outs, deaths of the compiler and lack of memory or disk never); a compiler that this machine lacks; what it
+reads: headers and its own files only, where this machine has a jail (`jail/`).
+Not covered: where only Landlock works, a source for nvcc can tell whether a file outside exists.
+"""
+
+import functools
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from contract.base import Record, digest
+from contract.candidate import AnyCandidate, Candidate, HostCandidate
+from contract.errors import CompilerMissing, MachineError
+from contract.evaluation import CompileFailed, TimedOut
+from contract.options import CompileOptions
+from contract.task import Arch
+from sandbox.building import compile_child
+from sandbox.building.cache import FORMAT, CompileCache
+from sandbox.building.compile_child import CUBIN, LOG, PTX
+from sandbox.building.compile_log import first_error, shortened, shown_log
+from sandbox.building.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
+from sandbox.building.toolchain import (
+    NVRTC_REMEDY,
+    SYSTEM_HEADERS,
+    find_nvcc,
+    nvcc_files,
+    nvcc_version,
+    nvrtc_version,
+    toolkit_folder,
+)
+from sandbox.jail.entering import NOT_JAILED, Jail
+from sandbox.jail.kind import confinement
+from sandbox.workers.process import Finished, Limits, run
+
+SHARED = "kernel.so"
+SOURCE = "kernel.cu"
+_STANDARD = "-std=c++17"
+_LINES = "-lineinfo"  # for the emulator's reports and for profiles; the machine code is the same without it
+_MESSAGE_CHARS = 300
+_TOOL_DIED = re.compile(
+    r"died due to signal|bad_alloc|out of memory|no space left|file size limit|file too large", re.IGNORECASE
+)
+
+
+class Compiled(Record):
+    """A compilation that succeeded, in the cache. `cubin_path`: the device code; also of a host candidate, for inspection.
+
+    `seconds`: what the compiler took when it ran, which for a `cached` one was earlier.
+    """
+
+    artifact_path: str
+    cubin_path: str
+    ptx_path: str
+    log: str
+    seconds: float
+    cached: bool
+
+
+class Cancelled(Exception):
+    """The caller gave the compilation up; never seen outside the sandbox."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One command that compiles, and the key its products are kept under.
+
+    `request`: NVRTC's, which enters its jail itself; None for nvcc. `readable`: what nvcc may read in its jail. `roots`:
+    folders whose files a log may quote.
+    """
+
+    key: str
+    command: tuple[str, ...]
+    request: dict[str, object] | None
+    readable: tuple[str, ...]
+    roots: tuple[Path, ...]
+    artifact: str
+
+
+class Compiler:
+    """Compiles candidates, each once. Thread-safe."""
+
+    def __init__(self, options: CompileOptions) -> None:
+        self._options = options
+        self._cache = CompileCache(Path(options.cache_dir))
+        self._cache.sweep()
+
+    def compile(
+        self, candidate: AnyCandidate, arch: Arch, cancel: threading.Event | None = None
+    ) -> Compiled | CompileFailed | TimedOut:
+        """Compile for an architecture, or find it in the cache.
+
+        Raises: CompilerMissing, MachineError, WorkerError; Cancelled once `cancel` is set.
+        """
+        nvrtc = isinstance(candidate, Candidate) and candidate.compiler == "nvrtc"
+        job = self._nvrtc_job(candidate, arch) if nvrtc else self._nvcc_job(candidate, arch)
+        outcome = self._load(job.key, job.artifact, cached=True)
+        if outcome is not None:
+            return outcome
+        scratch = self._cache.scratch()
+        try:
+            return self._compile(job, candidate.source, scratch, cancel)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _compile(
+        self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None
+    ) -> Compiled | CompileFailed | TimedOut:
+        ended = self._run(job, source, scratch, cancel)
+        if ended.ended_by == "cancel":
+            raise Cancelled
+        if ended.timed_out:
+            return TimedOut(stage="compile", limit_s=self._options.timeout_s)
+        _require_ours(job, ended)
+        log = _log(scratch, ended, source, job)
+        if ended.returncode and not _refused(job, ended, log):
+            return CompileFailed(message=_death(ended, log, self._options), log=shortened(log))
+        files = {LOG: log.encode(), SOURCE: source.encode()}
+        if not ended.returncode:
+            files |= _products(scratch, job.artifact)
+        self._cache.save(job.key, files, compiled=not ended.returncode, seconds=ended.seconds)
+        outcome = self._load(job.key, job.artifact, cached=False)
+        if outcome is None:
+            raise MachineError(f"{self._options.cache_dir}: an entry of the compile cache vanished as it was written")
+        return outcome
+
+    def _run(self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None) -> Finished:
+        """Raises: MachineError, WorkerError."""
+        layers, home = confinement().layers, str(scratch.resolve())
+        limits = _limits(self._options)
+        if job.request is None:
+            jail = Jail(write=(home,), read=job.readable, devices=("/dev/null",), layers=layers)
+            limits, stdin = replace(limits, jail=jail), b""
+        else:
+            jail = Jail(write=(home,), read=tuple(str(root) for root in job.roots), layers=layers)
+            stdin = json.dumps(job.request | {"jail": jail.as_request()}).encode()
+            # It enters a network namespace with its jail: two user namespaces cannot be entered one after the other.
+            limits = replace(limits, network=layers.mounts)
+        try:
+            (scratch / SOURCE).write_text(source, encoding="utf-8", newline="")
+            return run(job.command, scratch=scratch, limits=limits, stdin=stdin, cancel=cancel)
+        except OSError as exc:
+            raise MachineError(
+                f"{self._options.cache_dir} is not writable: {exc.strerror}; free space or choose another"
+            ) from exc
+
+    def _load(self, key: str, artifact: str, *, cached: bool) -> Compiled | CompileFailed | None:
+        entry = self._cache.load(key)
+        if entry is None:
+            return None
+        folder = self._cache.path(key)
+        log = (folder / LOG).read_text(encoding="utf-8")
+        if not entry.compiled:
+            return CompileFailed(message=first_error(log), log=shortened(log))
+        return Compiled(
+            artifact_path=str(folder / artifact),
+            cubin_path=str(folder / CUBIN),
+            ptx_path=str(folder / PTX),
+            log=log,
+            seconds=entry.seconds,
+            cached=cached,
+        )
+
+    def _nvrtc_job(self, candidate: AnyCandidate, arch: Arch) -> _Job:
+        headers = self._headers
+        options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", "-DNDEBUG", *_flags(candidate)]
+        include = [f"--include-path={root}" for root in headers.roots]
+        request: dict[str, object] = {"source": candidate.source, "options": options + include, "headers": NVRTC_HEADERS}
+        return _Job(
+            key=_key(candidate, options, headers, f"nvrtc {nvrtc_version()}"),
+            command=(sys.executable, "-P", "-s", "-m", "sandbox.building.compile_child"),
+            request=request,
+            readable=(),
+            roots=headers.roots,
+            artifact=CUBIN,
+        )
+
+    def _nvcc_job(self, candidate: AnyCandidate, arch: Arch) -> _Job:
+        nvcc, headers = find_nvcc(self._options.nvcc), self._own_headers
+        host = isinstance(candidate, HostCandidate)
+        folders = candidate.include_dirs if isinstance(candidate, HostCandidate) else ()
+        artifact = SHARED if host else CUBIN
+        code = f"arch=compute_{arch.removeprefix('sm_')},code={arch}"
+        product = ("-shared", "-Xcompiler=-fPIC") if host else ("-cubin",)
+        options = ["-gencode", code, "-Xptxas=-v", "-DNDEBUG", "-keep", *product, *_flags(candidate)]
+        include = [f"-I{root}" for root in (*headers.roots, *folders)]
+        states = [folder_fingerprint(Path(folder)) for folder in folders]
+        return _Job(
+            key=_key(candidate, options + states, headers, nvcc_version(nvcc)),
+            command=(nvcc, *options, *include, "-o", artifact, SOURCE),
+            request=None,
+            readable=(*nvcc_files(nvcc), *(str(root) for root in headers.roots), *folders),
+            roots=(*headers.roots, toolkit_folder(nvcc), *SYSTEM_HEADERS, *(Path(folder) for folder in folders)),
+            artifact=artifact,
+        )
+
+    @functools.cached_property
+    def _headers(self) -> Headers:
+        return find_headers()
+
+    @functools.cached_property
+    def _own_headers(self) -> Headers:
+        return find_own_headers()
+
+
+def _key(candidate: AnyCandidate, options: list[str], headers: Headers, compiler: str) -> str:
+    return digest([FORMAT, candidate.kind, candidate.source, options, headers.fingerprint, compiler], length=40)
+
+
+def _flags(candidate: AnyCandidate) -> list[str]:
+    flags = list(candidate.flags)
+    if not any(flag.lstrip("-").startswith("std=") for flag in flags):
+        flags.insert(0, _STANDARD)
+    if candidate.kind == "device" and not {_LINES, "--generate-line-info"} & set(flags):
+        flags.append(_LINES)
+    return flags
+
+
+def _limits(options: CompileOptions) -> Limits:
+    return Limits(
+        wall_s=options.timeout_s,
+        cpu_s=math.ceil(options.timeout_s) + 1,
+        memory_bytes=options.memory_bytes,
+        file_bytes=options.max_output_bytes,
+        devices=False,
+    )
+
+
+def _require_ours(job: _Job, ended: Finished) -> None:
+    """Raises: CompilerMissing, MachineError for what no source is to blame for."""
+    said = ended.stderr.decode(errors="replace")
+    if job.request is not None and ended.returncode == compile_child.MISSING:
+        raise CompilerMissing(f"NVRTC cannot be loaded; {NVRTC_REMEDY}", log=said)
+    if ended.returncode == NOT_JAILED:
+        raise MachineError("the compiler's jail, which works on this machine, was refused; see the log", log=said)
+
+
+def _refused(job: _Job, ended: Finished, log: str) -> bool:
+    """Whether the compiler itself said no, which it would say again; a death or a full disk is no verdict."""
+    said_no = ended.returncode == compile_child.REFUSED if job.request else ended.returncode > 0
+    return said_no and not _TOOL_DIED.search(log)
+
+
+def _death(ended: Finished, log: str, options: CompileOptions) -> str:
+    limit = (
+        f"its limits are {options.memory_bytes / 2**30:.0f} GiB of memory and {options.max_output_bytes / 2**20:.0f} MiB a file"
+    )
+    if ended.returncode < 0:
+        return f"the compiler died with {signal.Signals(-ended.returncode).name}; {limit}"
+    return f"the compiler gave up: {first_error(log)}; {limit}"[: 2 * _MESSAGE_CHARS]
+
+
+def _log(scratch: Path, ended: Finished, source: str, job: _Job) -> str:
+    """What the compiler said, as far as it may be shown."""
+    said = _plain(scratch / LOG)
+    if not said or ended.returncode not in (compile_child.COMPILED, compile_child.REFUSED):
+        said = b"\n".join(filter(None, (ended.stdout + ended.stderr, said)))  # why it gave up comes first
+    return shown_log(said.decode(errors="replace"), source, scratch, job.roots)
+
+
+def _products(scratch: Path, artifact: str) -> dict[str, bytes]:
+    """The artifact, its device code and PTX. nvcc names what it keeps after the architecture when it links."""
+    cubins = [path for path in sorted(scratch.glob("kernel*.cubin")) if "dlink" not in path.name]
+    ptx = sorted(scratch.glob("kernel*.ptx"))
+    if not (cubins and ptx and (scratch / artifact).is_file()):
+        raise MachineError(f"the compiler reported success but left no {artifact}, cubin or PTX")
+    return {artifact: _plain(scratch / artifact), CUBIN: _plain(cubins[-1]), PTX: _plain(ptx[-1])}
+
+
+def _plain(path: Path) -> bytes:
+    """The content of a file that a compiler wrote: empty where it is absent, a link or no regular file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with open(descriptor, "rb") as file:
+        return file.read() if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""

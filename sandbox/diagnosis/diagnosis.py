@@ -1,0 +1,101 @@
+"""Diagnosis: what limits a kernel, from its inspection and plan, from its time and from counters where there are any.
+
+Choosing only: nothing here runs code. Where counters decide about a bottleneck, they replace what was estimated without them.
+"""
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from contract.build import Built
+from contract.candidate import Candidate
+from contract.chip import LIMITS, Chip, roofline_us
+from contract.diagnosis import Diagnosis, Finding
+from contract.evaluation import Evaluation, Measured
+from contract.inspection import Inspection
+from contract.plan import ResolvedPlan, resolve
+from contract.profile import Profile
+from contract.task import GemmTask
+from sandbox.diagnosis.findings import judge, merged
+from sandbox.diagnosis.minimum_times import arithmetic_us, is_latency, memory_us
+from sandbox.diagnosis.static_rules import code_findings, grid_findings, has_roles
+
+_NEAR_ROOFLINE = 0.8
+_EXPLAINED = 0.1  # a finding from counters that weighs as much says why the roofline is far
+_BY_MEMORY, _BY_ARITHMETIC = "memory", "arithmetic"
+_FAR_REMEDY = {
+    _BY_MEMORY: "keep more bytes in flight: wider loads, TMA, more stages, and raster order that shares operands in L2",
+    _BY_ARITHMETIC: "feed the tensor cores: larger tiles, deeper pipeline, warp specialisation, operands multicast",
+}
+
+
+def diagnose_built(
+    built: Built, task: GemmTask, chip: Chip, evaluation: Evaluation, profile: Profile | None = None
+) -> Diagnosis:
+    """`diagnose` of what was built and what became of it. A host candidate's launches are its own, so that it has no plan."""
+    candidate = built.candidate
+    plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms) if isinstance(candidate, Candidate) else None
+    measured = evaluation if isinstance(evaluation, Measured) else None
+    return diagnose(built.inspection, plan, task, chip, measured, profile)
+
+
+def diagnose(
+    inspection: Inspection,
+    plan: ResolvedPlan | None,
+    task: GemmTask,
+    chip: Chip,
+    measured: Measured | None = None,
+    profile: Profile | None = None,
+) -> Diagnosis:
+    """Findings, heaviest first, one a bottleneck. `plan` is None for a host candidate, whose launches are unknown."""
+    time_us = statistics.median(measured.timing.samples_us) if measured else None
+    estimated = [*code_findings(inspection, task, chip), *(grid_findings(inspection, plan, chip, time_us) if plan else ())]
+    if time_us is not None:
+        estimated += _time_findings(time_us, plan, task, chip)
+    fraction = roofline_us(task.flops, task.operand_bytes, chip) / time_us if time_us is not None else None
+    if profile is None or not any(launch.metrics for launch in profile.launches):
+        basis = "static" if time_us is None else "timed"
+        return Diagnosis(basis=basis, findings=merged(estimated), roofline_fraction=fraction)
+    verdict = judge(profile, task, chip, time_us, has_roles=has_roles(inspection), has_mma=bool(inspection.mma))
+    unjudged = [finding for finding in estimated if finding.bottleneck not in verdict.judged]
+    findings = merged([*verdict.findings, *_unexplained(unjudged, verdict.findings)])
+    return Diagnosis(basis="counters", findings=findings, roofline_fraction=fraction)
+
+
+def _unexplained(estimated: Sequence[Finding], counted: Sequence[Finding]) -> Iterator[Finding]:
+    """That the roofline is far is no news where counters say why."""
+    explained = any(finding.weight >= _EXPLAINED for finding in counted)
+    yield from (one for one in estimated if not (explained and one.bottleneck.startswith("far-from-roofline")))
+
+
+def _time_findings(time_us: float, plan: ResolvedPlan | None, task: GemmTask, chip: Chip) -> Iterator[Finding]:
+    yield from _launch_finding(time_us, plan, chip)
+    work_us, fraction = (
+        max(memory_us(task, chip), arithmetic_us(task, chip)),
+        roofline_us(task.flops, task.operand_bytes, chip) / time_us,
+    )
+    if fraction < _NEAR_ROOFLINE and work_us > chip.launch_us:
+        by_memory = memory_us(task, chip) > arithmetic_us(task, chip)
+        bound = _BY_MEMORY if by_memory else _BY_ARITHMETIC
+        yield Finding(
+            bottleneck="far-from-roofline-memory" if by_memory else "far-from-roofline-arithmetic",
+            evidence=f"{time_us:.2f} µs is {fraction:.0%} of what {chip.name} allows ({bound}: {work_us:.2f} µs, "
+            f"launch {chip.launch_us} µs)",
+            remedy=_FAR_REMEDY[bound],
+            weight=0.6 * (1 - fraction),
+        )
+
+
+def _launch_finding(time_us: float, plan: ResolvedPlan | None, chip: Chip) -> Iterator[Finding]:
+    """Weight: the launches' share of the time; half of it where each may begin while the one before ends."""
+    launches = len(plan.launches) if plan else 1
+    if not is_latency(time_us, launches, chip):
+        return
+    overlapped = plan is not None and all(launch.programmatic for launch in plan.launches)
+    yield Finding(
+        bottleneck="launch-bound",
+        evidence=f"{time_us:.2f} µs for {launches} launches of {chip.launch_us} µs each"
+        + (", programmatic ones already" if overlapped else ""),
+        remedy="shorten the prologue and the epilogue, use one launch, use programmatic launch (sm_90 and up), "
+        "and use more CTAs for less work each",
+        weight=min(1.0, launches * chip.launch_us / time_us) * (0.5 if overlapped else 1.0),
+    )

@@ -1,0 +1,181 @@
+"""Findings from compiled code and launch plan alone: estimates, since nothing was run.
+
+Covered: resources, the mix of instructions in the SASS, CTAs against SMs. Not covered: how often an instruction runs, so that
+prologue, main loop and epilogue count alike; rules on the mix therefore ask only for what good kernels never show.
+"""
+
+import math
+from collections.abc import Iterator
+
+from contract.chip import Chip
+from contract.diagnosis import Finding
+from contract.inspection import Inspection, KernelResources
+from contract.plan import ResolvedLaunch, ResolvedPlan
+from contract.task import GemmTask
+from sandbox.diagnosis.minimum_times import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
+from sandbox.diagnosis.rules.counted import LEAST_FUSED_WEIGHT, MMA_SYNC_RATE, worth
+from sandbox.diagnosis.rules.spread import FULL_WAVE
+
+_LITTLE_OCCUPANCY = 0.25  # of an SM's threads, to hide latency where loads go through registers
+_FEW_WARPS = 8  # of an SM, two for each scheduler, where copies are asynchronous
+_HEAVY_SPILL_BYTES = 512
+_LIMITER_REMEDY = {
+    "registers": "use a smaller tile per warp, fewer live fragments, or __launch_bounds__ with a minimum of CTAs",
+    "shared-memory": "use fewer stages, a smaller K step, or reuse the pipeline's buffers for the epilogue",
+    "threads": "use fewer warps a CTA",
+    "ctas": "give each CTA more work",
+    "unknown": "set __launch_bounds__",
+}
+_ROLES = ("HGMMA", "wgmma", "UTC", "tcgen05")
+_ASYNCHRONOUS = ("LDGSTS", "UTMALDG", "UBLKCP")
+
+
+def has_roles(inspection: Inspection) -> bool:
+    """Whether tensor-core instructions run beside the warps that issue them, so that warps share the work by roles."""
+    return any(name.startswith(_ROLES) for name in inspection.mma)
+
+
+def code_findings(inspection: Inspection, task: GemmTask, chip: Chip) -> Iterator[Finding]:
+    if not inspection.mma:
+        yield _no_tensor_cores(inspection, task, chip)
+    else:
+        yield from _legacy_mma(inspection, task, chip)
+    for kernel in inspection.kernels:
+        yield from _memory_findings(kernel)
+        yield from _occupancy(kernel, inspection)
+    yield from _warning_findings(inspection)
+    if inspection.opcode_source == "sass" and inspection.mma:
+        yield from _mix_findings(inspection)
+
+
+def grid_findings(inspection: Inspection, plan: ResolvedPlan, chip: Chip, time_us: float | None) -> Iterator[Finding]:
+    """CTAs against SMs. `time_us`: measured, None where it was not."""
+    resident = {(kernel.entry, kernel.threads, kernel.dynamic_smem_bytes): kernel.ctas_per_sm for kernel in inspection.kernels}
+    for launch in plan.launches:
+        per_sm = resident.get((launch.entry, math.prod(launch.block), launch.dynamic_smem), 0)
+        if per_sm:
+            yield from _wave_findings(launch, per_sm, chip, time_us)
+
+
+def _no_tensor_cores(inspection: Inspection, task: GemmTask, chip: Chip) -> Finding:
+    fused = inspection.opcodes.get("FFMA", 0) + inspection.opcodes.get("HFMA2", 0)
+    return Finding(
+        bottleneck="no-tensor-cores",
+        evidence="the code has no tensor-core instruction" + (f", but {fused} fused multiply-adds" if fused else ""),
+        remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
+        weight=max(LEAST_FUSED_WEIGHT, spared_by_tensor_cores(task, chip)),
+    )
+
+
+def _legacy_mma(inspection: Inspection, task: GemmTask, chip: Chip) -> Iterator[Finding]:
+    """Weight: what the full tensor rate would spare, of the least time with mma.sync and a launch."""
+    rate = MMA_SYNC_RATE.get(task.arch)
+    if rate is None or has_roles(inspection):
+        return
+    others, tensor = memory_us(task, chip), arithmetic_us(task, chip)
+    slow, fast = max(others, tensor / rate) + chip.launch_us, max(others, tensor) + chip.launch_us
+    yield from worth(
+        "legacy-mma",
+        1 - fast / slow,
+        f"the code multiplies with {inspection.mma[-1]} only, which reaches {rate:.0%} of the chip's tensor rate at most",
+        f"multiply with {'wgmma' if task.arch.number == 90 else 'tcgen05'}, fed by TMA",
+    )
+
+
+def _memory_findings(kernel: KernelResources) -> Iterator[Finding]:
+    """Weight of spills: by their bytes, since whether they are in the main loop is not known."""
+    spilled = kernel.spill_store_bytes + kernel.spill_load_bytes
+    if spilled:
+        yield Finding(
+            bottleneck="spills",
+            evidence=f"{kernel.entry} spills: {kernel.spill_store_bytes} bytes stored and {kernel.spill_load_bytes} loaded "
+            f"a thread, with {kernel.registers} registers",
+            remedy="use a smaller tile per warp, more warps, less unrolling, or a higher register bound",
+            weight=min(0.8, spilled / _HEAVY_SPILL_BYTES),
+        )
+    elif kernel.stack_bytes:
+        yield Finding(
+            bottleneck="local-memory",
+            evidence=f"{kernel.entry} keeps {kernel.stack_bytes} bytes a thread in local memory",
+            remedy="index register arrays with compile-time constants only: unroll the loops over fragments fully",
+            weight=min(0.8, 2 * kernel.stack_bytes / _HEAVY_SPILL_BYTES),
+        )
+
+
+def _occupancy(kernel: KernelResources, inspection: Inspection) -> Iterator[Finding]:
+    """Warps with roles hide latency by asynchronous copies alone; asynchronous copies do with fewer warps."""
+    if not kernel.threads or has_roles(inspection):
+        return
+    warps = kernel.ctas_per_sm * math.ceil(kernel.threads / 32)
+    copies = any(opcode in inspection.opcodes for opcode in _ASYNCHRONOUS)
+    if warps >= _FEW_WARPS if copies else kernel.occupancy >= _LITTLE_OCCUPANCY:
+        return
+    yield Finding(
+        bottleneck="occupancy",
+        evidence=f"{kernel.entry}: {kernel.ctas_per_sm} CTAs of {kernel.threads} threads an SM "
+        f"({kernel.occupancy:.0%} of its threads), held back by {kernel.occupancy_limiter}",
+        remedy=_LIMITER_REMEDY.get(kernel.occupancy_limiter, _LIMITER_REMEDY["unknown"]),
+        weight=0.2,
+    )
+
+
+def _warning_findings(inspection: Inspection) -> Iterator[Finding]:
+    for warning in inspection.warnings:
+        if "wgmma" in warning and "serialized" in warning:
+            yield Finding(
+                bottleneck="wgmma-serialised",
+                evidence=warning,
+                remedy="touch accumulators only after wgmma.wait_group, keep them in registers indexed by constants, "
+                "and keep calls and branches out from between wgmma.fence and the wait",
+                weight=0.6,
+            )
+        elif "setmaxnreg" in warning:
+            yield Finding(
+                bottleneck="setmaxnreg-ignored",
+                evidence=warning,
+                remedy="fix the block with __launch_bounds__, so that ptxas knows the register count at entry",
+                weight=0.3,
+            )
+
+
+def _mix_findings(inspection: Inspection) -> Iterator[Finding]:
+    count = inspection.opcodes.get
+    loads, stores = count("LDG", 0) + count("LD", 0), count("STS", 0)
+    if loads and stores and not any(count(opcode) for opcode in _ASYNCHRONOUS):
+        yield Finding(
+            bottleneck="register-staging",
+            evidence=f"operands reach shared memory through registers: {loads} global loads, {stores} shared stores, no "
+            "cp.async, no TMA",
+            remedy="copy with cp.async (16 bytes a thread) or TMA into several stages, so that loads run ahead of the math",
+            weight=0.4,
+        )
+    multiplications, words = count("HMMA", 0), count("LDS", 0)
+    if multiplications and words >= multiplications and not count("LDSM"):
+        yield Finding(
+            bottleneck="narrow-smem-loads",
+            evidence=f"{words} shared loads for {multiplications} tensor-core instructions, and no ldmatrix",
+            remedy="load fragments with ldmatrix.x4 (trans for the operand stored across), from a swizzled layout",
+            weight=0.3,
+        )
+
+
+def _wave_findings(launch: ResolvedLaunch, per_sm: int, chip: Chip, time_us: float | None) -> Iterator[Finding]:
+    ctas, slots = math.prod(launch.grid), per_sm * chip.sms
+    if ctas < chip.sms:
+        latency = latency_share(time_us, chip) if time_us is not None else 0.0
+        yield from worth(
+            "idle-sms",
+            0.9 * (1 - ctas / chip.sms) * (1 - latency),
+            f"{launch.entry} launches {ctas} CTAs on {chip.sms} SMs",
+            "use smaller output tiles, or split K over several CTAs",
+        )
+        return
+    waves = math.ceil(ctas / slots)
+    used = ctas / (waves * slots)
+    if waves > 1 and used < FULL_WAVE:
+        yield Finding(
+            bottleneck="tail-wave",
+            evidence=f"{launch.entry}: {ctas} CTAs in slots for {slots} make {waves} waves, {used:.0%} of them in use",
+            remedy="choose a tile that divides the output into whole waves, a persistent grid, or stream-K",
+            weight=1 - used,
+        )

@@ -1,0 +1,164 @@
+"""The worker process of one GPU: `python -m sandbox.workers.worker --device 0`, driven over stdin and stdout by `pool.py`.
+
+Covered: whatever libraries or candidates print cannot reach the protocol (stdout is moved away before anything is
+imported); the worker ends when its parent does, even in a hung kernel; an error of ours is reported with its traceback.
+Not covered: a host candidate shares this process and could forge a reply; that is why it is marked wherever it is shown.
+"""
+
+import argparse
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import BinaryIO, Literal, Protocol
+
+from contract.base import Record
+from contract.build import Built
+from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
+from sandbox.workers.internal_errors import describe
+from sandbox.workers.messages import Done, Evaluate, Failed, NotExecuted, Ready, StageEntered, Verified, decode_request, encode
+
+ORPHAN_GRACE_S = 3.0
+
+Say = Callable[[Record], None]
+
+
+class Evaluates(Protocol):
+    """A backend as its worker sees it."""
+
+    def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted: ...
+
+    def fault_of(self, built: Built) -> Done | None:
+        """The outcome where the candidate has broken the backend, None where it has not."""
+        ...
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve one GPU until stdin ends. The exit code is 0, or 1 where the worker cannot go on."""
+    parser = argparse.ArgumentParser(prog="python -m sandbox.workers.worker", description=__doc__)
+    parser.add_argument("--device", type=int, default=0, help="index of the GPU, as CUDA counts")
+    index: int = parser.parse_args(arguments).device
+    requests, say = claim_pipes()
+    session = Session(say)
+    sys.excepthook = session.report_uncaught
+    try:
+        return session.serve(*open_gpu(index, say), read_ahead(requests))
+    except Cudal2Error as exc:
+        say(failure(exc))
+        return 1
+
+
+def claim_pipes() -> tuple[BinaryIO, Say]:
+    """Take stdin and stdout for the protocol; afterwards fd 0 reads nothing and fd 1 writes to stderr."""
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb", buffering=0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+
+    def say(record: Record) -> None:
+        rest = memoryview(encode(record))
+        while rest:
+            rest = rest[replies.write(rest) or 0 :]
+
+    return requests, say
+
+
+def read_ahead(requests: BinaryIO) -> "queue.SimpleQueue[bytes | None]":
+    """Request lines, then None, read by a thread that notices the parent's end while a kernel runs."""
+    lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in requests:
+            lines.put(line)
+        lines.put(None)
+        time.sleep(ORPHAN_GRACE_S)
+        os._exit(1)  # nobody is left to answer to, and the main thread may wait for a kernel that never ends
+
+    threading.Thread(target=read, name="requests", daemon=True).start()
+    return lines
+
+
+class Session:
+    """Answers requests one after another; knows what is running, for the report of an error that nobody caught."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._running: tuple[Evaluates, Evaluate] | None = None
+
+    def serve(self, evaluator: Evaluates, ready: Ready, lines: "queue.SimpleQueue[bytes | None]") -> int:
+        """Announce the backend, then answer until the requests end or the backend is broken.
+
+        Raises: Cudal2Error for what no candidate is to blame for.
+        """
+        self._say(ready)
+        while (line := lines.get()) is not None:
+            answer = self._answer(evaluator, line)
+            self._say(answer)
+            if isinstance(answer, Failed) or (isinstance(answer, Done) and not answer.healthy):
+                return 1
+        return 0
+
+    def _answer(self, evaluator: Evaluates, line: bytes) -> Done | Verified | NotExecuted | Failed:
+        """The candidate's outcome; an error that nobody expected becomes an answer too, and ends this worker.
+
+        Raises: DeviceUnavailable, MachineError.
+        """
+        try:
+            request = decode_request(line)
+            self._running = evaluator, request
+            answer = evaluator.evaluate(request)
+            encode(answer)  # what cannot be sent is an error of this candidate's too
+        except MachineError:
+            raise
+        except Exception as exc:  # noqa: BLE001 (whatever a candidate brings out must not end the run)
+            return self._unexpected(exc, "internal")
+        self._running = None
+        return answer
+
+    def report_uncaught(self, _kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+        """An `excepthook`, for what is raised outside of an evaluation, or is no `Exception`."""
+        self._say(self._unexpected(error, "internal" if self._running else "worker"))
+
+    def _unexpected(self, error: BaseException, kind: Literal["internal", "worker"]) -> Done | Failed:
+        """Blames the candidate where it left the backend broken, else tells of an error of ours."""
+        reason, log = describe(error)
+        sys.stderr.write(log)
+        try:
+            blamed = self._running[0].fault_of(self._running[1].built) if self._running else None
+        except MachineError as exc:
+            return failure(exc)
+        except Exception as exc:  # noqa: BLE001 (the first error is the one to tell)
+            return Failed(kind=kind, reason=reason, log=log + describe(exc)[1])
+        return blamed or Failed(kind=kind, reason=reason if kind == "internal" else f"the worker failed: {reason}", log=log)
+
+
+def open_gpu(index: int, say: Say) -> tuple[Evaluates, Ready]:
+    """The GPU's evaluator, and what to announce. Raises: DeviceUnavailable, MachineError."""
+    try:
+        from sandbox.cuda.device import Device
+        from sandbox.cuda.evaluator import Evaluator
+    except ImportError as exc:
+        raise MachineError(f"a GPU worker needs cupy and cuda-bindings in {sys.executable}: {exc}") from exc
+    device = Device(index)
+    evaluator = Evaluator(device, lambda stage: say(StageEntered(stage=stage)))
+    return evaluator, Ready(environment=device.environment, chip=device.chip)
+
+
+def failure(error: Cudal2Error) -> Failed:
+    match error:
+        case DeviceUnavailable():
+            return Failed(kind="device", reason=str(error), log=error.log)
+        case MachineError():
+            return Failed(kind="machine", reason=str(error), log=error.log)
+        case _:
+            return Failed(kind="worker", reason=str(error), log=error.log)
+
+
+if __name__ == "__main__":
+    # Without finalisation: destructors of a poisoned context complain at best and hang at worst.
+    os._exit(main())

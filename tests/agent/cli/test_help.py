@@ -1,0 +1,63 @@
+"""Every command explains itself with an example that parses, and quickly."""
+
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from agent.cli.main import app, main
+
+ROOT = Path(__file__).parents[3]
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Every command of the app, groups included, as the words that name it."""
+    root = typer.main.get_command(app)
+    found: list[tuple[str, ...]] = [()]
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        found.append((name,))
+        found += [(name, sub) for sub in getattr(command, "commands", {})]
+    return found
+
+
+def test_the_walk_finds_every_verb() -> None:
+    names = {" ".join(words) for words in commands()}
+    assert {"optimize", "verify", "bench", "runs list", "runs show", "runs resume", "doctor"} <= names
+    verbs = ("add", "update", "list", "remove", "diff", "status", "verify", "rebuild", "search")
+    assert {f"index {verb}" for verb in verbs} <= names
+    assert {"trajectories list", "trajectories show", "trajectories export"} <= names
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_help_has_an_example_of_the_command(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--help"]) == 0
+    shown = capsys.readouterr().out
+    examples = [line.strip() for line in shown.splitlines() if line.strip().startswith("cudal2-agent ")]
+    assert examples
+    assert all(shlex.split(example)[1 : 1 + len(words)] == list(words) for example in examples)
+
+
+@pytest.mark.parametrize("words", [words for words in commands() if words], ids=" ".join)
+def test_every_command_has_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    if words in (("runs",), ("trajectories",), ("index",)):
+        pytest.skip("a group")
+    main([*words, "--help"])
+    assert "--json" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """What takes seconds to import is imported by the command that needs it."""
+    code = (
+        "import sys, agent.cli.main as cli; cli.main(['--help']); "
+        "heavy = {'torch', 'cupy', 'langgraph', 'sqlalchemy', 'rich', 'numpy', 'chromadb', 'tree_sitter', 'bm25s'}; "
+        "heavy &= set(sys.modules); "
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    begin_s = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert time.monotonic() - begin_s < 5

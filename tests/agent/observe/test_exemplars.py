@@ -1,0 +1,112 @@
+"""Contrastive exemplars: different buckets, different sources, the better ones more often, the same for the same seed."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.observe.exemplars import choose_exemplars
+from agent.observe.ranking import Ranked, rank
+from contract.candidate import Candidate
+from contract.evaluation import CompileFailed, Evaluation, Prediction, Unmeasured
+from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, number_of, step, unmeasured
+
+
+def ranked(*evaluations: Evaluation) -> list[Ranked]:
+    """One candidate each, numbered from 0."""
+    return [rank(step(n, n, evaluation=evaluation), TASK, CHIP) for n, evaluation in enumerate(evaluations)]
+
+
+def chosen(history: list[Ranked], count: int = 2, seed: int | str = 0, shown: Candidate | None = None) -> list[int]:
+    return [number_of(exemplar.candidate) for exemplar in choose_exemplars(history, count, seed, shown)]
+
+
+def test_two_exemplars_contrast() -> None:
+    """Two groups of like times: never two of one group."""
+    history = ranked(*(measured(us) for us in (5.0, 5.01, 5.02, 9.0, 9.01)))
+    for seed in range(50):
+        better, worse = choose_exemplars(history, 2, seed)
+        assert better.bucket > worse.bucket
+        assert better.attempt.time_us is not None
+        assert worse.attempt.time_us is not None
+        assert better.attempt.time_us < 6 < worse.attempt.time_us
+
+
+def test_the_better_bucket_is_drawn_more_often_and_the_worse_ones_too() -> None:
+    history = ranked(*(measured(us) for us in (5.0, 8.0, 12.0)))  # a bucket each
+    drawn = Counter(chosen(history, 1, seed)[0] for seed in range(400))
+    assert drawn[0] > drawn[1] > drawn[2] > 0
+
+
+def test_the_draw_follows_the_exponential_law() -> None:
+    """Two buckets, 1.25 temperatures apart or so: as often as exp says, within what chance allows in 2000 draws."""
+    history = ranked(measured(5.0), measured(10.0))  # ln 2 apart; width ln 2 / 4, temperature ln 2 / 2
+    share = sum(chosen(history, 1, seed) == [0] for seed in range(2000)) / 2000
+    assert share == pytest.approx(1 / (1 + 2.718281828**-2), abs=0.04)
+
+
+def test_the_same_seed_chooses_the_same() -> None:
+    history = ranked(*(measured(5.0 * 1.1**n) for n in range(20)))
+    assert choose_exemplars(history, 3, "7:4") == choose_exemplars(history, 3, "7:4")
+    assert len({tuple(chosen(history, 3, seed)) for seed in range(20)}) > 5
+
+
+def test_like_times_make_one_bucket_and_nothing_makes_none() -> None:
+    assert len(chosen(ranked(*(measured(us) for us in (5.0, 5.001, 5.002))), 3)) == 1
+    assert chosen([], 2) == []
+    assert chosen(ranked(CompileFailed(message="", log="")), 2) == []
+    assert chosen(ranked(measured(5.0)), 0) == []
+
+
+def test_one_hopeless_kernel_does_not_squeeze_the_others_into_one_bucket() -> None:
+    history = ranked(*(measured(us) for us in (5.0, 5.3, 5.6, 6.0, 5000.0)))
+    buckets = {exemplar.bucket for exemplar in choose_exemplars(history, 9, 0)}
+    assert len(buckets) >= 4
+
+
+def test_what_fails_later_or_is_too_fast_is_no_exemplar() -> None:
+    history = [*ranked(measured(5.0), measured(8.0), measured(1e-6))]
+    history.append(rank(step(3, 0, evaluation=CompileFailed(message="", log="")), TASK, CHIP))
+    assert {n for seed in range(20) for n in chosen(history, 3, seed)} == {1}
+
+
+def test_without_a_gpu_modelled_times_count_and_floors_do_not() -> None:
+    floor = Unmeasured(
+        verified_by="nothing", prediction=Prediction(predicted_us=2.0, model="roofline", floor_us=2.0), inspection=INSPECTION
+    )
+    assert chosen(ranked(unmeasured(5.0), unmeasured(9.0), floor), 3) == [0, 1]
+    assert chosen(ranked(unmeasured(5.0), measured(9.0)), 3) == [1]
+
+
+def test_times_count_where_a_baseline_is_missing_somewhere() -> None:
+    """A speedup is never compared with a time: 0 has the better speedup, 1 the better time."""
+    odd = measured(9.0, baseline_us=90.0), measured(5.0, baselines=())
+    assert chosen(ranked(*odd), 2) == [1, 0]
+
+
+def test_equal_source_is_shown_once() -> None:
+    twin = candidate(0).model_copy(update={"flags": ("-DX",)})
+    history = [*ranked(measured(5.0)), rank(step(1, candidate=twin, evaluation=measured(9.0)), TASK, CHIP)]
+    assert twin.id != candidate(0).id
+    assert len(choose_exemplars(history, 2, 0)) == 1
+
+
+def test_what_is_shown_anyway_is_not_chosen_but_differed_from() -> None:
+    def source(number: int, *lines: str) -> Candidate:
+        return candidate(number).model_copy(update={"source": "\n".join((f"// candidate {number}", *lines))})
+
+    best, like, unlike = source(0, "a", "b", "c"), source(1, "a", "b", "d"), source(2, "x", "y", "z", "long")
+    history = [rank(step(n, candidate=one, evaluation=measured(5.0)), TASK, CHIP) for n, one in enumerate((best, like, unlike))]
+    assert {tuple(chosen(history, 2, seed, shown=best)) for seed in range(10)} == {(2,)}
+
+
+@given(st.lists(st.floats(min_value=1.0, max_value=1e6), max_size=25), st.integers(0, 6), st.integers())
+def test_any_history_gives_distinct_buckets_in_order(times_us: list[float], count: int, seed: int) -> None:
+    exemplars = choose_exemplars(ranked(*(measured(us) for us in times_us)), count, seed)
+    buckets = [exemplar.bucket for exemplar in exemplars]
+    assert buckets == sorted(set(buckets), reverse=True)
+    assert len(exemplars) <= count
+    assert bool(exemplars) == bool(times_us and count)
+    scores = [exemplar.attempt.speedup or 0.0 for exemplar in exemplars]
+    assert scores == sorted(scores, reverse=True)

@@ -1,0 +1,81 @@
+"""Which failures are still to be repaired, and how often that was tried."""
+
+import pytest
+
+from agent.observe.failures import unrepaired
+from agent.observe.ranking import Ranked, rank
+from contract.candidate import Candidate, Origin
+from contract.evaluation import CompileFailed, Crashed, Evaluation, Rejected, TestResult, TimedOut, Wrong
+from contract.trajectory import Step
+from tests.contract.records import FAULTS
+from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, step, unmeasured
+
+BROKEN = CompileFailed(message="no", log="")
+
+
+def written(number: int, *parents: int) -> Candidate:
+    """A free-form candidate with the candidates it was rewritten from."""
+    origin = Origin(policy="chat", parents=tuple(written(parent).id for parent in parents))
+    return candidate(number).model_copy(update={"origin": origin})
+
+
+def tried(index: int, new: Candidate, evaluation: Evaluation = BROKEN) -> Step:
+    return step(index, candidate=new, evaluation=evaluation)
+
+
+def ranked(*steps: Step) -> list[Ranked]:
+    return [rank(one, TASK, CHIP) for one in steps]
+
+
+def left(*steps: Step, most: int = 10) -> list[tuple[str, int]]:
+    return [(failure.candidate.id, failure.repairs) for failure in unrepaired(ranked(*steps), most)]
+
+
+def test_the_latest_failure_comes_first_and_no_more_than_asked() -> None:
+    steps = [tried(0, written(0)), tried(1, written(1), measured(5.0)), tried(2, written(2)), tried(3, written(3))]
+    assert left(*steps) == [(written(n).id, 0) for n in (3, 2, 0)]
+    assert left(*steps, most=2) == [(written(n).id, 0) for n in (3, 2)]
+    assert left(*steps, most=0) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.status)
+def test_every_kind_of_failure_counts_and_carries_its_evaluation(fault: Evaluation) -> None:
+    [failure] = unrepaired(ranked(tried(0, written(0), fault)), 1)
+    assert failure.evaluation == fault
+
+
+def test_what_passed_is_no_failure() -> None:
+    assert left(tried(0, written(0), measured(5.0)), tried(1, written(1), unmeasured(5.0))) == []
+
+
+def test_a_failed_schedule_is_left_to_its_policy() -> None:
+    assert left(step(0, 0, evaluation=BROKEN)) == []
+
+
+def test_a_repair_takes_its_parents_place_and_counts_on() -> None:
+    chain = [tried(0, written(0)), tried(1, written(1, 0)), tried(2, written(2, 1)), tried(3, written(3))]
+    assert left(*chain) == [(written(3).id, 0), (written(2).id, 2)]
+    assert left(*chain, tried(4, written(4, 2), measured(5.0))) == [(written(3).id, 0)]
+
+
+def test_a_parent_that_passed_is_no_repair() -> None:
+    assert left(tried(0, written(0), measured(5.0)), tried(1, written(1, 0))) == [(written(1).id, 0)]
+
+
+def test_a_parent_that_comes_later_or_is_unknown_counts_for_nothing() -> None:
+    assert left(tried(0, written(0, 1)), tried(1, written(1, 99))) == [(written(1).id, 0), (written(0).id, 0)]
+    assert left(tried(0, written(0, 0))) == [(written(0).id, 0)]
+
+
+def test_a_candidate_that_fails_when_measured_in_full_has_failed() -> None:
+    wrong = TestResult(tier="again", name="fresh", passed=False)
+    late = Wrong(test=wrong, tests=(wrong,), inspection=INSPECTION)
+    [failure] = unrepaired(ranked(tried(0, written(0), measured(5.0)), tried(1, written(0), late)), 5)
+    assert failure.evaluation == late
+    assert left(tried(0, written(0)), tried(1, written(0), measured(5.0))) == []
+
+
+def test_a_crash_a_rejection_and_a_time_out_can_be_one_chain() -> None:
+    faults = (Rejected(rule="x", message="y"), Crashed(stage="verify", message="z"), TimedOut(stage="time", limit_s=1.0))
+    steps = [tried(n, written(n, n - 1) if n else written(n), fault) for n, fault in enumerate(faults)]
+    assert left(*steps) == [(written(2).id, 2)]

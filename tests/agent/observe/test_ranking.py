@@ -1,0 +1,46 @@
+"""Which step leads where nothing is executed, and what a step looks like in short."""
+
+from agent.observe.ranking import leader, rank
+from agent.run.stopping import no_better_prediction
+from contract.evaluation import Prediction, Unmeasured
+from contract.trajectory import Step
+from tests.doubles import CHIP, INSPECTION, TASK, measured, step, unmeasured
+
+
+def floor(us: float) -> Unmeasured:
+    """What a candidate gets that no model knows: the time that no kernel can beat."""
+    prediction = Prediction(predicted_us=us, model="roofline", floor_us=us)
+    return Unmeasured(verified_by="nothing", prediction=prediction, inspection=INSPECTION)
+
+
+def leading(*steps: Step) -> int:
+    best = leader([rank(one, TASK, CHIP) for one in steps])
+    assert best is not None
+    return best.step.index
+
+
+def test_a_floor_is_no_better_than_a_modelled_time() -> None:
+    assert leading(step(0, 0, evaluation=unmeasured(9.0)), step(1, 1, evaluation=floor(2.0))) == 0
+    assert leading(step(0, 0, evaluation=floor(2.0)), step(1, 1, evaluation=unmeasured(9.0))) == 1
+
+
+def test_among_floors_the_first_leads_and_any_measured_time_beats_them() -> None:
+    assert leading(step(0, 0, evaluation=floor(2.0)), step(1, 1, evaluation=floor(2.0))) == 0
+    assert leading(step(0, 0, evaluation=floor(2.0)), step(1, 1, evaluation=measured(50.0))) == 1
+
+
+def test_floors_do_not_hide_whether_a_round_brought_a_better_model() -> None:
+    """A floor below every modelled time neither keeps a run going nor ends it."""
+
+    def ended(*steps: Step) -> bool:
+        return no_better_prediction([rank(one, TASK, CHIP) for one in steps], 2)
+
+    first, floors = step(0, 0, evaluation=unmeasured(9.0)), step(1, 1, round=2, evaluation=floor(2.0))
+    assert ended(first, floors, step(2, 2, round=2, evaluation=unmeasured(9.5)))
+    assert not ended(first, floors, step(2, 2, round=2, evaluation=unmeasured(8.0)))
+
+
+def test_an_attempt_tells_the_seconds_of_all_stages_or_none() -> None:
+    timed = rank(step(0, seconds={"build": 1.5, "evaluate": 0.25}), TASK, CHIP)
+    assert timed.attempt.seconds == 1.75
+    assert rank(step(0), TASK, CHIP).attempt.seconds is None

@@ -1,0 +1,125 @@
+"""What a round looks up in the knowledge base."""
+
+from agent.observe.retrieval import (
+    CODE_HITS,
+    CODE_KINDS,
+    CODE_TOKENS,
+    DOCUMENT_KINDS,
+    NOTE_HITS,
+    NOTE_TOKENS,
+    look_up,
+    questions_of,
+    with_chunks,
+)
+from contract.candidate import Candidate, Origin, ScheduleValue
+from contract.diagnosis import Diagnosis, Finding
+from contract.knowledge import Hit, Piece, Query
+from contract.task import Arch, GemmTask
+from tests.doubles import TASK, ScriptedRetriever, candidate
+
+ORDINARY = GemmTask(m=8192, n=8192, k=8192)
+DIAGNOSIS = Diagnosis(
+    basis="timed",
+    findings=(
+        Finding(bottleneck="tail-wave", evidence="8 CTAs", remedy="use a persistent grid", weight=0.9),
+        Finding(bottleneck="occupancy", evidence="4 CTAs", remedy="use fewer registers", weight=0.5),
+        Finding(bottleneck="spills", evidence="12 bytes", remedy="use smaller tiles", weight=0.1),
+    ),
+)
+
+
+def scheduled(**schedule: ScheduleValue) -> Candidate:
+    return candidate(0).model_copy(update={"origin": Origin(policy="schedule", schedule=schedule)})
+
+
+def test_the_questions_follow_the_shape() -> None:
+    def asked(m: int, n: int, k: int) -> str:
+        return " ".join(questions_of(GemmTask(m=m, n=n, k=k), None, None, ""))
+
+    assert "latency" in asked(64, 64, 64)
+    assert "split-K" in asked(128, 128, 16384)
+    assert "Odd sizes" in asked(1000, 1001, 1000)
+    opening = "How to write a warp-specialised TMA and mbarrier pipeline that feeds wgmma."
+    assert questions_of(ORDINARY, None, None, "") == [opening]
+    older = ORDINARY.model_copy(update={"arch": Arch.SM_80})
+    assert questions_of(older, None, None, "") == ["How to write a cp.async multistage pipeline with ldmatrix and mma.sync."]
+
+
+def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
+    asked = questions_of(ORDINARY, None, DIAGNOSIS, "illegal address in the epilogue")
+    assert asked[:3] == [
+        "illegal address in the epilogue",
+        "Tail wave: use a persistent grid.",
+        "Occupancy: use fewer registers.",
+    ]
+    assert not any("8 CTAs" in question or "smaller tiles" in question for question in asked)
+
+
+def test_the_schedule_is_asked_about_in_words() -> None:
+    in_hand = scheduled(family="wgmma_tma", cluster_m=2, cluster_n=2, splits=1, pingpong=True, programmatic=False, stages=4)
+    asked = questions_of(ORDINARY, in_hand, None, "")
+    assert [next(word for word in ("mbarrier", "multicast", "ping-pong") if word in question) for question in asked] == [
+        "mbarrier",
+        "multicast",
+        "ping-pong",
+    ]
+    assert questions_of(ORDINARY, scheduled(), None, "") == questions_of(ORDINARY, None, None, "")
+
+
+def test_notes_and_code_are_asked_apart() -> None:
+    retriever = ScriptedRetriever()
+    task = GemmTask(m=1, n=1, k=1, arch=Arch.SM_80)
+    assert look_up(retriever, ["warps"], task) == [retriever.hit, retriever.hit]
+    notes, code = retriever.queries
+    assert (notes.kinds, code.kinds) == (DOCUMENT_KINDS, CODE_KINDS)
+    assert {query.arch for query in retriever.queries} == {Arch.SM_80}
+    assert all(query.tokens > 0 for query in retriever.queries)
+
+
+class Library:
+    """Answers every question with pieces of its own, and one that is in every answer."""
+
+    def __init__(self, characters: int) -> None:
+        self.queries: list[Query] = []
+        self._text = "x" * characters
+
+    def search(self, query: Query) -> list[Hit]:
+        self.queries.append(query)
+        return [self._hit(f"{query.words}.hpp"), self._hit("shared.hpp"), self._hit(f"more {query.words}.hpp")]
+
+    def _hit(self, path: str) -> Hit:
+        chunk = ScriptedRetriever().hit.chunk.model_copy(update={"path": path, "text": self._text})
+        return Hit(chunk=chunk, score=1.0)
+
+
+def test_each_question_has_its_best_hit_before_any_has_more() -> None:
+    found = [hit.chunk.path for hit in look_up(Library(10), ["a", "b"], TASK)]
+    assert found[:NOTE_HITS] == ["a.hpp", "b.hpp", "shared.hpp"]
+    assert found[NOTE_HITS:] == ["a.hpp", "b.hpp", "shared.hpp", "more a.hpp", "more b.hpp"]
+
+
+def test_no_more_is_asked_than_can_be_shown() -> None:
+    library = Library(10)
+    look_up(library, [str(number) for number in range(20)], TASK)
+    assert len(library.queries) == NOTE_HITS + CODE_HITS
+    assert sum(query.tokens for query in library.queries) <= NOTE_TOKENS + CODE_TOKENS
+
+
+def test_the_hits_stay_within_the_tokens() -> None:
+    hits = look_up(Library(3500), ["a", "b"], TASK)
+    assert len(hits) == NOTE_TOKENS // 1000 + CODE_TOKENS // 1000
+
+
+def test_every_kind_of_piece_is_asked_for_once() -> None:
+    known = Piece.model_fields["kind"].annotation
+    assert sorted(DOCUMENT_KINDS + CODE_KINDS) == sorted(known.__args__)  # type: ignore[union-attr]
+
+
+def test_the_chunks_that_a_policy_named_are_kept() -> None:
+    hits = tuple(ScriptedRetriever().search(Query(words="")))
+    assert with_chunks(candidate(0), hits).origin.chunk_ids == (hits[0].chunk.id,)
+    own = candidate(0).model_copy(update={"origin": Origin(policy="chat", chunk_ids=("mine",))})
+    assert with_chunks(own, hits).origin.chunk_ids == ("mine",)
+    bare = candidate(0).model_copy(update={"origin": Origin(policy="chat", prompt_hash="1")})
+    assert with_chunks(bare, hits).origin.chunk_ids == (), "its prompt had no room for chunks"
+    assert with_chunks(candidate(0), hits).id == candidate(0).id

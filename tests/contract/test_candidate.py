@@ -1,0 +1,12 @@
+"""A candidate in short."""
+
+from contract.candidate import Origin
+from tests.doubles import candidate
+
+
+def test_a_label_shows_the_axes_in_use() -> None:
+    schedule = {"family": "f", "block_m": 64, "block_n": 32, "block_k": 16, "stages": 4, "splits": 1, "tma": True, "pdl": False}
+    one = candidate(0).model_copy(update={"origin": Origin.model_validate({"policy": "schedule", "schedule": schedule})})
+    assert one.label == "f 64x32x16 stages=4 tma"
+    bare = candidate(0).model_copy(update={"origin": Origin(policy="file")})
+    assert bare.label == f"file {bare.id[:8]}"

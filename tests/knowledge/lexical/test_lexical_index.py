@@ -1,0 +1,118 @@
+"""What was built is what is opened, whatever stood in it; a damaged folder is one line that says what to do."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contract.errors import KnowledgeError
+from knowledge.lexical import Lexical
+from knowledge.lexical.analysis import FIELDS
+from tests.knowledge.indexes import NO_GLOSSARY, concept, entry, glossary, opened
+
+ENTRIES = [
+    entry(7, "inc/ring.hpp", "ns::Ring", (1, 9), text="class Ring wait", vector="v1", kind="class", definition=(1, 30)),
+    entry(3, "inc/ring.hpp", "ns::Ring::wait", (10, 30), text="wait wait stage", vector="v2", definition=(1, 30)),
+    entry(9, "doc/a.md", "Title > Part", (2, 2), text="…", kind="section", archs=("sm_80", "sm_90"), releases=("a-1", "b-2")),
+    entry(1, "doc/a.md", "", (4, 5), kind="text", vector="v1", releases=("b-2",)),
+]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Lexical:
+    return opened(tmp_path_factory.mktemp("lexical") / "1", ENTRIES)
+
+
+def test_columns_are_aligned_with_the_entries(index: Lexical) -> None:
+    assert len(index) == len(ENTRIES)
+    for place, each in enumerate(ENTRIES):
+        assert index.column("piece_id")[place] == each.piece_id
+        assert (index.column("start")[place], index.column("end")[place]) == (each.piece.start_line, each.piece.end_line)
+        assert (index.column("outer_start")[place], index.column("outer_end")[place]) == each.piece.definition
+        assert index.value("path", place) == each.path
+        assert index.value("symbol", place) == each.piece.symbol
+        assert index.value("kind", place) == each.piece.kind
+        assert index.value("archs", place).split() == list(each.piece.archs)
+        assert index.value("releases", place).split() == list(each.releases)
+    assert index.positions_of_vector == {"v1": [0, 3], "v2": [1]}
+    assert index.signatures.shape[0] == len(ENTRIES)
+
+
+def test_a_field_is_scored_by_its_own_words(index: Lexical) -> None:
+    assert np.flatnonzero(index.scores("names", ["wait"])).tolist() == [1]
+    assert np.flatnonzero(index.scores("body", ["wait"])).tolist() == [0, 1]
+    assert np.flatnonzero(index.scores("card", ["doc"])).tolist() == [2, 3]
+    assert index.scores("body", ["wait"])[1] > index.scores("body", ["wait"])[0]
+
+
+@pytest.mark.parametrize("words", [[], ["unheard"], ["\0"], [""]])
+def test_no_word_that_is_known_scores_nothing(index: Lexical, words: list[str]) -> None:
+    assert all(index.scores(field, words).tolist() == [0, 0, 0, 0] for field in FIELDS)
+
+
+def test_filters_are_positions(index: Lexical) -> None:
+    kinds = index.where("kind", (kind in ("class", "text") for kind in index.values("kind")))
+    assert np.flatnonzero(kinds).tolist() == [0, 3]
+    releases = index.where("releases", ("b-2" in names.split() for names in index.values("releases")))
+    assert np.flatnonzero(releases).tolist() == [2, 3]
+    assert not index.where("path", (False for _ in index.values("path"))).any()
+
+
+@pytest.mark.parametrize("vectors", [("", ""), ("v", "")])
+def test_pieces_without_words_or_vectors(tmp_path: Path, vectors: tuple[str, str]) -> None:
+    entries = [entry(n, "…", "", (n + 1, n + 1), vector=vector) for n, vector in enumerate(vectors)]
+    index = opened(tmp_path, entries)
+    assert len(index) == 2
+    assert index.positions_of_vector == ({"v": [0]} if vectors[0] else {})
+    assert index.scores("body", ["ring"]).tolist() == [0, 0]
+
+
+def test_an_index_of_nothing(tmp_path: Path) -> None:
+    index = opened(tmp_path, [])
+    assert len(index) == 0
+    assert index.positions_of_vector == {}
+    assert index.scores("body", ["ring"]).shape == (0,)
+    assert index.where("kind", []).shape == (0,)
+    assert index.anchors(glossary(concept("c", code=["Ring"]))).of(0)[0].tolist() == []
+
+
+def test_equal_entries_make_equal_files(tmp_path: Path) -> None:
+    opened(tmp_path / "a", ENTRIES)
+    opened(tmp_path / "b", ENTRIES)
+    names = sorted(path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*.npy"))
+    assert names
+    assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in names)
+
+
+def test_places_are_found_anew_for_another_glossary(tmp_path: Path) -> None:
+    """An index outlives the glossary that it was built with."""
+    newer = glossary(concept("nothing", code=["Unheard"]), concept("waiting", code=["Ring::wait"]))
+    index = opened(tmp_path, ENTRIES, NO_GLOSSARY)
+    assert index.anchors(newer).of(1)[0].tolist() == [1]
+    assert index.anchors(newer).digest == newer.digest
+    assert index.anchors(NO_GLOSSARY).digest == NO_GLOSSARY.digest
+
+
+def files_of(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def test_damage_is_one_line_with_the_remedy(tmp_path: Path) -> None:
+    """Every file lost, emptied, cut short or overwritten, one at a time."""
+    opened(tmp_path / "whole", ENTRIES)
+    for name in files_of(tmp_path / "whole"):
+        data = (tmp_path / "whole" / name).read_bytes()
+        for damage in (None, b"", data[: len(data) // 2], b"PK\x03\x04 no archive"):
+            copy = tmp_path / "copy"
+            shutil.copytree(tmp_path / "whole", copy)
+            (copy / name).unlink() if damage is None else (copy / name).write_bytes(damage)
+            with pytest.raises(KnowledgeError, match="is damaged; run: cudal2-agent index update") as caught:
+                Lexical(copy)
+            assert "\n" not in str(caught.value)
+            shutil.rmtree(copy)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(KnowledgeError, match="is damaged"):
+        Lexical(tmp_path / "none")

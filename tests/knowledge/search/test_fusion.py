@@ -1,0 +1,70 @@
+"""Several signs become one: by rank, by score, with equal scores in their order."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from knowledge.search.fusion import Scores, best, by_rank, by_score
+
+SIZE = 12
+SCORES = arrays(np.float32, SIZE, elements=st.sampled_from([0.0, 0.0, 0.25, 1.0, 1.0, 3.0, 40.0]))
+FEW = settings(max_examples=30)
+FUSED = pytest.mark.parametrize("fuse", [by_score, lambda signs: by_rank(signs, 30.0)], ids=["score", "rank"])
+
+
+@FEW
+@given(SCORES, st.integers(0, 20))
+def test_the_best_are_those_of_a_stable_sort(scores: Scores, count: int) -> None:
+    ordered = [place for place in np.argsort(-scores, kind="stable").tolist() if scores[place] > 0]
+    assert best(scores, count).tolist() == ordered[:count]
+
+
+def test_nothing_is_best_of_nothing() -> None:
+    assert best(np.zeros(0, np.float32), 5).tolist() == []
+
+
+@FUSED
+@FEW
+@given(scores=SCORES, weight=st.sampled_from([0.1, 1.0, 7.0]))
+def test_one_sign_keeps_its_order(fuse, scores: Scores, weight: float) -> None:
+    assert best(fuse([(scores, weight)])).tolist() == best(scores).tolist()
+
+
+@FUSED
+@FEW
+@given(one=SCORES, other=SCORES)
+def test_what_no_sign_has_scores_nothing(fuse, one: Scores, other: Scores) -> None:
+    assert ((fuse([(one, 1.0), (other, 0.5)]) > 0) == ((one > 0) | (other > 0))).all()
+
+
+@FUSED
+@FEW
+@given(one=SCORES, other=SCORES)
+def test_a_sign_without_weight_counts_nothing(fuse, one: Scores, other: Scores) -> None:
+    assert fuse([(one, 1.0), (other, 0.0)]).tolist() == fuse([(one, 1.0)]).tolist()
+
+
+@FUSED
+@FEW
+@given(one=SCORES, other=SCORES, factor=st.sampled_from([0.5, 4.0, 1024.0]))
+def test_the_scale_of_a_sign_does_not_count(fuse, one: Scores, other: Scores, factor: float) -> None:
+    scaled = fuse([(one * np.float32(factor), 1.0), (other, 0.5)])
+    assert np.allclose(scaled, fuse([(one, 1.0), (other, 0.5)]))
+
+
+@FUSED
+def test_first_of_both_is_first(fuse) -> None:
+    one, other = np.array([5, 9, 1, 0], np.float32), np.array([0, 2, 1, 3], np.float32)
+    assert best(fuse([(one, 1.0), (other, 1.0)]))[0] == 1
+
+
+def test_by_rank_only_the_order_counts() -> None:
+    close, apart = np.array([3, 2, 1], np.float32), np.array([900, 2, 1], np.float32)
+    assert by_rank([(close, 1.0)], 30.0).tolist() == by_rank([(apart, 1.0)], 30.0).tolist()
+    assert by_rank([(close, 1.0)], 30.0)[0] == pytest.approx(1 / 31)
+
+
+def test_the_best_of_a_sign_scores_its_weight() -> None:
+    assert by_score([(np.array([8, 2], np.float32), 0.5)]).tolist() == pytest.approx([0.5, 0.125])

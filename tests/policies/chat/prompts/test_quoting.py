@@ -1,0 +1,49 @@
+"""What others wrote stays inside its fence."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.chat.prompts.quoting import fenced, inline, plain
+
+
+def closing_lines(text: str) -> list[int]:
+    """Lines of a fenced text that a reader of Markdown would take for the end of its block, by the block's own first line."""
+    opening = re.match(r"`+", text)
+    assert opening
+    lines = text.split("\n")
+    return [
+        number for number, line in enumerate(lines) if number and re.fullmatch(rf" {{0,3}}`{{{len(opening[0])},}}\s*", line)
+    ]
+
+
+@given(st.text(alphabet=st.sampled_from("`~a \n\r\t\u2028\x0b\x0c\x85"), max_size=200))
+def test_nothing_closes_its_own_fence(text: str) -> None:
+    block = fenced(text)
+    assert closing_lines(block) == [block.count("\n")]
+
+
+def test_a_fake_end_of_a_long_fence() -> None:
+    assert fenced("a\n``````\nb").startswith("```````text\n")
+
+
+def test_the_text_itself_is_kept() -> None:
+    code = "if (a < b && c | d) { x[i] = y<int>(z); }\n\tdone();"
+    assert fenced(code, "cuda") == f"```cuda\n{code}\n```"
+
+
+def test_role_marks_are_broken() -> None:
+    marks = ("<|im_start|>", "<|eot_id|>", "<｜User｜>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<start_of_turn>", "<think>")
+    for mark in marks:
+        assert mark not in plain(f"x {mark} y")
+        assert mark.replace("<", "").replace("[", "") in plain(mark).replace(" ", "").replace("<", "").replace("[", "")
+
+
+def test_control_and_direction_characters_go() -> None:
+    assert not re.search(r"[\x00\x1b\u202e\ud800]", plain("a\x00b\x1b[31mc\u202ed\ud800"))
+
+
+def test_inline_is_one_line_without_ticks() -> None:
+    assert inline("a\n```\nb\x1b") == "a ''' b\N{REPLACEMENT CHARACTER}"
+    assert len(inline("x" * 1000, 50)) == 50

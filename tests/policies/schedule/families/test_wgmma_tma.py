@@ -1,0 +1,132 @@
+"""The wgmma_tma family: its space holds only what the kernel, the chip and the task allow, and what it writes compiles."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from contract.build import Built
+from contract.chip import LIMITS, REFERENCE_CHIPS
+from contract.evaluation import CompileFailed
+from contract.options import CompileOptions
+from contract.plan import parse_plan, resolve
+from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from policies.schedule.families.wgmma_tma.family import WgmmaTma
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, is_valid, workspace_bytes
+from sandbox.building.builder import Builder
+
+FAMILY = WgmmaTma()
+CHIP = REFERENCE_CHIPS[Arch.SM_90A]
+SHAPES = [(4096, 1024, 512), (64, 64, 64), (128, 128, 16384), (1000, 1000, 1000), (64, 16384, 64), (8, 8, 8)]
+WIDE = WgmmaTmaSchedule(consumers=2, atoms=1, block_n=256, block_k=64, stages=4, cluster_m=2, persistent=True)
+SPLIT = WgmmaTmaSchedule(
+    consumers=1, atoms=1, block_n=32, block_k=128, stages=6, cluster_k=4, splits=3, tma_store=False, cluster_n=2
+)
+TALL = WgmmaTmaSchedule(consumers=2, atoms=2, block_n=128, block_k=64, stages=4, splits=2)
+
+
+def task(shape: tuple[int, int, int] = (4096, 1024, 512), **fields: object) -> GemmTask:
+    m, n, k = shape
+    return GemmTask.model_validate({"m": m, "n": n, "k": k, **fields})
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("accumulate", list(AccumulatorType))
+def test_every_schedule_of_the_space_can_be_written_and_launched(
+    shape: tuple[int, int, int], accumulate: AccumulatorType
+) -> None:
+    wanted = task(shape, accumulate=accumulate)
+    space = list(FAMILY.space(wanted, CHIP))
+    assert space
+    assert len(set(space)) == len(space)
+    for schedule in random.Random(0).sample(space, min(40, len(space))):
+        candidate = FAMILY.write(schedule, wanted)
+        plan = resolve(candidate.plan, wanted, LIMITS[Arch.SM_90A], CHIP.sms)
+        assert plan.workspace_bytes == workspace_bytes(schedule, wanted)
+        assert plan.launches[0].block[0] == schedule.threads
+        assert parse_plan(candidate.source) == candidate.plan
+        assert FAMILY.parse(candidate.origin.schedule or {}) == schedule
+
+
+def test_work_counts_ctas_and_bytes() -> None:
+    work = FAMILY.work(WIDE.model_copy(update={"persistent": False}), task(), CHIP)
+    assert work.ctas == 32 * 4
+    assert work.k_blocks == 8
+    # Each CTA loads its own 128 rows of A and, with its peer, 256 columns of B once.
+    assert work.loaded_bytes == 128 * 512 * 2 * (128 + 256 // 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"stages": 5}, "shared memory"),
+        ({"atoms": 2}, "accumulator registers"),
+        ({"block_n": 200}, "no such instruction"),
+        ({"cluster_m": 16, "cluster_n": 2}, "cluster size"),
+        ({"splits": 9}, "more parts than K blocks"),
+        ({"cluster_k": 2, "tma_store": False}, "persistent with a cluster sum"),
+    ],
+)
+def test_a_schedule_that_breaks_a_limit_is_not_valid(change: dict[str, int], why: str) -> None:
+    assert is_valid(WIDE, task())
+    broken = WIDE.model_copy(update=change)
+    assert not is_valid(broken, task()), why
+    with pytest.raises(ValueError, match="not valid"):
+        FAMILY.write(broken, task())
+
+
+@pytest.mark.parametrize("shape", [(64, 65, 64), (64, 64, 63), (64, 12, 64)])
+def test_rows_that_tma_cannot_address_are_left_to_other_families(shape: tuple[int, int, int]) -> None:
+    assert not FAMILY.supports(task(shape))
+    assert not list(FAMILY.space(task(shape), CHIP))
+
+
+def test_other_chips_are_left_to_other_families() -> None:
+    assert not FAMILY.supports(task(arch=Arch.SM_80))
+
+
+def test_values_that_are_no_schedule_are_refused() -> None:
+    with pytest.raises(ValueError, match="not a wgmma_tma schedule"):
+        FAMILY.parse({"family": "wgmma_tma", "consumers": 2})
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+    cache: Path = tmp_path_factory.mktemp("compile")
+    return Builder(CompileOptions(cache_dir=str(cache), jobs=2), CHIP)
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize(
+    ("element", "accumulate"),
+    [
+        (ElementType.F16, AccumulatorType.F32),
+        (ElementType.F16, AccumulatorType.F16),
+        (ElementType.BF16, AccumulatorType.F32),
+    ],
+)
+def test_kernels_compile_to_the_instruction_the_schedule_names(
+    builder: Builder, layout: Layout, element: ElementType, accumulate: AccumulatorType
+) -> None:
+    wanted = task((512, 512, 2048), layout=layout, element=element, accumulate=accumulate)
+    schedules = [WIDE, SPLIT, TALL]
+    for position, outcome in builder.build([FAMILY.write(schedule, wanted) for schedule in schedules], wanted):
+        schedule = schedules[position]
+        assert isinstance(outcome, Built), outcome
+        name = f"m64n{schedule.block_n}k16.{accumulate}.{element}.{element}"
+        assert any(name in mma for mma in outcome.inspection.mma), (name, outcome.inspection.mma)
+        assert outcome.inspection.accumulators == (accumulate,)
+        assert not outcome.inspection.warnings
+        # Only the summing of splits, once a tile, may be short of registers.
+        assert outcome.inspection.kernels[0].spill_store_bytes <= (256 if schedule.splits > 1 else 0)
+        assert outcome.inspection.kernels[0].ctas_per_sm == 1
+
+
+def test_a_constant_that_does_not_fit_is_explained_by_the_kernel(builder: Builder) -> None:
+    candidate = FAMILY.write(WIDE, task())
+    broken = candidate.model_copy(
+        update={"source": candidate.source.replace("constexpr int kClusterM = 2;", "constexpr int kClusterM = 64;")}
+    )
+    ((_, outcome),) = builder.build([broken], task())
+    assert isinstance(outcome, CompileFailed)
+    assert "multicast slices are whole 8-row swizzle groups" in outcome.log

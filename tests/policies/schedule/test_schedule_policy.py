@@ -1,0 +1,209 @@
+"""The schedule policy: what it proposes first, how feedback moves it, what it never does."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from contract.candidate import Candidate, Origin
+from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.inspection import Inspection, KernelResources
+from contract.protocols import Policy
+from contract.task import Arch, GemmTask
+from contract.trajectory import Attempt, Observation
+from policies.schedule.families.mma_sync.family import MmaSync
+from policies.schedule.families.registry import families
+from policies.schedule.families.wgmma_tma.family import WgmmaTma
+from policies.schedule.policy import SchedulePolicy
+from policies.schedule.prediction import predict
+
+TASK = GemmTask(m=512, n=512, k=512, arch=Arch.SM_80)
+Time = Callable[[Candidate], float | None]
+
+
+def observe(task: GemmTask = TASK, round: int = 0, attempts: tuple[Attempt, ...] = (), seed: int = 0) -> Observation:
+    return Observation(task=task, chip=REFERENCE_CHIPS[task.arch], round=round, seed=seed, attempts=attempts)
+
+
+def attempt(candidate: Candidate, time_us: float | None, status: str) -> Attempt:
+    return Attempt(
+        candidate_id=candidate.id, policy="schedule", schedule=candidate.origin.schedule, status=status, time_us=time_us
+    )
+
+
+def play(policy: Policy, rounds: int, measure: Time, task: GemmTask = TASK, status: str = "measured") -> list[list[Candidate]]:
+    """Rounds of eight proposals, each answered at once."""
+    attempts: tuple[Attempt, ...] = ()
+    played = []
+    for round in range(rounds):
+        candidates = policy.propose(observe(task, round, attempts), 8)
+        attempts += tuple(attempt(candidate, measure(candidate), status) for candidate in candidates)
+        played.append(candidates)
+    return played
+
+
+def schedule_of(candidate: Candidate) -> dict[str, Any]:
+    return candidate.origin.schedule or {}
+
+
+def policy(seed: int = 0) -> SchedulePolicy:
+    return SchedulePolicy(families(TASK.arch), seed)
+
+
+def test_it_is_a_policy() -> None:
+    checked: Policy = policy()
+    assert checked.name == "schedule"
+
+
+def test_the_first_round_is_diverse() -> None:
+    candidates = policy().propose(observe(), 8)
+    assert len({candidate.id for candidate in candidates}) == 8
+    tiles = {(schedule_of(c)["block_m"], schedule_of(c)["block_n"], schedule_of(c)["split_k"]) for c in candidates}
+    assert len(tiles) >= 4
+
+
+def test_the_first_round_on_hopper_tries_both_families() -> None:
+    task = GemmTask(m=256, n=256, k=256)
+    proposed = SchedulePolicy(families(task.arch)).propose(observe(task), 8)
+    assert {schedule_of(candidate)["family"] for candidate in proposed} == {"mma_sync", "wgmma_tma"}
+
+
+def test_equal_observations_get_equal_answers() -> None:
+    def ids(seed: int) -> list[str]:
+        return [
+            candidate.id for round in play(policy(seed), 3, lambda c: 1.0 + schedule_of(c)["stages"]) for candidate in round
+        ]
+
+    assert ids(0) == ids(0)
+    assert ids(0) != ids(1)
+
+
+def test_a_policy_that_was_interrupted_goes_on_as_if_it_was_not() -> None:
+    first = policy()
+    played = play(first, 2, lambda c: 2.0 + schedule_of(c)["block_m"] / 64)
+    attempts = tuple(attempt(c, 2.0 + schedule_of(c)["block_m"] / 64, "measured") for round in played for c in round)
+    there, here = (
+        first.propose(observe(round=2, attempts=attempts), 8),
+        policy().propose(observe(round=2, attempts=attempts), 8),
+    )
+    assert [candidate.id for candidate in there] == [candidate.id for candidate in here]
+
+
+@pytest.mark.parametrize("status", ["measured", "unmeasured", "wrong"])
+def test_nothing_is_proposed_twice(status: str) -> None:
+    played = play(policy(), 6, lambda _: 5.0 if status == "measured" else None, status=status)
+    ids = [candidate.id for round in played for candidate in round]
+    schedules = [frozenset(schedule_of(candidate).items()) for round in played for candidate in round]
+    assert len(ids) == 48
+    assert len(set(ids)) == len(set(schedules)) == 48
+
+
+def test_a_candidate_seen_under_another_name_is_not_repeated() -> None:
+    (best,) = policy().propose(observe(), 1)
+    seen = Attempt(candidate_id=best.id, policy="chat", schedule=None, status="measured", time_us=3.0)
+    assert best.id not in {candidate.id for candidate in policy().propose(observe(attempts=(seen,)), 8)}
+
+
+def test_feedback_moves_the_search_to_what_is_fast() -> None:
+    """The truth contradicts the prior: direct stores and a K block of 128 are what counts."""
+
+    def truth(candidate: Candidate) -> float:
+        s = schedule_of(candidate)
+        return 4.0 * (1.0 if s["epilogue"] == "direct" else 1.6) * (1.0 if s["block_k"] == 128 else 1.5)
+
+    played = play(policy(), 6, truth)
+    first, last = ([truth(candidate) for candidate in played[index]] for index in (0, -1))
+    assert sum(last) < sum(first)
+    assert sum(time == 4.0 for time in last) >= 6
+
+
+def test_without_times_it_follows_the_prior() -> None:
+    played = play(policy(), 3, lambda _: None, status="unmeasured")
+    means = []
+    inspection = inspection_of(2)
+    for round in played:
+        means.append(sum(predict(candidate, TASK, inspection).predicted_us for candidate in round) / len(round))
+    assert means[0] <= means[-1] * 1.05
+
+
+def test_a_region_that_fails_is_left() -> None:
+    def status_of(candidate: Candidate) -> str:
+        return "wrong" if schedule_of(candidate)["split_k"] == 1 else "measured"
+
+    attempts: tuple[Attempt, ...] = ()
+    subject = policy()
+    for round in range(5):
+        candidates = subject.propose(observe(round=round, attempts=attempts), 8)
+        attempts += tuple(attempt(c, 6.0 if status_of(c) == "measured" else None, status_of(c)) for c in candidates)
+    early, late = attempts[:8], attempts[-8:]
+    assert sum(a.status == "wrong" for a in late) <= max(2, sum(a.status == "wrong" for a in early) // 2)
+
+
+def test_spaces_that_are_exhausted_end_the_search() -> None:
+    task = GemmTask(m=1, n=1, k=1, arch=Arch.SM_80)
+    subject = SchedulePolicy(families(task.arch))
+    everything = subject.propose(observe(task), 10_000)
+    assert len(everything) == len(list(MmaSync().space(task, REFERENCE_CHIPS[Arch.SM_80])))
+    attempts = tuple(attempt(candidate, 1.0, "measured") for candidate in everything)
+    assert len(subject.propose(observe(task, 1, attempts), 8)) < 8
+    assert SchedulePolicy([WgmmaTma()]).propose(observe(task), 8) == []
+    assert subject.propose(observe(task), 0) == []
+
+
+def test_schedules_it_cannot_read_do_not_stop_it() -> None:
+    strange = tuple(
+        Attempt(candidate_id=f"{number}", policy="other", schedule=schedule, status="measured", time_us=1.0)
+        for number, schedule in enumerate(({"family": "unknown"}, {"family": "mma_sync", "block_m": 3}, {"x": True}, None))
+    )
+    assert len(policy().propose(observe(round=1, attempts=strange), 8)) == 8
+
+
+def test_later_rounds_are_quick() -> None:
+    subject = policy()
+    attempts = tuple(attempt(c, 5.0, "measured") for c in subject.propose(observe(), 48))
+    started = time.process_time()
+    assert len(subject.propose(observe(round=1, attempts=attempts), 8)) == 8
+    assert time.process_time() - started < 2.0
+
+
+def inspection_of(ctas_per_sm: int) -> Inspection:
+    kernel = KernelResources(
+        entry="hgemm",
+        registers=128,
+        spill_store_bytes=0,
+        spill_load_bytes=0,
+        stack_bytes=0,
+        static_smem_bytes=0,
+        dynamic_smem_bytes=0,
+        threads=128,
+        ctas_per_sm=ctas_per_sm,
+        occupancy=0.25,
+        occupancy_limiter="registers",
+    )
+    return Inspection(
+        cubin_sha256="0", compile_seconds=0.1, kernels=(kernel,), opcodes={}, opcode_source="ptx", mma=(), accumulators=()
+    )
+
+
+def test_prediction_says_what_it_rests_on() -> None:
+    (candidate,) = policy().propose(observe(), 1)
+    floor = roofline_us(TASK.flops, TASK.operand_bytes, REFERENCE_CHIPS[TASK.arch])
+    modelled = predict(candidate, TASK, inspection_of(2))
+    assert modelled.model.startswith("schedule-prior/mma_sync")
+    assert modelled.predicted_us > modelled.floor_us == floor
+    for origin in (Origin(policy="chat"), Origin(policy="chat", schedule={"family": "mma_sync", "block_m": 5})):
+        plain = predict(candidate.model_copy(update={"origin": origin}), TASK, inspection_of(2))
+        assert plain.model.startswith("roofline")
+        assert plain.predicted_us == floor
+
+
+def test_prediction_heeds_the_compilers_occupancy() -> None:
+    task = GemmTask(m=4096, n=4096, k=256, arch=Arch.SM_80)
+    (candidate,) = policy().propose(observe(task), 1)
+    assert predict(candidate, task, inspection_of(1)).predicted_us > predict(candidate, task, inspection_of(4)).predicted_us
+
+
+def test_families_are_those_of_the_architecture() -> None:
+    assert [family.name for family in families(Arch.SM_90A)] == ["wgmma_tma", "mma_sync"]
+    assert all([family.name for family in families(arch)] == ["mma_sync"] for arch in Arch if arch is not Arch.SM_90A)
