@@ -1,8 +1,8 @@
-"""Whether a run was right but for its result: what the core found, told so that a kernel's author can act on it.
+"""Whether a run had a fault besides a wrong result: the core's findings, in terms that a kernel's author can act on.
 
-A suspect finding is a fault only if the value read matters. For a read of what nobody wrote the run is repeated under the same
-schedule with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For a race
-with a read the run is repeated with another poison in its place, and D compared bit for bit.
+A suspect finding is a fault only if the value read matters. For a read of uninitialised memory the run is repeated under the
+same schedule with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For a
+race with a read the run is repeated with another poison in its place, and D is compared bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from sandbox.emulator.machine import Conditions, Schedule
 from sandbox.emulator.ptx.module import Instruction, Unsupported
 from sandbox.verification.executor import Violation
 
-# Kinds of the core's findings that are no faults of the kernel.
+# Kinds of findings that are not faults of the kernel.
 UNSUPPORTED, DEADLINE = "unsupported", "deadline"
 # In place of the first poison, a NaN: zeros in one run, small numbers in the next (as halves 1.06, as f32 0.0115).
 OTHER_POISONS = (0x00, 0x3C)
@@ -27,7 +27,7 @@ _TEXT_CHARS = 96
 
 
 class OutOfTime(Exception):
-    """A run was stopped because the time for the proof is over; in words, what the run had taken of it."""
+    """A run was stopped because the time of the proof is over. The message says how much of it the run took."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def run_and_judge(
 
     `after_others`, `ctas`: as in `BoundKernel.run`.
 
-    Raises: OutOfTime, Unsupported where the core met what it does not know.
+    Raises: OutOfTime, Unsupported for a feature that the core lacks.
     """
     prepare()
     launched = bound.run(conditions, after_others=after_others, ctas=ctas)
@@ -82,7 +82,7 @@ def run_and_judge(
 
 
 def _races(launched: Launched) -> bool:
-    """Whether a launch had, or may have had, other suspects than reads of what nobody wrote."""
+    """Whether a launch had, or may have had, other suspects than reads of uninitialised memory."""
     findings, suspects = launched.outcome.findings, launched.outcome.suspects
     known = all(finding.kind == Detector.UNINITIALISED_READ for finding in findings) and len(findings) < core.max_suspects
     return bool(suspects) or not known
@@ -98,7 +98,7 @@ def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions
     elements = -(-sum(size for _, size, _, _ in left) // ELEMENT_BYTES)
     each = launched[launch]
     parts = [
-        f"old contents, which nobody wrote, reach an output, element ({row}, {column}) of D,"
+        f"old, uninitialised contents reach an output, element ({row}, {column}) of D,"
         f" stored at {_at(each.program, instruction)}",
         each.launch.entry,
         *([f"{elements} elements"] if elements > 1 else []),
@@ -108,7 +108,7 @@ def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions
 
 
 def _with_read(reached: Violation, read: Violation | None) -> Violation:
-    """What old contents reached with where they were read; a race with a write that came too late is told as the cause."""
+    """What old contents reached, with the read of them. A race with a later write is reported as the cause."""
     if read is None or reached.kind != Detector.UNINITIALISED_READ:
         return reached
     if read.kind != Detector.UNINITIALISED_READ:
@@ -117,7 +117,7 @@ def _with_read(reached: Violation, read: Violation | None) -> Violation:
 
 
 def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditions, *, suspect: bool) -> Violation | None:
-    """The first finding of a kind in words. Raises: OutOfTime, Unsupported."""
+    """The first fault, or the first suspect, in words. Raises: OutOfTime, Unsupported."""
     for each in launched:
         findings = {finding.kind: finding for finding in reversed(each.outcome.findings)}
         if (unknown := findings.get(UNSUPPORTED)) is not None:
@@ -138,9 +138,9 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
 
 
 def _cause(findings: Sequence[core.Finding], bound: BoundKernel) -> core.Finding:
-    """The first finding; of a read that nobody had written yet, the race with the write that came too late.
+    """The first finding. For a read of uninitialised memory: the race with the later write, if there is one.
 
-    D is an exception: it is written in the end, and no read of it was meant to wait for that.
+    D is an exception: it is written at the end, and no read of it was meant to wait for that.
     """
     first = findings[0]
     if first.kind != Detector.UNINITIALISED_READ:
@@ -206,7 +206,7 @@ def _instruction(program: Program, index: int) -> Instruction:
 
 
 def _place(address: int, bound: BoundKernel) -> str:
-    """An address in a kernel author's terms; empty where a finding has none."""
+    """An address by buffer and byte; empty for a finding without an address."""
     if not address:
         return ""
     for name, base in bound.machine.addresses.items():

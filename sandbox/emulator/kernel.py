@@ -40,7 +40,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch that was run. `outcome`: the core's, with its findings and suspects. `again`: in the run that follows."""
+    """One launch that was run. `outcome`: the core's report. `again`: in the run that follows."""
 
     launch: ResolvedLaunch
     program: Program
@@ -101,11 +101,11 @@ class BoundKernel:
         ctas: Sequence[Sequence[int]] = (),
         poisoned: Sequence[Sequence[SuspectRead]] | None = None,
     ) -> tuple[Launched, ...]:
-        """Zero what the plan asks for, then run every launch until one goes wrong; D and workspace count as unwritten.
+        """Zero what the plan requires, then run every launch until one fails. D and workspace count as unwritten.
 
-        `after_others`: kernels ahead may still run when a first launch with a programmatic edge begins. `ctas`: by launch,
+        `after_others`: preceding kernels may still run when a first launch with a programmatic edge begins. `ctas`: by launch,
         those whose clusters are run, none of a launch that is left out; all where empty. `poisoned`: by launch, reads that
-        give poison. Where a launch may outlive the run, because one behind it does not wait, the run is followed by another.
+        give poison. If a launch may outlive the run, because a later one does not wait, the run is followed by another.
         """
         plan, launched, chain = self._kernel.plan, list[Launched](), Chain()
         if zeroes_every_run(plan):
@@ -131,7 +131,7 @@ class BoundKernel:
         return tuple(launched)
 
     def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> Any:
-        """The outcome of some CTAs of one launch on memory as it is, as if nothing else ran."""
+        """The report of some CTAs of one launch, run alone on the present memory."""
         program = self._kernel.programs[index]
         return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas)
 

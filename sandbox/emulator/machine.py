@@ -13,8 +13,8 @@ from sandbox.emulator.lowering.program import Program
 
 # Buffers lie as a driver's large allocations do, on 2 MiB, somewhere below the windows of the other spaces.
 LOWEST_ADDRESS, ADDRESS_SPAN = 0x7B00_0000_0000, 1 << 39
-GRANULE_BYTES = 2 << 20  # also the least between buffers, so that what runs past one hits nothing
-MOST_GRANULES_BETWEEN = 64
+GRANULE_BYTES = 2 << 20  # also the minimum between buffers, so that an access past one is out of bounds
+MAX_GRANULES_BETWEEN = 64
 TENSOR_MAP_BYTES = 128
 
 Schedule = core.Schedule
@@ -26,7 +26,7 @@ SuspectRead = tuple[int, int, int]  # linear CTA, warp, moment
 class Conditions:
     """How a grid is run. `races`: whether accesses are checked for order; `poison`: the byte that unwritten memory holds.
 
-    `taint`: whether old contents are followed to where they arrive; only with `races`.
+    `taint`: whether old contents are followed to their uses; only with `races`.
 
     `most_instructions`: of all warps together, 0 for no limit. `deadline_s`: wall-clock, 0 for none.
     """
@@ -42,9 +42,9 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Order:
-    """A launch's number in its plan, from 1 on, and which others may still run, before it waits for them and after.
+    """A launch's number in its plan, from 1 on, and the launches that may still run before and after its wait.
 
-    `running`, `running_after`: a bit for each launch by its number; bit 0 stands for the kernels ahead of the plan.
+    `running`, `running_after`: a bit for each launch by its number; bit 0 stands for the kernels that precede the plan.
     """
 
     number: int = 1
@@ -54,7 +54,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Grid:
-    """A launch in plain numbers. `parameters`: the packed kernel parameters. `dependent`: kernels ahead may still run.
+    """A launch in plain numbers. `parameters`: the packed kernel parameters. `dependent`: preceding kernels may still run.
 
     `order`: the same of a plan's launches. `sms`, `warp_slots`: of the chip, and of one of its SMs.
     """
@@ -89,7 +89,7 @@ class TensorMap:
 class Machine:
     """Global memory with buffers in it. Arrays are used in place: what a kernel writes is written into them.
 
-    `seed`: of the buffers' addresses; drawn where it is None.
+    `seed`: of the buffers' addresses; drawn if it is None.
     """
 
     seed: int | None = None
@@ -110,7 +110,7 @@ class Machine:
         address = self._end
         known = array.nbytes if written_bytes is None else written_bytes
         self.memory.add_buffer(name, address, data, writable=writable, written_bytes=known)
-        granules = -(-array.nbytes // GRANULE_BYTES) + self._random.randint(1, MOST_GRANULES_BETWEEN)
+        granules = -(-array.nbytes // GRANULE_BYTES) + self._random.randint(1, MAX_GRANULES_BETWEEN)
         self._end += granules * GRANULE_BYTES
         self.addresses[name] = address
         return address

@@ -70,23 +70,23 @@ class Registry {
 const Registry& registry();
 
 // One file of handlers each.
-void register_integer(Registry&);        // integer and logic, comparisons, selection
-void register_float(Registry&);          // f32, f64, f16, bf16 arithmetic
-void register_convert(Registry&);        // cvt, cvta, mov, pack and unpack
-void register_warp(Registry&);           // shfl, vote, match, redux, elect, activemask
-void register_memory(Registry&);         // ld, st, discard, mapa
-void register_atomics(Registry&);        // atom, red
-void register_matrix(Registry&);         // ldmatrix, stmatrix, movmatrix
-void register_wmma(Registry&);           // wmma.load, wmma.store
-void register_mma(Registry&);            // mma, wmma.mma
-void register_wgmma(Registry&);          // wgmma
-void register_copy(Registry&);           // cp.async
-void register_bulk_load(Registry&);      // cp.async.bulk into shared memory
-void register_bulk_store(Registry&);     // cp.async.bulk into global memory, reductions, groups
-void register_remote_store(Registry&);   // st.async
-void register_named_barrier(Registry&);  // bar
+void register_integer(Registry&);          // integer and logic, comparisons, selection
+void register_float(Registry&);            // f32, f64, f16, bf16 arithmetic
+void register_convert(Registry&);          // cvt, cvta, mov, pack and unpack
+void register_warp(Registry&);             // shfl, vote, match, redux, elect, activemask
+void register_memory(Registry&);           // ld, st, discard, mapa
+void register_atomics(Registry&);          // atom, red
+void register_matrix(Registry&);           // ldmatrix, stmatrix, movmatrix
+void register_wmma(Registry&);             // wmma.load, wmma.store
+void register_mma(Registry&);              // mma, wmma.mma
+void register_wgmma(Registry&);            // wgmma
+void register_copy(Registry&);             // cp.async
+void register_bulk_load(Registry&);        // cp.async.bulk into shared memory
+void register_bulk_store(Registry&);       // cp.async.bulk into global memory, reductions, groups
+void register_remote_store(Registry&);     // st.async
+void register_named_barrier(Registry&);    // bar
 void register_cluster_barrier(Registry&);  // barrier.cluster
-void register_mbarrier(Registry&);       // mbarrier
-void register_fence(Registry&);          // fences, griddepcontrol
+void register_mbarrier(Registry&);         // mbarrier
+void register_fence(Registry&);            // fences, griddepcontrol
 
 }  // namespace emulator

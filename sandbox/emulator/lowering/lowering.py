@@ -22,7 +22,7 @@ from sandbox.emulator.ptx.module import (
 )
 
 WIDTHS = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
-MASK = 0  # the size by which a rule asks for a predicate: a mask with a bit a lane
+MASK = 0  # the size by which a rule asks for a predicate: a mask with a bit per lane
 
 
 def width_of(kind: str) -> int:
@@ -78,7 +78,7 @@ class Lowering:
 
     # ---- operands -----------------------------------------------------------------------------------------------------------
     def source(self, operand: Operand, size: int) -> int:
-        """The slot that holds an operand with `size` bytes a lane (MASK: a predicate). Raises: Unsupported."""
+        """The slot that holds an operand with `size` bytes per lane (MASK: a predicate). Raises: Unsupported."""
         match operand:
             case Register(type=kind):
                 if width_of(kind) != size:
@@ -97,7 +97,7 @@ class Lowering:
         raise Unsupported(f"operand {operand}", self._line)
 
     def target(self, operand: Operand, size: int) -> int:
-        """The slot that an operand is written to; a sink gets one that nobody reads. Raises: Unsupported."""
+        """The slot that an operand is written to; a sink gets one that is never read. Raises: Unsupported."""
         match operand:
             case Register(type=kind):
                 if width_of(kind) != size:
@@ -116,7 +116,7 @@ class Lowering:
         return self.source(operand, MASK)
 
     def width(self, operand: Operand) -> int:
-        """Bytes a lane of a register operand as declared. Raises: Unsupported for what is no register."""
+        """Bytes per lane of a register operand as declared. Raises: Unsupported for another operand."""
         if not isinstance(operand, Register):
             raise Unsupported(f"operand {operand} where a register is needed", self._line)
         return width_of(operand.type)

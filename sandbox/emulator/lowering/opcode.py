@@ -24,7 +24,7 @@ TYPES = frozenset({*(kind + bits for kind in "bus" for bits in WIDTHS), *FLOATS,
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """An opcode's parts behind its name. `modifiers`: in the order in which they are written."""
+    """The parts of an opcode after its name. `modifiers`: in the order in which they are written."""
 
     base: str
     modifiers: tuple[str, ...]

@@ -31,9 +31,9 @@ _INDEX, _TARGET = COLUMNS["a"], COLUMNS["imm"]  # of branches
 
 @dataclass(frozen=True)
 class Program:
-    """One entry. `parameters`: (offset, bytes) of each; `instructions`: what the core's reports number.
+    """One entry. `parameters`: (offset, bytes) of each; `instructions`: by the numbers of the core's findings.
 
-    `unwatched`: it may read old contents that only a run with taint notices.
+    `unwatched`: it may read old contents that only a run with taint detects.
     """
 
     entry: str
@@ -46,7 +46,7 @@ class Program:
 
 
 def lower(module: Module, entry: str) -> Program:
-    """The program of one entry. Raises: Unsupported naming what the emulator does not know."""
+    """The program of one entry. Raises: Unsupported, which names the missing feature."""
     found = module.functions.get(entry)
     if found is None or found.kind != "entry":
         raise Unsupported(f"a module without entry {entry}", 0)
@@ -96,7 +96,7 @@ def lower(module: Module, entry: str) -> Program:
 
 
 def _reads_unwatched(instruction: Instruction) -> bool:
-    """Bulk reductions read their target; what is discarded, and the neighbour of a byte that is stored, count as written."""
+    """Bulk reductions read their target. Discarded memory, and the neighbour of a stored byte, count as written."""
     parts = instruction.parts
     bytewise = parts[0] == "st" and not _BYTES.isdisjoint(parts)
     return parts[0] == "discard" or parts[:2] == ("cp", "reduce") or (bytewise and "local" not in parts)

@@ -7,7 +7,7 @@ namespace emulator {
 namespace {
 
 // ---- formats ---------------------------------------------------------------------------------------------------------------
-// How a floating-point format lies in a lane, and the type that computes with it.
+// The storage of a floating-point format in a lane, and the type to compute with.
 template <typename Format>
 struct Stored {  // Half, Bfloat
   using Lane = u16;

@@ -114,8 +114,9 @@ void add_signs(Registry& r, const std::string& type) {
   add_lanes(r, "flush." + type, [](T a) { return flushed(a); });
   add_lanes(r, "neg." + type,
             [](const OpRecord& op, T a) { return settled(a == a ? negated(kModifiers(op) & kFlush ? flushed(a) : a) : a, a); });
-  add_lanes(r, "abs." + type,
-            [](const OpRecord& op, T a) { return settled(a == a ? magnitude(kModifiers(op) & kFlush ? flushed(a) : a) : a, a); });
+  add_lanes(r, "abs." + type, [](const OpRecord& op, T a) {
+    return settled(a == a ? magnitude(kModifiers(op) & kFlush ? flushed(a) : a) : a, a);
+  });
   add_lanes(r, "copysign." + type, [](T sign, T value) { return with_sign(sign, value); }, {"sign", "value"});
   add_lanes(r, "testp.finite." + type, [](T a) { return magnitude(a) <= std::numeric_limits<T>::max(); });
   add_lanes(r, "testp.infinite." + type, [](T a) { return magnitude(a) == std::numeric_limits<T>::infinity(); });

@@ -1,4 +1,5 @@
-// Operations across the lanes of a warp. The interpreter has gathered the lanes of the member mask; `mask` has those that take part.
+// Operations across the lanes of a warp. The interpreter has gathered the lanes of the member mask; `mask` has those that take
+// part.
 #include "arithmetic/lanes.hpp"
 
 namespace emulator {
@@ -8,10 +9,10 @@ namespace {
 // ---- operands --------------------------------------------------------------------------------------------------------------
 constexpr Operand kResult = slot("result", Field::kD, 4), kHolds = slot("result", Field::kD, kMask);
 constexpr Operand kPredicate = slot("predicate", Field::kA, kMask);
-constexpr Operand kLane = slot("lane", Field::kB, 4);     // of shfl: an offset, a mask or an index
-constexpr Operand kClamp = slot("clamp", Field::kC, 4);   // of shfl: the clamp in bits 0-4, the segment mask in bits 8-12
-constexpr Operand kWithin = slot("within", Field::kE, kMask);    // whether the partner lies within the segment
-constexpr Operand kEqual = slot("equal", Field::kE, kMask);      // whether the values of all members are equal
+constexpr Operand kLane = slot("lane", Field::kB, 4);          // of shfl: an offset, a mask or an index
+constexpr Operand kClamp = slot("clamp", Field::kC, 4);        // of shfl: the clamp in bits 0-4, the segment mask in bits 8-12
+constexpr Operand kWithin = slot("within", Field::kE, kMask);  // whether the partner lies within the segment
+constexpr Operand kEqual = slot("equal", Field::kE, kMask);    // whether the values of all members are equal
 constexpr Operand kElected = slot("elected", Field::kE, kMask);  // whether this lane is the one
 
 // ---- shuffles --------------------------------------------------------------------------------------------------------------
@@ -25,7 +26,8 @@ struct Partner {
 // From which lane one reads.
 template <Shuffle kShuffle>
 Partner partner(int lane, u32 by, u32 clamps) {
-  const int offset = static_cast<int>(by & 31), clamp = static_cast<int>(clamps & 31), segment = static_cast<int>(clamps >> 8 & 31);
+  const int offset = static_cast<int>(by & 31), clamp = static_cast<int>(clamps & 31),
+            segment = static_cast<int>(clamps >> 8 & 31);
   const int first = lane & segment, last = first | (clamp & ~segment);
   switch (kShuffle) {
     case Shuffle::kUp:

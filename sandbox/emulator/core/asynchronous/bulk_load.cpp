@@ -1,7 +1,7 @@
 // Bulk copies into shared memory: tensors through tensor maps, and ranges of bytes from global or shared memory.
 //
-// A load completes bytes at an mbarrier. Under the latest schedule it executes when no warp can go on otherwise. To the race
-// detector it writes in the name of its mbarrier's phase.
+// A load completes bytes at an mbarrier. Under the latest schedule it executes when no warp can make progress otherwise. To the
+// race detector, the agent of its mbarrier's phase writes the target.
 #include <cstring>
 #include <utility>
 
@@ -26,7 +26,7 @@ constexpr Operand kFromShared = number("", Field::kR);  // the bytes of that sou
 constexpr Operand kReduction = number("reduction", Field::kS, "Reduction");
 constexpr Operand kType = number("type", Field::kS, "TensorType", 8);
 
-// Where a load goes: one CTA, or several at the same offsets.
+// A target of a load: shared memory of one CTA, at the same offset in each.
 struct Target {
   Cta* cta;
   u8* smem;
@@ -35,13 +35,13 @@ struct Target {
   u64 phase;
 };
 
-// Finds the targets of a load of `bytes` bytes and notes the writes.
+// Finds the targets of a load of `bytes` bytes and records the writes.
 std::vector<Target> targets_of(Warp& warp, const Op& op, int lane, u32 bytes) {
   std::vector<Target> targets;
   const u32 address = shared_address(warp, op, kTarget, lane), barrier_address = shared_address(warp, op, kMbarrier, lane);
   const u32 own = address >> kRankShift;
   if (!kCtas(op) && own >= kMaxClusterSize) {
-    shared_range(warp, op, lane, address, bytes, Access::kWrite, nullptr, {});  // says that there is none
+    shared_range(warp, op, lane, address, bytes, Access::kWrite, nullptr, {});  // reports it
     return targets;
   }
   const u32 ranks = kCtas(op) ? warp.lanes<u16>(kCtas(op))[lane] : 1u << own;
@@ -75,7 +75,7 @@ struct Load : Pending {
       if (target.barrier->phase != target.phase) {
         report(
             warp, op, 1u << lane, "transaction-mismatch", 0,
-            "the mbarrier's phase was over before these " + std::to_string(bytes()) + " bytes arrived: too few were announced",
+            "the mbarrier's phase completed before these " + std::to_string(bytes()) + " bytes arrived: too few were expected",
             target.barrier->instruction);
       }
       target.barrier->transactions -= bytes();
@@ -163,7 +163,7 @@ void range_load(Warp& warp, const Op& op, u32 mask) {
     const int lane = std::countr_zero(left);
     const u32 bytes = warp.lanes<u32>(kBytes(op))[lane];
     if (bytes % 16 || !aligned(warp, op, lane, shared_address(warp, op, kTarget, lane), 16, "the target of a bulk copy")) {
-      report(warp, op, 1u << lane, "misaligned", 0, "a bulk copy of " + std::to_string(bytes) + " bytes, no multiple of 16");
+      report(warp, op, 1u << lane, "misaligned", 0, "a bulk copy of " + std::to_string(bytes) + " bytes, not a multiple of 16");
       continue;
     }
     if (!bytes) continue;
@@ -172,8 +172,8 @@ void range_load(Warp& warp, const Op& op, u32 mask) {
     if (kFromShared(op)) {
       Touch touch;
       touch.async = true;
-      source = shared_range(warp, op, lane, shared_address(warp, op, kSharedSource, lane), bytes,
-                            Access::kRead, &poison, touch);
+      source =
+          shared_range(warp, op, lane, shared_address(warp, op, kSharedSource, lane), bytes, Access::kRead, &poison, touch);
     } else {
       const u64 address = warp.lanes<u64>(kSource(op))[lane] + static_cast<u64>(op.imm);
       if (address % 16) {

@@ -1,7 +1,7 @@
 // Bulk copies and reductions into global memory: tensors through tensor maps, and ranges of bytes.
 //
-// A store belongs to a group and executes when its group is waited for. To the race detector it reads in the name of the
-// warp's stores, from the moment it is issued.
+// A store belongs to a group and executes when its group is waited for. To the race detector, the agent of the
+// warp's stores reads the source from issue to wait.
 #include <cstring>
 #include <utility>
 
@@ -65,7 +65,7 @@ struct RangeStore : Pending {
   }
 };
 
-// Notes that shared memory is read until the store's group has been waited for.
+// Records that shared memory is read until the store's group has been waited for.
 const u8* source_of(Warp& warp, const Op& op, int lane, u32 address, u32 bytes) {
   Touch touch;
   touch.async = true;
@@ -149,7 +149,7 @@ void report_unawaited(Warp& warp, const std::vector<BulkStore>& stores) {
   if (!warp.run->options.races) return;
   for (const BulkStore& store : stores) {
     report(warp, *store.op, 1u << store.lane, "async-race", 0,
-           "the thread ends while this bulk store reads shared memory, which goes when the CTA ends: no "
+           "the thread ends while this bulk store reads shared memory, which ends with the CTA: no "
            "cp.async.bulk.wait_group waits for it");
   }
 }
@@ -172,8 +172,8 @@ void wait(Warp& warp, const Op& op, u32 mask) {
 
 }  // namespace
 
-// A thread that has ended waits for nothing any more, and shared memory goes with its CTA. Whoever has waited for a group has
-// ended the reads of its stores at the least.
+// A thread that has ended cannot wait any more, and shared memory ends with its CTA. Stores whose group was waited for have
+// read their source.
 void finish_stores(Warp& warp) {
   for (const StoreGroup& group : warp.store_groups) {
     if (!group.done) report_unawaited(warp, group.stores);

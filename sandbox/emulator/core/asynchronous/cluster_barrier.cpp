@@ -1,4 +1,4 @@
-// barrier.cluster: the barrier of all threads of a cluster.
+// barrier.cluster: the barrier of all threads of a cluster, and the exit of lanes that barriers expect.
 #include <utility>
 
 #include "machine/machine.hpp"

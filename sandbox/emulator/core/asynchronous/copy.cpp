@@ -1,7 +1,7 @@
-// cp.async: copies of a few bytes a lane from global to shared memory, complete when their group is waited for.
+// cp.async: copies of 4, 8 or 16 bytes per lane from global to shared memory, in groups that are waited for.
 //
-// The source is read at once. The destination is written at once under the eager schedule, when the group is waited for under
-// the latest, and at either time under random ones; to the race detector it is written by an agent of its own all the while.
+// The source is read at issue. The destination is written at issue under the eager schedule, at the wait under the latest, and
+// at either time under random ones. To the race detector, an agent of the warp writes it from issue to wait.
 #include "machine/machine.hpp"
 
 namespace emulator {
@@ -11,10 +11,10 @@ namespace {
 constexpr Operand kTarget = address("target", Field::kA, Field::kQ, Field::kS);
 constexpr Operand kSource = address("source", Field::kB, Field::kR, Field::kImm);
 constexpr Operand kBytes = number("bytes", Field::kP);
-constexpr Operand kRead = optional(slot("read_bytes", Field::kC, 4));         // the rest is zero; all where there is none
+constexpr Operand kRead = optional(slot("read_bytes", Field::kC, 4));           // the rest is zero; all where there is none
 constexpr Operand kIgnore = optional(slot("ignore_source", Field::kE, kMask));  // nothing is read where it holds
-constexpr Operand kPendingGroups = number("pending", Field::kImm);            // groups that may stay incomplete
-constexpr Operand kAll = optional(number("all", Field::kP));                  // wait_all, copies that were not committed included
+constexpr Operand kPendingGroups = number("pending", Field::kImm);              // groups that may stay incomplete
+constexpr Operand kAll = optional(number("all", Field::kP));  // wait_all, copies that were not committed included
 constexpr Operand kMbarrier = address("mbarrier", Field::kA, Field::kP, Field::kImm);
 constexpr Operand kGenericMbarrier = number("generic", Field::kQ);
 constexpr Operand kCounted = number("counted", Field::kR);  // the arrival was counted when the mbarrier was initialised
@@ -34,7 +34,7 @@ bool at_once(Run& run) {
   return run.options.schedule == Schedule::kEager || (run.options.schedule == Schedule::kRandom && run.random() % 2);
 }
 
-// Copies whose end is told to an mbarrier instead of being waited for.
+// Copies that arrive at an mbarrier when they complete, instead of being waited for.
 struct CopyArrival : Pending {
   CopyArrival(Warp& warp, MBarrier& barrier, u32 arrivals, u32 number)
       : Pending(warp.cta->cluster), warp(warp), barrier(barrier), arrivals(arrivals), number(number) {}
@@ -69,8 +69,8 @@ void copy(Warp& warp, const Op& op, u32 mask) {
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     LaneCopy made;
-    made.address = static_cast<u32>(lane_address(warp, kTarget(op), kTarget.bytes_of(op), lane)) +
-                   static_cast<u32>(kTarget.offset_of(op));
+    made.address =
+        static_cast<u32>(lane_address(warp, kTarget(op), kTarget.bytes_of(op), lane)) + static_cast<u32>(kTarget.offset_of(op));
     made.bytes = kBytes(op);
     made.lane = static_cast<u32>(lane);
     std::memset(made.data, 0, sizeof made.data);
@@ -84,7 +84,7 @@ void copy(Warp& warp, const Op& op, u32 mask) {
     }
     if (bytes && source % kBytes(op)) {
       report(warp, op, 1u << lane, "misaligned", source,
-             "cp.async of " + std::to_string(kBytes(op)) + " bytes from an address that is no multiple of them");
+             "cp.async of " + std::to_string(kBytes(op)) + " bytes from an address that is not a multiple of them");
       continue;
     }
     if (bytes) {
@@ -146,7 +146,7 @@ void wait(Warp& warp, const Op& op, u32 mask) {
       if (mine(copy)) apply(warp, copy);
     }
     std::erase_if(group.copies, mine);
-    // The warp's clock speaks for all lanes, so a group counts as done when no lane waits for it any more.
+    // The warp has one clock for all lanes, so a group is complete when every lane has waited for it.
     if (!(group.lanes & warp.live)) warp.acquire(warp.copies(), group.number);
   }
   std::erase_if(warp.copy_groups, [&](const CopyGroup& group) { return !(group.lanes & warp.live); });
@@ -156,7 +156,8 @@ void arrive(Warp& warp, const Op& op, u32 mask) {
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     const u64 address = lane_address(warp, kMbarrier(op), kMbarrier.bytes_of(op), lane) + static_cast<u64>(op.imm);
-    MBarrier* barrier = mbarrier_at(warp, op, lane, static_cast<u32>(kGenericMbarrier(op) ? address - kSharedWindow : address), false);
+    MBarrier* barrier =
+        mbarrier_at(warp, op, lane, static_cast<u32>(kGenericMbarrier(op) ? address - kSharedWindow : address), false);
     if (!barrier) continue;
     if (!kCounted(op)) ++barrier->pending;
     auto arrival = std::make_shared<CopyArrival>(warp, *barrier, 1, warp.copy_number + 1);

@@ -41,7 +41,7 @@ void dependency_wait(Warp& warp, const Op&, u32) {
   warp.acquire(kDependencyComponent, 1);
 }
 
-// The first thread of a CTA to come here lets the next launch start, as far as this CTA goes.
+// The first thread of a CTA that executes it triggers the next launch for this CTA.
 void dependency_trigger(Warp& warp, const Op&, u32) {
   if (!warp.view.events.at(kDependencyComponent)) warp.cta->triggered = true;
 }

@@ -9,21 +9,21 @@ namespace {
 
 constexpr Operand kMbarrier = address("mbarrier", Field::kA, Field::kP, Field::kImm);
 constexpr Operand kGenericMbarrier = number("generic", Field::kQ);
-constexpr Operand kExpected = slot("arrivals", Field::kB, 4);                // of mbarrier.init
-constexpr Operand kArrivals = optional(slot("arrivals", Field::kB, 4));      // one where there is none
+constexpr Operand kExpected = slot("arrivals", Field::kB, 4);            // of mbarrier.init
+constexpr Operand kArrivals = optional(slot("arrivals", Field::kB, 4));  // one where there is none
 constexpr Operand kAnnounced = optional(slot("expected_bytes", Field::kC, 4));
-constexpr Operand kState = optional(slot("state", Field::kD, 8));            // the state before
-constexpr Operand kRelaxedArrival = number("relaxed", Field::kR);                   // nothing is released
-constexpr Operand kDrop = number("drop", Field::kS);                         // the arrivals drop the expected count too
-constexpr Operand kNoComplete = number("no_complete", Field::kS, "", 1);     // they may not complete the phase
+constexpr Operand kState = optional(slot("state", Field::kD, 8));         // the state before
+constexpr Operand kRelaxedArrival = number("relaxed", Field::kR);         // nothing is released
+constexpr Operand kDrop = number("drop", Field::kS);                      // the arrivals drop the expected count too
+constexpr Operand kNoComplete = number("no_complete", Field::kS, "", 1);  // they may not complete the phase
 constexpr Operand kTransactionBytes = slot("bytes", Field::kC, 4);
-constexpr Operand kComplete = number("complete", Field::kS);                 // the bytes are delivered, not expected
+constexpr Operand kComplete = number("complete", Field::kS);  // the bytes are delivered, not expected
 constexpr Operand kDone = slot("done", Field::kD, kMask);
-constexpr Operand kPhase = slot("phase", Field::kB, 8);                      // a parity of 4 bytes, or a state of 8
+constexpr Operand kPhase = slot("phase", Field::kB, 8);  // a parity of 4 bytes, or a state of 8
 constexpr Operand kParity = number("parity", Field::kR);
 constexpr Operand kOutstanding = slot("result", Field::kD, 4), kGivenState = slot("state", Field::kA, 8);
 
-constexpr u32 kCountBits = 20;  // of arrivals, the largest number there may be
+constexpr u32 kCountBits = 20;  // of the arrival count
 
 u32 barrier_address(Warp& warp, const Op& op, int lane) {
   const u64 address = lane_address(warp, kMbarrier(op), kMbarrier.bytes_of(op), lane) + static_cast<u64>(op.imm);
@@ -34,7 +34,8 @@ void mbarrier_init(Warp& warp, const Op& op, u32 mask) {
   Cta& cta = *warp.cta;
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
-    const u32 address = barrier_address(warp, op, lane), offset = address & kOffsetMask, count = warp.lanes<u32>(kExpected(op))[lane];
+    const u32 address = barrier_address(warp, op, lane), offset = address & kOffsetMask,
+              count = warp.lanes<u32>(kExpected(op))[lane];
     if (cta_of(warp, address) != &cta || offset < kSharedBase || offset + 8 > cta.smem_end || offset % 8) {
       report(warp, op, 1u << lane, "shared-out-of-bounds", address, "an mbarrier outside shared memory, or not on 8 bytes");
       continue;
@@ -77,7 +78,7 @@ void announce(Warp& warp, const Op& op, int lane, MBarrier& barrier, i64 bytes) 
   }
 }
 
-// The opaque state: the phase, and the arrivals that it still waited for.
+// The opaque state: the phase and its pending arrivals.
 u64 state_of(const MBarrier& barrier) { return barrier.phase << kCountBits | barrier.pending; }
 
 void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
@@ -115,7 +116,7 @@ void mbarrier_expect(Warp& warp, const Op& op, u32 mask) {
   ++warp.run->events;
 }
 
-// A wait that fails gives the turn away.
+// A wait that fails yields the turn.
 void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   u32 done = 0;
   const MBarrier* released = nullptr;
@@ -128,7 +129,7 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
       continue;
     }
     const bool over = kParity(op) ? (barrier->phase & 1) != (warp.lanes<u32>(kPhase(op))[lane] & 1)
-                           : barrier->phase != warp.lanes<u64>(kPhase(op))[lane] >> kCountBits;
+                                  : barrier->phase != warp.lanes<u64>(kPhase(op))[lane] >> kCountBits;
     if (!over) continue;
     done |= 1u << lane;
     if (released && released != barrier) warp.acquire_at_barrier(released->done, std::exchange(released_lanes, 0));
@@ -162,12 +163,12 @@ MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool asyn
   const u32 lanes = 1u << lane;
   if (!cta) {
     report(warp, op, lanes, "barrier-misuse", address,
-           "an mbarrier of CTA rank " + std::to_string(address >> kRankShift) + ", which the cluster does not have");
+           "an mbarrier of CTA rank " + std::to_string(address >> kRankShift) + ", which is outside the cluster");
     return nullptr;
   }
   const auto at = cta->mbarriers.find(address & kOffsetMask);
   if (at == cta->mbarriers.end()) {
-    report(warp, op, lanes, "barrier-misuse", address, "there is no initialised mbarrier at this address");
+    report(warp, op, lanes, "barrier-misuse", address, "no initialised mbarrier lies at this address");
     return nullptr;
   }
   MBarrier& barrier = at->second;

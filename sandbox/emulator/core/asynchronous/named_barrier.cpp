@@ -47,14 +47,14 @@ void open_if_complete(Cta& cta, NamedBarrier& barrier) {
   ++cta.cluster->run->barrier_events;
 }
 
-// Lanes arrive; null where they may not.
+// Lanes arrive; null after a report.
 NamedBarrier* arrive(Warp& warp, const Op& op, u32 mask) {
   if (op.flags & kCollective) require_whole_warp(warp, op, mask);
   const int lane = first_lane(mask);
   const u32 number = warp.lanes<u32>(kNumber(op))[lane];
   const u32 expected = kThreads(op) ? warp.lanes<u32>(kThreads(op))[lane] : 0;
   if (number > 15) {
-    report(warp, op, mask, "barrier-misuse", 0, "barrier " + std::to_string(number) + "; there are 0 to 15");
+    report(warp, op, mask, "barrier-misuse", 0, "barrier " + std::to_string(number) + "; the valid ones are 0 to 15");
     return nullptr;
   }
   if (kThreads(op) && (expected == 0 || expected % kLanes)) {
@@ -66,8 +66,8 @@ NamedBarrier* arrive(Warp& warp, const Op& op, u32 mask) {
   NamedBarrier& barrier = warp.cta->barriers[number];
   if (barrier.open && barrier.expected != expected) {
     report(warp, op, mask, "barrier-misuse", 0,
-           "barrier " + std::to_string(number) + " for " + std::to_string(expected) + " threads, while others wait there for " +
-               std::to_string(barrier.expected));
+           "barrier " + std::to_string(number) + " for " + std::to_string(expected) +
+               " threads, while other threads wait there for " + std::to_string(barrier.expected));
   }
   barrier.open = true;
   barrier.expected = expected;

@@ -13,7 +13,7 @@ namespace {
 
 template <typename T>
 T sum(T x, T y) {
-  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<u64>(x) + static_cast<u64>(y));  // it wraps
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<u64>(x) + static_cast<u64>(y));  // wraps around
   return static_cast<T>(x + y);
 }
 
@@ -64,7 +64,7 @@ void reduce_each(u8* target, const u8* source, u64 bytes, Reduce&& reduce) {
 
 void put(u8* target, const u8* source, u64 bytes, u32 how, u32 type) {
   if (how == kStore) {
-    std::memmove(target, source, bytes);  // a copy within shared memory may overlap itself
+    std::memmove(target, source, bytes);  // a copy within shared memory may overlap
     return;
   }
   const auto bits = [how](auto old, auto value) { return reduce_bits(old, value, how); };

@@ -4,7 +4,7 @@ namespace emulator {
 
 namespace {
 
-// The map that a kernel's address leads to; null after a report.
+// The tensor map at a kernel's address; null after a report.
 const TensorMap* map_at(Warp& warp, const Op& op, int lane, u64 address) {
   u64 words[2];
   bool poison = false;
@@ -12,15 +12,15 @@ const TensorMap* map_at(Warp& warp, const Op& op, int lane, u64 address) {
   if (!memory) return nullptr;
   std::memcpy(words, memory, sizeof words);
   if (words[0] != kTensorMapMagic || words[1] >= warp.run->maps.size() || address % 64) {
-    report(warp, op, 1u << lane, "tensor-map", address, "there is no tensor map at this address");
+    report(warp, op, 1u << lane, "tensor-map", address, "no tensor map lies at this address");
     return nullptr;
   }
   return &warp.run->maps[words[1]];
 }
 
-// Why the hardware would not do it right. No document says so, but an H200 ends a kernel with an illegal instruction where a
-// box does not start on 16 bytes, or where a store starts outside the tensor; and it stores rows in whole pieces of 16 bytes,
-// past their end. Source: tests/sandbox/emulator/golden.
+// Why the hardware refuses a box, or stores it wrongly. This is not documented: an H200 ends a kernel with an illegal
+// instruction if a box does not start on 16 bytes, or if a store starts outside the tensor. It stores rows in pieces of 16
+// bytes, past their end. Source: tests/sandbox/emulator/golden.
 std::string refusal(const Box& box, bool stores) {
   const TensorMap& map = *box.map;
   if (box.at[0] * map.element_bytes % 16) {
@@ -33,7 +33,7 @@ std::string refusal(const Box& box, bool stores) {
   }
   const u64 size = map.sizes[0], bytes = size * map.element_bytes;
   if (bytes % 16 && static_cast<u64>(box.at[0]) + map.box[0] > size) {
-    return "a store past the end of rows of " + std::to_string(bytes) + " bytes, no multiple of 16: it writes behind them";
+    return "a store past the end of rows of " + std::to_string(bytes) + " bytes, not a multiple of 16, writes past their end";
   }
   return "";
 }
@@ -63,7 +63,7 @@ bool find_box(Warp& warp, const Op& op, int lane, Box* box, bool stores) {
 void touch_rows(Warp& warp, const Op& op, int lane, const Box& box, Access access) {
   const Buffer* buffer = buffer_at(*warp.run, box.map->address);
   if (!buffer) {
-    report(warp, op, 1u << lane, "global-out-of-bounds", box.map->address, "a tensor map over memory that is not there");
+    report(warp, op, 1u << lane, "global-out-of-bounds", box.map->address, "a tensor map over memory out of bounds");
     return;
   }
   const bool ordered = warp.run->options.races && buffer->shadow;

@@ -38,7 +38,7 @@ struct Box {
     return address + static_cast<u64>(at[0]) * map->element_bytes;
   }
 
-  // Where a byte of the box lies in shared memory: the swizzle exchanges chunks of 16 bytes by bits of the address.
+  // The offset of a byte of the box in shared memory: the swizzle permutes chunks of 16 bytes by bits of the address.
   u32 swizzled(u32 offset) const {
     switch (map->swizzle) {
       case 128:
@@ -53,7 +53,7 @@ struct Box {
   }
 };
 
-// Copies between a row of a box and its place in shared memory, chunk by chunk.
+// Copies between a row of a box and shared memory, chunk by chunk.
 template <typename Copy>
 void each_chunk(const Box& box, u32 offset, u32 row, Copy&& copy) {
   const u32 bytes = box.row_bytes(), start = offset + row * bytes;
@@ -71,7 +71,7 @@ constexpr Operand kCoordinates = list("coordinates", 4);
 // Finds the box of one lane by the operands above; false after a report.
 bool find_box(Warp& warp, const Op& op, int lane, Box* box, bool stores);
 
-// Notes the accesses to a tensor in global memory. Only memory that the kernel may write has an order to keep.
+// Records the accesses to a tensor in global memory. Accesses to read-only memory need no order.
 void touch_rows(Warp& warp, const Op& op, int lane, const Box& box, Access access);
 
 // ---- shared memory ----------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ void Memory::add_buffer(const std::string& name, u64 base, nb::object array, boo
 }
 
 void Memory::add_map(u64 address, u32 type, u32 element_bytes, u32 swizzle, const std::vector<u64>& sizes,
-             const std::vector<u64>& strides, const std::vector<u32>& box, bool nan_fill) {
+                     const std::vector<u64>& strides, const std::vector<u32>& box, bool nan_fill) {
   if (sizes.empty() || sizes.size() > 5 || strides.size() != sizes.size() || box.size() != sizes.size() || !element_bytes) {
     throw std::invalid_argument("a tensor map has 1 to 5 dimensions, each with a size, a stride and a box");
   }

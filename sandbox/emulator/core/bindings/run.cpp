@@ -30,10 +30,10 @@ struct RunReport {
 using Triple = std::array<u32, 3>;
 
 RunReport run(const Program& program, Memory& memory, const Triple& grid, const Triple& block, const Triple& cluster,
-            u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
-            u64 most_instructions, double deadline_s, std::vector<u64> ctas,
-            const std::vector<std::tuple<u32, u32, u32>>& poisoned, u32 running, u32 running_after, u32 number, u32 sms,
-            u32 warp_slots, bool taint) {
+              u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
+              u64 most_instructions, double deadline_s, std::vector<u64> ctas,
+              const std::vector<std::tuple<u32, u32, u32>>& poisoned, u32 running, u32 running_after, u32 number, u32 sms,
+              u32 warp_slots, bool taint) {
   Launch launch;
   u64 threads = 1, size = 1, total = 1;
   for (int i = 0; i < 3; ++i) {

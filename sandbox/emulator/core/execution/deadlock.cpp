@@ -1,4 +1,4 @@
-// The report of a run in which no warp can go on.
+// The report of a run in which no warp can make progress.
 #include "machine/machine.hpp"
 
 namespace emulator {
@@ -18,8 +18,8 @@ void Run::report_missing_transactions() {
         Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false);
         if (!finding) continue;
         const bool short_of = barrier.transactions > 0;
-        finding->message = "all arrivals at the mbarrier have come, and " + std::to_string(std::abs(barrier.transactions)) +
-                           (short_of ? " announced bytes have not" : " bytes more than were announced");
+        finding->message = "all arrivals at the mbarrier are complete, and " + std::to_string(std::abs(barrier.transactions)) +
+                           (short_of ? " expected bytes have not arrived" : " bytes more than expected have arrived");
         std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
         finding->address = static_cast<u64>(cta.rank) << kRankShift | offset;
       }
@@ -38,7 +38,7 @@ void Run::add_waiting(Finding& finding) const {
         }
         const int lane = first_lane(warp.runnable() ? warp.runnable() : warp.live);
         const u32 pc = warp.converged ? warp.pc : warp.lane_pc[lane];
-        // The program counter of lanes at a barrier is behind it, and a failed try_wait is followed by its loop.
+        // The program counter of lanes at a barrier is past it, and a failed try_wait is followed by its loop.
         const u32 at = program.ops[pc ? pc - (warp.blocked || !warp.waiting) : 0].instruction;
         finding.waiting.push_back({{cta.id[0], cta.id[1], cta.id[2]}, warp.index, at});
       }
@@ -51,7 +51,7 @@ void Run::add_waiting(Finding& finding) const {
 
 void Run::report_deadlock() {
   report_missing_transactions();
-  stop_in_the_middle("deadlock", "no warp can go on");
+  stop_in_the_middle("deadlock", "no warp can make progress");
 }
 
 }  // namespace emulator

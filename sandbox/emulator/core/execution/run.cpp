@@ -1,4 +1,4 @@
-// One grid, from launch to end: which clusters are under way, whose turn it is, and when nothing goes on any more.
+// One grid from launch to end: which clusters are resident, which warp has its turn, and when the run ends.
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -11,15 +11,15 @@ namespace emulator {
 
 namespace {
 
-constexpr u64 kTurn = 1 << 16;      // operations of a warp at a time
-constexpr u32 kRandomTurn = 192;    // the same, at the most, under random schedules
-constexpr u32 kRandomResident = 3;  // clusters under way together under random schedules
-constexpr u32 kPatience = 40;       // turns of everybody in vain before it is a deadlock: more than a warp has groups of lanes
-constexpr u32 kStale = 64;          // rounds without a change of memory, though warps meet at barriers
-constexpr u32 kSpinTurn = 512;      // operations that a warp that polls gets at the least where nobody else goes on
-constexpr u32 kSpins = 24;          // turns without an event, used up by warps that may wait for one in loops of their own
+constexpr u64 kTurn = 1 << 16;      // operations of a warp per turn
+constexpr u32 kRandomTurn = 192;    // maximum under random schedules
+constexpr u32 kRandomResident = 3;  // resident clusters under random schedules
+constexpr u32 kPatience = 40;   // rounds without progress before a deadlock is reported: more than a warp has groups of lanes
+constexpr u32 kStale = 64;      // rounds without a change of memory, although warps arrive at barriers
+constexpr u32 kSpinTurn = 512;  // minimum of operations of a polling warp while no other warp makes progress
+constexpr u32 kSpins = 24;      // rounds without an event in which warps use up their turns, perhaps in waiting loops
 
-// IEEE arithmetic for as long as a run lasts, whatever a library has set in this thread.
+// IEEE arithmetic during a run, whatever a library has set in this thread.
 class FloatingEnvironment {
  public:
   FloatingEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(kStandard); }
@@ -33,7 +33,7 @@ class FloatingEnvironment {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// A window of its own for each space, `slot` choosing where, on 4 GiB as generic addresses of peers need it.
+// A window of 4 GiB for one space; `slot` selects a range of addresses.
 u64 drawn_window(u64 slot) {
   std::random_device source;
   return (slot << 40) + (u64{source() % 128} << 32);
@@ -100,7 +100,7 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
     if (pending_.size() >= sweep_at_) {
       std::erase_if(pending_, [](const auto& each) { return each->done; });
       sweep_at_ = std::max<std::size_t>(sweep_at_, 2 * pending_.size());
-      if (pending_.size() >= kMaxPending) stop("unsupported", "more than 65536 asynchronous operations under way together");
+      if (pending_.size() >= kMaxPending) stop("unsupported", "more than 65536 asynchronous operations in flight");
     }
     return;
   }
@@ -110,7 +110,7 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
 
 Finding* Run::stop(const char* kind, const std::string& message) {
   stopped = true;
-  instructions -= std::exchange(left, 0);  // which its turn counts as executed
+  instructions -= std::exchange(left, 0);  // counted as executed by its turn
   Finding* finding = report.open(kind, kNoInstruction, kNoInstruction, false);
   if (finding) finding->message = message;
   return finding;
@@ -134,10 +134,11 @@ void count_issued(Warp& warp) {
   for (const auto& group : warp.product_groups) open += 1 + group.size();
   for (const StoreGroup& group : warp.store_groups) open += 1 + group.stores.size();
   warp.issued = open > kMaxIssued / 2 ? 0 : static_cast<u32>(open);
-  if (open > kMaxIssued / 2) warp.run->stop("unsupported", "a warp with more asynchronous work under way than is kept");
+  if (open > kMaxIssued / 2)
+    warp.run->stop("unsupported", "a warp with more asynchronous work in flight than the emulator keeps");
 }
 
-// Of a cluster when it starts; shadows grow with what is accessed.
+// Memory of a cluster when it starts. Shadows grow with accesses.
 u64 Run::cluster_bytes() const {
   const u64 threads = u64{launch.block[0]} * launch.block[1] * launch.block[2], warps = (threads + kLanes - 1) / kLanes;
   const u64 of_registers = u64{program.register_bytes} + u64{program.local_bytes} * kLanes;
@@ -151,8 +152,8 @@ void Run::execute() {
   if (cluster_bytes() > kMaxClusterBytes) stop("unsupported", "a cluster that takes more than 1 GiB");
   if (whole_ && waiting_.empty()) stop("unsupported", "a grid of more than 2^24 CTAs");
   deadline_ = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
-  // Rounds without an event, those behind the last in which somebody used up a turn or its registers changed, and rounds
-  // without a change of memory.
+  // Rounds without an event; rounds since a warp last used up its turn or changed its registers; rounds without a change of
+  // memory.
   u32 vain = 0, still = 0, stale = 0;
   while (!stopped) {
     if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
@@ -168,7 +169,7 @@ void Run::execute() {
     if ((idle_ > 1 || vain > kSpins || stale > kStale) && unblock()) vain = stale = still = idle_ = 0;
     if (still > kPatience && waiting_.empty()) report_deadlock();
     if (still > kPatience && !waiting_.empty())
-      stop("unsupported", "more CTAs wait for others than the emulator runs together");
+      stop("unsupported", "more CTAs wait for others than the emulator runs concurrently");
     if (idle_ > 2 * kPatience) hurry_ = events;
     if (!stopped && options.most_instructions && instructions > options.most_instructions) {
       stop_in_the_middle("endless",
@@ -178,7 +179,7 @@ void Run::execute() {
   pending_.clear();
 }
 
-// Every warp's turn; true where one used it up.
+// One turn of every warp; true if one used it up.
 bool Run::take_turns() {
   bool used_up = false;
   const bool shuffle = options.schedule == Schedule::kRandom;
@@ -197,17 +198,17 @@ bool Run::take_turns() {
   return used_up;
 }
 
-// True where the warp used up its turn.
+// True if the warp used up its turn.
 bool Run::take_turn(Warp& warp, bool shuffle) {
   u64 most = shuffle ? 4 + random() % kRandomTurn : kTurn;
-  if (idle_ && warp.polls.spins) most = std::max<u64>(most, kSpinTurn);  // enough for its loop
+  if (idle_ && warp.polls.spins) most = std::max<u64>(most, kSpinTurn);  // enough for an iteration
   const u64 executed = advance(warp, most);
   warp.polls.spins = warp.yielded;
   instructions += executed;
   return executed == most && !warp.yielded;
 }
 
-// Lets something happen that did not have to happen yet: an asynchronous operation, or the start of another cluster.
+// Executes work that was deferred: an asynchronous operation, or the start of another cluster.
 bool Run::unblock() { return complete_one() || admit(); }
 
 bool Run::complete_one() {
@@ -246,7 +247,7 @@ void Run::retire() {
   }
 }
 
-// What is still under way when a cluster ends has nowhere to go.
+// Reports what is still in flight when a cluster ends.
 void Run::finish(Cluster& cluster) {
   ctas_run += cluster.ctas.size();
   for (const Cta& cta : cluster.ctas) held = held || (cta.waited && !cta.triggered);
@@ -263,7 +264,7 @@ void Run::finish(Cluster& cluster) {
       if (barrier.transactions == 0) continue;
       if (Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false)) {
         finding->message =
-            "the kernel ended with " + std::to_string(barrier.transactions) + " announced bytes still expected at the mbarrier";
+            "the kernel ended with " + std::to_string(barrier.transactions) + " expected bytes outstanding at the mbarrier";
         std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
         finding->address = offset;
       }

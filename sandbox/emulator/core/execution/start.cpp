@@ -1,4 +1,4 @@
-// The start of a cluster: its CTAs' memory and places, its warps and their registers.
+// The start of a cluster: its CTAs' memory and SMs, its warps and their registers.
 #include "machine/machine.hpp"
 
 namespace emulator {
@@ -109,8 +109,8 @@ void Run::start(Cluster& cluster, u32 index) {
   }
 }
 
-// The SM and the warps' places there. CTAs go round the SMs; under random schedules some share one with the CTA before, and
-// begin where others left room.
+// The SM and the warps' slots there. CTAs take the SMs in turn. Under random schedules some share an SM with the CTA before,
+// and their first slot is random.
 void Run::place(Cta& cta, u32 warps) {
   const bool random = options.schedule == Schedule::kRandom;
   const u64 draw = drawn(placing_);

@@ -10,13 +10,13 @@
 
 namespace emulator {
 
-// Addresses. Shared memory has 32-bit addresses, CTA rank in the upper 8 bits, and starts behind the kilobyte that the system
-// keeps; generic addresses of the other spaces lie in windows of their own.
+// Shared memory has 32-bit addresses with the CTA rank in the upper 8 bits. It starts after the kilobyte that the system
+// reserves. Generic addresses of the other spaces lie in separate windows.
 constexpr u32 kSharedBase = 1024;
 constexpr u32 kRankShift = 24;
 constexpr u32 kOffsetMask = (1u << kRankShift) - 1;
 constexpr u64 kWindow = 1ull << 32;
-// Where the windows lie is drawn when the process starts, as a driver does: no kernel can tell the emulator by them.
+// Drawn when the process starts, as a driver does, so that no kernel can recognise the emulator by them.
 extern const u64 kSharedWindow, kParamWindow, kLocalWindow;
 
 enum Space : u32 { kGeneric, kGlobal, kShared, kParam, kLocal, kConst };
@@ -26,13 +26,13 @@ struct Buffer {
   u64 base = 0, size = 0;
   u8* host = nullptr;
   bool writable = false;
-  bool constant = false;  // part of the program: no kernel ahead can have written it
+  bool constant = false;  // part of the program: no preceding kernel can have written it
   std::unique_ptr<GlobalShadow> shadow;
-  u64 written_bytes = 0;  // that hold something before the first kernel
+  u64 written_bytes = 0;  // initialised before the first kernel
   std::unique_ptr<GlobalTaint> taint;
 };
 
-// A tensor map as the plan describes it; kernels see 128 opaque bytes that begin with a magic number and an index.
+// A tensor map as the plan describes it. Kernels see 128 opaque bytes, which begin with a magic number and an index.
 constexpr u64 kTensorMapMagic = 0x70616D726F736E74ull;
 struct TensorMap {
   u32 rank = 0, element_bytes = 0, swizzle = 0;  // swizzle: 0, 32, 64, 128 bytes

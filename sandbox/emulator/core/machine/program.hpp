@@ -7,7 +7,7 @@
 
 namespace emulator {
 
-// What a slot of a warp's register file is set to when its CTA starts.
+// A slot of a warp's register file that holds a special register, set when the CTA starts.
 struct SpecialSlot {
   u32 slot;
   u32 which;  // Special
@@ -34,7 +34,7 @@ static_assert(sizeof kSpecialNames / sizeof *kSpecialNames == kSpecials);
 // clang-format on
 struct SymbolSlot {
   u32 slot;
-  u32 bytes;   // a lane: 4 or 8
+  u32 bytes;   // per lane: 4 or 8
   u32 offset;  // in shared memory
   bool generic;
 };
@@ -42,14 +42,14 @@ struct SymbolSlot {
 struct Program {
   std::vector<Op> ops;
   std::vector<u32> lists;
-  std::vector<u8> constants;  // the beginning of every warp's register file
+  std::vector<u8> constants;  // the first bytes of every warp's register file
   u32 register_bytes = 0;
   std::vector<SpecialSlot> specials;
   std::vector<SymbolSlot> symbols;
-  u32 static_smem_end = 0;  // offset behind static shared memory, where dynamic shared memory begins
+  u32 static_smem_end = 0;  // offset at which dynamic shared memory begins
   u32 parameter_bytes = 0;
-  u32 local_bytes = 0;                                          // a lane
-  std::vector<std::vector<u32>> tracked_reads, tracked_writes;  // by op: slots of a wgmma's registers that it touches
+  u32 local_bytes = 0;                                          // per lane
+  std::vector<std::vector<u32>> tracked_reads, tracked_writes;  // by operation: slots of wgmma registers that it touches
 };
 
 }  // namespace emulator

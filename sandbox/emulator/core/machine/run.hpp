@@ -14,7 +14,7 @@
 
 namespace emulator {
 
-// A place in memory that warps synchronise by: to those of one CTA, of one cluster, or to all.
+// A memory location by which warps synchronise, for the threads of one CTA, of one cluster, or of the device.
 struct Publication {
   Scope scope;
   bool shared;
@@ -30,17 +30,17 @@ struct Launch {
   u32 dynamic_smem = 0;
   std::vector<u8> parameters;
   u32 sms = 132, warp_slots = 64;  // of the chip, and of one of its SMs
-  // Launches that may still run, before griddepcontrol.wait and after it: kRunningOthers, and a bit for each of the plan's by
-  // its number. `number`: this one's, from 1 on.
+  // Launches that may still run before griddepcontrol.wait and after it: kRunningOthers, and a bit per launch of the plan by
+  // its number. `number`: that of this launch, from 1 on.
   u32 running = 0, running_after = 0, number = 1;
 };
-constexpr u32 kRunningOthers = 1;  // kernels ahead of the whole plan
+constexpr u32 kRunningOthers = 1;  // kernels that precede the plan
 
 struct Options {
   Schedule schedule = Schedule::kLatest;
   u64 seed = 0;
   bool races = true;
-  bool taint = false;         // with races: old contents are followed to where they arrive
+  bool taint = false;         // with races: old contents are followed to their uses
   u8 poison = 0xFF;           // shared and local memory, and registers, before they are written
   u64 most_instructions = 0;  // of all warps together; 0: no limit
   double deadline_s = 0;      // wall-clock; 0: none
@@ -54,11 +54,11 @@ class Run {
 
   void execute();
   u64 random();
-  // Queues work of an engine; done at once under the eager schedule.
+  // Queues asynchronous work; the eager schedule executes it at once.
   void enqueue(std::shared_ptr<Pending> work);
-  // Ends the run behind the operation that is being executed.
+  // Ends the run after the operation that is being executed.
   Finding* stop(const char* kind, const std::string& message);
-  // Ends it where its time is over: for what takes long beside executing operations.
+  // Ends the run when its time is over; for work that takes long besides executing operations.
   void look_at_clock();
 
   const Program& program;
@@ -68,21 +68,21 @@ class Run {
   const std::vector<TensorMap>& maps;
   Report report;
   std::set<SuspectRead> suspects;  // reads that later writes collided with
-  std::set<SuspectRead> poisoned;  // reads to be given poison
+  std::set<SuspectRead> poisoned;  // reads that return poison
   u64 instructions = 0;
-  u64 events = 0;    // anything that may let somebody else go on
-  u64 barrier_events = 0;  // those of them that are no change of memory: arrivals at barriers of a CTA
+  u64 events = 0;          // anything that may unblock another warp
+  u64 barrier_events = 0;  // those of them that change no memory: arrivals at barriers of a CTA
   u64 changes() const { return events - barrier_events; }
   bool hurried() const { return hurry_ == events; }
   u32 idle() const { return idle_; }
-  bool progressed = false;              // a warp that polls has changed its registers meanwhile
-  bool waited = false, held = false;  // griddepcontrol: a CTA has waited; one has before it let the next launch start
+  bool progressed = false;            // a polling warp has changed its registers meanwhile
+  bool waited = false, held = false;  // griddepcontrol: a CTA has waited; one has waited before it triggered the next launch
   u64 ctas_run = 0;
-  bool stopped = false;  // no use going on: deadlock, endless, too many faults
+  bool stopped = false;  // deadlock, endless, too many faults
   u64 left = 0;          // operations of the turn that is being taken
   std::map<Publication, std::shared_ptr<const ForeignClocks>> published;
-  u8 poison_bytes[128];      // what a read gives that must not be made: more of it than an instruction reads
-  bool shadowing = false;    // a handler is executed on shadows: addresses lead to the shadow of what is there
+  u8 poison_bytes[128];      // the result of a read that is refused; longer than any instruction reads
+  bool shadowing = false;    // a handler is executed on shadows: an address leads to the shadow of its memory
   u32 shadow_offset = 0;     // of a register's shadow behind it
   u8 clean_bytes[128] = {};  // shadow of what is never old
 
@@ -95,7 +95,7 @@ class Run {
   void finish(Cluster& cluster);
   void stop_in_the_middle(const char* kind, const std::string& message);
   void report_deadlock();
-  // Adds the warps that have not ended to a finding, which takes the place of the first.
+  // Adds the warps that have not ended to a finding, which gets the location of the first.
   void add_waiting(Finding& finding) const;
   void report_missing_transactions();
   u64 cluster_bytes() const;
@@ -109,18 +109,18 @@ class Run {
   std::vector<std::unique_ptr<Cluster>> resident_;
   std::vector<std::unique_ptr<Cluster>> spare_;  // storage of clusters that have ended
   std::vector<std::shared_ptr<Pending>> pending_;
-  std::size_t sweep_at_ = 1 << 12;  // pending_ is rid of what is done when it has grown to this
+  std::size_t sweep_at_ = 1 << 12;  // size of pending_ at which completed work is removed
   bool whole_ = false;              // all CTAs of the grid are run
   double deadline_ = 0;             // on the steady clock
   u32 looks_ = 0;
   u64 state_;          // of the random generator
-  u64 hurry_ = ~0ull;  // events at which polling warps no longer give their turns away
-  u32 idle_ = 0;       // rounds without an event in which nobody used up a turn
-  u64 placing_ = 0;    // state of the generator of places
+  u64 hurry_ = ~0ull;  // number of events at which polling warps no longer yield
+  u32 idle_ = 0;       // rounds without an event in which no warp used up its turn
+  u64 placing_ = 0;    // state of the generator of SM placements
   u32 placed_ = 0, stride_ = 1, last_sm_ = 0;
 };
 
-// The launches that may still run beside what a warp does now.
+// The launches that may still run concurrently with a warp's present.
 inline u32 running(const Warp& warp) {
   const Launch& launch = warp.run->launch;
   if (!launch.running) return 0;

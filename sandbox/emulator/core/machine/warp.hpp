@@ -14,18 +14,18 @@ namespace emulator {
 struct Cta;
 class Run;
 
-// Reads of memory that a warp repeats while nothing changes: the loops in which it waits for others (progress.cpp).
+// A read that a warp repeats while no memory changes: a loop in which it waits for another agent (progress.cpp).
 struct Poll {
   const Op* op = nullptr;
   u64 seen = 0;     // addresses and values
   u64 changes = 0;  // of the run at that time
-  u64 state = 0;    // registers and local memory when it gave its turn away, 0: never
+  u64 state = 0;    // registers and local memory when it last yielded, 0: never
 };
 struct Polls {
   static constexpr u32 kKept = 4;
   Poll kept[kKept];
   u32 oldest = 0;
-  bool spins = false;  // gave its last turn away in such a loop
+  bool spins = false;  // yielded its last turn in such a loop
 };
 
 struct Warp {
@@ -39,26 +39,27 @@ struct Warp {
   bool converged = true;
   u32 pc = 0;  // of all lanes while converged
   u32 lane_pc[kLanes] = {};
-  u32 moment = 1;                            // operations executed, plus one: the value of its own component
-  bool waiting = false;                      // set by a kWaiting handler that cannot go on: it is executed again later
-  bool yielded = false;                      // set by a handler after which others should have a turn (a failed try_wait)
-  u32 vain = 0;                              // turns taken in vain; lets diverged lanes take turns
-  View view;                           // what some lane of it knows
-  u32 ordered[kAgentsPerWarp] = {0, 0, ~0u, 0};  // by OwnAgent: up to which event its lanes are in order; products are the warp's
-  u32 ahead = 0;                          // lanes that know more than `common`; 0: all know the same
-  Clock common;                              // what the others know of other warps
+  u32 moment = 1;        // operations executed, plus one: the value of the warp's own component
+  bool waiting = false;  // set by a kWaiting handler that cannot complete: it is executed again later
+  bool yielded = false;  // set by a handler after which other warps have a turn (a failed try_wait)
+  u32 vain = 0;          // turns without progress; diverged lanes take turns by it
+  View view;             // what happens before the present of any lane
+  u32 ordered[kAgentsPerWarp] = {
+      0, 0, ~0u, 0};  // by OwnAgent: the last event that is ordered before all lanes; products belong to the warp
+  u32 ahead = 0;      // lanes whose view exceeds `common`; 0: all lanes have the same view
+  Clock common;       // events of other warps that happen before the present of all lanes
 
   std::vector<LaneCopy> open_copies;
   std::deque<CopyGroup> copy_groups;
   u32 copy_number = 0;                                  // of the last committed group
-  std::vector<std::shared_ptr<Pending>> copy_arrivals;  // copies that tell an mbarrier when they are done
+  std::vector<std::shared_ptr<Pending>> copy_arrivals;  // copies that arrive at an mbarrier when they complete
 
   std::vector<Product> open_products;
   std::deque<std::vector<Product>> product_groups;
   u32 product_number = 0;                               // of the last committed group
   std::vector<u8> register_dirty;                       // by slot / 32: touched since the last wgmma.fence
   std::vector<u16> products_writing, products_reading;  // by slot / 32: unfinished wgmmas that do
-  std::vector<u8> sums_written;                         // by slot / 32: by all lanes, as far as is noted
+  std::vector<u8> sums_written;                         // by slot / 32: known to be written by all lanes
   bool product_fenced = false;
 
   std::vector<BulkStore> open_stores;
@@ -66,12 +67,12 @@ struct Warp {
   u32 store_number = 0;
 
   u32 cluster_arrived = 0;  // lanes that have arrived at barrier.cluster and not waited yet
-  u64 cluster_phase = 0;    // that they arrived in
+  u64 cluster_phase = 0;    // in which they arrived
   std::vector<u8> local;    // lane after lane
   std::vector<u8> local_taint;
   std::vector<CopyTaint> copy_taints;  // of copies by cp.async
   u32 issued = 0;                      // see count_issued
-  u64 local_changes = 0;               // stores that changed its local memory
+  u64 local_changes = 0;               // stores that changed local memory
   Polls polls;
 
   template <typename T>
@@ -83,14 +84,15 @@ struct Warp {
   u32 copies() const { return component + kOwnCopies; }
   u32 products() const { return component - index % 4 * kAgentsPerWarp + kOwnProducts; }  // of the warpgroup
   u32 stores() const { return component + kOwnStores; }
-  // What it knows at this moment, its own doings included: what synchronisation passes on.
+  // What a release at this moment publishes: the view with the warp's own operations.
   const View& now() {
     view.events.set(component, moment);
     return view;
   }
-  // Lanes hear what a barrier passes on. What it has heard from this very warp, all lanes of it are behind now.
+  // Lanes acquire what a barrier has released. Events of this warp that were released there are now ordered before all lanes.
   void acquire_at_barrier(const View& released, u32 lanes) {
-    for (u32 agent : {kOwnWarp, kOwnCopies, kOwnStores}) ordered[agent] = std::max(ordered[agent], released.events.at(component + agent));
+    for (u32 agent : {kOwnWarp, kOwnCopies, kOwnStores})
+      ordered[agent] = std::max(ordered[agent], released.events.at(component + agent));
     const bool all = (lanes & live) == live;
     if (all && ahead) common.join(released.events);
     if (!all && !ahead) common = view.events;
@@ -98,7 +100,7 @@ struct Warp {
     if ((ahead & live) == live) ahead = 0;
     view.join(released);
   }
-  // All lanes of it hear of what is no barrier.
+  // All lanes acquire events that no barrier released.
   void acquire(const Clock& events) {
     view.events.join(events);
     if (ahead) common.join(events);
@@ -107,7 +109,7 @@ struct Warp {
     view.events.raise(agent, value);
     if (ahead) common.raise(agent, value);
   }
-  // Lanes meet: what one of them knows, they all do.
+  // Lanes reconverge: what happens before the present of one now happens before the present of all.
   void reconverge(u32 lanes) {
     const Clock& events = now().events;
     for (u32 agent : {kOwnWarp, kOwnCopies, kOwnStores}) ordered[agent] = events.at(component + agent);

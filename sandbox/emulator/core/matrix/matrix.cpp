@@ -19,8 +19,8 @@ struct Rows {
     for (int lane = 0; lane < kLanes; ++lane) addresses[lane] = bases[lane] + static_cast<Address>(op.imm);
   }
 
-  // The CTA's shared memory where every row lies in it and nobody looks for races, so that there is nothing to check or note;
-  // the rows' offsets in it are then in `offsets`. Otherwise null.
+  // The CTA's shared memory if every row lies in it and the run has no race detection, so that no check is needed. The rows'
+  // offsets are then in `offsets`. Otherwise null.
   u8* unchecked() {
     Cta& cta = *warp.cta;
     if (warp.run->options.races || cta.smem_end < kSharedBase + kRowBytes) return nullptr;

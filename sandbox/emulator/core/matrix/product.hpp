@@ -43,8 +43,8 @@ class SharedMatrix {
     }
   }
 
-  // Whether the descriptor has a base offset, for patterns that do not begin at a multiple of their own size. What the hardware
-  // makes of it is not known here.
+  // Whether the descriptor has a base offset, for patterns that do not begin at a multiple of their own size. Its effect on
+  // the hardware is not modelled.
   static bool has_base_offset(u64 descriptor) { return descriptor >> 49 & 7; }
 
  private:

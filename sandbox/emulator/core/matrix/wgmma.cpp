@@ -1,7 +1,7 @@
-// wgmma: products of a warpgroup that go on while its warps do, in groups that are waited for.
+// wgmma: asynchronous products of a warpgroup, in groups that are waited for.
 //
-// A product is executed once for the four warps, when all have committed its group: as soon as that under the eager schedule,
-// when a warp waits for it under the latest. To the race detector an agent of the warpgroup reads the operands all the while.
+// A product is executed once for the four warps, after all have committed its group: at once under the eager schedule, when a
+// warp waits for it under the latest. To the race detector, an agent of the warpgroup reads the operands from issue to wait.
 #include "machine/machine.hpp"
 #include "matrix/product.hpp"
 
@@ -12,7 +12,8 @@ namespace {
 constexpr u32 kWarpgroup = 4;
 
 constexpr Operand kD = list("d", 4, 2), kA = optional(list("a", 4));  // registers; A may lie in shared memory instead
-constexpr Operand kDescriptorA = optional(slot("descriptor_a", Field::kA, 8)), kDescriptorB = slot("descriptor_b", Field::kB, 8);
+constexpr Operand kDescriptorA = optional(slot("descriptor_a", Field::kA, 8)),
+                  kDescriptorB = slot("descriptor_b", Field::kB, 8);
 constexpr Operand kAccumulate = slot("accumulate", Field::kC, kMask);  // whether D is added to
 constexpr Operand kN = number("n", Field::kP);
 constexpr Operand kForm = number("form", Field::kQ, "WgmmaForm");
@@ -38,7 +39,7 @@ Warp* warpgroup_of(Warp& warp) {
   return first + kWarpgroup <= warps.size() ? &warps[first] : nullptr;
 }
 
-// Notes what the operands read; one warp speaks for the warpgroup.
+// Records the reads of an operand; the first warp does so for the warpgroup.
 void touch_operand(Warp& warp, const Op& op, u64 descriptor, bool mn_major, u32 rows) {
   Touch touch;
   touch.async = touch.together = true;
@@ -58,11 +59,11 @@ void check_registers(Warp& warp, const Op& op, bool accumulate) {
   if (dirty) {
     report(warp, op, kAllLanes, "missing-wgmma-fence", 0,
            warp.product_fenced ? "a register of this wgmma was written since the last wgmma.fence"
-                               : "no wgmma.fence came before the first wgmma");
+                               : "no wgmma.fence precedes the first wgmma");
   }
 }
 
-// Sums that are added to must have been written; a suspect, for the elements may be dropped later.
+// Accumulators that are added to must have been written. A suspect only, because the elements may be dropped later.
 void check_sums(Warp& warp, const Op& op, bool accumulate) {
   const u32* slots = &warp.run->program.lists[op.list];
   bool written = true;
@@ -72,7 +73,7 @@ void check_sums(Warp& warp, const Op& op, bool accumulate) {
     known = 1;
   }
   if (accumulate && !written) {
-    report(warp, op, kAllLanes, "uninitialised-read", 0, "adds to registers that nobody wrote", kNoInstruction, true);
+    report(warp, op, kAllLanes, "uninitialised-read", 0, "adds to uninitialised registers", kNoInstruction, true);
   }
 }
 
@@ -145,7 +146,7 @@ void release_registers(Warp& warp, const std::vector<Product>& products) {
 
 u32 oldest(const Warp& warp) { return warp.product_number - static_cast<u32>(warp.product_groups.size()) + 1; }
 
-// Executes the warpgroup's groups up to `number` that all its warps have committed; false where a warp has yet to.
+// Executes the warpgroup's groups up to `number` that all its warps have committed; false if a warp has not.
 bool complete_groups(Warp& warp, u32 number) {
   Warp* warps = warpgroup_of(warp);
   if (!warps) return true;
@@ -222,7 +223,7 @@ void finish_products(Warp& warp) {
   if (left.empty()) return;
   report(warp, *left.front().op, kAllLanes, "wgmma-in-flight", 0,
          open ? "the warp ended with a product that was never committed"
-              : "the warp ended with a product that it did not wait for");
+              : "the warp ended with a product that was not waited for");
 }
 
 void note_tracked(Warp& warp, const Op& op, u32 index) {
@@ -234,14 +235,14 @@ void note_tracked(Warp& warp, const Op& op, u32 index) {
     busy = busy || warp.products_writing[slot / 32];
     written = written && warp.sums_written[slot / 32];
   }
-  if (!written) report(warp, op, kAllLanes, "uninitialised-read", 0, "reads registers that nobody wrote", kNoInstruction, true);
+  if (!written) report(warp, op, kAllLanes, "uninitialised-read", 0, "reads uninitialised registers", kNoInstruction, true);
   for (u32 slot : program.tracked_writes[index]) {
     busy = busy || warp.products_writing[slot / 32] || warp.products_reading[slot / 32];
     warp.register_dirty[slot / 32] = 1;
     if (!op.guard && warp.converged) warp.sums_written[slot / 32] = 1;
   }
   if (busy) {
-    report(warp, op, kAllLanes, "wgmma-in-flight", 0, "touches a register of a wgmma that has not been waited for");
+    report(warp, op, kAllLanes, "wgmma-in-flight", 0, "accesses a register of a wgmma that has not been waited for");
   }
 }
 

@@ -44,7 +44,8 @@ class Matrix {
         pitch_(static_cast<u64>(warp.lanes<u32>(kPitch(op))[first_lane(warp.live)]) * element_bytes),
         access_(access) {
     u64 size = 0;
-    for (u32 i = 0; i < blocks; ++i) size = std::max(size, offset(position(kLayout(op), i), kBlock - 1, 0) + kBlock * element_bytes);
+    for (u32 i = 0; i < blocks; ++i)
+      size = std::max(size, offset(position(kLayout(op), i), kBlock - 1, 0) + kBlock * element_bytes);
     host_ = unchecked(size);
   }
 
@@ -76,7 +77,7 @@ class Matrix {
                      {.together = true});
   }
 
-  // Host memory of the whole matrix where nobody looks for races and nothing else is wrong with it; else null.
+  // Host memory of the whole matrix if the run has no race detection and the matrix lies in bounds; else null.
   u8* unchecked(u64 size) const {
     if (warp_.run->options.races || address_ % kRowBytes || pitch_ % kRowBytes) return nullptr;
     const bool windowed = space_of(op_) == kGeneric && address_ - kSharedWindow < kWindow;
@@ -100,7 +101,7 @@ class Matrix {
   u8* host_;
 };
 
-// The lanes must agree on where the matrix is.
+// The address and the stride of a matrix must be the same in all lanes.
 template <typename Address>
 bool agree(Warp& warp, const Op& op, u32 mask) {
   const Address* addresses = warp.lanes<Address>(kAddressOf<Address>(op));
@@ -202,7 +203,8 @@ void store_floats(Warp& warp, const Op& op, u32 mask) {
 
 template <typename Address>
 void add_memory(Registry& registry, const std::string& width) {
-  const std::vector<Operand> operands{list("values", 4, 2), kAddressOf<Address>, kPitch, kSpaceOf, kLayout, kColumns, kDistinct};
+  const std::vector<Operand> operands{
+      list("values", 4, 2), kAddressOf<Address>, kPitch, kSpaceOf, kLayout, kColumns, kDistinct};
   registry.add("wmma.load.b16." + width, load_halves<Address>, operands);
   registry.add("wmma.load.b32." + width, load_floats<Address>, operands);
   registry.add("wmma.store.b16." + width, store_halves<Address>, operands);

@@ -1,5 +1,4 @@
-// Atomics and reductions. The list has the results, then the operands, then (for cas) what to put where they match; vectors
-// have several of each. Lanes take their turn by number.
+// Atomics and reductions. Vectors have several results, operands and, for cas, replacements. Lanes execute in order.
 #include <cmath>
 
 #include "memory/access.hpp"
@@ -47,7 +46,7 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
 }
 
 // ---- integers ---------------------------------------------------------------------------------------------------------------
-// One operand besides what the memory holds.
+// One operand besides the old value.
 struct Single {
   static constexpr u32 kSecond = 0;
 };
@@ -110,7 +109,7 @@ struct CompareAndSwap {
 // ---- floating point ---------------------------------------------------------------------------------------------------------
 float flushed(float value) { return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value; }
 
-// The unit beside the L2 cache knows no subnormal numbers, that of shared memory does.
+// The unit at the L2 cache flushes subnormal numbers, that of shared memory does not.
 struct AddFloat : Single {
   static u32 apply(u32 old, u32 value, u32, bool shared) {
     const float a = std::bit_cast<float>(old), b = std::bit_cast<float>(value);

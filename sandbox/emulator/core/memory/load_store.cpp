@@ -9,13 +9,13 @@ struct Wide {
   u64 low, high;
 };
 
-// Memory around a lane's address in which accesses need no more than bounds and alignment checked.
+// Memory around a lane's address in which accesses need only checks of bounds and alignment.
 struct Piece {
   u8* host = nullptr;
   u64 begin = 0, size = 0;
 };
 
-// None where the order of accesses is noted, or where every lane has memory of its own.
+// None if the order of accesses is recorded, or if every lane has its own memory.
 Piece piece_at(Warp& warp, const Op& op, u64 address, Access access) {
   const bool races = warp.run->options.races;
   if (warp.run->shadowing) return {};
@@ -114,7 +114,7 @@ void load(Warp& warp, const Op& op, u32 mask) {
   note_poll(warp, op, seen);
 }
 
-// A store that changes nothing is no event: who polls with one waits all the same.
+// A store that changes no memory is no event, because a loop that polls may contain one.
 template <typename Memory, typename Value, typename Address>
 void store(Warp& warp, const Op& op, u32 mask) {
   const u32* slots = listed(warp, op);
@@ -134,7 +134,7 @@ void store(Warp& warp, const Op& op, u32 mask) {
   if (changed) ++(kSpaceOf(op) == kLocal ? warp.local_changes : warp.run->events);
 }
 
-// Whoever reads what was discarded reads something undefined.
+// A read of discarded memory is undefined.
 void discard(Warp& warp, const Op& op, u32 mask) {
   constexpr u32 kLine = 128;
   for (u32 rest = mask; rest; rest &= rest - 1) {
@@ -167,7 +167,7 @@ void rank_of(Warp& warp, const Op& op, u32 mask) {
   for_lanes(mask, [=](int lane) { d[lane] = static_cast<u32>(a[lane] >> kRankShift) & 0xFF; });
 }
 
-// No more than poison_bytes, which a load may give instead of memory.
+// At most sizeof poison_bytes, which a load may return instead of memory.
 bool is_vector(const OpRecord& op) {
   return has_order(op) && (op.count == 1 || op.count == 2 || op.count == 4 || op.count == 8);
 }

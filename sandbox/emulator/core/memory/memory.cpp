@@ -1,7 +1,8 @@
-// Memory as kernels address it: windows, bounds, permissions, and the order of accesses.
+// Memory as kernels address it: windows, bounds, permissions, and the record of accesses.
 #include <cstdio>
 
 #include "machine/machine.hpp"
+#include "memory/conflict.hpp"
 
 namespace emulator {
 
@@ -13,105 +14,6 @@ std::string hex(u64 value) {
   return text;
 }
 
-const char* verb(Access access) { return access == Access::kRead ? "read" : "write"; }
-
-// Who an event belongs to, in words.
-std::string name_of(const Cluster& cluster, Epoch event) {
-  if (event.component >= cluster.agents.size()) return "another warp";
-  const Agent& agent = cluster.agents[event.component];
-  const std::string warp = "warp " + std::to_string(agent.warp) +
-                           (cluster.ctas.size() > 1 ? " of CTA rank " + std::to_string(agent.cta) : std::string());
-  switch (agent.kind) {
-    case AgentKind::kDependency:
-      return "a kernel ahead";
-    case AgentKind::kWarp:
-      return warp;
-    case AgentKind::kCopies:
-      return "the cp.async in flight of " + warp;
-    case AgentKind::kProducts:
-      return "the wgmma in flight of the warpgroup of " + warp;
-    case AgentKind::kStores:
-      return "the bulk store in flight of " + warp;
-    case AgentKind::kBarrier:
-      return "a bulk copy in flight";
-  }
-  return warp;
-}
-
-// The same, from the view of a warp: what lanes of its own are not in order with, for want of __syncwarp.
-std::string who(const Warp& warp, const Cluster& cluster, Epoch event) {
-  const bool own = event.component - warp.component < kAgentsPerWarp;
-  if (event.component == warp.component) return "another lane of the warp, without __syncwarp between them";
-  if (!warp.view.events.covers(event)) return name_of(cluster, event);
-  return name_of(cluster, event) + (own ? ", begun and" : ",") + " waited for by another lane, without __syncwarp behind it";
-}
-
-bool is_async(const Cluster& cluster, Epoch event) {
-  return event.component < cluster.agents.size() && cluster.agents[event.component].kind != AgentKind::kWarp;
-}
-
-// Why a launch ahead may still run.
-const char* unordered_because(const Warp& warp) {
-  return warp.view.events.at(kDependencyComponent) ? "the launch waited for ends without griddepcontrol.wait of its own"
-                                                    : "before griddepcontrol.wait";
-}
-
-// Says what an access met; whether the value read must be replaced by poison.
-bool report_conflict(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, const Conflict& conflict, const Touch& touch,
-           const Cluster* other_cluster, const char* space) {
-  if (conflict.kind == ConflictKind::kNone) return false;
-  const std::string what = std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes";
-  const std::string other = other_cluster ? who(warp, *other_cluster, conflict.other) : std::string("another CTA");
-  const bool flying = (other_cluster && is_async(*other_cluster, conflict.other)) || touch.epoch.value;
-  const std::string race = flying ? "async-race" : std::string(space) + "-race";
-  const u32 lanes = 1u << lane;
-  switch (conflict.kind) {
-    case ConflictKind::kUnwritten:
-      report(warp, op, lanes, "uninitialised-read", address, what + " that nobody wrote", kNoInstruction, true);
-      return true;
-    case ConflictKind::kReadBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, conflict.instruction,
-             !touch.epoch.value);
-      return true;
-    case ConflictKind::kWriteBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, conflict.instruction);
-      return false;
-    case ConflictKind::kWriteBehindRead: {
-      // A read whose value goes nowhere harms nobody: whether this one does is found by giving it poison in another run.
-      const bool by_warp =
-          other_cluster && conflict.other.component < other_cluster->agents.size() && !is_async(*other_cluster, conflict.other);
-      if (by_warp) {
-        const Agent& agent = other_cluster->agents[conflict.other.component];
-        const Cta& reader = other_cluster->ctas[agent.cta];
-        if (warp.run->suspects.size() >= kMaxSuspects) {
-          warp.run->stop("unsupported", "more than 2^20 reads that race with a write");
-        } else {
-          warp.run->suspects.insert({static_cast<u32>(reader.linear), agent.warp, conflict.other.value});
-        }
-      }
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the read by " + other, conflict.instruction,
-             by_warp);
-      return false;
-    }
-    case ConflictKind::kUnfenced:
-      report(warp, op, lanes, "missing-proxy-fence", address,
-             what + " through the async proxy of what " + other + " wrote as usual, without fence.proxy.async between them",
-             conflict.instruction);
-      return true;
-    case ConflictKind::kUnfinished: {
-      const std::string other = "launch " + std::to_string(conflict.cluster) + " of the plan may still be using";
-      report(warp, op, lanes, "dependency", address, what + " that " + other + ": " + unordered_because(warp));
-      return false;
-    }
-    case ConflictKind::kBarrier:
-      report(warp, op, lanes, "barrier-misuse", address, what + " touches a live mbarrier", conflict.instruction);
-      return false;
-    case ConflictKind::kNone:
-      break;
-  }
-  return false;
-}
-
 bool is_poisoned(Warp& warp) {
   return !warp.run->poisoned.empty() && warp.run->poisoned.count({static_cast<u32>(warp.cta->linear), warp.index, warp.moment});
 }
@@ -119,11 +21,11 @@ bool is_poisoned(Warp& warp) {
 Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   const Epoch epoch = touch.epoch.value ? touch.epoch : Epoch{warp.component, warp.moment};
   const bool behind = warp.ahead && (touch.together || !(warp.ahead >> lane & 1));
-  return {epoch,       warp.component,
-          warp.moment, touch.together ? kTogether : static_cast<u8>(lane),
-          warp.ordered,    behind ? &warp.common : &warp.view.events,
-          &warp.view, op.instruction,
-          touch.async, touch.strong};
+  return {epoch,        warp.component,
+          warp.moment,  touch.together ? kTogether : static_cast<u8>(lane),
+          warp.ordered, behind ? &warp.common : &warp.view.events,
+          &warp.view,   op.instruction,
+          touch.async,  touch.strong};
 }
 
 u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access) {
@@ -184,34 +86,6 @@ u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
   }
   if (warp.run->shadowing) return warp.run->clean_bytes;
   return const_cast<u8*>(parameters.data()) + offset;
-}
-
-// ---- synchronisation through memory -----------------------------------------------------------------------------------------
-Publication publication(const Warp& warp, Scope scope, bool shared, u64 address) {
-  const u64 group = scope == kCtaScope ? warp.cta->linear : scope == kClusterScope ? warp.cta->cluster->index : 0;
-  return {scope, shared, group, address};
-}
-
-void acquire_published(Warp& warp, const Publication& at, bool acquires) {
-  const auto found = warp.run->published.find(at);
-  if (found == warp.run->published.end()) return;
-  if (acquires) acquire_wait(warp, *found->second);
-  join_foreign(acquires ? warp.view.foreign : warp.view.observed[at.scope], found->second);
-  if (!acquires) return;
-  if (const auto own = found->second->find(warp.cta->cluster->index); own != found->second->end()) warp.acquire(own->second);
-}
-
-void publish(Warp& warp, const Publication& at, bool releases) {
-  const Clock& fenced = warp.view.fenced[at.scope];
-  if (!releases && fenced.empty()) return;  // sums of a whole matrix would fill the map in vain
-  if (warp.run->published.size() >= kMaxPublished) {
-    warp.run->stop("unsupported", "more than 2^20 places that warps synchronise by");
-    return;
-  }
-  auto mine = std::make_shared<ForeignClocks>();
-  if (warp.view.foreign) *mine = *warp.view.foreign;
-  (*mine)[warp.cta->cluster->index].join(releases ? warp.now().events : fenced);
-  join_foreign(warp.run->published[at], mine);
 }
 
 }  // namespace
@@ -276,7 +150,7 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   Buffer* buffer = buffer_at(run, address);
   const u64 offset = buffer ? address - buffer->base : 0;
   if (!buffer || bytes > buffer->size - offset) return out_of_global(warp, op, lane, address, bytes, access);
-  // The async proxy has alignment rules of its own, which its instructions check.
+  // Instructions of the async proxy check their own alignment rules.
   if (!touch.async && std::has_single_bit(bytes) && address & (bytes - 1))
     return misaligned(warp, op, lane, address, bytes, access);
   if (access == Access::kWrite && !buffer->writable) {
@@ -290,8 +164,8 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
     const bool waited = warp.view.events.at(kDependencyComponent);
     report(warp, op, 1u << lane, "dependency", address,
            std::string(verb(access)) + " of " + buffer->name +
-               (waited ? ", while a kernel ahead of the plan may still run: " : " ") + unordered_because(warp) +
-               (waited ? "" : ", while the kernel ahead may still run"));
+               (waited ? ", while a kernel that precedes the plan may still run: " : " ") + unordered_because(warp) +
+               (waited ? "" : ", while the preceding kernel may still run"));
   }
   if (run.options.races && buffer->shadow) {
     const Cluster& cluster = *warp.cta->cluster;
@@ -306,14 +180,6 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
   }
   return buffer->host + offset;
-}
-
-// A CTA of another cluster that waited for the kernels ahead has passed that on.
-void acquire_wait(Warp& warp, const ForeignClocks& observed) {
-  if (!warp.run->launch.running) return;
-  for (const auto& [cluster, clock] : observed) {
-    if (clock.at(kDependencyComponent)) warp.acquire(kDependencyComponent, 1);
-  }
 }
 
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
@@ -352,30 +218,13 @@ void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address,
   }
   if (written) return;
   report(warp, op, 1u << lane, "uninitialised-read", address,
-         "read and write of " + std::to_string(bytes) + " bytes that nobody wrote", kNoInstruction, true);
+         "read and write of " + std::to_string(bytes) + " bytes of uninitialised memory", kNoInstruction, true);
 }
 
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
   if (mask == warp.live) return true;
   report(warp, op, mask, "divergent", 0, "executed by a part of the warp's lanes");
   return false;
-}
-
-// Who publishes: everything known where the access itself releases, what a fence made ready where it is relaxed. Who hears
-// keeps it for a fence to acquire, or knows it at once where the access acquires. Each does so at every scope that its access
-// reaches, so that two of them meet at the narrowest that holds both, if both reach it.
-void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool writes) {
-  if (order.semantics == kWeak || !warp.run->options.races || warp.run->shadowing) return;
-  if (space == kGeneric && address - kSharedWindow < kWindow) {
-    space = kShared;
-    address -= kSharedWindow;
-  }
-  const Scope widest = space == kShared ? std::min(order.scope, kClusterScope) : order.scope;
-  for (u32 scope = 0; scope <= widest; ++scope) {
-    const Publication at = publication(warp, static_cast<Scope>(scope), space == kShared, address);
-    acquire_published(warp, at, order.acquires());
-    if (writes) publish(warp, at, order.releases());
-  }
 }
 
 }  // namespace emulator

@@ -11,7 +11,7 @@ namespace emulator {
 
 constexpr u32 kNoInstruction = 0xFFFFFFFF;
 
-// Where a warp stands that has not ended.
+// The location of a warp that has not ended.
 struct WaitingWarp {
   u32 cta[3];
   u32 warp;
@@ -20,13 +20,13 @@ struct WaitingWarp {
 
 // One fault, the first of its kind at its instruction; `count` is how often it occurred.
 //
-// `suspect`: a fault only if the value read matters (a race with a read, a read of what nobody wrote). The reader was given
-// poison, or is to be given poison or taint when the run is repeated.
+// `suspect`: a fault only if the value read matters (a race with a read, a read of unwritten memory). The read returned
+// poison, or returns poison or taint when the run is repeated.
 struct Finding {
   std::string kind;
   std::string message;
   u32 instruction = kNoInstruction;
-  u32 other = kNoInstruction;  // the instruction it collides with
+  u32 other = kNoInstruction;  // the conflicting instruction
   u32 cta[3] = {0, 0, 0};
   u32 warp = 0;
   u32 lanes = 0;
@@ -38,7 +38,7 @@ struct Finding {
   u32 more_waiting = 0;
 };
 
-// A read that a later write collided with: (linear CTA, warp, instruction count of the warp at the read).
+// A read that a later write conflicted with: (linear CTA, warp, operation count of the warp at the read).
 struct SuspectRead {
   u32 cta, warp, moment;
   auto operator<=>(const SuspectRead&) const = default;
@@ -49,7 +49,7 @@ class Report {
   // Faults that are kept, and as many suspects, so that neither hides the others. What ended the run comes on top.
   static constexpr u64 kMaxFindings = 64;
 
-  // The finding to fill in where this is its first occurrence, else null; counts either way.
+  // The finding to fill in if this is its first occurrence, else null. Counts either way.
   Finding* open(const std::string& kind, u32 instruction, u32 other, bool suspect) {
     const std::string key = kind + '/' + std::to_string(instruction) + '/' + std::to_string(other) + (suspect ? "?" : "");
     if (const auto at = index_.find(key); at != index_.end()) {

@@ -4,7 +4,7 @@ namespace emulator {
 
 namespace {
 
-// Whether an event of the same cluster happened before the access. `own`: the lane that makes the access made the event.
+// Whether an event of the same cluster happened before the access. `own`: the event is of the lane that makes the access.
 bool before(Epoch event, bool own, const Toucher& by) {
   const u32 agent = event.component - by.self;
   if (agent >= kAgentsPerWarp || agent == kOwnProducts) return by.events->covers(event);
@@ -15,7 +15,7 @@ bool before(Epoch event, bool own, const Toucher& by) {
 bool owns_write(u8 lane, const Toucher& by) { return lane == kAnybody || lane == by.lane; }
 bool owns_read(u8 lane, const Toucher& by) { return lane == by.lane; }
 
-// The lane of an access to what `last` touched before.
+// The lane to record for an access after `last`.
 u8 lane_of_write(Epoch last, u8 last_lane, const Toucher& by) {
   const bool again = last.component == by.epoch.component && last.value == by.epoch.value;
   return again && last_lane != by.lane ? kAnybody : by.lane;
@@ -149,7 +149,7 @@ Conflict SharedShadow::write(Cell& cell, const Toucher& by) {
   return worst;
 }
 
-// Readers that happened before this one are forgotten: whoever is ordered behind this one is ordered behind them.
+// Readers that happened before this one are dropped: an access that is ordered after this one is ordered after them.
 void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
   Reader reader{by.epoch, by.instruction, by.strong, by.lane};
   for (u32 i = 0; i < cell.readers; ++i) {
@@ -210,7 +210,7 @@ GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
   return page->pieces[index % kPage];
 }
 
-// Whether a launch that may still run touched the piece, so that nothing orders the two.
+// Whether a launch that may still run accessed the piece, so that the two are unordered.
 bool GlobalShadow::unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch) {
   const bool written = piece.write_launch && by.running >> piece.write_launch & 1 && !(piece.write_strong && by.strong);
   const bool read =

@@ -19,7 +19,6 @@ void on_shadows(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
   run.shadowing = false;
 }
 
-
 void taint_general(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
   const u32 old = old_sources(warp, op, rule, kA | kB | kC | kE);
   set_lanes(warp, op.d, rule.real->signature.d, mask, old);
@@ -101,7 +100,7 @@ void taint_bitwise(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
   }
 }
 
-// Two 16-bit elements of a lane, each for itself.
+// Two 16-bit elements per lane, each of its own.
 void taint_halves(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
   const Signature& bytes = rule.real->signature;
   const u32 slots[3] = {op.a, op.b, op.c};
@@ -128,7 +127,7 @@ void taint_across(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
   if (rule.second) set_lanes(warp, op.e, rule.real->signature.e, mask, old);
 }
 
-// One lane that is known to decide is enough. `truth`: the value that decides.
+// One lane that decides the vote and is not old is enough. `truth`: the value that decides.
 void taint_vote(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
   const u32 old = warp.mask(shadow(warp, op.a)) & mask, holds = warp.mask(op.a);
   const bool decided = (rule.truth ? holds : ~holds) & ~old & mask;

@@ -19,11 +19,11 @@ enum Operands : u8 { kA = 1, kB = 2, kC = 4, kE = 8 };
 struct Rule {
   Propagate propagate = nullptr;
   const Registered* real = nullptr;
-  u8 moved = 0;                         // operands whose bits go into the result; the others select which
+  u8 moved = 0;                         // sources whose bits go into the result; the other sources select which
   u8 truth = 0;                         // of a bitwise operation, as of lop3
-  bool effect = false;                  // not a result in registers alone: memory, a barrier, an asynchronous engine
-  bool second = false;                  // operand e is a result
-  u32 results = 0;                      // listed slots that are results, at the most
+  bool effect = false;                  // has an effect besides its results in registers: memory, a barrier, asynchronous work
+  bool second = false;                  // slot e is a result
+  u32 results = 0;                      // maximum of listed slots that are results
   u8 rows = 0, columns = 0, depth = 0;  // blocks of an mma
   bool to_floats = false, from_floats = false;
 };
@@ -38,7 +38,7 @@ inline u32 lanes_set(const T* values) {
   return lanes;
 }
 
-// Lanes of a slot with an old bit; `bytes` of a lane, kMask for a predicate, 0 for no operand.
+// Lanes of a slot with an old bit. `bytes`: per lane, kMask for a predicate, 0 for no operand.
 inline u32 old_lanes(Warp& warp, u32 slot, u32 bytes) {
   const u32 at = shadow(warp, slot);
   switch (bytes) {
@@ -95,7 +95,7 @@ inline void spoil(Warp& warp, const Op& op, const Rule& rule, u32 lanes) {
 }
 
 inline void reach_fault(Warp& warp, const Op& op, u32 lanes, const char* what) {
-  if (lanes) report(warp, op, lanes, "uninitialised-read", 0, std::string("old contents, which nobody wrote, reach ") + what);
+  if (lanes) report(warp, op, lanes, "uninitialised-read", 0, std::string("old, uninitialised contents reach ") + what);
 }
 
 constexpr const char* kBranchFault = "a branch";

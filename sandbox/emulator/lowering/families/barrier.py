@@ -181,7 +181,7 @@ def _membar(lowering: Lowering, instruction: Instruction) -> None:
 
 
 def _scope(parts: Iterable[str]) -> Scope:
-    """How far a fence reaches: the whole device where it does not say, as in membar.gl."""
+    """The scope of a fence: the device if it names none, as in membar.gl."""
     return next((SCOPES[part] for part in parts if part in SCOPES), Scope.DEVICE)
 
 

@@ -86,7 +86,7 @@ def _modifiers(instruction: Instruction, rounding: str, flags: set[str]) -> tupl
 
 
 def _between_floats(instruction: Instruction, result: str, source: str) -> tuple[str, int, int]:
-    """Handler, mode and flags; the common conversions have handlers of their own that know neither."""
+    """Handler, mode and flags; the common conversions have separate handlers without either."""
     words = opcode_of(instruction).modifiers
     allowed = {"ftz", "sat", *(("relu", "satfinite") if result in HALVES else ())}
     if result == source:

@@ -1,4 +1,4 @@
-"""Asynchronous copies: cp.async a few bytes a lane, cp.async.bulk of tensors and ranges.
+"""Asynchronous copies: cp.async of 4 to 16 bytes per lane, cp.async.bulk of tensors and ranges.
 
 Covered: cp.async with source sizes, ignored sources, groups and mbarriers; bulk tensor loads, stores and reductions
 in tile mode of one to five dimensions, multicast; bulk copies and reductions of ranges, also into shared memory; groups and
@@ -45,7 +45,7 @@ def _cp(lowering: Lowering, instruction: Instruction) -> None:
         raise refuse(instruction)
 
 
-# ---- a few bytes a lane ------------------------------------------------------------------------------------------------------
+# ---- cp.async --------------------------------------------------------------------------------------------------------------
 def _copy(lowering: Lowering, instruction: Instruction) -> None:
     rest = set(instruction.parts[3:]) - _HINTS - {"shared", "shared::cta", "global"}
     if rest - {""}:  # NVRTC writes the level of a prefetch behind a dot of its own
@@ -133,7 +133,7 @@ def _tensor_operand(
 
 
 def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:
-    """cp.async.bulk and cp.reduce.async.bulk: target space, source space, how its end is told."""
+    """cp.async.bulk and cp.reduce.async.bulk: target space, source space, completion mechanism."""
     spaces = [part for part in parts if part in ("global", "shared::cta", "shared::cluster")]
     rest = set(parts) - set(spaces) - _HINTS - {_MBARRIER, "bulk_group", "multicast::cluster", "noftz"}
     how = _reduction(parts)
@@ -174,7 +174,7 @@ def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...])
 
 
 def lower_remote_store(lowering: Lowering, instruction: Instruction) -> None:
-    """st.async: values into a peer's shared memory, told to an mbarrier there."""
+    """st.async: values stored into a peer's shared memory, with bytes completed at an mbarrier there."""
     kind = instruction.parts[-1]
     target, values, barrier = instruction.operands
     size = width_of(kind)

@@ -1,4 +1,4 @@
-"""Operands of instructions on matrix fragments: registers of 32 bits a lane, all lanes of the warp together."""
+"""Operands of instructions on matrix fragments: registers of 32 bits per lane, of all lanes of the warp."""
 
 from collections.abc import Sequence
 

@@ -32,7 +32,7 @@ _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _WITHOUT_EFFECT = frozenset({"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"})
 _HINT = "L2::cache_hint"
 
-_MOST_VECTOR_BYTES = 32
+_MAX_VECTOR_BYTES = 32
 _MEMORY_TYPES = frozenset({*(f"{kind}{bits}" for kind in "bus" for bits in (8, 16, 32, 64)), "f32", "f64", "b128"})
 
 _INTEGERS = ("u32", "s32", "u64", "s64")
@@ -121,7 +121,7 @@ def _store(lowering: Lowering, instruction: Instruction) -> None:
 
 def _plain_form(instruction: Instruction) -> _Form:
     form = _form(instruction)
-    if form.rest or form.type not in _MEMORY_TYPES or form.count * width_of(form.type) > _MOST_VECTOR_BYTES:
+    if form.rest or form.type not in _MEMORY_TYPES or form.count * width_of(form.type) > _MAX_VECTOR_BYTES:
         raise Unsupported(instruction.opcode, instruction.line)
     return form
 
