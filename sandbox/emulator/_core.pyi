@@ -259,6 +259,12 @@ predicate_bytes: int
 
 special_registers: list[str]
 
+detectors: list[str]
+
+unsupported: str
+
+deadline: str
+
 lanes: int
 
 shared_base: int

@@ -20,7 +20,7 @@ from sandbox.emulator.ptx.module import Instruction, Unsupported
 from sandbox.verification.executor import Violation
 
 # Kinds of findings that are not faults of the kernel.
-UNSUPPORTED, DEADLINE = "unsupported", "deadline"
+UNSUPPORTED, DEADLINE = core.unsupported, core.deadline
 # In place of the first poison, a NaN: zeros in one run, small numbers in the next (as halves 1.06, as f32 0.0115).
 OTHER_POISONS = (0x00, 0x3C)
 _TEXT_CHARS = 96

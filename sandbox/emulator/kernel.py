@@ -10,6 +10,7 @@ from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.chain import OTHERS, Chain
+from sandbox.emulator.core_module import core
 from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Order, SuspectRead, TensorMap, pack_parameters
 from sandbox.emulator.ptx.module import Unsupported
@@ -44,7 +45,7 @@ class Launched:
 
     launch: ResolvedLaunch
     program: Program
-    outcome: Any
+    outcome: core.RunReport
     again: bool = False
 
 
@@ -130,7 +131,7 @@ class BoundKernel:
                 break
         return tuple(launched)
 
-    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> Any:
+    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> core.RunReport:
         """The report of some CTAs of one launch, run alone on the present memory."""
         program = self._kernel.programs[index]
         return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas)

@@ -4,7 +4,6 @@ import random
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -93,7 +92,7 @@ class Machine:
     """
 
     seed: int | None = None
-    memory: Any = field(default_factory=core.Memory)
+    memory: core.Memory = field(default_factory=core.Memory)
     addresses: dict[str, int] = field(default_factory=dict)
     _maps: int = 0
     _constants: set[int] = field(default_factory=set)
@@ -139,8 +138,8 @@ class Machine:
         *,
         ctas: Sequence[int] = (),
         poisoned: Sequence[SuspectRead] = (),
-    ) -> Any:
-        """Run one grid, or the clusters of the given CTAs of it. Returns the core's outcome, its faults included."""
+    ) -> core.RunReport:
+        """Run one grid, or the clusters of the given CTAs of it. Returns the core's report."""
         for constant in program.constants:
             if constant.address not in self._constants:
                 data = np.frombuffer(constant.data, dtype=np.uint8).copy()
@@ -161,7 +160,7 @@ class Machine:
             number=grid.order.number,
             sms=grid.sms,
             warp_slots=grid.warp_slots,
-            schedule=int(conditions.schedule),
+            schedule=conditions.schedule,
             seed=conditions.seed,
             races=conditions.races,
             poison=conditions.poison,

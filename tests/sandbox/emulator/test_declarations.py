@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
 
 from sandbox.emulator.core_module import core
+from sandbox.emulator.detector import Detector
 from sandbox.emulator.lowering import families
 from sandbox.emulator.lowering.families import rules
 from sandbox.emulator.lowering.lowering import Lowering
@@ -131,3 +132,7 @@ def test_the_stub_has_the_members_of_the_core_s_enums():
         if isinstance(each, type) and issubclass(each, enum.IntEnum | enum.IntFlag)
     }
     assert written == {name: {member: int(each[member]) for member in each.__members__} for name, each in exported.items()}
+
+
+def test_detectors_have_the_core_s_names():
+    assert [each.value for each in Detector] == core.detectors

@@ -74,7 +74,7 @@ struct Load : Pending {
       deliver(target);
       if (target.barrier->phase != target.phase) {
         report(
-            warp, op, 1u << lane, "transaction-mismatch", 0,
+            warp, op, 1u << lane, detector::kTransactionMismatch, 0,
             "the mbarrier's phase completed before these " + std::to_string(bytes()) + " bytes arrived: too few were expected",
             target.barrier->instruction);
       }
@@ -133,7 +133,7 @@ struct RangeLoad : Load {
   u32 bytes() const override { return size; }
   void deliver(const Target& target) override {
     if (from && !from->live_warps) {
-      report(warp, op, 1u << lane, "cluster-exit", 0,
+      report(warp, op, 1u << lane, detector::kClusterExit, 0,
              "a bulk copy reads shared memory of CTA rank " + std::to_string(from->rank) + ", which has ended");
     }
     u8* to = target.smem + target.offset;
@@ -163,7 +163,8 @@ void range_load(Warp& warp, const Op& op, u32 mask) {
     const int lane = std::countr_zero(left);
     const u32 bytes = warp.lanes<u32>(kBytes(op))[lane];
     if (bytes % 16 || !aligned(warp, op, lane, shared_address(warp, op, kTarget, lane), 16, "the target of a bulk copy")) {
-      report(warp, op, 1u << lane, "misaligned", 0, "a bulk copy of " + std::to_string(bytes) + " bytes, not a multiple of 16");
+      report(warp, op, 1u << lane, detector::kMisaligned, 0,
+             "a bulk copy of " + std::to_string(bytes) + " bytes, not a multiple of 16");
       continue;
     }
     if (!bytes) continue;
@@ -177,7 +178,7 @@ void range_load(Warp& warp, const Op& op, u32 mask) {
     } else {
       const u64 address = warp.lanes<u64>(kSource(op))[lane] + static_cast<u64>(op.imm);
       if (address % 16) {
-        report(warp, op, 1u << lane, "misaligned", address, "the source of a bulk copy must lie on 16 bytes");
+        report(warp, op, 1u << lane, detector::kMisaligned, address, "the source of a bulk copy must lie on 16 bytes");
         continue;
       }
       Touch touch;

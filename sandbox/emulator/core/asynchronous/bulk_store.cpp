@@ -105,7 +105,8 @@ void range_store(Warp& warp, const Op& op, u32 mask) {
     const u32 bytes = warp.lanes<u32>(kBytes(op))[lane], address = shared_address(warp, op, kSource, lane);
     const u64 target = warp.lanes<u64>(kTarget(op))[lane] + static_cast<u64>(op.imm);
     if (bytes % 16 || address % 16 || target % 16) {
-      report(warp, op, 1u << lane, "misaligned", target, "a bulk copy's addresses and size must be multiples of 16 bytes");
+      report(warp, op, 1u << lane, detector::kMisaligned, target,
+             "a bulk copy's addresses and size must be multiples of 16 bytes");
       continue;
     }
     if (!bytes) continue;
@@ -148,7 +149,7 @@ void complete(const std::vector<BulkStore>& stores) {
 void report_unawaited(Warp& warp, const std::vector<BulkStore>& stores) {
   if (!warp.run->options.races) return;
   for (const BulkStore& store : stores) {
-    report(warp, *store.op, 1u << store.lane, "async-race", 0,
+    report(warp, *store.op, 1u << store.lane, detector::kAsyncRace, 0,
            "the thread ends while this bulk store reads shared memory, which ends with the CTA: no "
            "cp.async.bulk.wait_group waits for it");
   }

@@ -25,7 +25,7 @@ void cluster_arrive(Warp& warp, const Op& op, u32 mask) {
   if (op.flags & kCollective) require_whole_warp(warp, op, mask);
   Cluster& cluster = *warp.cta->cluster;
   if (warp.cluster_arrived & mask) {
-    report(warp, op, mask, "barrier-misuse", 0, "arrives at the cluster's barrier again without waiting for it");
+    report(warp, op, mask, detector::kBarrierMisuse, 0, "arrives at the cluster's barrier again without waiting for it");
     return;
   }
   warp.cluster_arrived |= mask;
@@ -45,7 +45,7 @@ void cluster_wait(Warp& warp, const Op& op, u32 mask) {
   if (op.flags & kCollective) require_whole_warp(warp, op, mask);
   Cluster& cluster = *warp.cta->cluster;
   if (mask & ~warp.cluster_arrived) {
-    report(warp, op, mask, "barrier-misuse", 0, "waits at the cluster's barrier without having arrived");
+    report(warp, op, mask, detector::kBarrierMisuse, 0, "waits at the cluster's barrier without having arrived");
     return;
   }
   if (cluster.barrier_phase == warp.cluster_phase) {

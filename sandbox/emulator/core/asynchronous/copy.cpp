@@ -78,12 +78,12 @@ void copy(Warp& warp, const Op& op, u32 mask) {
     u32 bytes = kRead(op) ? warp.lanes<u32>(kRead(op))[lane] : kBytes(op);
     if (ignored >> lane & 1) bytes = 0;
     if (bytes > kBytes(op)) {
-      report(warp, op, 1u << lane, "misaligned", source,
+      report(warp, op, 1u << lane, detector::kMisaligned, source,
              "cp.async of " + std::to_string(kBytes(op)) + " bytes is to read " + std::to_string(bytes));
       bytes = kBytes(op);
     }
     if (bytes && source % kBytes(op)) {
-      report(warp, op, 1u << lane, "misaligned", source,
+      report(warp, op, 1u << lane, detector::kMisaligned, source,
              "cp.async of " + std::to_string(kBytes(op)) + " bytes from an address that is not a multiple of them");
       continue;
     }

@@ -19,8 +19,8 @@ constexpr Operand kNoComplete = number("no_complete", Field::kS, "", 1);  // the
 constexpr Operand kTransactionBytes = slot("bytes", Field::kC, 4);
 constexpr Operand kComplete = number("complete", Field::kS);  // the bytes are delivered, not expected
 constexpr Operand kDone = slot("done", Field::kD, kMask);
-constexpr Operand kPhase = slot("phase", Field::kB, 8);  // a parity of 4 bytes, or a state of 8
-constexpr Operand kParity = number("parity", Field::kR);
+// A parity of 4 bytes, or a state of 8.
+constexpr Operand kPhaseParity = slot("phase", Field::kB, 4), kPhaseState = slot("phase", Field::kB, 8);
 constexpr Operand kOutstanding = slot("result", Field::kD, 4), kGivenState = slot("state", Field::kA, 8);
 
 constexpr u32 kCountBits = 20;  // of the arrival count
@@ -37,15 +37,16 @@ void mbarrier_init(Warp& warp, const Op& op, u32 mask) {
     const u32 address = barrier_address(warp, op, lane), offset = address & kOffsetMask,
               count = warp.lanes<u32>(kExpected(op))[lane];
     if (cta_of(warp, address) != &cta || offset < kSharedBase || offset + 8 > cta.smem_end || offset % 8) {
-      report(warp, op, 1u << lane, "shared-out-of-bounds", address, "an mbarrier outside shared memory, or not on 8 bytes");
+      report(warp, op, 1u << lane, detector::kSharedOutOfBounds, address,
+             "an mbarrier outside shared memory, or not on 8 bytes");
       continue;
     }
     if (!count || count >= 1u << kCountBits) {
-      report(warp, op, 1u << lane, "barrier-misuse", address, "an mbarrier for " + std::to_string(count) + " arrivals");
+      report(warp, op, 1u << lane, detector::kBarrierMisuse, address, "an mbarrier for " + std::to_string(count) + " arrivals");
       continue;
     }
     if (cta.cluster->agents.size() >= kMaxAgents) {
-      warp.run->stop("unsupported", "a cluster that initialises thousands of mbarriers");
+      warp.run->stop(detector::kUnsupported, "a cluster that initialises thousands of mbarriers");
       return;
     }
     MBarrier barrier;
@@ -73,7 +74,7 @@ void mbarrier_inval(Warp& warp, const Op& op, u32 mask) {
 void announce(Warp& warp, const Op& op, int lane, MBarrier& barrier, i64 bytes) {
   barrier.transactions += bytes;
   if (barrier.transactions >= 1 << 20 || barrier.transactions <= -(1 << 20)) {
-    report(warp, op, 1u << lane, "transaction-mismatch", 0, "more than 2^20 - 1 bytes are expected at one mbarrier");
+    report(warp, op, 1u << lane, detector::kTransactionMismatch, 0, "more than 2^20 - 1 bytes are expected at one mbarrier");
     barrier.transactions = 0;
   }
 }
@@ -91,7 +92,7 @@ void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
     if (kState(op)) warp.lanes<u64>(kState(op))[lane] = state_of(*barrier);
     if (kAnnounced(op)) announce(warp, op, lane, *barrier, warp.lanes<u32>(kAnnounced(op))[lane]);
     if (count > barrier->pending || (kNoComplete(op) & 1 && count == barrier->pending)) {
-      report(warp, op, 1u << lane, "barrier-misuse", barrier_address(warp, op, lane),
+      report(warp, op, 1u << lane, detector::kBarrierMisuse, barrier_address(warp, op, lane),
              std::to_string(count) + " arrivals at an mbarrier that expects " + std::to_string(barrier->pending) + " more of " +
                  std::to_string(barrier->expected));
       continue;
@@ -117,6 +118,7 @@ void mbarrier_expect(Warp& warp, const Op& op, u32 mask) {
 }
 
 // A wait that fails yields the turn.
+template <bool kParity>
 void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   u32 done = 0;
   const MBarrier* released = nullptr;
@@ -128,8 +130,8 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
       done |= 1u << lane;
       continue;
     }
-    const bool over = kParity(op) ? (barrier->phase & 1) != (warp.lanes<u32>(kPhase(op))[lane] & 1)
-                                  : barrier->phase != warp.lanes<u64>(kPhase(op))[lane] >> kCountBits;
+    const bool over = kParity ? (barrier->phase & 1) != (warp.lanes<u32>(kPhaseParity(op))[lane] & 1)
+                              : barrier->phase != warp.lanes<u64>(kPhaseState(op))[lane] >> kCountBits;
     if (!over) continue;
     done |= 1u << lane;
     if (released && released != barrier) warp.acquire_at_barrier(released->done, std::exchange(released_lanes, 0));
@@ -162,28 +164,28 @@ MBarrier* mbarrier_at(Warp& warp, const Op& op, int lane, u32 address, bool asyn
   Cta* cta = cta_of(warp, address);
   const u32 lanes = 1u << lane;
   if (!cta) {
-    report(warp, op, lanes, "barrier-misuse", address,
+    report(warp, op, lanes, detector::kBarrierMisuse, address,
            "an mbarrier of CTA rank " + std::to_string(address >> kRankShift) + ", which is outside the cluster");
     return nullptr;
   }
   const auto at = cta->mbarriers.find(address & kOffsetMask);
   if (at == cta->mbarriers.end()) {
-    report(warp, op, lanes, "barrier-misuse", address, "no initialised mbarrier lies at this address");
+    report(warp, op, lanes, detector::kBarrierMisuse, address, "no initialised mbarrier lies at this address");
     return nullptr;
   }
   MBarrier& barrier = at->second;
   if (cta != warp.cta && !cta->live_warps) {
-    report(warp, op, lanes, "cluster-exit", address,
+    report(warp, op, lanes, detector::kClusterExit, address,
            "an mbarrier of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
   if (!warp.run->options.races) return &barrier;
   if (!initialisation_ordered(warp, barrier)) {
-    report(warp, op, lanes, "barrier-misuse", address, "the mbarrier's initialisation is not ordered before its use here",
-           barrier.instruction);
+    report(warp, op, lanes, detector::kBarrierMisuse, address,
+           "the mbarrier's initialisation is not ordered before its use here", barrier.instruction);
   } else if (async && !warp.view.barriers.at(barrier.component)) {
     report(
-        warp, op, lanes, "missing-proxy-fence", address,
+        warp, op, lanes, detector::kMissingProxyFence, address,
         "the mbarrier is signalled by a bulk copy, and no fence.mbarrier_init or fence.proxy.async followed its initialisation",
         barrier.instruction);
   }
@@ -206,7 +208,8 @@ void register_mbarrier(Registry& to) {
          {kState, kMbarrier, kGenericMbarrier, kArrivals, kAnnounced, kRelaxedArrival, kDrop, kNoComplete});
   to.add("mbarrier.expect", mbarrier_expect, {kMbarrier, kGenericMbarrier, kTransactionBytes, kComplete});
   to.add("mbarrier.pending", mbarrier_pending, {kOutstanding, kGivenState});
-  to.add("mbarrier.test", mbarrier_test, {kDone, kMbarrier, kGenericMbarrier, kPhase, kParity});
+  to.add("mbarrier.test.parity", mbarrier_test<true>, {kDone, kMbarrier, kGenericMbarrier, kPhaseParity});
+  to.add("mbarrier.test.state", mbarrier_test<false>, {kDone, kMbarrier, kGenericMbarrier, kPhaseState});
 }
 
 }  // namespace emulator

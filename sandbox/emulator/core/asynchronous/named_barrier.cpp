@@ -54,18 +54,18 @@ NamedBarrier* arrive(Warp& warp, const Op& op, u32 mask) {
   const u32 number = warp.lanes<u32>(kNumber(op))[lane];
   const u32 expected = kThreads(op) ? warp.lanes<u32>(kThreads(op))[lane] : 0;
   if (number > 15) {
-    report(warp, op, mask, "barrier-misuse", 0, "barrier " + std::to_string(number) + "; the valid ones are 0 to 15");
+    report(warp, op, mask, detector::kBarrierMisuse, 0, "barrier " + std::to_string(number) + "; the valid ones are 0 to 15");
     return nullptr;
   }
   if (kThreads(op) && (expected == 0 || expected % kLanes)) {
     report(
-        warp, op, mask, "barrier-misuse", 0,
+        warp, op, mask, detector::kBarrierMisuse, 0,
         "barrier " + std::to_string(number) + " for " + std::to_string(expected) + " threads, not a multiple of the warp's 32");
     return nullptr;
   }
   NamedBarrier& barrier = warp.cta->barriers[number];
   if (barrier.open && barrier.expected != expected) {
-    report(warp, op, mask, "barrier-misuse", 0,
+    report(warp, op, mask, detector::kBarrierMisuse, 0,
            "barrier " + std::to_string(number) + " for " + std::to_string(expected) +
                " threads, while other threads wait there for " + std::to_string(barrier.expected));
   }
@@ -74,7 +74,7 @@ NamedBarrier* arrive(Warp& warp, const Op& op, u32 mask) {
   barrier.arrived += std::popcount(mask);
   if (kPredicate(op)) barrier.holding += std::popcount(mask & warp.mask(kPredicate(op)));
   if (expected && barrier.arrived > expected) {
-    report(warp, op, mask, "barrier-misuse", 0,
+    report(warp, op, mask, detector::kBarrierMisuse, 0,
            std::to_string(barrier.arrived) + " threads arrive at barrier " + std::to_string(number) + ", which is for " +
                std::to_string(expected));
   }

@@ -12,7 +12,7 @@ const TensorMap* map_at(Warp& warp, const Op& op, int lane, u64 address) {
   if (!memory) return nullptr;
   std::memcpy(words, memory, sizeof words);
   if (words[0] != kTensorMapMagic || words[1] >= warp.run->maps.size() || address % 64) {
-    report(warp, op, 1u << lane, "tensor-map", address, "no tensor map lies at this address");
+    report(warp, op, 1u << lane, detector::kTensorMap, address, "no tensor map lies at this address");
     return nullptr;
   }
   return &warp.run->maps[words[1]];
@@ -44,26 +44,26 @@ bool find_box(Warp& warp, const Op& op, int lane, Box* box, bool stores) {
   box->map = map_at(warp, op, lane, warp.lanes<u64>(kMap(op))[lane] + static_cast<u64>(op.imm));
   if (!box->map) return false;
   if (box->map->rank != op.count) {
-    report(warp, op, 1u << lane, "tensor-map", 0,
+    report(warp, op, 1u << lane, detector::kTensorMap, 0,
            std::to_string(op.count) + " coordinates for a tensor of " + std::to_string(box->map->rank) + " dimensions");
     return false;
   }
   for (u32 i = 0; i < op.count; ++i) box->at[i] = warp.lanes<i32>(warp.run->program.lists[op.list + i])[lane];
   if (box->map->swizzle && box->row_bytes() != box->map->swizzle) {
-    report(warp, op, 1u << lane, "unsupported", 0, "a box whose rows are shorter than its swizzle");
+    report(warp, op, 1u << lane, detector::kUnsupported, 0, "a box whose rows are shorter than its swizzle");
     warp.run->stopped = true;
     return false;
   }
   const std::string broken = refusal(*box, stores);
   if (broken.empty()) return true;
-  report(warp, op, 1u << lane, "tensor-map", 0, broken);
+  report(warp, op, 1u << lane, detector::kTensorMap, 0, broken);
   return false;
 }
 
 void touch_rows(Warp& warp, const Op& op, int lane, const Box& box, Access access) {
   const Buffer* buffer = buffer_at(*warp.run, box.map->address);
   if (!buffer) {
-    report(warp, op, 1u << lane, "global-out-of-bounds", box.map->address, "a tensor map over memory out of bounds");
+    report(warp, op, 1u << lane, detector::kGlobalOutOfBounds, box.map->address, "a tensor map over memory out of bounds");
     return;
   }
   const bool ordered = warp.run->options.races && buffer->shadow;
@@ -84,7 +84,7 @@ void touch_rows(Warp& warp, const Op& op, int lane, const Box& box, Access acces
 
 bool aligned(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, const char* what) {
   if (address % bytes == 0) return true;
-  report(warp, op, 1u << lane, "misaligned", address,
+  report(warp, op, 1u << lane, detector::kMisaligned, address,
          std::string(what) + " in shared memory must lie on " + std::to_string(bytes) + " bytes");
   return false;
 }

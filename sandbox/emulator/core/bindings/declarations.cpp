@@ -198,6 +198,9 @@ void bind_declarations(nb::module_& module) {
   module.attr("operation_bytes") = sizeof(OpRecord);
   module.attr("predicate_bytes") = kMask;
   module.attr("special_registers") = std::vector<std::string>(std::begin(kSpecialNames), std::end(kSpecialNames));
+  module.attr("detectors") = std::vector<std::string>(std::begin(detector::kAll), std::end(detector::kAll));
+  module.attr("unsupported") = detector::kUnsupported;
+  module.attr("deadline") = detector::kDeadline;
   module.attr("lanes") = kLanes;
   module.attr("shared_base") = kSharedBase;
   module.attr("rank_shift") = kRankShift;

@@ -15,7 +15,7 @@ void Run::report_missing_transactions() {
     for (const Cta& cta : cluster->ctas) {
       for (const auto& [offset, barrier] : cta.mbarriers) {
         if (barrier.pending || !barrier.transactions) continue;
-        Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false);
+        Finding* finding = report.open(detector::kTransactionMismatch, barrier.instruction, kNoInstruction, false);
         if (!finding) continue;
         const bool short_of = barrier.transactions > 0;
         finding->message = "all arrivals at the mbarrier are complete, and " + std::to_string(std::abs(barrier.transactions)) +
@@ -51,7 +51,7 @@ void Run::add_waiting(Finding& finding) const {
 
 void Run::report_deadlock() {
   report_missing_transactions();
-  stop_in_the_middle("deadlock", "no warp can make progress");
+  stop_in_the_middle(detector::kDeadlock, "no warp can make progress");
 }
 
 }  // namespace emulator

@@ -103,7 +103,7 @@ Group choose(Warp& warp, u32* limit) {
     // Every group waits at a collective, for lanes at a barrier or for lanes that never arrive.
     if (warp.blocked & warp.live) return {};
     const Group& first = groups[0];
-    report(warp, ops[first.pc], first.lanes, "divergent", 0, "other member lanes never arrive");
+    report(warp, ops[first.pc], first.lanes, detector::kDivergent, 0, "other member lanes never arrive");
     able[ready++] = first;
   }
   const Group chosen = able[warp.vain % ready];

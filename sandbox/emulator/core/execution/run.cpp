@@ -100,7 +100,7 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
     if (pending_.size() >= sweep_at_) {
       std::erase_if(pending_, [](const auto& each) { return each->done; });
       sweep_at_ = std::max<std::size_t>(sweep_at_, 2 * pending_.size());
-      if (pending_.size() >= kMaxPending) stop("unsupported", "more than 65536 asynchronous operations in flight");
+      if (pending_.size() >= kMaxPending) stop(detector::kUnsupported, "more than 65536 asynchronous operations in flight");
     }
     return;
   }
@@ -120,7 +120,7 @@ void Run::stop_in_the_middle(const char* kind, const std::string& message) {
   if (Finding* finding = stop(kind, message)) add_waiting(*finding);
 }
 
-void Run::late() { stop_in_the_middle("deadline", "the run did not end within its time"); }
+void Run::late() { stop_in_the_middle(detector::kDeadline, "the run did not end within its time"); }
 
 void Run::look_at_clock() {
   constexpr u32 kLooks = 64;
@@ -135,7 +135,7 @@ void count_issued(Warp& warp) {
   for (const StoreGroup& group : warp.store_groups) open += 1 + group.stores.size();
   warp.issued = open > kMaxIssued / 2 ? 0 : static_cast<u32>(open);
   if (open > kMaxIssued / 2)
-    warp.run->stop("unsupported", "a warp with more asynchronous work in flight than the emulator keeps");
+    warp.run->stop(detector::kUnsupported, "a warp with more asynchronous work in flight than the emulator keeps");
 }
 
 // Memory of a cluster when it starts. Shadows grow with accesses.
@@ -149,8 +149,8 @@ u64 Run::cluster_bytes() const {
 
 void Run::execute() {
   const FloatingEnvironment standard;
-  if (cluster_bytes() > kMaxClusterBytes) stop("unsupported", "a cluster that takes more than 1 GiB");
-  if (whole_ && waiting_.empty()) stop("unsupported", "a grid of more than 2^24 CTAs");
+  if (cluster_bytes() > kMaxClusterBytes) stop(detector::kUnsupported, "a cluster that takes more than 1 GiB");
+  if (whole_ && waiting_.empty()) stop(detector::kUnsupported, "a grid of more than 2^24 CTAs");
   deadline_ = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
   // Rounds without an event; rounds since a warp last used up its turn or changed its registers; rounds without a change of
   // memory.
@@ -169,10 +169,10 @@ void Run::execute() {
     if ((idle_ > 1 || vain > kSpins || stale > kStale) && unblock()) vain = stale = still = idle_ = 0;
     if (still > kPatience && waiting_.empty()) report_deadlock();
     if (still > kPatience && !waiting_.empty())
-      stop("unsupported", "more CTAs wait for others than the emulator runs concurrently");
+      stop(detector::kUnsupported, "more CTAs wait for others than the emulator runs concurrently");
     if (idle_ > 2 * kPatience) hurry_ = events;
     if (!stopped && options.most_instructions && instructions > options.most_instructions) {
-      stop_in_the_middle("endless",
+      stop_in_the_middle(detector::kEndless,
                          "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
     }
   }
@@ -254,7 +254,7 @@ void Run::finish(Cluster& cluster) {
   for (const auto& work : pending_) {
     if (work->cluster != &cluster || work->done) continue;
     work->done = true;
-    if (Finding* finding = report.open("async-race", kNoInstruction, kNoInstruction, false)) {
+    if (Finding* finding = report.open(detector::kAsyncRace, kNoInstruction, kNoInstruction, false)) {
       finding->message = "the CTA ended while a bulk copy into its shared memory was in flight";
       std::copy(std::begin(cluster.ctas[0].id), std::end(cluster.ctas[0].id), finding->cta);
     }
@@ -262,7 +262,7 @@ void Run::finish(Cluster& cluster) {
   for (Cta& cta : cluster.ctas) {
     for (const auto& [offset, barrier] : cta.mbarriers) {
       if (barrier.transactions == 0) continue;
-      if (Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false)) {
+      if (Finding* finding = report.open(detector::kTransactionMismatch, barrier.instruction, kNoInstruction, false)) {
         finding->message =
             "the kernel ended with " + std::to_string(barrier.transactions) + " expected bytes outstanding at the mbarrier";
         std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);

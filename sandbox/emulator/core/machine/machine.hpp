@@ -68,7 +68,7 @@ void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool w
 inline u64 lane_address(Warp& warp, u32 slot, u32 slot_bytes, int lane) {
   return slot_bytes == 4 ? warp.lanes<u32>(slot)[lane] : warp.lanes<u64>(slot)[lane];
 }
-// Whether `mask` has all live lanes of the warp; reports "divergent" if it does not.
+// Whether `mask` has all live lanes of the warp; reports it as divergent if it does not.
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask);
 
 // ---- mbarriers (mbarrier.cpp), for work that completes on them

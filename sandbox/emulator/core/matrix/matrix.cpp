@@ -40,7 +40,7 @@ struct Rows {
     u64 address = addresses[lane];
     if (space_of(op) == kGeneric) {
       if (address - kSharedWindow >= kWindow) {
-        report(warp, op, 1u << lane, "shared-out-of-bounds", address, "a generic address that is not in shared memory");
+        report(warp, op, 1u << lane, detector::kSharedOutOfBounds, address, "a generic address that is not in shared memory");
         return nullptr;
       }
       address -= kSharedWindow;

@@ -57,7 +57,7 @@ void check_registers(Warp& warp, const Op& op, bool accumulate) {
   bool dirty = !warp.product_fenced;
   for (u32 i = accumulate ? 0 : sums; i < op.count && !dirty; ++i) dirty = warp.register_dirty[lists[op.list + i] / 32];
   if (dirty) {
-    report(warp, op, kAllLanes, "missing-wgmma-fence", 0,
+    report(warp, op, kAllLanes, detector::kMissingWgmmaFence, 0,
            warp.product_fenced ? "a register of this wgmma was written since the last wgmma.fence"
                                : "no wgmma.fence precedes the first wgmma");
   }
@@ -73,7 +73,7 @@ void check_sums(Warp& warp, const Op& op, bool accumulate) {
     known = 1;
   }
   if (accumulate && !written) {
-    report(warp, op, kAllLanes, "uninitialised-read", 0, "adds to uninitialised registers", kNoInstruction, true);
+    report(warp, op, kAllLanes, detector::kUninitialisedRead, 0, "adds to uninitialised registers", kNoInstruction, true);
   }
 }
 
@@ -90,7 +90,7 @@ void own_registers(Warp& warp, const Op& op, int change) {
 void wgmma(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask)) return;
   if (!warpgroup_of(warp) || op.count != sums_of(op) + (kForm(op) & kRegistersOfA ? 4 : 0)) {
-    report(warp, op, mask, "divergent", 0, "wgmma by a warp that belongs to no warpgroup of four");
+    report(warp, op, mask, detector::kDivergent, 0, "wgmma by a warp that belongs to no warpgroup of four");
     return;
   }
   Product product;
@@ -99,7 +99,7 @@ void wgmma(Warp& warp, const Op& op, u32 mask) {
   product.b = warp.lanes<u64>(kDescriptorB(op))[0];
   product.accumulate = warp.mask(kAccumulate(op)) & 1;
   if (SharedMatrix::has_base_offset(product.a) || SharedMatrix::has_base_offset(product.b)) {
-    report(warp, op, mask, "unsupported", product.b, "a matrix descriptor with a base offset");
+    report(warp, op, mask, detector::kUnsupported, product.b, "a matrix descriptor with a base offset");
     warp.run->stopped = true;
     return;
   }
@@ -124,7 +124,8 @@ void execute(Warp* warps, const Product* products[kWarpgroup]) {
   for (u32 i = 1; i < kWarpgroup; ++i) {
     const Product& other = *products[i];
     if (other.op == &op && other.a == product.a && other.b == product.b && other.accumulate == product.accumulate) continue;
-    report(warps[i], op, kAllLanes, "divergent", 0, "the warps of a warpgroup issue different products", other.op->instruction);
+    report(warps[i], op, kAllLanes, detector::kDivergent, 0, "the warps of a warpgroup issue different products",
+           other.op->instruction);
     return;
   }
   ProductRegisters registers;
@@ -168,7 +169,7 @@ bool complete_groups(Warp& warp, u32 number) {
         u32 longest = 0;
         while (warps[longest].product_groups.front().size() != size) ++longest;
         const Op& op = *warps[longest].product_groups.front().back().op;
-        report(warp, op, kAllLanes, "divergent", 0, "the warps of a warpgroup commit different numbers of products");
+        report(warp, op, kAllLanes, detector::kDivergent, 0, "the warps of a warpgroup commit different numbers of products");
         break;
       }
       execute(warps, products);
@@ -221,7 +222,7 @@ void finish_products(Warp& warp) {
   if (!open && warp.product_groups.empty()) return;
   const std::vector<Product>& left = open ? warp.open_products : warp.product_groups.front();
   if (left.empty()) return;
-  report(warp, *left.front().op, kAllLanes, "wgmma-in-flight", 0,
+  report(warp, *left.front().op, kAllLanes, detector::kWgmmaInFlight, 0,
          open ? "the warp ended with a product that was never committed"
               : "the warp ended with a product that was not waited for");
 }
@@ -235,14 +236,15 @@ void note_tracked(Warp& warp, const Op& op, u32 index) {
     busy = busy || warp.products_writing[slot / 32];
     written = written && warp.sums_written[slot / 32];
   }
-  if (!written) report(warp, op, kAllLanes, "uninitialised-read", 0, "reads uninitialised registers", kNoInstruction, true);
+  if (!written)
+    report(warp, op, kAllLanes, detector::kUninitialisedRead, 0, "reads uninitialised registers", kNoInstruction, true);
   for (u32 slot : program.tracked_writes[index]) {
     busy = busy || warp.products_writing[slot / 32] || warp.products_reading[slot / 32];
     warp.register_dirty[slot / 32] = 1;
     if (!op.guard && warp.converged) warp.sums_written[slot / 32] = 1;
   }
   if (busy) {
-    report(warp, op, kAllLanes, "wgmma-in-flight", 0, "accesses a register of a wgmma that has not been waited for");
+    report(warp, op, kAllLanes, detector::kWgmmaInFlight, 0, "accesses a register of a wgmma that has not been waited for");
   }
 }
 

@@ -112,7 +112,8 @@ bool agree(Warp& warp, const Op& op, u32 mask) {
     others |= static_cast<u32>(addresses[lane] != addresses[first] || pitches[lane] != pitches[first]) << lane;
   }
   if (!(others & mask)) return true;
-  report(warp, op, others & mask, "divergent", addresses[first], "lanes differ in the address or the stride of the matrix");
+  report(warp, op, others & mask, detector::kDivergent, addresses[first],
+         "lanes differ in the address or the stride of the matrix");
   return false;
 }
 

@@ -31,7 +31,7 @@ u64 effective_address(Warp& warp, const Op& op, int lane) {
 // Null after a report. `poison`: as in memory_at.
 inline u8* reach(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, bool* poison) {
   if (kOwnShared(op) && (address & ~u64{kOffsetMask}) != u64{warp.cta->rank} << kRankShift) {
-    report(warp, op, 1u << lane, "shared-out-of-bounds", address, "not an address of the CTA's own shared memory");
+    report(warp, op, 1u << lane, detector::kSharedOutOfBounds, address, "not an address of the CTA's own shared memory");
     return nullptr;
   }
   Touch touch;

@@ -47,24 +47,23 @@ const char* unordered_because(const Warp& warp) {
 }
 
 bool report_conflict(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, const Conflict& conflict,
-                     const Touch& touch, const Cluster* other_cluster, const char* space) {
+                     const Touch& touch, const Cluster* other_cluster, const char* race_kind) {
   if (conflict.kind == ConflictKind::kNone) return false;
   const std::string what = std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes";
   const std::string other = other_cluster ? who(warp, *other_cluster, conflict.other) : std::string("another CTA");
   const bool flying = (other_cluster && is_async(*other_cluster, conflict.other)) || touch.epoch.value;
-  const std::string race = flying ? "async-race" : std::string(space) + "-race";
+  const char* race = flying ? detector::kAsyncRace : race_kind;
   const u32 lanes = 1u << lane;
   switch (conflict.kind) {
     case ConflictKind::kUnwritten:
-      report(warp, op, lanes, "uninitialised-read", address, what + " of uninitialised memory", kNoInstruction, true);
+      report(warp, op, lanes, detector::kUninitialisedRead, address, what + " of uninitialised memory", kNoInstruction, true);
       return true;
     case ConflictKind::kReadBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, conflict.instruction,
+      report(warp, op, lanes, race, address, what + " is not ordered after the write by " + other, conflict.instruction,
              !touch.epoch.value);
       return true;
     case ConflictKind::kWriteBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other,
-             conflict.instruction);
+      report(warp, op, lanes, race, address, what + " is not ordered after the write by " + other, conflict.instruction);
       return false;
     case ConflictKind::kWriteBehindRead: {
       // A read whose value is not used is harmless. Another run finds out by returning poison for it.
@@ -74,28 +73,28 @@ bool report_conflict(Warp& warp, const Op& op, int lane, u64 address, u32 bytes,
         const Agent& agent = other_cluster->agents[conflict.other.component];
         const Cta& reader = other_cluster->ctas[agent.cta];
         if (warp.run->suspects.size() >= kMaxSuspects) {
-          warp.run->stop("unsupported", "more than 2^20 reads that race with a write");
+          warp.run->stop(detector::kUnsupported, "more than 2^20 reads that race with a write");
         } else {
           warp.run->suspects.insert({static_cast<u32>(reader.linear), agent.warp, conflict.other.value});
         }
       }
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the read by " + other, conflict.instruction,
+      report(warp, op, lanes, race, address, what + " is not ordered after the read by " + other, conflict.instruction,
              by_warp);
       return false;
     }
     case ConflictKind::kUnfenced:
-      report(warp, op, lanes, "missing-proxy-fence", address,
+      report(warp, op, lanes, detector::kMissingProxyFence, address,
              what + " through the async proxy of what " + other +
                  " wrote through the generic proxy, without fence.proxy.async between them",
              conflict.instruction);
       return true;
     case ConflictKind::kUnfinished: {
       const std::string other = "launch " + std::to_string(conflict.cluster) + " of the plan may still be using";
-      report(warp, op, lanes, "dependency", address, what + " that " + other + ": " + unordered_because(warp));
+      report(warp, op, lanes, detector::kDependency, address, what + " that " + other + ": " + unordered_because(warp));
       return false;
     }
     case ConflictKind::kBarrier:
-      report(warp, op, lanes, "barrier-misuse", address, what + " accesses a live mbarrier", conflict.instruction);
+      report(warp, op, lanes, detector::kBarrierMisuse, address, what + " accesses a live mbarrier", conflict.instruction);
       return false;
     case ConflictKind::kNone:
       break;

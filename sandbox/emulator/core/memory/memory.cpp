@@ -30,14 +30,14 @@ Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
 
 u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access) {
   const i64 offset = static_cast<i64>(address & kOffsetMask) - kSharedBase;
-  report(warp, op, 1u << lane, "shared-out-of-bounds", address,
+  report(warp, op, 1u << lane, detector::kSharedOutOfBounds, address,
          std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " of " +
              std::to_string(warp.cta->smem_end - kSharedBase) + " bytes of shared memory");
   return nullptr;
 }
 
 u8* misaligned(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access) {
-  report(warp, op, 1u << lane, "misaligned", address,
+  report(warp, op, 1u << lane, detector::kMisaligned, address,
          std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at " + hex(address));
   return nullptr;
 }
@@ -60,14 +60,14 @@ u8* out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Ac
     message += ", from byte " + std::to_string(address - nearest->base) + " of " + nearest->name + ", which has " +
                std::to_string(nearest->size);
   }
-  report(warp, op, 1u << lane, "global-out-of-bounds", address, message);
+  report(warp, op, 1u << lane, detector::kGlobalOutOfBounds, address, message);
   return nullptr;
 }
 
 u8* local_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access access) {
   const u64 size = warp.run->program.local_bytes;
   if (offset > size || bytes > size - offset) {
-    report(warp, op, 1u << lane, "local-out-of-bounds", offset,
+    report(warp, op, 1u << lane, detector::kLocalOutOfBounds, offset,
            std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of " +
                std::to_string(size) + " bytes of local memory");
     return nullptr;
@@ -79,7 +79,7 @@ u8* local_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
 u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access access) {
   const auto& parameters = warp.run->launch.parameters;
   if (access == Access::kWrite || offset > parameters.size() || bytes > parameters.size() - offset) {
-    report(warp, op, 1u << lane, "param-out-of-bounds", offset,
+    report(warp, op, 1u << lane, detector::kParamOutOfBounds, offset,
            std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of " +
                std::to_string(parameters.size()) + " bytes of parameters");
     return nullptr;
@@ -123,7 +123,7 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
     return out_of_shared(warp, op, lane, address, bytes, access);
   }
   if (cta != warp.cta && !cta->live_warps) {
-    report(warp, op, 1u << lane, "cluster-exit", address,
+    report(warp, op, 1u << lane, detector::kClusterExit, address,
            std::string(verb(access)) + " of shared memory of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
@@ -132,7 +132,8 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
   if (warp.run->options.races) {
     const Conflict conflict = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
     if (conflict.kind != ConflictKind::kNone &&
-        report_conflict(warp, op, lane, address, bytes, access, conflict, touch, warp.cta->cluster, "shared") && poison) {
+        report_conflict(warp, op, lane, address, bytes, access, conflict, touch, warp.cta->cluster, detector::kSharedRace) &&
+        poison) {
       *poison = true;
     }
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
@@ -154,7 +155,7 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   if (!touch.async && std::has_single_bit(bytes) && address & (bytes - 1))
     return misaligned(warp, op, lane, address, bytes, access);
   if (access == Access::kWrite && !buffer->writable) {
-    report(warp, op, 1u << lane, "input-written", address, "write to " + buffer->name + ", which is read only");
+    report(warp, op, 1u << lane, detector::kInputWritten, address, "write to " + buffer->name + ", which is read only");
     return nullptr;
   }
   if (run.shadowing) [[unlikely]] {
@@ -162,7 +163,7 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   }
   if (running(warp) & kRunningOthers && !buffer->constant) {
     const bool waited = warp.view.events.at(kDependencyComponent);
-    report(warp, op, 1u << lane, "dependency", address,
+    report(warp, op, 1u << lane, detector::kDependency, address,
            std::string(verb(access)) + " of " + buffer->name +
                (waited ? ", while a kernel that precedes the plan may still run: " : " ") + unordered_because(warp) +
                (waited ? "" : ", while the preceding kernel may still run"));
@@ -175,7 +176,8 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
     const Conflict conflict = buffer->shadow->touch(offset, bytes, access, by, cluster.index);
     if (conflict.kind != ConflictKind::kNone) {
       const Cluster* other = conflict.cluster == cluster.index ? &cluster : nullptr;
-      if (report_conflict(warp, op, lane, address, bytes, access, conflict, touch, other, "global") && poison) *poison = true;
+      if (report_conflict(warp, op, lane, address, bytes, access, conflict, touch, other, detector::kGlobalRace) && poison)
+        *poison = true;
     }
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
   }
@@ -217,13 +219,13 @@ void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address,
     written = buffer->shadow->written(address - buffer->base, bytes);
   }
   if (written) return;
-  report(warp, op, 1u << lane, "uninitialised-read", address,
+  report(warp, op, 1u << lane, detector::kUninitialisedRead, address,
          "read and write of " + std::to_string(bytes) + " bytes of uninitialised memory", kNoInstruction, true);
 }
 
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
   if (mask == warp.live) return true;
-  report(warp, op, mask, "divergent", 0, "executed by a part of the warp's lanes");
+  report(warp, op, mask, detector::kDivergent, 0, "executed by a part of the warp's lanes");
   return false;
 }
 

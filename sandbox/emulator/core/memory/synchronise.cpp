@@ -23,7 +23,7 @@ void publish(Warp& warp, const Publication& at, bool releases) {
   const Clock& fenced = warp.view.fenced[at.scope];
   if (!releases && fenced.empty()) return;  // reductions of a whole matrix would fill the map
   if (warp.run->published.size() >= kMaxPublished) {
-    warp.run->stop("unsupported", "more than 2^20 locations by which warps synchronise");
+    warp.run->stop(detector::kUnsupported, "more than 2^20 locations by which warps synchronise");
     return;
   }
   auto mine = std::make_shared<ForeignClocks>();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bits.hpp"
+#include "order/detector.hpp"
 
 namespace emulator {
 

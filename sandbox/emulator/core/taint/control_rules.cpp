@@ -1,19 +1,25 @@
 // Rules of products, barriers and asynchronous work.
+#include "asynchronous/barrier_reduction.hpp"
 #include "taint/rule.hpp"
 
 namespace emulator {
 
 namespace {
 
-// Addresses that may have 4 or 8 bytes say in p, q and r how many; results of barriers are not old.
-struct Needed {
-  u32 slot, bytes;
-};
+// Lanes in which a slot or an address of an operation is old; none if it is not given.
+u32 old_operand(Warp& warp, const Op& op, const Operand& operand) {
+  if (operand.role == Role::kNumber || operand.role == Role::kList || !operand(op)) return 0;
+  const bool narrow = operand.role == Role::kAddress && operand.bytes_of(op) == 4;
+  return old_lanes(warp, operand(op), narrow ? 4 : operand.bytes);
+}
 
-void require(Warp& warp, const Op& op, u32 mask, std::initializer_list<Needed> operands, const char* what) {
+// Reports old contents in the operands that an operation reads: all that it declares but its result.
+void require_written(Warp& warp, const Op& op, u32 mask, const Rule& rule, Field result = Field::kNone) {
   u32 old = 0;
-  for (const Needed& each : operands) old |= each.slot ? old_lanes(warp, each.slot, each.bytes) : 0;
-  reach_fault(warp, op, old & mask, what);
+  for (const Operand& operand : rule.real->operands) {
+    if (operand.field != result) old |= old_operand(warp, op, operand);
+  }
+  reach_fault(warp, op, old & mask, kControlFault);
 }
 
 }  // namespace
@@ -39,44 +45,32 @@ void taint_multiply(Warp& warp, const Op& op, u32, const Rule& rule) {
 }
 
 void taint_barrier(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
-  require(warp, op, mask, {{op.a, 4}, {op.b, 4}, {op.c, kMask}}, kControlFault);
+  require_written(warp, op, mask, rule, Field::kD);
   if (op.d && rule.real->signature.d) {
-    set_lanes(warp, op.d, op.p == 3 ? 4 : u32{kMask}, mask, 0);  // a count, or a predicate
+    set_lanes(warp, op.d, op.p == kReducePopc ? 4 : u32{kMask}, mask, 0);  // a count, or a predicate
   }
 }
 
 void taint_mbarrier(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
-  const Signature& bytes = rule.real->signature;
-  const u32 second = bytes.b == 8 && op.r ? 4 : bytes.b;  // the parity or the state that is waited for
-  require(warp, op, mask, {{op.a, op.p == 4 ? 4u : 8u}, {bytes.b ? op.b : 0, second}, {bytes.c ? op.c : 0, 4}}, kControlFault);
-  if (op.d) set_lanes(warp, op.d, bytes.d, mask, 0);
+  require_written(warp, op, mask, rule, Field::kD);
+  if (op.d) set_lanes(warp, op.d, rule.real->signature.d, mask, 0);
 }
 
+// Coordinates of a tensor are addresses.
 void taint_bulk(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
-  const Signature& bytes = rule.real->signature;
-  const auto width = [](u32 said) { return said == 4 ? 4u : 8u; };
-  const bool peer = bytes.d && bytes.c && op.r;  // a range of shared memory is copied to a peer
-  require(warp, op, mask,
-          {{op.a, width(op.p)},
-           {bytes.b ? op.b : 0, peer ? width(op.r) : 8},
-           {bytes.c ? op.c : 0, width(op.q)},
-           {bytes.d ? op.d : 0, 4},
-           {bytes.e ? op.e : 0, 2}},
-          kControlFault);
-  if (bytes.list != 4) return;
+  require_written(warp, op, mask, rule);
+  if (rule.real->signature.list != 4) return;
   const u32* slots = listed(warp, op);
-  for (u32 i = 0; i < op.count; ++i) require(warp, op, mask, {{slots[i], 4}}, kAddressFault);
+  for (u32 i = 0; i < op.count; ++i) reach_fault(warp, op, slots[i] ? old_lanes(warp, slots[i], 4) & mask : 0, kAddressFault);
 }
 
-void taint_copy(Warp& warp, const Op& op, u32 mask, const Rule&) {
-  require(warp, op, mask, {{op.a, op.q == 4 ? 4u : 8u}}, kAddressFault);
+// The source is followed by keep_taint.
+void taint_copy(Warp& warp, const Op& op, u32 mask, const Rule& rule) {
+  reach_fault(warp, op, old_operand(warp, op, rule.real->operands.front()) & mask, kAddressFault);
 }
 
-// The registers and shared memory that it reads are looked at when it is executed.
-void taint_warpgroup_product(Warp& warp, const Op& op, u32 mask, const Rule&) {
-  constexpr u32 kRegisterA = 64;
-  require(warp, op, mask, {{op.q & kRegisterA ? 0 : op.a, 8}, {op.b, 8}, {op.c, kMask}}, kControlFault);
-}
+// The registers and shared memory that it reads are followed when it is executed.
+void taint_warpgroup_product(Warp& warp, const Op& op, u32 mask, const Rule& rule) { require_written(warp, op, mask, rule); }
 
 void taint_nothing(Warp&, const Op&, u32, const Rule&) {}
 

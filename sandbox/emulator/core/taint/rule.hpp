@@ -95,7 +95,7 @@ inline void spoil(Warp& warp, const Op& op, const Rule& rule, u32 lanes) {
 }
 
 inline void reach_fault(Warp& warp, const Op& op, u32 lanes, const char* what) {
-  if (lanes) report(warp, op, lanes, "uninitialised-read", 0, std::string("old, uninitialised contents reach ") + what);
+  if (lanes) report(warp, op, lanes, detector::kUninitialisedRead, 0, std::string("old, uninitialised contents reach ") + what);
 }
 
 constexpr const char* kBranchFault = "a branch";

@@ -142,13 +142,12 @@ def _test(lowering: Lowering, instruction: Instruction, *, parity: bool) -> None
     result, address, state = instruction.operands[:3]
     place, generic = _barrier_place(lowering, instruction, address)
     lowering.emit(
-        "mbarrier.test",
+        "mbarrier.test.parity" if parity else "mbarrier.test.state",
         Kind.WAITING,
         done=lowering.target(result, MASK),
         mbarrier=place,
         generic=generic,
         phase=lowering.source(state, 4 if parity else 8),
-        parity=int(parity),
     )
 
 
