@@ -17,7 +17,7 @@ from contract.events import Event, Notice, Replying
 from contract.exchange import Usage
 from contract.options import ChatOptions
 from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
-from policies.chat.server.opening import open_server
+from policies.chat.server.connection import open_server
 from policies.chat.server.replay import RecordedFirst
 from policies.trajectories.exchanges import RunExchanges
 from policies.trajectories.store import open_store
