@@ -36,7 +36,7 @@ def run_scripted(home: Path, steps: int, source_bytes: int, round_size: int) -> 
         parts = Dependencies(
             sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain
         )
-        return start_run(new_run(name_run(TASK), TASK, settings, parts, None), settings, parts, lambda _: None)
+        return start_run(new_run(name_run(TASK), TASK, settings, parts, None), parts, lambda _: None)
 
 
 def _say(event: Event) -> None:

@@ -27,14 +27,14 @@ from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.errors import ProfileFailed, ProfilerUnavailable
-from contract.evaluation import AUTOTUNED, Evaluation, Measured
+from contract.evaluation import AUTOTUNED, Evaluation
 from contract.events import Event, Notice
 from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.settings import load_settings
-from contract.speedup import median_us, ratio_over
+from contract.speedup import ratio_over
 from policies.schedule.families.registry import families
-from policies.schedule.search.pool import Entry, Pool
+from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
 from policies.schedule.search.steering import Neighbourhood
 from sandbox.diagnosis.diagnosis import diagnose_built
 
@@ -75,7 +75,7 @@ class Bench:
         row = _row(case, evaluation)
         if not isinstance(built, Built):
             return row
-        profile = self._profile(case, built) if isinstance(evaluation, Measured) else None
+        profile = self._profile(case, built) if evaluation.time_us is not None else None
         diagnosis = diagnose_built(built, case.task, self._sandbox.chip, evaluation, profile)
         return row.model_copy(
             update={
@@ -128,7 +128,6 @@ def run(sandbox: Sandbox, cases: Sequence[Case], deadline: float, save: Save) ->
 
 
 def _row(case: Case, evaluation: Evaluation) -> Row:
-    timed = isinstance(evaluation, Measured)
     return Row(
         name=case.name,
         fault=case.fault,
@@ -137,9 +136,9 @@ def _row(case: Case, evaluation: Evaluation) -> Row:
         expected=case.expected,
         also=case.also,
         status=evaluation.status,
-        message="" if timed else getattr(evaluation, "message", ""),
-        time_us=median_us(evaluation.timing) if isinstance(evaluation, Measured) else None,
-        speedup=ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None,
+        message=evaluation.fault,
+        time_us=evaluation.time_us,
+        speedup=ratio_over(evaluation, AUTOTUNED),
     )
 
 
@@ -153,14 +152,14 @@ def _proposals(case: Case, row: Row, chip: Chip) -> Iterator[Proposal]:
     if case.fixed is not None:
         yield Proposal("by hand", case.expected[0], case.fixed, {})
         return
-    pool = Pool(families(case.task.arch), case.task, chip, SEED)
+    pool = SchedulePool(families(case.task.arch), case.task, chip, SEED)
     parent = pool.entry(case.candidate.origin.schedule or {})
     if parent is None:
         raise ValueError(f"{case.name}: no family can write {case.candidate.origin.schedule}")
     around, rng = Neighbourhood(parent, pool), random.Random(f"{SEED} {case.name}")
     steered = [(finding.bottleneck, around.relieving(finding.bottleneck)) for finding in row.findings]
     moving = [(name, entries) for name, entries in steered if entries]
-    chosen: list[tuple[str, Bottleneck | None, list[Entry]]] = [
+    chosen: list[tuple[str, Bottleneck | None, list[PoolEntry]]] = [
         (kind, name, _some(entries, rng)) for kind, (name, entries) in zip(("heaviest", "next"), moving, strict=False)
     ]
     chosen += [("heaviest, by prior", name, _likeliest(entries, pool)) for name, entries in moving[:1]]
@@ -171,18 +170,18 @@ def _proposals(case: Case, row: Row, chip: Chip) -> Iterator[Proposal]:
             yield Proposal(kind, name, entry.family.write(entry.schedule, case.task), changes)
 
 
-def _some(entries: Sequence[Entry], rng: random.Random) -> list[Entry]:
+def _some(entries: Sequence[PoolEntry], rng: random.Random) -> list[PoolEntry]:
     return rng.sample(list(entries), min(TRIED, len(entries)))
 
 
-def _likeliest(entries: Sequence[Entry], pool: Pool) -> list[Entry]:
+def _likeliest(entries: Sequence[PoolEntry], pool: SchedulePool) -> list[PoolEntry]:
     predicted_us = pool.predict_us(entries)
     return [entries[int(at)] for at in predicted_us.argsort(kind="stable")[:TRIED]]
 
 
 def _relative(evaluation: Evaluation) -> float | None:
     """Speed in units of the AutoTuning it was paired with."""
-    return ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None
+    return ratio_over(evaluation, AUTOTUNED)
 
 
 def _trial(proposal: Proposal, evaluation: Evaluation, own: float | None) -> Trial:
@@ -192,7 +191,7 @@ def _trial(proposal: Proposal, evaluation: Evaluation, own: float | None) -> Tri
         bottleneck=proposal.bottleneck,
         changes=proposal.changes,
         status=evaluation.status,
-        message=getattr(evaluation, "message", ""),
+        message=evaluation.fault,
         ratio=speed / own if speed and own else None,
     )
 

@@ -68,8 +68,7 @@ def kernels(seed: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
 
 def verdict(evaluation: Evaluation) -> dict[str, str]:
     if isinstance(evaluation, Unmeasured):
-        passed = evaluation.verified_by != "nothing"
-        return {"verdict": "verified" if passed else "not executed", "detail": evaluation.reason}
+        return {"verdict": "verified" if evaluation.passed else "not executed", "detail": evaluation.reason}
     return {"verdict": evaluation.status.replace("_", " "), "detail": evaluation.fault}
 
 

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contract.candidate import Candidate
-from contract.options import CompileOptions
 from contract.task import GemmTask
-from sandbox.building.compiler import Compiler
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.machine import Schedule
+from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.corpus import FAULTS
-from tests.sandbox.emulator.fault import Fault
+from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.kernels.families import CHIP, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN
 from tests.sandbox.emulator.trial import Trial, schedules
@@ -109,7 +108,8 @@ def subjects() -> list[Subject]:
 
 def _run(subject: Subject, cache: str, random: int) -> Row:
     """A fault under a few schedules, an endless one, which takes its time, under the first; a right kernel under many."""
-    trial = Trial(Compiler(CompileOptions(cache_dir=cache)), subject.candidate, subject.task, subject.sms)
+    ptx = PtxCompiler(Path(cache)).compile(subject.candidate, subject.task.arch)
+    trial = Trial(ptx, subject.candidate, subject.task, subject.sms)
     started, kinds, schedule, message = time.monotonic(), [], "", ""
     for conditions in schedules(random if subject.fault is None else RANDOM_OF_FAULTS):
         verdict = trial.verdict(conditions)

@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES, Evaluation, Measured
+from contract.roofline import roofline_us
 from contract.speedup import median_us, speedup_over
 from contract.task import GemmTask
 
@@ -50,7 +51,7 @@ def measured_fields(evaluation: Measured, answer: dict[str, Any]) -> dict[str, A
         "best": answer["best"]["label"],
         "time_us": round(median_us(evaluation.timing), 3),
         "tflops": round(task.flops / median_us(evaluation.timing) / 1e6, 1),
-        "floor_us": round(roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[task.arch]), 3),
+        "floor_us": round(roofline_us(task, REFERENCE_CHIPS[task.arch]), 3),
         "baselines_us": {timing.name: round(median_us(timing), 3) for timing in evaluation.baselines},
         "speedup": {
             name: [round(value, 4) for value in (found.ratio, found.low, found.high)]

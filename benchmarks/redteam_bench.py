@@ -2,7 +2,6 @@
 
 import os
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -13,12 +12,13 @@ from dataclasses import dataclass
 from benchmarks.redteam_table import Row
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.errors import Cudal2Error, PlanError
-from contract.evaluation import Evaluation, Measured, Prediction, Rejected
+from contract.evaluation import Evaluation, Prediction, Rejected
 from contract.events import ignore
 from contract.inspection import Inspection
 from contract.options import CompileOptions, EmulateOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.roofline import roofline_us
 from contract.task import GemmTask
 from sandbox.local import LocalSandbox, open_sandbox
 from tests.redteam.case import COMPARED, SEEDED, Case, label, message_of, verdict
@@ -188,7 +188,7 @@ class Bench:
             limit = self._limit_s
             quick = TimeOptions(rounds=ROUNDS, all_baselines=False, side=False, timeout_s=limit)
             self._sandbox = open_sandbox(
-                task=task,
+                arch=task.arch,
                 device=self._device,
                 compile_options=CompileOptions(cache_dir=self._limits.cache, jobs=os.cpu_count() or 1, timeout_s=limit),
                 verify_options=VerifyOptions(timeout_s=limit),
@@ -215,10 +215,10 @@ def _error(exc: Exception) -> str:
 
 
 def _median_us(outcome: Evaluation) -> float | None:
-    return statistics.median(outcome.timing.samples_us) if isinstance(outcome, Measured) else None
+    return outcome.time_us
 
 
 def _predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)
     """The roofline of the reference chip: nothing here is ranked by it."""
-    floor = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[task.arch])
+    floor = roofline_us(task, REFERENCE_CHIPS[task.arch])
     return Prediction(predicted_us=floor, model="roofline", floor_us=floor)

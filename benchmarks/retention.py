@@ -20,7 +20,7 @@ from cuda.bindings import driver
 from contract.chip import LIMITS
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.memory import Mapping
+from sandbox.cuda.guard.mapping import Mapping
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 MARK, KEY = 0x5EED1234, 0x0DDBA11
@@ -175,7 +175,7 @@ def _mapping_costs(device: Device) -> dict[str, int | str]:
 _CHILD = """
 import sys
 from sandbox.cuda.device import Device
-from sandbox.cuda.memory import Mapping
+from sandbox.cuda.guard.mapping import Mapping
 from benchmarks.retention import Probes
 import cupy
 device = Device(0); probes = Probes(device); mapping = Mapping(2 << 20, 0, "probe", sealed=True); mapping.writer().fill(0)
@@ -199,7 +199,7 @@ elif case == "torch and cublas on it":
 try:
     device.synchronize(); print("no fault")
 except Exception as exc:
-    from sandbox.cuda.fault_log import describe_fault
+    from sandbox.cuda.guard.fault_log import describe_fault
     print(exc, "|", describe_fault())
 import os; os._exit(0)
 """

@@ -19,7 +19,7 @@ from contract.task import GemmTask, Layout
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import Fault
-from sandbox.cuda.launcher import Kernel
+from sandbox.cuda.launch.launcher import Kernel
 from sandbox.verification.elements import encode
 
 ENDED, FAULT, HUNG = "launch ended", "launch failed: ", "Timeout ("

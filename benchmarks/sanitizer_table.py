@@ -9,7 +9,7 @@ from typing import Literal
 from contract.base import Record
 from contract.evaluation import Environment
 from tests.sandbox.emulator.corpus import FAULTS
-from tests.sandbox.emulator.fault import Fault
+from tests.sandbox.emulator.corpus.fault import Fault
 
 Outcome = Literal["reported", "crashed", "timed out", "nothing", "failed"]
 PLAIN = "none"  # the launch without a tool

@@ -23,7 +23,7 @@ from agent.wiring.sandbox import open_sandbox_for
 from benchmarks.steering_arms import ARMS, Arm, Late, Search, Shared
 from contract.base import Record
 from contract.errors import ProfilerUnavailable
-from contract.evaluation import AUTOTUNED, Environment, Measured
+from contract.evaluation import AUTOTUNED, Environment
 from contract.events import Event, Notice
 from contract.settings import load_settings
 from contract.speedup import ratio_over
@@ -78,7 +78,7 @@ def play(task: GemmTask, seed: int, budget: int, round_size: int, repeats: int, 
     for _ in range(repeats):
         for name, search in finalists.items():
             evaluation = shared.again(search.built(name), task)
-            speedup = ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None
+            speedup = ratio_over(evaluation, AUTOTUNED)
             samples[name] += [speedup] if speedup else []
     speed = {name: statistics.median(found) if found else None for name, found in samples.items()}
     finals = {arm: tuple(speed[one.candidate_id] if one else None for one in pair) for arm, pair in best.items()}

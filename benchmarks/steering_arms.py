@@ -8,16 +8,17 @@ from typing import TypeVar
 
 from agent.observe.observation import observe
 from agent.observe.ranking import Ranked, rank
-from agent.run.profiling import subjects, unprofiled
+from agent.run.counters import subjects, unprofiled
 from contract.base import Record
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.diagnosis import Diagnosis
 from contract.errors import ProfileFailed
-from contract.evaluation import AUTOTUNED, Evaluation, Measured
+from contract.evaluation import AUTOTUNED, Evaluation
 from contract.profile import Profile
 from contract.protocols import Sandbox
 from contract.reward import reward
+from contract.run_settings import RunSettings
 from contract.speedup import ratio_over
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
@@ -206,7 +207,7 @@ class Search:
 
 
 def _speed(one: Ranked) -> float | None:
-    return ratio_over(one.step.evaluation, AUTOTUNED) if isinstance(one.step.evaluation, Measured) and one.trusted else None
+    return ratio_over(one.step.evaluation, AUTOTUNED) if one.trusted else None
 
 
 def _record(name: str, task: GemmTask, seed: int, shared: Shared) -> RunRecord:
@@ -216,7 +217,7 @@ def _record(name: str, task: GemmTask, seed: int, shared: Shared) -> RunRecord:
         chip=shared.sandbox.chip,
         policy="schedule",
         seed=seed,
-        settings={},
+        settings=RunSettings(),
         versions={},
         status="running",
         created_at=datetime.now(UTC),

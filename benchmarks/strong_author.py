@@ -20,7 +20,7 @@ from contract.speedup import median_us, speedup_over
 from contract.trajectory import Step
 from policies.trajectories.store import open_store
 from tests.author.script import SCRIPT, TASK, Author, Sight
-from tests.chat_server import ScriptedServer
+from tests.doubles.chat_server import ScriptedServer
 
 NAMES = {turn.draft.source: turn.name for turn in SCRIPT}
 SHOWN_FINDINGS = 3

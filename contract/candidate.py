@@ -45,10 +45,16 @@ class Origin(Record):
 _TILE_AXES = ("block_m", "block_n", "block_k")
 
 
+def _short_name(origin: Origin, candidate_id: str) -> str:
+    """The schedule's family, or the policy that wrote the source, with the start of the candidate's id."""
+    family = str((origin.schedule or {}).get("family", ""))
+    return f"{family or origin.policy} {candidate_id[:8]}"
+
+
 def _label(origin: Origin, candidate_id: str) -> str:
     """The axes in use of the schedule behind a candidate; without one, the policy and the candidate's id."""
     if not origin.schedule:
-        return f"{origin.policy} {candidate_id[:8]}"
+        return _short_name(origin, candidate_id)
     rest = dict(origin.schedule)
     words = [str(rest.pop("family", ""))]
     if all(axis in rest for axis in _TILE_AXES):
@@ -75,8 +81,13 @@ class Candidate(Record):
 
     @property
     def label(self) -> str:
-        """The candidate in short, for a person."""
+        """The candidate with the axes of its schedule that are in use."""
         return _label(self.origin, self.id)
+
+    @property
+    def short_name(self) -> str:
+        """The candidate in a few characters, for a line of progress."""
+        return _short_name(self.origin, self.id)
 
     @classmethod
     def from_source(cls, source: str, origin: Origin, flags: tuple[str, ...] = ()) -> "Candidate":
@@ -109,8 +120,13 @@ class HostCandidate(Record):
 
     @property
     def label(self) -> str:
-        """The candidate in short, marked as unproven."""
+        """The candidate, marked as unproven."""
         return f"{self.origin.policy} {self.id[:8]} ({UNPROVEN})"
+
+    @property
+    def short_name(self) -> str:
+        """The candidate in a few characters, for a line of progress."""
+        return _short_name(self.origin, self.id)
 
 
 AnyCandidate = Annotated[Candidate | HostCandidate, Field(discriminator="kind")]

@@ -2,9 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from contract.base import Record
+
+COMPILE_TIMEOUT_S = 120.0
+VERIFY_TIMEOUT_S = 30.0
+TIME_TIMEOUT_S = 120.0
 
 
 class CompileOptions(Record):
@@ -12,7 +16,7 @@ class CompileOptions(Record):
 
     cache_dir: str
     jobs: Annotated[int, Field(ge=1, le=256)] = 2
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    timeout_s: Annotated[float, Field(gt=0)] = COMPILE_TIMEOUT_S
     memory_bytes: int = 8 * 1024**3
     max_output_bytes: int = 256 * 1024**2
     nvcc: str | None = None
@@ -28,7 +32,7 @@ class VerifyOptions(Record):
     seed: int | None = None
     rounds: Annotated[int, Field(ge=1)] = 3
     error_ratio: float = 2.0
-    timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    timeout_s: Annotated[float, Field(gt=0)] = VERIFY_TIMEOUT_S
 
 
 class TimeOptions(Record):
@@ -44,7 +48,7 @@ class TimeOptions(Record):
     side: bool = True
     server_interval_us: float = 200.0
     server_launches: int = 200
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    timeout_s: Annotated[float, Field(gt=0)] = TIME_TIMEOUT_S
 
 
 class WorkerOptions(Record):
@@ -73,6 +77,10 @@ class ProfileOptions(Record):
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
 
 
+# A model's name; empty, and stored as null, where none is named.
+ModelName = Annotated[str, BeforeValidator(lambda name: name or ""), PlainSerializer(lambda name: name or None)]
+
+
 class ChatOptions(Record):
     """How a chat server is asked. Caps are a run's; None is no cap. Prices: per million tokens, in the currency of `money`.
 
@@ -82,7 +90,7 @@ class ChatOptions(Record):
     `reply_s`: until its end.
     """
 
-    model: str
+    model: ModelName = ""
     base_url: str | None = None
     samples: Annotated[int, Field(ge=1, le=64)] = 4
     parallel: Annotated[int, Field(ge=1, le=64)] = 4

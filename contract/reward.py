@@ -4,7 +4,7 @@ import math
 from typing import assert_never
 
 from contract.candidate import Origin
-from contract.chip import Chip, roofline_us
+from contract.chip import Chip
 from contract.evaluation import (
     AUTOTUNED,
     CompileFailed,
@@ -16,6 +16,7 @@ from contract.evaluation import (
     Unmeasured,
     Wrong,
 )
+from contract.roofline import roofline_us
 from contract.speedup import median_us, ratio_over
 from contract.task import GemmTask
 
@@ -59,5 +60,5 @@ def beyond_roofline(measured: Measured, task: GemmTask, chip: Chip) -> bool:
 
     Launch cost is left out of the floor because programmatic launches overlap it.
     """
-    floor_us = roofline_us(task.flops, task.operand_bytes, chip) - chip.launch_us
+    floor_us = roofline_us(task, chip) - chip.launch_us
     return median_us(measured.timing) < ALARM_RATIO * floor_us

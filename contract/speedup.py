@@ -4,7 +4,7 @@ import random
 import statistics
 
 from contract.base import Record
-from contract.evaluation import Measured, Timing
+from contract.evaluation import Evaluation, Measured, Timing
 
 RESAMPLES = 1000
 
@@ -35,11 +35,13 @@ def median_us(timing: Timing) -> float:
     return statistics.median(timing.samples_us)
 
 
-def ratio_over(measured: Measured, baseline: str) -> float | None:
-    """The ratio of `speedup_over` alone, without the cost of its interval."""
-    for timing in measured.baselines:
+def ratio_over(evaluation: Evaluation, baseline: str) -> float | None:
+    """The ratio of `speedup_over` alone, without the cost of its interval; None where nothing was measured."""
+    if not isinstance(evaluation, Measured):
+        return None
+    for timing in evaluation.baselines:
         if timing.name == baseline:
-            return statistics.median(_ratios(measured.timing, timing))
+            return statistics.median(_ratios(evaluation.timing, timing))
     return None
 
 

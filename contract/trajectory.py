@@ -11,6 +11,7 @@ from contract.evaluation import Evaluation
 from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.profile import Difference, Profile
+from contract.run_settings import RunSettings
 from contract.task import GemmTask
 
 
@@ -107,7 +108,7 @@ class RunRecord(Record):
     chip: Chip
     policy: str
     seed: int
-    settings: dict[str, str | int | float | bool | None]
+    settings: RunSettings
     versions: dict[str, str]
     status: Literal["running", "finished", "interrupted", "failed"]
     created_at: datetime

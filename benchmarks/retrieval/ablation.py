@@ -27,7 +27,7 @@ from knowledge.embedding.minilm import MiniLm
 from knowledge.lexical.word_index import WordIndex
 from knowledge.search import open_search
 from knowledge.search.weights import SearchWeights
-from knowledge.store import Store
+from knowledge.store import KnowledgeBase
 
 FOLDER = Path(__file__).parent
 SETS = ("dev", "heldout", "final")
@@ -51,7 +51,7 @@ OFF: dict[str, SearchWeights] = {
 Find = Callable[[str], Sequence[Span]]
 
 
-def searcher(store: Store, release: str, weights: SearchWeights, asker: Embedder | None = None) -> Find:
+def searcher(store: KnowledgeBase, release: str, weights: SearchWeights, asker: Embedder | None = None) -> Find:
     retriever = open_search(store, weights, asker=asker)
 
     def find(words: str) -> list[Span]:
@@ -61,7 +61,7 @@ def searcher(store: Store, release: str, weights: SearchWeights, asker: Embedder
     return find
 
 
-def windows(store: Store, release: str) -> Find:
+def windows(store: KnowledgeBase, release: str) -> Find:
     """The bar to leave behind: BM25 over windows of 60 lines, identifiers taken as single words."""
     spans, texts = [], []
     for path, key in store.manifest(release).items():

@@ -12,7 +12,7 @@ from typing import Literal
 
 from contract.task import Arch, GemmTask
 from policies.chat.extraction import KernelFile, read_reply
-from tests.chat_server import Request, Text
+from tests.doubles.chat_server import Request, Text
 
 FOLDER = Path(__file__).parent
 TASK = GemmTask(m=2048, n=2048, k=1024, arch=Arch.SM_90A)

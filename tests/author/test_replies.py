@@ -11,7 +11,7 @@ from contract.evaluation import CompileFailed, Evaluation, Rejected
 from contract.options import CompileOptions
 from sandbox.building.builder import Builder
 from tests.author.script import SCRIPT, TASK, Author
-from tests.chat_server import Request
+from tests.doubles.chat_server import Request
 
 TURNS = {turn.name: turn for turn in SCRIPT}
 # The instructions that a kernel was written for; without them it would be another kernel.

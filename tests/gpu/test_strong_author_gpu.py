@@ -22,7 +22,7 @@ from policies.trajectories.store import open_store
 from sandbox.local import LocalSandbox, open_sandbox
 from sandbox.workers.pool import WorkerPool
 from tests.author.script import SCRIPT, TASK, Author, Sight
-from tests.chat_server import ScriptedServer
+from tests.doubles.chat_server import ScriptedServer
 
 pytestmark = pytest.mark.gpu
 
@@ -47,7 +47,7 @@ def chip() -> Chip:
 @pytest.fixture(scope="module")
 def sandbox(chip: Chip, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:  # noqa: ARG001
     opened = open_sandbox(
-        task=TASK,
+        arch=TASK.arch,
         device="cuda:0",
         compile_options=CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache") / "compile")),
         verify_options=VerifyOptions(),

@@ -18,6 +18,7 @@ from tests.redteam.case import Case, fields_of, task
 FOLDER = Path(__file__).parent
 SMALLER = ("128x128x64", "256x256x128", "512x512x256")  # for the emulator, where an author names no size
 _COMMENT = re.compile(r"^//\s*(redteam|blind):\s*", re.MULTILINE)
+_STOPPED = {"20_white_space_flood"}  # the compiler works on it until its limit
 _JUDGED_LATER = ("rejected", "compile_failed", "crashed", "timed_out", "wrong:*", "no-gain")
 
 
@@ -65,6 +66,7 @@ def _blind(path: Path, source: str, data: dict[str, Any]) -> Case:
         flags=tuple(data.get("flags", ())),
         blind=True,
         gain=str(data.get("gain", "")),
+        hangs=path.stem in _STOPPED,
     )
 
 

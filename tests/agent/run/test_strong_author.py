@@ -25,7 +25,7 @@ from policies.trajectories.store import Store, open_store
 from sandbox.local import open_sandbox
 from tests.author.machine import FOOLED_US, Fooled, Machine
 from tests.author.script import SCRIPT, TASK, Author
-from tests.chat_server import ScriptedServer
+from tests.doubles.chat_server import ScriptedServer
 
 KEY = "sk-strong-author-0123456789"
 BUILT = ["rejected", "compile_failed", "compile_failed", *["unmeasured"] * 5]

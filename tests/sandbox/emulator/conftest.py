@@ -1,17 +1,28 @@
 """What tests of the emulator share. Where the core was not built they are left out; the parser's need none."""
 
 import importlib.util
+from collections.abc import Iterator
 
 import pytest
 
-from contract.options import CompileOptions
-from sandbox.building.compiler import Compiler
+from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
+from tests.sandbox.emulator.compiled import PtxCompiler
 
-collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else ["test_*.py", "golden/test_replay.py"]
+_NEEDS_CORE = ["test_*.py", "core/*", "kernels/*", "large/*", "lowering/*", "golden/test_replay.py", "golden/test_taint.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else _NEEDS_CORE
 
 
 @pytest.fixture(scope="session")
-def compiler(request: pytest.FixtureRequest) -> Compiler:
-    """Compiles once for all runs of the tests: CuTe takes ten seconds a kernel."""
+def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
+    """Compiles each kernel once for all runs of the tests: CuTe takes ten seconds per kernel."""
     assert request.config.cache is not None
-    return Compiler(CompileOptions(cache_dir=str(request.config.cache.mkdir("emulator-kernels"))))
+    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_builds() -> Iterator[None]:
+    """The emulator runs PTX: neither the compiler's child nor the machine code is of interest here."""
+    with pytest.MonkeyPatch.context() as patch:
+        compile_in_this_process(patch)
+        leave_machine_code_unread(patch)
+        yield

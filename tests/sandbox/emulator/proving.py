@@ -13,7 +13,7 @@ from contract.task import Arch, GemmTask
 from sandbox.building.builder import Builder
 from sandbox.emulator.evaluator import Evaluator
 from sandbox.workers.messages import Done, Evaluate, NotExecuted, Reduced, Verified
-from tests.sandbox.build_kernels import ORIGIN, TENSORS
+from tests.sandbox.building.build_kernels import ORIGIN, TENSORS
 
 TASK = GemmTask(m=24, n=40, k=48, arch=Arch.SM_90A)
 SCALARS: tuple[dict[str, Any], ...] = tuple({"scalar": name} for name in "MNK")

@@ -15,9 +15,9 @@ from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Order
 from sandbox.emulator.ptx.parser import parse
 from sandbox.workers.messages import Done, Verified
-from tests.sandbox.build_kernels import TENSORS
-from tests.sandbox.emulator.launched import HEADER
-from tests.sandbox.emulator.launched import kernel as small_kernel
+from tests.sandbox.building.build_kernels import TENSORS
+from tests.sandbox.emulator.core.launched import HEADER
+from tests.sandbox.emulator.core.launched import kernel as small_kernel
 from tests.sandbox.emulator.proving import SCALARS, Build, builder, plan, prove
 
 WAIT = '  asm volatile("griddepcontrol.wait;" ::: "memory");\n'

@@ -12,7 +12,7 @@ from contract.task import Arch
 from sandbox.emulator.worker import MEMORY_BYTES, command
 from sandbox.workers.messages import Evaluate, NotExecuted, Verified
 from sandbox.workers.pool import WorkerPool
-from tests.sandbox.build_kernels import host
+from tests.sandbox.building.build_kernels import host
 from tests.sandbox.emulator.proving import STORE, TASK, builder, naive, prove
 
 

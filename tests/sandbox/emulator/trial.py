@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -10,11 +9,10 @@ from contract.candidate import Candidate
 from contract.chip import LIMITS
 from contract.plan import resolve
 from contract.task import GemmTask
-from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.verification.cases import GAUSSIAN, Prepared
+from sandbox.verification.cases import GAUSSIAN, PreparedCase
 from sandbox.verification.executor import Violation
 
 # Beside what the core finds: D is not the product, and nothing else was wrong.
@@ -35,14 +33,12 @@ def schedules(random: int) -> Iterator[Conditions]:
 class Trial:
     """Raises: Unsupported, PtxError, LaunchRefused where the emulator cannot run the kernel."""
 
-    def __init__(self, compiler: Compiler, candidate: Candidate, task: GemmTask, sms: int) -> None:
-        compiled = compiler.compile(candidate, task.arch)
-        assert isinstance(compiled, Compiled), compiled
+    def __init__(self, ptx: str, candidate: Candidate, task: GemmTask, sms: int) -> None:
         plan = resolve(candidate.plan, task, LIMITS[task.arch], sms)
-        self._kernel = EmulatedKernel(candidate.id, Path(compiled.ptx_path).read_text(), plan, task)
+        self._kernel = EmulatedKernel(candidate.id, ptx, plan, task)
         self._chosen = _Chosen(task, INPUT_SEED, math.inf)
         self._executor = EmulatorExecutor(self._kernel, self._chosen)
-        self._prepared = Prepared(np, task, GAUSSIAN, INPUT_SEED, keep=True)
+        self._prepared = PreparedCase(np, task, GAUSSIAN, INPUT_SEED, keep=True)
 
     def verdict(self, conditions: Conditions) -> Violation | None:
         """What is wrong with one run, kernels ahead of it still running where the plan allows that; None where nothing is."""

@@ -12,7 +12,7 @@ from contract.task import Arch, GemmTask
 from sandbox.building.compiler import Compiled, Compiler
 from sandbox.inspect import sass
 from sandbox.inspect.inspection import inspect
-from tests.sandbox.build_kernels import TASK, body, candidate
+from tests.sandbox.building.build_kernels import TASK, body, candidate
 
 STATE = "__device__ int state;\n"
 TABLE = "__device__ const int table[4] = {1, 2, 3, 4};\n"

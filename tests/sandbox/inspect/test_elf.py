@@ -13,7 +13,7 @@ from contract.task import Arch
 from sandbox.building.compiler import Compiled, Compiler
 from sandbox.inspect.cubin import cubin_rules
 from sandbox.inspect.elf import MAX_SECTIONS, ElfError, ModuleVariable, module_variables, read
-from tests.sandbox.build_kernels import body, candidate
+from tests.sandbox.building.build_kernels import body, candidate
 
 BEFORE = """__device__ const int table[3] = {1, 2, 3};
 __device__ const int zeros[4] = {};

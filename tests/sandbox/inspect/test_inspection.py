@@ -18,7 +18,7 @@ from sandbox.inspect import code, sass
 from sandbox.inspect.inspection import NOT_JUDGED, inspect
 from sandbox.inspect.occupancy import Occupancy, occupancy
 from sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
-from tests.sandbox.build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
+from tests.sandbox.building.build_kernels import HOST, MMA_F32, NAIVE, TASK, TENSORS, body, candidate, host, plan, tensor_core
 
 STATE = "__device__ int state;\n"
 F16_TASK = GemmTask(m=128, n=128, k=64, accumulate=AccumulatorType.F16)

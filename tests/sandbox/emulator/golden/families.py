@@ -2,22 +2,22 @@
 
 import functools
 
-from tests.sandbox.emulator.golden.atomic_cases import atomic_family
-from tests.sandbox.emulator.golden.bulk_cases import bulk_family
 from tests.sandbox.emulator.golden.case import Family
-from tests.sandbox.emulator.golden.cluster_cases import cluster_family
-from tests.sandbox.emulator.golden.conversions import conversion_family
-from tests.sandbox.emulator.golden.copy_cases import copy_family
-from tests.sandbox.emulator.golden.floats import float_family
-from tests.sandbox.emulator.golden.integers import comparison_family, integer_family
-from tests.sandbox.emulator.golden.matrix_cases import matrix_family
-from tests.sandbox.emulator.golden.mbarrier_cases import mbarrier_family
-from tests.sandbox.emulator.golden.memory_cases import memory_family
-from tests.sandbox.emulator.golden.mma_cases import mma_family
-from tests.sandbox.emulator.golden.tensor_cases import tensor_family
-from tests.sandbox.emulator.golden.warp_cases import warp_family
-from tests.sandbox.emulator.golden.wgmma_cases import wgmma_family
-from tests.sandbox.emulator.golden.wmma_cases import wmma_family
+from tests.sandbox.emulator.golden.cases.atomic import atomic_family
+from tests.sandbox.emulator.golden.cases.bulk import bulk_family
+from tests.sandbox.emulator.golden.cases.cluster import cluster_family
+from tests.sandbox.emulator.golden.cases.conversions import conversion_family
+from tests.sandbox.emulator.golden.cases.copy import copy_family
+from tests.sandbox.emulator.golden.cases.floats import float_family
+from tests.sandbox.emulator.golden.cases.integers import comparison_family, integer_family
+from tests.sandbox.emulator.golden.cases.matrix import matrix_family
+from tests.sandbox.emulator.golden.cases.mbarrier import mbarrier_family
+from tests.sandbox.emulator.golden.cases.memory import memory_family
+from tests.sandbox.emulator.golden.cases.mma import mma_family
+from tests.sandbox.emulator.golden.cases.tensor import tensor_family
+from tests.sandbox.emulator.golden.cases.warp import warp_family
+from tests.sandbox.emulator.golden.cases.wgmma import wgmma_family
+from tests.sandbox.emulator.golden.cases.wmma import wmma_family
 
 _MAKERS = (
     *(float_family, conversion_family, integer_family, comparison_family, memory_family, atomic_family, warp_family),

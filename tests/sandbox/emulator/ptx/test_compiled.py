@@ -15,7 +15,7 @@ from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.ptx.module import Module
 from sandbox.emulator.ptx.parser import parse
 from sandbox.inspect.code import Code
-from tests.sandbox.build_kernels import NAIVE, candidate
+from tests.sandbox.building.build_kernels import NAIVE, candidate
 
 TASK = GemmTask(m=256, n=512, k=128)
 WIDE = WgmmaTmaSchedule(consumers=2, atoms=1, block_n=256, block_k=64, stages=4, cluster_m=2, persistent=True)

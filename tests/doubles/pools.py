@@ -1,0 +1,26 @@
+"""Pools of schedules for tests that open many policies on few tasks: a pool of 8,000 schedules takes 0.7 s to enumerate."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from contract.chip import Chip
+from contract.task import GemmTask
+from policies.schedule import policy
+from policies.schedule.search.pool import Pool
+
+
+def share_pools(patch: pytest.MonkeyPatch) -> None:
+    """Policies with equal families, task, chip and seed share a pool; `test_search.py` shows that equal ones are equal."""
+    patch.setattr(policy, "Pool", _shared)
+
+
+def _shared(families: Sequence[Any], task: GemmTask, chip: Chip, seed: int) -> Pool:
+    return _made(tuple(type(family) for family in families), task, chip, seed)
+
+
+@functools.cache
+def _made(families: tuple[Any, ...], task: GemmTask, chip: Chip, seed: int) -> Pool:
+    return Pool([family() for family in families], task, chip, seed)

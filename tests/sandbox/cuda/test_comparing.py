@@ -1,0 +1,141 @@
+"""The GPU executor's bookkeeping over numpy buffers: what is loaded, poisoned, kept and reported around a run."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from contract.options import VerifyOptions
+from contract.task import GemmTask, Layout
+from sandbox.cuda import verifier as module
+from sandbox.cuda.guard.buffers import Guarded, GuardedOperands
+from sandbox.cuda.verifier import CudaExecutor
+from sandbox.verification.cases import CaseStore
+from sandbox.verification.executor import SLOTS, Traits
+from sandbox.verification.tiers import Proof, run_until_failure
+from tests.sandbox.verification.in_memory import product
+
+
+class Contender:
+    """A contender whose kernel is a function of the operands it is bound to."""
+
+    name, atomics, altered = "double", False, staticmethod(lambda: ())
+
+    def __init__(self, kernel, *, workspace_bytes=0, zero=False, zero_bytes=0, programmatic=False):
+        self.kernel, self.programmatic = kernel, programmatic
+        self.workspace_bytes, self.zero, self.zero_bytes = workspace_bytes, zero, zero_bytes
+
+    def bind(self, operands):
+        return SimpleNamespace(enqueue=lambda _stream: self.kernel(operands))
+
+
+class Bystanders:
+    """A producer that has put the operands in place before the candidate runs, or only after it, and a consumer."""
+
+    def __init__(self, *, late=False):
+        self._late, self._pending = late, None
+
+    def compile(self):
+        pass
+
+    def produce(self, late, operands, _d, _d_old, early_writes):
+        self._pending = (late, operands)
+        if self._late:
+            early_writes[0] = 3
+        else:
+            self._put()
+
+    def consume(self, d, seen, _stream):
+        self._put()
+        seen[...] = d
+
+    def _put(self):
+        for new, place in zip(*self._pending, strict=True):
+            place[...] = new
+
+
+@pytest.fixture(params=[("f16", "nn"), ("f16", "tn"), ("bf16", "tn")], ids="-".join)
+def task(request):
+    element, layout = request.param
+    return GemmTask(m=24, n=40, k=48, element=element, layout=layout)
+
+
+@pytest.fixture(autouse=True)
+def numpy_for_cupy(monkeypatch):
+    monkeypatch.setattr(module, "cupy", np)
+    monkeypatch.setattr(module, "map_guarded", lambda *_, **__: lambda _name, size_bytes: Guarded(size_bytes, np))
+    monkeypatch.setattr(CudaExecutor, "xp", np)
+
+
+def verify(task, contender, bystanders=None):
+    device = SimpleNamespace(index=0, stream=SimpleNamespace(ptr=0), synchronize=lambda: None)
+    slots = tuple(GuardedOperands(task, xp=np) for _ in range(SLOTS))
+    executor = CudaExecutor(task, device, contender, slots, None, bystanders or Bystanders())
+    traits = Traits(programmatic=contender.programmatic)
+    return run_until_failure(Proof(executor, task, traits, CaseStore(np, task, 2**26), VerifyOptions()).tests())
+
+
+def compute(task, operands):
+    b = operands.b_nn if task.layout is Layout.NN else operands.b_tn.T
+    a, b = operands.a.view(np.uint16), np.ascontiguousarray(b).view(np.uint16)
+    operands.d.view(np.uint16)[...] = product(task, a, b)
+
+
+def test_honest_contender_passes(task):
+    tests = verify(task, Contender(partial(compute, task), programmatic=True))
+    assert all(test.passed for test in tests), tests[-1]
+    assert tests[-1].tier == "programmatic"
+
+
+def test_writing_d_before_the_producer_is_done_fails(task):
+    tests = verify(task, Contender(partial(compute, task), programmatic=True), Bystanders(late=True))
+    assert (tests[-1].passed, tests[-1].tier, tests[-1].name) == (False, "programmatic", "order")
+
+
+def test_stray_write_is_told_with_its_distance(task):
+    def kernel(operands):
+        compute(task, operands)
+        outside = np.lib.stride_tricks.as_strided(operands.d.view(np.uint16), (task.m * task.n + 1,), (2,), writeable=True)
+        outside[-1] = 0
+
+    tests = verify(task, Contender(kernel))
+    assert (tests[-1].tier, tests[-1].name) == ("guards", "canary")
+    assert "1 byte(s) past its end" in tests[-1].message
+
+
+def test_changed_input_is_told(task):
+    def kernel(operands):
+        compute(task, operands)
+        operands.a.view(np.uint16)[0, 0] ^= 1
+
+    assert verify(task, Contender(kernel))[-1].name == "input"
+
+
+def test_workspace_is_poisoned_unless_zero_was_promised(task):
+    def kernel(operands):
+        assert (operands.workspace[:64] == 0).all()
+        assert (operands.workspace[64:] == 0xFF).all()
+        compute(task, operands)
+
+    assert verify(task, Contender(kernel, workspace_bytes=256, zero="restored", zero_bytes=64))[-1].passed
+
+
+def test_workspace_left_dirty_fails_where_zero_was_promised_back(task):
+    def kernel(operands):
+        compute(task, operands)
+        operands.workspace[5] = 1
+
+    tests = verify(task, Contender(kernel, workspace_bytes=256, zero="restored", zero_bytes=64))
+    assert (tests[-1].tier, tests[-1].name) == ("guards", "workspace")
+
+
+def test_result_kept_in_the_workspace_fails(task):
+    def kernel(operands):
+        if (operands.workspace == 0xFF).all():
+            compute(task, operands)
+            operands.workspace[:] = operands.d.view(np.uint8).ravel()
+        operands.d.view(np.uint8).ravel()[:] = operands.workspace
+
+    tests = verify(task, Contender(kernel, workspace_bytes=2 * task.m * task.n))
+    assert tests[-1].tier == "freshness"

@@ -1,0 +1,7 @@
+"""The corpus of seeded faults over both families: the emulator must find every one of them, and nothing without them."""
+
+from tests.sandbox.emulator.corpus.fault import Fault
+from tests.sandbox.emulator.corpus.mma_sync import MMA_SYNC_FAULTS
+from tests.sandbox.emulator.corpus.wgmma_tma import WGMMA_TMA_FAULTS
+
+FAULTS: tuple[Fault, ...] = (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS)

@@ -1,0 +1,94 @@
+"""The kernels that the emulator is tried with compile to what they are there for, and are found right."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from contract.chip import LIMITS
+from contract.plan import resolve
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, cluster_tiles
+from sandbox.building.check import Checked, check
+from tests.sandbox.emulator.compiled import PtxCompiler
+from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
+from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
+from tests.sandbox.emulator.trial import Trial, schedules
+
+FAMILY_KERNELS = sampled()
+FEW, MANY = 4, 50  # random schedules
+
+
+def _one_of_each_trait() -> list[FamilyKernel]:
+    """Kernels of all traits, over all tasks in turn."""
+    of_trait: dict[tuple[str, str], list[FamilyKernel]] = {}
+    for kernel in FAMILY_KERNELS:
+        of_trait.setdefault((kernel.family, kernel.trait), []).append(kernel)
+    return [kernels[index % len(kernels)] for index, kernels in enumerate(of_trait.values())]
+
+
+def _name(part: object) -> str:
+    return part.shape if isinstance(part, GemmTask) else part.name if isinstance(part, WrittenKernel) else str(part)
+
+
+@pytest.mark.parametrize("kernel", WRITTEN, ids=lambda kernel: kernel.name)
+def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: PtxCompiler, kernel: WrittenKernel) -> None:
+    if reason := kernel.missing():
+        pytest.skip(reason)
+    candidate = kernel.candidate()
+    for task in kernel.tasks:
+        assert isinstance(check(candidate, task, LIMITS[task.arch], CHIP.sms), Checked)
+        assert resolve(candidate.plan, task, LIMITS[task.arch], CHIP.sms).launches
+    ptx = compiler.compile(candidate, kernel.tasks[0].arch)
+    absent = [opcode for opcode in kernel.opcodes if not re.search(rf"^[^/\n]*\b{re.escape(opcode)}", ptx, re.MULTILINE)]
+    assert not absent
+
+
+@pytest.mark.parametrize("random", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kernel", "task"), [(kernel, task) for kernel in WRITTEN for task in kernel.tasks], ids=_name)
+def test_a_written_kernel_is_right(compiler: PtxCompiler, kernel: WrittenKernel, task: GemmTask, random: int) -> None:
+    if reason := kernel.missing():
+        pytest.skip(reason)
+    candidate = kernel.candidate()
+    trial = Trial(compiler.compile(candidate, task.arch), candidate, task, CHIP.sms)
+    assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "random"),
+    [
+        *(pytest.param(kernel, FEW, id=kernel.id) for kernel in _one_of_each_trait()),
+        *(pytest.param(kernel, MANY, marks=pytest.mark.slow, id=f"{kernel.id}-{MANY}") for kernel in FAMILY_KERNELS),
+    ],
+)
+def test_a_family_kernel_is_right(compiler: PtxCompiler, kernel: FamilyKernel, random: int) -> None:
+    trial = Trial(compiler.compile(kernel.candidate, kernel.task.arch), kernel.candidate, kernel.task, CHIP.sms)
+    assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
+
+
+def test_the_sample_has_every_trait_of_both_families() -> None:
+    drawn = Counter((kernel.family, kernel.trait) for kernel in FAMILY_KERNELS)
+    assert set(drawn) == {(family, trait) for family, traits in TRAITS.items() for trait in traits}
+    assert len({kernel.candidate.id for kernel in FAMILY_KERNELS}) > 0.9 * len(FAMILY_KERNELS)
+    programmatic = Counter(kernel.candidate.plan.launches[0].programmatic for kernel in FAMILY_KERNELS)
+    assert min(programmatic[True], programmatic[False]) > 10
+
+
+def test_the_sample_has_every_kind_of_task() -> None:
+    for family in TRAITS:
+        tasks = {kernel.task for kernel in FAMILY_KERNELS if kernel.family == family}
+        assert {task.layout for task in tasks} == set(Layout)
+        assert {task.element for task in tasks} == set(ElementType)
+        assert {(task.layout, task.accumulate) for task in tasks} == {(x, y) for x in Layout for y in AccumulatorType}
+    odd = [task for task in TASKS if task.m % 2 and task.n % 2 and task.k % 2]
+    assert {kernel.family for kernel in FAMILY_KERNELS if kernel.task in odd} == {"mma_sync"}
+
+
+def test_persistent_ctas_of_the_sample_take_several_tiles() -> None:
+    several = 0
+    for kernel in FAMILY_KERNELS:
+        schedule = kernel.schedule
+        if isinstance(schedule, WgmmaTmaSchedule) and schedule.persistent:
+            grid = resolve(kernel.candidate.plan, kernel.task, LIMITS[kernel.task.arch], CHIP.sms).launches[0].grid[0]
+            several += cluster_tiles(schedule, kernel.task) * schedule.cluster >= 2 * grid
+    assert several >= 5

@@ -1,0 +1,276 @@
+"""Elements, inputs, bounds and comparison, each by itself, over numpy."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract.task import AccumulatorType, ElementType, GemmTask
+from sandbox.verification import inputs as made
+from sandbox.verification.bounds import Growth, accumulation_factor, rounding_floor
+from sandbox.verification.cases import SPARSE, CaseStore, cases_for
+from sandbox.verification.comparison import compare_bounded, compare_exact
+from sandbox.verification.draws import Draws
+from sandbox.verification.elements import FORMATS, POISON, decode, decode_wide, encode
+from sandbox.verification.inputs import Inputs
+from sandbox.verification.reference import Reference, kept_bytes
+
+TASK = GemmTask(m=24, n=20, k=80)
+ELEMENTS = list(ElementType)
+
+
+def _values(inputs, task):
+    return decode(np, inputs.a, task.element).astype(np.float64), decode(np, inputs.b, task.element).astype(np.float64)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_every_bit_pattern_survives_a_round_trip(element):
+    bits = np.arange(2**16, dtype=np.uint16)
+    values = decode(np, bits, element)
+    again = encode(np, values, element)
+    number = ~np.isnan(values)
+    assert (again[number] == bits[number]).all()
+    assert np.isnan(decode(np, again[~number], element)).all()
+
+
+@given(st.floats(width=32, allow_nan=False))
+def test_bf16_rounds_to_nearest_even(value):
+    got = float(decode(np, encode(np, np.array([value], dtype=np.float32), ElementType.BF16), ElementType.BF16)[0])
+    low = np.array([value], dtype=np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    below, above = float(low.view(np.float32)[0]), float((low + np.uint32(0x10000)).view(np.float32)[0])
+    if math.isinf(value):
+        assert got == value
+    elif math.isinf(above):
+        assert got in (below, above)
+    else:
+        assert abs(got - value) == min(abs(below - value), abs(above - value))
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_format_constants_match_the_format(element):
+    form = FORMATS[element]
+    assert np.isinf(decode(np, encode(np, np.array([form.overflow], dtype=np.float64), element), element)).all()
+    just_under = np.nextafter(np.float32(form.overflow), np.float32(0))
+    assert np.isfinite(decode(np, encode(np, np.array([just_under]), element), element)).all()
+    assert float(decode(np, np.array([1], dtype=np.uint16), element)[0]) == form.tiny
+    one = int(encode(np, np.ones(1), element)[0])
+    above_one = float(decode(np, np.array([one + 1], dtype=np.uint16), element)[0])
+    assert (above_one - 1) / 2 == form.roundoff
+    assert np.isnan(decode(np, np.array([POISON], dtype=np.uint16), element)).all()
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("k", [1, 2, 3, 17, 80, 5000])
+def test_zero_one_sums_stay_exact_in_every_accumulator(element, k):
+    task = GemmTask(m=50, n=50, k=k, element=element)
+    a, b = _values(made.sparse_ones(Draws(np, 5), task), task)
+    assert set(np.unique(a)) <= {0, 1}
+    assert (a @ b).max() <= 256
+    assert (a @ b).any()
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("k", [2, 3, 64, 5000])
+def test_wide_sums_fit_f32_in_any_order_and_end_small(element, k):
+    task = GemmTask(m=40, n=40, k=k, element=element)
+    a, b = _values(made.wide(Draws(np, 5), task), task)
+    assert np.array_equal(a, np.rint(a))
+    assert np.array_equal(b, np.rint(b))
+    assert (np.abs(a) @ np.abs(b)).max() < 2**23
+    assert np.abs(a @ b).max() < 2048
+
+
+def test_wide_sums_exceed_f16_after_any_instruction_sized_group():
+    task = GemmTask(m=40, n=40, k=256)
+    a, b = _values(made.wide(Draws(np, 5), task), task)
+    for start in range(0, 256, 16):
+        partial = a[:, start : start + 16] @ b[start : start + 16]
+        inexact = partial != partial.astype(np.float16)
+        assert inexact.any()
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("k", [1, 2, 80, 3000])
+def test_large_inputs_overflow_in_some_rows_only(element, k):
+    task = GemmTask(m=60, n=16, k=k, element=element)
+    a, b = _values(made.large(Draws(np, 5), task), task)
+    overflow = np.abs(a @ b) >= FORMATS[element].overflow
+    assert overflow.any(axis=1).sum() == overflow.all(axis=1).sum()
+    assert 0 < overflow.sum() < overflow.size
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_subnormal_results_are_multiples_of_the_smallest(element):
+    task = GemmTask(m=30, n=30, k=80, element=element)
+    a, b = _values(made.subnormal_results(Draws(np, 5), task), task)
+    normal = FORMATS[element].tiny * (1024 if element is ElementType.F16 else 128)
+    assert (np.abs(a[a != 0]) >= normal).all()
+    assert (np.abs(b[b != 0]) >= normal).all()
+    product = (a @ b) / FORMATS[element].tiny
+    assert np.array_equal(8 * product, np.rint(8 * product))
+    assert (product != np.rint(product)).any(), "some are rounded"
+    assert ((np.abs(product) < 0.5) & (product < 0)).any(), "some are rounded to a negative zero"
+    assert np.abs(product).max() < (1024 if element is ElementType.F16 else 128)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_subnormal_inputs_give_normal_results_that_need_both_operands_subnormals(element):
+    task = GemmTask(m=30, n=30, k=80, element=element)
+    a, b = _values(made.subnormal_inputs(Draws(np, 5), task), task)
+    normal = FORMATS[element].tiny * (1024 if element is ElementType.F16 else 128)
+    product = a @ b
+    assert (np.abs(product[product != 0]) >= normal).all()
+    for left, right in ((np.where(np.abs(a) < normal, 0, a), b), (a, np.where(np.abs(b) < normal, 0, b))):
+        assert ((left @ right) != product).mean() > 0.5
+
+
+def test_zeros_meet_nan_and_infinity_in_both_operands():
+    task = GemmTask(m=30, n=40, k=80)
+    a, b = _values(made.zero_times(Draws(np, 5), task), task)
+    with np.errstate(invalid="ignore"):
+        product = a @ b
+    assert set(np.unique(np.where(np.isnan(product), 7, product))) == {0, 7}
+    assert (a == 0).all(axis=0).sum() == (b == 0).all(axis=1).sum() == 40
+    assert (a == 0).all(axis=1).sum() >= 15
+    assert (b == 0).all(axis=0).sum() >= 20
+    assert 0 < np.isnan(product).all(axis=1).sum() < 15
+    assert 0 < np.isnan(product).all(axis=0).sum() < 20
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 1), (24, 20, 80)])
+def test_nonfinite_inputs_hold_something_nonfinite(shape):
+    m, n, k = shape
+    inputs = made.nonfinite(Draws(np, 5), GemmTask(m=m, n=n, k=k))
+    a, b = _values(inputs, GemmTask(m=m, n=n, k=k))
+    assert not np.isfinite(a).all()
+    if m > 4 and n > 4:
+        with np.errstate(invalid="ignore"):
+            product = a @ b
+        assert np.isnan(product).any()
+        assert np.isinf(product).any()
+        assert np.isfinite(product).any()
+
+
+@pytest.mark.parametrize("operand", ["a", "b"])
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("seed", range(4))
+def test_one_turned_element_changes_the_product(seed, element, operand):
+    task = TASK.model_copy(update={"element": element})
+    source = Draws(np, seed)
+    before = made.sparse_ones(source, task)
+    a, b = _values(before, task)
+    d = encode(np, a @ b, element)
+    flip = made.flip_one(source, task, before, d, operand)
+    assert (before.a != flip.inputs.a).sum() == (operand == "a")
+    assert (before.b != flip.inputs.b).sum() == (operand == "b")
+    a, b = _values(flip.inputs, task)
+    assert (decode(np, flip.d, element) == a @ b).all()
+    assert (decode(np, flip.d, element) != decode(np, d, element)).any()
+
+
+def test_pairs_are_disjoint_and_within_range():
+    plus, minus = Draws(np, 1).pairs(101, 1000)
+    assert len(plus) == len(minus) == 50
+    assert len({*plus.tolist(), *minus.tolist()}) == 100
+
+
+@pytest.mark.parametrize("accumulate", list(AccumulatorType))
+@pytest.mark.parametrize("growth", list(Growth))
+def test_bounds_grow_with_k_and_never_pass_the_worst_case(accumulate, growth):
+    factors = [accumulation_factor(GemmTask(m=1, n=1, k=k, accumulate=accumulate), growth) for k in (1, 16, 256, 4096, 16384)]
+    unit = 2.0**-23 if accumulate is AccumulatorType.F32 else 2.0**-10
+    assert all(factor <= unit * k for factor, k in zip(factors, (1, 16, 256, 4096, 16384), strict=True))
+    assert factors == sorted(factors)
+
+
+def test_f32_bound_stays_far_under_an_f16_chain():
+    """At K = 4096 the f32 bound of random signs must not let an f16 accumulator's typical error pass."""
+    task = GemmTask(m=64, n=64, k=4096)
+    bound = accumulation_factor(task, Growth.WALK) * task.k  # |a_i| |b_j| of unit Gaussians
+    typical_f16 = 2.0**-11 * math.sqrt(task.k) * math.sqrt(task.k / 16 / 2) / math.sqrt(3)
+    assert bound < typical_f16
+
+
+def test_rounding_floor_allows_few_elements_to_scatter():
+    assert rounding_floor(TASK, 1.0, 1) > rounding_floor(TASK, 1.0, 10**6) > 0
+
+
+def _reference(task, inputs):
+    return Reference(np, task, inputs, keep=False)
+
+
+def test_both_zeros_count_as_one():
+    inputs = Inputs(np.zeros((24, 80), dtype=np.uint16), np.zeros((80, 20), dtype=np.uint16))
+    output = np.full((24, 20), 0x8000, dtype=np.uint16)
+    assert compare_exact(np, TASK, output, _reference(TASK, inputs)).mismatches == 0
+
+
+def test_an_infinity_of_the_wrong_sign_is_wrong():
+    inputs = made.large(Draws(np, 2), TASK)
+    right = encode(np, _reference_product(inputs), TASK.element)
+    assert compare_bounded(np, TASK, right, _reference(TASK, inputs), Growth.RAMP).mismatches == 0
+    infinite = np.isinf(decode(np, right, TASK.element))
+    wrong = np.where(infinite, right ^ 0x8000, right).astype(np.uint16)
+    assert compare_bounded(np, TASK, wrong, _reference(TASK, inputs), Growth.RAMP).mismatches == infinite.sum() > 0
+
+
+def _reference_product(inputs):
+    a, b = _values(inputs, TASK)
+    return a @ b
+
+
+def test_nan_where_a_number_belongs_is_wrong():
+    inputs = made.gaussian(Draws(np, 2), TASK)
+    output = encode(np, _reference_product(inputs), TASK.element)
+    output[3, 4] = 0x7E00
+    found = compare_bounded(np, TASK, output, _reference(TASK, inputs), Growth.WALK)
+    assert (found.mismatches, found.unwritten, found.first[:2]) == (1, 0, (3, 4))
+
+
+def test_box_spans_all_blocks(monkeypatch):
+    monkeypatch.setattr("sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
+    inputs = made.sparse_ones(Draws(np, 2), TASK)
+    output = encode(np, _reference_product(inputs), TASK.element)
+    output[2, 9] ^= 1
+    output[23, 3] ^= 1
+    found = compare_exact(np, TASK, output, _reference(TASK, inputs))
+    assert found.elements == output.size
+    assert (found.mismatches, found.box) == (2, [2, 23, 3, 9])
+
+
+def test_two_ulps_are_too_many():
+    inputs = made.gaussian(Draws(np, 2), TASK)
+    output = encode(np, _reference_product(inputs), TASK.element)
+    assert compare_bounded(np, TASK, output, _reference(TASK, inputs), Growth.WALK).worst <= 1
+    assert compare_bounded(np, TASK, output + np.uint16(2), _reference(TASK, inputs), Growth.WALK).mismatches > 400
+
+
+def test_cases_are_kept_within_the_budget_and_made_anew_beyond_it():
+    store = CaseStore(np, TASK, budget_bytes=2 * kept_bytes(TASK))
+    first, second, third = cases_for(TASK)[:3]
+    assert store.prepare(first) is store.prepare(first)
+    assert store.prepare(second) is store.prepare(second)
+    assert store.prepare(third) is not store.prepare(third)
+    assert np.array_equal(store.prepare(third).inputs.a, store.prepare(third).inputs.a)
+
+
+def test_a_budget_of_nothing_still_works():
+    prepared = CaseStore(np, TASK, budget_bytes=0).prepare(SPARSE)
+    output = encode(np, _reference_product(prepared.inputs), TASK.element)
+    assert prepared.compare(output).mismatches == 0
+
+
+def test_subnormals_of_bf16_need_no_f32_arithmetic():
+    """As on a GPU, where cupy's kernels flush subnormals of f32."""
+    patterns = np.arange(0x0080, dtype=np.uint16)
+    patterns = np.concatenate([patterns, patterns | 0x8000])
+    wide = decode_wide(np, patterns, ElementType.BF16)
+    assert wide[1] == 2.0**-133
+    assert wide[0x80 + 3] == -3 * 2.0**-133
+    assert (encode(np, wide, ElementType.BF16) == patterns).all()
+    flushed = np.where(np.abs(decode(np, patterns, ElementType.BF16)) < 2.0**-126, 0, 1)
+    assert not flushed.any(), "none of them is normal"
+    between = encode(np, np.array([1.5 * 2.0**-133, 2.5 * 2.0**-133, 127.5 * 2.0**-133, -0.5 * 2.0**-133]), ElementType.BF16)
+    assert between.tolist() == [2, 2, 0x80, 0x8000]
