@@ -1,6 +1,6 @@
-"""Draws a result of `strong_author` as an SVG: what became of each reply in order, and the device time of the right kernels.
+"""Draws a result of `strong_author` as an SVG: the outcome of each reply, and the device time of the right kernels.
 
-Run from the repository's root: python -m benchmarks.plot_author benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.author benchmarks/results/NAME.json docs/NAME.svg
 """
 
 import json
@@ -9,7 +9,23 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks.svg import BAD, BAND, FAINT, GOOD, INK, OTHERS, OURS, LogAxis, badge, bar, document, dot, line, main, text
+from benchmarks.pictures.svg import (
+    BAD,
+    BAND,
+    FAINT,
+    GOOD,
+    INK,
+    OTHERS,
+    OURS,
+    LogAxis,
+    badge,
+    bar,
+    document,
+    dot,
+    line,
+    main,
+    text,
+)
 from contract.evaluation import AUTOTUNED
 
 WIDTH, LEFT, RIGHT, NAMES, TOP = 900, 20, 880, 46, 84
@@ -23,7 +39,7 @@ FAILURES = {
     "timed_out": "did not end",
     "wrong": "compiled and ran, wrong result",
 }
-DESIGNS = {  # what the replies say of themselves, in a few words
+DESIGNS = {  # short descriptions of the replies
     "05_right": "mma.sync, nothing overlaps",
     "06_profile_guided": "+ swizzle, ring of cp.async",
     "07_better": "wgmma fed by TMA",
@@ -35,11 +51,11 @@ def draw(result: dict[str, Any]) -> str:
     rows = list(enumerate([row for row in result["rows"] if not row["final"]], 1))
     failed, timed = ([(at, row) for at, row in rows if ("time_us" in row) is right] for right in (False, True))
     if not timed:
-        raise ValueError("no reply of this result was measured, so there is nothing to draw; run the benchmark on a GPU")
+        raise ValueError("no reply of this result was measured; run the benchmark on a GPU")
     middle = TOP + FAILED_ROW * len(failed) + 62
     foot = middle + TIMED_ROW * len(timed) - 26
     body = [*_head(result, len(failed), len(timed))]
-    body.append(text(LEFT, TOP - 8, "Mistakes, and what the author was told of them", 13, bold=True))
+    body.append(text(LEFT, TOP - 8, "Mistakes, and the message that the author received", 13, bold=True))
     for place, (number, row) in enumerate(failed):
         body += _failure(number, row, TOP + FAILED_ROW * (place + 0.5))
     body += [*_plot(timed, middle, foot), *_final(result, timed, foot + 28)]
@@ -62,7 +78,7 @@ def _failure(number: int, row: dict[str, Any], y: float) -> Iterator[str]:
 
 
 def reason(message: str) -> str:
-    """The message without the place in the file before it and the details behind it."""
+    """The core of a message, without its position in the file and its details."""
     short = re.split(r"; |, in ", re.split(r"error ?: ", message)[-1])[0]
     return re.sub(r"\d{5,}", lambda digits: f"{int(digits[0]):,}", short)
 
@@ -73,7 +89,7 @@ def evidence(finding: dict[str, Any]) -> str:
 
 
 def _plot(timed: Sequence[tuple[int, dict[str, Any]]], top: float, foot: float) -> Iterator[str]:
-    """Each kernel's distance from AutoTuning, and between two kernels what the counters said of the first."""
+    """The distance of each kernel from AutoTuning, and between two kernels the finding about the first."""
     auto_us = statistics.median(row["baselines_us"][AUTOTUNED] for _, row in timed)
     times = [row["time_us"] for _, row in timed]
     axis = LogAxis(min(*times, auto_us) / 1.25, max(times) * 1.1, *PLOT)
@@ -107,8 +123,8 @@ def _finding(basis: str, finding: dict[str, Any], y: float) -> Iterator[str]:
 
 
 def _final(result: dict[str, Any], timed: Sequence[tuple[int, dict[str, Any]]], y: float) -> Iterator[str]:
-    """The fastest reply as the run measured it last, against every baseline."""
-    words = "Grey: the heaviest finding about the kernel above it, and what that rests on; the next prompt carried it."
+    """The final measurement of the fastest reply."""
+    words = "Grey: the top finding about the kernel above, and its basis. The next prompt contained it."
     yield text(LEFT, y, words, colour=FAINT)
     number, best = min(timed, key=lambda one: one[1]["time_us"])
     for row in result["rows"]:

@@ -1,10 +1,10 @@
-"""The red team against the sandbox: what refuses every hostile file, and whether every unusual right kernel passes.
+"""The red team against the sandbox: what rejects each hostile file, and whether each unusual right kernel passes.
 
-Run from the repository's root; with a GPU each attack is timed against the honest kernel of the same tile:
+Run from the repository's root. On a GPU each attack is timed against the honest kernel of the same tile:
     python -m benchmarks.redteam --device emulator --out benchmarks/results/redteam_emulator_DATE.json --commit HASH
     python -m benchmarks.redteam --device cuda:0 --out FILE.json --commit HASH [--only PATTERN] [--resume]
-The JSON is written after every candidate, and a table beside it at the end. Exits with 1 where an attack got through, ended
-its run or told of a file, or where a right kernel was refused.
+The JSON is written after every candidate, and a table beside it at the end. Exits with 1 if an attack passed, ended its run or
+leaked a file, or if a right kernel was rejected.
 """
 
 import argparse
@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.redteam_bench import Bench, Limits
-from benchmarks.redteam_table import Result, Row, bad, render, short
+from benchmarks.redteam.bench import RedteamBench, RedteamLimits
+from benchmarks.redteam.table import RedteamResult, RedteamRow, bad, render, short
 from tests.redteam.case import Case
 from tests.redteam.corpus import corpus
 
@@ -30,7 +30,7 @@ def main() -> int:
     earlier = _resumed(arguments.out, cases) if arguments.resume else None
     done = earlier.rows if earlier is not None else ()
     left = [case for case in cases if case.id not in {row.name for row in done}]
-    result = Result(
+    result = RedteamResult(
         device=arguments.device,
         commit=arguments.commit,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -40,7 +40,7 @@ def main() -> int:
     )
     started = time.monotonic()
     with _forbidden_file() as secret:
-        limits = Limits(candidate_s=arguments.limit, cache=arguments.cache, secret=secret)
+        limits = RedteamLimits(candidate_s=arguments.limit, cache=arguments.cache, secret=secret)
         for row, gpu in _rows(left, arguments.device, arguments.workers, limits):
             seconds = result.seconds + time.monotonic() - started
             started = time.monotonic()
@@ -57,41 +57,41 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", required=True, help="emulator or cuda:0")
-    parser.add_argument("--out", type=Path, required=True, help="the JSON; the table is written beside it")
-    parser.add_argument("--commit", default="unknown", help="the commit that is tested")
-    parser.add_argument("--only", default="", help="candidates whose class/name holds this text; several by commas")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file; the table is written beside it")
+    parser.add_argument("--commit", default="unknown", help="the tested commit")
+    parser.add_argument("--only", default="", help="candidates whose class/name contains this text; separate several by commas")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of unchanged candidates in the file")
     parser.add_argument(
-        "--resume", action="store_true", help="keep the rows that the file has, of candidates that are the same"
+        "--limit", type=float, default=20.0, help="seconds for compilation, proof and timing of a candidate, each"
     )
+    parser.add_argument("--workers", type=int, default=0, help="concurrent sandboxes; one on a GPU")
     parser.add_argument(
-        "--limit", type=float, default=20.0, help="seconds for one candidate's compilation, proof and timing each"
+        "--cache", default=str(Path(tempfile.gettempdir()) / "redteam-kernels"), help="folder of compiled kernels"
     )
-    parser.add_argument("--workers", type=int, default=0, help="sandboxes side by side; one on a GPU")
-    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "redteam-kernels"), help="compiled kernels")
     return parser.parse_args()
 
 
 def _chosen(cases: Sequence[Case], only: str) -> list[Case]:
-    """Cases of one task one after another, since a worker keeps what it prepares for a task; those that hang come last."""
+    """The chosen cases, grouped by task, because a worker keeps what it prepares for a task. Cases that hang come last."""
     wanted = [case for case in cases if not only or any(part in case.id for part in only.split(","))]
     return sorted(wanted, key=lambda case: (case.hangs, case.task.model_dump_json(), case.honest))
 
 
-def _resumed(path: Path, cases: Sequence[Case]) -> Result | None:
-    """What an earlier run wrote, of cases that are still the same."""
+def _resumed(path: Path, cases: Sequence[Case]) -> RedteamResult | None:
+    """The rows of an earlier run for cases that have not changed."""
     if not path.exists():
         return None
-    same, result = {(case.id, case.digest) for case in cases}, Result.model_validate_json(path.read_text())
+    same, result = {(case.id, case.digest) for case in cases}, RedteamResult.model_validate_json(path.read_text())
     return result.model_copy(update={"rows": tuple(row for row in result.rows if (row.name, row.digest) in same)})
 
 
-def _rows(cases: Sequence[Case], device: str, workers: int, limits: Limits) -> Iterator[tuple[Row, str]]:
-    """Each case's row as it is done, with the name of the GPU."""
+def _rows(cases: Sequence[Case], device: str, workers: int, limits: RedteamLimits) -> Iterator[tuple[RedteamRow, str]]:
+    """The row of each case as it finishes, with the name of the GPU."""
     count = 1 if device != "emulator" else workers or os.cpu_count() or 1
-    benches = [Bench(device, limits) for _ in range(count)]
+    benches = [RedteamBench(device, limits) for _ in range(count)]
     idle = list(benches)
 
-    def one(case: Case) -> tuple[Row, str]:
+    def one(case: Case) -> tuple[RedteamRow, str]:
         bench = idle.pop()
         try:
             return bench.row(case), bench.gpu
@@ -111,7 +111,7 @@ def _rows(cases: Sequence[Case], device: str, workers: int, limits: Limits) -> I
 
 @contextmanager
 def _forbidden_file() -> Iterator[str]:
-    """The path of a file that no compiler may open, with contents that would be known again."""
+    """The path of a file that no compiler may open, with recognisable contents."""
     with tempfile.TemporaryDirectory(prefix="redteam-") as folder:
         path = Path(folder) / "secret.txt"
         path.write_text("file-that-nobody-may-read\n")

@@ -1,6 +1,6 @@
-// D = A B without tensor cores: one thread an output. A fault of the table in benchmarks/diagnosis.py is set by a macro:
-//   TILED 0   operands straight from global memory; 1: 32x32 tiles in shared memory, 1024 threads
-//   PAD   0   with TILED, the tile of B lies so that a warp reads one bank; 1: a word of padding a row
+// D = A B without tensor cores: one thread per output. Macros set the faults of benchmarks/diagnosis/cases.py:
+//   TILED 0   operands directly from global memory; 1: 32x32 tiles in shared memory, 1024 threads
+//   PAD   0   with TILED, a warp reads the tile of B from one bank; 1: one word of padding per row
 #include <cuda_fp16.h>
 
 constexpr int TILE = 32;
@@ -9,7 +9,7 @@ constexpr int TILE = 32;
 extern "C" __global__ void __launch_bounds__(TILE * TILE)
 hgemm(const half* __restrict__ a, const half* __restrict__ b, half* __restrict__ d, int m, int n, int k) {
   __shared__ float tile_a[TILE][TILE];
-  __shared__ float tile_b[TILE][TILE + PAD];  // by column of B, so that a warp reads down a column of this array
+  __shared__ float tile_b[TILE][TILE + PAD];  // indexed by column of B, so that a warp reads down a column of this array
   const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
   const int row = blockIdx.y * TILE + y, column = blockIdx.x * TILE + x;
   float sum = 0;

@@ -1,11 +1,11 @@
-"""What compute-sanitizer finds of the seeded faults that the emulator is tested with, and what it says of the right kernels.
+"""What compute-sanitizer reports of the seeded faults of the emulator's tests, and of the right kernels.
 
 Run from the repository's root, on a machine with an sm_90 GPU and the CUDA toolkit; then, anywhere:
     python -m benchmarks.sanitizer_corpus run --commit HASH --out benchmarks/results/NAME.json
     python -m benchmarks.sanitizer_corpus table benchmarks/results/NAME.json --out benchmarks/results/NAME.md
-Every kernel is launched once under each of the four tools, and once plainly, each time in a process of its own. Plans are
-resolved for the number of SMs at which their fault shows. The JSON is written after every launch, so that a run that is cut
-short keeps what it has and says what is missing. The run ends where right kernels fail, plainly or under a tool.
+Every kernel is launched once under each of the four tools and once without a tool, each time in its own process. Plans are
+resolved for the number of SMs at which their fault shows. The JSON is written after every launch, so that an interrupted run
+keeps its results and names what is missing. The run ends if right kernels fail, with or without a tool.
 """
 
 import argparse
@@ -21,8 +21,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.sanitizer_launch import ENDED, FAULT, HUNG, Launchable, put
-from benchmarks.sanitizer_table import AGREEMENT, PLAIN, TOOLS, Outcome, Result, Row, agreement, render, right_name
+from benchmarks.sanitizer_corpus.launch import ENDED, FAULT, HUNG, Launchable, put
+from benchmarks.sanitizer_corpus.table import (
+    AGREEMENT,
+    PLAIN,
+    TOOLS,
+    LaunchOutcome,
+    SanitizerResult,
+    SanitizerRow,
+    agreement,
+    render,
+    right_name,
+)
 from contract.candidate import Candidate
 from contract.chip import LIMITS
 from contract.options import CompileOptions
@@ -33,10 +43,10 @@ from sandbox.cuda.device import Device
 from sandbox.workers.process import Limits, run
 from tests.sandbox.emulator.corpus import FAULTS
 
-PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_launch")
+PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_corpus.launch")
 SAID_CHARS, SAID_LINES = 300, 3
-# No API errors: the launcher asks the driver for a kernel's parameters until there is no next. The connections are ports,
-# of which every tool that runs at the same time takes one.
+# API errors are not reported, because the launcher queries kernel parameters until the driver returns an error.
+# Each concurrent tool takes one connection, which is a port.
 COMMON = ("--check-exit-code", "no", "--show-backtrace", "no", "--max-connections", "64")
 OPTIONS: dict[str, tuple[str, ...]] = {
     "memcheck": ("--padding", "65536", "--report-api-errors", "no"),
@@ -51,8 +61,8 @@ _REPORT = re.compile(rf"^=+ (?!{_ABOUT_THE_RUN})(\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A kernel on a task, by the name of its fault, or by its own where it is right."""
+class SanitizerSubject:
+    """A kernel on a task, named after its fault; a right kernel has its own name."""
 
     name: str
     candidate: Candidate
@@ -62,24 +72,24 @@ class Subject:
 
 @dataclass(frozen=True)
 class Job:
-    """One launch: the folder of a kernel, and the tool that watches it."""
+    """One launch: the folder of a kernel, and the tool."""
 
     kernel: str
     tool: str
     folder: Path
 
 
-def subjects() -> tuple[list[Subject], list[Subject]]:
-    """The kernels that the faults are patches of, each once, and the faults."""
-    right = {right_name(each): Subject(right_name(each), each.right(), each.task, each.sms) for each in FAULTS}
-    return list(right.values()), [Subject(each.id, each.wrong(), each.task, each.sms) for each in FAULTS]
+def subjects() -> tuple[list[SanitizerSubject], list[SanitizerSubject]]:
+    """The right kernels that the faults patch, each once, and the faults."""
+    right = {right_name(each): SanitizerSubject(right_name(each), each.right(), each.task, each.sms) for each in FAULTS}
+    return list(right.values()), [SanitizerSubject(each.id, each.wrong(), each.task, each.sms) for each in FAULTS]
 
 
-def prepare(listed: Sequence[Subject], home: Path, workers: int) -> dict[str, Path]:
-    """Compile kernels into folders that can be launched. Raises: SystemExit where one does not compile."""
+def prepare(listed: Sequence[SanitizerSubject], home: Path, workers: int) -> dict[str, Path]:
+    """Compile kernels into folders that can be launched. Raises: SystemExit if one does not compile."""
     compiler = Compiler(CompileOptions(cache_dir=str(home / "compiled")))
 
-    def write(subject: Subject) -> Path:
+    def write(subject: SanitizerSubject) -> Path:
         compiled = compiler.compile(subject.candidate, subject.task.arch)
         if not isinstance(compiled, Compiled):
             raise SystemExit(f"{subject.name}: {compiled}")
@@ -92,8 +102,8 @@ def prepare(listed: Sequence[Subject], home: Path, workers: int) -> dict[str, Pa
         return {subject.name: folder for subject, folder in zip(listed, pool.map(write, listed), strict=True)}
 
 
-def judge(said: str, tool: str, *, killed: bool) -> tuple[Outcome, int, int]:
-    """What a run's output says: its outcome, and how many errors and warnings; where it was cut short, reports count."""
+def judge(said: str, tool: str, *, killed: bool) -> tuple[LaunchOutcome, int, int]:
+    """The outcome of a run, and its numbers of errors and warnings. Without a summary, single reports are counted."""
     summary = _SUMMARY.search(said)
     counts = summary.groups() if summary else (str(len(_REPORT.findall(said))), None, None)
     errors, warnings = (int(counts[1] or counts[0]), int(counts[2] or 0))
@@ -107,8 +117,8 @@ def judge(said: str, tool: str, *, killed: bool) -> tuple[Outcome, int, int]:
     return ("nothing" if ENDED in said and watched else "failed"), 0, 0
 
 
-def told(said: str, outcome: Outcome) -> tuple[str, ...]:
-    """The lines of a run's output that are worth keeping: its first reports, CUDA's error, or what a tool failed with."""
+def told(said: str, outcome: LaunchOutcome) -> tuple[str, ...]:
+    """The lines of an output to keep: the first reports, the CUDA error, or the failure of the tool."""
     lines = said.splitlines()
     kept = {
         "reported": _REPORT.findall(said)[:SAID_LINES],
@@ -118,22 +128,22 @@ def told(said: str, outcome: Outcome) -> tuple[str, ...]:
     return tuple(line[:SAID_CHARS] for line in kept.get(outcome, ()))
 
 
-def watch(job: Job, sanitizer: str, limit_s: float, cancel: threading.Event) -> Row | None:
-    """Launch a kernel under a tool; None where it was called off."""
+def watch(job: Job, sanitizer: str, limit_s: float, cancel: threading.Event) -> SanitizerRow | None:
+    """Launch a kernel under a tool; None if it was cancelled."""
     watcher = () if job.tool == PLAIN else (sanitizer, "--tool", job.tool, *COMMON, *OPTIONS[job.tool])
     scratch = job.folder / job.tool
     scratch.mkdir()
     ended = run(
         (*watcher, *PROGRAM, str(job.folder.resolve())),
         scratch=scratch,
-        limits=Limits(wall_s=limit_s, network=True),  # the tool speaks with the process over a port
+        limits=Limits(wall_s=limit_s, network=True),  # the tool communicates with the process over a port
         cancel=cancel,
     )
     if cancel.is_set():
         return None
     said = (ended.stdout + ended.stderr).decode(errors="replace")
     outcome, errors, warnings = judge(said, job.tool, killed=ended.timed_out)
-    return Row(
+    return SanitizerRow(
         kernel=job.kernel,
         tool=job.tool,
         outcome=outcome,
@@ -144,16 +154,18 @@ def watch(job: Job, sanitizer: str, limit_s: float, cancel: threading.Event) -> 
     )
 
 
-class Bench:
-    """Works through jobs, several at once, until the time is over. `keep`: is given all rows after every row."""
+class SanitizerBench:
+    """Runs jobs concurrently until the time limit. `keep`: receives all rows after every new one."""
 
-    def __init__(self, sanitizer: str, limit_s: float, deadline: float, workers: int, keep: Callable[[Sequence[Row]], None]):
+    def __init__(
+        self, sanitizer: str, limit_s: float, deadline: float, workers: int, keep: Callable[[Sequence[SanitizerRow]], None]
+    ):
         self._sanitizer, self._limit_s, self._deadline, self._workers = sanitizer, limit_s, deadline, workers
         self._keep = keep
-        self.rows: list[Row] = []
+        self.rows: list[SanitizerRow] = []
 
-    def work(self, jobs: Sequence[Job]) -> list[Row]:
-        """Rows of these jobs, as many as there was time for."""
+    def work(self, jobs: Sequence[Job]) -> list[SanitizerRow]:
+        """The rows of those jobs that finished in time."""
         cancel, first = threading.Event(), len(self.rows)
         with ThreadPoolExecutor(self._workers) as pool:
             futures = [pool.submit(watch, job, self._sanitizer, self._limit_s, cancel) for job in jobs]
@@ -161,24 +173,24 @@ class Bench:
                 for future in as_completed(futures, timeout=max(0.0, self._deadline - time.monotonic())):
                     self._take(future.result(), len(jobs) - (len(self.rows) - first))
             except TimeoutError:
-                print("the time is over", flush=True)
+                print("the time limit is reached", flush=True)
             finally:
                 cancel.set()
                 pool.shutdown(wait=False, cancel_futures=True)
         return self.rows[first:]
 
-    def _take(self, row: Row | None, left: int) -> None:
-        assert row is not None  # only what is called off has none, and this is taken before anything is
+    def _take(self, row: SanitizerRow | None, left: int) -> None:
+        assert row is not None  # only a cancelled job has no row, and nothing is cancelled yet
         self.rows.append(row)
         self._keep(self.rows)
         words = f" ({row.said[0][:100]})" if row.said else ""
         print(f"{left:4} {row.kernel}, {row.tool}: {row.outcome}{words}, {row.seconds:.1f} s", flush=True)
 
 
-def check(bench: Bench, right: Mapping[str, Path], wrong: Mapping[str, Path]) -> None:
-    """All kernels plainly, the right ones under the tools, then the faults, with those that hang last.
+def check(bench: SanitizerBench, right: Mapping[str, Path], wrong: Mapping[str, Path]) -> None:
+    """Run all kernels without a tool, then the right ones under the tools, then the faults. Kernels that hang come last.
 
-    Raises: SystemExit where right kernels do not run, or none of them does under a tool.
+    Raises: SystemExit if right kernels do not run, or none of them runs under a tool.
     """
     everything = {**right, **wrong}
     plain = bench.work([Job(name, PLAIN, folder) for name, folder in everything.items()])
@@ -197,7 +209,7 @@ def check(bench: Bench, right: Mapping[str, Path], wrong: Mapping[str, Path]) ->
 def find_sanitizer() -> str:
     found = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if found is None:
-        raise SystemExit("compute-sanitizer was not found; it comes with the CUDA toolkit: put its folder on the search path")
+        raise SystemExit("compute-sanitizer was not found; install the CUDA toolkit and add its bin folder to PATH")
     return found
 
 
@@ -212,7 +224,7 @@ def run_all(arguments: argparse.Namespace) -> None:
     right, wrong = subjects()
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
-        start = Result(
+        start = SanitizerResult(
             command=f"python -m benchmarks.sanitizer_corpus {' '.join(sys.argv[1:])}",
             commit=arguments.commit,
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -222,7 +234,7 @@ def run_all(arguments: argparse.Namespace) -> None:
         )
         everything = [(one.name, tool) for one in (*right, *wrong) for tool in (PLAIN, *TOOLS)]
 
-        def keep(rows: Sequence[Row]) -> None:
+        def keep(rows: Sequence[SanitizerRow]) -> None:
             done = {(row.kernel, row.tool) for row in rows}
             missing = tuple(f"{name}, {tool}" for name, tool in everything if (name, tool) not in done)
             seconds = round(time.monotonic() - started)
@@ -233,7 +245,7 @@ def run_all(arguments: argparse.Namespace) -> None:
 
         folders = prepare([*right, *wrong], home / "kernels", arguments.workers)
         print(f"{len(folders)} kernels compiled, {time.monotonic() - started:.0f} s", flush=True)
-        bench = Bench(sanitizer, arguments.limit_s, started + 60 * arguments.minutes, arguments.workers, keep)
+        bench = SanitizerBench(sanitizer, arguments.limit_s, started + 60 * arguments.minutes, arguments.workers, keep)
         keep(bench.rows)
         check(bench, *({one.name: folders[one.name] for one in side} for side in (right, wrong)))
 
@@ -242,20 +254,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     commands = parser.add_subparsers(dest="what", required=True)
     checked = commands.add_parser("run")
-    checked.add_argument("--commit", required=True, help="the commit that is run")
+    checked.add_argument("--commit", required=True, help="the tested commit")
     checked.add_argument("--out", type=Path, required=True)
-    checked.add_argument("--workers", type=int, default=12, help="launches at once")
-    checked.add_argument("--limit-s", type=float, default=40.0, help="of one launch with its process's start")
-    checked.add_argument("--minutes", type=float, default=8.0, help="of everything")
+    checked.add_argument("--workers", type=int, default=12, help="concurrent launches")
+    checked.add_argument("--limit-s", type=float, default=40.0, help="seconds for one launch, with the start of its process")
+    checked.add_argument("--minutes", type=float, default=8.0, help="time limit of the whole run")
     compared = commands.add_parser("table")
     compared.add_argument("result", type=Path)
-    compared.add_argument("--agreement", type=Path, default=AGREEMENT, help="what the GPU and the emulator found")
+    compared.add_argument("--agreement", type=Path, default=AGREEMENT, help="table of emulator_agreement")
     compared.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     if arguments.what == "run":
         run_all(arguments)
         return
-    result = Result.model_validate_json(arguments.result.read_text())
+    result = SanitizerResult.model_validate_json(arguments.result.read_text())
     arguments.out.write_text(render(result, agreement(arguments.agreement.read_text())))
 
 

@@ -1,4 +1,4 @@
-"""One golden case on the GPU: plain driver calls, and a limit on how long a kernel may take."""
+"""One golden case on the GPU, by plain driver calls and with a time limit."""
 
 import ctypes
 import time
@@ -31,11 +31,11 @@ _POLL_S = 0.0002
 
 
 class Hung(Exception):
-    """A kernel that did not end in time."""
+    """A kernel did not end in time."""
 
 
-class Device:
-    """A context with one family's kernels."""
+class GoldenDevice:
+    """A context with the kernels of one family of cases."""
 
     def __init__(self, cubin: bytes) -> None:
         call(driver.cuInit, 0)
@@ -107,7 +107,9 @@ def encode_map(spec: MapSpec, pointer: int) -> bytes:
         len(spec.sizes),
         pointer + spec.offset,
         [driver.cuuint64_t(size) for size in spec.sizes],
-        [driver.cuuint64_t(stride) for stride in spec.strides or (16,)],  # an empty list is refused, even for one dimension
+        [
+            driver.cuuint64_t(stride) for stride in spec.strides or (16,)
+        ],  # the driver rejects an empty list, even for one dimension
         [driver.cuuint32_t(size) for size in spec.box],
         [driver.cuuint32_t(1) for _ in spec.box],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
@@ -119,7 +121,7 @@ def encode_map(spec: MapSpec, pointer: int) -> bytes:
 
 
 def describe_device() -> dict[str, str]:
-    """GPU, driver and compiler that a recording was made with."""
+    """GPU, driver and compiler of a recording."""
     call(driver.cuInit, 0)
     name = call(driver.cuDeviceGetName, 128, call(driver.cuDeviceGet, 0))
     version = call(driver.cuDriverGetVersion)
@@ -133,7 +135,7 @@ def describe_device() -> dict[str, str]:
 
 
 def _driver_release() -> str:
-    """The driver's own version, as the kernel module tells it."""
+    """The driver version that the kernel module reports."""
     try:
         with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
             words = file.readline().split()

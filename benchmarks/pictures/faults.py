@@ -1,20 +1,29 @@
-"""Draws how many of the seeded faults compute-sanitizer, the tests on the GPU and the emulator find, as an SVG.
+"""Draws the seeded faults that compute-sanitizer, the tests on the GPU and the emulator find, as an SVG.
 
-Run from the repository's root: python -m benchmarks.plot_faults benchmarks/results/NAME.json docs/h200_faults.svg
-What the tests on the GPU and the emulator found is read from the committed table of `emulator_agreement`.
+Run from the repository's root: python -m benchmarks.pictures.faults benchmarks/results/NAME.json docs/h200_faults.svg
+The findings of GPU and emulator come from the committed table of `emulator_agreement`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.sanitizer_table import AGREEMENT, TOOLS, Comparison, Finding, Result, Verdicts, agreement, compare
-from benchmarks.svg import FAINT, GOOD, OURS, RULE, bar, document, line, main, text
+from benchmarks.pictures.svg import FAINT, GOOD, OURS, RULE, bar, document, line, main, text
+from benchmarks.sanitizer_corpus.table import (
+    AGREEMENT,
+    TOOLS,
+    Detection,
+    FaultComparison,
+    SanitizerResult,
+    Verdicts,
+    agreement,
+    compare,
+)
 from sandbox.emulator.detector import Detector
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 20, 880, 134, 26
-COUNTS, GAP = 40.0, 1.5  # room behind a row of squares, and between two; one square a fault
+COUNTS, GAP = 40.0, 1.5  # space after a row of squares, and between two; one square per fault
 SANITIZER = "#3f6ea8"
-ORDER: tuple[Finding, ...] = ("reported", "noticed", "nothing")
-# What goes wrong, by the first of the detectors that may name a fault.
+ORDER: tuple[Detection, ...] = ("reported", "noticed", "nothing")
+# Classes of faults, by the first detector that may name a fault.
 CLASSES: dict[str, tuple[str, ...]] = {
     "out of bounds or misaligned": (
         Detector.GLOBAL_OUT_OF_BOUNDS,
@@ -34,14 +43,14 @@ CLASSES: dict[str, tuple[str, ...]] = {
     "proxy or wgmma fence missing": (Detector.MISSING_PROXY_FENCE, Detector.MISSING_WGMMA_FENCE),
 }
 # (title, left edge, colour, what it finds)
-WAYS: tuple[tuple[str, float, str, Callable[[Comparison], Finding]], ...] = (
+WAYS: tuple[tuple[str, float, str, Callable[[FaultComparison], Detection]], ...] = (
     ("compute-sanitizer, four tools", 262.0, SANITIZER, lambda one: one.sanitizer),
     ("tests on the GPU", 470.0, GOOD, lambda one: one.gpu),
     ("emulator", 678.0, OURS, lambda one: one.emulator),
 )
 
 
-def draw(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
+def draw(result: SanitizerResult, verdicts: Mapping[str, Verdicts]) -> str:
     compared = compare(result, verdicts)
     foot = TOP + ROW * len(CLASSES)
     longest = max(sum(one.fault.detectors[0] in detectors for one in compared) for detectors in CLASSES.values())
@@ -57,7 +66,7 @@ def draw(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
     return document(WIDTH, foot + 52, [*body, *_foot(result, foot)])
 
 
-def _head(result: Result, compared: Sequence[Comparison], side: float) -> Iterator[str]:
+def _head(result: SanitizerResult, compared: Sequence[FaultComparison], side: float) -> Iterator[str]:
     yield text(LEFT, 26, f"{len(compared)} seeded faults: which of them are found?", 16, bold=True)
     yield text(RIGHT, 26, f"{result.environment.gpu}, {result.date}, compute-sanitizer {result.sanitizer}", 11, "end", FAINT)
     meanings = ("reported: what is wrong, or which test failed", "noticed: only a crash or a hang", "not found")
@@ -66,13 +75,13 @@ def _head(result: Result, compared: Sequence[Comparison], side: float) -> Iterat
         yield text(x + 14, 58, words)
 
 
-def _column_head(title: str, left: float, found: Sequence[Finding]) -> Iterator[str]:
+def _column_head(title: str, left: float, found: Sequence[Detection]) -> Iterator[str]:
     yield text(left, TOP - 34, title, 13, bold=True)
     reported, noticed = found.count("reported"), found.count("noticed")
     yield text(left, TOP - 16, f"{reported} reported, {noticed} noticed", 12, colour=FAINT)
 
 
-def _squares(left: float, y: float, found: Sequence[Finding], colour: str, pitch: float) -> Iterator[str]:
+def _squares(left: float, y: float, found: Sequence[Detection], colour: str, pitch: float) -> Iterator[str]:
     for place, kind in enumerate(found):
         yield from _square(left + pitch * place, y, pitch - GAP, kind, colour)
     reported, noticed = found.count("reported"), found.count("noticed")
@@ -80,15 +89,15 @@ def _squares(left: float, y: float, found: Sequence[Finding], colour: str, pitch
     yield text(left + pitch * len(found) + 4, y + 4, counts, 11, colour=FAINT)
 
 
-def _square(x: float, y: float, side: float, kind: Finding, colour: str) -> Iterator[str]:
-    """A fault: full where it is reported, small where it is noticed, empty where it is not found."""
+def _square(x: float, y: float, side: float, kind: Detection, colour: str) -> Iterator[str]:
+    """One fault: a full square if reported, a small one if noticed, an empty one if not found."""
     yield bar(x, y - side / 2, side, side, colour if kind == "reported" else RULE)
     if kind == "noticed":
         yield bar(x + side / 4, y - side / 4, side / 2, side / 2, colour)
 
 
-def _foot(result: Result, y: float) -> Iterator[str]:
-    """False alarms, without which the counts say little, and what was not run."""
+def _foot(result: SanitizerResult, y: float) -> Iterator[str]:
+    """False positives, and launches that were not run."""
     right = {row.kernel for row in result.rows if row.kernel.startswith("right-")}
     alarms = [
         f"{tool} {sum(row.tool == tool and row.kernel in right and row.outcome == 'reported' for row in result.rows)}"
@@ -102,4 +111,7 @@ def _foot(result: Result, y: float) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main(__doc__, lambda stored: draw(Result.model_validate_json(stored), agreement(AGREEMENT.read_text(encoding="utf-8"))))
+    main(
+        __doc__,
+        lambda stored: draw(SanitizerResult.model_validate_json(stored), agreement(AGREEMENT.read_text(encoding="utf-8"))),
+    )

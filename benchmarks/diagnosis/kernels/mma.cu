@@ -1,11 +1,11 @@
-// D = A B with mma.sync over tiles in shared memory. Every fault of the table in benchmarks/diagnosis.py is one macro:
-//   STAGES         shared-memory buffers; with 1, copies and products take turns
-//   SWIZZLE        0: tiles lie in plain rows, so that ldmatrix meets bank conflicts
-//   BY_REGISTERS   1: operands reach shared memory through registers instead of cp.async
-//   COALESCED      0: with BY_REGISTERS, a warp's loads of B go down a column, four bytes a row
-//   LDMATRIX       0: fragments are gathered word by word
-//   MIN_CTAS       CTAs an SM is asked to hold, at the cost of registers
-//   SPLITS         parts of K summed through the workspace by a second launch
+// D = A B with mma.sync over tiles in shared memory. Macros set the faults of benchmarks/diagnosis/cases.py:
+//   STAGES         shared-memory buffers; with 1, copies and products alternate
+//   SWIZZLE        0: plain rows, so that ldmatrix has bank conflicts
+//   BY_REGISTERS   1: operands are copied to shared memory through registers instead of cp.async
+//   COALESCED      0: with BY_REGISTERS, a warp loads B down a column, four bytes per row
+//   LDMATRIX       0: fragments are loaded word by word
+//   MIN_CTAS       minimum resident CTAs per SM, which limits registers
+//   SPLITS         parts of K, whose sums a second launch adds up from the workspace
 // and the geometry: BLOCK_M, BLOCK_N, BLOCK_K, WARPS_M, WARPS_N. M, N, K are whole multiples of the tile.
 #include <cudal2/convert.cuh>
 #include <cudal2/cp_async.cuh>
@@ -31,7 +31,7 @@ __device__ __forceinline__ unsigned offset(int row, int column) {
   return SWIZZLE ? swizzled<kColumns>(row, column) : static_cast<unsigned>((row * kColumns + column) * 2);
 }
 
-// Copies a tile, 16 bytes a thread at a time, neighbours along rows.
+// Copies a tile, 16 bytes per thread and step; neighbouring threads along rows.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void load_rows(unsigned char* tile, const half* __restrict__ source, int pitch) {
   constexpr int kAcross = kColumns / 8;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void load_rows(unsigned char* tile, const half* __res
   }
 }
 
-// The same tile, 4 bytes a thread at a time, neighbours down columns.
+// Copies the same tile, 4 bytes per thread and step; neighbouring threads down columns.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void load_columns(unsigned char* tile, const half* __restrict__ source, int pitch) {
   for (int pair = threadIdx.x; pair < kRows * kColumns / 2; pair += kThreads) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void load_by_ldmatrix(Fragments& f, const unsigned ch
   }
 }
 
-// Lane l holds of A rows l/4 and 8 below, K indices 2*(l%4), the next one, and both 8 further; of B column l/4, the same K.
+// Lane l holds rows l/4 and l/4+8 of A and column l/4 of B, at K indices 2*(l%4) and the next one, and 8 beyond both.
 __device__ __forceinline__ void load_word_by_word(Fragments& f, const unsigned char* stage, int row, int column, int k) {
   const int lane = threadIdx.x % 32;
   const unsigned char* stage_b = stage + kBytesA;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void multiply_in_turns(Accumulators& sums, unsigned c
     cp_async_wait<0>();
     __syncthreads();
     multiply(sums, memory, row, column);
-    __syncthreads();  // the next copy overwrites what other warps may still read
+    __syncthreads();  // the next copy overwrites a buffer that other warps may still read
   }
 }
 
@@ -146,11 +146,11 @@ __device__ __forceinline__ void multiply_pipelined(Accumulators& sums, unsigned 
                                                    int k, int begin, int end, int row, int column) {
   for (int ahead = 0; ahead < STAGES - 1; ++ahead) {
     if (begin + ahead < end) load_block(memory + ahead * kBytesStage, a, b, n, k, begin + ahead);
-    cp_async_commit();  // empty groups too, so that counting groups counts blocks
+    cp_async_commit();  // also commits empty groups, so that the number of groups equals the number of blocks
   }
   for (int block = begin; block < end; ++block) {
     cp_async_wait<(STAGES > 1 ? STAGES - 2 : 0)>();
-    __syncthreads();  // the block is there for all, and all have left the one before, whose buffer is filled next
+    __syncthreads();  // the block is visible to all threads, and no thread reads the previous one, whose buffer is filled next
     const int ahead = block + STAGES - 1;
     if (ahead < end) load_block(memory + (ahead - begin) % STAGES * kBytesStage, a, b, n, k, ahead);
     cp_async_commit();
@@ -196,7 +196,7 @@ hgemm(const half* __restrict__ a, const half* __restrict__ b, half* __restrict__
 }
 
 #if SPLITS > 1
-// Sums the parts in their order, two neighbouring outputs a thread.
+// Sums the parts in order, two neighbouring outputs per thread.
 extern "C" __global__ void __launch_bounds__(256) reduce(const float* __restrict__ partials, half* __restrict__ d, int m, int n) {
   const size_t at = (size_t(blockIdx.x) * 256 + threadIdx.x) * 2;
   float2 sum = make_float2(0.0f, 0.0f);

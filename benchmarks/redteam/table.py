@@ -9,8 +9,8 @@ from contract.task import GemmTask
 GOOD = frozenset({"passed", "refused", "no gain", "harmless", "not visible here"})
 
 
-class Row(Record):
-    """What became of one candidate. `layers`: those that may refuse it; `layer`: the one that spoke. Unit: microseconds."""
+class RedteamRow(Record):
+    """The result for one candidate. `layers`: those that may reject it; `layer`: the one that did. Unit: microseconds."""
 
     name: str
     group: str
@@ -29,8 +29,8 @@ class Row(Record):
     seconds: float
 
 
-class Result(Record):
-    """A run over all candidates; `seconds` is its wall-clock, over all runs where it was resumed."""
+class RedteamResult(Record):
+    """A run over all candidates. `seconds`: its wall-clock time, summed over resumed runs."""
 
     device: str
     gpu: str = ""
@@ -38,21 +38,21 @@ class Result(Record):
     date: str
     cores: int
     seconds: float = 0.0
-    rows: tuple[Row, ...] = ()
+    rows: tuple[RedteamRow, ...] = ()
 
 
-def bad(row: Row) -> bool:
-    """Whether an attack got through or a right kernel did not. A refusal by another layer is a refusal."""
+def bad(row: RedteamRow) -> bool:
+    """Whether an attack passed or a right kernel did not. Rejection by another layer counts as rejection."""
     return row.verdict not in GOOD and row.verdict != "refused elsewhere"
 
 
-def short(row: Row) -> str:
+def short(row: RedteamRow) -> str:
     timed = f"  {row.time_us:.1f} us" if row.time_us is not None else ""
     ratio = f" of {row.honest_us:.1f}, {row.ratio:.2f}" if row.ratio is not None and row.honest_us is not None else ""
     return f"{row.verdict:17s} {row.name:52s} {row.layer}{timed}{ratio}"
 
 
-def render(result: Result) -> str:
+def render(result: RedteamResult) -> str:
     """The result as Markdown."""
     attacks = [row for row in result.rows if not row.honest]
     right = [row for row in result.rows if row.honest]
@@ -81,7 +81,7 @@ def render(result: Result) -> str:
     )
 
 
-def _tables(rows: Sequence[Row]) -> Iterator[str]:
+def _tables(rows: Sequence[RedteamRow]) -> Iterator[str]:
     for group in dict.fromkeys(row.group for row in sorted(rows, key=lambda row: (row.honest, row.blind))):
         yield from (f"## {group}", "", "| name | what it does | layers that may refuse | outcome | time | ratio | verdict |")
         yield "|---|---|---|---|---|---|---|"
@@ -89,7 +89,7 @@ def _tables(rows: Sequence[Row]) -> Iterator[str]:
         yield ""
 
 
-def _line(row: Row) -> str:
+def _line(row: RedteamRow) -> str:
     timed = f"{row.time_us:.1f} / {row.honest_us:.1f}" if row.time_us is not None and row.honest_us is not None else ""
     timed = timed or (f"{row.time_us:.1f}" if row.time_us is not None else "")
     ratio = f"{row.ratio:.2f}" if row.ratio is not None else ""

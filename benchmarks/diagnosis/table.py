@@ -9,13 +9,13 @@ from contract.diagnosis import Bottleneck, Finding
 from contract.evaluation import Environment
 from contract.profile import Profile
 
-IMPROVED = 1.02  # a candidate counts as faster beyond this
+IMPROVED = 1.02  # speed ratio from which a candidate counts as faster
 SHOWN = 3  # findings in the table
 KINDS = ("by hand", "heaviest", "next", "heaviest, by prior", "control", "control, by prior")
 
 
 class Trial(Record):
-    """A remedied or control candidate. `ratio`: its speed over the faulty kernel's, above 1 faster; None where not measured."""
+    """A remedied or control candidate. `ratio`: its speed over that of the faulty kernel; None where not measured."""
 
     kind: str
     bottleneck: Bottleneck | None
@@ -25,10 +25,10 @@ class Trial(Record):
     ratio: float | None
 
 
-class Row(Record):
-    """One faulty kernel. `rank`: place of the expected bottleneck among the findings; None where it is not among them.
+class DiagnosisRow(Record):
+    """One faulty kernel. `rank`: place of the expected bottleneck among the findings; None where it is absent.
 
-    `repeat`: its speed when measured again after its remedies over its speed before them, which is what noise does.
+    `repeat`: speed after the remedies were measured over speed before them, which shows the noise.
     """
 
     name: str
@@ -50,27 +50,27 @@ class Row(Record):
     repeat: float | None = None
 
 
-class Result(Record):
+class DiagnosisResult(Record):
     benchmark: str = "diagnosis"
     commit: str
     date: str
     environment: Environment | None
     seconds: float
-    rows: tuple[Row, ...]
+    rows: tuple[DiagnosisRow, ...]
 
 
 def ratios(trials: Sequence[Trial], kind: str) -> list[float]:
     return [trial.ratio for trial in trials if trial.kind == kind and trial.ratio is not None]
 
 
-def render(result: Result) -> str:
+def render(result: DiagnosisResult) -> str:
     gpu = result.environment.gpu if result.environment else "no GPU"
     head = f"# How often the diagnosis is right\n\n{gpu}, {result.date}, commit {result.commit}, {result.seconds:.0f} s.\n"
     parts = [head, _diagnoses(result.rows), _by_hand(result.rows), _schedules(result.rows), _summary(result.rows)]
     return "\n".join(parts)
 
 
-def _diagnoses(rows: Sequence[Row]) -> str:
+def _diagnoses(rows: Sequence[DiagnosisRow]) -> str:
     lines = [
         "## What was found\n",
         "| kernel | fault | shape | time, us | over AutoTuning | expected | place | findings (weight) |",
@@ -84,10 +84,10 @@ def _diagnoses(rows: Sequence[Row]) -> str:
         expected = " or ".join(row.expected)
         lines.append(f"| {row.name} | {row.fault} | {row.shape} | {time_us} | {speed} | {expected} | {place} | {found} |")
     evidence = [f"- {row.name}: {one.bottleneck}: {one.evidence}" for row in rows for one in row.findings[:1]]
-    return "\n".join([*lines, "\nEvidence of the heaviest finding:\n", *evidence, ""])
+    return "\n".join([*lines, "\nEvidence of the finding with the largest weight:\n", *evidence, ""])
 
 
-def _by_hand(rows: Sequence[Row]) -> str:
+def _by_hand(rows: Sequence[DiagnosisRow]) -> str:
     lines = ["## The remedy applied by hand\n", "| kernel | over the faulty one | faulty one again |", "|---|---|---|"]
     for row in rows:
         if row.by_hand and row.trials:
@@ -97,7 +97,7 @@ def _by_hand(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _schedules(rows: Sequence[Row]) -> str:
+def _schedules(rows: Sequence[DiagnosisRow]) -> str:
     kinds = KINDS[1:]
     lines = [
         "## The remedy applied by steering\n",
@@ -118,11 +118,11 @@ def _schedules(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _summary(rows: Sequence[Row]) -> str:
+def _summary(rows: Sequence[DiagnosisRow]) -> str:
     known = [row for row in rows if row.status == "measured"]
     lines = [
         "## In short\n",
-        f"- Of {len(known)} kernels the constructed fault was the heaviest finding in {_count(known, 1)}, "
+        f"- Of {len(known)} kernels the constructed fault had the largest weight in {_count(known, 1)}, "
         f"among the first two in {_count(known, 2)}, found at all in {_count(known, math.inf)}.",
     ]
     for kind in KINDS:
@@ -142,7 +142,7 @@ def _summary(rows: Sequence[Row]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _count(rows: Sequence[Row], place: float) -> int:
+def _count(rows: Sequence[DiagnosisRow], place: float) -> int:
     return sum(row.rank is not None and row.rank <= place for row in rows)
 
 

@@ -1,13 +1,13 @@
-"""Draws a result of `optimize_shapes` as an SVG: speedup over each baseline, a group of bars a shape.
+"""Draws a result of `optimize_shapes` as an SVG: speedup over each baseline, one group of bars per shape.
 
-Run from the repository's root: python -m benchmarks.plot_shapes benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.shapes benchmarks/results/NAME.json docs/NAME.svg
 """
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.svg import INK, RULE, bar, document, line, main, text
+from benchmarks.pictures.svg import INK, RULE, bar, document, line, main, text
 from contract.evaluation import BASELINES
 
 COLOURS = ("#9aa5b1", "#6b8fb5", "#3d6fa5", "#d1662b")
@@ -16,13 +16,13 @@ WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 860, 380, 56, 56, 54
 
 def draw(result: dict[str, Any]) -> str:
     rows = [row for row in result["rows"] if row["status"] == "measured"]
-    most = max(value[0] for row in rows for value in row["speedup"].values()) * 1.08
+    maximum = max(value[0] for row in rows for value in row["speedup"].values()) * 1.08
     plot_height = HEIGHT - TOP - BOTTOM
 
     def y(speedup: float) -> float:
-        return TOP + plot_height * float(1 - speedup / most)
+        return TOP + plot_height * float(1 - speedup / maximum)
 
-    parts = [*_legend(rows, result), *_grid(most, y)]
+    parts = [*_legend(rows, result), *_grid(maximum, y)]
     group = (WIDTH - LEFT - 20) / len(rows)
     for number, row in enumerate(rows):
         parts += _bars(row, LEFT + number * group, group, y)
@@ -39,8 +39,8 @@ def _legend(rows: list[dict[str, Any]], result: dict[str, Any]) -> Iterator[str]
         yield text(x + 16, 40, f"over {name}")
 
 
-def _grid(most: float, y: Any) -> Iterator[str]:
-    for quarter in range(int(most * 4) + 1):
+def _grid(maximum: float, y: Any) -> Iterator[str]:
+    for quarter in range(int(maximum * 4) + 1):
         speedup = quarter / 4
         strong = speedup == 1
         yield line(LEFT, y(speedup), WIDTH - 20, y(speedup), INK if strong else RULE, 1.5 if strong else 1)

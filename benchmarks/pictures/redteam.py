@@ -1,7 +1,7 @@
-"""Draws what the timing cheats gained before and after, as an SVG: each one's time as a share of the honest kernel's.
+"""Draws what the attacks on the timer gained before and after, as an SVG: their time relative to the honest kernel.
 
-Run from the repository's root: python -m benchmarks.plot_redteam BEFORE.json AFTER.json docs/h200_redteam.svg
-The rows are the attacks that were faster than the honest kernel of their tile before.
+Run from the repository's root: python -m benchmarks.pictures.redteam BEFORE.json AFTER.json docs/h200_redteam.svg
+Rows are the attacks that were faster before than the honest kernel of the same tile.
 """
 
 import argparse
@@ -9,20 +9,20 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.redteam_table import Result, Row
-from benchmarks.svg import BAD, FAINT, GOOD, RULE, bar, document, dot, line, text
+from benchmarks.pictures.svg import BAD, FAINT, GOOD, RULE, bar, document, dot, line, text
+from benchmarks.redteam.table import RedteamResult, RedteamRow
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 960, 330, 640, 92, 26
-MOST = 1.25  # of the honest time, at the right edge of the bars
-AS_FAST = 0.97  # of the honest time, from which on nothing was gained
+MAXIMUM = 1.25  # of the honest time, at the right edge of the bars
+AS_FAST = 0.97  # of the honest time; slower attacks gained nothing
 
 
-def draw(before: Result, after: Result) -> str:
-    """Raises: ValueError where an attack of the first result is missing in the second."""
+def draw(before: RedteamResult, after: RedteamResult) -> str:
+    """Raises: ValueError if an attack of the first result is missing in the second."""
     later = {row.name: row for row in after.rows}
     gained = sorted((row for row in before.rows if _ratio(row) < AS_FAST), key=_ratio)
     if missing := [row.name for row in gained if row.name not in later]:
-        raise ValueError(f"the second result has no {', '.join(missing)}")
+        raise ValueError(f"the second result lacks {', '.join(missing)}")
     foot = TOP + ROW * len(gained)
     body = [*_head(before, after), *_axis(foot)]
     for place, row in enumerate(gained):
@@ -30,7 +30,7 @@ def draw(before: Result, after: Result) -> str:
     return document(WIDTH, foot + 20, body)
 
 
-def _head(before: Result, after: Result) -> Iterator[str]:
+def _head(before: RedteamResult, after: RedteamResult) -> Iterator[str]:
     yield text(20, 28, "Kernels that cheat the clock: time over the honest kernel's", 16, bold=True)
     yield text(WIDTH - 20, 28, f"{after.gpu}, {after.date}", 11, "end", FAINT)
     yield bar(20, 44, 12, 12, BAD)
@@ -45,25 +45,25 @@ def _axis(foot: float) -> Iterator[str]:
         yield text(_x(tick), TOP - 6, f"{tick:g}", 11, "middle", FAINT)
 
 
-def _row(y: float, before: Row, after: Row) -> Iterator[str]:
+def _row(y: float, before: RedteamRow, after: RedteamRow) -> Iterator[str]:
     yield text(LEFT - 12, y + 4, before.name, 12, "end")
     ratio = _ratio(before)
-    yield bar(LEFT, y - 7, _x(min(ratio, MOST)) - LEFT, 14, BAD)
-    yield text(_x(min(ratio, MOST)) - 4, y + 4, f"{ratio:.2f}", 11, "end", "white")
+    yield bar(LEFT, y - 7, _x(min(ratio, MAXIMUM)) - LEFT, 14, BAD)
+    yield text(_x(min(ratio, MAXIMUM)) - 4, y + 4, f"{ratio:.2f}", 11, "end", "white")
     if after.ratio is None:
         yield text(RIGHT + 14, y + 4, f"refused: {after.layer}", 11, colour=GOOD)
         return
-    yield dot(_x(min(after.ratio, MOST)), y, 5, GOOD)
+    yield dot(_x(min(after.ratio, MAXIMUM)), y, 5, GOOD)
     yield text(RIGHT + 14, y + 4, f"{after.ratio:.2f}, outputs right", 11, colour=GOOD)
 
 
-def _ratio(row: Row) -> float:
-    """Time over the honest kernel's; infinite where the two were not measured."""
+def _ratio(row: RedteamRow) -> float:
+    """Time relative to the honest kernel; infinite if either was not measured."""
     return row.ratio if row.ratio is not None else math.inf
 
 
 def _x(ratio: float) -> float:
-    return LEFT + (RIGHT - LEFT) * ratio / MOST
+    return LEFT + (RIGHT - LEFT) * ratio / MAXIMUM
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("after", type=Path)
     parser.add_argument("picture", type=Path)
     arguments = parser.parse_args()
-    before, after = (Result.model_validate_json(path.read_text()) for path in (arguments.before, arguments.after))
+    before, after = (RedteamResult.model_validate_json(path.read_text()) for path in (arguments.before, arguments.after))
     arguments.picture.write_text(draw(before, after), encoding="utf-8")
 
 

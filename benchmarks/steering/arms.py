@@ -1,4 +1,4 @@
-"""One arm's search in the ablation of steering: the agent's own pieces in a bare loop over a sandbox that arms share."""
+"""The search of one arm of `benchmarks.steering`: the agent's parts in a plain loop over a shared sandbox."""
 
 import threading
 import time
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 class Late(Exception):
-    """The deadline has passed; what is half done is given up."""
+    """The deadline has passed. The unfinished shape and seed is dropped."""
 
 
 class Shared:
-    """One sandbox for arms that run side by side. What one has measured no other measures again: they share its noise.
+    """One sandbox for concurrent arms. Each candidate is measured once for all arms, so they share its noise.
 
-    The GPU does one thing at a time; compiling goes on beside it.
+    The GPU runs one measurement at a time; compilation continues meanwhile.
     """
 
     def __init__(self, sandbox: Sandbox, deadline: float) -> None:
@@ -50,12 +50,12 @@ class Shared:
         self._profiles: dict[tuple[str, str], tuple[Profile | None, float]] = {}
 
     def evaluate(self, built: Built, task: GemmTask) -> tuple[Evaluation, float]:
-        """The evaluation and the seconds that it took when it was made."""
+        """The evaluation, and the seconds that it took when it was made."""
         key = (task.id, built.candidate.id)
         return self._once(self._evaluations, key, lambda: self.sandbox.evaluate(built, task, "quick"))
 
     def profile(self, built: Built, task: GemmTask) -> tuple[Profile | None, float]:
-        """As `evaluate`; no profile where this candidate has none. Raises: ProfilerUnavailable."""
+        """The profile, None if this candidate cannot be profiled, and its seconds. Raises: ProfilerUnavailable."""
         return self._once(self._profiles, (task.id, built.candidate.id), lambda: self._profile(built, task))
 
     def again(self, built: Built, task: GemmTask) -> Evaluation:
@@ -87,9 +87,9 @@ class Shared:
 
 
 class Tried(Record):
-    """One candidate of an arm, in order. `speedup`: over the AutoTuning it was paired with; None where it was not measured.
+    """One candidate of an arm. `speedup`: over the AutoTuning that it was paired with; None if it was not measured.
 
-    `relieves`: what it was written to relieve, and `gain` its speed over that of the schedule whose bottleneck that was.
+    `relieves`: the bottleneck that it was written to relieve; `gain`: its speed over that of the schedule with the bottleneck.
     """
 
     candidate_id: str
@@ -99,7 +99,7 @@ class Tried(Record):
 
 
 class Arm(Record):
-    """An arm's search. Seconds are what its candidates and profiles cost when they were made, by whichever arm."""
+    """The search of an arm. Seconds are the cost of its candidates and profiles when they were made, by any arm."""
 
     name: str
     tried: tuple[Tried, ...]
@@ -109,15 +109,15 @@ class Arm(Record):
     propose_s: float
 
     def best(self, count: int) -> Tried | None:
-        """The fastest of the first `count`."""
+        """The fastest of the first `count` candidates."""
         timed = [one for one in self.tried[:count] if one.speedup is not None]
         return max(timed, key=lambda one: one.speedup or 0.0, default=None)
 
 
-class Search:
-    """The agent's loop without its graph, store and clock: rounds of proposals, each candidate built, measured, diagnosed.
+class ArmSearch:
+    """The agent's loop without graph, store and clock: each candidate of a round is built, measured and diagnosed.
 
-    The counters' arm profiles every new leader at a round's end, whatever it costs; an agent's run spends a share of its time.
+    The arm `counters` profiles every new leader at the end of a round. A run of the agent limits the time for profiles.
     """
 
     def __init__(self, name: str, task: GemmTask, seed: int, shared: Shared) -> None:
@@ -131,7 +131,7 @@ class Search:
         self._propose_s = 0.0
 
     def play(self, budget: int, round_size: int) -> Arm:
-        """Raises: Late, ProfilerUnavailable."""
+        """Search until the budget is spent. Raises: Late, ProfilerUnavailable."""
         number = 0
         while len(self._ranked) < budget:
             number += 1

@@ -1,9 +1,9 @@
-"""Golden data: every special opcode's inputs through a real GPU, and what came out.
+"""Golden data: the outputs of a real GPU for inputs to every special opcode.
 
 Run from the repository's root, on a machine with an sm_90 GPU:
     python -m benchmarks.golden_opcodes --commit HASH --out tests/sandbox/emulator/golden/data
-Writes one NPZ a family and recorded.json. Every family runs in processes of its own: a case that fails or hangs is reported,
-ends its process, and the family goes on in a new one. Where an output is not what numpy expects, its line says so.
+Writes one NPZ file per family, and recorded.json. Each family runs in its own processes. A case that fails or hangs is
+reported and ends its process; the family continues in a new one. A line says where an output differs from numpy.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.golden_device import Device, Hung, describe_device
+from benchmarks.golden_opcodes.device import GoldenDevice, Hung, describe_device
 from sandbox.cuda.driver import Fault
 from tests.sandbox.emulator.golden.agreement import differences
 from tests.sandbox.emulator.golden.case import Bytes, Case, Family
@@ -35,7 +35,7 @@ AT_ONCE = 4
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--commit", default="", help="the commit that is recorded")
+    parser.add_argument("--commit", default="", help="the recorded commit")
     parser.add_argument("--families", nargs="+", default=[one.name for one in families()])
     parser.add_argument("--child", help=argparse.SUPPRESS)  # a family, by the parent
     parser.add_argument("--skip", type=int, default=0, help=argparse.SUPPRESS)
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _record(one: Family, folder: Path) -> int:
-    """Run all cases of a family, starting again behind every case that ends its process; how many of them failed."""
+    """Run all cases of a family, restarting after every case that ends its process. Returns the number of failed cases."""
     folder.mkdir(parents=True)
     deadline = time.monotonic() + FAMILY_LIMIT_S
     at, reasons = 0, dict[str, str]()
@@ -66,7 +66,7 @@ def _record(one: Family, folder: Path) -> int:
         while at < len(one.cases) and _kept(folder, at).exists():
             at += 1
         if at < len(one.cases):
-            reasons[one.cases[at].name] = f"failed, {said.strip()[-300:] or 'its process ended without a word'}"
+            reasons[one.cases[at].name] = f"failed, {said.strip()[-300:] or 'its process ended without output'}"
             at += 1
     for number, case in enumerate(one.cases):
         print(f"{case.name}: {reasons.get(case.name) or _verdict(case, _kept(folder, number))}", flush=True)
@@ -79,13 +79,13 @@ def _kept(folder: Path, at: int) -> Path:
 
 def _verdict(case: Case, kept: Path) -> str:
     if not kept.exists():
-        return "failed, no time was left"
+        return "failed, the time limit of the family was reached"
     given, before = case.buffers()
     return ", ".join(["ok", *differences(case, given, before, np.fromfile(kept, np.uint8))])
 
 
 def _child(flags: Sequence[str], limit_s: float) -> str:
-    """What a child printed until it ended or its time was over."""
+    """The output of a child until it ended or reached its time limit."""
     command = (sys.executable, "-m", "benchmarks.golden_opcodes", *flags)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
         try:
@@ -97,14 +97,14 @@ def _child(flags: Sequence[str], limit_s: float) -> str:
 
 
 def _run_child(one: Family, folder: Path, skip: int) -> None:
-    """Run a family's cases from `skip` on; a failed one ends the process, whose context it has spoilt."""
-    device = Device(_cubin(one, folder))
+    """Run the cases of a family from `skip` on. A failed case ends the process, because its context is unusable."""
+    device = GoldenDevice(_cubin(one, folder))
     for at, case in enumerate(one.cases[skip:], skip):
         try:
             result = device.run(case, *case.buffers(), CASE_LIMIT_S)
         except (Fault, Hung) as exc:
             print(exc, flush=True)
-            os._exit(1)  # without the driver's tidying up, which would wait for a kernel that hangs
+            os._exit(1)  # skips the cleanup of the driver, which would wait for a hanging kernel
         scratch = folder / "unfinished"
         scratch.write_bytes(result.tobytes())
         scratch.rename(_kept(folder, at))

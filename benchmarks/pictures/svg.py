@@ -1,4 +1,4 @@
-"""What the pictures of measured results are drawn with: a few SVG elements on a white ground, and a logarithmic axis."""
+"""SVG elements for pictures of results: text, lines, bars and dots on white, and a logarithmic axis."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ def dot(x: float, y: float, radius: float, colour: str, edge: str = "none") -> s
 
 
 def badge(x: float, y: float, words: str, colour: str) -> str:
-    """A number, or a sign as short, on a disc."""
+    """A number or another short text on a disc."""
     return dot(x, y, 9, colour) + text(x, y + 4, words, 11, "middle", "white", bold=True)
 
 
@@ -44,7 +44,7 @@ def document(width: float, height: float, body: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LogAxis:
-    """A horizontal logarithmic axis: `low` stands at `left`, `high` at `right`."""
+    """A horizontal logarithmic axis from `low` at `left` to `high` at `right`."""
 
     low: float
     high: float
@@ -55,7 +55,7 @@ class LogAxis:
         return self.left + (self.right - self.left) * log10(value / self.low) / log10(self.high / self.low)
 
     def ticks(self) -> Iterator[float]:
-        """1, 2 and 5 times the powers of ten that lie on the axis."""
+        """1, 2 and 5 times the powers of ten within the axis."""
         for power in range(floor(log10(self.low)), floor(log10(self.high)) + 1):
             yield from (tick for step in (1, 2, 5) if self.low <= (tick := step * 10.0**power) <= self.high)
 
@@ -66,7 +66,7 @@ class LogAxis:
 
 
 def main(summary: str | None, draw: Callable[[str], str]) -> None:
-    """The command line of a picture: reads a result, writes the drawing of it."""
+    """The command line of a picture: reads a result and writes its drawing."""
     parser = argparse.ArgumentParser(description=summary)
     parser.add_argument("result", type=Path)
     parser.add_argument("picture", type=Path)

@@ -1,9 +1,9 @@
-"""One launch of a kernel, as small as can be, for compute-sanitizer to watch: `python -m benchmarks.sanitizer_launch FOLDER`.
+"""One launch of a kernel in a minimal process that compute-sanitizer watches.
 
-The folder holds what `put` wrote. Each operand is an allocation of its own and of exactly its size, so that memcheck knows
-where it ends; what the plan does not zero stays as it was allocated, so that initcheck knows who wrote it; no other kernel
-runs. Printed is how the launch ended: `ENDED`, or `FAULT` with CUDA's error; or, by Python's watchdog, which ends the process
-too, `HUNG`.
+Run: python -m benchmarks.sanitizer_corpus.launch FOLDER, where FOLDER holds what `put` wrote. No other kernel runs.
+Each operand is a separate allocation of exactly its size, so that memcheck knows its end. Memory that the plan does not zero
+is left as allocated, so that initcheck knows what was written.
+The process prints how the launch ended: `ENDED`, or `FAULT` with CUDA's error, or `HUNG` from Python's watchdog.
 """
 
 import faulthandler
@@ -28,7 +28,7 @@ _CUBIN, _LAUNCH = "kernel.cubin", "launch.json"
 
 
 class Launchable(Record):
-    """A kernel's plan in plain numbers, and the task whose operands it takes."""
+    """A resolved plan, and the task whose operands it takes."""
 
     plan: ResolvedPlan
     task: GemmTask
@@ -43,7 +43,7 @@ def put(folder: Path, launchable: Launchable, cubin: bytes) -> None:
 def launch(launchable: Launchable, cubin: bytes) -> None:
     """Run the kernel once on random inputs and read D back. Raises: Fault."""
     plan, task = launchable.plan, launchable.task
-    cupy.cuda.set_allocator(None)  # its pool would hand out pieces of one large allocation
+    cupy.cuda.set_allocator(None)  # its pool would return parts of one large allocation
     device, rng = Device(0), np.random.default_rng(0)
     a, b = (_random(name, task, rng) for name in ("A", "B"))
     d = cupy.empty(operand_shape(task, "D"), cupy.uint16)

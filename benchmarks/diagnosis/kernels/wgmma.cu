@@ -1,5 +1,5 @@
 // D = A B with wgmma: TMA loads into a ring of stages, two warpgroups of 64 rows each, a tile of 128 x 128 x 64.
-//   SERIALISED 1   the last product is not waited for before the accumulators are read; ptxas then waits after every one
+//   SERIALISED 1   the accumulators are read without a wait for the last product, so ptxas waits after every one
 // M, N, K are whole multiples of the tile.
 #include <cudal2/convert.cuh>
 #include <cudal2/mbarrier.cuh>
@@ -13,10 +13,10 @@ constexpr int BLOCK_M = 128, BLOCK_N = 128, BLOCK_K = 64;
 constexpr int kStages = 5;
 constexpr int kThreads = 256;
 constexpr unsigned kBytesA = BLOCK_M * BLOCK_K * 2;
-constexpr unsigned kBytesColumns = BLOCK_K * 64 * 2;  // 64 columns of B, a row of 128 bytes for each K index
+constexpr unsigned kBytesColumns = BLOCK_K * 64 * 2;  // 64 columns of B, one row of 128 bytes per K index
 constexpr unsigned kBytesStage = kBytesA + 2 * kBytesColumns;
 
-// One thread asks for the tiles of a K block; the barrier completes when their bytes are there.
+// One thread starts the loads of the tiles of a K block. The barrier completes when their bytes have arrived.
 __device__ __forceinline__ void load_block(unsigned stage, unsigned barrier, const TensorMap& map_a, const TensorMap& map_b,
                                            int m0, int n0, int block) {
   mbarrier_arrive_expect(barrier, kBytesStage);
@@ -53,7 +53,7 @@ hgemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
     const int stage = block % kStages;
     mbarrier_wait(barriers + 8 * stage, block / kStages % 2);
     const int ahead = block + kStages - 2;
-    // Its buffer held the block before the last one, whose products everybody has waited for at the end of the last round.
+    // Its buffer held the block before the previous one. All threads waited for those products in the previous iteration.
     if (threadIdx.x == 0 && ahead < blocks) {
       const int target = ahead % kStages;
       load_block(smem + target * kBytesStage, barriers + 8 * target, map_a, map_b, m0, n0, ahead);
@@ -66,7 +66,7 @@ hgemm(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap
       wgmma_shared<half, float, BLOCK_N, 1>::run(sums, wgmma_advance(a, at + step * 32), wgmma_advance(b, at + step * 16 * 128), 1);
     }
     wgmma_commit();
-    wgmma_wait<1>();  // the products of this block may still be under way
+    wgmma_wait<1>();  // the products of this block may still be in flight
     __syncthreads();
   }
 

@@ -1,13 +1,15 @@
-"""How often the diagnosis is right: kernels with a known fault, what the diagnosis said, and whether its remedy helped.
+"""How often the diagnosis is right: kernels with a known fault, the findings, and whether the remedy helped.
 
 Run from the repository's root, on a machine with the GPU and ncu:
     python -m benchmarks.diagnosis --commit HASH --out benchmarks/results/NAME.json
-Writes JSON and, beside it, the same as Markdown; both after every kernel, so that a run that is cut short keeps what it has.
+Writes JSON and Markdown after every kernel, so that an interrupted run keeps its results.
 
-Of every schedule, three random neighbours that relieve the heaviest finding, and three of the next finding that has any, are
-measured beside two controls: three random neighbours, and the three that the prior likes best; and the three that the prior
-likes best among those that relieve. Hand-written kernels come with a remedied version. Times are compared through the
-cuBLASLt-AutoTuning that each was paired with; the faulty kernel is measured again before and after its remedies.
+For every schedule these neighbours are measured, at most three of each kind:
+- random ones that relieve the finding with the largest weight, and random ones that relieve the next finding with neighbours
+- those among the relieving ones that the prior ranks first
+- as controls: random neighbours, and the neighbours that the prior ranks first
+Hand-written kernels have a corrected version. Times are compared through the cuBLASLt-AutoTuning that each was paired with.
+The faulty kernel is measured again before and after its remedies.
 """
 
 import argparse
@@ -20,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.wiring.sandbox import open_sandbox_for
-from benchmarks.diagnosis_cases import Case, all_cases
-from benchmarks.diagnosis_table import Result, Row, Trial, render
+from benchmarks.diagnosis.cases import FaultyCase, all_cases
+from benchmarks.diagnosis.table import DiagnosisResult, DiagnosisRow, Trial, render
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import Chip
@@ -38,15 +40,15 @@ from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
 from policies.schedule.search.steering import Neighbourhood
 from sandbox.diagnosis.diagnosis import diagnose_built
 
-TRIED = 3  # neighbours of a kind
+TRIED = 3  # neighbours of each kind
 SEED = 0
 
-Save = Callable[[Sequence[Row]], None]
+Save = Callable[[Sequence[DiagnosisRow]], None]
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A remedied or control candidate before it is measured."""
+    """A remedied or control candidate that has not been measured yet."""
 
     kind: str
     bottleneck: Bottleneck | None
@@ -54,20 +56,20 @@ class Proposal:
     changes: dict[str, str]
 
 
-class Bench:
+class DiagnosisBench:
     """Builds, measures, profiles and diagnoses."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._has_counters = True
 
-    def build(self, case: Case, candidates: Sequence[Candidate]) -> dict[str, Built | Evaluation]:
+    def build(self, case: FaultyCase, candidates: Sequence[Candidate]) -> dict[str, Built | Evaluation]:
         return {candidates[at].id: outcome for at, outcome in self._sandbox.build(candidates, case.task)}
 
-    def measure(self, case: Case, built: Built | Evaluation) -> Evaluation:
+    def measure(self, case: FaultyCase, built: Built | Evaluation) -> Evaluation:
         return self._sandbox.evaluate(built, case.task, "quick") if isinstance(built, Built) else built
 
-    def examine(self, case: Case) -> Row:
+    def examine(self, case: FaultyCase) -> DiagnosisRow:
         """Measure, profile and diagnose a faulty kernel."""
         started = time.monotonic()
         built = self.build(case, [case.candidate])[case.candidate.id]
@@ -87,8 +89,8 @@ class Bench:
             }
         )
 
-    def remedy(self, case: Case, row: Row) -> Row:
-        """Measure what the findings propose beside the controls, between two measurements of the faulty kernel."""
+    def remedy(self, case: FaultyCase, row: DiagnosisRow) -> DiagnosisRow:
+        """Measure remedies and controls, between two measurements of the faulty kernel."""
         proposals = list(_proposals(case, row, self._sandbox.chip))
         candidates = {one.id: one for one in (case.candidate, *(proposal.candidate for proposal in proposals))}
         built = self.build(case, list(candidates.values()))
@@ -99,7 +101,7 @@ class Bench:
         trials = tuple(_trial(proposal, outcomes[proposal.candidate.id], own) for proposal in proposals)
         return row.model_copy(update={"trials": trials, "repeat": after / before if before and after else None})
 
-    def _profile(self, case: Case, built: Built) -> Profile | None:
+    def _profile(self, case: FaultyCase, built: Built) -> Profile | None:
         if not self._has_counters:
             return None
         try:
@@ -112,10 +114,10 @@ class Bench:
         return None
 
 
-def run(sandbox: Sandbox, cases: Sequence[Case], deadline: float, save: Save) -> list[Row]:
-    """All diagnoses first, then the remedies, so that a run cut short still has every diagnosis."""
-    bench = Bench(sandbox)
-    rows: list[Row] = []
+def run(sandbox: Sandbox, cases: Sequence[FaultyCase], deadline: float, save: Save) -> list[DiagnosisRow]:
+    """All diagnoses, then the remedies, so that an interrupted run still has every diagnosis."""
+    bench = DiagnosisBench(sandbox)
+    rows: list[DiagnosisRow] = []
     for case in cases:
         if time.monotonic() < deadline:
             rows.append(bench.examine(case))
@@ -127,8 +129,8 @@ def run(sandbox: Sandbox, cases: Sequence[Case], deadline: float, save: Save) ->
     return rows
 
 
-def _row(case: Case, evaluation: Evaluation) -> Row:
-    return Row(
+def _row(case: FaultyCase, evaluation: Evaluation) -> DiagnosisRow:
+    return DiagnosisRow(
         name=case.name,
         fault=case.fault,
         shape=case.task.shape,
@@ -142,13 +144,13 @@ def _row(case: Case, evaluation: Evaluation) -> Row:
     )
 
 
-def _rank(case: Case, diagnosis: Diagnosis) -> int | None:
-    """Place of the first finding that is right for the fault; what is true of the kernel anyway is passed over."""
+def _rank(case: FaultyCase, diagnosis: Diagnosis) -> int | None:
+    """Place of the first finding that fits the fault. Findings in `also` are not counted."""
     names = [finding.bottleneck for finding in diagnosis.findings if finding.bottleneck not in case.also]
     return next((place for place, name in enumerate(names, 1) if name in case.expected), None)
 
 
-def _proposals(case: Case, row: Row, chip: Chip) -> Iterator[Proposal]:
+def _proposals(case: FaultyCase, row: DiagnosisRow, chip: Chip) -> Iterator[Proposal]:
     if case.fixed is not None:
         yield Proposal("by hand", case.expected[0], case.fixed, {})
         return
@@ -180,7 +182,7 @@ def _likeliest(entries: Sequence[PoolEntry], pool: SchedulePool) -> list[PoolEnt
 
 
 def _relative(evaluation: Evaluation) -> float | None:
-    """Speed in units of the AutoTuning it was paired with."""
+    """Speed relative to the AutoTuning that it was paired with."""
     return ratio_over(evaluation, AUTOTUNED)
 
 
@@ -198,10 +200,10 @@ def _trial(proposal: Proposal, evaluation: Evaluation, own: float | None) -> Tri
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--commit", required=True, help="the commit that is being measured")
+    parser.add_argument("--commit", required=True, help="the measured commit")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--cases", nargs="+", help="only those whose name holds one of these words")
+    parser.add_argument("--cases", nargs="+", help="only cases whose name contains one of these words")
     arguments = parser.parse_args()
     cases = [case for case in all_cases() if not arguments.cases or any(word in case.name for word in arguments.cases)]
     started = time.monotonic()
@@ -212,10 +214,10 @@ def main() -> None:
 
     with open_sandbox_for(cases[0].task, load_settings(), emit) as sandbox:
         if not sandbox.can_measure:
-            raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
+            raise SystemExit("this benchmark measures times and needs an sm_90a GPU")
 
-        def save(rows: Sequence[Row]) -> None:
-            result = Result(
+        def save(rows: Sequence[DiagnosisRow]) -> None:
+            result = DiagnosisResult(
                 commit=arguments.commit,
                 date=datetime.datetime.now(datetime.UTC).date().isoformat(),
                 environment=sandbox.environment,

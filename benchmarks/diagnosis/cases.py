@@ -1,7 +1,7 @@
-"""Kernels that are bad in one known way each: what the diagnosis should find is known by construction.
+"""Kernels with one known fault each, so that the expected diagnosis is known by construction.
 
-Schedules of the product's own families with one axis set badly, and kernels written by hand (`kernels/*.cu`) whose fault is a
-macro; the hand-written ones come with the remedy applied, which is that macro set well.
+Some are schedules of the project's families with one bad axis. Others are written by hand (`kernels/*.cu`) with a macro as
+the fault; these come with a corrected version, which sets the macro well.
 """
 
 from dataclasses import dataclass
@@ -24,13 +24,16 @@ from contract.task import Arch, GemmTask, parse_shape
 from policies.schedule.families.registry import families
 
 KERNELS = Path(__file__).parent / "kernels"
-_LEGACY: tuple[Bottleneck, ...] = ("legacy-mma",)  # mma.sync on sm_90a, whatever else is wrong
+_LEGACY: tuple[Bottleneck, ...] = ("legacy-mma",)  # mma.sync on sm_90a, in addition to the fault
 
 
 @dataclass(frozen=True)
-class Case:
-    """`expected`: names that are right for the fault, the most fitting first. `also`: what is true of the kernel beside its
-    fault, and is passed over when the fault's rank is counted. `fixed`: the remedy applied by hand."""
+class FaultyCase:
+    """One kernel with a known fault.
+
+    `expected`: bottlenecks that fit the fault, best first. `also`: bottlenecks of the kernel besides the fault, which are not
+    counted in the rank of the fault. `fixed`: the kernel with the manual fix.
+    """
 
     name: str
     fault: str
@@ -41,11 +44,11 @@ class Case:
     also: tuple[Bottleneck, ...] = ()
 
 
-def all_cases() -> list[Case]:
+def all_cases() -> list[FaultyCase]:
     return [*_schedules(), *_hand_written()]
 
 
-# ---- schedules with one axis set badly ----------------------------------------------------------------------------------
+# ---- schedules with one bad axis ----------------------------------------------------------------------------------
 _WGMMA: dict[str, ScheduleValue] = {
     "family": "wgmma_tma",
     "consumers": 2,
@@ -66,7 +69,7 @@ _MMA: dict[str, ScheduleValue] = {
 }
 
 
-def _schedules() -> list[Case]:
+def _schedules() -> list[FaultyCase]:
     return [
         _schedule(
             "shallow pipeline, wgmma", "2 stages of 64", "2048x2048x2048", ("memory-latency", "few-bytes-in-flight"),
@@ -112,22 +115,24 @@ def _schedules() -> list[Case]:
     ]  # fmt: skip
 
 
-def _schedule(name: str, fault: str, shape: str, expected: tuple[Bottleneck, ...], values: dict[str, ScheduleValue]) -> Case:
+def _schedule(
+    name: str, fault: str, shape: str, expected: tuple[Bottleneck, ...], values: dict[str, ScheduleValue]
+) -> FaultyCase:
     task = _task(shape)
     family = next(family for family in families(task.arch) if family.name == values["family"])
     also = _LEGACY if family.name == "mma_sync" else ()
-    return Case(name, fault, task, expected, family.write(family.parse(values), task), also=also)
+    return FaultyCase(name, fault, task, expected, family.write(family.parse(values), task), also=also)
 
 
 # ---- kernels written by hand ---------------------------------------------------------------------------------------------
-def _hand_written() -> list[Case]:
+def _hand_written() -> list[FaultyCase]:
     split = "512x512x4096"
     return [
-        Case(
+        FaultyCase(
             "fused multiply-adds", "one thread an output, no tensor cores", _task("2048x2048x1024"), ("no-tensor-cores",),
             fma(TILED=0), mma(),
         ),
-        Case(
+        FaultyCase(
             "one bank for a warp", "32-way bank conflicts", _task("2048x2048x1024"), ("bank-conflicts", "no-tensor-cores"),
             fma(TILED=1, PAD=0), fma(TILED=1, PAD=1),
         ),
@@ -149,23 +154,23 @@ def _hand_written() -> list[Case]:
             "fragments word by word", "16-bit loads of B", ("narrow-smem-loads", "smem-instructions", "instruction-bound"),
             {"LDMATRIX": 0}, {},
         ),
-        Case(
+        FaultyCase(
             "one warp a CTA", "64x64 tiles of one warp, 4 an SM", _task("4096x4096x1024"), ("occupancy", "dependency-waits"),
             mma(**_SMALL, WARPS_M=1, WARPS_N=1), mma(**_SMALL, WARPS_M=2, WARPS_N=2), _LEGACY,
         ),
-        Case(
+        FaultyCase(
             "sums through memory", "K in 32 parts and a second launch", _task(split), ("reduction-traffic",),
             mma(SPLITS=32), mma(SPLITS=8), _LEGACY,
         ),
-        Case(
+        FaultyCase(
             "serialised wgmma", "the last wait is missing", _task("2048x2048x2048"), ("wgmma-serialised",),
             wgmma(SERIALISED=1), wgmma(SERIALISED=0),
         ),
     ]  # fmt: skip
 
 
-def _mma_case(name: str, fault: str, expected: tuple[Bottleneck, ...], bad: dict[str, int], good: dict[str, int]) -> Case:
-    return Case(name, fault, _task("2048x2048x2048"), expected, mma(**bad), mma(**good), _LEGACY)
+def _mma_case(name: str, fault: str, expected: tuple[Bottleneck, ...], bad: dict[str, int], good: dict[str, int]) -> FaultyCase:
+    return FaultyCase(name, fault, _task("2048x2048x2048"), expected, mma(**bad), mma(**good), _LEGACY)
 
 
 _TENSORS = (TensorArg(tensor="A"), TensorArg(tensor="B"), TensorArg(tensor="D", access="write"))
@@ -237,7 +242,7 @@ def wgmma(SERIALISED: int) -> Candidate:
 
 
 def _candidate(file: str, plan: LaunchPlan, macros: dict[str, int]) -> Candidate:
-    """One complete source: the plan, the macros, the kernel."""
+    """One complete source: plan, macros and kernel."""
     defines = "".join(f"#define {name} {value}\n" for name, value in macros.items())
     source = render_plan(plan) + defines + (KERNELS / file).read_text(encoding="utf-8")
     return Candidate(source=source, plan=plan, origin=Origin(policy="by hand", note=f"{file} {macros}"))

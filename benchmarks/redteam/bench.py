@@ -1,4 +1,4 @@
-"""One sandbox that evaluates the red team's candidates one after another, and survives what they do to it."""
+"""One sandbox that evaluates the candidates of the red team one after another and survives them."""
 
 import os
 import random
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.redteam_table import Row
+from benchmarks.redteam.table import RedteamRow
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin
 from contract.chip import REFERENCE_CHIPS
@@ -26,11 +26,11 @@ from tests.redteam.case import COMPARED, SEEDED, Case, label, message_of, verdic
 ROUNDS = 7  # as a search measures
 MESSAGE_CHARS = 240
 UNKNOWN = "1ull"
-KNOWN_SETS = 64  # sets whose data and whose comparison could be known if seeds were not secret
+KNOWN_SETS = 64  # operand sets that an author could predict if seeds were not secret
 WARM_UP_S = 120.0
-HANG_S = 5.0  # for a candidate that is there to be stopped
+HANG_S = 5.0  # limit for a candidate that is meant to hang
 ENDED = "ENDED THE RUN"
-# The first eight bytes of A that the timer makes of seed 0: what an author could know if seeds were not secret.
+# Prints the first eight bytes of each A that the timer makes from seed 0. An author could know them if seeds were not secret.
 _SEEDED = """
 from contract.options import TimeOptions
 from contract.task import GemmTask
@@ -44,18 +44,18 @@ print(*(int(a[0, :4].view('uint64')[0]) for a in track.pools.a[: int(sys.argv[2]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """`candidate_s`: for compilation, proof and timing each. `secret`: a file that no compiler may open."""
+class RedteamLimits:
+    """`candidate_s`: limit of compilation, proof and timing, each. `secret`: a file that no compiler may open."""
 
     candidate_s: float
     cache: str
     secret: str
 
 
-class Bench:
-    """Opens its sandbox when it is first needed, and again where a candidate ended it."""
+class RedteamBench:
+    """Evaluates cases. It opens its sandbox on first use and reopens it if a candidate ended it."""
 
-    def __init__(self, device: str, limits: Limits) -> None:
+    def __init__(self, device: str, limits: RedteamLimits) -> None:
         self._device, self._limits = device, limits
         self._sandbox: LocalSandbox | None = None
         self._limit_s = limits.candidate_s
@@ -67,8 +67,8 @@ class Bench:
         environment = self._sandbox.environment if self._sandbox is not None else None
         return environment.gpu if environment is not None else ""
 
-    def row(self, case: Case) -> Row:
-        """What became of one case; where it ended the run, that is what became of it."""
+    def row(self, case: Case) -> RedteamRow:
+        """The row of one case. A case that ends the run has that as its outcome."""
         started = time.monotonic()
         self._limit(min(HANG_S, self._limits.candidate_s) if case.hangs else self._limits.candidate_s)
         task, gpu = case.task_on(self._clock), self._clock
@@ -77,7 +77,7 @@ class Bench:
         time_us = None if isinstance(outcome, str) else _median_us(outcome)
         honest_us = self._honest(case, task) if time_us is not None and case.base is not None else None
         ratio = time_us / honest_us if time_us is not None and honest_us is not None else None
-        return Row(
+        return RedteamRow(
             name=case.id,
             group=case.group,
             honest=case.honest,
@@ -96,7 +96,7 @@ class Bench:
         )
 
     def build_ahead(self, cases: Sequence[Case]) -> None:
-        """Fill the compile cache with all cores."""
+        """Fill the compile cache, using all cores."""
         sandbox = self._opened(cases[0].task_on(self._clock)) if cases else None
 
         def build(case: Case) -> None:
@@ -119,11 +119,11 @@ class Bench:
         self._sandbox = None
 
     def _shown(self, message: str) -> str:
-        """A message's beginning, without the folder that this machine chose."""
+        """The beginning of a message, without temporary paths of this machine."""
         return message.replace(self._limits.secret or "\0", "a forbidden file")[:MESSAGE_CHARS]
 
     def _limit(self, seconds: float) -> None:
-        """Open the sandbox anew where its limit is another."""
+        """Close the sandbox if the limit changes, so that it is reopened."""
         if seconds != self._limit_s:
             self.close()
         self._limit_s = seconds
@@ -138,7 +138,7 @@ class Bench:
         return candidate if isinstance(candidate, Rejected) else self._evaluated(candidate, task)
 
     def _evaluated(self, candidate: AnyCandidate, task: GemmTask) -> Evaluation | str:
-        """The outcome, or the error of ours that a candidate brought about: `error Type: message`."""
+        """The evaluation, or the internal error that a candidate caused: `error Type: message`."""
         sandbox = self._opened(task)
         outcome = _built(sandbox, candidate, task)
         if not isinstance(outcome, Built):
@@ -153,11 +153,11 @@ class Bench:
         known = self._known_values(task) if SEEDED in case.source or COMPARED in case.source else {}
         try:
             return case.candidate(self._limits.secret, known)
-        except PlanError as exc:  # a policy drops a reply whose plan cannot be read
+        except PlanError as exc:  # a policy drops a reply with an unreadable plan
             return Rejected(rule=exc.rule, message=str(exc))
 
     def _honest(self, case: Case, task: GemmTask) -> float | None:
-        """The honest kernel's time on a task, measured once. Unit: microseconds."""
+        """The time of the honest kernel on a task, measured once. Unit: microseconds."""
         assert case.base is not None
         key = (case.base, task.id)
         if key not in self._honest_us:
@@ -167,7 +167,7 @@ class Bench:
         return self._honest_us[key]
 
     def _known_values(self, task: GemmTask) -> dict[str, str]:
-        """What a reader of the public code can know of the timer's data and of the sets that it compares."""
+        """What a reader of the public code could know of the timer's data and of the compared sets."""
         if task.id not in self._known:
             compared = random.Random(0).sample(range(KNOWN_SETS), 2)
             mask = sum(1 << each for each in compared)
@@ -175,7 +175,7 @@ class Bench:
         return self._known[task.id]
 
     def _seeded(self, task: GemmTask, compared: Sequence[int]) -> str:
-        """The first words of the sets that are not compared, as C++ numbers; one that means nothing where they are unknown."""
+        """The first words of the sets that are not compared, as C++ numbers; a placeholder if they are unknown."""
         if not self._clock:
             return UNKNOWN
         command = [sys.executable, "-c", _SEEDED, task.model_dump_json(), str(KNOWN_SETS)]
@@ -205,7 +205,7 @@ class Bench:
 def _built(sandbox: LocalSandbox, candidate: AnyCandidate, task: GemmTask) -> Built | Evaluation | str:
     try:
         ((_, outcome),) = sandbox.build([candidate], task)
-    except Exception as exc:  # noqa: BLE001 (whatever a candidate does to the builder would have ended a run: that is the finding)
+    except Exception as exc:  # noqa: BLE001 (any error that a candidate causes in the builder is the finding)
         return _error(exc)
     return outcome
 
@@ -219,6 +219,6 @@ def _median_us(outcome: Evaluation) -> float | None:
 
 
 def _predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:  # noqa: ARG001 (only the task)
-    """The roofline of the reference chip: nothing here is ranked by it."""
+    """The roofline of the reference chip. Nothing here is ranked by it."""
     floor = roofline_us(task, REFERENCE_CHIPS[task.arch])
     return Prediction(predicted_us=floor, model="roofline", floor_us=floor)

@@ -1,4 +1,4 @@
-"""The result of `benchmarks.sanitizer_corpus` as a record and, beside what the GPU and the emulator found, as a table."""
+"""The result of `benchmarks.sanitizer_corpus` as a record, and as a table beside the verdicts of GPU and emulator."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,30 +11,30 @@ from contract.evaluation import Environment
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault
 
-Outcome = Literal["reported", "crashed", "timed out", "nothing", "failed"]
+LaunchOutcome = Literal["reported", "crashed", "timed out", "nothing", "failed"]
 PLAIN = "none"  # the launch without a tool
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 CELL_CHARS = 60
-AGREEMENT = Path("benchmarks/results/emulator_agreement_2026-11-22.md")  # what the GPU and the emulator found
+AGREEMENT = Path("benchmarks/results/emulator_agreement_2026-11-22.md")  # verdicts of GPU and emulator
 
 
-class Row(Record):
-    """One launch under one tool. `outcome`: what the tool reported comes before how the launch ended.
+class SanitizerRow(Record):
+    """One launch under one tool. `outcome`: a report of the tool takes precedence over how the launch ended.
 
-    `failed`: the tool itself gave up, or the launch could not be made. `said`: the first reports, or why it ended.
+    `failed`: the tool itself failed, or the launch was not possible. `said`: the first reports, or the reason of the end.
     """
 
     kernel: str
     tool: str
-    outcome: Outcome
+    outcome: LaunchOutcome
     errors: int = 0
     warnings: int = 0
     said: tuple[str, ...] = ()
     seconds: float
 
 
-class Result(Record):
-    """`options`: of each tool. `not_run`: launches that there was no time for."""
+class SanitizerResult(Record):
+    """A run over all kernels. `options`: of each tool. `not_run`: launches for which no time was left."""
 
     command: str
     commit: str
@@ -43,81 +43,81 @@ class Result(Record):
     options: dict[str, str]
     environment: Environment
     seconds: float = 0.0
-    rows: tuple[Row, ...] = ()
+    rows: tuple[SanitizerRow, ...] = ()
     not_run: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What the GPU's verification and the emulator's said of a fault, in the words of `emulator_agreement`."""
+    """The verdicts of GPU and emulator on a fault, in the words of `emulator_agreement`."""
 
     gpu: str
     emulator: str
 
 
-Finding = Literal["reported", "noticed", "nothing"]  # noticed: a crash or no end, without a word about why
+Detection = Literal["reported", "noticed", "nothing"]  # noticed: a crash or a hang without a report
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """One fault, seen by all. `rows`: by tool. `alarms`: what tools report of the right kernel too."""
+class FaultComparison:
+    """One fault, as all tools see it. `rows`: by tool. `alarms`: what a tool also reports of the right kernel."""
 
     fault: Fault
-    rows: Mapping[str, Row]
+    rows: Mapping[str, SanitizerRow]
     alarms: Mapping[str, frozenset[str]]
     verdicts: Verdicts
 
     def found_by(self, tool: str) -> bool:
-        """Whether the tool says something of the fault that it does not say of the right kernel."""
+        """Whether the tool reports something of the fault that it does not report of the right kernel."""
         row = self.rows.get(tool)
         if row is None or row.outcome != "reported":
             return False
         return tool not in self.alarms or not kinds(row) <= self.alarms[tool]
 
     @property
-    def sanitizer(self) -> Finding:
-        """What all tools together find."""
+    def sanitizer(self) -> Detection:
+        """What the four tools together find."""
         if any(self.found_by(tool) for tool in TOOLS):
             return "reported"
         return "noticed" if any(row.outcome in ("crashed", "timed out") for row in self.rows.values()) else "nothing"
 
     @property
-    def gpu(self) -> Finding:
+    def gpu(self) -> Detection:
         return _finding(self.verdicts.gpu)
 
     @property
-    def emulator(self) -> Finding:
+    def emulator(self) -> Detection:
         return _finding(self.verdicts.emulator)
 
 
-def _finding(verdict: str) -> Finding:
+def _finding(verdict: str) -> Detection:
     if verdict.startswith(("crashed", "timed out")):
         return "noticed"
     return "reported" if verdict.startswith("wrong") else "nothing"
 
 
-def kinds(row: Row) -> frozenset[str]:
-    """What a row's reports are of, without addresses and sizes."""
+def kinds(row: SanitizerRow) -> frozenset[str]:
+    """The reports of a row, without addresses and sizes."""
     return frozenset(re.sub(r"\b(0x)?[0-9a-f]*\d[0-9a-f,]*\b", "", said) for said in row.said)
 
 
 def right_name(fault: Fault) -> str:
-    """What the kernel is called that a fault is a patch of."""
+    """The name of the right kernel that a fault patches."""
     return f"right-{fault.schedule.family}-{fault.task.shape}-{fault.task.layout}-{fault.right().id[:8]}"
 
 
 def agreement(table: str) -> dict[str, Verdicts]:
-    """Verdicts by fault, out of the table of `emulator_agreement`."""
+    """Verdicts by fault, read from the table of `emulator_agreement`."""
     ids = {fault.id for fault in FAULTS}
     cells = (match.groups() for match in re.finditer(r"^\| (\S+) \| (.+) \| (.+) \|$", table, re.MULTILINE))
     return {name: Verdicts(gpu, emulator) for name, gpu, emulator in cells if name in ids}
 
 
-def compare(result: Result, verdicts: Mapping[str, Verdicts]) -> list[Comparison]:
-    """Every fault of the corpus. Raises: SystemExit where the GPU's and the emulator's verdicts are of other faults."""
+def compare(result: SanitizerResult, verdicts: Mapping[str, Verdicts]) -> list[FaultComparison]:
+    """Every fault of the corpus. Raises: SystemExit if the verdicts of GPU and emulator are missing for some."""
     if missing := [fault.id for fault in FAULTS if fault.id not in verdicts]:
-        raise SystemExit(f"the GPU and the emulator have no verdict of {', '.join(missing)}")
-    rows: dict[str, dict[str, Row]] = {}
+        raise SystemExit(f"the table of emulator_agreement has no verdict on {', '.join(missing)}; run it again")
+    rows: dict[str, dict[str, SanitizerRow]] = {}
     for row in result.rows:
         rows.setdefault(row.kernel, {})[row.tool] = row
     alarms = {
@@ -126,11 +126,12 @@ def compare(result: Result, verdicts: Mapping[str, Verdicts]) -> list[Comparison
         if name.startswith("right-")
     }
     return [
-        Comparison(fault, rows.get(fault.id, {}), alarms.get(right_name(fault), {}), verdicts[fault.id]) for fault in FAULTS
+        FaultComparison(fault, rows.get(fault.id, {}), alarms.get(right_name(fault), {}), verdicts[fault.id])
+        for fault in FAULTS
     ]
 
 
-def render(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
+def render(result: SanitizerResult, verdicts: Mapping[str, Verdicts]) -> str:
     compared = compare(result, verdicts)
     where = f"{result.environment.gpu}, driver {result.environment.driver}, compute-sanitizer {result.sanitizer}"
     return "\n".join(
@@ -166,15 +167,15 @@ def render(result: Result, verdicts: Mapping[str, Verdicts]) -> str:
     )
 
 
-def _missing(result: Result) -> list[str]:
+def _missing(result: SanitizerResult) -> list[str]:
     if not result.not_run:
         return []
     return [f"Not run, for want of time ({len(result.not_run)}): {'; '.join(result.not_run)}.", ""]
 
 
-def _summary(result: Result, compared: Sequence[Comparison]) -> list[str]:
-    """Counts by way: faults that are reported, faults that end in a crash or a hang only, right kernels with an alarm."""
-    ways: list[tuple[str, Callable[[Comparison], Finding]]] = [
+def _summary(result: SanitizerResult, compared: Sequence[FaultComparison]) -> list[str]:
+    """Counts by tool: reported faults, faults with only a crash or a hang, right kernels with a report."""
+    ways: list[tuple[str, Callable[[FaultComparison], Detection]]] = [
         ("any of the four", lambda one: one.sanitizer),
         ("GPU's verification", lambda one: one.gpu),
         ("emulator", lambda one: one.emulator),
@@ -197,12 +198,12 @@ def _summary(result: Result, compared: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def _line(one: Comparison) -> str:
+def _line(one: FaultComparison) -> str:
     cells = [_cell(one.rows.get(tool), not one.found_by(tool)) for tool in (PLAIN, *TOOLS)]
     return f"| {one.fault.id} | {one.fault.why} | {' | '.join(cells)} | {one.verdicts.gpu} | {one.verdicts.emulator} |"
 
 
-def _cell(row: Row | None, as_right: bool) -> str:
+def _cell(row: SanitizerRow | None, as_right: bool) -> str:
     if row is None:
         return "not run"
     if row.outcome == "nothing":
@@ -218,7 +219,7 @@ def _counted(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
-def _right(result: Result) -> list[str]:
+def _right(result: SanitizerResult) -> list[str]:
     rows = {(row.kernel, row.tool): row for row in result.rows if row.kernel.startswith("right-")}
     names = dict.fromkeys(name for name, _ in rows)
     return [f"| {name} | {' | '.join(_cell(rows.get((name, tool)), False) for tool in TOOLS)} |" for name in names]

@@ -1,13 +1,13 @@
-"""Does the diagnosis help the schedule policy at an equal number of candidates? Three arms: off, timed diagnosis, counters.
+"""Whether the diagnosis helps the schedule policy at an equal number of candidates. Arms: off, timed, counters.
 
 Run from the repository's root, on a machine with the GPU and ncu:
     python -m benchmarks.steering --commit HASH --minutes 8 --out benchmarks/results/NAME.json
-Writes JSON and, beside it, Markdown, after every shape and seed; where the file exists it goes on from there. A shape and seed
-that the time cuts off is left out whole.
+Writes JSON and Markdown after every shape and seed. An existing file is continued. A shape and seed that the time limit
+interrupts is left out completely.
 
-The arms of a shape and seed run side by side, share every measurement and differ in nothing but what steers them. At the end
-their fastest kernels, at half the budget and at the whole, are measured again in turns, each beside cuBLASLt-AutoTuning; what
-is compared are the medians of those.
+The arms of a shape and seed run concurrently, share every measurement and differ only in what steers them. At the end their
+fastest kernels, at half the budget and at the whole, are measured again in turns, each with cuBLASLt-AutoTuning. The medians
+of these measurements are compared.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from agent.wiring.sandbox import open_sandbox_for
-from benchmarks.steering_arms import ARMS, Arm, Late, Search, Shared
+from benchmarks.steering.arms import ARMS, Arm, ArmSearch, Late, Shared
 from contract.base import Record
 from contract.errors import ProfilerUnavailable
 from contract.evaluation import AUTOTUNED, Environment
@@ -39,11 +39,11 @@ SHAPES = (
     "256x4096x1024",
     "8192x512x2048",
 )
-FASTER = 1.02  # a candidate counts as faster than another beyond this
+FASTER = 1.02  # speed ratio from which a candidate counts as faster
 
 
-class Row(Record):
-    """One shape and seed. `finals`: arm → speedup over AutoTuning of its fastest at half the budget, and at the whole."""
+class SteeringRow(Record):
+    """One shape and seed. `finals`: arm → speedup over AutoTuning of its fastest kernel at half the budget and at the whole."""
 
     shape: str
     seed: int
@@ -53,23 +53,23 @@ class Row(Record):
     seconds: float
 
     def ratio(self, arm: str, place: int) -> float | None:
-        """Speed of an arm's kernel over that of the arm without steering; place 0 is half the budget, 1 the whole."""
+        """Speed of the kernel of an arm over that of the arm `off`. `place`: 0 for half the budget, 1 for the whole."""
         mine, other = self.finals[arm][place], self.finals["off"][place]
         return mine / other if mine and other else None
 
 
-class Result(Record):
+class SteeringResult(Record):
     benchmark: str = "steering"
     commit: str
     date: str
     environment: Environment | None
-    rows: tuple[Row, ...]
+    rows: tuple[SteeringRow, ...]
 
 
-def play(task: GemmTask, seed: int, budget: int, round_size: int, repeats: int, shared: Shared) -> Row:
+def play(task: GemmTask, seed: int, budget: int, round_size: int, repeats: int, shared: Shared) -> SteeringRow:
     """All arms of one shape and seed. Raises: Late, ProfilerUnavailable."""
     started = time.monotonic()
-    searches = [Search(name, task, seed, shared) for name in ARMS]
+    searches = [ArmSearch(name, task, seed, shared) for name in ARMS]
     with ThreadPoolExecutor(len(searches)) as pool:
         arms = list(pool.map(lambda search: search.play(budget, round_size), searches))
     best = {arm.name: (arm.best(budget // 2), arm.best(budget)) for arm in arms}
@@ -83,10 +83,10 @@ def play(task: GemmTask, seed: int, budget: int, round_size: int, repeats: int, 
     speed = {name: statistics.median(found) if found else None for name, found in samples.items()}
     finals = {arm: tuple(speed[one.candidate_id] if one else None for one in pair) for arm, pair in best.items()}
     row = {"shape": task.shape, "seed": seed, "budget": budget, "arms": arms, "finals": finals}
-    return Row.model_validate({**row, "seconds": time.monotonic() - started})
+    return SteeringRow.model_validate({**row, "seconds": time.monotonic() - started})
 
 
-def render(result: Result) -> str:
+def render(result: SteeringResult) -> str:
     gpu = result.environment.gpu if result.environment else "no GPU"
     lines = [
         "# What steering by the diagnosis is worth\n",
@@ -101,7 +101,7 @@ def render(result: Result) -> str:
     return "\n".join([*lines, "", *_means(result.rows), "", *_costs(result.rows), ""])
 
 
-def _means(rows: Sequence[Row]) -> Iterator[str]:
+def _means(rows: Sequence[SteeringRow]) -> Iterator[str]:
     for arm in ARMS[1:]:
         for place, when in enumerate(("half the budget", "the whole budget")):
             logs = {
@@ -119,7 +119,7 @@ def _means(rows: Sequence[Row]) -> Iterator[str]:
             )
 
 
-def _costs(rows: Sequence[Row]) -> Iterator[str]:
+def _costs(rows: Sequence[SteeringRow]) -> Iterator[str]:
     for name in ARMS:
         arms = [arm for row in rows for arm in row.arms if arm.name == name]
         tried = [one for arm in arms for one in arm.tried]
@@ -142,16 +142,16 @@ def _shown(ratio: float | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES))
-    parser.add_argument("--seeds", type=int, default=3, help="each goes through all shapes before the next begins")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds; each runs all shapes before the next starts")
     parser.add_argument("--budget", type=int, default=24)
     parser.add_argument("--round-size", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=3, help="measurements of every winner")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each winner")
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--commit", required=True, help="the commit that is being measured")
+    parser.add_argument("--commit", required=True, help="the measured commit")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60 * arguments.minutes
-    rows = list(Result.model_validate_json(arguments.out.read_text("utf-8")).rows) if arguments.out.exists() else []
+    rows = list(SteeringResult.model_validate_json(arguments.out.read_text("utf-8")).rows) if arguments.out.exists() else []
     done = {(row.shape, row.seed, row.budget) for row in rows}
     tasks = [GemmTask(m=m, n=n, k=k, arch=Arch.SM_90A) for m, n, k in map(parse_shape, arguments.shapes)]
 
@@ -161,7 +161,7 @@ def main() -> None:
 
     with open_sandbox_for(tasks[0], load_settings(), emit) as sandbox:
         if not sandbox.can_measure:
-            raise SystemExit("this benchmark measures; it needs the GPU that its kernels are for")
+            raise SystemExit("this benchmark measures times and needs an sm_90a GPU")
         shared = Shared(sandbox, deadline)
         try:
             for seed in range(arguments.seeds):
@@ -171,14 +171,16 @@ def main() -> None:
                     rows.append(play(task, seed, arguments.budget, arguments.round_size, arguments.repeats, shared))
                     print(f"{task.shape} seed {seed}: {rows[-1].seconds:.0f} s", flush=True)
                     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-                    result = Result(commit=arguments.commit, date=today, environment=sandbox.environment, rows=tuple(rows))
+                    result = SteeringResult(
+                        commit=arguments.commit, date=today, environment=sandbox.environment, rows=tuple(rows)
+                    )
                     arguments.out.parent.mkdir(parents=True, exist_ok=True)
                     arguments.out.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
                     arguments.out.with_suffix(".md").write_text(render(result), encoding="utf-8")
         except Late:
-            print("the time is spent")
+            print("the time limit is reached")
         except ProfilerUnavailable as exc:
-            raise SystemExit(f"an arm needs counters: {exc}") from exc
+            raise SystemExit(f"the arm `counters` cannot run: {exc}") from exc
     if rows:
         print(arguments.out.with_suffix(".md").read_text(encoding="utf-8"))
 
