@@ -74,7 +74,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> str:
             "  float sums",
             '  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n  float sums',
             1,
-            ["mine.cu: compiles, verified by nothing: the emulator does not know opcode vadd.u32.u32.u32 (kernel.cu:21)"],
+            ["mine.cu: compiles, verified by nothing: the emulator does not support opcode vadd.u32.u32.u32 (kernel.cu:21)"],
         ),
     ],
     ids=["right", "past-the-edge", "missing-barrier", "half-at-a-barrier", "unknown-opcode"],

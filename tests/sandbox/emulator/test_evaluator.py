@@ -182,7 +182,7 @@ def test_what_cannot_be_executed_is_no_pass(build: Build) -> None:
     unknown = naive(first='  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n')
     answer = prove(build(unknown))
     assert isinstance(answer, NotExecuted), answer
-    assert re.search(r"the emulator does not know opcode vadd\S+ \(kernel\.cu:4\)", answer.reason)
+    assert re.search(r"the emulator does not support opcode vadd\S+ \(kernel\.cu:4\)", answer.reason)
     launcher = build(naive()).model_copy(update={"candidate": host("int launch() {}")})
     answer = prove(launcher)
     assert isinstance(answer, NotExecuted)

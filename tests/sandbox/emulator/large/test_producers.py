@@ -11,7 +11,7 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 from contract.evaluation import TestResult, Wrong
 from contract.plan import LaunchPlan, ResolvedLaunch
 from contract.task import ElementType, GemmTask
-from sandbox.emulator.large.lines import PERIODS, Lines
+from sandbox.emulator.large.operand_lines import PERIODS, OperandLines
 from sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
 from sandbox.verification.elements import decode, encode
 from sandbox.workers.messages import Done, Reduced, Verified
@@ -93,7 +93,7 @@ def test_lines_are_multiples_of_a_small_operand_and_no_two_are_alike_in_step(ele
     period = PERIODS[0]
     values = np.concatenate([source.normal(size=(period, 31)), np.full((period, 1), 2.0**-24)], axis=1)
     small = encode(np, values, element)
-    lines = Lines.drawn(source, 5 * period, period, 2)
+    lines = OperandLines.drawn(source, 5 * period, period, 2)
     whole = decode(np, lines.spread(small, element), element).astype(float)
     exact = decode(np, small, element).astype(float)
     assert np.array_equal(whole, exact[lines.index] * lines.factors[:, None])
