@@ -17,9 +17,7 @@ LISTS = {
     "knowledge/notes": "one page per topic",
     "sandbox/include/cudal2": "one header per instruction family",
     "tests/gpu/attacks": "one kernel per attack",
-    "tests/redteam": "one file per kind of attack",
     "tests/redteam/blind": "one kernel per attack",
-    "tests/sandbox/emulator/golden": "one file per instruction family",
     "tests/sandbox/emulator/golden/data": "one file per instruction family",
 }
 
