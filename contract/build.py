@@ -9,9 +9,10 @@ from contract.task import GemmTask
 
 
 class Built(Record):
-    """A candidate that is ready to run. `artifact_path`: the cubin of a `Candidate`, the shared library of a `HostCandidate`.
+    """A candidate that is ready to run.
 
-    `cached`: whether the compile cache had it. `seconds`: wall-clock time of check, compile and inspection together.
+    `artifact_path`: the cubin of a `Candidate` or the shared library of a `HostCandidate`, in the compile cache.
+    `cached`: whether the cache already held it. `seconds`: wall-clock time of check, compile and inspection together.
     `plan`: the launch plan, resolved for `task` on the chip of the build. Both are None in records of older versions, and
     `plan` also for a host candidate, which launches its kernels itself.
     """

@@ -1,4 +1,4 @@
-"""Slices of the settings that parts take; pydantic only, so that a bare GPU worker can import them."""
+"""Options of the parts: slices of the settings. Imports pydantic only, so that a bare GPU worker can import them."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ TIME_TIMEOUT_S = 120.0
 
 
 class CompileOptions(Record):
-    """Limits of one compilation in a child process. `trust_host`: whether host candidates are built and run at all."""
+    """Limits of one compilation in a child process. `trust_host`: whether host candidates may be built and run."""
 
     cache_dir: str
     jobs: Annotated[int, Field(ge=1, le=256)] = 2
@@ -24,9 +24,10 @@ class CompileOptions(Record):
 
 
 class VerifyOptions(Record):
-    """`rounds`: repeated runs on fresh data (tier 5). `error_ratio`: error allowed against cuBLAS's own (tier 2).
+    """Options of verification.
 
-    `seed`: of all data, orders and schedules; None draws them from the system's entropy, and each test records its seed.
+    `rounds`: repeated runs on fresh data (tier 5). `error_ratio`: maximum error relative to the error of cuBLAS (tier 2).
+    `seed`: of all data, orders and schedules. None draws it from the system's entropy; each test records its seed.
     """
 
     seed: int | None = None
@@ -36,9 +37,11 @@ class VerifyOptions(Record):
 
 
 class TimeOptions(Record):
-    """`rounds`: paired rounds in random order. `all_baselines`: all four, else only the autotuned one; `side`: side figures.
+    """Options of timing.
 
-    `secret`: what all that is drawn follows from; None for the system's entropy, a record's own (`Ruler`) to take it again.
+    `rounds`: paired rounds in random order. `all_baselines`: all four baselines, else cuBLASLt-AutoTuning only.
+    `side`: whether the side figures (host launch cost, hot L2, wall-clock) are measured as well.
+    `secret`: the seed of everything that is drawn. None takes it from the system's entropy; that of a `Ruler` repeats it.
     """
 
     secret: int | None = None
@@ -52,9 +55,9 @@ class TimeOptions(Record):
 
 
 class WorkerOptions(Record):
-    """A worker process of one GPU. Its address space has no limit: CUDA maps far more than it uses.
+    """Options of a worker process of one GPU. Its address space is unlimited because CUDA maps far more than it uses.
 
-    `readable`: folders that it may read beside programs and libraries, such as the compile cache; None for every file.
+    `readable`: folders that it may read in addition to programs and libraries, such as the compile cache; None for all.
     """
 
     device: int = 0
@@ -65,13 +68,13 @@ class WorkerOptions(Record):
 
 
 class EmulateOptions(Record):
-    """The emulator in the place of a GPU. `timeout_s`: of one candidate's proof, which takes longer than on a GPU."""
+    """Options of the emulator. `timeout_s`: limit of the proof of one candidate, which takes longer than on a GPU."""
 
     timeout_s: Annotated[float, Field(gt=0)] = 180.0
 
 
 class ProfileOptions(Record):
-    """One profiling of a candidate. `ncu`: its path; found on PATH and in the usual places where None."""
+    """Options of profiling one candidate. `ncu`: path of Nsight Compute; None searches PATH and the usual folders."""
 
     ncu: str | None = None
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
@@ -82,12 +85,12 @@ ModelName = Annotated[str, BeforeValidator(lambda name: name or ""), PlainSerial
 
 
 class ChatOptions(Record):
-    """How a chat server is asked. Caps are a run's; None is no cap. Prices: per million tokens, in the currency of `money`.
+    """Options of the chat policy. Caps apply per run; None is no cap. Prices: per million tokens, in the currency of `money`.
 
-    `samples`: replies asked for a round; `parallel`: requests under way at once. `turns`: how often one reply may be sent
-    back because of its form. `repairs`: how often one candidate may be rewritten after a failure. `reply_tokens`: limit of
-    one reply; `prompt_tokens`: what the prompt's optional parts must fit in. `first_byte_s`: until the reply's first token;
-    `reply_s`: until its end.
+    `samples`: replies requested per round; `parallel`: concurrent requests.
+    `turns`: how often one reply may be sent back for its form. `repairs`: how often one candidate may be rewritten in a chain.
+    `reply_tokens`: limit of one reply. `prompt_tokens`: limit of a prompt with its optional sections.
+    `first_byte_s`: time limit to the first token of a reply; `reply_s`: to its end.
     """
 
     model: ModelName = ""

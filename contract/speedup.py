@@ -1,4 +1,4 @@
-"""Speedup of a candidate over a baseline, from paired samples of the same rounds."""
+"""Speedup of a candidate over a baseline, computed from paired samples of the same rounds."""
 
 import random
 import statistics
@@ -10,7 +10,7 @@ RESAMPLES = 1000
 
 
 class Speedup(Record):
-    """Median of the paired ratios baseline/candidate with its 95 % bootstrap interval; above 1 the candidate is faster."""
+    """Median of the paired ratios baseline/candidate with its 95 % bootstrap confidence interval; above 1 is faster."""
 
     baseline: str
     ratio: float
@@ -19,7 +19,7 @@ class Speedup(Record):
 
 
 def paired_speedup(candidate: Timing, baseline: Timing, seed: int = 0) -> Speedup:
-    """Raises: ValueError where the two were not sampled in the same rounds."""
+    """The speedup with its interval. Raises: ValueError where the two were not sampled in the same rounds."""
     ratios = _ratios(candidate, baseline)
     rng = random.Random(seed)
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
@@ -36,7 +36,7 @@ def median_us(timing: Timing) -> float:
 
 
 def ratio_over(evaluation: Evaluation, baseline: str) -> float | None:
-    """The ratio of `speedup_over` alone, without the cost of its interval; None where nothing was measured."""
+    """The ratio of `speedup_over` without its interval, which is cheaper; None where nothing was measured."""
     if not isinstance(evaluation, Measured):
         return None
     for timing in evaluation.baselines:
@@ -46,7 +46,7 @@ def ratio_over(evaluation: Evaluation, baseline: str) -> float | None:
 
 
 def speedup_over(measured: Measured, baseline: str) -> Speedup | None:
-    """Speedup over one baseline of the same run; None where that baseline was not measured."""
+    """Speedup over one baseline of the same run; None if that baseline was not measured."""
     for timing in measured.baselines:
         if timing.name == baseline:
             return paired_speedup(measured.timing, timing)

@@ -10,7 +10,7 @@ from agent.cli import index_search, index_state
 from agent.cli.arguments import AsJson, ReleaseName
 
 if TYPE_CHECKING:
-    from indexer.pipeline import Report
+    from indexer.pipeline import IndexReport
 
 app = typer.Typer(
     help="The knowledge base: CUTLASS releases, documents, notes.",
@@ -90,7 +90,7 @@ app.command("verify", epilog=index_state.VERIFY_EXAMPLE)(index_state.verify)
 app.command("search", epilog=index_search.EXAMPLE)(index_search.search)
 
 
-def _print_reports(reports: "Sequence[Report]", as_json: bool) -> None:
+def _print_reports(reports: "Sequence[IndexReport]", as_json: bool) -> None:
     if as_json:
         print(json.dumps({"releases": [report.model_dump(mode="json") for report in reports]}))
         return

@@ -11,18 +11,18 @@ from contract.errors import SourceError, UsageError
 from contract.events import Emit, IndexProgress, Notice
 from contract.knowledge import NOTES, Release
 from contract.settings import Settings
-from indexer.pipeline import Report, index_tree
+from indexer.pipeline import IndexReport, index_tree
 from indexer.sources.opening import open_source
 from indexer.sources.package import wanted_package
 from indexer.tree import Tree
 from knowledge.embedding.embedder import Embedder
-from knowledge.store import Store
+from knowledge.store import KnowledgeBase
 
 NOTES_FOLDER = Path(knowledge.__file__).parent / "notes"
 KEPT = "stopped; the index is unchanged, the work so far is kept, and the same command continues it"
 
 
-def add(source: str, name: str | None, settings: Settings, emit: Emit) -> list[Report]:
+def add(source: str, name: str | None, settings: Settings, emit: Emit) -> list[IndexReport]:
     """Index a release, and the notes where they changed.
 
     Raises: SourceError and UsageError before anything is written, KnowledgeError.
@@ -34,7 +34,7 @@ def add(source: str, name: str | None, settings: Settings, emit: Emit) -> list[R
             return [*refresh_notes(store, settings, emit), index_release(tree, store, settings, emit)]
 
 
-def update(name: str | None, settings: Settings, emit: Emit) -> tuple[list[Report], list[str]]:
+def update(name: str | None, settings: Settings, emit: Emit) -> tuple[list[IndexReport], list[str]]:
     """Read the origin of one release, or of all, again. Returns the reports, and the origins that could not be read.
 
     Raises: UsageError for a release that is not held, KnowledgeError.
@@ -81,7 +81,7 @@ def rebuild(settings: Settings, emit: Emit) -> tuple[int, str]:
         return store.reembed(advance), embedder.identity
 
 
-def refresh_notes(store: Store, settings: Settings, emit: Emit) -> list[Report]:
+def refresh_notes(store: KnowledgeBase, settings: Settings, emit: Emit) -> list[IndexReport]:
     """Index the notes. Returns a report where they changed."""
     before = store.manifest(NOTES)
     with opened(str(NOTES_FOLDER), NOTES, settings, emit) as tree:
@@ -89,7 +89,7 @@ def refresh_notes(store: Store, settings: Settings, emit: Emit) -> list[Report]:
     return [report] if store.manifest(NOTES) != before else []
 
 
-def index_release(tree: Tree, store: Store, settings: Settings, emit: Emit) -> Report:
+def index_release(tree: Tree, store: KnowledgeBase, settings: Settings, emit: Emit) -> IndexReport:
     """Split, stage and publish a release's files."""
     return index_tree(tree, store, split_and_analyse, SPLITTER, emit, settings.index_jobs)
 
@@ -100,7 +100,9 @@ def opened(source: str, name: str | None, settings: Settings, emit: Emit) -> Abs
 
 
 @contextmanager
-def writing(settings: Settings, emit: Emit, embedder: Embedder | None = None, *, rebuild: bool = False) -> Iterator[Store]:
+def writing(
+    settings: Settings, emit: Emit, embedder: Embedder | None = None, *, rebuild: bool = False
+) -> Iterator[KnowledgeBase]:
     """The store, open for writing. An interrupt emits a notice about what is kept. Raises: KnowledgeError."""
     try:
         with open_library(settings, read_only=False, rebuild=rebuild, embedder=embedder) as store:

@@ -10,8 +10,8 @@ from contract.settings import Settings
 from knowledge.embedding.choice import make_embedder
 from knowledge.embedding.embedder import Embedder
 from knowledge.glossary import load_glossary
-from knowledge.lexical import Lexical
-from knowledge.store import Store, open_store
+from knowledge.lexical.lexical_index import LexicalIndex
+from knowledge.store import KnowledgeBase, open_store
 
 
 class KnowledgeSummary(Record):
@@ -38,7 +38,7 @@ def embedder_for(settings: Settings) -> Embedder:
 @contextmanager
 def open_library(
     settings: Settings, *, read_only: bool = True, rebuild: bool = False, embedder: Embedder | None = None
-) -> Iterator[Store]:
+) -> Iterator[KnowledgeBase]:
     """The store. One process at a time may write. `rebuild`: open it even where its vectors come from another model.
 
     Raises: KnowledgeError, also where there is no store to read; ModelMismatch; KnowledgeBusy where another process writes.
@@ -59,7 +59,7 @@ def contents(settings: Settings) -> KnowledgeSummary:
     embedder, folder, glossary = embedder_for(settings), settings.knowledge_dir, load_glossary()
     with open_library(settings, embedder=embedder) as store:
         releases = tuple(store.releases())
-        placed = Lexical(store.lexical_dir).anchors(glossary).placed if releases else 0
+        placed = LexicalIndex(store.lexical_dir).anchors(glossary).placed if releases else 0
     return KnowledgeSummary(
         folder=str(folder),
         bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
@@ -72,13 +72,15 @@ def contents(settings: Settings) -> KnowledgeSummary:
     )
 
 
-def find_release(store: Store, name: str) -> Release:
+def find_release(store: KnowledgeBase, name: str) -> Release:
     """A release by its name, or by its version where that is unique. Raises: UsageError."""
     held = store.releases()
     found = [release for release in held if release.name == name] or [release for release in held if release.version == name]
     if len(found) == 1:
         return found[0]
-    raise UsageError(f"release {name!r} is not indexed; there are: {', '.join(release.name for release in held) or 'none'}")
+    raise UsageError(
+        f"release {name!r} is not indexed; indexed releases: {', '.join(release.name for release in held) or 'none'}"
+    )
 
 
 def is_default(release: Release, settings: Settings) -> bool:

@@ -1,4 +1,4 @@
-"""Two releases compared: symbols by area, files, and what only moved."""
+"""Two releases compared: symbols by area, files, and moved symbols."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What engineers type when they are stuck, and the note that answers it. Written before looking at what is found."""
+"""What engineers type when they are stuck, and the note that answers. Written before any result was inspected."""
 
 from contract.task import Arch
 

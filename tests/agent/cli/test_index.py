@@ -149,7 +149,7 @@ def test_changed_notes_are_taken_in_by_any_update(built: Base, monkeypatch: pyte
 def test_remove(built: Base) -> None:
     assert built.json("remove", "ring-1.0") == {"removed": "ring-1.0", "files": 1}
     assert [release["name"] for release in built.json("list")] == ["notes"]
-    assert "'ring-1.0' is not indexed; there are: notes" in built.refused("remove", "ring-1.0")
+    assert "'ring-1.0' is not indexed; indexed releases: notes" in built.refused("remove", "ring-1.0")
 
 
 def test_diff_by_area(built: Base) -> None:
@@ -219,7 +219,7 @@ def test_search_filters(built: Base) -> None:
         (["x", "--queries", "y"], "give words to search for, or --queries FILE"),
         (["x", "--arch", "sm_70"], "--arch 'sm_70'"),
         (["x", "--kind", "klass"], "--kind 'klass' is not known; choose from class"),
-        (["x", "--release", "4.3"], "release '4.3' is not indexed; there are: notes, ring-1.0"),
+        (["x", "--release", "4.3"], "release '4.3' is not indexed; indexed releases: notes, ring-1.0"),
         (["x", "-k", "0"], "-k"),
         (["--queries", "absent.jsonl"], "absent.jsonl cannot be read"),
     ],
@@ -262,7 +262,11 @@ def test_without_an_index_the_way_to_one_is_said(verb: list[str], base: Base) ->
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("absent", "'absent' is no file or folder"), ("empty", "no C++, CUDA, Python or document file"), ("fake.zip", "fake.zip")],
+    [
+        ("absent", "'absent' is not a file or folder"),
+        ("empty", "no C++, CUDA, Python or document file"),
+        ("fake.zip", "fake.zip"),
+    ],
 )
 def test_bad_sources_leave_no_trace(source: str, said: str, base: Base) -> None:
     (base.folder / "empty").mkdir()

@@ -1,4 +1,4 @@
-"""Archives of every kind, sound and hostile; each hostile one is refused and leaves nothing behind."""
+"""Archives of every kind, valid and hostile. Each hostile one is refused and leaves nothing behind."""
 
 import bz2
 import contextlib

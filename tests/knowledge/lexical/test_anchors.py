@@ -1,4 +1,4 @@
-"""The glossary's names lead to definitions, else to files, else to what mentions them, and the surer the heavier."""
+"""The glossary's names locate definitions, else files, else mentions, with decreasing weights."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The like of a piece for another target is known; other code is not taken for it."""
+"""A piece for another target is recognised as similar; other code is not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scores are those of the library of the field, from memory and from disk."""
+"""Scores equal those of a reference library, from memory and from disk."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Several signs become one: by rank, by score, with equal scores in their order."""
+"""Signals are fused by rank and by score, with equal scores in order of position."""
 
 import numpy as np
 import pytest

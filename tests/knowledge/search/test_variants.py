@@ -1,4 +1,4 @@
-"""A special variant that nobody asked for steps back; one that was asked for does not."""
+"""A special variant ranks lower unless the question names it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Exchanges for tests of what keeps, counts and replays them."""
+"""Exchanges for tests of the store, the account and the replay."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Which exemplars stand beside which sample."""
+"""The exemplars that each sample is shown."""
 
 import random
 

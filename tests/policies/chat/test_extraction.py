@@ -1,4 +1,4 @@
-"""What a reply must hold to become a candidate, and what it may look like."""
+"""What a reply must contain to become a candidate, and which forms are tolerated."""
 
 import random
 import time

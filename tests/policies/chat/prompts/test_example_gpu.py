@@ -1,4 +1,4 @@
-"""The example in the prompt of a first round is proved right on the GPU, for every kind of task."""
+"""The example kernel of the first prompt is verified on the GPU for every kind of task."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the prompts say of the sandbox is so: its rules are tried on the sandbox itself."""
+"""The prompts describe the sandbox correctly: each rule is tested on the sandbox."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A key comes from where it is meant to, and is taken out of whatever a server says."""
+"""A key comes from its configured source, and is removed from everything that a server sends."""
 
 import base64
 import json

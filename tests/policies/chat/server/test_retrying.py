@@ -1,4 +1,4 @@
-"""How long a server is waited for before it is asked again."""
+"""The wait before a request is sent again."""
 
 import asyncio
 from email.utils import formatdate

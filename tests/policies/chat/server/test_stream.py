@@ -1,4 +1,4 @@
-"""What a server sends is read as it arrives, whatever its shape, its pieces and its length."""
+"""A server's data is read as it arrives, in any form, in any pieces, of any length."""
 
 import asyncio
 import json
