@@ -50,33 +50,12 @@ SHARED_MODULES = {
 }
 # Names with two meanings that are still to be changed, each with a proposal.
 TO_RENAME_CLASSES = {
-    "Address": "knowledge/store/vectors.py: VectorAddress",
-    "Bench": "agent/cli/profiled_files.py: _FileProfiler; benchmarks: DiagnosisBench, RedteamBench, SanitizerBench",
-    "Case": "benchmarks/diagnosis_cases.py: DiagnosisCase",
-    "Comparison": "agent/cli/profiled_files.py: ProfiledFiles; benchmarks/sanitizer_table.py: ToolComparison",
-    "Device": "benchmarks/golden_device.py: GoldenDevice",
-    "Entry": "knowledge/lexical: IndexEntry; policies/schedule/search/pool.py: PoolEntry",
     "Form": "sandbox/emulator/lowering/families/memory.py: _AccessForm",
-    "Label": "indexer/tree.py: TreeLabel",
-    "Limits": "benchmarks/redteam_bench.py: TrialLimits",
-    "Lines": "indexer/split/cpp.py: _SourceLines; sandbox/emulator/large/lines.py: OutputLines",
     "Operation": "sandbox/emulator/lowering/families/floating.py: _FloatOperation",
-    "Place": "sandbox/emulator: large/places.py: Region; lowering/lowering.py: MemoryOperand; ptx/module.py: SourceLine",
-    "Question": "benchmarks/retrieval/score.py: LabelledQuestion",
-    "Result": "benchmarks: one name per table, like DiagnosisResult",
-    "Row": "benchmarks: one name per table, like DiagnosisRow",
-    "Schedule": "sandbox/emulator/machine.py: Interleaving",
-    "Scope": "sandbox/emulator/lowering/table.py: MemoryScope",
-    "Span": "benchmarks/retrieval/score.py: AnswerSpan",
-    "Store": "knowledge/store/store.py: ChunkStore; policies/trajectories/store.py: SqlTrajectoryStore",
-    "Subject": "benchmarks/sanitizer_corpus.py: SanitizerSubject",
-    "Worker": "indexer/workers.py: _SplitWorker; benchmarks/ruler.py: RulerWorker",
 }
 TO_RENAME_MODULES = {
     "families": "indexer/split/families.py: instruction_families.py",
-    "lines": "sandbox/emulator/large/lines.py: output_lines.py",
     "opening": "policies/chat/server/opening.py: connection.py",
-    "protocol": "policies/schedule/families/protocol.py: kernel_family.py",
     "search": "policies/schedule/search/: optimiser/",
     "verification": "knowledge/store/verification.py: integrity.py",
 }
