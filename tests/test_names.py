@@ -49,10 +49,7 @@ SHARED_MODULES = {
     "writer": FAMILY,
 }
 # Names with two meanings that are still to be changed, each with a proposal.
-TO_RENAME_CLASSES = {
-    "Form": "sandbox/emulator/lowering/families/memory.py: _AccessForm",
-    "Operation": "sandbox/emulator/lowering/families/floating.py: _FloatOperation",
-}
+TO_RENAME_CLASSES: dict[str, str] = {}
 TO_RENAME_MODULES = {
     "families": "indexer/split/families.py: instruction_families.py",
     "opening": "policies/chat/server/opening.py: connection.py",
