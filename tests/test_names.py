@@ -53,7 +53,6 @@ TO_RENAME_CLASSES: dict[str, str] = {}
 TO_RENAME_MODULES = {
     "families": "indexer/split/families.py: instruction_families.py",
     "opening": "policies/chat/server/opening.py: connection.py",
-    "search": "policies/schedule/search/: optimiser/",
     "verification": "knowledge/store/verification.py: integrity.py",
 }
 

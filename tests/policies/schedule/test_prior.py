@@ -9,7 +9,7 @@ import pytest
 from contract.chip import REFERENCE_CHIPS
 from contract.roofline import roofline_us
 from contract.task import Arch, GemmTask
-from policies.schedule.families.protocol import Work
+from policies.schedule.families.kernel_family import Work
 from policies.schedule.families.registry import families
 from policies.schedule.prior import predict_many_us, predict_us
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from contract.candidate import Candidate, Origin
 from contract.task import GemmTask
-from policies.schedule.families.protocol import Schedule
+from policies.schedule.families.kernel_family import Schedule
 from policies.schedule.families.registry import families
 
 

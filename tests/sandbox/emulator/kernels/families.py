@@ -12,7 +12,7 @@ from typing import Any
 from contract.candidate import Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.task import Arch, GemmTask
-from policies.schedule.families.protocol import Schedule
+from policies.schedule.families.kernel_family import Schedule
 from policies.schedule.families.registry import families
 
 CHIP: Chip = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"sms": 4})

@@ -16,10 +16,10 @@ from contract.diagnosis import Bottleneck, Diagnosis, Finding
 from contract.task import Arch, GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.registry import families
+from policies.schedule.optimiser.relief import RELIEFS, relieves
+from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.optimiser.steering import TRUST, Neighbourhood, steer
 from policies.schedule.policy import SchedulePolicy
-from policies.schedule.search.relief import RELIEFS, relieves
-from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
-from policies.schedule.search.steering import TRUST, Neighbourhood, steer
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 LONG = GemmTask(m=512, n=512, k=4096)
