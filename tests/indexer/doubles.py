@@ -1,4 +1,4 @@
-"""Doubles for the indexer: a store in memory, ways to split that go wrong, and a listener."""
+"""Doubles for the indexer: a store in memory, failing splitters, and a recorder of events."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ SPLITTER = "lines 1"
 
 
 class MemoryStore:
-    """What the contract asks of a store, in dictionaries; `calls` tells what was written in what order."""
+    """The contract's store in dictionaries; `calls` lists the writes in order."""
 
     def __init__(self, batch: int = 3, fail: Callable[[int], None] = lambda _: None) -> None:
         self.files: dict[str, SplitFile] = {}
@@ -72,7 +72,7 @@ class MemoryStore:
 
 
 class Heard:
-    """An `Emit` that remembers."""
+    """An `Emit` that keeps its events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -89,7 +89,7 @@ class Heard:
 
 
 def split_whole(path: str, data: bytes) -> SplitFile:
-    """One piece a file."""
+    """One piece per file."""
     text = data.decode("utf-8", "replace")
     end = max(text.count("\n"), 1)
     piece = Piece(start_line=1, end_line=end, symbol=path, kind="function", definition=(1, end))
@@ -97,7 +97,7 @@ def split_whole(path: str, data: bytes) -> SplitFile:
 
 
 def split_badly(path: str, data: bytes) -> SplitFile:
-    """Dies, hangs, or fails on a file that says so in its name."""
+    """Dies, hangs or fails on files whose name asks for it."""
     if "dies" in path:
         os.kill(os.getpid(), signal.SIGKILL)
     if "exits" in path:

@@ -1,4 +1,4 @@
-"""Two releases compared: symbols by area, files, and what only moved."""
+"""The comparison of two releases: symbols by area, files, and moves."""
 
 from collections.abc import Iterator
 

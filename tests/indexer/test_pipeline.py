@@ -1,4 +1,4 @@
-"""A tree becomes a release: only what is new is split, no file can break the run, a broken run goes on."""
+"""A tree becomes a release: only new files are split, no file breaks the run, an interrupted run continues."""
 
 import functools
 import multiprocessing
@@ -125,7 +125,7 @@ def test_a_file_that_breaks_the_splitter_is_split_by_lines(folder: Path, name: s
     assert notice.isprintable()
     expected = split_plain(name, b"int a;\n\nint b;\n").pieces
     assert store.files[store.manifest("lib-1.0")[name]].pieces == expected
-    assert indexed(folder, store, heard, split_badly, split_timeout_s=1).split == 0  # it is not tried every time
+    assert indexed(folder, store, heard, split_badly, split_timeout_s=1).split == 0  # it is not tried again
 
 
 def test_many_files_that_kill_cost_only_themselves(folder: Path) -> None:
@@ -167,7 +167,7 @@ def test_where_no_file_can_be_split_the_old_release_stays(tmp_path: Path) -> Non
 
 
 class Stopped(BaseException):
-    """As KeyboardInterrupt comes: no Exception."""
+    """A BaseException that is not an Exception, as KeyboardInterrupt."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped(), KnowledgeError("the disk is full")])
@@ -201,7 +201,7 @@ def test_a_killed_run_between_staging_and_publishing_is_finished_by_the_next(fol
 
 
 class _NotThere:
-    """Cannot be made in another process."""
+    """Cannot be constructed in another process."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (os._exit, (7,))
@@ -218,7 +218,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_file_is_blamed(folder: Pa
 
 
 def change_while_split(victim: str, path: str, data: bytes) -> SplitFile:
-    """Splits what it was given after the file has changed on disk."""
+    """Splits the given text after the file changed on disk."""
     return split_whole(path, data + b"int late;\n" if path == victim else data)
 
 

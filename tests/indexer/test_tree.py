@@ -1,4 +1,4 @@
-"""What is the root of a tree, what is in it, and what its release is called."""
+"""The root of a tree, its files, and the name of its release."""
 
 from pathlib import Path
 

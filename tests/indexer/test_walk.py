@@ -1,4 +1,4 @@
-"""Files of every wrong kind in a tree: each is left out or read as well as can be, and said."""
+"""Unusual files in a tree: each is skipped or read as far as possible, with a notice."""
 
 import os
 import sys

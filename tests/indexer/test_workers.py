@@ -1,4 +1,4 @@
-"""The processes that split: they work ahead, and none outlives the run, however it ends."""
+"""The splitting processes work ahead, and none outlives the run."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ def test_processes_that_the_system_refuses_are_an_error(folder: Path, monkeypatc
 
 @pytest.fixture
 def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run with one of its workers in a file that hangs."""
+    """A run with a worker in a file that hangs."""
     script = folder / "run.py"
     script.write_text(RUN)
     command = [sys.executable, str(script), str(folder), "hangs.hpp", "0.hpp"]
@@ -104,7 +104,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_ctrl_c_ends_the_run_and_its_workers_with_one_traceback(running: subprocess.Popen[str]) -> None:
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    os.killpg(running.pid, signal.SIGINT)  # to every process of the group, as a terminal does
     _, said = running.communicate(timeout=30)
     assert said.count("Traceback") == 1
     assert said.rstrip().endswith("KeyboardInterrupt")
@@ -124,7 +124,7 @@ def test_workers_end_when_their_parent_is_killed(running: subprocess.Popen[str])
 
 
 def _group(leader: int) -> list[int]:
-    """Workers in the process group of the leader."""
+    """Workers in the leader's process group."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The index of the notes that ship, made once for all tests that ask it."""
+"""The index of the shipped notes, built once per process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from knowledge.search import open_search
 
 @pytest.fixture(scope="session")
 def notes_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home whose knowledge base holds the notes alone."""
+    """A home whose knowledge base holds only the notes."""
     home = tmp_path_factory.mktemp("notes")
     settings = Settings(home=home, index_jobs=1)
     with writing(settings, _unheard) as store:

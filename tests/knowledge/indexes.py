@@ -1,4 +1,4 @@
-"""Small lexical indexes made of invented pieces, and a model that is told which texts are near each other."""
+"""Small lexical indexes of invented pieces, and a model with given similarities."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ def glossary(*concepts: Concept) -> Glossary:
 
 
 class Meanings:
-    """An embedder of as many dimensions as there are meanings: a text that holds the key means it; else it means nothing."""
+    """An embedder with one dimension per meaning: a text with the key has that meaning."""
 
     identity = "meanings"
 

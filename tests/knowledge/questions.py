@@ -1,4 +1,4 @@
-"""What engineers type when they are stuck, and the note that answers it. Written before looking at what is found."""
+"""Questions of engineers and the note that answers each. Written before any search result was seen."""
 
 from contract.task import Arch
 

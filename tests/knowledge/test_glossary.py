@@ -1,4 +1,4 @@
-"""The glossary that ships is well formed, and a question finds its concepts by name, by words and by meaning."""
+"""The shipped glossary is well formed, and a question finds its concepts by name, words and meaning."""
 
 import tomllib
 from collections import Counter
@@ -19,7 +19,7 @@ GOOD = '[[concept]]\nname = "n"\nterms = ["t"]\nasks = ["a"]\ncode = ["c"]\n'
 
 
 def wrong(each: Concept) -> list[str]:
-    """What a concept lacks or has too much of."""
+    """The defects of a concept."""
     checks = {
         "no name": not each.name.strip(),
         "no terms": not each.terms,
@@ -60,7 +60,7 @@ def test_names_and_sentences_stand_once() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_holds_concepts_and_nothing_else(path: Path) -> None:
-    """A table of another name would be read over in silence."""
+    """A table with another name would be ignored silently."""
     assert set(tomllib.loads(path.read_text("utf-8"))) == {"concept"}
 
 
@@ -147,7 +147,7 @@ def test_a_concept_by_its_meaning(question: str, wanted: int) -> None:
 
 
 def test_what_all_sentences_share_tells_nothing() -> None:
-    """The common part is large: with it every question would be near every concept."""
+    """The common component is large: with it every question would be similar to every concept."""
     meanings = Meanings({"kernel": 0, "frees": 1, "bank": 2, "result": 3})
     asks = [f"the kernel of a kernel {word}" for word in ("frees", "bank", "result")]
     shared = glossary(*(concept(ask, asks=[ask]) for ask in asks))

@@ -1,4 +1,4 @@
-"""The notes that ship: whole, sourced, and in agreement with the limits that the validator enforces."""
+"""The shipped notes are complete, name their sources, and agree with the validator's limits."""
 
 import re
 import tomllib
@@ -63,7 +63,7 @@ def test_a_section_fits_into_a_prompt(name: str) -> None:
 
 
 def test_the_notes_belong_to_the_package() -> None:
-    """They lie inside a package that the distribution ships whole."""
+    """The notes are in a package that the distribution includes completely."""
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
     assert "knowledge" in settings["tool"]["scikit-build"]["wheel"]["packages"]
     assert NOTES_FOLDER.parent == PROJECT / "knowledge"

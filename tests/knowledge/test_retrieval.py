@@ -1,4 +1,4 @@
-"""The right note comes first for what engineers ask; order, arch preference and speed hold."""
+"""Engineers' questions find the right note first; order, arch preference and speed."""
 
 import statistics
 import time
@@ -24,7 +24,7 @@ ANSWER_LIMIT_S = 0.15
 
 
 def rank(retriever: Retriever, words: str, arch: Arch | None, path: str) -> int:
-    """Position of the first hit from a note, from 1; beyond the count where it is absent."""
+    """Rank of the first hit from a note, from 1; beyond the count if absent."""
     paths = [hit.chunk.path for hit in retriever.search(Query(words=words, arch=arch, count=6))]
     return paths.index(path) + 1 if path in paths else 7
 
@@ -48,7 +48,7 @@ def test_instructions_are_found_whole_and_as_words(notes: Retriever, words: str)
 
 
 def test_another_targets_notes_step_back(notes: Retriever) -> None:
-    """The same question for each target: its own note comes before those of the others."""
+    """The same question per target: the target's own note is ranked before the others."""
     words = "how much shared memory, how many registers and which tensor core instructions are there"
     for arch in Arch:
         paths = [hit.chunk.path for hit in notes.search(Query(words=words, arch=arch, count=50))]
@@ -115,7 +115,7 @@ def test_lines_address_the_note(notes: Retriever) -> None:
 
 
 def test_it_opens_and_answers_quickly(notes_home: Path, notes: Retriever) -> None:
-    """The best of a few tries, since the tests share their machine."""
+    """The minimum of a few tries, because tests share the machine."""
 
     def opening() -> None:
         with open_library(Settings(home=notes_home)) as store:

@@ -1,4 +1,4 @@
-"""A small library that was never written by anybody, in two releases: its second one moves a barrier down and drops a file."""
+"""A small invented library in two releases: the second moves a barrier down and drops a file."""
 
 from collections.abc import Mapping, Sequence
 
@@ -68,7 +68,7 @@ Fold row bits into column bits before you store a tile.
 
 
 def _big(statements: int) -> str:
-    """A class that is longer than what is shown of one, with a needle in the middle."""
+    """A class longer than an excerpt, with a needle in the middle."""
     body = [f"  void step_{n}() {{\n    total += table[{n}] * factor;\n  }}\n" for n in range(statements)]
     body.insert(statements // 2, "  void needle_in_the_haystack() {\n    found = frobnicate(total);\n  }\n")
     return "namespace tile {\nstruct Haystack {\n" + "\n".join(body) + "};\n}\n"
@@ -88,7 +88,7 @@ del SECOND["tile/xor_fold.hpp"]
 
 
 def take_in(store: Store, name: str, files: Mapping[str, str]) -> None:
-    """Split, analyse, stage and publish, as the indexer does it, in this process."""
+    """Split, analyse, stage and publish in this process, as the indexer does."""
     splits = [split_and_analyse(path, text.encode()) for path, text in files.items()]
     store.stage(splits, quiet)
     store.publish(_release(name), {split.path: split.key for split in splits})

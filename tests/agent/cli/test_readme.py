@@ -1,4 +1,4 @@
-"""What the README shows is what the product does."""
+"""The README matches the product."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Archives of every kind, sound and hostile; each hostile one is refused and leaves nothing behind."""
+"""Valid and hostile archives of every kind; each hostile one is refused and leaves no file."""
 
 import bz2
 import contextlib

@@ -1,4 +1,4 @@
-"""Git checkouts and repositories made on the spot; nothing is asked, and no URL runs a command."""
+"""Git checkouts and repositories made by the test; no prompt appears, and no URL runs a command."""
 
 import subprocess
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Two tags of a library: lib.hpp says 1 at v1.0 and 2 at releases/v2.0; a file that is not tracked lies beside it."""
+    """Two tags of a library: lib.hpp holds 1 at v1.0 and 2 at releases/v2.0; an untracked file lies beside it."""
     folder = tmp_path / "lib.git"
     folder.mkdir()
     git(folder, "init")

@@ -1,4 +1,4 @@
-"""A spec is told apart by its form; what is no source gets one line that says what is."""
+"""The form of a spec decides its kind; an invalid spec gets one line that lists the valid forms."""
 
 import os
 import time

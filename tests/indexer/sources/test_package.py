@@ -1,4 +1,4 @@
-"""Packages by name and version, with a pip that is scripted; one test asks the real pip, of a folder of wheels."""
+"""Packages by name and version, with a scripted pip; one test runs the real pip on a folder of wheels."""
 
 import io
 import sys
@@ -34,7 +34,7 @@ def wheel(folder: Path, title: str = "nvidia_cutlass-9.1.0.0", **files: str) -> 
 
 
 class Pip:
-    """A `Run` that answers from a script and remembers what it was asked."""
+    """A `Run` that answers from a script and keeps its arguments."""
 
     def __init__(self, *answers: Answer) -> None:
         self.asked: list[list[str]] = []
@@ -197,7 +197,7 @@ def test_another_version_or_an_editable_install_is_fetched(
 
 
 def offline(folder: Path) -> Run:
-    """The real pip, told to look into a folder and nowhere else."""
+    """The real pip, restricted to one folder."""
     return lambda arguments, where, timeout_s: run_command(
         [*arguments[:4], "--isolated", "--no-index", f"--find-links={folder}", *arguments[4:]], where, timeout_s
     )

@@ -1,10 +1,10 @@
-"""What holds for every split file: pieces in order, none overlapping, no line with text lost."""
+"""Invariants of every split file: pieces in order, no overlap, no line with text lost."""
 
 from contract.knowledge import SplitFile
 
 
 def covered(split: SplitFile) -> set[int]:
-    """The lines that lie in a piece; fails where two pieces share one, or one lies outside the file."""
+    """The lines of all pieces; fails if two pieces share a line or a line is outside the file."""
     lines: list[int] = []
     for piece in split.pieces:
         assert piece.start_line <= piece.end_line
@@ -17,7 +17,7 @@ def covered(split: SplitFile) -> set[int]:
 
 
 def lost(split: SplitFile) -> list[int]:
-    """Numbers of the lines with text that lie in no piece."""
+    """Numbers of the lines with text that are in no piece."""
     held = covered(split)
     return [number for number, line in enumerate(split.text.split("\n"), 1) if line.strip() and number not in held]
 

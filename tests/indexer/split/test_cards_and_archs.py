@@ -1,4 +1,4 @@
-"""What a piece says of itself in plain words, and which architectures it is for."""
+"""The card of a piece and its architectures."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Headers are cut where their definitions end, whatever macros stand between."""
+"""Headers are split at the ends of definitions, whatever macros are between them."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Documents are cut at their headings, code stays whole, and a bad file is one line."""
+"""Documents are split at headings, code blocks stay whole, and a bad file is one line."""
 
 from pathlib import PurePosixPath
 
@@ -172,12 +172,12 @@ def test_no_text_is_lost_or_told_twice(lines: list[str]) -> None:
 
 
 def titles(lines: list[str]) -> set[int]:
-    """Lines that an underline makes headings of; one without text of its own only names what is below it."""
+    """Underlined headings; a heading without text only names the sections below it."""
     return {number for number, below in enumerate(lines[1:], start=1) if below in ("===", "---")}
 
 
 def front_matter(lines: list[str]) -> set[int]:
-    """Lines of front matter without values, which hypothesis finds at once."""
+    """Lines of front matter without values."""
     if lines and lines[0] == "---" and "---" in lines[1:]:
         return set(range(1, lines.index("---", 1) + 2))
     return set()

@@ -1,4 +1,4 @@
-"""Equal texts have equal vectors whatever stands beside them; what cannot be loaded is told in one line."""
+"""Equal texts have equal vectors in any batch; a model that cannot be loaded is one line."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""A piece is found by its names, its card and its text, each word a few times at most."""
+"""A piece is indexed by its names, its card and its text, each word at most a few times."""
 
 import pytest
 from hypothesis import given

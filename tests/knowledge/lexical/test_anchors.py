@@ -1,4 +1,4 @@
-"""The glossary's names lead to definitions, else to files, else to what mentions them, and the surer the heavier."""
+"""The glossary's names lead to definitions, else to files, else to mentions; surer anchors weigh more."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_a_file_by_its_stem(name: str) -> None:
 
 
 def test_a_member_that_no_piece_is_named_after_is_found_in_its_class() -> None:
-    """`try_wait` stands in Ring's pieces and in no name."""
+    """`try_wait` is in the text of Ring's pieces and in no name."""
     assert set(places("Ring::try_wait")) == {1}
     assert places("Ring::try_wait")[1] < places("Ring::acquire")[1]
 

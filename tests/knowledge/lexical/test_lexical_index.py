@@ -1,4 +1,4 @@
-"""What was built is what is opened, whatever stood in it; a damaged folder is one line that says what to do."""
+"""An index opens as it was built, whatever its texts; a damaged folder is one line with a remedy."""
 
 import shutil
 from pathlib import Path
@@ -86,7 +86,7 @@ def test_equal_entries_make_equal_files(tmp_path: Path) -> None:
 
 
 def test_places_are_found_anew_for_another_glossary(tmp_path: Path) -> None:
-    """An index outlives the glossary that it was built with."""
+    """An index stays usable when the glossary changes."""
     newer = glossary(concept("nothing", code=["Unheard"]), concept("waiting", code=["Ring::wait"]))
     index = opened(tmp_path, ENTRIES, NO_GLOSSARY)
     assert index.anchors(newer).of(1)[0].tolist() == [1]
@@ -99,7 +99,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def test_damage_is_one_line_with_the_remedy(tmp_path: Path) -> None:
-    """Every file lost, emptied, cut short or overwritten, one at a time."""
+    """Every file is deleted, emptied, truncated or overwritten in turn."""
     opened(tmp_path / "whole", ENTRIES)
     for name in files_of(tmp_path / "whole"):
         data = (tmp_path / "whole" / name).read_bytes()

@@ -1,4 +1,4 @@
-"""The like of a piece for another target is known; other code is not taken for it."""
+"""The counterpart of a piece for another target is found; other code is not."""
 
 import numpy as np
 import pytest

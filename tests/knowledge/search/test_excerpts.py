@@ -1,4 +1,4 @@
-"""What is shown of a piece holds it, its definition where that is short, and nothing of another file version."""
+"""An excerpt holds its piece, the definition if it is short, and no line of another file version."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ Lines = tuple[int, int]
 
 @st.composite
 def file_versions(draw: st.DrawFn) -> list[Entry]:
-    """The pieces of one file version, some of them parts of a longer definition; path and releases are set later."""
+    """The pieces of one file version, some of them parts of a longer definition, without path and releases."""
     line, pieces = 1, []
     for _ in range(draw(st.integers(1, 6))):
         line += draw(st.sampled_from([0, 0, 1, 5, 90]))
@@ -32,7 +32,7 @@ def file_versions(draw: st.DrawFn) -> list[Entry]:
 
 @st.composite
 def corpora(draw: st.DrawFn) -> list[Entry]:
-    """File versions in a row; a path may come again, also right behind itself, then in another release."""
+    """A list of file versions; a path may repeat in another release."""
     entries = []
     for number, pieces in enumerate(draw(st.lists(file_versions(), min_size=1, max_size=4))):
         path = draw(st.sampled_from(["a.hpp", "b.hpp"]))
@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_left_out_whole(tmp_path: Path) -> None:
 
 
 def test_a_piece_behind_one_that_does_not_fit_is_not_shown(tmp_path: Path) -> None:
-    """There would be a hole in the excerpt, or too much in it."""
+    """Whether the excerpt would have a gap or be too long."""
     assert shown(tmp_path, (1, 20), (21, 300), (301, 305)) == (1, 20)
 
 
@@ -101,7 +101,7 @@ def test_room_is_counted_in_lines(tmp_path: Path) -> None:
 
 
 def two_versions(folder: Path) -> Lexical:
-    """The second one goes on where the lines of the first end."""
+    """The second starts on the line after the first."""
     first = entry(0, lines=(1, 5), releases=("r-1",))
     second = [entry(1, lines=lines, releases=("r-2",)) for lines in ((1, 5), (6, 40))]
     return opened(folder, [first, *second])

@@ -1,4 +1,4 @@
-"""Several signs become one: by rank, by score, with equal scores in their order."""
+"""Rankings are fused by rank and score; equal scores keep their order."""
 
 import numpy as np
 import pytest

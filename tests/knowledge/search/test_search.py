@@ -1,4 +1,4 @@
-"""Search over a small invented library in two releases: filters, twins, versions, files, budgets, damage."""
+"""Search in a small invented library with two releases: filters, twins, versions, files, budgets, damage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_the_glossary_finds_what_shares_no_word(store: Store, words: str, path: 
 
 
 def test_the_glossarys_code_words_leave_documents_alone(store: Store) -> None:
-    """The guide has `consumer_release` in it, which the concept names."""
+    """The guide mentions `consumer_release`, which the concept names."""
     named = glossary(concept("c", terms=["zebra"], asks=["zebra"], code=["Nowhere::consumer_release"]))
     hits = open_search(store, SearchWeights(dense=0, lexical=0), named, MODEL).search(Query(words="zebra", count=50))
     assert "ring/sm90_pipeline.hpp" in paths(hits)
@@ -109,7 +109,7 @@ def test_only_the_releases_asked_for(ring: Retriever, names: tuple[str, ...]) ->
 
 
 def assert_true_to_files(hits: list[Hit]) -> None:
-    """Every hit shows the lines of its file in its release, with what was found among them."""
+    """Every hit shows lines of its file in its release, including the piece that was found."""
     assert hits
     for hit in hits:
         chunk = hit.chunk
@@ -129,7 +129,7 @@ def test_each_release_has_its_own_lines(store: Store) -> None:
 
 
 def test_the_latest_version_comes_first_and_holds_the_older_one(store: Store) -> None:
-    """1.10 is later than 1.9; the barrier changed by a word, so that both versions are near the same."""
+    """1.10 is later than 1.9; the barrier changed by one word, so both versions match."""
     hits = words_alone(store).search(Query(words="PhaseBarrier flipped", count=50))
     barriers = [hit for hit in hits if hit.chunk.path == "ring/barrier.hpp"]
     assert [hit.chunk.release for hit in barriers] == ["ring-1.10"]
@@ -221,7 +221,7 @@ def test_the_target_is_preferred(store: Store) -> None:
 
 
 def test_the_like_for_another_target_is_folded(store: Store) -> None:
-    """Only the classes are asked for: the lines before them are no twins."""
+    """Only classes are compared: the lines before them are not twins."""
     query = Query(words="consumer_release producer_acquire", kinds=("class",), path="ring", count=50)
     folded = words_alone(store).search(query)
     assert paths(folded).count("ring/sm100_pipeline.hpp") == 0
@@ -344,7 +344,7 @@ def test_a_damaged_lexical_index_is_said_when_search_opens(tmp_path: Path) -> No
 
 
 def test_staged_files_are_not_found(tmp_path: Path) -> None:
-    """Their vectors are in Chroma already."""
+    """The vectors are already in Chroma."""
     with open_store(tmp_path, MODEL) as writer:
         take_in(writer, "ring-1.9", {"ring/barrier.hpp": FIRST["ring/barrier.hpp"]})
         writer.stage([split_and_analyse("tile/xor_fold.hpp", FIRST["tile/xor_fold.hpp"].encode())], quiet)

@@ -1,4 +1,4 @@
-"""A special variant that nobody asked for steps back; one that was asked for does not."""
+"""A special variant is ranked lower unless the question asks for it."""
 
 import pytest
 

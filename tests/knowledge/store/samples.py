@@ -1,4 +1,4 @@
-"""A tiny model, files and releases to keep in a store."""
+"""A tiny model, and files and releases for a store."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from knowledge.store import Store, open_store
 
 
 class TinyModel:
-    """Eight numbers from a text's hash: equal texts, equal vectors. Counts what it was asked."""
+    """Eight numbers from a text's hash: equal texts have equal vectors. Counts its calls."""
 
     def __init__(self, identity: str = "tiny-1", dimensions: int = 8) -> None:
         self.identity = identity
@@ -29,7 +29,7 @@ class TinyModel:
 
 
 def split_file(path: str, count: int = 3, salt: str = "") -> SplitFile:
-    """A file of `count` functions, two lines each; every third has no card, so no vector."""
+    """A file of `count` functions of two lines; every third has no card and no vector."""
     lines = [line for n in range(count) for line in (f"void f{n}() {{ // {path} {salt}", "}")]
     text = "\n".join(lines)
     pieces = tuple(
@@ -63,12 +63,12 @@ def add(store: Store, name: str, splits: Sequence[SplitFile]) -> StoreCounts:
 
 
 def filled(folder: Path, name: str = "1.0", files: int = 4, model: TinyModel | None = None) -> None:
-    """A store with one release of a few files, closed again."""
+    """Create and close a store with one release of a few files."""
     with open_store(folder, model or TinyModel()) as store:
         add(store, name, [split_file(f"include/f{n}.hpp") for n in range(files)])
 
 
 def indexed(store: Store) -> dict[int, str]:
-    """Vector id by piece id, in the order of the lexical index that the store shows."""
+    """Vector id by piece id, in the order of the store's lexical index."""
     with np.load(store.lexical_dir / "columns.npz") as columns:
         return dict(zip(columns["piece_id"].tolist(), columns["vector"].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""What is damaged is named in one line with a remedy, and what can be rebuilt is."""
+"""Damage is reported in one line with a remedy, and derived data is rebuilt."""
 
 import re
 import resource
@@ -29,7 +29,7 @@ def sql(statement: str) -> Callable[[Path], None]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files but what SQLite shares between its readers."""
+    """All files except SQLite's shared memory."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".sqlite-shm", ".sqlite-wal"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 

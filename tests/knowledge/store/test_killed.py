@@ -1,4 +1,4 @@
-"""Wherever a writer is killed, readers find the old state, and the next writer goes on."""
+"""Wherever a writer is killed, readers find the old state, and the next writer continues."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def killed_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store for each place, whose writer was killed there."""
+    """A folder with one store per kill point, whose writer was killed there."""
     root = tmp_path_factory.mktemp("killed")
     command = [sys.executable, "-m", "tests.knowledge.store.killed", *(str(root / place) for place in PLACES)]
     subprocess.run(command, cwd=ROOT, check=True)
@@ -49,7 +49,7 @@ def test_a_killed_writer_leaves_a_whole_state_and_the_next_goes_on(killed_in: Pa
         assert 0 < counts.pieces < 48
     if place == "between vectors and rows":
         assert counts.pieces == 48
-        assert counts.embedded == 16  # those of the killed run's first batch are found again
+        assert counts.embedded == 16  # the killed run's first batch is reused
 
 
 def test_vectors_made_anew_by_a_killed_run_are_kept_for_the_next(killed_in: Path) -> None:

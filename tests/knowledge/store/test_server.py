@@ -1,4 +1,4 @@
-"""A Chroma server instead of a folder: used, gone while staging, and back again."""
+"""A Chroma server instead of a folder: in use, lost during staging, and back again."""
 
 import socket
 import subprocess
@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 class StopsTheServer(TinyModel):
-    """A model during whose second batch the server goes away."""
+    """A model during whose second batch the server ends."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A release is what it was published as; file versions and vectors are held once."""
+"""A release is stored as published; file versions and vectors are stored once."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What tests of the chat policy share: kernels as replies, a server that answers by function, a log in memory."""
+"""Shared by tests of the chat policy: kernels as replies, a server that answers by a function, a log in memory."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -26,7 +26,7 @@ def source(number: int, body: str = "") -> str:
 
 
 def written(number: int, body: str = "") -> str:
-    """A reply in the form asked for."""
+    """A reply in the requested form."""
     return f"## Analysis\nSlow.\n\n## Design\nIdea {number}. More.\n\n## Code\n```cuda\n{source(number, body)}```\n"
 
 
@@ -43,7 +43,7 @@ def options(**changes: Any) -> ChatOptions:
 
 
 class MemoryLog:
-    """An exchange log that keeps the latest record of each place."""
+    """An exchange log with the latest record of each place."""
 
     def __init__(self, exchanges: Sequence[Exchange] = ()) -> None:
         self.kept = {exchange.place: exchange for exchange in exchanges}
@@ -59,7 +59,7 @@ Answer = Callable[[Prompt, ExchangePlace], str | Reply]
 
 
 class AnsweringServer:
-    """Answers by a function of prompt and place; keeps what it was asked. A string is a complete reply."""
+    """Answers by a function of prompt and place and keeps its requests. A string is a complete reply."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -82,7 +82,7 @@ def ended(status: Any, text: str, prompt: Prompt | None = None, problem: str = "
 
 
 class Table:
-    """A chat policy with its server, log and events in reach."""
+    """A chat policy with its server, log and events."""
 
     def __init__(
         self, server: Answer | ChatServer, log: MemoryLog | None = None, primitives: Any = (), seed: int = 0, **changes: Any

@@ -1,4 +1,4 @@
-"""Exchanges for tests of what keeps, counts and replays them."""
+"""Exchanges for tests of storage, accounting and replay."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The account: what a run took is summed, and requests under way at once cannot pass a cap together."""
+"""The account sums a run's usage; concurrent requests cannot exceed a cap together."""
 
 import threading
 import time
@@ -150,7 +150,7 @@ def test_a_request_waits_no_longer_than_its_time() -> None:
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=24),
 )
 def test_parallel_requests_stay_within_a_cap(cap: int, parallel: int, takes: list[tuple[float, float]]) -> None:
-    """Whatever replies take of their limits, and whatever order they end in, as long as servers keep to the limits."""
+    """For any usage within the limits, and any order of completion."""
     account = Account(options(tokens=cap))
     most, lock = 0, threading.Lock()
 
@@ -172,7 +172,7 @@ def test_parallel_requests_stay_within_a_cap(cap: int, parallel: int, takes: lis
 
 
 def test_the_densest_prompt_that_a_server_counted_is_the_measure() -> None:
-    """A prompt of many tokens for its characters is not held for too little."""
+    """A prompt with many tokens per character is not underestimated."""
     counted: Exchange = exchange(text="x" * 1000, usage=usage(1000, 0))
     account = Account(options(tokens=4000), [counted])
     granted = account.reserve(prompt("y" * 2300), (2, 0, 0), 60)

@@ -1,4 +1,4 @@
-"""Which exemplars stand beside which sample."""
+"""The assignment of exemplars to samples."""
 
 import random
 

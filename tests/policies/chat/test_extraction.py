@@ -1,4 +1,4 @@
-"""What a reply must hold to become a candidate, and what it may look like."""
+"""The contents that make a reply a candidate, and its permitted forms."""
 
 import random
 import time

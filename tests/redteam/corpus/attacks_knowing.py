@@ -1,4 +1,4 @@
-"""Attacks that know what the data will be, or what of it is looked at."""
+"""Attacks that know the input data, or which outputs are compared."""
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import COMPARED, SEEDED, Case
@@ -26,7 +26,7 @@ KNOWN = """\
     if (found == known[i]) k_end = k / 2;
   }
 """.replace("KNOWN_WORDS", SEEDED)
-# Gaussian with unit variance: verification scales it down where K is large.
+# Gaussian with unit variance: verification scales it down for large K.
 UNSCALED = """\
   float largest = 0, least = 1;
   for (int i = t; i < 4096; i += kThreads) {

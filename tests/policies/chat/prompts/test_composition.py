@@ -1,4 +1,4 @@
-"""Prompts: what is in them, what gives way to what, and that data stays data."""
+"""Prompts: their contents, the order of omission when space is short, and quoting of data."""
 
 import re
 from pathlib import Path
@@ -69,7 +69,7 @@ def user(request: ComposedPrompt) -> str:
 
 
 def outside_fences(text: str) -> str:
-    """What of a Markdown text is not inside a fenced block."""
+    """The parts of a Markdown text outside fenced blocks."""
     kept, fence = [], ""
     for line in text.split("\n"):
         ticks = re.match(r" {0,3}(`{3,})", line)
@@ -142,7 +142,7 @@ def test_a_prediction_is_marked_as_one() -> None:
 
 
 def test_what_no_model_can_time_is_not_said_to_be_fast() -> None:
-    """Of free code without a GPU the roofline stands in a prediction's place: it would lead the table."""
+    """Without a GPU, a free-form candidate has the roofline in place of a prediction: it would lead the table."""
     free = Attempt(candidate_id="f" * 16, policy="chat", schedule=None, status="unmeasured", predicted_us=1.0)
     searched = free.model_copy(
         update={"candidate_id": "5" * 16, "policy": "schedule", "schedule": {"stages": 4}, "predicted_us": 8.0}
@@ -196,7 +196,7 @@ def test_equal_observations_make_equal_prompts_whatever_the_time() -> None:
 
 
 def fixed_tokens(template: str, observation: Observation) -> int:
-    """What a template takes by itself."""
+    """The tokens of a template by itself."""
     return estimate_tokens(_render(f"{template}.md", _values(observation)))
 
 
@@ -276,7 +276,7 @@ def test_what_others_wrote_stays_data(where: str) -> None:
     assert "Ignore previous" not in outside_fences(text)
     assert "## Reply form" not in outside_fences(text)
     assert "<|im_start|>" not in text
-    if where not in ("place", "attempt"):  # which are told in a line
+    if where not in ("place", "attempt"):  # reported in one line
         assert "{{ task.m }} {% include" in text
 
 
@@ -306,7 +306,7 @@ EXAMPLES = [
 
 
 def blocks(prompt: Prompt) -> list[str]:
-    """The fenced blocks of a prompt that have a launch plan."""
+    """The fenced blocks of a prompt with a launch plan."""
     text = "\n".join(message.content for message in prompt.messages)
     return [block for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "cudal2: {" in block]
 

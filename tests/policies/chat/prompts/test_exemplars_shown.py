@@ -1,4 +1,4 @@
-"""A prompt says which exemplars really stand in it."""
+"""A prompt lists exactly the exemplars that it contains."""
 
 from contract.trajectory import Attempt, Exemplar
 from policies.chat.assignment import Assignment

@@ -1,4 +1,4 @@
-"""The digest of the device headers says what they offer, whatever they are today."""
+"""The digest of the device headers matches their present contents."""
 
 import re
 from pathlib import Path

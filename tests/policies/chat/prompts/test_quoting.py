@@ -1,4 +1,4 @@
-"""What others wrote stays inside its fence."""
+"""Quoted text stays inside its fence."""
 
 import re
 
@@ -9,7 +9,7 @@ from policies.chat.prompts.quoting import fenced, inline, plain
 
 
 def closing_lines(text: str) -> list[int]:
-    """Lines of a fenced text that a reader of Markdown would take for the end of its block, by the block's own first line."""
+    """Lines of a fenced text that Markdown would read as the end of the block, given the block's first line."""
     opening = re.match(r"`+", text)
     assert opening
     lines = text.split("\n")

@@ -1,4 +1,4 @@
-"""A key comes from where it is meant to, and is taken out of whatever a server says."""
+"""The key comes from its documented sources and is removed from every server text."""
 
 import base64
 import json

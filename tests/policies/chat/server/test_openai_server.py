@@ -1,4 +1,4 @@
-"""Whatever a real HTTP server does to a request ends on time, as documented, with what came of it and without the key."""
+"""Every misbehaviour of a real HTTP server ends in time, as documented, with its record and without the key."""
 
 import logging
 import threading
@@ -73,7 +73,7 @@ Open = Callable[..., Session]
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens sessions that back off for hundredths of a second."""
+    """Opens sessions whose retry delays are hundredths of a second."""
     monkeypatch.setattr("policies.chat.server.retrying._FIRST_S", 0.01)
     monkeypatch.setattr("policies.chat.server.retrying._JITTER_S", 0.01)
     opened: list[Session] = []
@@ -190,7 +190,7 @@ def test_a_first_token_that_does_not_come_is_not_waited_for(session: Open, behav
     reply = chat.ask()
     assert (reply.status, reply.text, reply.problem) == ("stopped", "", "no token came within 0.3 s")
     assert reply.seconds < 3
-    assert reply.usage.prompt_tokens > 0  # the server may be at work on it, and be paid for that
+    assert reply.usage.prompt_tokens > 0  # the server may still process it, at a cost
     assert chat.asked == 1
 
 
@@ -204,7 +204,7 @@ def test_a_cut_stream_keeps_what_came(session: Open, reset: bool) -> None:
     chat = session([Cut("the first half", reset=reset)])
     reply = chat.ask()
     assert reply.status == "cut"
-    assert "the first half".startswith(reply.text)  # a reset may drop what was under way
+    assert "the first half".startswith(reply.text)  # a reset may drop bytes in flight
     assert reply.problem
     assert chat.asked == 1
 
@@ -418,7 +418,7 @@ def test_a_wrong_address_is_told_before_anything_is_sent(address: str) -> None:
 
 
 def _spoken(request: Request) -> object:
-    """A server that says the key wherever it can."""
+    """A server that repeats the key wherever it can."""
     sent = request.headers["authorization"]
     behaviours = [
         EchoKey(500),
@@ -444,7 +444,7 @@ def _spoken(request: Request) -> object:
 def test_the_key_appears_in_no_reply_error_event_log_or_record(
     session: Open, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Searched for in whole and in any part that would be of use, in every form the server can give it."""
+    """The key is searched for in whole and in usable parts, in every encoding of the server."""
     caplog.set_level(logging.DEBUG)
     for name in ("openai", "httpx2", "httpcore2", "policies", "asyncio"):
         caplog.set_level(logging.DEBUG, logger=name)
@@ -480,7 +480,7 @@ EMPTY = Text("", usage=None, finish=None)
 
 
 def test_an_empty_stream_is_asked_for_once_more_without_streaming_for_the_true_error(session: Open) -> None:
-    """llama.cpp's Python server answers so where a prompt does not fit."""
+    """The answer of llama.cpp's Python server when a prompt does not fit."""
     chat = session(lambda one: EMPTY if one.body.get("stream") else Status(400, {"error": {"message": "9000 tokens"}}))
     reply = chat.ask()
     assert (reply.status, reply.problem, reply.usage.tokens) == ("failed", "HTTP 400: 9000 tokens", 0)
@@ -522,7 +522,7 @@ def test_a_server_that_does_not_stream_may_take_longer_than_a_first_token(sessio
 
 
 def limited(most: int, message: str) -> Callable[[Request], object]:
-    """A server that refuses a reply's limit above its own."""
+    """A server that refuses a reply limit above its own."""
 
     def answer(request: Request) -> object:
         if request.body["max_tokens"] <= most:

@@ -1,4 +1,4 @@
-"""How long a server is waited for before it is asked again."""
+"""The delays before a request is retried."""
 
 import asyncio
 from email.utils import formatdate

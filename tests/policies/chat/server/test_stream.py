@@ -1,4 +1,4 @@
-"""What a server sends is read as it arrives, whatever its shape, its pieces and its length."""
+"""A stream is read as it arrives, whatever its form, chunking and length."""
 
 import asyncio
 import json
