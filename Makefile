@@ -1,5 +1,5 @@
-# The two commands of the README (`make optimize`, `make test`) do their own set-up: a virtual environment in .venv with
-# everything from pyproject.toml. Set PYTHON to choose an interpreter, VENV to use another environment.
+# `make optimize` and `make test`, the two commands of the README, do their own set-up: a virtual environment in .venv with
+# all dependencies of pyproject.toml. PYTHON chooses the interpreter, VENV another environment.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -7,13 +7,14 @@ SHAPE ?= 4096x1024x512
 ARGS ?=
 CORE = $(shell find sandbox/emulator/core -name '*.?pp')
 
-.PHONY: help setup optimize test test-gpu check format clean
+.PHONY: help setup optimize test test-gpu lint check format clean
 
 help:
 	@echo "make optimize SHAPE=4096x1024x512   write, prove and time a kernel for a shape"
 	@echo "make test                           run the tests that need no GPU"
-	@echo "make test-gpu                       run the tests that need one"
-	@echo "make check                          format check, lint, types, tests: what CI runs"
+	@echo "make test-gpu                       run the tests that need a GPU"
+	@echo "make lint                           check format, lint and types"
+	@echo "make check                          make lint, then make test: what CI runs"
 	@echo "make format                         format the sources"
 
 setup: $(VENV)/.installed
@@ -27,19 +28,20 @@ $(VENV)/.installed: pyproject.toml
 optimize: setup
 	$(BIN)/cudal2-agent optimize --shape $(SHAPE) $(ARGS)
 
-# Bytecode is kept even where the environment says otherwise: without it, every worker compiles 500 modules anew.
+# Bytecode is written even if the environment disables it. Otherwise every test worker compiles 500 modules again.
 test: setup
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto $(ARGS)
 
 test-gpu: setup
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-check: setup
+check: lint test
+
+lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/clang-format --dry-run --Werror $(CORE)
 	$(BIN)/mypy
-	$(MAKE) test
 
 format: setup
 	$(BIN)/ruff format .

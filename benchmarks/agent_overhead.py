@@ -1,10 +1,10 @@
-"""The agent's own time per step: the real graph, checkpoints, store and retrieval over a scripted policy and sandbox.
+"""The agent's own time per step: the real graph, checkpoints, store and retrieval with a scripted policy and sandbox.
 
-Retrieval is from the knowledge base of the settings (CUDAL2_HOME), which is completed first where it is not whole.
+Retrieval uses the knowledge base of the settings (CUDAL2_HOME). A missing index is built first.
 
 Run from the repository's root: python -m benchmarks.agent_overhead [--steps 48] [--source-bytes 20000]
-Prints JSON; milliseconds. A step's time is what lies between it and the step before, less what sandbox and policy took,
-so that the first step of a round carries that round's retrieval.
+Prints JSON. Unit: milliseconds. The time of a step starts at the end of the previous step and excludes sandbox and policy.
+So the first step of a round includes the retrieval of that round.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def run_scripted(home: Path, steps: int, source_bytes: int, round_size: int) -> 
         parts = Dependencies(
             sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose, explain=explain
         )
-        return start_run(new_run(name_run(TASK), TASK, settings, parts, None), settings, parts, lambda _: None)
+        return start_run(new_run(name_run(TASK), TASK, settings, parts, None), parts, lambda _: None)
 
 
 def _say(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Schedules drawn from each family's whole space, verified and timed briefly on a GPU: none of them may be refused.
+"""Schedules drawn from each family's whole space, verified and timed briefly on a GPU. None of them may be rejected.
 
 Run from the repository's root: python -m benchmarks.drawn_schedules --out FILE.json [--each 100]
 """
@@ -39,7 +39,7 @@ TASKS = tuple(
 
 
 def drawn(each: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
-    """(family, task, candidate), `each` different ones of every family, evenly over the tasks."""
+    """(family, task, candidate): `each` different candidates per family, distributed evenly over the tasks."""
     chip, rng = REFERENCE_CHIPS[Arch.SM_90A], random.Random(SEED)
     for family in families(Arch.SM_90A):
         tasks = [task for task in TASKS if family.supports(task)]
@@ -55,7 +55,7 @@ def drawn(each: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
 
 
 def run(each: int, cache: str) -> list[dict[str, str]]:
-    """What became of every schedule, task by task, as each is done."""
+    """The outcome of every schedule, ordered by task."""
     from sandbox.cuda.device import Device
     from sandbox.cuda.evaluator import Evaluator
 
@@ -92,9 +92,11 @@ def _told(outcome: Evaluation) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--each", type=int, default=100, help="schedules of each family")
-    parser.add_argument("--commit", default="", help="the commit that is tested")
-    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "drawn-schedules"), help="compiled kernels")
+    parser.add_argument("--each", type=int, default=100, help="schedules per family")
+    parser.add_argument("--commit", default="", help="the tested commit")
+    parser.add_argument(
+        "--cache", default=str(Path(tempfile.gettempdir()) / "drawn-schedules"), help="folder of compiled kernels"
+    )
     options = parser.parse_args()
     rows = run(options.each, options.cache)
     counts = Counter((row["family"], row["outcome"] == "measured") for row in rows)

@@ -1,10 +1,10 @@
-"""Verdicts of the GPU and of the emulator on the same kernels: schedules drawn from the whole space, and seeded faults.
+"""Verdicts of GPU and emulator on the same kernels: schedules drawn from the whole space, and seeded faults.
 
 Run from the repository's root, once on a machine with the GPU and once anywhere:
     python -m benchmarks.emulator_agreement verdicts --device cuda:0 --commit HASH --out gpu.json
     python -m benchmarks.emulator_agreement verdicts --device emulator --commit HASH --out emulator.json
     python -m benchmarks.emulator_agreement table gpu.json emulator.json --out benchmarks/results/NAME.md
-Kernels are drawn from one seed, so both runs see the same ones. A fault that the GPU passes is one that it hides.
+Both runs draw the same kernels from one seed. A fault that passes on the GPU is one that the GPU hides.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from policies.schedule.families.registry import families
 from tests.sandbox.emulator.corpus import FAULTS
 
 SCHEDULES = 100
-LIMIT_S = 12.0  # on a GPU, where a deadlock lasts until its worker is killed
+LIMIT_S = 12.0  # on a GPU, where a deadlock ends only when its worker is killed
 TASKS = tuple(
     GemmTask.model_validate({"m": m, "n": n, "k": k, **fields})
     for (m, n, k), fields in (
@@ -49,7 +49,7 @@ TASKS = tuple(
 
 
 def kernels(seed: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
-    """(name, task, candidate): schedules evenly over tasks and families, then every seeded fault."""
+    """(name, task, candidate): schedules distributed evenly over tasks and families, then every seeded fault."""
     chip = REFERENCE_CHIPS[Arch.SM_90A]
     pairs = [(task, family) for task in TASKS for family in families(task.arch) if family.supports(task)]
     rng = random.Random(seed)
@@ -68,13 +68,12 @@ def kernels(seed: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
 
 def verdict(evaluation: Evaluation) -> dict[str, str]:
     if isinstance(evaluation, Unmeasured):
-        passed = evaluation.verified_by != "nothing"
-        return {"verdict": "verified" if passed else "not executed", "detail": evaluation.reason}
+        return {"verdict": "verified" if evaluation.passed else "not executed", "detail": evaluation.reason}
     return {"verdict": evaluation.status.replace("_", " "), "detail": evaluation.fault}
 
 
 def verdicts(device: str, seed: int) -> list[dict[str, str]]:
-    """What became of each kernel on a device, in order."""
+    """The verdict on each kernel on a device, in order."""
     listed = list(kernels(seed))
     with tempfile.TemporaryDirectory() as home:
         limits = {"verify_timeout_s": LIMIT_S} if device != "emulator" else {}
@@ -97,10 +96,10 @@ def verdicts(device: str, seed: int) -> list[dict[str, str]]:
 
 
 def table(gpu: dict[str, Any], emulator: dict[str, Any]) -> str:
-    """Both sides in Markdown: how often they agree on schedules, and every fault."""
+    """Both sides in Markdown: their agreement on schedules, and every fault."""
     pairs = list(zip(gpu["rows"], emulator["rows"], strict=True))
     if any(one["candidate"] != other["candidate"] for one, other in pairs):
-        raise SystemExit("the two files are of different kernels")
+        raise SystemExit("the two files contain verdicts on different kernels; run both with the same seed and commit")
     drawn = [pair for pair in pairs if pair[0]["name"].startswith("schedule")]
     faults = [pair for pair in pairs if pair[0]["name"].startswith("fault")]
     agreeing = [pair for pair in drawn if pair[0]["verdict"] == pair[1]["verdict"]]
@@ -157,7 +156,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="what", required=True)
     run = commands.add_parser("verdicts")
     run.add_argument("--device", required=True)
-    run.add_argument("--commit", required=True, help="the commit that is run")
+    run.add_argument("--commit", required=True, help="the tested commit")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--out", type=Path, required=True)
     compare = commands.add_parser("table")

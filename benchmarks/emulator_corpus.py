@@ -1,8 +1,8 @@
-"""Whether the emulator names seeded faults, and leaves right kernels alone: the tests' corpus under many schedules, as a table.
+"""Whether the emulator names seeded faults and passes right kernels: the corpus of the tests under many schedules.
 
 Run from the repository's root; no GPU is needed:
     python -m benchmarks.emulator_corpus --commit HASH --out benchmarks/results/emulator_corpus_DATE.md
-Exits with 1 where a fault was missed or a right kernel flagged.
+Exits with 1 if a fault is missed or a right kernel is flagged.
 """
 
 import argparse
@@ -33,8 +33,8 @@ RANDOM_OF_FAULTS = 10
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A kernel on a task. `fault`: what was made wrong with it; None where nothing was."""
+class CorpusSubject:
+    """A kernel on a task. `fault`: its seeded fault; None for a right kernel."""
 
     name: str
     group: str
@@ -45,13 +45,13 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of a subject: `kinds`, what runs were found to be, in their order; "" for a run without a fault.
+class CorpusRow:
+    """The result for one kernel. `kinds`: the fault found in each run, in order; "" for a run without one.
 
-    `schedule`: the first that showed a fault.
+    `schedule`: the first schedule that showed a fault.
     """
 
-    subject: Subject
+    subject: CorpusSubject
     kinds: tuple[str, ...]
     schedule: str
     message: str
@@ -71,9 +71,11 @@ class Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--commit", required=True, help="the commit that is measured")
-    parser.add_argument("--random", type=int, default=RANDOM, help="random schedules of each right kernel")
-    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "emulator-kernels"), help="compiled kernels")
+    parser.add_argument("--commit", required=True, help="the tested commit")
+    parser.add_argument("--random", type=int, default=RANDOM, help="random schedules per right kernel")
+    parser.add_argument(
+        "--cache", default=str(Path(tempfile.gettempdir()) / "emulator-kernels"), help="folder of compiled kernels"
+    )
     arguments = parser.parse_args()
     started = time.monotonic()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -88,17 +90,17 @@ def main() -> int:
     return 1 if unexpected else 0
 
 
-def subjects() -> list[Subject]:
-    """Every fault, the kernels they are patches of, the sample of both families, and the kernels written for the tests."""
-    faulty = [Subject(each.name, each.schedule.family, each.wrong(), each.task, each.sms, each) for each in FAULTS]
+def subjects() -> list[CorpusSubject]:
+    """Every fault, the right kernels that the faults patch, the sample of both families, and the kernels written for tests."""
+    faulty = [CorpusSubject(each.name, each.schedule.family, each.wrong(), each.task, each.sms, each) for each in FAULTS]
     right = {}
     for each in FAULTS:
         candidate = each.right()
         name = f"{each.schedule.family}-{each.task.shape}-{each.task.layout}-{candidate.id[:8]}"
-        right[name, each.sms] = Subject(name, "of the faults", candidate, each.task, each.sms)
-    sample = [Subject(each.id, each.family, each.candidate, each.task, CHIP.sms) for each in sampled()]
+        right[name, each.sms] = CorpusSubject(name, "of the faults", candidate, each.task, each.sms)
+    sample = [CorpusSubject(each.id, each.family, each.candidate, each.task, CHIP.sms) for each in sampled()]
     written = [
-        Subject(f"{each.name}-{task.shape}", "written", each.candidate(), task, CHIP.sms)
+        CorpusSubject(f"{each.name}-{task.shape}", "written", each.candidate(), task, CHIP.sms)
         for each in WRITTEN
         if each.missing() is None
         for task in each.tasks
@@ -106,8 +108,8 @@ def subjects() -> list[Subject]:
     return [*faulty, *right.values(), *sample, *written]
 
 
-def _run(subject: Subject, cache: str, random: int) -> Row:
-    """A fault under a few schedules, an endless one, which takes its time, under the first; a right kernel under many."""
+def _run(subject: CorpusSubject, cache: str, random: int) -> CorpusRow:
+    """Run a fault under a few schedules and a right kernel under many. A fault that never ends runs once, since it is slow."""
     ptx = PtxCompiler(Path(cache)).compile(subject.candidate, subject.task.arch)
     trial = Trial(ptx, subject.candidate, subject.task, subject.sms)
     started, kinds, schedule, message = time.monotonic(), [], "", ""
@@ -119,10 +121,10 @@ def _run(subject: Subject, cache: str, random: int) -> Row:
             schedule, message = conditions.schedule.name.lower() + seed, verdict.message
         if verdict and verdict.kind == Detector.ENDLESS:
             break
-    return Row(subject, tuple(kinds), schedule, message, time.monotonic() - started)
+    return CorpusRow(subject, tuple(kinds), schedule, message, time.monotonic() - started)
 
 
-def render(rows: Sequence[Row], *, commit: str, random: int, seconds: float) -> str:
+def render(rows: Sequence[CorpusRow], *, commit: str, random: int, seconds: float) -> str:
     """The result as Markdown."""
     faulty, right = [row for row in rows if row.subject.fault], [row for row in rows if not row.subject.fault]
     caught, runs = sum(row.as_expected for row in faulty), sum(len(row.kinds) for row in right)
@@ -158,7 +160,7 @@ def render(rows: Sequence[Row], *, commit: str, random: int, seconds: float) -> 
     )
 
 
-def _fault_line(row: Row) -> str:
+def _fault_line(row: CorpusRow) -> str:
     fault = row.subject.fault
     assert fault is not None
     shown = f"{sum(map(bool, row.kinds))} of {len(row.kinds)}"
@@ -166,7 +168,7 @@ def _fault_line(row: Row) -> str:
     return f"| {fault.name} | {row.subject.group} | {fault.why} | {named} | {row.schedule} | {shown} |"
 
 
-def _group_lines(rows: Sequence[Row]) -> list[str]:
+def _group_lines(rows: Sequence[CorpusRow]) -> list[str]:
     kernels, runs, flagged = Counter[str](), Counter[str](), Counter[str]()
     for row in rows:
         kernels[row.subject.group] += 1

@@ -1,7 +1,7 @@
-"""How fast the emulator is: tiles, whole products, with and without the race detector, and `verify` from the command line.
+"""Speed of the emulator: tiles and whole products with and without race detection, and `verify` from the command line.
 
 Run from the repository's root: python -m benchmarks.emulator_speed --commit HASH --out benchmarks/results/NAME.json
-Every figure is the best of several runs, taken in turns, because what else runs on the machine only slows them down.
+Every figure is the best of several interleaved runs, because other load on the machine only slows a run down.
 """
 
 import argparse
@@ -56,7 +56,7 @@ VERIFY_LIMIT_S = 10.0
 
 
 def candidate_of(task: GemmTask, family_name: str, axes: dict[str, Any]) -> Candidate:
-    """The first schedule of the family's space with those axes."""
+    """The first schedule in the space of a family that has these axes."""
     family = next(one for one in families(task.arch) if one.name == family_name)
     chip = REFERENCE_CHIPS[task.arch]
     schedule = next(one for one in family.space(task, chip) if axes.items() <= one.values().items())
@@ -64,7 +64,7 @@ def candidate_of(task: GemmTask, family_name: str, axes: dict[str, Any]) -> Cand
 
 
 def runner(task: GemmTask, candidate: Candidate, compiler: Compiler) -> Callable[[bool], float]:
-    """Runs the kernel once, with or without the race detector, and returns the milliseconds it took."""
+    """A function that runs the kernel once, with or without race detection, and returns the milliseconds it took."""
     compiled = compiler.compile(candidate, task.arch)
     if not isinstance(compiled, Compiled):
         raise SystemExit(f"{task.shape}: {compiled}")
@@ -88,7 +88,7 @@ def runner(task: GemmTask, candidate: Candidate, compiler: Compiler) -> Callable
 
 
 def verify_s(candidate: Candidate, home: Path, *, cold: bool) -> float:
-    """Seconds of `cudal2-agent verify` in a process of its own; `cold`: nothing is compiled yet."""
+    """Seconds of `cudal2-agent verify` in its own process. `cold`: nothing is compiled yet."""
     folder = Path(tempfile.mkdtemp(dir=home)) if cold else home
     file = home / "kernel.cu"
     file.write_text(candidate.source)
@@ -126,7 +126,7 @@ def measure() -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--commit", required=True, help="the commit that is measured")
+    parser.add_argument("--commit", required=True, help="the measured commit")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     record = {

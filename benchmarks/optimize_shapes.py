@@ -1,4 +1,4 @@
-"""`cudal2-agent optimize` over a list of shapes on the GPU that is there, each in a process of its own.
+"""`cudal2-agent optimize` over a list of shapes on the GPU of this machine, each in its own process.
 
 Run from the repository's root: python -m benchmarks.optimize_shapes --commit HASH --out benchmarks/results/NAME.json
 Writes JSON with the command, commit, date and environment; prints a table. Times in microseconds.
@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES, Evaluation, Measured
+from contract.roofline import roofline_us
 from contract.speedup import median_us, speedup_over
 from contract.task import GemmTask
 
@@ -26,7 +27,7 @@ CODE = "from agent.cli.main import main; main()"
 
 
 def optimize(shape: str, minutes: float, budget: int, extra: list[str], folder: Path) -> dict[str, Any]:
-    """One run and what it found."""
+    """The result of one run."""
     command = [sys.executable, "-c", CODE, "optimize", "--shape", shape, "--minutes", str(minutes), "--budget", str(budget)]
     started = time.monotonic()
     done = subprocess.run([*command, "--out", str(folder), "--json", *extra], stdout=subprocess.PIPE, text=True, check=True)
@@ -50,7 +51,7 @@ def measured_fields(evaluation: Measured, answer: dict[str, Any]) -> dict[str, A
         "best": answer["best"]["label"],
         "time_us": round(median_us(evaluation.timing), 3),
         "tflops": round(task.flops / median_us(evaluation.timing) / 1e6, 1),
-        "floor_us": round(roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[task.arch]), 3),
+        "floor_us": round(roofline_us(task, REFERENCE_CHIPS[task.arch]), 3),
         "baselines_us": {timing.name: round(median_us(timing), 3) for timing in evaluation.baselines},
         "speedup": {
             name: [round(value, 4) for value in (found.ratio, found.low, found.high)]
@@ -82,9 +83,9 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES))
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--budget", type=int, default=96)
-    parser.add_argument("--commit", required=True, help="the commit that is being measured")
+    parser.add_argument("--commit", required=True, help="the measured commit")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("extra", nargs="*", help="further options of optimize, after --")
+    parser.add_argument("extra", nargs="*", help="more options of optimize, after --")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:

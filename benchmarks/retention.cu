@@ -27,7 +27,7 @@ extern "C" __global__ void read_evict_last(const uint4* data, u64 count, u32* si
   if (sum == 0x12345678) *sink = sum;
 }
 
-// Holds the stream, so that what follows is queued before it starts.
+// Blocks the stream, so that later work is queued before it starts.
 extern "C" __global__ void hold(u64 nanoseconds) {
   u64 start, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
@@ -103,14 +103,14 @@ extern "C" __global__ void __launch_bounds__(1024, 1) write_registers(u32 value,
   if (sum) *sink = sum;
 }
 
-// A register that nothing defines holds what the warp's place in the register file held before.
+// An undefined register holds the previous contents of its place in the register file.
 extern "C" __global__ void __launch_bounds__(1024, 1) count_registers(u32 value, u64* found) {
   u32 old;
   asm volatile("{\n.reg .b32 undefined;\nxor.b32 %0, undefined, %1;\n}\n" : "=r"(old) : "r"(threadIdx.x));
   if ((old ^ threadIdx.x) == value) atomicAdd(found, 1);
 }
 
-// ---- does one CTA of full shared memory land on every SM? ----------------------------------------------------------------
+// ---- does one CTA with all shared memory run on every SM? ----------------------------------------------------------------
 extern "C" __global__ void mark_sm(u32* seen) {
   extern __shared__ u32 memory[];
   u32 sm;

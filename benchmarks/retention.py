@@ -1,7 +1,8 @@
-"""What one launch can leave to the next on this GPU, and what a trusted sweep removes: `python -m benchmarks.retention`.
+"""What one launch can leave to the next on this GPU, and what a trusted sweep removes.
 
-Measures, with kernels that hide nothing: operands that stay in L2 under `evict_last`, words that survive in shared memory,
-local memory and registers, memory that is mapped read-only or not at all.
+Run from the repository's root on a machine with a GPU: python -m benchmarks.retention [--out FILE.json]
+Measures operands that stay in L2 under `evict_last`, words that survive in shared memory, local memory and registers, and
+accesses to memory that is mapped read-only or not mapped.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from cuda.bindings import driver
 from contract.chip import LIMITS
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import DriverFault, call
-from sandbox.cuda.memory import Mapping
+from sandbox.cuda.guard.mapping import Mapping
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 MARK, KEY = 0x5EED1234, 0x0DDBA11
@@ -57,7 +58,7 @@ class Probes:
 
     # ---- L2 ----
     def retention(self, victim_bytes: int) -> dict[str, float]:
-        """Share of a buffer that is still in L2 after each sweep, by the time of reading it between cold and hot."""
+        """Share of a buffer that is still in L2 after each sweep, interpolated from its read time between cold and hot."""
         l2 = self._chip.l2_bytes
         victim = Mapping(victim_bytes, self._device.index, "victim").bytes()[:victim_bytes]
         other = cupy.empty(16 * l2, dtype=cupy.uint8)
@@ -102,7 +103,7 @@ class Probes:
         return found
 
     def _median_us(self, before: Sequence[Callable[[], None]], work: Callable[[], None]) -> float:
-        """Device time of `work` behind what is done before it. Unit: microseconds."""
+        """Median device time of `work` after the steps in `before`. Unit: microseconds."""
         times = []
         for _ in range(7):
             for step in before:
@@ -124,7 +125,7 @@ class Probes:
     def _surviving(
         self, words: int, write: Callable[[], None], count: Callable[[Any], None], scrub: Callable[[], None]
     ) -> dict[str, int]:
-        """Words that the next kernel finds, and that it finds behind the timer's scrubbing."""
+        """Words that the next kernel finds, without and with the timer's scrubbing in between."""
         found = cupy.zeros(2, dtype=cupy.uint64)
         write()
         count(found[:1])
@@ -134,7 +135,7 @@ class Probes:
         return {"words": words, "survived": int(found[0]), "survived scrubbing": int(found[1])}
 
     def spread(self) -> dict[str, int]:
-        """On how many SMs a grid of one CTA of all shared memory an SM runs."""
+        """The number of SMs that a grid reaches with one CTA per SM that takes all shared memory."""
         seen = cupy.zeros(512, dtype=cupy.uint32)
         self.kernel("mark_sm", self._chip.sms, BLOCK, (seen,), self._smem_bytes)
         return {"sms": self._chip.sms, "reached": int((seen > 0).sum()), "most": int(seen.max())}
@@ -175,7 +176,7 @@ def _mapping_costs(device: Device) -> dict[str, int | str]:
 _CHILD = """
 import sys
 from sandbox.cuda.device import Device
-from sandbox.cuda.memory import Mapping
+from sandbox.cuda.guard.mapping import Mapping
 from benchmarks.retention import Probes
 import cupy
 device = Device(0); probes = Probes(device); mapping = Mapping(2 << 20, 0, "probe", sealed=True); mapping.writer().fill(0)
@@ -199,14 +200,14 @@ elif case == "torch and cublas on it":
 try:
     device.synchronize(); print("no fault")
 except Exception as exc:
-    from sandbox.cuda.fault_log import describe_fault
+    from sandbox.cuda.guard.fault_log import describe_fault
     print(exc, "|", describe_fault())
 import os; os._exit(0)
 """
 
 
 def _faults() -> dict[str, str]:
-    """What the driver says of each access that must fault, in a process of its own, and what the kernel log adds."""
+    """The error of the driver for each access that must fault, each in its own process, and what the kernel log adds."""
     cases = (
         "write read-only",
         "write past end",

@@ -1,11 +1,11 @@
-"""The ruler's own test: a kernel against itself, and this timer against another version's in one run.
+"""The timer's own test: a kernel against itself, and this timer against another version in one run.
 
 Run from the repository's root on a machine with a GPU:
     python -m benchmarks.ruler itself --out FILE.json
     python -m benchmarks.ruler versions --old FOLDER --out FILE.json
-`itself`: the same kernel in both slots of paired rounds; ratios and how many of the nominal 95 % intervals contain 1.
-`versions`: both versions' workers hold the GPU and evaluate the same compiled kernels in turns; FOLDER is the other
-version's checkout. Times, and seconds that an evaluation takes.
+`itself`: the same kernel in both slots of paired rounds. Gives ratios, and how many nominal 95 % intervals contain 1.
+`versions`: workers of both versions evaluate the same compiled kernels in turns on one GPU. FOLDER is the checkout of the
+other version. Gives times, and the seconds of an evaluation.
 """
 
 import argparse
@@ -81,7 +81,7 @@ for line in sys.stdin:
 
 
 def best_of_the_prior(task: GemmTask, count: int, cache: Path) -> list[Built]:
-    """The schedules that the analytic prior likes best, compiled. Raises: SystemExit where none builds."""
+    """The schedules that the analytic prior ranks first, compiled. Raises: SystemExit if too few build."""
     chip = REFERENCE_CHIPS[task.arch]
     ranked = []
     for family in families(task.arch):
@@ -172,8 +172,8 @@ def _itself_line(row: dict[str, Any]) -> str:
 
 
 # ---- two versions ----------------------------------------------------------------------------------------------------------
-class Worker:
-    """A version's evaluator in a process of its own."""
+class VersionWorker:
+    """The evaluator of one version in its own process."""
 
     def __init__(self, folder: Path) -> None:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
@@ -190,8 +190,8 @@ class Worker:
     def ask(self, request: Evaluate) -> dict[str, Any]:
         assert self._process.stdin is not None
         plain = request.model_dump(mode="json")
-        plain["time"].pop("secret")  # which the old version does not know
-        plain["verify"]["seed"] = plain["verify"]["seed"] or 0  # which must be a number there
+        plain["time"].pop("secret")  # unknown to the old version
+        plain["verify"]["seed"] = plain["verify"]["seed"] or 0  # a number in the old version
         print(json.dumps(plain), file=self._process.stdin, flush=True)
         told: dict[str, Any] = json.loads(self._answer())
         return told
@@ -210,11 +210,11 @@ class Worker:
 
 
 def versions(old: Path, cache: Path, deadline: float) -> list[dict[str, Any]]:
-    workers = {"old": Worker(old.resolve()), "new": Worker(Path.cwd())}
+    workers = {"old": VersionWorker(old.resolve()), "new": VersionWorker(Path.cwd())}
     rows = []
     for shape in SHAPES:
         if time.monotonic() > deadline:
-            print(f"{shape}: left out, the time is over", flush=True)
+            print(f"{shape}: left out, the time limit is reached", flush=True)
             continue
         rows.append(_compared(task_of(shape), workers, cache))
         print(_version_line(rows[-1]), flush=True)
@@ -223,8 +223,8 @@ def versions(old: Path, cache: Path, deadline: float) -> list[dict[str, Any]]:
     return rows
 
 
-def _compared(task: GemmTask, workers: dict[str, Worker], cache: Path) -> dict[str, Any]:
-    """The first kernel several times for its time; all of them once for the seconds an evaluation takes."""
+def _compared(task: GemmTask, workers: dict[str, VersionWorker], cache: Path) -> dict[str, Any]:
+    """Times of the first kernel in both versions, and the seconds of each evaluation of all kernels."""
     built = best_of_the_prior(task, CANDIDATES, cache)
     quick = TimeOptions(rounds=7, all_baselines=False, side=False)
     verify = VerifyOptions(rounds=3)
@@ -233,7 +233,7 @@ def _compared(task: GemmTask, workers: dict[str, Worker], cache: Path) -> dict[s
     speedups: dict[str, list[float]] = {name: [] for name in workers}
     seconds: dict[str, list[float]] = {name: [] for name in workers}
     for worker in workers.values():
-        worker.ask(requests[0])  # what is prepared for the task is prepared here
+        worker.ask(requests[0])  # prepares operands and baselines of the task
     for turn in range(TURNS):
         for name in ("old", "new") if turn % 2 else ("new", "old"):
             for index, request in enumerate(requests):

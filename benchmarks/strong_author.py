@@ -1,8 +1,8 @@
-"""The scripted strong author drives one `optimize` run on the GPU that is there: what each of its kernels came to.
+"""A scripted author drives one `optimize` run on the GPU of this machine: the outcome of each of its kernels.
 
 Run from the repository's root: python -m benchmarks.strong_author --commit HASH --out benchmarks/results/NAME.json
-`--sight executed` where Nsight Compute may not read counters. Writes JSON with the command, commit, date and environment;
-prints a table. Times in microseconds: of the search, against AutoTuning alone, and of the final measurement of the best.
+Use `--sight executed` if Nsight Compute may not read counters. Writes JSON with the command, commit, date and environment, and
+prints a table. Times are in microseconds, from the search (against AutoTuning only) and from the final measurement.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SHOWN_FINDINGS = 3
 
 
 def drive(author: Author, home: Path, device: str, minutes: float) -> tuple[list[Step], int]:
-    """The steps of one run that the author drove, and how many requests it took."""
+    """The steps of one run of the author, and the number of requests."""
     with ScriptedServer(author) as server:
         settings = settings_for(home, server.base_url, device, minutes)
         optimize_task(TASK, settings, home / "out", as_json=False)
@@ -53,7 +53,7 @@ def settings_for(home: Path, base_url: str, device: str, minutes: float) -> Sett
 
 
 def row(step: Step, final: bool) -> dict[str, Any]:
-    """What became of one of the author's kernels."""
+    """The outcome of one kernel of the author."""
     findings = step.diagnosis.findings[:SHOWN_FINDINGS] if step.diagnosis else ()
     found = {
         "reply": NAMES[step.candidate.source],
@@ -92,10 +92,12 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sight", choices=get_args(Sight), default="profiled", help="how much this machine tells")
+    parser.add_argument(
+        "--sight", choices=get_args(Sight), default="profiled", help="what this machine can observe: counters, times or nothing"
+    )
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--commit", required=True, help="the commit that is being measured")
+    parser.add_argument("--commit", required=True, help="the measured commit")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     author = Author(arguments.sight)

@@ -1,14 +1,20 @@
 """A candidate that passed check, compile and inspection."""
 
 from contract.base import Record
-from contract.candidate import AnyCandidate
+from contract.candidate import AnyCandidate, Candidate
+from contract.chip import LIMITS
 from contract.inspection import Inspection
+from contract.plan import ResolvedPlan, resolve
+from contract.task import GemmTask
 
 
 class Built(Record):
-    """Ready to run. `artifact_path`: the cubin of a `Candidate`, the shared library of a `HostCandidate`, in the cache.
+    """A candidate that is ready to run.
 
-    `cached`: whether the compiler was spared. `seconds`: wall-clock of check, compile and inspection together.
+    `artifact_path`: the cubin of a `Candidate` or the shared library of a `HostCandidate`, in the compile cache.
+    `cached`: whether the cache already held it. `seconds`: wall-clock time of check, compile and inspection together.
+    `plan`: the launch plan, resolved for `task` on the chip of the build. Both are None in records of older versions, and
+    `plan` also for a host candidate, which launches its kernels itself.
     """
 
     candidate: AnyCandidate
@@ -16,3 +22,17 @@ class Built(Record):
     artifact_path: str
     cached: bool
     seconds: float
+    task: GemmTask | None = None
+    plan: ResolvedPlan | None = None
+
+    def plan_for(self, task: GemmTask, sms: int) -> ResolvedPlan | None:
+        """The plan for a task on a chip with `sms` SMs; None for a host candidate.
+
+        It is resolved again only for another task or chip than that of the build, and for a record of an older version.
+        Raises: PlanError.
+        """
+        if not isinstance(self.candidate, Candidate):
+            return None
+        if self.plan is not None and self.task == task and self.plan.sms == sms:
+            return self.plan
+        return resolve(self.candidate.plan, task, LIMITS[task.arch], sms)

@@ -1,4 +1,4 @@
-"""A candidate: the source that may become the answer, and where it came from."""
+"""A candidate: one kernel source with its launch plan, and its origin."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ ScheduleValue = str | int | bool
 
 
 def axes_in_use(schedule: Mapping[str, ScheduleValue]) -> list[str]:
-    """A schedule in words; axes that are off, none, or one of something say nothing."""
+    """The axes of a schedule that are in use, as words. Axes that are off, `none` or 1 are left out."""
     return [axis if value is True else f"{axis}={value}" for axis, value in schedule.items() if not _neutral(value)]
 
 
@@ -21,10 +21,11 @@ def _neutral(value: ScheduleValue) -> bool:
 
 
 class Origin(Record):
-    """Who wrote a candidate and what it had seen. `schedule`: the structured schedule behind a written source.
+    """Which policy wrote a candidate, and what that policy had seen.
 
-    `exemplar_ids`: candidates that were shown for contrast, None where that was not noted. `seconds`: wall-clock that its
-    own policy took to write it, where several policies share a round; else None.
+    `schedule`: the structured schedule that the source was written from; None for free code.
+    `exemplar_ids`: candidates that were shown for contrast; None where that was not recorded.
+    `seconds`: wall-clock time that its policy took to write it; None unless several policies share the round.
     """
 
     policy: str
@@ -38,17 +39,23 @@ class Origin(Record):
 
     @property
     def trusted_writer(self) -> bool:
-        """Whether this project's code wrote the source from a schedule; anything else may hold whatever a model wrote."""
+        """Whether this project wrote the source from a schedule. Any other source may contain code that a model wrote."""
         return bool(self.schedule)
 
 
 _TILE_AXES = ("block_m", "block_n", "block_k")
 
 
+def _short_name(origin: Origin, candidate_id: str) -> str:
+    """The schedule's family, or the policy that wrote the source, with the start of the candidate's id."""
+    family = str((origin.schedule or {}).get("family", ""))
+    return f"{family or origin.policy} {candidate_id[:8]}"
+
+
 def _label(origin: Origin, candidate_id: str) -> str:
     """The axes in use of the schedule behind a candidate; without one, the policy and the candidate's id."""
     if not origin.schedule:
-        return f"{origin.policy} {candidate_id[:8]}"
+        return _short_name(origin, candidate_id)
     rest = dict(origin.schedule)
     words = [str(rest.pop("family", ""))]
     if all(axis in rest for axis in _TILE_AXES):
@@ -58,7 +65,7 @@ def _label(origin: Origin, candidate_id: str) -> str:
 
 
 class Candidate(Record):
-    """Device code with its launch plan; the trusted launcher does the rest."""
+    """Device code with its launch plan. The trusted launcher runs it; there is no host code."""
 
     kind: Literal["device"] = "device"
     source: str
@@ -69,29 +76,34 @@ class Candidate(Record):
 
     @property
     def id(self) -> str:
-        """Hash of source, flags, compiler and plan: equal code is one candidate."""
+        """Hash of source, flags, compiler and plan. Equal code is one candidate."""
         plan = self.plan.model_dump(mode="json")
         return digest(["device", self.source, list(self.flags), self.compiler, plan])
 
     @property
     def label(self) -> str:
-        """The candidate in short, for a person."""
+        """The candidate with the axes of its schedule that are in use."""
         return _label(self.origin, self.id)
+
+    @property
+    def short_name(self) -> str:
+        """The candidate in a few characters, for a line of progress."""
+        return _short_name(self.origin, self.id)
 
     @classmethod
     def from_source(cls, source: str, origin: Origin, flags: tuple[str, ...] = ()) -> "Candidate":
-        """A candidate from one file with its plan comment. Raises: PlanError."""
+        """A candidate from one file that contains its plan as a comment. Raises: PlanError."""
         return cls(source=source, flags=flags, plan=parse_plan(source), origin=origin)
 
 
-# Stands wherever a host candidate is shown.
+# Shown with every host candidate.
 UNPROVEN = "host candidate: unproven, runs its own host code"
 
 
 class HostCandidate(Record):
-    """A C++ launcher for CUTLASS adapters and published kernels, built by nvcc, run only in the isolated worker.
+    """A C++ launcher for CUTLASS adapters and published kernels. nvcc builds it; only an isolated worker runs it.
 
-    It is built and run only where the user trusts it (`trust_host`), and never comes from a policy.
+    The user must trust it (`trust_host`). A policy never writes one.
 
     Entry: int launch(const void* a, const void* b, void* d, int m, int n, int k, void* workspace, size_t bytes, cudaStream_t).
     """
@@ -109,8 +121,13 @@ class HostCandidate(Record):
 
     @property
     def label(self) -> str:
-        """The candidate in short, marked as unproven."""
+        """The candidate, marked as unproven."""
         return f"{self.origin.policy} {self.id[:8]} ({UNPROVEN})"
+
+    @property
+    def short_name(self) -> str:
+        """The candidate in a few characters, for a line of progress."""
+        return _short_name(self.origin, self.id)
 
 
 AnyCandidate = Annotated[Candidate | HostCandidate, Field(discriminator="kind")]

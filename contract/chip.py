@@ -1,4 +1,4 @@
-"""What a chip allows (limits) and what it can do (rates), per target architecture."""
+"""The limits and the rates of a chip, per target architecture."""
 
 from contract.base import Record
 from contract.task import Arch
@@ -19,9 +19,10 @@ class ChipLimits(Record):
 
 
 class Chip(Record):
-    """One GPU as the prior and the report see it.
+    """The sizes and rates of one GPU.
 
-    Unit: rates in TFLOP/s and TB/s, dense, f16 with f32 accumulation. `measured` tells measured rates from datasheet ones.
+    Unit: rates in TFLOP/s and TB/s, dense, f16 with f32 accumulation. `measured`: whether they were
+    measured; otherwise they are those of the datasheet.
     """
 
     name: str
@@ -69,8 +70,8 @@ LIMITS: dict[Arch, ChipLimits] = {
     ),
 }
 
-# The chip assumed for an architecture when none is present. H200 rates were measured (LOG.md, docs/design.md);
-# the others are the vendor's dense datasheet figures.
+# The chip assumed for an architecture where no GPU is present. H200 rates are measured (LOG.md); the others are the
+# dense rates of the datasheets.
 REFERENCE_CHIPS: dict[Arch, Chip] = {
     Arch.SM_80: Chip(
         name="A100-SXM4-80GB",
@@ -124,8 +125,3 @@ REFERENCE_CHIPS: dict[Arch, Chip] = {
         launch_us=0.7,
     ),
 }
-
-
-def roofline_us(flops: float, moved_bytes: float, chip: Chip) -> float:
-    """Least time for the work: the larger of arithmetic and memory time, plus one launch. Unit: microseconds."""
-    return max(flops / (chip.tensor_tflops * 1e6), moved_bytes / (chip.dram_tbps * 1e6)) + chip.launch_us

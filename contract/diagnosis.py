@@ -1,4 +1,4 @@
-"""What limits a kernel, on what evidence, and what usually helps."""
+"""A diagnosis: the bottlenecks of a kernel, the evidence for each, and the usual remedy."""
 
 from typing import Annotated, Literal
 
@@ -6,50 +6,50 @@ from pydantic import Field
 
 from contract.base import Record
 
-# Names are stable: stored steps hold them and policies map them to moves. Names are added, never changed or taken away.
+# Stored steps contain these names and policies map them to moves. So names are added, never renamed or removed.
 Bottleneck = Literal[
-    # What the work is spread over
-    "launch-bound",  # launches take a large share of the time
+    # Distribution of the work
+    "launch-bound",  # launch overhead is a large share of the time
     "idle-sms",  # fewer CTAs than SMs
-    "tail-wave",  # the last wave leaves slots empty
-    "imbalance",  # some SMs work longer than others within the waves
-    "occupancy",  # too few warps on an SM to hide latency
-    "prologue-bound",  # K is short against the time to fill the pipeline
-    "epilogue-bound",  # storing D is a large share of the time and nothing hides it
-    # Why the tensor pipe is idle
-    "no-tensor-cores",  # the math is done by fused multiply-adds
-    "legacy-mma",  # mma.sync where the chip's full rate belongs to a newer instruction
-    "memory-latency",  # warps wait for operands from gmem or L2 while bandwidth has room
-    "few-bytes-in-flight",  # work bound by DRAM that does not ask for enough at once
-    "barrier-waits",  # warps wait for each other
-    "smem-instructions",  # the queue of shared-memory instructions is full, or its answers are waited for
-    "dependency-waits",  # warps wait for their own last instructions
-    "wgmma-waits",  # warpgroups wait for their own wgmma while the tensor pipe has room
-    "wgmma-serialised",  # ptxas put a wait after every wgmma
-    "instruction-bound",  # issue slots are full of instructions that are no tensor-core instructions
-    # What is moved
+    "tail-wave",  # the last wave leaves SMs idle
+    "imbalance",  # some SMs work longer than others within a wave
+    "occupancy",  # too few resident warps per SM to hide latency
+    "prologue-bound",  # K is short compared with the time to fill the pipeline
+    "epilogue-bound",  # storing D is a large share of the time and no other work overlaps it
+    # Causes of an idle tensor pipe
+    "no-tensor-cores",  # the products are computed by fused multiply-adds
+    "legacy-mma",  # mma.sync on a chip whose full rate needs a newer instruction
+    "memory-latency",  # warps wait for operands from global memory or L2 although bandwidth is left
+    "few-bytes-in-flight",  # DRAM-bound work with too few outstanding loads
+    "barrier-waits",  # warps wait for each other at barriers
+    "smem-instructions",  # warps wait for the shared-memory instruction queue or its results
+    "dependency-waits",  # warps wait for the results of their own instructions
+    "wgmma-waits",  # warpgroups wait for their own wgmma although the tensor pipe is not saturated
+    "wgmma-serialised",  # ptxas inserted a wait after every wgmma
+    "instruction-bound",  # instructions other than tensor-core instructions fill the issue slots
+    # Memory traffic
     "dram-bound",
     "l2-bound",
     "smem-bound",
     "bank-conflicts",
-    "uncoalesced",  # global accesses touch more sectors than they use
-    "redundant-traffic",  # operands reach the SMs more often than the tiles need
-    "reduction-traffic",  # partial sums are written and read again
-    "register-staging",  # operands reach shared memory through registers
-    "narrow-smem-loads",  # fragments are loaded word by word rather than by ldmatrix
-    # What the compiler did
+    "uncoalesced",  # global accesses transfer more sectors than they use
+    "redundant-traffic",  # operands are transferred to the SMs more often than the tiles need
+    "reduction-traffic",  # partial sums are written to memory and read back
+    "register-staging",  # operands are copied to shared memory through registers
+    "narrow-smem-loads",  # fragments are loaded word by word instead of by ldmatrix
+    # Compiler effects
     "spills",
     "local-memory",
     "setmaxnreg-ignored",
-    # How far it is from what the chip allows
-    "tensor-bound",  # the tensor pipe is nearly full: little is left to win
+    # Distance from the limits of the chip
+    "tensor-bound",  # the tensor pipe is close to its maximum throughput
     "far-from-roofline-memory",
     "far-from-roofline-arithmetic",
 ]
 
 
 class Finding(Record):
-    """One bottleneck. `weight`: the share of the candidate's time that could be won at most, estimated; it ranks findings."""
+    """One bottleneck. `weight`: the estimated maximum share of the time that its removal would save; it ranks findings."""
 
     bottleneck: Bottleneck
     evidence: str
@@ -58,7 +58,10 @@ class Finding(Record):
 
 
 class Diagnosis(Record):
-    """Findings, heaviest first. `basis`: static (inspection and plan), timed (with measured times), or counters (ncu)."""
+    """Findings in order of decreasing weight.
+
+    `basis`: `static` (inspection and plan), `timed` (measured times as well) or `counters` (Nsight Compute as well).
+    """
 
     basis: Literal["static", "timed", "counters"]
     findings: tuple[Finding, ...]

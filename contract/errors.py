@@ -1,25 +1,25 @@
-"""The error tree. What is the candidate's fault is an `Evaluation`, never an error.
+"""The error tree. A fault of the candidate is an `Evaluation`, never an error.
 
 Cudal2Error
-├── UsageError            the user's input; one line, what to do next, exit code 2
-│   └── PlanError         a launch plan or expression that breaks the rules (a candidate's: becomes `Rejected`)
-├── MachineError          something this machine lacks: compiler, headers, driver, device
+├── UsageError            wrong input from the user; one line that says what to do next; exit code 2
+│   └── PlanError         a launch plan or expression that breaks a rule; for a candidate it becomes `Rejected`
+├── MachineError          this machine lacks a compiler, headers, a driver or a device
 │   ├── CompilerMissing
 │   ├── DeviceUnavailable
-│   └── ProfilerUnavailable   no ncu, or no permission to read the GPU's counters; a run goes on without
-├── WorkerError           a worker process could not be started or kept alive (not: killed by a candidate)
-├── ProfileFailed         this candidate could not be profiled; others may
-├── EndpointError         a chat server that cannot be used: unreachable, no such model, key refused, out of retries
+│   └── ProfilerUnavailable   no ncu, or no permission to read GPU counters; a run continues without counters
+├── WorkerError           a worker process could not be started or kept alive; a kill caused by a candidate is not one
+├── ProfileFailed         this candidate could not be profiled; other candidates may work
+├── EndpointError         a chat server cannot be used: unreachable, unknown model, key refused, out of retries
 ├── StoreError            the trajectory store or a checkpoint is corrupt, locked or unreachable
 └── KnowledgeError        the knowledge base cannot be read or written; the message says what to do
-    ├── SourceError       a release, archive, checkout or folder that cannot be indexed; exit code 2
-    ├── ModelMismatch     a store whose vectors come from another embedding model; never mixed
+    ├── SourceError       a release, archive, checkout or folder cannot be indexed; exit code 2
+    ├── ModelMismatch     the vectors of the store come from another embedding model; vectors are never mixed
     └── KnowledgeBusy     another process is writing the knowledge base
 """
 
 
 class Cudal2Error(Exception):
-    """Root of all errors raised by this project. `log` holds long text that must not flood a terminal."""
+    """Root of all errors of this project. `log` holds text that is too long for a terminal."""
 
     exit_code = 1
 
@@ -33,7 +33,7 @@ class UsageError(Cudal2Error):
 
 
 class PlanError(UsageError):
-    """A launch plan that breaks a rule; `rule` names it in kebab case, e.g. `plan-smem-limit`."""
+    """A launch plan breaks a rule. `rule` is its name in kebab case, such as `plan-smem-limit`."""
 
     def __init__(self, rule: str, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class PlanError(UsageError):
 
 
 class MachineError(Cudal2Error):
-    """This machine lacks something; the message names it and the remedy."""
+    """This machine lacks something. The message names it and the remedy."""
 
 
 class CompilerMissing(MachineError):

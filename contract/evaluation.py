@@ -3,10 +3,13 @@
 Every outcome answers for itself, by properties that are not stored:
 `executed`: the candidate ran and its outputs were judged. `passed`: it was executed and found right. `failed`: it has a
 fault. A candidate that was built and not executed neither passed nor failed. `fault`: what went wrong, in one line; empty
-where nothing did. `headline`: the outcome in one line, without a time.
+where nothing did. `headline`: the outcome in one line, without a time. `time_us`: the median of the measured times, None
+where nothing was measured. `predicted_us`: the modelled time, None where there is none. `tests` and `inspection` are fields
+or, where an outcome comes before them, empty.
 """
 
-from typing import Annotated, Literal
+import statistics
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -123,11 +126,22 @@ class _Faulty(Record):
         words = self.status.replace("_", " ")
         return f"{words}: {self.fault}" if self.fault else words
 
+    @property
+    def time_us(self) -> None:
+        return None
+
+    @property
+    def predicted_us(self) -> None:
+        return None
+
     def _reason(self) -> str:
         raise NotImplementedError
 
 
 class Rejected(_Faulty):
+    tests: ClassVar[tuple[TestResult, ...]] = ()
+    inspection: ClassVar[None] = None
+
     status: Literal["rejected"] = "rejected"
     rule: str
     message: str
@@ -138,6 +152,9 @@ class Rejected(_Faulty):
 
 
 class CompileFailed(_Faulty):
+    tests: ClassVar[tuple[TestResult, ...]] = ()
+    inspection: ClassVar[None] = None
+
     status: Literal["compile_failed"] = "compile_failed"
     message: str
     log: str
@@ -148,6 +165,8 @@ class CompileFailed(_Faulty):
 
 class Crashed(_Faulty):
     """The candidate ended its worker or poisoned its context."""
+
+    tests: ClassVar[tuple[TestResult, ...]] = ()
 
     status: Literal["crashed"] = "crashed"
     stage: str
@@ -160,6 +179,8 @@ class Crashed(_Faulty):
 
 class TimedOut(_Faulty):
     """`message`: what the time went into, where that is known."""
+
+    tests: ClassVar[tuple[TestResult, ...]] = ()
 
     status: Literal["timed_out"] = "timed_out"
     stage: str
@@ -209,6 +230,14 @@ class Unmeasured(_Faultless):
     @property
     def passed(self) -> bool:
         return self.executed
+
+    @property
+    def time_us(self) -> None:
+        return None
+
+    @property
+    def predicted_us(self) -> float:
+        return self.prediction.predicted_us
 
     @property
     def headline(self) -> str:
@@ -276,6 +305,14 @@ class Measured(_Faultless):
     @property
     def passed(self) -> bool:
         return True
+
+    @property
+    def time_us(self) -> float:
+        return statistics.median(self.timing.samples_us)
+
+    @property
+    def predicted_us(self) -> None:
+        return None
 
     @property
     def headline(self) -> str:

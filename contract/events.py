@@ -1,4 +1,4 @@
-"""Typed events. Libraries emit them; only the command line's progress module draws them."""
+"""Typed events. Libraries emit events; only the progress module of the command line renders them."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -30,7 +30,7 @@ class Proposed(Record):
 
 
 class CandidateBuilt(Record):
-    """One candidate went through check, compile and inspection; `failed` is its evaluation where it did not pass."""
+    """A candidate has been checked, compiled and inspected. `failed`: its evaluation where it did not pass."""
 
     event: Literal["candidate_built"] = "candidate_built"
     candidate_id: str
@@ -56,7 +56,7 @@ class StepFinished(Record):
 
 
 class Profiled(Record):
-    """A candidate was profiled. `bottleneck`: the heaviest finding; empty where the counters show none."""
+    """A candidate was profiled. `bottleneck`: the finding with the largest weight; empty where the counters show none."""
 
     event: Literal["profiled"] = "profiled"
     candidate_id: str
@@ -65,7 +65,7 @@ class Profiled(Record):
 
 
 class Witnessed(Record):
-    """A second witness was asked about a measured candidate, whose step now holds `evaluation`; it took `seconds`."""
+    """The second witness judged a measured candidate in `seconds`. The step of the candidate now holds `evaluation`."""
 
     event: Literal["witnessed"] = "witnessed"
     candidate_id: str
@@ -76,7 +76,7 @@ class Witnessed(Record):
 
 
 class Replying(Record):
-    """A chat server's reply under way; `characters` so far."""
+    """A reply of a chat server is arriving. `characters`: received so far."""
 
     event: Literal["replying"] = "replying"
     round: int
@@ -85,7 +85,7 @@ class Replying(Record):
 
 
 class Replied(Record):
-    """A chat server's reply has ended; `problem` says why no candidate came of it. Totals are the run's so far."""
+    """A reply of a chat server has ended. `problem`: why it gave no candidate. Totals are of the run so far."""
 
     event: Literal["replied"] = "replied"
     round: int
@@ -105,14 +105,14 @@ class WorkerRestarted(Record):
 
 
 class Notice(Record):
-    """Something the user should know that does not stop the run, with its remedy."""
+    """A message to the user, with its remedy. The run continues."""
 
     event: Literal["notice"] = "notice"
     message: str
 
 
 class IndexProgress(Record):
-    """How far indexing has come. `done` and `total` count what `stage` names: files read or split, pieces embedded."""
+    """Progress of indexing. `done` and `total` count the files read or split, or the pieces embedded, as `stage` says."""
 
     event: Literal["index_progress"] = "index_progress"
     release: str

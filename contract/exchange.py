@@ -1,4 +1,4 @@
-"""One request to a chat server and what came of it: kept whole, so that nothing paid for is lost and a run replays."""
+"""One request to a chat server and its reply. Exchanges are stored whole, so a run can be resumed and replayed without cost."""
 
 from datetime import datetime
 from typing import Literal
@@ -14,7 +14,7 @@ class Message(Record):
 
 
 class Prompt(Record):
-    """The messages of one request. Stored once however often it is sent."""
+    """The messages of one request. The store keeps a prompt once, however often it is sent."""
 
     messages: tuple[Message, ...]
 
@@ -24,7 +24,7 @@ class Prompt(Record):
 
 
 class Usage(Record):
-    """Tokens of one exchange; `counted` says whether the server told them or we estimated."""
+    """Tokens of one exchange. `counted`: whether the server reported them or they are estimated."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -36,11 +36,12 @@ class Usage(Record):
 
 
 class Exchange(Record):
-    """(round, sample, turn) is its place in the run: `sample` of the round's replies, `turn` counts repairs of one reply.
+    """One request and how its reply ended. (round, sample, turn) identifies it within the run.
 
-    `status`: how the reply ended. `complete`: by itself; `truncated`: at the token limit; `stopped`: we ended it, for length
-    or time; `cut`: the connection broke; `refused`: the server's filter or the model declined; `failed`: no reply came.
-    `problem`: why no candidate came of it, empty where `candidate_id` is one. `cost` in the currency of the prices set.
+    `sample`: number of the reply within the round. `turn`: how often this reply was sent back for its form.
+    `status`: `complete`; `truncated` at the token limit; `stopped` by us for length or time; `cut` by a broken connection;
+    `refused` by the server's filter or the model; `failed` without a reply.
+    `problem`: why it gave no candidate; empty where `candidate_id` is set. `cost`: in the currency of the prices set.
     """
 
     round: int

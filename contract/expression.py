@@ -1,7 +1,7 @@
 """Integer expressions of a launch plan: M, N, K, SMS, + - * / % //, ceil, min, max, and comparisons in `requires`.
 
-Parsed with the standard library's grammar and walked over an allow-list of nodes; nothing is ever evaluated as code.
-Division is exact (rational), so `ceil(N/256)` rounds up and a bare `N/3` must come out whole.
+The grammar of the standard library parses an expression, and an allow-list of nodes interprets it. Nothing is evaluated
+as code. Division is exact (rational): `ceil(N/256)` rounds up, and a bare `N/3` must be a whole number.
 """
 
 import ast
@@ -15,7 +15,7 @@ from contract.errors import PlanError
 
 MAX_LENGTH = 200
 MAX_VALUE = 2**63
-# Keeps out look-alike letters, which Python folds into M, N and K, and the quotes and escapes that its parser warns of.
+# Excludes look-alike letters, which Python folds into M, N and K, and quotes and escapes, which make its parser warn.
 _ALPHABET = re.compile(r"[A-Za-z0-9_ ()+\-*/%,<>=!.]*")
 VARIABLES = frozenset({"M", "N", "K", "SMS"})
 
@@ -50,11 +50,11 @@ def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise _fail(text, f"longer than {MAX_LENGTH} characters")
     if not _ALPHABET.fullmatch(text):
-        raise _fail(text, "has a character that no expression needs")
+        raise _fail(text, "has a character that is not allowed in expressions")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as exc:
-        raise _fail(text, "does not parse") from exc
+        raise _fail(text, "is not a valid expression") from exc
 
 
 def _walk(node: ast.expr, text: str, names: Mapping[str, int]) -> Fraction:
@@ -79,12 +79,12 @@ def _walk(node: ast.expr, text: str, names: Mapping[str, int]) -> Fraction:
         case _:
             raise _fail(text, "only M, N, K, SMS, + - * / % //, ceil(), min(), max() are allowed")
     if abs(result) > MAX_VALUE:
-        raise _fail(text, "out of range")
+        raise _fail(text, f"is out of range; values up to {MAX_VALUE} are allowed")
     return result
 
 
 def evaluate(expression: int | str, names: Mapping[str, int]) -> int:
-    """Value of an expression for given M, N, K and SMS.
+    """The value of an expression for given M, N, K and SMS.
 
     Raises: PlanError where it does not parse, divides by zero, or is not a whole number.
     """
@@ -97,7 +97,7 @@ def evaluate(expression: int | str, names: Mapping[str, int]) -> int:
 
 
 def holds(condition: str, names: Mapping[str, int]) -> bool:
-    """Truth of one comparison such as `K%64==0`. Raises: PlanError for anything but a comparison."""
+    """Whether one comparison such as `K%64==0` holds. Raises: PlanError for anything but a comparison."""
     node = _parse(condition)
     if not (isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE):
         raise _fail(condition, "a requirement is one comparison, like K%64==0")

@@ -1,11 +1,11 @@
-"""What the compiled code says of itself, before it ever runs."""
+"""Properties of the compiled code that are known before it runs."""
 
 from contract.base import Record
 from contract.task import AccumulatorType
 
 
 class KernelResources(Record):
-    """Resources of one entry. `ctas_per_sm`: resident CTAs, and `occupancy_limiter` names what stops the next one."""
+    """Resources of one kernel entry. `ctas_per_sm`: resident CTAs; `occupancy_limiter`: the resource that limits them."""
 
     entry: str
     registers: int
@@ -21,9 +21,10 @@ class KernelResources(Record):
 
 
 class Inspection(Record):
-    """`opcodes`: SASS opcode → count where a disassembler is present, else PTX opcode → count (`opcode_source` says which).
+    """Instruction mix, resources and accumulator types of one cubin.
 
-    `accumulators`: accumulator types of the tensor-core instructions in the code; empty where there are none.
+    `opcodes`: count per SASS opcode where a disassembler is present, else per PTX opcode; `opcode_source` says which.
+    `accumulators`: accumulator types of the tensor-core instructions; empty where there are none.
     """
 
     cubin_sha256: str

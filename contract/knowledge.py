@@ -1,7 +1,7 @@
-"""What the knowledge base speaks: releases of files, the pieces they are split into, queries and hits.
+"""Records and protocols of the knowledge base: releases, files split into pieces, queries and hits.
 
-A release is a set of file versions; a file version is held once, however many releases share it. The indexer makes
-`SplitFile`s, the store keeps them, search answers with `Hit`s of `Chunk`s.
+A release is a set of file versions. A file version is stored once, however many releases share it. The indexer makes
+`SplitFile`s, the store keeps them, and search returns `Hit`s of `Chunk`s.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -13,19 +13,20 @@ from pydantic import Field
 from contract.base import Record, digest
 from contract.task import Arch
 
-NOTES = "notes"  # the release that the documents shipped with the product are held under
+NOTES = "notes"  # the release of the documents that ship with the product
 PieceKind = Literal["class", "function", "alias", "macro", "variable", "enum", "text", "section"]
 ReleaseKind = Literal["code", "documents"]
 
 
 class Piece(Record):
-    """A span of a file that is found as one: a definition, a part of a long one, a section; lines count from 1, inclusive.
+    """A span of a file that search finds as one unit: a definition, a part of a long one, or a section.
 
+    Lines count from 1 and are inclusive.
     `symbol`: qualified name (`cutlass::PipelineTmaAsync::producer_acquire`), or the headings of a section from the title down.
-    `definition`: lines of the innermost whole definition around the piece; equal to the piece's own lines where it is whole.
-    `archs`: tags such as `sm_90` that path and text name; none where it holds for all.
-    `card`: a few plain words about it, made from path, identifiers, comments and neighbours.
-    `family`: equal for siblings of one shape in a row (the generated instruction wrappers); empty for a piece of its own.
+    `definition`: lines of the innermost definition that contains the piece; the lines of the piece where it is a whole one.
+    `archs`: architecture tags such as `sm_90` in path and text; empty where the piece is valid for all.
+    `card`: a few plain words about the piece, made from path, identifiers, comments and neighbours.
+    `family`: shared by consecutive siblings of one form, such as generated instruction wrappers; empty for any other piece.
     """
 
     start_line: int = Field(ge=1)
@@ -39,9 +40,9 @@ class Piece(Record):
 
 
 class SplitFile(Record):
-    """One version of a file and its pieces, in the order of their lines. Every line with text lies in a piece.
+    """One version of a file and its pieces in line order. Every line with text belongs to a piece.
 
-    `terms`: search words of each piece by field where the splitting process has analysed them already; else empty.
+    `terms`: search words of each piece by field, where the splitting process has already analysed them; else empty.
     """
 
     path: str
@@ -57,14 +58,15 @@ class SplitFile(Record):
 
 
 def file_key(path: str, sha256: str, splitter: str) -> str:
-    """What a file version is held under; `splitter`: name and version of what splits it."""
+    """The key of a file version in the store. `splitter`: name and version of the splitter."""
     return digest([path, sha256, splitter], length=32)
 
 
 class Release(Record):
-    """A named set of files. `origin`: where it came from, in words that `index update` reads again; times are ISO 8601 UTC.
+    """A named set of files. Times are ISO 8601 in UTC.
 
-    `splitter`: what split its files, so that an origin that never changes need not be read again; empty where not recorded.
+    `origin`: where the files came from, in a form that `index update` can read again.
+    `splitter`: name and version of the splitter, so that an unchangeable origin is not read again; empty if not recorded.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")
@@ -78,7 +80,7 @@ class Release(Record):
 
 
 class Chunk(Record):
-    """A piece of text as search answers with it and as a prompt shows it."""
+    """A piece of text as search returns it and as a prompt shows it."""
 
     release: str
     path: str
@@ -95,15 +97,16 @@ class Chunk(Record):
 
     @property
     def tokens(self) -> int:
-        """What the text takes of a prompt, at three and a half characters a token, as code runs."""
+        """Estimated tokens of the text in a prompt, at 3.5 characters per token, which is typical for code."""
         return ceil(len(self.text) / 3.5)
 
 
 class Query(Record):
-    """`words`: plain words, identifiers, a message. Filters that are empty let everything through.
+    """A question to the knowledge base. An empty filter excludes nothing.
 
-    `arch`: prefer what holds for this target; `only_arch`: leave out what is for others. `path`: a prefix or a glob.
-    `tokens`: the most that the texts of all hits may take together; 0 for no limit.
+    `words`: plain words, identifiers or an error message. `path`: a prefix or a glob.
+    `arch`: prefer pieces that are valid for this target; `only_arch`: exclude pieces for other targets.
+    `tokens`: maximum for the texts of all hits together; 0 for no limit.
     """
 
     words: str
@@ -117,9 +120,10 @@ class Query(Record):
 
 
 class Hit(Record):
-    """`chunk` is the piece grown to its enclosing definition; `matched` the lines that were found in it.
+    """One result of a search.
 
-    `twins`: paths whose like pieces were folded into this one (the same code for another target).
+    `chunk`: the piece, extended to its enclosing definition. `matched`: the lines in it that matched.
+    `twins`: paths of similar pieces that were folded into this hit, such as the same code for another target.
     """
 
     chunk: Chunk
@@ -130,12 +134,12 @@ class Hit(Record):
 
 class Retriever(Protocol):
     def search(self, query: Query) -> list[Hit]:
-        """Best chunks first, at most `query.count`."""
+        """At most `query.count` hits, best first."""
         ...
 
 
 class StoreCounts(Record):
-    """What a `stage` call did: pieces that were new, vectors that had to be computed, and those that were already held."""
+    """Counts of one `stage` call: new pieces, computed vectors, and vectors that the store already had."""
 
     pieces: int = 0
     embedded: int = 0
@@ -143,49 +147,52 @@ class StoreCounts(Record):
 
 
 class KnowledgeStore(Protocol):
-    """Holds file versions and releases. Staged files are invisible until a release that lists them is published.
+    """Stores file versions and releases. Staged files are invisible until a release that lists them is published.
 
-    Every method raises KnowledgeError. One process writes at a time (`lock`); readers see the last published state.
+    Every method raises KnowledgeError. One process writes at a time (`lock`). Readers see the last published state.
     """
 
     def releases(self) -> list[Release]: ...
     def manifest(self, release: str) -> dict[str, str]:
-        """File key by path; empty for a release that is not held."""
+        """File key by path; empty for an unknown release."""
         ...
 
     def held(self, keys: Collection[str]) -> set[str]:
-        """Those of the keys whose file version is stored whole, staged ones included."""
+        """The keys whose file version is stored completely, staged ones included."""
         ...
 
     def stage(self, files: Iterable[SplitFile], advance: Callable[[StoreCounts], None]) -> StoreCounts:
-        """Store and embed file versions; each batch is durable by itself, so a killed run loses one batch at most."""
+        """Store and embed file versions. Each batch is durable, so a killed run loses at most one batch."""
         ...
 
     def publish(self, release: Release, keys: dict[str, str]) -> None:
-        """Make a release of staged file versions (key by path), in one step; an older one of the name is replaced."""
+        """Publish staged file versions (key by path) as a release, atomically. A release of the same name is replaced."""
         ...
 
     def remove(self, release: str) -> None: ...
     def pieces(self, release: str) -> Iterator[tuple[str, Piece, str]]:
-        """(path, piece, digest of its text) of a release, in the order of path and line."""
+        """(path, piece, digest of its text) for each piece of a release, ordered by path and line."""
         ...
 
     def verify(self) -> list[str]:
-        """What does not fit together between manifest, files, lexical index and vectors; empty where all is well."""
+        """Inconsistencies between manifest, files, lexical index and vectors; empty where there are none."""
         ...
 
     def collect(self) -> int:
-        """Drop file versions and vectors that no release lists; how many file versions went."""
+        """Delete file versions and vectors that no release lists. Returns the number of deleted file versions."""
         ...
 
 
 def arch_number(arch: str) -> int:
-    """90 for `sm_90`, `sm_90a` and `Arch.SM_90A`."""
+    """The number of an architecture: 90 for `sm_90`, `sm_90a` and `Arch.SM_90A`."""
     return int("".join(c for c in arch if c.isdigit()))
 
 
 def fits(tags: Collection[str], arch: Arch | None) -> bool:
-    """True where text with these tags holds for the target: none, its own number, or sm_80 for the rest of Ampere and Ada."""
+    """Whether text with these tags is valid for the target.
+
+    It is where there are no tags, where one names the target, and where sm_80 is named for another Ampere or Ada target.
+    """
     if arch is None or not tags:
         return True
     wanted = arch_number(arch)

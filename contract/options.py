@@ -1,18 +1,22 @@
-"""Slices of the settings that parts take; pydantic only, so that a bare GPU worker can import them."""
+"""Options of the parts: slices of the settings. Imports pydantic only, so that a bare GPU worker can import them."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from contract.base import Record
 
+COMPILE_TIMEOUT_S = 120.0
+VERIFY_TIMEOUT_S = 30.0
+TIME_TIMEOUT_S = 120.0
+
 
 class CompileOptions(Record):
-    """Limits of one compilation in a child process. `trust_host`: whether host candidates are built and run at all."""
+    """Limits of one compilation in a child process. `trust_host`: whether host candidates may be built and run."""
 
     cache_dir: str
     jobs: Annotated[int, Field(ge=1, le=256)] = 2
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    timeout_s: Annotated[float, Field(gt=0)] = COMPILE_TIMEOUT_S
     memory_bytes: int = 8 * 1024**3
     max_output_bytes: int = 256 * 1024**2
     nvcc: str | None = None
@@ -20,21 +24,24 @@ class CompileOptions(Record):
 
 
 class VerifyOptions(Record):
-    """`rounds`: repeated runs on fresh data (tier 5). `error_ratio`: error allowed against cuBLAS's own (tier 2).
+    """Options of verification.
 
-    `seed`: of all data, orders and schedules; None draws them from the system's entropy, and each test records its seed.
+    `rounds`: repeated runs on fresh data (tier 5). `error_ratio`: maximum error relative to the error of cuBLAS (tier 2).
+    `seed`: of all data, orders and schedules. None draws it from the system's entropy; each test records its seed.
     """
 
     seed: int | None = None
     rounds: Annotated[int, Field(ge=1)] = 3
     error_ratio: float = 2.0
-    timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    timeout_s: Annotated[float, Field(gt=0)] = VERIFY_TIMEOUT_S
 
 
 class TimeOptions(Record):
-    """`rounds`: paired rounds in random order. `all_baselines`: all four, else only the autotuned one; `side`: side figures.
+    """Options of timing.
 
-    `secret`: what all that is drawn follows from; None for the system's entropy, a record's own (`Ruler`) to take it again.
+    `rounds`: paired rounds in random order. `all_baselines`: all four baselines, else cuBLASLt-AutoTuning only.
+    `side`: whether the side figures (host launch cost, hot L2, wall-clock) are measured as well.
+    `secret`: the seed of everything that is drawn. None takes it from the system's entropy; that of a `Ruler` repeats it.
     """
 
     secret: int | None = None
@@ -44,13 +51,13 @@ class TimeOptions(Record):
     side: bool = True
     server_interval_us: float = 200.0
     server_launches: int = 200
-    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    timeout_s: Annotated[float, Field(gt=0)] = TIME_TIMEOUT_S
 
 
 class WorkerOptions(Record):
-    """A worker process of one GPU. Its address space has no limit: CUDA maps far more than it uses.
+    """Options of a worker process of one GPU. Its address space is unlimited because CUDA maps far more than it uses.
 
-    `readable`: folders that it may read beside programs and libraries, such as the compile cache; None for every file.
+    `readable`: folders that it may read in addition to programs and libraries, such as the compile cache; None for all.
     """
 
     device: int = 0
@@ -61,28 +68,32 @@ class WorkerOptions(Record):
 
 
 class EmulateOptions(Record):
-    """The emulator in the place of a GPU. `timeout_s`: of one candidate's proof, which takes longer than on a GPU."""
+    """Options of the emulator. `timeout_s`: limit of the proof of one candidate, which takes longer than on a GPU."""
 
     timeout_s: Annotated[float, Field(gt=0)] = 180.0
 
 
 class ProfileOptions(Record):
-    """One profiling of a candidate. `ncu`: its path; found on PATH and in the usual places where None."""
+    """Options of profiling one candidate. `ncu`: path of Nsight Compute; None searches PATH and the usual folders."""
 
     ncu: str | None = None
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
 
 
-class ChatOptions(Record):
-    """How a chat server is asked. Caps are a run's; None is no cap. Prices: per million tokens, in the currency of `money`.
+# A model's name; empty, and stored as null, where none is named.
+ModelName = Annotated[str, BeforeValidator(lambda name: name or ""), PlainSerializer(lambda name: name or None)]
 
-    `samples`: replies asked for a round; `parallel`: requests under way at once. `turns`: how often one reply may be sent
-    back because of its form. `repairs`: how often one candidate may be rewritten after a failure. `reply_tokens`: limit of
-    one reply; `prompt_tokens`: what the prompt's optional parts must fit in. `first_byte_s`: until the reply's first token;
-    `reply_s`: until its end.
+
+class ChatOptions(Record):
+    """Options of the chat policy. Caps apply per run; None is no cap. Prices: per million tokens, in the currency of `money`.
+
+    `samples`: replies requested per round; `parallel`: concurrent requests.
+    `turns`: how often one reply may be sent back for its form. `repairs`: how often one candidate may be rewritten in a chain.
+    `reply_tokens`: limit of one reply. `prompt_tokens`: limit of a prompt with its optional sections.
+    `first_byte_s`: time limit to the first token of a reply; `reply_s`: to its end.
     """
 
-    model: str
+    model: ModelName = ""
     base_url: str | None = None
     samples: Annotated[int, Field(ge=1, le=64)] = 4
     parallel: Annotated[int, Field(ge=1, le=64)] = 4

@@ -1,7 +1,7 @@
 """The launch plan: how a candidate's device code is launched, as data.
 
-The plan stands in a comment of the source (`// cudal2: {...}` or `/* cudal2: {...} */`), so one file is the whole kernel.
-`resolve` turns it into plain numbers for one task and one chip; both backends launch only a resolved plan.
+The source contains the plan as a comment (`// cudal2: {...}` or `/* cudal2: {...} */`), so one file is the whole kernel.
+`resolve` turns it into plain numbers for one task and one chip. Both backends launch only resolved plans.
 """
 
 import json
@@ -21,25 +21,25 @@ TensorName = Literal["A", "B", "D"]
 ScalarType = Literal["i32", "u32", "i64", "f32"]
 
 MAX_GRID = (2**31 - 1, 65535, 65535)
-MAX_CTAS = 2**31 - 1  # of a launch; a driver would take more of them than any GPU ends in a day
-MIN_CTAS = 2**20  # that every task allows, for launches that prepare or clear memory
+MAX_CTAS = 2**31 - 1  # per launch; a driver would accept more CTAs than a GPU can run in a day
+MIN_CTAS = 2**20  # allowed for every task, for launches that prepare or clear memory
 MAX_WORKSPACE_BYTES = 8 * 1024**3
-MIN_WORKSPACE_BYTES = 64 * 1024**2  # that every task allows: two partial tiles for each SM of the largest chip
-MAX_SPLITS = 32  # of K, whose partial sums of all outputs the workspace holds
-_TILE = 512  # what a padded output size is a multiple of
+MIN_WORKSPACE_BYTES = 64 * 1024**2  # allowed for every task: two partial tiles per SM of the largest chip
+MAX_SPLITS = 32  # splits of K for which the workspace can hold the partial sums of D
+_TILE = 512  # padded sizes of D are multiples of this
 _K_OF_AN_INSTRUCTION = 16
 PORTABLE_CLUSTER = 8
 
 
 class TensorArg(Record):
-    """Pointer to the first element of an operand."""
+    """A pointer to the first element of an operand."""
 
     tensor: TensorName
     access: Literal["read", "write"] = "read"
 
 
 class TensorMapSpec(Record):
-    """A TMA descriptor over one operand as it lies in memory: box is (contiguous, strided) in elements."""
+    """A TMA descriptor of one operand in its memory layout. `box`: (contiguous, strided) size in elements."""
 
     of: TensorName
     box: tuple[int, int]
@@ -54,7 +54,7 @@ class TensorMapArg(Record):
 
 
 class WorkspaceArg(Record):
-    """Pointer into the workspace at a byte offset (a multiple of 16)."""
+    """A pointer into the workspace at a byte offset, which is a multiple of 16."""
 
     workspace: Expression
 
@@ -68,7 +68,7 @@ Arg = TensorArg | TensorMapArg | WorkspaceArg | ScalarArg
 
 
 class Launch(Record):
-    """One kernel launch. `programmatic`: with programmatic stream serialization after what runs before it."""
+    """One kernel launch. `programmatic`: launched with programmatic stream serialization after the preceding kernel."""
 
     entry: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,127}$")]
     grid: tuple[Expression, Expression, Expression]
@@ -80,8 +80,11 @@ class Launch(Record):
 
 
 class Workspace(Record):
-    """Scratch memory. `zero`: True, zeroed before every run inside the timed region; "restored", handed over zeroed once,
-    and the kernel leaves the first `zero_bytes` (default: all) zero again after every run, which verification checks."""
+    """Scratch memory of a plan.
+
+    `zero`: True zeroes it before every run, inside the timed region. "restored" zeroes it once; the kernel must leave the
+    first `zero_bytes` (default: all) zero after every run, which verification checks.
+    """
 
     bytes: Expression
     zero: bool | Literal["restored"] = False
@@ -89,7 +92,7 @@ class Workspace(Record):
 
 
 class LaunchPlan(Record):
-    """`atomics`: results may differ in the last bits between runs because sums are combined in arrival order."""
+    """How a kernel is launched. `atomics`: results may differ between runs because sums are combined in arrival order."""
 
     arch: Arch
     launches: Annotated[tuple[Launch, ...], Field(min_length=1, max_length=8)]
@@ -100,7 +103,7 @@ class LaunchPlan(Record):
 
 
 class ResolvedLaunch(Record):
-    """A launch in plain numbers; `args` keep their kind, with expressions replaced by whole numbers."""
+    """A launch in plain numbers. `args` keep their kind; whole numbers replace their expressions."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -112,7 +115,7 @@ class ResolvedLaunch(Record):
 
 
 class ResolvedPlan(Record):
-    """`sms`: of the chip that it was resolved for, 0 where that is not told."""
+    """A plan in plain numbers. `sms`: SMs of the chip that it was resolved for; 0 where that is not known."""
 
     launches: tuple[ResolvedLaunch, ...]
     workspace_bytes: int
@@ -122,7 +125,7 @@ class ResolvedPlan(Record):
 
 
 def operand_shape(task: GemmTask, name: TensorName) -> tuple[int, int]:
-    """(rows, columns) of an operand as it lies in memory, columns contiguous."""
+    """(rows, columns) of an operand in memory, where columns are contiguous."""
     if name == "A":
         return task.m, task.k
     if name == "B":
@@ -131,19 +134,19 @@ def operand_shape(task: GemmTask, name: TensorName) -> tuple[int, int]:
 
 
 def max_workspace_bytes(task: GemmTask) -> int:
-    """What a workspace may have: a copy of the operands in another layout, and f32 partial sums of `MAX_SPLITS` splits."""
+    """Maximum size of a workspace: a copy of the operands in another layout, and f32 partial sums of `MAX_SPLITS` splits."""
     rows, columns = (-(-size // _TILE) * _TILE for size in (task.m, task.n))
     wanted = task.operand_bytes + 4 * rows * columns * MAX_SPLITS
     return min(MAX_WORKSPACE_BYTES, max(MIN_WORKSPACE_BYTES, wanted))
 
 
 def max_ctas(task: GemmTask) -> int:
-    """CTAs that a launch may have: one for every output and every depth of K that one instruction takes."""
+    """Maximum number of CTAs of a launch: one for each output and each K step of one instruction."""
     return min(MAX_CTAS, max(MIN_CTAS, task.m * task.n * -(-task.k // _K_OF_AN_INSTRUCTION)))
 
 
 def parse_plan(source: str) -> LaunchPlan:
-    """The launch plan in a source's `cudal2:` comment. Raises: PlanError where there is none, several, or a wrong one."""
+    """The launch plan in the `cudal2:` comment of a source. Raises: PlanError unless there is exactly one valid plan."""
     starts = [match.end() for match in re.finditer(r"(?://|/\*)\s*cudal2:\s*(?=\{)", source)]
     if len(starts) != 1:
         found = "no" if not starts else "more than one"
@@ -151,13 +154,13 @@ def parse_plan(source: str) -> LaunchPlan:
     text = re.sub(r"(?m)^[ \t]*//", "", source[starts[0] :])
     try:
         data, _ = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError) as exc:  # ValueError: also a number of thousands of digits
+    except (ValueError, RecursionError) as exc:  # ValueError also covers numbers of thousands of digits
         raise PlanError("plan-json", f"the launch plan is not JSON: {exc}") from exc
     return plan_from_json(data)
 
 
 def plan_from_json(data: Any) -> LaunchPlan:
-    """A launch plan from decoded JSON. Raises: PlanError naming a wrong field."""
+    """A launch plan from decoded JSON. Raises: PlanError that names a wrong field."""
     try:
         return LaunchPlan.model_validate(data)
     except ValidationError as exc:
@@ -166,10 +169,10 @@ def plan_from_json(data: Any) -> LaunchPlan:
 
 
 def _most_telling(exc: ValidationError) -> tuple[str, str]:
-    """Dotted field and message of the error that its writer should read.
+    """Dotted field and message of the error that helps the author of the plan most.
 
-    Not a container's that only echoes its items; and, since an argument is tried as every kind of argument, not a field
-    that it lacks as another kind while a field it has is wrong.
+    An error of a container that only repeats the errors of its items is skipped. pydantic tries an argument as every kind
+    of argument, so a missing field of another kind is skipped as long as a present field is wrong.
     """
     errors = exc.errors(include_url=False)
     inner = [error for error in errors if not any(_lies_within(other["loc"], error["loc"]) for other in errors)]
@@ -182,7 +185,7 @@ def _lies_within(inner: tuple[int | str, ...], outer: tuple[int | str, ...]) -> 
 
 
 def render_plan(plan: LaunchPlan) -> str:
-    """The comment block that carries the plan at the top of a source; one launch argument a line."""
+    """The comment block for the top of a source that contains the plan, one launch argument per line."""
     data = plan.model_dump(mode="json", exclude_defaults=True)
     lines = []
     for key, value in data.items():
@@ -200,7 +203,7 @@ def _render_launch(launch: dict[str, Any]) -> str:
 
 
 def resolve(plan: LaunchPlan, task: GemmTask, limits: ChipLimits, sms: int) -> ResolvedPlan:
-    """The plan in plain numbers for one task on one chip, checked against every limit.
+    """The plan in plain numbers for one task and one chip, checked against all limits.
 
     Raises: PlanError with the rule that is broken.
     """
@@ -211,7 +214,7 @@ def resolve(plan: LaunchPlan, task: GemmTask, limits: ChipLimits, sms: int) -> R
         raise PlanError("plan-accumulate", f"the plan accumulates in {plan.accumulate}, the task asks {task.accumulate}")
     for condition in plan.requires:
         if not holds(condition, names):
-            raise PlanError("plan-requires", f"the plan requires {condition}, which {task.shape} does not meet")
+            raise PlanError("plan-requires", f"the plan requires {condition}, which does not hold for {task.shape}")
     workspace_bytes, zero, zero_bytes = _workspace(plan.workspace, names, max_workspace_bytes(task))
     launches = tuple(_resolve_launch(launch, task, limits, names, workspace_bytes) for launch in plan.launches)
     writes = any(
@@ -222,20 +225,20 @@ def resolve(plan: LaunchPlan, task: GemmTask, limits: ChipLimits, sms: int) -> R
     if not writes:
         raise PlanError(
             "plan-output",
-            'no launch takes D for writing ("access": "write", or a tensor map of D); the result would never be written',
+            'no launch takes D for writing, so the result is never written; add "access": "write" or a tensor map of D',
         )
     return ResolvedPlan(launches=launches, workspace_bytes=workspace_bytes, zero=zero, zero_bytes=zero_bytes, sms=sms)
 
 
-def _workspace(workspace: Workspace | None, names: dict[str, int], most: int) -> tuple[int, bool | Literal["restored"], int]:
+def _workspace(workspace: Workspace | None, names: dict[str, int], maximum: int) -> tuple[int, bool | Literal["restored"], int]:
     if workspace is None:
         return 0, False, 0
     size = evaluate(workspace.bytes, names)
     zero_bytes = size if workspace.zero_bytes is None else evaluate(workspace.zero_bytes, names)
-    if not 0 <= size <= most:
-        raise PlanError("plan-workspace", f"a workspace of {size} bytes; allowed are 0 to {most} for this task")
+    if not 0 <= size <= maximum:
+        raise PlanError("plan-workspace", f"the workspace has {size} bytes; 0 to {maximum} are allowed for this task")
     if not 0 <= zero_bytes <= size:
-        raise PlanError("plan-workspace", f"zero_bytes {zero_bytes} lies outside the workspace of {size} bytes")
+        raise PlanError("plan-workspace", f"zero_bytes is {zero_bytes}, but the workspace has {size} bytes")
     return size, workspace.zero, zero_bytes if workspace.zero else 0
 
 
@@ -248,7 +251,7 @@ def _resolve_launch(
     _check_grid(launch.entry, grid, task)
     _check_geometry(launch.entry, grid, block, launch.cluster, smem, limits)
     if launch.programmatic and not limits.programmatic_launch:
-        raise PlanError("plan-programmatic", f"{launch.entry}: {task.arch} has no programmatic launch")
+        raise PlanError("plan-programmatic", f"{launch.entry}: {task.arch} does not support programmatic launch")
     args = tuple(_resolve_arg(arg, task, limits, names, workspace_bytes) for arg in launch.args)
     return ResolvedLaunch(
         entry=launch.entry,
@@ -267,10 +270,10 @@ def _triple(values: tuple[Expression, Expression, Expression], names: dict[str, 
 
 
 def _check_grid(entry: str, grid: tuple[int, int, int], task: GemmTask) -> None:
-    if any(not 1 <= size <= most for size, most in zip(grid, MAX_GRID, strict=True)):
+    if any(not 1 <= size <= maximum for size, maximum in zip(grid, MAX_GRID, strict=True)):
         raise PlanError("plan-grid", f"{entry}: grid {grid} is outside 1..{MAX_GRID}")
     if (ctas := grid[0] * grid[1] * grid[2]) > max_ctas(task):
-        raise PlanError("plan-grid", f"{entry}: grid {grid} has {ctas} CTAs; allowed are {max_ctas(task)} for this task")
+        raise PlanError("plan-grid", f"{entry}: grid {grid} has {ctas} CTAs; this task allows at most {max_ctas(task)}")
 
 
 def _check_geometry(
@@ -305,7 +308,7 @@ def _resolve_arg(arg: Arg, task: GemmTask, limits: ChipLimits, names: dict[str, 
         case WorkspaceArg():
             offset = evaluate(arg.workspace, names)
             if offset % 16 or not 0 <= offset < max(workspace_bytes, 1):
-                raise PlanError("plan-workspace", f"workspace offset {offset} is unaligned or outside {workspace_bytes} bytes")
+                raise PlanError("plan-workspace", f"workspace offset {offset} is unaligned or beyond {workspace_bytes} bytes")
             return WorkspaceArg(workspace=offset)
         case ScalarArg():
             value = evaluate(arg.scalar, names)
@@ -316,21 +319,21 @@ def _resolve_arg(arg: Arg, task: GemmTask, limits: ChipLimits, names: dict[str, 
                 "f32": (-(2**24), 2**24),
             }[arg.type]
             if not low <= value < high:
-                raise PlanError("plan-scalar", f"scalar {arg.scalar!r} is {value}, which {arg.type} does not hold")
+                raise PlanError("plan-scalar", f"scalar {arg.scalar!r} is {value}, which does not fit {arg.type}")
             return ScalarArg(scalar=value, type=arg.type)
     return arg
 
 
 def _check_tensor_map(spec: TensorMapSpec, task: GemmTask, limits: ChipLimits) -> None:
     if not limits.tensor_maps:
-        raise PlanError("plan-tensor-map", f"{task.arch} has no tensor maps")
+        raise PlanError("plan-tensor-map", f"{task.arch} does not support tensor maps")
     _, columns = operand_shape(task, spec.of)
     row_bytes, box_bytes = columns * 2, spec.box[0] * 2
     if row_bytes % 16:
         raise PlanError("plan-tensor-map", f"a row of {spec.of} is {row_bytes} bytes; TMA needs a multiple of 16")
     if not all(1 <= size <= 256 for size in spec.box) or box_bytes % 16:
         raise PlanError(
-            "plan-tensor-map", f"box {spec.box} of {spec.of}: sizes are 1 to 256, the inner one a multiple of 16 bytes"
+            "plan-tensor-map", f"box {spec.box} of {spec.of}: sizes must be 1 to 256, the inner one a multiple of 16 bytes"
         )
     if spec.swizzle and box_bytes > spec.swizzle:
         raise PlanError(

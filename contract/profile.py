@@ -1,10 +1,10 @@
-"""What Nsight Compute counted while a candidate ran, and how two candidates' counts differ."""
+"""Counters that Nsight Compute collected for a candidate, and differences between two candidates."""
 
 from contract.base import Record
 
 
 class LaunchProfile(Record):
-    """Counters of one launch of a candidate: short name → value, in the unit that the arch's metric set gives the name.
+    """Counters of one launch of a candidate: short name → value. The metric set of the arch gives the units.
 
     A metric that the tool did not report is absent, never zero.
     """
@@ -16,10 +16,10 @@ class LaunchProfile(Record):
 
 
 class Profile(Record):
-    """One profiled run of a candidate, launch by launch. `metric_set` names the set of `sandbox/profiling/metrics/`.
+    """One profiled run of a candidate, launch by launch. `metric_set`: name of a set in `sandbox/profiling/metrics/`.
 
-    `seconds`: wall-clock that profiling took. The counters are of a serialised run on cold caches at the GPU's own clocks;
-    `duration_ns` among them is no measurement of the candidate and is never compared with one.
+    `seconds`: wall-clock time of profiling. The run is serialised, with cold caches and unlocked clocks. So its
+    `duration_ns` is not a measurement of the candidate and is never compared with one.
     """
 
     tool: str
@@ -29,7 +29,7 @@ class Profile(Record):
 
 
 class Difference(Record):
-    """One quantity that changed from one candidate to another, and what that means. Unit: as `unit` says."""
+    """One quantity that differs between two candidates, and what the difference means. Unit: given by `unit`."""
 
     quantity: str
     before: float

@@ -1,4 +1,4 @@
-"""The borders between parts: what the agent asks of a policy, a sandbox and a store."""
+"""Protocols: what the agent requires of a policy, a sandbox and a store."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -16,10 +16,10 @@ from contract.trajectory import Observation, RunRecord, Step, Trajectory
 
 
 class Policy(Protocol):
-    """Writes candidates. Proposes fewer than asked, or none, when it has nothing new to offer.
+    """Writes candidates. It may propose fewer than requested, or none, when it has nothing new.
 
-    `reads_code`: whether it wants the sources of earlier candidates in the observation, exemplars and failures.
-    `exhausted`: why it will propose no more in this process; empty while it goes on.
+    `reads_code`: whether it uses the sources of earlier candidates, so that observations must contain them.
+    `exhausted`: why it proposes nothing more in this process; empty otherwise.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Policy(Protocol):
 class Sandbox(Protocol):
     """Compiles, proves and times candidates.
 
-    `can_execute`: whether a backend runs code for the task's arch; `can_measure`: whether that is a GPU, which has times.
+    `can_execute`: whether a backend runs code for the task's arch. `can_measure`: whether that backend is a GPU.
     """
 
     @property
@@ -45,24 +45,24 @@ class Sandbox(Protocol):
     def environment(self) -> Environment | None: ...
 
     def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
-        """Check, compile and inspect in parallel; yields (position, outcome) as each finishes."""
+        """Check, compile and inspect in parallel. Yields (position, outcome) as each candidate finishes."""
         ...
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
-        """Verify and time a built candidate; `quick` pairs it with the autotuned baseline only."""
+        """Verify and time a built candidate. `quick` compares it with cuBLASLt-AutoTuning only."""
         ...
 
     def witness(self, built: Built, task: GemmTask) -> Evaluation:
-        """What the emulator says of a candidate that a GPU found right: `Unmeasured` where it holds, or was not executed.
+        """The verdict of the emulator on a candidate that passed on a GPU; `Unmeasured` where it passes or cannot be executed.
 
-        Never raises because the emulator is missing or fails: the record's `reason` says so.
+        A missing or failing emulator raises nothing: `reason` of the record names the cause.
         """
         ...
 
     def profile(self, built: Built, task: GemmTask) -> Profile:
-        """Count what the hardware does while a verified candidate runs, in a process of its own.
+        """Collect hardware counters of a verified candidate in a separate process.
 
-        Raises: ProfilerUnavailable where nothing can be profiled here, ProfileFailed where this candidate cannot.
+        Raises: ProfilerUnavailable where this machine cannot profile, ProfileFailed where this candidate cannot be profiled.
         """
         ...
 
@@ -74,7 +74,7 @@ class Predict(Protocol):
 
 
 class ExchangeLog(Protocol):
-    """One run's exchanges with chat servers; what `record` was given is durable when it returns."""
+    """The exchanges of one run with chat servers. An exchange is durable when `record` returns."""
 
     def record(self, exchange: Exchange) -> None: ...
     def recorded(self) -> list[Exchange]: ...

@@ -4,7 +4,7 @@ import math
 from typing import assert_never
 
 from contract.candidate import Origin
-from contract.chip import Chip, roofline_us
+from contract.chip import Chip
 from contract.evaluation import (
     AUTOTUNED,
     CompileFailed,
@@ -16,6 +16,7 @@ from contract.evaluation import (
     Unmeasured,
     Wrong,
 )
+from contract.roofline import roofline_us
 from contract.speedup import median_us, ratio_over
 from contract.task import GemmTask
 
@@ -25,13 +26,13 @@ ALARM_RATIO = 0.7
 
 
 def reward(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -> float | None:
-    """Log of the paired speedup over cuBLASLt-AutoTuning, smoothly clipped; the floor for anything not verified.
+    """Logarithm of the paired speedup over cuBLASLt-AutoTuning, smoothly clipped; the floor for anything not verified.
 
-    r = CLIP · tanh(ln(speedup) / CLIP), so that a doubling near 1× counts fully and an outlier cannot dominate a group.
-    None where the candidate or the baseline was not measured: the absence of a time is not a bad time.
-    None also for a measured candidate that no schedule's writer made, until a second witness confirms it: a time may be
-    gamed, and what is rewarded is learned. A candidate that the witness refutes is `Wrong` and earns the floor.
-    A time under ALARM_RATIO of the roofline is not a reward but an alarm, and earns the floor.
+    r = CLIP · tanh(ln(speedup) / CLIP). So a doubling near 1× counts fully, and an outlier cannot dominate a group.
+    None where the candidate or the baseline was not measured: a missing time is not a bad time.
+    None for a measured candidate that was not written from a schedule, until the second witness confirms it: policies learn
+    from rewards, and a time can be gamed. A candidate that the witness refutes is `Wrong` and gets the floor.
+    A time under ALARM_RATIO of the roofline is an alarm and gets the floor.
     """
     match evaluation:
         case Measured():
@@ -50,14 +51,14 @@ def reward(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -
 
 
 def confirmed(measured: Measured, origin: Origin) -> bool:
-    """Whether a time may become a reward: a trusted writer made the kernel, or a second witness found it right."""
+    """Whether a time may become a reward: a trusted writer wrote the kernel, or the second witness confirms it."""
     return origin.trusted_writer or (measured.witness is not None and measured.witness.confirms)
 
 
 def beyond_roofline(measured: Measured, task: GemmTask, chip: Chip) -> bool:
-    """Whether the measured time is too good to be true: far under what arithmetic and a single pass over memory allow.
+    """Whether the measured time is implausible: far under the time of the arithmetic and one pass over memory.
 
-    Launch cost is left out of the floor because programmatic launches overlap it.
+    The minimum time leaves out launch cost because programmatic launches overlap it.
     """
-    floor_us = roofline_us(task.flops, task.operand_bytes, chip) - chip.launch_us
+    floor_us = roofline_us(task, chip) - chip.launch_us
     return median_us(measured.timing) < ALARM_RATIO * floor_us

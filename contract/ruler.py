@@ -1,23 +1,23 @@
-"""How a measurement was taken: what was drawn by chance, what was looked at, and which guards this machine did not have."""
+"""How a measurement was taken: its seeds, the outputs that were compared, and guards that this machine lacks."""
 
 from contract.base import Record
 
 
 class ComparedOutput(Record):
-    """An output that was compared element by element: launch `launch` of the candidate's sample `sample`."""
+    """An output that was compared element by element: that of launch `launch` in sample `sample` of the candidate."""
 
     sample: int
     launch: int
 
 
 class Ruler(Record):
-    """What a measurement followed from and looked at, so that it can be judged and taken again.
+    """The conditions of a measurement, recorded so that it can be judged and repeated.
 
-    `secret`: the seed, from the system's entropy, of operands, contents of memory, order of rounds and places looked at.
-    `order`: the seed of the order of pairs of operands, which all contenders of a worker share. `launches`: of one sample of
-    the candidate, each on another pair of `sets` matrices A and B. `reuse_bytes`: operand bytes read between two uses of a
-    matrix within a sample, None where each was used once. `projected`: outputs of which every row was checked. `weakened`:
-    guards that were left out, and why.
+    `secret`: the seed, from the system's entropy, of operands, memory contents, order of rounds and compared outputs.
+    `order`: the seed of the order of operand pairs, which all contenders of a worker share.
+    `launches`: launches in one sample of the candidate, each on another pair of the `sets` matrices A and B.
+    `reuse_bytes`: operand bytes read between two uses of a matrix within a sample; None where each is used once.
+    `projected`: number of outputs of which every row was checked. `weakened`: guards that were left out, and why.
     """
 
     secret: int

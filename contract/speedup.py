@@ -1,16 +1,16 @@
-"""Speedup of a candidate over a baseline, from paired samples of the same rounds."""
+"""Speedup of a candidate over a baseline, computed from paired samples of the same rounds."""
 
 import random
 import statistics
 
 from contract.base import Record
-from contract.evaluation import Measured, Timing
+from contract.evaluation import Evaluation, Measured, Timing
 
 RESAMPLES = 1000
 
 
 class Speedup(Record):
-    """Median of the paired ratios baseline/candidate with its 95 % bootstrap interval; above 1 the candidate is faster."""
+    """Median of the paired ratios baseline/candidate with its 95 % bootstrap confidence interval; above 1 is faster."""
 
     baseline: str
     ratio: float
@@ -19,7 +19,7 @@ class Speedup(Record):
 
 
 def paired_speedup(candidate: Timing, baseline: Timing, seed: int = 0) -> Speedup:
-    """Raises: ValueError where the two were not sampled in the same rounds."""
+    """The speedup with its interval. Raises: ValueError where the two were not sampled in the same rounds."""
     ratios = _ratios(candidate, baseline)
     rng = random.Random(seed)
     medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
@@ -35,16 +35,18 @@ def median_us(timing: Timing) -> float:
     return statistics.median(timing.samples_us)
 
 
-def ratio_over(measured: Measured, baseline: str) -> float | None:
-    """The ratio of `speedup_over` alone, without the cost of its interval."""
-    for timing in measured.baselines:
+def ratio_over(evaluation: Evaluation, baseline: str) -> float | None:
+    """The ratio of `speedup_over` without its interval, which is cheaper; None where nothing was measured."""
+    if not isinstance(evaluation, Measured):
+        return None
+    for timing in evaluation.baselines:
         if timing.name == baseline:
-            return statistics.median(_ratios(measured.timing, timing))
+            return statistics.median(_ratios(evaluation.timing, timing))
     return None
 
 
 def speedup_over(measured: Measured, baseline: str) -> Speedup | None:
-    """Speedup over one baseline of the same run; None where that baseline was not measured."""
+    """Speedup over one baseline of the same run; None if that baseline was not measured."""
     for timing in measured.baselines:
         if timing.name == baseline:
             return paired_speedup(measured.timing, timing)

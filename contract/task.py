@@ -1,4 +1,4 @@
-"""The task: what is to be computed and how it is judged."""
+"""The task: what a kernel computes, on which target, and in which timing mode."""
 
 import re
 from enum import StrEnum
@@ -23,7 +23,7 @@ class AccumulatorType(StrEnum):
 
 
 class Layout(StrEnum):
-    """A is always row-major M×K and D row-major M×N; B is row-major K×N (`nn`) or column-major (`tn`: N×K in memory)."""
+    """A is row-major M×K and D is row-major M×N. B is row-major K×N (`nn`) or column-major (`tn`: N×K in memory)."""
 
     NN = "nn"
     TN = "tn"
@@ -48,7 +48,7 @@ class TimingMode(StrEnum):
 
 
 class GemmTask(Record):
-    """D = A·B with A M×K and B K×N; alpha 1, beta 0."""
+    """D = A·B, where A is M×K and B is K×N; alpha is 1, beta is 0."""
 
     kind: Literal["gemm"] = "gemm"
     m: int = Field(gt=0)
@@ -64,7 +64,7 @@ class GemmTask(Record):
     def _fits(self) -> Self:
         largest = max(self.m * self.k, self.k * self.n, self.m * self.n)
         if largest > MAX_OPERAND_ELEMENTS:
-            raise ValueError(f"an operand of {self.shape} has {largest} elements; at most 2^31-1 are supported")
+            raise ValueError(f"the largest operand of {self.shape} has {largest} elements; at most 2^31-1 are supported")
         if self.element is ElementType.BF16 and self.accumulate is AccumulatorType.F16:
             raise ValueError("bf16 elements accumulate in f32 only; use accumulate f32")
         return self
@@ -79,12 +79,12 @@ class GemmTask(Record):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations, a multiply-add counted as two."""
+        """Floating-point operations; a multiply-add counts as two."""
         return 2 * self.m * self.n * self.k
 
     @property
     def operand_bytes(self) -> int:
-        """Bytes of A, B and D together: the least that must move through device memory."""
+        """Bytes of A, B and D together: the minimum traffic through device memory."""
         return 2 * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
@@ -98,5 +98,5 @@ def parse_shape(text: str) -> tuple[int, int, int]:
         raise UsageError(f"shape {text!r} is not M x N x K in positive whole numbers; write it like 4096x1024x512")
     m, n, k = (int(part) for part in match.groups())
     if 0 in (m, n, k):
-        raise UsageError(f"shape {text!r} has a zero size; every one of M, N, K must be at least 1")
+        raise UsageError(f"shape {text!r} has a zero size; M, N and K must each be at least 1")
     return m, n, k

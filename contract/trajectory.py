@@ -1,4 +1,4 @@
-"""Trajectories: every attempt with what the policy had seen, as training data."""
+"""Trajectories: every attempt of a run with the observation that its policy had seen, as training data."""
 
 from datetime import datetime
 from typing import Literal
@@ -11,14 +11,16 @@ from contract.evaluation import Evaluation
 from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.profile import Difference, Profile
+from contract.run_settings import RunSettings
 from contract.task import GemmTask
 
 
 class Attempt(Record):
-    """An earlier candidate of the run in short. `time_us` measured, `predicted_us` modelled; each None where absent.
+    """Summary of an earlier candidate of the run.
 
-    `seconds`: wall-clock that it took to propose, build and evaluate; None in what older versions stored. `unproved`: it
-    was measured, and still lacks the second witness that it needs.
+    `time_us`: measured; `predicted_us`: modelled; None where absent.
+    `seconds`: wall-clock time to propose, build and evaluate it; None in records of older versions.
+    `unproved`: it was measured, and the second witness that it needs is still missing.
     """
 
     candidate_id: str
@@ -35,12 +37,12 @@ class Attempt(Record):
 
     @property
     def modelled_us(self) -> float | None:
-        """The predicted time where a schedule is behind it; of free code the roofline stands in its place."""
+        """The predicted time of a candidate with a schedule; None for free code, whose prediction is only the roofline."""
         return self.predicted_us if self.schedule is not None else None
 
 
 class Exemplar(Record):
-    """An earlier candidate of the run with its source and score, shown for contrast. `bucket`: of the scores, 0 the worst."""
+    """An earlier candidate with its source and score, shown for contrast. `bucket`: its score bucket; 0 is the worst."""
 
     candidate: AnyCandidate
     attempt: Attempt
@@ -48,7 +50,7 @@ class Exemplar(Record):
 
 
 class Failure(Record):
-    """A candidate that failed and that nothing has repaired yet. `repairs`: how many repairs led to it."""
+    """A failed candidate that has not been repaired yet. `repairs`: number of repairs that led to it."""
 
     candidate: AnyCandidate
     evaluation: Evaluation
@@ -56,10 +58,11 @@ class Failure(Record):
 
 
 class Observation(Record):
-    """What a policy sees before it proposes. `best` is the source of the best verified candidate so far.
+    """What a policy sees before it proposes.
 
-    `diagnosis` and `profile` are of candidate `diagnosed`; `differences` lead from the leader before it to it.
-    `failures`: candidates without a schedule behind them, latest first. `seconds_left`: wall-clock left to the search.
+    `best`: the best verified candidate so far. `diagnosis` and `profile` belong to candidate `diagnosed`.
+    `differences`: from the previous leader to that candidate.
+    `failures`: failed candidates without a schedule, latest first. `seconds_left`: wall-clock time left to the search.
     """
 
     task: GemmTask
@@ -84,7 +87,7 @@ class Observation(Record):
 
 
 class Step(Record):
-    """One candidate of one run. (run_id, index) is its identity; `seconds` are wall-clock by stage, agent's own included."""
+    """One candidate of one run, identified by (run_id, index). `seconds`: wall-clock time by stage and of the agent itself."""
 
     run_id: str
     index: int
@@ -100,14 +103,14 @@ class Step(Record):
 
 
 class RunRecord(Record):
-    """A run in the store. `settings` and `versions` are what it ran under, for replay."""
+    """A run in the store. `settings` and `versions`: those it ran with, for replay."""
 
     run_id: str
     task: GemmTask
     chip: Chip
     policy: str
     seed: int
-    settings: dict[str, str | int | float | bool | None]
+    settings: RunSettings
     versions: dict[str, str]
     status: Literal["running", "finished", "interrupted", "failed"]
     created_at: datetime
@@ -117,7 +120,7 @@ class RunRecord(Record):
 
 
 class Trajectory(Record):
-    """A run with its steps, the observations they refer to, keyed by id, and its exchanges with chat servers."""
+    """A run with its steps, its observations by id, and its exchanges with chat servers."""
 
     run: RunRecord
     observations: dict[str, Observation]

@@ -1,4 +1,4 @@
-"""What a release has that another had not: symbols and files, by area."""
+"""Differences between two releases: symbols and files, by area."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -8,12 +8,12 @@ from contract.base import Record
 from contract.knowledge import Piece
 
 _AREA_FOLDERS = 3
-Symbol = tuple[str, str]  # path and qualified name
+SymbolInFile = tuple[str, str]  # (path, qualified name)
 Digests = tuple[str, ...]
 
 
 class AreaDiff(Record):
-    """Symbols of one area (the first folders of a path); `moved` counts those that came unchanged from another file."""
+    """Changed symbols of one area, the first folders of a path. `moved`: unchanged symbols from another file."""
 
     area: str
     added: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class AreaDiff(Record):
 
 
 class ReleaseDiff(Record):
-    """Areas and files in order; an area without a difference is left out."""
+    """Areas and files in order, without areas that are equal."""
 
     areas: tuple[AreaDiff, ...]
     files_added: tuple[str, ...]
@@ -32,8 +32,8 @@ class ReleaseDiff(Record):
 
 
 def diff(old: Iterable[tuple[str, Piece, str]], new: Iterable[tuple[str, Piece, str]]) -> ReleaseDiff:
-    """Compare the pieces of two releases: (path, piece, digest of its text); lines that only shifted are no difference."""
-    before, after = _Contents(old), _Contents(new)
+    """Compare the pieces of two releases: (path, piece, digest of its text). Shifted lines are not a difference."""
+    before, after = _ReleaseSymbols(old), _ReleaseSymbols(new)
     added = [symbol for symbol in after.symbols if symbol not in before.symbols]
     removed = [symbol for symbol in before.symbols if symbol not in after.symbols]
     changed = [symbol for symbol, digests in after.symbols.items() if before.symbols.get(symbol, digests) != digests]
@@ -50,41 +50,47 @@ def diff(old: Iterable[tuple[str, Piece, str]], new: Iterable[tuple[str, Piece, 
 
 
 def area_of(path: str) -> str:
-    """`cutlass/gemm/collective` of a file under it, however deep; `.` for a file at the root."""
+    """The first folders of a path, such as `cutlass/gemm/collective`; `.` for a file at the root."""
     return "/".join(PurePosixPath(path).parts[:-1][:_AREA_FOLDERS]) or "."
 
 
-class _Contents:
-    """A release's symbols with the texts of all their pieces as one sorted set, and its files with theirs."""
+class _ReleaseSymbols:
+    """The symbols of a release with the sorted digests of their pieces, and its files with theirs."""
 
     def __init__(self, pieces: Iterable[tuple[str, Piece, str]]) -> None:
-        symbols: dict[Symbol, list[str]] = defaultdict(list)
+        symbols: dict[SymbolInFile, list[str]] = defaultdict(list)
         files: dict[str, list[str]] = defaultdict(list)
         for path, piece, text_digest in pieces:
             files[path].append(text_digest)
-            if piece.symbol and piece.kind != "text":  # text belongs to no definition; the file tells of it
+            if piece.symbol and piece.kind != "text":  # text belongs to no definition; it shows as a changed file
                 symbols[path, piece.symbol].append(text_digest)
-        self.symbols: Mapping[Symbol, Digests] = {symbol: tuple(sorted(digests)) for symbol, digests in symbols.items()}
+        self.symbols: Mapping[SymbolInFile, Digests] = {symbol: tuple(sorted(digests)) for symbol, digests in symbols.items()}
         self.files: Mapping[str, Counter[str]] = {path: Counter(digests) for path, digests in files.items()}
 
 
 def _moves(
-    before: Mapping[Symbol, Digests], removed: Iterable[Symbol], after: Mapping[Symbol, Digests], added: Iterable[Symbol]
-) -> tuple[set[Symbol], set[Symbol]]:
-    """Where symbols that only changed their file were, and where they are; each old place answers for one new place."""
-    places: dict[tuple[str, Digests], list[Symbol]] = defaultdict(list)
-    for place in sorted(removed, reverse=True):
-        places[place[1], before[place]].append(place)
+    before: Mapping[SymbolInFile, Digests],
+    removed: Iterable[SymbolInFile],
+    after: Mapping[SymbolInFile, Digests],
+    added: Iterable[SymbolInFile],
+) -> tuple[set[SymbolInFile], set[SymbolInFile]]:
+    """The old and new symbols whose file alone changed. Each old symbol matches one new symbol."""
+    old: dict[tuple[str, Digests], list[SymbolInFile]] = defaultdict(list)
+    for symbol in sorted(removed, reverse=True):
+        old[symbol[1], before[symbol]].append(symbol)
     left, arrived = set(), set()
-    for place in sorted(added):
-        if candidates := places[place[1], after[place]]:
-            left.add(candidates.pop())
-            arrived.add(place)
+    for symbol in sorted(added):
+        if matches := old[symbol[1], after[symbol]]:
+            left.add(matches.pop())
+            arrived.add(symbol)
     return left, arrived
 
 
 def _areas(
-    added: Iterable[Symbol], removed: Iterable[Symbol], changed: Iterable[Symbol], arrived: Iterable[Symbol]
+    added: Iterable[SymbolInFile],
+    removed: Iterable[SymbolInFile],
+    changed: Iterable[SymbolInFile],
+    arrived: Iterable[SymbolInFile],
 ) -> tuple[AreaDiff, ...]:
     by_area: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for kind, symbols in (("added", added), ("removed", removed), ("changed", changed)):

@@ -1,4 +1,4 @@
-"""From a tree to a published release: read, see what is held, split and stage the rest, publish, collect."""
+"""Makes a tree a published release: read, look up what is held, split and stage the rest, publish, collect garbage."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,14 +14,14 @@ from indexer.skips import Skips
 from indexer.split.plain import split_plain
 from indexer.tree import Tree
 from indexer.walk import FileVersion, load, read_files
-from indexer.workers import Outcome, Split, split_files
+from indexer.workers import Split, SplitResult, split_files
 
-SPLIT_TIMEOUT_S = 120.0  # the longest header of CUTLASS takes 3 s of CPU; the machine may be busy
-Stage = Literal["split", "embed"]
+SPLIT_TIMEOUT_S = 120.0  # the longest header of CUTLASS takes 3 s of CPU time, more on a busy machine
+IndexStage = Literal["split", "embed"]
 
 
-class Report(Record):
-    """What indexing a tree took: of `files`, `split` were new and `reused` held already; `embedded` vectors were computed."""
+class IndexReport(Record):
+    """The result of indexing a tree. Of `files`, `split` were new and `reused` already held; `embedded`: new vectors."""
 
     release: str
     files: int
@@ -42,11 +42,11 @@ def index_tree(
     jobs: int,
     *,
     split_timeout_s: float = SPLIT_TIMEOUT_S,
-) -> Report:
-    """Make a tree a release of the store, which holds the old one until the new one is whole.
+) -> IndexReport:
+    """Make a tree a release of the store. The store shows the old release until the new one is complete.
 
-    `split` runs in other processes, so it must be importable there; `splitter` names it and its version.
-    Raises: SourceError where there is nothing to index, KnowledgeError.
+    `split` runs in other processes and must be importable there. `splitter`: its name and version.
+    Raises: SourceError if there is nothing to index, KnowledgeError.
     """
     started = time.monotonic()
     versions, skipped = read_files(tree, emit)
@@ -56,9 +56,9 @@ def index_tree(
     batch = _Batch(tree, keys, splitter, emit)
     counts = _staged(batch, missing, store, split, jobs, split_timeout_s) if missing else StoreCounts()
     if not keys:
-        raise SourceError(f"{tree.origin}: none of its files can be split; the notices say why")
+        raise SourceError(f"{tree.origin}: none of its files can be split; the notices give the reasons")
     release = _published(tree, keys, splitter, store, emit)
-    return Report(
+    return IndexReport(
         release=release.name,
         files=release.files,
         split=batch.done - batch.refused,
@@ -71,7 +71,7 @@ def index_tree(
 
 
 class _Batch:
-    """The files being split: turns outcomes into file versions, keeps the keys true and counts."""
+    """The files being split: turns results into file versions, updates the keys and counts."""
 
     def __init__(self, tree: Tree, keys: dict[str, str], splitter: str, emit: Emit) -> None:
         self.tree = tree
@@ -83,52 +83,52 @@ class _Batch:
         self.emit = emit
         self._skips = Skips()
 
-    def splits(self, outcomes: Iterator[Outcome], total: int) -> Iterator[SplitFile]:
-        self._tell("split", 0, total)
-        for outcome in outcomes:
+    def splits(self, results: Iterator[SplitResult], total: int) -> Iterator[SplitFile]:
+        self._report_progress("split", 0, total)
+        for result in results:
             self.done += 1
-            split = self._file(outcome)
-            self._tell("split", self.done, total)
+            split = self._file(result)
+            self._report_progress("split", self.done, total)
             if split is None:
                 self.refused += 1
-                del self.keys[outcome.path]
+                del self.keys[result.path]
             else:
-                self.keys[outcome.path] = split.key  # another than read where the file has changed since
+                self.keys[result.path] = split.key  # differs from the first key if the file has changed since
                 yield split
-        self._skips.tell(self.tree.name, self.emit)
+        self._skips.report(self.tree.name, self.emit)
 
     def advance(self, counts: StoreCounts) -> None:
         self.embedded += counts.embedded
-        self._tell("embed", self.embedded, None)
+        self._report_progress("embed", self.embedded, None)
 
-    def _file(self, outcome: Outcome) -> SplitFile | None:
-        if outcome.split is not None:
-            return outcome.split.model_copy(update={"splitter": self._splitter})
-        if outcome.unreadable:
-            self._skips.add(f"skipped, {outcome.reason}", outcome.path)
+    def _file(self, result: SplitResult) -> SplitFile | None:
+        if result.split is not None:
+            return result.split.model_copy(update={"splitter": self._splitter})
+        if result.unreadable:
+            self._skips.add(f"skipped, {result.reason}", result.path)
             return None
-        self._skips.add(f"split by lines only, {outcome.reason}; to try again, remove the release and add it", outcome.path)
+        self._skips.add(f"split by lines only, {result.reason}; to try again, remove the release and add it", result.path)
         try:
-            # Under the same key as if it had been split well: a file that hangs must not cost its time limit every run.
-            return split_plain(outcome.path, load(self.tree.root, outcome.path)).model_copy(update={"splitter": self._splitter})
+            # The key is that of a successful split: a file that hangs must not cost its time limit in every run.
+            return split_plain(result.path, load(self.tree.root, result.path)).model_copy(update={"splitter": self._splitter})
         except OSError:
             return None
 
-    def _tell(self, stage: Stage, done: int, total: int | None) -> None:
+    def _report_progress(self, stage: IndexStage, done: int, total: int | None) -> None:
         self.emit(IndexProgress(release=self.tree.name, stage=stage, done=done, total=total))
 
 
 def _staged(
     batch: _Batch, missing: Sequence[FileVersion], store: KnowledgeStore, split: Split, jobs: int, timeout_s: float
 ) -> StoreCounts:
-    """Split and stage at once; the biggest files come first, so that none is left for the end."""
+    """Split and stage concurrently, the largest files first, so that none of them is left for the end."""
     paths = [version.path for version in sorted(missing, key=lambda version: (-version.size, version.path))]
-    with closing(split_files(paths, batch.tree.root, split, jobs, timeout_s)) as outcomes:
-        return store.stage(batch.splits(outcomes, len(paths)), batch.advance)
+    with closing(split_files(paths, batch.tree.root, split, jobs, timeout_s)) as results:
+        return store.stage(batch.splits(results, len(paths)), batch.advance)
 
 
 def _published(tree: Tree, keys: dict[str, str], splitter: str, store: KnowledgeStore, emit: Emit) -> Release:
-    """The release as the store holds it now; nothing is written where it held just this."""
+    """Publish the release unless the store already holds exactly this one. Returns the release that the store holds."""
     held = _held(tree.name, store)
     if (
         held

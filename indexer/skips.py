@@ -1,4 +1,4 @@
-"""What was left out of a run, told as one notice a reason."""
+"""Files that indexing left out, reported as one notice per reason."""
 
 from contract.events import Emit, Notice
 
@@ -6,7 +6,7 @@ _NAMED = 3
 
 
 class Skips:
-    """Names by reason; a reason reads on after 'RELEASE: '."""
+    """Names by reason. A reason follows 'RELEASE: ' in the notice."""
 
     def __init__(self) -> None:
         self._names: dict[str, list[str]] = {}
@@ -14,7 +14,7 @@ class Skips:
     def add(self, reason: str, name: str) -> None:
         self._names.setdefault(reason, []).append(name)
 
-    def tell(self, release: str, emit: Emit) -> None:
+    def report(self, release: str, emit: Emit) -> None:
         for reason, names in self._names.items():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             shown = ", ".join(printable(name) for name in names[:_NAMED])
@@ -22,5 +22,5 @@ class Skips:
 
 
 def printable(name: str) -> str:
-    """A file's name as a terminal and a JSON file can show it: control characters and broken UTF-8 escaped."""
+    """A file name with control characters and invalid UTF-8 escaped, safe for a terminal and for JSON."""
     return name if name.isprintable() else ascii(name)

@@ -1,4 +1,4 @@
-"""A tree of files to be indexed: its root, its name, and the paths in it."""
+"""A tree of files to index: its root, its name and its paths."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 
 
 class Tree(Record):
-    """Files under `root`, by paths relative to it and in order; `origin` is a spec that `open_source` reads again."""
+    """Sorted paths relative to `root`. `origin`: a spec from which `open_source` reads the tree again."""
 
     root: Path
     name: str
@@ -25,8 +25,8 @@ class Tree(Record):
     files: tuple[str, ...]
 
 
-class Label(Record):
-    """What a source calls its release where no version header tells: `name` is the user's own choice, if any."""
+class ReleaseLabel(Record):
+    """The name of a release that has no version header. `name`: the user's choice, if any."""
 
     name: str | None
     title: str
@@ -34,10 +34,10 @@ class Label(Record):
     origin: str
 
 
-def plant(folder: Path, files: Sequence[str], label: Label) -> Tree:
-    """The tree of a folder; where it holds CUTLASS, its include folder is the root and its macros name the release.
+def plant(folder: Path, files: Sequence[str], label: ReleaseLabel) -> Tree:
+    """The tree of a folder. If it contains CUTLASS, the include folder is the root and its macros name the release.
 
-    Raises: SourceError for no file that can be split, and for a name that cannot be one.
+    Raises: SourceError if no file can be split, or for an invalid name.
     """
     if not files:
         raise SourceError(
@@ -52,7 +52,7 @@ def plant(folder: Path, files: Sequence[str], label: Label) -> Tree:
     return _tree(folder, files, label)
 
 
-def _tree(root: Path, files: Sequence[str], label: Label) -> Tree:
+def _tree(root: Path, files: Sequence[str], label: ReleaseLabel) -> Tree:
     return Tree(
         root=root,
         name=_checked(label.name) if label.name is not None else _made_name(label),
@@ -64,13 +64,13 @@ def _tree(root: Path, files: Sequence[str], label: Label) -> Tree:
 
 
 def _version_headers(files: Sequence[str]) -> list[str]:
-    """Paths of CUTLASS version headers, the shallowest first."""
+    """Paths of CUTLASS version headers, fewest folders first."""
     found = [path for path in files if path == _VERSION_HEADER or path.endswith(f"/{_VERSION_HEADER}")]
     return sorted(found, key=lambda path: (len(PurePosixPath(path).parts), path))
 
 
 def _cutlass_version(header: Path) -> str:
-    """MAJOR.MINOR.PATCH as the header's macros say it; empty where they do not."""
+    """MAJOR.MINOR.PATCH from the header's macros; empty if they are incomplete."""
     try:
         macros = dict(_MACRO.findall(header.read_text("utf-8", errors="replace")))
     except OSError:
@@ -81,15 +81,15 @@ def _cutlass_version(header: Path) -> str:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise SourceError(
-            f"{name!r} cannot name a release: letters, digits and . _ + - only, a letter or digit first, at most 100"
+            f"{name!r} cannot name a release: use at most 100 letters, digits and . _ + -, starting with a letter or digit"
         )
     return name
 
 
-def _made_name(label: Label) -> str:
-    """Title and version, with what a release's name may not hold made a dash."""
+def _made_name(label: ReleaseLabel) -> str:
+    """Title and version, with a dash for characters that a release name may not contain."""
     text = label.title if not label.version or label.version in label.title else f"{label.title}-{label.version}"
     name = re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")[:100]
     if not name:
-        raise SourceError(f"{label.origin}: no release name can be made of {label.title!r}; give one with --name")
+        raise SourceError(f"{label.origin}: {label.title!r} gives no valid release name; choose one with --name")
     return name

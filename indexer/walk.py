@@ -1,4 +1,4 @@
-"""Reads the files of a tree: which of them hold text, and which version of each there is."""
+"""Reads the files of a tree and identifies the version of each file with text."""
 
 import hashlib
 import os
@@ -12,17 +12,17 @@ from indexer.skips import Skips
 from indexer.tree import Tree
 
 MAX_BYTES = 8 << 20
-MAX_PDF_BYTES = 64 << 20  # pictures count little: the text in it is far shorter
+MAX_PDF_BYTES = 64 << 20  # most bytes of a PDF are pictures, and its text is far shorter
 _SAMPLE = 1 << 16
 _TEXT_BYTES = bytes({7, 8, 9, 10, 11, 12, 13, 27} | set(range(0x20, 0x7F)) | set(range(0x80, 0x100)))
 _HIGH_BYTES = bytes(range(0x80, 0x100))
-_MOST_NON_TEXT = 0.1
-_MOST_HIGH_BYTES = 0.3  # of a file that is no UTF-8; text in another 8-bit encoding stays below
-_TELL_EVERY = 50
+_MAX_NON_TEXT = 0.1
+_MAX_HIGH_BYTES = 0.3  # for a file that is not UTF-8; text in another 8-bit encoding has fewer
+_PROGRESS_EVERY = 50
 
 
 class FileVersion(Record):
-    """A file as it was read."""
+    """A file and the hash of its content."""
 
     path: str
     sha256: str
@@ -30,27 +30,27 @@ class FileVersion(Record):
 
 
 def read_files(tree: Tree, emit: Emit) -> tuple[list[FileVersion], int]:
-    """The files that can be split, in order, and how many were skipped; notices say which and why.
+    """The files that can be split, in order, and the number of skipped ones, which notices report.
 
-    Raises: SourceError where none can be.
+    Raises: SourceError if no file can be split.
     """
     skips = Skips()
     found = list(_read(tree, skips, emit))
-    skips.tell(tree.name, emit)
+    skips.report(tree.name, emit)
     if not found:
-        raise SourceError(f"{tree.origin}: none of its {len(tree.files)} files holds text that can be indexed")
+        raise SourceError(f"{tree.origin}: none of its {len(tree.files)} files contains text that can be indexed")
     return found, len(tree.files) - len(found)
 
 
 def load(root: Path, path: str) -> bytes:
-    """A file's bytes, one more than the limit at most. Raises: OSError."""
+    """A file's bytes, up to one more than the limit. Raises: OSError."""
     with open(os.path.join(root, path), "rb") as opened:
         return opened.read(_limit(path) + 1)
 
 
 def _read(tree: Tree, skips: Skips, emit: Emit) -> Iterator[FileVersion]:
     for index, path in enumerate(tree.files):
-        if index % _TELL_EVERY == 0:
+        if index % _PROGRESS_EVERY == 0:
             emit(IndexProgress(release=tree.name, stage="read", done=index, total=len(tree.files)))
         try:
             data = load(tree.root, path)
@@ -78,9 +78,9 @@ def _limit(path: str) -> int:
 
 def _is_binary(data: bytes) -> bool:
     sample = data[:_SAMPLE]
-    if b"\0" in data or len(sample.translate(None, _TEXT_BYTES)) > _MOST_NON_TEXT * len(sample):
+    if b"\0" in data or len(sample.translate(None, _TEXT_BYTES)) > _MAX_NON_TEXT * len(sample):
         return True
-    return len(sample) - len(sample.translate(None, _HIGH_BYTES)) > _MOST_HIGH_BYTES * len(sample) and not _is_utf8(data)
+    return len(sample) - len(sample.translate(None, _HIGH_BYTES)) > _MAX_HIGH_BYTES * len(sample) and not _is_utf8(data)
 
 
 def _is_utf8(data: bytes) -> bool:

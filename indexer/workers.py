@@ -1,7 +1,7 @@
-"""Splits files in processes of their own, one file each at a time, so that a file that kills or hangs one is known.
+"""Splits files in worker processes, one file per worker at a time, so that a file that kills or hangs a worker is known.
 
-Covered: a worker that dies or exceeds the time limit costs its file and is replaced; Ctrl-C and a killed parent end them all.
-Not covered: the memory that a worker takes.
+Covered: a worker that dies or exceeds the time limit loses its file and is replaced; Ctrl-C and a killed parent end all
+workers. Not covered: the memory that a worker takes.
 """
 
 import contextlib
@@ -27,13 +27,13 @@ Split = Callable[[str, bytes], SplitFile]
 _READY = "ready"
 _START_TIMEOUT_S = 120.0
 _POLL_S = 0.2
-_AHEAD = 32  # results that may wait while the store embeds
+_AHEAD = 32  # results that are queued while the store embeds
 _INTERRUPT = frozenset({signal.SIGINT})
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What came of a file: pieces, or why there are none; `unreadable` where it is the file's fault and not the splitter's."""
+class SplitResult:
+    """The split file, or the reason why there is none. `unreadable`: the file, not the splitter, is at fault."""
 
     path: str
     split: SplitFile | None = None
@@ -41,14 +41,18 @@ class Outcome:
     unreadable: bool = False
 
 
-def split_files(paths: Sequence[str], root: Path, split: Split, jobs: int, timeout_s: float) -> Generator[Outcome, None, None]:
-    """The outcome of every path, as they come; splitting goes on while the caller is busy with the last one.
+def split_files(
+    paths: Sequence[str], root: Path, split: Split, jobs: int, timeout_s: float
+) -> Generator[SplitResult, None, None]:
+    """The result for every path, in order of completion. Splitting goes on while the caller handles a result.
 
-    Raises: KnowledgeError where workers cannot be started.
+    Raises: KnowledgeError if the workers cannot be started.
     """
-    done: queue.Queue[Outcome | BaseException | None] = queue.Queue(_AHEAD)
+    done: queue.Queue[SplitResult | BaseException | None] = queue.Queue(_AHEAD)
     stop = threading.Event()
-    pump = threading.Thread(target=_pump, args=(_Pool(root, split, timeout_s), deque(paths), jobs, done, stop), daemon=True)
+    pump = threading.Thread(
+        target=_pump, args=(_SplitPool(root, split, timeout_s), deque(paths), jobs, done, stop), daemon=True
+    )
     pump.start()
     try:
         while (item := done.get()) is not None:
@@ -61,9 +65,13 @@ def split_files(paths: Sequence[str], root: Path, split: Split, jobs: int, timeo
 
 
 def _pump(
-    pool: "_Pool", waiting: deque[str], jobs: int, done: "queue.Queue[Outcome | BaseException | None]", stop: threading.Event
+    pool: "_SplitPool",
+    waiting: deque[str],
+    jobs: int,
+    done: "queue.Queue[SplitResult | BaseException | None]",
+    stop: threading.Event,
 ) -> None:
-    def put(item: Outcome | BaseException | None) -> None:
+    def put(item: SplitResult | BaseException | None) -> None:
         while not stop.is_set():
             try:
                 done.put(item, timeout=_POLL_S)
@@ -75,8 +83,8 @@ def _pump(
         pool.start(min(jobs, len(waiting)))
         while not stop.is_set() and (waiting or pool.busy):
             pool.feed(waiting)
-            for outcome in pool.finished():
-                put(outcome)
+            for result in pool.finished():
+                put(result)
         put(None)
     except BaseException as exc:  # noqa: BLE001 (handed over to the thread that waits for it)
         put(exc)
@@ -84,14 +92,14 @@ def _pump(
         pool.stop()
 
 
-class _Pool:
-    """Workers and what each has in hand."""
+class _SplitPool:
+    """The workers and their current files."""
 
     def __init__(self, root: Path, split: Split, timeout_s: float) -> None:
         self._root = root
         self._split = split
         self._timeout_s = timeout_s
-        self._workers: list[_Worker] = []
+        self._workers: list[_SplitWorker] = []
 
     @property
     def busy(self) -> bool:
@@ -106,38 +114,38 @@ class _Pool:
             if waiting and not worker.path:
                 worker.give(waiting.popleft())
 
-    def finished(self) -> list[Outcome]:
-        """What has come since the last call, waiting a moment for it; dead and late workers are replaced."""
+    def finished(self) -> list[SplitResult]:
+        """The results since the last call, after a short wait. Dead and late workers are replaced."""
         ready = wait([worker.connection for worker in self._workers], timeout=_POLL_S)
-        outcomes = []
+        results = []
         for index, worker in enumerate(self._workers):
             reason = ""
             if worker.connection in ready:
                 try:
-                    outcomes += worker.take()
+                    results += worker.take()
                 except (EOFError, ConnectionError):
                     reason = worker.died()
             elif worker.late(self._timeout_s):
                 reason = f"it took more than {self._timeout_s:g} s"
             if reason:
-                outcomes += [Outcome(worker.path, reason=reason)] if worker.path else []
+                results += [SplitResult(worker.path, reason=reason)] if worker.path else []
                 worker.end()
                 self._workers[index] = self._worker()
-        return outcomes
+        return results
 
     def stop(self) -> None:
         for worker in self._workers:
             worker.end()
 
-    def _worker(self) -> "_Worker":
+    def _worker(self) -> "_SplitWorker":
         try:
-            return _Worker(self._root, self._split)
+            return _SplitWorker(self._root, self._split)
         except OSError as exc:
             raise KnowledgeError(f"a process that splits files cannot be started: {exc.strerror or exc}") from exc
 
 
-class _Worker:
-    """One process and the file it has in hand; its clock runs from when it is ready."""
+class _SplitWorker:
+    """One process and its current file. Its time limit starts when it is ready."""
 
     def __init__(self, root: Path, split: Split) -> None:
         context = multiprocessing.get_context("spawn")  # the parent has threads
@@ -146,8 +154,8 @@ class _Worker:
         self.since = time.monotonic()
         self._started = False
         self._process = context.Process(target=_serve, args=(theirs, root, split), daemon=True)
-        resource_tracker.ensure_running()  # its first start would lift the mask that follows
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)  # inherited: Ctrl-C is the parent's affair from the first
+        resource_tracker.ensure_running()  # starting it later would lift the mask that follows
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)  # inherited: only the parent handles Ctrl-C
         try:
             self._process.start()
         finally:
@@ -156,11 +164,11 @@ class _Worker:
 
     def give(self, path: str) -> None:
         self.path, self.since = path, time.monotonic()
-        with contextlib.suppress(ConnectionError):  # it died idle; the next look at it says so
+        with contextlib.suppress(ConnectionError):  # the worker died while idle; `finished` will notice
             self.connection.send(path)
 
-    def take(self) -> list[Outcome]:
-        """Raises: EOFError or ConnectionError where the process is gone."""
+    def take(self) -> list[SplitResult]:
+        """The worker's message. Raises: EOFError or ConnectionError if the process has ended."""
         message = self.connection.recv()
         if message == _READY:
             self._started, self.since = True, time.monotonic()
@@ -169,18 +177,18 @@ class _Worker:
         return [message]
 
     def late(self, timeout_s: float) -> bool:
-        """Whether its file takes too long. Raises: KnowledgeError where it does not even get ready."""
+        """Whether the file takes too long. Raises: KnowledgeError if the worker never became ready."""
         taken = time.monotonic() - self.since
         if not self._started and taken > _START_TIMEOUT_S:
             raise KnowledgeError(f"a process that splits files was not ready after {taken:.0f} s; is the machine overloaded?")
         return self._started and bool(self.path) and taken > timeout_s
 
     def died(self) -> str:
-        """How the process ended. Raises: KnowledgeError where it never got ready: so would the next."""
+        """How the process ended. Raises: KnowledgeError if it never became ready, since the next one would fail as well."""
         self._process.join(_POLL_S)
         code = self._process.exitcode
         if not self._started:
-            raise KnowledgeError(f"the processes that split files cannot be started (exit code {code}); see what they printed")
+            raise KnowledgeError(f"the processes that split files cannot be started (exit code {code}); see their output above")
         return f"it ended the process ({f'signal {-code}' if code is not None and code < 0 else f'exit code {code}'})"
 
     def end(self) -> None:
@@ -190,31 +198,31 @@ class _Worker:
 
 
 def _serve(connection: "Connection[object, object]", root: Path, split: Split) -> None:
-    """The life of a worker: paths in, outcomes out, until the other end is closed."""
+    """The main function of a worker: receives paths and sends results until the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPT)
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    logging.disable(logging.WARNING)  # a library's remarks on a file; what matters is in the outcome
+    logging.disable(logging.WARNING)  # libraries log remarks on a file; the result contains what matters
     with contextlib.suppress(EOFError, ConnectionError):
         connection.send(_READY)
         while True:
-            connection.send(_outcome(root, str(connection.recv()), split))
+            connection.send(_result(root, str(connection.recv()), split))
 
 
 def _die_with_parent() -> None:
-    """A parent that is killed closes the pipe, which a worker deep in a file would not notice."""
+    """End this worker with its parent. A worker that is splitting a file does not notice that the pipe was closed."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
         os._exit(1)
 
 
-def _outcome(root: Path, path: str, split: Split) -> Outcome:
+def _result(root: Path, path: str, split: Split) -> SplitResult:
     try:
-        return Outcome(path, split(path, load(root, path)))
+        return SplitResult(path, split(path, load(root, path)))
     except SourceError as exc:
-        return Outcome(path, reason=str(exc).removeprefix(f"{path}: "), unreadable=True)
+        return SplitResult(path, reason=str(exc).removeprefix(f"{path}: "), unreadable=True)
     except OSError as exc:
-        return Outcome(path, reason=f"cannot be read: {exc.strerror or exc}", unreadable=True)
-    except Exception as exc:  # noqa: BLE001 (one odd file must not end the run; the notice names it)
-        return Outcome(path, reason=f"the splitter failed with {type(exc).__name__}")
+        return SplitResult(path, reason=f"cannot be read: {exc.strerror or exc}", unreadable=True)
+    except Exception as exc:  # noqa: BLE001 (one bad file must not end the run; a notice names the file)
+        return SplitResult(path, reason=f"the splitter failed with {type(exc).__name__}")

@@ -1,4 +1,4 @@
-"""What every backend's launcher needs of a resolved plan: parameters in bytes, edges between launches, zeroing."""
+"""The parts of a launcher that both backends share: parameters as bytes, edges between launches, zeroing."""
 
 import itertools
 import math
@@ -47,16 +47,17 @@ def aligned_offsets(sizes: Sequence[int]) -> list[int]:
 
 
 def zeroes_every_run(plan: ResolvedPlan) -> bool:
-    """Whether a memset goes before the first launch of every run."""
+    """Whether a memset precedes the first launch of every run."""
     return plan.zero is True and plan.zero_bytes > 0
 
 
 def programmatic_edges(plan: ResolvedPlan) -> list[bool]:
-    """For each launch, whether it really is launched with programmatic serialization.
+    """For each launch, whether it is launched with programmatic serialization.
 
-    A programmatic edge leads from a kernel to a kernel. After the workspace's memset the first launch waits for a memset
-    node, which triggers nothing, so it is launched plainly: its `griddepcontrol.wait` then returns at once, the memset has
-    itself waited for the kernel before it, and a graph capture sees no programmatic edge that it would have to refuse.
+    A programmatic edge leads from a kernel to a kernel. After the workspace's memset the first launch depends on a memset
+    node, which triggers nothing, so it is launched without the attribute. Its `griddepcontrol.wait` then returns at once,
+    because the memset has waited for the preceding kernel, and a graph capture sees no programmatic edge that it would
+    refuse.
     """
     return [
         launch.programmatic and not (first and zeroes_every_run(plan))

@@ -1,79 +1,68 @@
-"""The sandbox on this machine: builds in child processes, executes in workers, of a GPU or of the emulator in its place."""
+"""The sandbox on this machine: builds in child processes, executes in workers of a GPU or of the emulator."""
 
-import ctypes
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
-from contract.errors import DeviceUnavailable, MachineError, ProfilerUnavailable, UsageError, WorkerError
+from contract.errors import MachineError, ProfilerUnavailable, UsageError, WorkerError
 from contract.evaluation import Environment, Evaluation, TestResult, Unmeasured
-from contract.events import Emit, Notice, StageStarted, WorkerRestarted
+from contract.events import Emit, Notice
 from contract.options import CompileOptions, Effort, EmulateOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.profile import Profile
 from contract.protocols import Predict
-from contract.task import GemmTask
+from contract.task import Arch, GemmTask
+from sandbox.backend import Backend, Backends
 from sandbox.building.builder import Builder
-from sandbox.emulator import worker as emulator_worker
 from sandbox.emulator.large.coverage import needs_rewriting, reduced_task
 from sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from sandbox.jail.kind import confinement
 from sandbox.profiling.profiler import Profiler
-from sandbox.workers.messages import TIME_SHARE, Evaluate, NotExecuted, Ready, Reduced, Stage, Verified
-from sandbox.workers.pool import WorkerPool
-from sandbox.workers.witness import SecondWitness
-
-DRIVER_LIBRARIES = ("libcuda.so.1", "libcuda.so") if sys.platform != "win32" else ("nvcuda.dll",)
-EMULATED = "kernels are proved by the emulator and ranked by predicted times"
-NOT_EXECUTED = "kernels are built and ranked by prediction, not executed"
+from sandbox.workers.messages import TIME_SHARE, Evaluate, NotExecuted, Reduced, Verified
+from sandbox.workers.witness import WitnessPool
 
 Prover = Literal["nothing", "emulator", "gpu"]
 
 # The same schedule written for another task; None where a candidate has none, or none that fits.
 Rewrite = Callable[[Candidate, GemmTask], Candidate | None]
 
-# The operand sets that verification and timing hold at the least: one under test, its pristine copy, one to rotate to.
-LEAST_SETS = 3
+# Operand sets that verification and timing hold at the same time: one under test, its unchanged copy, one to rotate to.
+MIN_OPERAND_SETS = 3
 
 
 class LocalSandbox:
-    """`contract.protocols.Sandbox` over a builder and, where the task's GPU is present, a pool of workers.
+    """`contract.protocols.Sandbox` over a builder and, where this machine has one, a backend.
 
-    The parent process never creates a CUDA context: what holds the GPU can always be killed.
+    The parent process never creates a CUDA context, so that every process that uses the GPU can be killed.
     """
 
     def __init__(
         self,
-        chip: Chip,
+        arch: Arch,
         *,
         compile_options: CompileOptions,
         verify_options: VerifyOptions,
         quick: TimeOptions,
         full: TimeOptions,
         predict: Predict,
-        pool: WorkerPool | None = None,
-        environment: Environment | None = None,
-        profiler: Profiler | None = None,
+        profiler: Profiler,
+        backend: Backend | None = None,
         emulate: EmulateOptions | None = None,
-        emulates: bool = False,
-        witness: SecondWitness | None = None,
+        witness: WitnessPool | None = None,
         rewrite: Rewrite = lambda _candidate, _task: None,
     ) -> None:
-        """`emulates`: whether the pool's workers are the emulator's. `witness`: the emulator beside a GPU's pool."""
-        self._chip = chip
-        self._builder = Builder(compile_options, chip)
+        """`witness`: the emulator beside a GPU's backend."""
+        self._emulates = backend is not None and backend.emulates
+        self._pool = backend.pool if backend is not None else None
+        self._environment = backend.ready.environment if backend is not None else None
+        self._chip = backend.ready.chip if backend is not None and not backend.emulates else REFERENCE_CHIPS[arch]
+        self._builder = Builder(compile_options, self._chip)
         self._verify = verify_options
         self._time: dict[Effort, TimeOptions] = {"quick": quick, "full": full}
         self._predict = predict
-        self._pool = pool
-        self._environment = environment
         self._profiler = profiler
         self._emulate = emulate or EmulateOptions()
-        self._emulates = emulates
         self._witness = witness
         self._rewrite = rewrite
 
@@ -133,7 +122,7 @@ class LocalSandbox:
         """
         if (refused := self._builder.refused(built.candidate)) is not None:
             raise ProfilerUnavailable(refused.message)
-        if self._profiler is None or not self.can_measure or task.arch is not self._chip.arch:
+        if not self.can_measure or task.arch is not self._chip.arch:
             raise ProfilerUnavailable(f"there is no {task.arch} GPU here whose counters could be read")
         return self._profiler.profile(built, task)
 
@@ -202,7 +191,7 @@ class LocalSandbox:
 
 def open_sandbox(
     *,
-    task: GemmTask,
+    arch: Arch,
     device: str,
     compile_options: CompileOptions,
     verify_options: VerifyOptions,
@@ -215,128 +204,35 @@ def open_sandbox(
     emulate: EmulateOptions | None = None,
     rewrite: Rewrite = lambda _candidate, _task: None,
 ) -> LocalSandbox:
-    """The sandbox for a task on `device`: `auto`, `none`, `emulator` or `cuda:N` (whose N `worker` carries).
+    """The sandbox for tasks of an arch on `device`: `auto`, `none`, `emulator` or `cuda:N` (whose N `worker` carries).
 
-    Raises: DeviceUnavailable where `cuda:N` cannot be used, or the emulator was asked for and was not built;
-    UsageError where the operands exceed the chip's memory.
+    Raises: DeviceUnavailable where `cuda:N` cannot be used, or where the emulator was asked for and was not built.
     """
     if confinement().kind == "none":
-        emit(Notice(message=f"compilers and workers are not held to files of their own; {JAIL_REMEDY}"))
-    opening = _Opening(task, worker, compile_options, emit)
-    pool, ready, emulates = opening.open(device) or (None, None, False)
-    sandbox = LocalSandbox(
-        ready.chip if ready is not None and not emulates else REFERENCE_CHIPS[task.arch],
+        emit(Notice(message=f"compilers and workers are not confined to files of their own; {JAIL_REMEDY}"))
+    backends = Backends(arch, worker, compile_options, emit)
+    backend = backends.open(device)
+    beside_gpu = backend is not None and not backend.emulates
+    return LocalSandbox(
+        arch,
         compile_options=compile_options,
         verify_options=verify_options,
         quick=quick,
         full=full,
         predict=predict,
-        pool=pool,
-        environment=ready.environment if ready is not None else None,
-        profiler=Profiler(profile or ProfileOptions(), worker, _gpu_environment(compile_options)),
+        profiler=Profiler(profile or ProfileOptions(), worker, backends.gpu_environment),
+        backend=backend,
         emulate=emulate,
-        emulates=emulates,
-        witness=SecondWitness(opening.witness) if pool is not None and not emulates else None,
+        witness=WitnessPool(lambda: backends.emulator(role="witness: ").pool) if beside_gpu else None,
         rewrite=rewrite,
     )
-    try:
-        require_memory(task, sandbox.chip)
-    except UsageError:
-        sandbox.close()
-        raise
-    return sandbox
 
 
 def require_memory(task: GemmTask, chip: Chip) -> None:
     """Raises: UsageError where the operands, with the copies that proving and timing need, exceed the chip's memory."""
-    needed = LEAST_SETS * task.operand_bytes
+    needed = MIN_OPERAND_SETS * task.operand_bytes
     if needed > chip.memory_bytes:
         raise UsageError(
-            f"{task.shape} needs {needed / 1e9:.1f} GB ({LEAST_SETS} sets of its operands); "
+            f"{task.shape} needs {needed / 1e9:.1f} GB ({MIN_OPERAND_SETS} sets of its operands); "
             f"{chip.name} has {chip.memory_bytes / 1e9:.1f} GB: choose a smaller shape"
         )
-
-
-def driver_present() -> bool:
-    """Whether the driver's library is there to load; loading it creates nothing on a GPU."""
-    for library in DRIVER_LIBRARIES:
-        try:
-            ctypes.CDLL(library)
-        except OSError:
-            continue
-        return True
-    return False
-
-
-class _Opening:
-    """Finds what executes candidates of a task: the GPU, else the emulator, else nothing, each with a notice why."""
-
-    def __init__(self, task: GemmTask, worker: WorkerOptions, compile_options: CompileOptions, emit: Emit) -> None:
-        self._task, self._worker, self._compile_options, self._emit = task, worker, compile_options, emit
-
-    def open(self, device: str) -> tuple[WorkerPool, Ready, bool] | None:
-        """A pool whose first worker is ready, and whether it emulates. Raises: DeviceUnavailable, MachineError, WorkerError."""
-        if device == "none":
-            return None
-        if device == "emulator":
-            return self._emulator()
-        found = self._gpu(device)
-        if not isinstance(found, str):
-            return *found, False
-        try:
-            emulator = self._emulator()
-        except (MachineError, WorkerError) as exc:
-            self._emit(Notice(message=f"{found}, and {exc}; {NOT_EXECUTED}"))
-            return None
-        self._emit(Notice(message=f"{found}; {EMULATED}"))
-        return emulator
-
-    def _gpu(self, device: str) -> tuple[WorkerPool, Ready] | str:
-        """The GPU's pool, or why `auto` has none. Raises: DeviceUnavailable, MachineError, WorkerError for `cuda:N`."""
-        if not driver_present():
-            if device != "auto":
-                raise DeviceUnavailable(
-                    f"{device} was asked for, but there is no NVIDIA driver here; install it or use --device emulator"
-                )
-            return "no NVIDIA driver on this machine"
-        with ExitStack() as unless_kept:
-            pool = unless_kept.enter_context(closing(self._pool(environment=_gpu_environment(self._compile_options))))
-            try:
-                ready = pool.ready()
-            except (MachineError, WorkerError) as exc:
-                if device != "auto":
-                    raise
-                return f"the GPU cannot be used: {exc}"
-            if ready.chip.arch is self._task.arch:
-                unless_kept.pop_all()
-                return pool, ready
-        return f"{ready.chip.name} runs {ready.chip.arch}, the task is for {self._task.arch}"
-
-    def witness(self) -> WorkerPool:
-        """The emulator's pool beside a GPU's. Raises: DeviceUnavailable, MachineError, WorkerError."""
-        return self._emulator(role="witness: ")[0]
-
-    def _emulator(self, role: str = "") -> tuple[WorkerPool, Ready, bool]:
-        command = emulator_worker.command(self._task.arch, self._worker.python)
-        with ExitStack() as unless_kept:  # an interrupt leaves no worker behind
-            pool = self._pool(role, command=command, memory_bytes=emulator_worker.MEMORY_BYTES)
-            unless_kept.enter_context(closing(pool))
-            ready = pool.ready()
-            unless_kept.pop_all()
-            return pool, ready, True
-
-    def _pool(self, role: str = "", **workers: Any) -> WorkerPool:
-        """`role`: said before the stage in events."""
-
-        def on_stage(built: Built, stage: Stage) -> None:
-            self._emit(StageStarted(candidate_id=built.candidate.id, stage=f"{role}{stage}"))
-
-        def on_restart(reason: str) -> None:
-            self._emit(WorkerRestarted(reason=reason))
-
-        return WorkerPool([self._worker], on_stage=on_stage, on_restart=on_restart, **workers)
-
-
-def _gpu_environment(compile_options: CompileOptions) -> dict[str, str]:
-    """cupy keeps what it compiles beside our own cache, else every new process would compile it again."""
-    return {"CUPY_CACHE_DIR": str(Path(compile_options.cache_dir).resolve().with_name("cupy"))}

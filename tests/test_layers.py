@@ -126,7 +126,7 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
     [
         ("contract/settings.py", "from pydantic_settings import BaseSettings"),
         ("contract/x.py", "import json\nfrom contract.base import Record\nfrom pydantic import Field"),
-        ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom sandbox.cuda import buffers"),
+        ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom sandbox.cuda.guard import buffers"),
         ("agent/x.py", "from sandbox.workers.pool import Pool\nfrom knowledge.search import open_search"),
         ("agent/cli/render/progress.py", "from rich.progress import Progress"),
     ],

@@ -2,6 +2,6 @@
 
 `main`: the verbs, and errors as exit codes. One file per verb: `optimize`, `verify`, `bench`, `profile`, `runs`,
 `trajectories`, `doctor`, and `index` with `index_state` (list, status, diff, verify) and `index_search`.
-`inputs`: the flags that verbs share, and the task they name. `session`: one run, from its settings to its answer.
+`arguments`: the flags that verbs share, and the task they name. `session`: one run, from its settings to its answer.
 `files`: kernel files through the sandbox. `profiled_files`: the same with the profiler. `render/`: records as text.
 """

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent bench my-kernel/kernel.cu other.cu --shape 4096x1024x512 --json"
 
@@ -23,7 +23,7 @@ def bench(
     trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt; needs a GPU, fails unless all pass."""
+    """Verify and time kernel files against torch.matmul, cuBLAS and cuBLASLt. Needs a GPU; fails unless all files pass."""
     from agent.cli.files import evaluate_files
     from agent.cli.render.file_answer import print_times
     from contract.settings import load_settings

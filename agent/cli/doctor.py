@@ -1,16 +1,16 @@
-"""`cudal2-agent doctor`: what this machine can do, each missing thing with its remedy."""
+"""`cudal2-agent doctor`: what this machine can do, with a remedy for each missing part."""
 
 import json
 
 import typer
 
-from agent.cli.inputs import AsJson
+from agent.cli.arguments import AsJson
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent doctor"
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check packages, compiler, GPU, baselines and folders; fails only where `optimize` could not work at all."""
+    """Check packages, compiler, GPU, baselines and folders. Fails only where `optimize` cannot work."""
     from agent.wiring.doctor import examine
     from contract.settings import load_settings
 

@@ -1,4 +1,4 @@
-"""Kernel files through the sandbox, for `verify` and `bench`."""
+"""Evaluates kernel files in the sandbox, for `verify` and `bench`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from sandbox.local import LocalSandbox
 
 
 class FileResult(Record):
-    """What became of one file. `unproven`: why its result proves less than it says; empty where it does not."""
+    """The result of one file. `unproven`: why the result is not a proof; empty where it is one."""
 
     file: str
     candidate_id: str
@@ -30,18 +30,18 @@ class FileResult(Record):
 
 
 def evaluate_files(files: Sequence[Path], task: GemmTask, settings: Settings, *, timed: bool, host: bool) -> list[FileResult]:
-    """One result a file, in order.
+    """One result per file, in order.
 
-    Raises: UsageError for a file that cannot be read or has no valid launch plan; DeviceUnavailable where times are asked
-    and nothing can be executed.
+    Raises: UsageError for a file that cannot be read or has no valid launch plan; DeviceUnavailable where times are wanted
+    and no GPU can execute the task.
     """
     require_trust(files, settings, host=host)
     candidates = [read_candidate(file, host=host) for file in files]
     with Progress() as progress, open_sandbox_for(task, settings, progress.emit, trust_host=host) as sandbox:
         if timed and not sandbox.can_measure:
             raise DeviceUnavailable(
-                f"bench times kernels, and there is no {task.arch} GPU to run them on (device {settings.device}); "
-                "verify proves kernels without one"
+                f"there is no {task.arch} GPU here, and bench needs one to time kernels (device {settings.device}); "
+                "verify proves kernels without a GPU"
             )
         outcomes = dict(sandbox.build(candidates, task))
         evaluations = [_evaluate(sandbox, outcomes[position], task, timed) for position in range(len(candidates))]
@@ -58,7 +58,7 @@ def _evaluate(sandbox: LocalSandbox, outcome: Built | Evaluation, task: GemmTask
 
 
 def require_trust(files: Sequence[Path], settings: Settings, *, host: bool) -> None:
-    """Raises: UsageError where host candidates are to be run and the user has not said that they are trusted."""
+    """Raises: UsageError for host candidates that the user does not trust by a flag."""
     if host and not settings.trust_host:
         names = ", ".join(str(file) for file in files)
         raise UsageError(f"{names}: --host files run their own code on this machine; add --trust-host if you trust them")

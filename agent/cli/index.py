@@ -1,4 +1,4 @@
-"""`cudal2-agent index`: take releases in, follow them, drop them."""
+"""`cudal2-agent index`: adds, updates, removes and rebuilds releases."""
 
 import json
 from collections.abc import Sequence
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.cli import index_search, index_state
-from agent.cli.inputs import AsJson, ReleaseName
+from agent.cli.arguments import AsJson, ReleaseName
 
 if TYPE_CHECKING:
-    from indexer.pipeline import Report
+    from indexer.pipeline import IndexReport
 
 app = typer.Typer(
     help="The knowledge base: CUTLASS releases, documents, notes.",
@@ -31,7 +31,7 @@ def add(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Index a CUTLASS release or a folder of code or documents; embeds only what no release has yet."""
+    """Index a CUTLASS release or a folder of code or documents. Only text that no release holds yet is embedded."""
     from agent.cli.render.progress import Progress
     from agent.index import indexing
     from contract.settings import load_settings
@@ -46,7 +46,7 @@ def update(
     release: Annotated[str | None, typer.Argument(metavar="[RELEASE]", help="As `index list` names it; default: all.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read where releases came from again, and take in what has changed; the notes too."""
+    """Read the origins of releases again, and index what changed, the notes included."""
     from agent.cli.render.progress import Progress
     from agent.index import indexing
     from contract.errors import KnowledgeError
@@ -61,19 +61,19 @@ def update(
 
 @app.command("remove", epilog="\b\nExample:\n  cudal2-agent index remove cutlass-4.1.0")
 def remove(release: ReleaseName, as_json: AsJson = False) -> None:
-    """Drop a release, and what no other release shares with it."""
+    """Remove a release, and the files that no other release shares."""
     from agent.cli.render.progress import Progress
     from agent.index import indexing
     from contract.settings import load_settings
 
     with Progress() as progress:
         name, dropped = indexing.remove(release, load_settings(), progress.emit)
-    print(json.dumps({"removed": name, "files": dropped}) if as_json else f"{name} removed; {dropped:,} files went with it")
+    print(json.dumps({"removed": name, "files": dropped}) if as_json else f"{name} removed, with {dropped:,} files")
 
 
 @app.command("rebuild", epilog="\b\nExample:\n  cudal2-agent index rebuild")
 def rebuild(as_json: AsJson = False) -> None:
-    """Embed everything anew with the model that the settings name; nothing is fetched or split again."""
+    """Embed everything again with the model of the settings. Nothing is fetched or split again."""
     from agent.cli.render.progress import Progress
     from agent.index import indexing
     from contract.settings import load_settings
@@ -90,7 +90,7 @@ app.command("verify", epilog=index_state.VERIFY_EXAMPLE)(index_state.verify)
 app.command("search", epilog=index_search.EXAMPLE)(index_search.search)
 
 
-def _print_reports(reports: "Sequence[Report]", as_json: bool) -> None:
+def _print_reports(reports: "Sequence[IndexReport]", as_json: bool) -> None:
     if as_json:
         print(json.dumps({"releases": [report.model_dump(mode="json") for report in reports]}))
         return

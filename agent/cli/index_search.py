@@ -1,4 +1,4 @@
-"""`cudal2-agent index search`: one question for a person, or a file of questions for a scorer."""
+"""`cudal2-agent index search`: one query with readable answers, or a file of queries with JSON answers."""
 
 import json
 import sys
@@ -10,20 +10,20 @@ from typing import IO, Annotated
 import typer
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent.cli.inputs import AsJson, read_arch
+from agent.cli.arguments import AsJson, read_arch
 from contract.errors import UsageError
 from contract.knowledge import Hit, Query, Retriever
 
 EXAMPLE = '\b\nExample:\n  cudal2-agent index search "consumer releases a pipeline stage" --arch sm_90a -k 5'
 FILE_COUNT, PERSON_COUNT = 10, 6
-WIDEST = 150  # lines; a wider answer points nowhere
+WIDEST = 150  # lines; a longer answer does not locate anything
 PREVIEW_LINES = 6
 
 Names = list[str] | None
 
 
 class Question(BaseModel):
-    """A line of a file of questions; what else a question set says about it is not looked at."""
+    """A line of a file of questions; other fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -36,7 +36,7 @@ def search(
     queries: Annotated[
         Path | None, typer.Option("--queries", help='JSON lines of {"id", "query"} instead; - for stdin.')
     ] = None,
-    arch: Annotated[str | None, typer.Option("--arch", help="Only what holds for this target, like sm_90a.")] = None,
+    arch: Annotated[str | None, typer.Option("--arch", help="Only pieces that apply to this target, like sm_90a.")] = None,
     release: Annotated[Names, typer.Option("--release", help="Only these releases; repeatable.", show_default="all")] = None,
     kind: Annotated[Names, typer.Option("--kind", help="Only these kinds of pieces: class, function, section …")] = None,
     path: Annotated[str, typer.Option("--path", help="Only this folder or file, or paths like 'cute/*sm90*'.")] = "",
@@ -55,7 +55,7 @@ def search(
     if (words is None) == (queries is None):
         raise UsageError('give words to search for, or --queries FILE; for example: cudal2-agent index search "wgmma fence"')
     if words is not None and not words.strip():
-        raise UsageError("there is nothing to search for; give words, a name, a message")
+        raise UsageError("the query is empty; give words, a name or a message")
     filters = Query(
         words=words or "",
         arch=read_arch(arch) if arch else None,
@@ -108,7 +108,7 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
 
 
 def read_questions(lines: IO[bytes], name: str) -> Iterator[Question]:
-    """Raises: UsageError with the number of a line that is no question; blank lines are skipped."""
+    """Raises: UsageError with the number of a line that is not a question. Blank lines are skipped."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -121,7 +121,7 @@ def read_questions(lines: IO[bytes], name: str) -> Iterator[Question]:
 
 
 def result_of(hit: Hit) -> dict[str, object]:
-    """A hit as a scorer reads it: at most WIDEST lines, those that were found where the definition around them is wider."""
+    """A hit as JSON: at most WIDEST lines. Of a longer definition, the lines that matched."""
     start, end = hit.chunk.start_line, hit.chunk.end_line
     if end - start >= WIDEST and hit.matched is not None:
         start, end = hit.matched
@@ -140,17 +140,17 @@ def _print_hits(hits: list[Hit], query: Query, as_json: bool, full: bool) -> Non
         print(json.dumps({"query": query.model_dump(mode="json"), "hits": [hit.model_dump(mode="json") for hit in hits]}))
         return
     if not hits:
-        print("nothing found; try other words or fewer filters")
+        print("nothing was found; try other words or fewer filters")
     for rank, hit in enumerate(hits, start=1):
         chunk = hit.chunk
         print(f"{rank:>2}  {chunk.path}:{chunk.start_line}-{chunk.end_line}  {chunk.symbol}  ({chunk.release})")
         if hit.twins:
-            print(f"    the like also in: {', '.join(hit.twins)}")
+            print(f"    also in: {', '.join(hit.twins)}")
         print("\n".join(f"    | {line}".rstrip() for line in _shown(hit, full)) + "\n")
 
 
 def _shown(hit: Hit, full: bool) -> list[str]:
-    """All lines, or the first few with text of those that were found."""
+    """All lines, or the first lines with text of those that matched."""
     lines = hit.chunk.text.splitlines()
     if full:
         return lines

@@ -1,4 +1,4 @@
-"""`cudal2-agent index list`, `status`, `diff`, `verify`: what is in the knowledge base."""
+"""`cudal2-agent index list`, `status`, `diff` and `verify`: the contents of the knowledge base."""
 
 import json
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.inputs import AsJson
+from agent.cli.arguments import AsJson
 
 if TYPE_CHECKING:
     from contract.knowledge import Piece
@@ -33,7 +33,7 @@ def list_releases(as_json: AsJson = False) -> None:
 
 
 def status(as_json: AsJson = False) -> None:
-    """Place, size, model and releases of the knowledge base, and what `optimize` would add to it."""
+    """Folder, size, model and releases of the knowledge base, and what `optimize` would add to it."""
     from agent.index.knowledge_base import contents, lacking
     from contract.settings import load_settings
 
@@ -53,7 +53,7 @@ def status(as_json: AsJson = False) -> None:
 def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="A release, as `index list` names it.", show_default=False)],
     new: Annotated[str, typer.Argument(metavar="NEW", help="Another one.", show_default=False)],
-    area: Annotated[str, typer.Option("--area", help="Only what lies under this folder.", show_default="all")] = "",
+    area: Annotated[str, typer.Option("--area", help="Only files in this folder.", show_default="all")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Symbols and files that NEW has added, removed or changed, by area."""
@@ -79,13 +79,13 @@ def diff(
 
 
 def _under(area: str, pieces: "Iterator[tuple[str, Piece, str]]") -> "Iterator[tuple[str, Piece, str]]":
-    """The pieces of a folder; what moved into it or out of it counts as added or removed then."""
+    """The pieces of a folder. Pieces that moved into it or out of it count as added or removed."""
     folder = area.strip("/")
     return (item for item in pieces if not folder or item[0] == folder or item[0].startswith(f"{folder}/"))
 
 
 def verify(as_json: AsJson = False) -> None:
-    """Check files, pieces, vectors and the lexical index against each other; fails where something does not fit."""
+    """Check files, pieces, vectors and the lexical index against each other; fails where they disagree."""
     from agent.cli.render.progress import Progress
     from agent.index.knowledge_base import open_library
     from contract.settings import load_settings

@@ -1,4 +1,4 @@
-"""The command `cudal2-agent`: its verbs, and the one place where errors become a line and an exit code."""
+"""The command `cudal2-agent`: its verbs, and the place where errors become one line and an exit code."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ from agent.cli import bench, doctor, index, optimize, profile, runs, trajectorie
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
-# What typer raises for a wrong command line; its own name for that class changes between its versions.
+# The exception of typer for a wrong command line. Its name differs between versions of typer.
 _CommandLineError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 app = typer.Typer(
@@ -36,7 +36,7 @@ app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; the process's exit code. stdout carries the answer, stderr everything else."""
+    """Run one command line and return the exit code. stdout carries the answer, stderr everything else."""
     try:
         code = app(args=arguments, prog_name="cudal2-agent", standalone_mode=False)
     except Cudal2Error as exc:
@@ -46,13 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _CommandLineError as exc:
         return _fail(exc.format_message(), exc.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader went away; the interpreter must not complain about it at exit
+        sys.stderr.close()  # the reader is gone; this keeps the interpreter from reporting it at exit
         return 1
     return code if isinstance(code, int) else 0
 
 
 def _fail(message: str, code: int, log: str = "") -> int:
-    """One line on stderr; a long log goes to a file that the line names."""
+    """One line on stderr. A long log goes to a file, which the line names."""
     where = ""
     if log:
         with tempfile.NamedTemporaryFile("w", prefix="cudal2-", suffix=".log", delete=False, encoding="utf-8") as file:
@@ -63,7 +63,7 @@ def _fail(message: str, code: int, log: str = "") -> int:
 
 
 def run() -> int:
-    """The command of the package. A scheduler's SIGTERM ends a run as Ctrl-C does: with its report, and resumable."""
+    """The entry point of the package. SIGTERM ends a run as Ctrl-C does: with a report, and resumable."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return main()
 

@@ -1,11 +1,11 @@
-"""`cudal2-agent optimize`: a shape in, a proven and measured kernel out."""
+"""`cudal2-agent optimize`: finds, proves and times a kernel for a shape."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from agent.cli.inputs import (
+from agent.cli.arguments import (
     Accumulate,
     ArchName,
     AsJson,
@@ -17,27 +17,38 @@ from agent.cli.inputs import (
     read_task,
 )
 from contract.errors import UsageError
+from contract.run_settings import RunSettings
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent optimize --shape 4096x1024x512 --minutes 4 --out my-kernel\n"
     "  cudal2-agent optimize --shape 4096x1024x512 --policy portfolio --model MODEL --base-url http://127.0.0.1:8000/v1"
 )
 
-Budget = Annotated[int | None, typer.Option("--budget", help="Candidates to try.", show_default="96")]
-PolicyName = Annotated[
-    str | None, typer.Option("--policy", help="What writes: schedule, chat or portfolio.", show_default="schedule")
+_DEFAULTS = RunSettings()
+BudgetOption = Annotated[
+    int | None, typer.Option("--budget", help="Maximum number of candidates.", show_default=str(_DEFAULTS.budget))
 ]
-Model = Annotated[str | None, typer.Option("--model", help="Model that the chat policy asks.", show_default=False)]
+PolicyName = Annotated[
+    str | None,
+    typer.Option("--policy", help="Author of candidates: schedule, chat or portfolio.", show_default=_DEFAULTS.policy),
+]
+Model = Annotated[str | None, typer.Option("--model", help="Model for the chat policy.", show_default=False)]
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server, /v1 included.", show_default=False)
 ]
-Tokens = Annotated[int | None, typer.Option("--tokens", help="Tokens to spend at most.", show_default="2000000")]
-Money = Annotated[float | None, typer.Option("--money", help="Money to spend at most, by the prices set.", show_default=False)]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", help="Maximum number of chat tokens.", show_default=str(_DEFAULTS.chat.tokens))
+]
+Money = Annotated[float | None, typer.Option("--money", help="Maximum cost of chat, by the prices set.", show_default=False)]
 Replay = Annotated[
     str | None,
-    typer.Option("--replay", metavar="RUN", help="Repeat a run with its recorded replies, no server.", show_default=False),
+    typer.Option(
+        "--replay", metavar="RUN", help="Repeat a run with its recorded replies, without a server.", show_default=False
+    ),
 ]
-Minutes = Annotated[float | None, typer.Option("--minutes", help="Wall-clock limit.", show_default="4")]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", help="Wall-clock limit in minutes.", show_default=f"{_DEFAULTS.minutes:g}")
+]
 
 
 def optimize(
@@ -48,9 +59,9 @@ def optimize(
     arch: ArchName = None,
     mode: Mode = "offline",
     policy: PolicyName = None,
-    budget: Budget = None,
+    budget: BudgetOption = None,
     minutes: Minutes = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the search.", show_default="0")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the search.", show_default=str(_DEFAULTS.seed))] = None,
     device: Device = None,
     out: Annotated[Path | None, typer.Option("--out", help="Output folder; default: one per run in the home folder.")] = None,
     resume: Annotated[

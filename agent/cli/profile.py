@@ -1,11 +1,11 @@
-"""`cudal2-agent profile`: what limits a kernel file, from the GPU's counters where they can be read."""
+"""`cudal2-agent profile`: the bottlenecks of a kernel file, from hardware counters where they can be read."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent profile my-kernel/kernel.cu --shape 4096x1024x512"
 
@@ -13,7 +13,7 @@ EXAMPLE = "\b\nExample:\n  cudal2-agent profile my-kernel/kernel.cu --shape 4096
 def profile(
     file: Annotated[Path, typer.Argument(help="A CUDA source with its launch plan.", show_default=False)],
     shape: Shape,
-    other: Annotated[Path | None, typer.Argument(help="Another, to explain what changed to it.", show_default=False)] = None,
+    other: Annotated[Path | None, typer.Argument(help="A second file, to explain the differences.", show_default=False)] = None,
     accumulate: Accumulate = "f32",
     element: Element = "f16",
     layout: LayoutName = "nn",
@@ -24,9 +24,9 @@ def profile(
     trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify, time and profile a kernel file with Nsight Compute, and say what limits it; two files are compared.
+    """Verify, time and profile a kernel file with Nsight Compute, and print its bottlenecks. Two files are compared.
 
-    Without a GPU or without ncu the diagnosis rests on the compiled code, or on the time, and says so.
+    Without a GPU or without ncu, the diagnosis rests on the compiled code or on the time, and says so.
     """
     from agent.cli.profiled_files import profile_files
     from agent.cli.render.profile_answer import print_comparison

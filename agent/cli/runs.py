@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import AsJson, Device
+from agent.cli.arguments import AsJson, Device
 
 app = typer.Typer(
     help="The runs in the store.",
@@ -34,10 +34,10 @@ def list_runs(as_json: AsJson = False) -> None:
 @app.command("show", epilog="\b\nExample:\n  cudal2-agent runs show 4096x1024x512-20261121-130401-ab12 --why")
 def show(
     run_id: RunId,
-    why: Annotated[bool, typer.Option("--why", help="Each improvement, and what its author had seen.")] = False,
+    why: Annotated[bool, typer.Option("--why", help="Each improvement, and what its author saw.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """One run: what it was asked, how it stands, its best kernel, where its files are."""
+    """One run: its state, its chip, its best kernel with all axes, and the folder of its files."""
     from agent.cli.render.run_answer import best_json, best_lines
     from agent.observe.ranking import leading_step
     from agent.report.why import explain
@@ -59,12 +59,18 @@ def show(
 @app.command("resume", epilog="\b\nExample:\n  cudal2-agent runs resume 4096x1024x512-20261121-130401-ab12 --minutes 10")
 def resume(
     run_id: RunId,
-    budget: Annotated[int | None, typer.Option("--budget", help="Candidates to try in all.", show_default="the run's")] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", help="Minutes in all.", show_default="the run's")] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", help="Maximum number of candidates, including those so far.", show_default="the run's"),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option("--minutes", help="Wall-clock limit in minutes, including the time so far.", show_default="the run's"),
+    ] = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a run that was interrupted or killed; no finished step is lost or repeated."""
+    """Continue a run that was interrupted or killed. No finished step is lost or repeated."""
     from agent.cli.session import resume_by_id
 
     raise typer.Exit(resume_by_id(run_id, as_json=as_json, budget=budget, minutes=minutes, device=device))

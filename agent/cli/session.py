@@ -1,15 +1,14 @@
-"""One run as the command line drives it: parts opened, run driven, output written, answer printed."""
+"""One run from the command line: opens the parts, runs the graph, writes the output and prints the answer."""
 
 from pathlib import Path
-from typing import Any
 
 from agent.cli.render.progress import Progress
 from agent.cli.render.run_answer import print_outcome
 from agent.report.output import reserve, write_output
 from agent.run.dependencies import Dependencies
-from agent.run.lifecycle import REPLAYED, check_resumable, name_run, new_run, resume_run, start_run
+from agent.run.lifecycle import check_resumable, name_run, new_run, resume_run, start_run
 from agent.run.result import RunResult
-from agent.wiring.dependencies import open_dependencies
+from agent.wiring.parts import open_dependencies
 from contract.build import Built
 from contract.errors import UsageError
 from contract.settings import Settings, load_settings
@@ -22,7 +21,7 @@ INTERRUPTED = 130
 
 
 def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_json: bool) -> int:
-    """A new run; the exit code. Whatever is wrong with the input fails before any work."""
+    """Start a new run and return the exit code. Wrong input fails before any work."""
     if out is not None:
         reserve(out.absolute())
     run_id = name_run(task)
@@ -33,33 +32,28 @@ def optimize_task(task: GemmTask, settings: Settings, out: Path | None, *, as_js
     ):
         run = new_run(run_id, task, settings, parts, out.absolute() if out else None)
         reserve(_folder(run))
-        outcome = start_run(run, settings, parts, progress.emit)
+        outcome = start_run(run, parts, progress.emit)
         return _conclude(outcome, parts, as_json)
 
 
 def replay_by_id(run_id: str, out: Path | None, *, as_json: bool, **flags: str | int | float | None) -> int:
-    """A new run with the task, the settings and the recorded replies of an earlier one; the exit code."""
+    """Start a run with the task, settings and recorded replies of an earlier one. Returns the exit code."""
     given = {name: value for name, value in flags.items() if value is not None}
     with open_store(load_settings().store_url) as store:
         run, exchanges = store.run(run_id), store.exchanges(run_id)
     if not exchanges:
-        raise UsageError(f"run {run_id} asked no chat server, so there is nothing to replay; start a new run with --shape")
-    settings = load_settings(**replayed(run) | given | {"replay": run_id})
+        raise UsageError(f"run {run_id} asked no chat server, so that nothing can be replayed; start a new run with --shape")
+    settings = load_settings(**run.settings.replayed() | given | {"replay": run_id})
     return optimize_task(run.task, settings, out, as_json=as_json)
 
 
-def replayed(run: RunRecord) -> dict[str, Any]:
-    """The settings that a run's outcome depends on, as it had them."""
-    return {name: run.settings[name] for name in REPLAYED if run.settings.get(name) is not None}
-
-
 def resume_by_id(run_id: str, *, as_json: bool, **flags: str | int | float | None) -> int:
-    """Continue a run under its own settings, save those that a flag changes; the exit code."""
+    """Continue a run under its own settings, except those that a flag changes. Returns the exit code."""
     given = {name: value for name, value in flags.items() if value is not None}
     with Progress() as progress, open_store(load_settings().store_url) as store:
         run = store.run(run_id)
         check_resumable(run)
-        settings = load_settings(**replayed(run) | given)
+        settings = load_settings(**run.settings.replayed() | given)
         reserve(_folder(run))
         with open_dependencies(run.task, settings, store, run.run_id, progress.emit) as parts:
             return _conclude(resume_run(run, settings, parts, progress.emit), parts, as_json)

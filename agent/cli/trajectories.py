@@ -9,11 +9,11 @@ from typing import IO, Annotated
 
 import typer
 
-from agent.cli.inputs import AsJson
+from agent.cli.arguments import AsJson
 from agent.cli.runs import RunId
 
 app = typer.Typer(
-    help="Every attempt, with what the policy had seen.",
+    help="Every attempt, with what the policy saw.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="\b\nExample:\n  cudal2-agent trajectories export --out steps.jsonl",
@@ -40,7 +40,7 @@ def list_trajectories(as_json: AsJson = False) -> None:
 
 @app.command("show", epilog="\b\nExample:\n  cudal2-agent trajectories show 4096x1024x512-20261121-130401-ab12")
 def show(run_id: RunId, as_json: AsJson = False) -> None:
-    """The steps of one run, a line each."""
+    """The steps of one run, one line each, with all axes of their schedules."""
     from agent.report.one_line import result_of
     from contract.settings import load_settings
     from policies.trajectories.store import open_store
@@ -59,9 +59,9 @@ def show(run_id: RunId, as_json: AsJson = False) -> None:
 def export(
     run_ids: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to export; default: all.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File to write; default: stdout.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --out: say as JSON what was written.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --out: print the summary as JSON.")] = False,
 ) -> None:
-    """JSON lines, a step a line: task, what the policy had seen, candidate, evaluation, reward (docs/trajectories.md)."""
+    """JSON lines, one per step: task, observation, candidate, evaluation, reward (docs/trajectories.md)."""
     from contract.settings import load_settings
     from policies.trajectories.export import export_steps, to_line
     from policies.trajectories.store import open_store
@@ -78,7 +78,7 @@ def export(
 
 @contextmanager
 def _target(out: Path | None) -> Iterator[IO[str]]:
-    """stdout, or a file that appears whole when all lines are written. Raises: UsageError."""
+    """stdout, or a file that appears once all lines are written. Raises: UsageError."""
     from agent.report.output import replacing
     from contract.errors import UsageError
 

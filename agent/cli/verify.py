@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agent.cli.inputs import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
+from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, Shape, TrustHost, read_task
 
 EXAMPLE = (
     "Exit code: 0 executed and found right (with --device none: it compiles); 1 wrong, or not executed; 2 bad input.\n\n"
@@ -23,21 +23,20 @@ def verify(
     mode: Mode = "offline",
     device: Device = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of data and schedules, as a record says it.", show_default="drawn anew")
+        int | None, typer.Option("--seed", help="Seed of data and schedules, as a record holds it.", show_default="drawn anew")
     ] = None,
     host: Annotated[bool, typer.Option("--host", help="FILE is a C++ launcher for nvcc, not device code.")] = False,
     trust_host: TrustHost = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check, compile and inspect a kernel file, and run it on a GPU or the emulator; fails unless it is found right."""
+    """Check, compile and inspect a kernel file, and run it on a GPU or the emulator. Fails unless it is found right."""
     from agent.cli.files import evaluate_files
     from agent.cli.render.file_answer import print_verdict
-    from contract.evaluation import Unmeasured
     from contract.settings import load_settings
 
     settings = load_settings(device=device, trust_host=trust_host, verify_seed=seed)
     task = read_task(shape, accumulate, element, layout, arch, mode, settings)
     [result] = evaluate_files([file], task, settings, timed=False, host=host)
     print_verdict(result, as_json)
-    compiles = settings.device == "none" and isinstance(result.evaluation, Unmeasured)
+    compiles = settings.device == "none" and not result.evaluation.failed
     raise typer.Exit(0 if result.passed or compiles else 1)

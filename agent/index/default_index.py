@@ -1,9 +1,9 @@
-"""What `optimize` looks things up in: the default index, built where it is absent; what there is, where it cannot be."""
+"""The retriever of a run: the default index, built where it is absent, or else the releases that are indexed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from agent.index.indexing import opened, refresh_notes, take_in, writing
+from agent.index.indexing import index_release, opened, refresh_notes, writing
 from agent.index.knowledge_base import embedder_for, is_default, lacking, open_library
 from contract.errors import KnowledgeError
 from contract.events import Emit, Notice
@@ -21,7 +21,7 @@ class EmptyRetriever:
 
 
 class TolerantRetriever:
-    """A retriever whose first failure is said and ends the looking up, not the run."""
+    """A retriever whose first failure is reported. After it, searches return nothing, and the run goes on."""
 
     def __init__(self, retriever: Retriever, emit: Emit) -> None:
         self._retriever: Retriever = retriever
@@ -38,7 +38,7 @@ class TolerantRetriever:
 
 @contextmanager
 def open_retriever(settings: Settings, emit: Emit) -> Iterator[Retriever]:
-    """A retriever for a run; a run does not fail for want of one. What is missing is said in one notice, with the remedy."""
+    """A retriever for a run. A missing index never fails a run; one notice reports it with the remedy."""
     if not settings.use_knowledge:
         yield EmptyRetriever()
         return
@@ -59,18 +59,18 @@ def open_retriever(settings: Settings, emit: Emit) -> Iterator[Retriever]:
 
 
 def _completed(settings: Settings, embedder: Embedder, emit: Emit) -> str:
-    """Build what the default index lacks, the notes first, so that they are there if the rest fails; why it failed, or ''."""
+    """Build what the default index lacks, the notes first, in case the rest fails. Returns the failure, or ''."""
     try:
         missing = lacking(_held(settings, embedder), settings)
         if not missing:
             return ""
-        emit(Notice(message=f"building the index of {' and '.join(missing)}, once; --minutes counts from when it is done"))
+        emit(Notice(message=f"building the index of {' and '.join(missing)}, once; --minutes starts after it"))
         with writing(settings, emit, embedder) as store:
             refresh_notes(store, settings, emit)
             if any(is_default(release, settings) for release in store.releases()):
                 return ""
             with opened(settings.cutlass, None, settings, emit) as tree:
-                take_in(tree, store, settings, emit)
+                index_release(tree, store, settings, emit)
     except KnowledgeError as exc:
         return str(exc)
     return ""

@@ -1,4 +1,4 @@
-"""Opens the knowledge base that the settings name, and says what is in it."""
+"""Opens the knowledge base of the settings, and sums up its contents."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from contract.settings import Settings
 from knowledge.embedding.choice import make_embedder
 from knowledge.embedding.embedder import Embedder
 from knowledge.glossary import load_glossary
-from knowledge.lexical import Lexical
-from knowledge.store import Store, open_store
+from knowledge.lexical.lexical_index import LexicalIndex
+from knowledge.store import KnowledgeBase, open_store
 
 
-class Contents(Record):
-    """The knowledge base in short. `vectors`: where they are kept; `bytes`: the folder's size, a server's not included.
+class KnowledgeSummary(Record):
+    """The knowledge base in short. `vectors`: where they are stored. `bytes`: the folder's size, without a server's.
 
-    `placed`: how many of the glossary's `concepts` have a place in the index.
+    `placed`: the number of the glossary's `concepts` that have a place in the index.
     """
 
     folder: str
@@ -31,17 +31,17 @@ class Contents(Record):
 
 
 def embedder_for(settings: Settings) -> Embedder:
-    """The embedder that the settings name; its weights are read when it is first used."""
+    """The embedder of the settings. Its weights are read at its first use."""
     return make_embedder(settings.embedding_model, settings.embedding_device, settings.embedding_precision)
 
 
 @contextmanager
 def open_library(
     settings: Settings, *, read_only: bool = True, rebuild: bool = False, embedder: Embedder | None = None
-) -> Iterator[Store]:
-    """The store; one process at a time has it open for writing. `rebuild`: whatever model its vectors come from.
+) -> Iterator[KnowledgeBase]:
+    """The store. One process at a time may write. `rebuild`: open it even where its vectors come from another model.
 
-    Raises: KnowledgeError, also where there is none to read; ModelMismatch; KnowledgeBusy where another process writes.
+    Raises: KnowledgeError, also where there is no store to read; ModelMismatch; KnowledgeBusy where another process writes.
     """
     with open_store(
         settings.knowledge_dir,
@@ -54,13 +54,13 @@ def open_library(
         yield store
 
 
-def contents(settings: Settings) -> Contents:
+def contents(settings: Settings) -> KnowledgeSummary:
     """Raises: KnowledgeError."""
     embedder, folder, glossary = embedder_for(settings), settings.knowledge_dir, load_glossary()
     with open_library(settings, embedder=embedder) as store:
         releases = tuple(store.releases())
-        placed = Lexical(store.lexical_dir).anchors(glossary).placed if releases else 0
-    return Contents(
+        placed = LexicalIndex(store.lexical_dir).anchors(glossary).placed if releases else 0
+    return KnowledgeSummary(
         folder=str(folder),
         bytes=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
         vectors=f"Chroma server {settings.chroma_host}:{settings.chroma_port}" if settings.chroma_host else "in the folder",
@@ -72,22 +72,24 @@ def contents(settings: Settings) -> Contents:
     )
 
 
-def find_release(store: Store, name: str) -> Release:
-    """A release by its name, or by its version where only one has it. Raises: UsageError."""
+def find_release(store: KnowledgeBase, name: str) -> Release:
+    """A release by its name, or by its version where that is unique. Raises: UsageError."""
     held = store.releases()
     found = [release for release in held if release.name == name] or [release for release in held if release.version == name]
     if len(found) == 1:
         return found[0]
-    raise UsageError(f"release {name!r} is not indexed; there are: {', '.join(release.name for release in held) or 'none'}")
+    raise UsageError(
+        f"release {name!r} is not indexed; indexed releases: {', '.join(release.name for release in held) or 'none'}"
+    )
 
 
 def is_default(release: Release, settings: Settings) -> bool:
-    """Whether this is the CUTLASS release that the settings want to have indexed."""
+    """Whether this is the CUTLASS release of the settings."""
     return release.kind == "code" and settings.cutlass in (release.version, release.name, release.origin)
 
 
 def lacking(held: Sequence[Release], settings: Settings) -> list[str]:
-    """What the default index has and these releases have not: the notes, the CUTLASS release."""
+    """What these releases lack of the default index: the notes, the CUTLASS release."""
     notes = [] if any(release.name == NOTES for release in held) else [NOTES]
     code = [] if any(is_default(release, settings) for release in held) else [f"CUTLASS {settings.cutlass}"]
     return notes + code

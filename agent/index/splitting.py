@@ -1,11 +1,11 @@
-"""What a worker of the indexing pool does with a file: split it, and find the words that each piece is searched by."""
+"""The work of an indexing process on one file: split it, and find the words by which each piece is searched."""
 
 from contract.knowledge import SplitFile
 from indexer.split.split import SPLITTER as SPLIT
 from indexer.split.split import split_file
 from knowledge.lexical.analysis import ANALYSIS, analysed
 
-# Part of every file version's key: where either changes, files are split and analysed anew.
+# Part of every file version's key: when either changes, files are split and analysed again.
 SPLITTER = f"{SPLIT} {ANALYSIS}"
 
 

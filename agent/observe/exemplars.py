@@ -1,4 +1,4 @@
-"""Contrastive exemplars: earlier kernels of the run, good and less good, for a model to compare. Pure.
+"""Contrastive exemplars: earlier kernels of the run with different scores, for a model to compare. Pure.
 
 Source: CUDA-L1 (arXiv 2507.14111): exemplars come from different score buckets, P(bucket) ∝ exp((score − mean) / τ).
 """
@@ -12,18 +12,18 @@ from agent.observe.ranking import Ranked
 from contract.candidate import AnyCandidate
 from contract.trajectory import Exemplar
 
-LEAST_WIDTH = math.log(1.02)  # kernels nearer than this teach nothing by contrast
-MOST_WIDTH = math.log(1.5)
-WIDTHS_PER_TEMPERATURE = 2.0  # a bucket further down is about 0.6 times as likely
+MIN_WIDTH = math.log(1.02)  # kernels with a smaller difference show no contrast
+MAX_WIDTH = math.log(1.5)
+WIDTHS_PER_TEMPERATURE = 2.0  # the next lower bucket is about 0.6 times as likely
 Buckets = dict[int, list[tuple[float, Ranked]]]
 
 
 def choose_exemplars(
     ranked: Sequence[Ranked], count: int, seed: int | str, shown: AnyCandidate | None = None
 ) -> tuple[Exemplar, ...]:
-    """At most `count` candidates, no two of one bucket or of one source, best bucket first.
+    """At most `count` candidates of different buckets and different sources, best bucket first.
 
-    `shown`: a candidate that the reader sees anyway; it is not chosen, and what is chosen differs from it.
+    `shown`: a candidate that the prompt shows already. It is not chosen, and the chosen ones differ from it.
     """
     rng = random.Random(seed)
     scored = _scored(ranked)
@@ -40,10 +40,10 @@ def choose_exemplars(
 
 
 def _scored(ranked: Sequence[Ranked]) -> list[tuple[float, Ranked]]:
-    """Each source that passed with its score; candidates by their latest evaluation, equal sources by the best.
+    """Each source that passed, with its score. A candidate counts by its latest evaluation, equal sources by the best.
 
-    The score is the log of the speedup over AutoTuning where all have one, else −log of the time; where nothing was
-    measured, of the modelled time.
+    The score is the log of the speedup over AutoTuning where all have one, otherwise −log of the time. Where nothing was
+    measured, the modelled time takes its place.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}.values()
     trusted = _comparable([one for one in latest if one.plausible])
@@ -57,20 +57,20 @@ def _scored(ranked: Sequence[Ranked]) -> list[tuple[float, Ranked]]:
 
 
 def _comparable(plausible: Sequence[Ranked]) -> list[Ranked]:
-    """Without those that lack their second witness and are faster than all that need none."""
+    """Without the candidates that wait for a second witness and are faster than every trusted one."""
     best_us = min((one.time_us for one in plausible if one.trusted), default=math.inf)
     return [one for one in plausible if one.trusted or one.time_us >= best_us]
 
 
 def _width(scores: Sequence[float]) -> float:
-    """Half the way from the best to the median, so that neither one hopeless kernel nor a run's end leaves one bucket."""
+    """Half the distance from the best score to the median, so that one very slow kernel does not leave a single bucket."""
     if not scores:
-        return LEAST_WIDTH
-    return min(max((max(scores) - statistics.median(scores)) / 2, LEAST_WIDTH), MOST_WIDTH)
+        return MIN_WIDTH
+    return min(max((max(scores) - statistics.median(scores)) / 2, MIN_WIDTH), MAX_WIDTH)
 
 
 def _buckets(scored: Sequence[tuple[float, Ranked]], width: float, shown: AnyCandidate | None) -> Buckets:
-    """Candidates by bucket, 0 the worst, counted from the best down; empty buckets have no number."""
+    """Candidates by bucket; bucket 0 is the worst. Buckets are cut from the best score down, and empty ones get no number."""
     best = max((score for score, _ in scored), default=0.0)
     by_depth: Buckets = {}
     for score, one in scored:
@@ -80,7 +80,7 @@ def _buckets(scored: Sequence[tuple[float, Ranked]], width: float, shown: AnyCan
 
 
 def _drawn(buckets: Buckets, count: int, temperature: float, rng: random.Random) -> list[int]:
-    """Different buckets, each drawn with P ∝ exp(mean score / τ) among those left; a common mean cancels."""
+    """Different buckets, each drawn from the remaining ones with P ∝ exp(mean score / τ); a common mean cancels."""
     means = {number: statistics.fmean(score for score, _ in members) for number, members in buckets.items()}
     drawn: list[int] = []
     while means and len(drawn) < count:
@@ -93,7 +93,7 @@ def _drawn(buckets: Buckets, count: int, temperature: float, rng: random.Random)
 
 
 def _least_like(members: Sequence[Ranked], seen: Sequence[str], rng: random.Random) -> Ranked:
-    """The member that shares least with what the reader sees, the shorter of two alike; any where nothing is seen yet."""
+    """The member that shares the fewest lines with the sources in `seen`, then the shortest; a random one without sources."""
     if not seen:
         return rng.choice(members)
     lines = [_lines(source) for source in seen]
@@ -110,5 +110,5 @@ def _lines(source: str) -> frozenset[str]:
 
 
 def _shared(one: frozenset[str], other: frozenset[str]) -> float:
-    """Lines in common as a share of the lines of both."""
+    """Common lines as a share of all lines of both."""
     return len(one & other) / len(one | other) if one or other else 1.0

@@ -1,4 +1,4 @@
-"""Failed kernels that a model wrote and that nothing has repaired yet. Pure."""
+"""Failed kernels that a model wrote and that no later candidate repairs. Pure."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from agent.observe.ranking import Ranked
 from contract.trajectory import Failure
 
 
-def unrepaired(ranked: Sequence[Ranked], most: int) -> tuple[Failure, ...]:
-    """At most `most` of them, latest first. A failed schedule is not among them: its policy writes another instead.
+def unrepaired(ranked: Sequence[Ranked], limit: int) -> tuple[Failure, ...]:
+    """At most `limit` failures, latest first. Failed schedules are left out: their policy writes another one.
 
-    A candidate fails by its latest evaluation and counts as repaired, for good or not, once a later candidate names it as a
-    parent. Its `repairs` are the failed parents that it goes back to, one after another.
+    A candidate failed if its latest evaluation did. It counts as repaired once a later candidate names it as a parent.
+    `repairs` counts the chain of failed parents behind it.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
     failed = {candidate_id for candidate_id, one in latest.items() if one.step.evaluation.failed}
@@ -27,4 +27,4 @@ def unrepaired(ranked: Sequence[Ranked], most: int) -> tuple[Failure, ...]:
         Failure(candidate=one.step.candidate, evaluation=one.step.evaluation, repairs=repairs[one.attempt.candidate_id])
         for one in left
         if one.step.candidate.origin.schedule is None
-    )[: max(most, 0)]
+    )[: max(limit, 0)]

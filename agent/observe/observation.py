@@ -1,4 +1,4 @@
-"""What a policy sees before a round, from the steps so far. Pure."""
+"""The observation of a round, from the steps so far. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ FAILURES = 4
 
 
 def in_hand(ranked: Sequence[Ranked]) -> Step | None:
-    """The step that the next round starts from: the leader's, else the last."""
+    """The step that the next round starts from: the leader's, or else the last."""
     best = leader(ranked)
     return (best or ranked[-1]).step if ranked else None
 
@@ -31,7 +31,7 @@ def observe(
     seconds_left: float,
     reads_code: bool,
 ) -> Observation:
-    """Round `number`'s observation. Sources of earlier candidates, the leader's aside, are only for policies that read code."""
+    """The observation of round `number`. Only policies that read code get sources other than the leader's."""
     step = in_hand(ranked)
     proven = step if step and step.evaluation.passed else None
     best = proven.candidate if proven else None
@@ -55,7 +55,7 @@ def observe(
 
 
 def differences(ranked: Sequence[Ranked], step: Step | None, explain: Explain) -> tuple[Difference, ...]:
-    """What changed to this step's profile from that of the fastest other candidate that was profiled."""
+    """What changed from the profile of the fastest other candidate to this step's profile."""
     if step is None or step.profile is None:
         return ()
     own_id = step.candidate.id

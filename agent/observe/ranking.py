@@ -1,4 +1,4 @@
-"""Which step leads a run, which are measured again at its end, and the steps in short as a policy sees them. Pure."""
+"""Which step leads a run, which steps are measured again at its end, and a step in short for a policy. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured, Unmeasured
 from contract.reward import beyond_roofline, confirmed
-from contract.speedup import median_us, ratio_over
+from contract.speedup import ratio_over
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Step
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A step with its short form. `plausible`: measured, and not so fast that it must be a trick.
+    """A step with its short form.
 
-    `trusted`: plausible, and no second witness is still to be asked about it.
+    `plausible`: measured, and not faster than the roofline allows. `trusted`: plausible, and not waiting for a second witness.
     """
 
     step: Step
@@ -29,7 +29,7 @@ class Ranked:
 
     @property
     def estimated(self) -> bool:
-        """Whether its time was modelled; a prediction at its own floor says only that nothing is faster."""
+        """Whether its time was modelled. A prediction that equals its floor says only that no kernel is faster."""
         evaluation = self.step.evaluation
         return isinstance(evaluation, Unmeasured) and not evaluation.prediction.is_floor
 
@@ -54,13 +54,12 @@ def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
 
 
 def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | None:
-    """The best candidate's latest step; None where none passed.
+    """The best candidate's latest step; None where no candidate passed.
 
-    A measured time beats any prediction, a candidate that was executed beats one that was not, and a modelled time beats a
-    floor that was put in a prediction's place. Candidates
-    that were measured again, in full, are compared among themselves by their paired speedup; others by their time. A
-    candidate whose latest evaluation failed is out, whatever it was before. A measured kernel that a second witness is still
-    to be asked about leads only where no other measured one does, unless `proved_only` is false.
+    A measured time beats any prediction. An executed candidate beats one that was not executed, and a modelled time beats a
+    floor that stands in for a prediction. Candidates that were measured again, in full, are compared by their paired
+    speedup; others by their time. A candidate whose latest evaluation failed is left out. With `proved_only`, a measured
+    kernel that waits for a second witness leads only where every measured one waits.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
     timed = trusted_first(latest.values()) if proved_only else [one for one in latest.values() if one.plausible]
@@ -73,27 +72,27 @@ def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | No
 
 
 def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | None:
-    """`leader` over steps that were not ranked yet."""
+    """`leader` over steps that are not ranked yet."""
     best = leader([rank(step, task, chip) for step in steps])
     return best.step if best else None
 
 
 def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
-    """The fastest candidates of the search, fastest first; unproved ones too, since a finalist is proved before it wins."""
+    """The fastest candidates of the search, fastest first. Unproved ones count: a finalist is proved before it wins."""
     timed = sorted((one for one in ranked if one.plausible), key=lambda one: one.time_us)
     return [one.step for one in timed[:count]]
 
 
 def trusted_first(ranked: Iterable[Ranked]) -> list[Ranked]:
-    """The trusted ones, or where there are none those that are merely plausible."""
+    """The trusted ones; where there are none, the plausible ones."""
     plausible = [one for one in ranked if one.plausible]
     return [one for one in plausible if one.trusted] or plausible
 
 
 def attempt_of(step: Step) -> Attempt:
-    """A step in short. Its seconds are those that its policy's choice cost.
+    """A step in short. Its seconds are the cost of its policy's choice.
 
-    Profiling and the second witness come with success and are left out.
+    Profiling and the second witness follow a success; their time is left out.
     """
     evaluation = step.evaluation
     paid = [seconds for stage, seconds in step.seconds.items() if stage not in ("profile", "witness")]
@@ -103,9 +102,9 @@ def attempt_of(step: Step) -> Attempt:
         schedule=step.candidate.origin.schedule,
         status=evaluation.status,
         message=evaluation.fault,
-        time_us=median_us(evaluation.timing) if isinstance(evaluation, Measured) else None,
-        predicted_us=evaluation.prediction.predicted_us if isinstance(evaluation, Unmeasured) else None,
-        speedup=ratio_over(evaluation, AUTOTUNED) if isinstance(evaluation, Measured) else None,
+        time_us=evaluation.time_us,
+        predicted_us=evaluation.predicted_us,
+        speedup=ratio_over(evaluation, AUTOTUNED),
         reward=step.reward,
         seconds=sum(paid) if paid else None,
         unproved=isinstance(evaluation, Measured) and _unproved(evaluation, step),
@@ -113,13 +112,13 @@ def attempt_of(step: Step) -> Attempt:
 
 
 def _unproved(measured: Measured, step: Step) -> bool:
-    """Whether a second witness is still to be asked. Steps of versions that asked none have their reward and keep it."""
+    """Whether the step waits for a second witness. Steps of versions without one have a reward and keep it."""
     asked = measured.witness is not None or step.reward is not None
     return not asked and not confirmed(measured, step.candidate.origin)
 
 
 def best_prediction(ranked: Sequence[Ranked]) -> tuple[bool, float] | None:
-    """The best prediction among steps that were not executed, as a score: the less the better, any floor above any model."""
+    """The best prediction among steps without a time, as a score. Lower is better; every floor scores above every model."""
     return min((_prediction_score(one) for one in ranked if one.attempt.predicted_us is not None), default=None)
 
 
@@ -132,7 +131,7 @@ def _unmeasured_score(one: Ranked) -> tuple[bool, tuple[bool, float]]:
 
 
 def _final_score(one: Ranked) -> tuple[float, float]:
-    """Speedup over the autotuned baseline, then time; without that baseline time alone decides."""
+    """Speedup over the autotuned baseline, then time. Without that baseline, time alone decides."""
     return one.attempt.speedup or 0.0, -one.time_us
 
 

@@ -1,6 +1,6 @@
-"""What to look up before a round: questions from the task, the schedule in hand and the last diagnosis, asked twice.
+"""What a round looks up: questions from the task, the current schedule and the last diagnosis.
 
-Notes say what to do, code shows how; asked together, the many pieces of code would crowd the few notes out.
+Notes and code are searched separately. In one search, the many pieces of code would displace the few notes.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ NOTE_HITS, NOTE_TOKENS = 3, 2500
 CODE_HITS, CODE_TOKENS = 5, 4500
 _SMALL = 256
 _DEEP = 4
-# What an axis of a schedule is about, in the words of those who write about it; an axis that is not here says nothing.
+# The topic of each axis of a schedule, in the words of the documents. Other axes add no question.
 _AXES = {
     "cluster_k": "sums over K through distributed shared memory of a cluster",
     "cluster_m": "a thread block cluster with TMA multicast",
@@ -36,16 +36,16 @@ _FAMILIES = {
 
 
 def look_up(retriever: Retriever, questions: Sequence[str], task: GemmTask) -> list[Hit]:
-    """Notes first, then code; each within its own number of hits and tokens, shared by the questions in turn."""
+    """Notes first, then code. Each has its own limit of hits and tokens, and the questions take turns."""
     notes = Query(words="", arch=task.arch, kinds=DOCUMENT_KINDS, count=NOTE_HITS, tokens=NOTE_TOKENS)
     code = Query(words="", arch=task.arch, kinds=CODE_KINDS, count=CODE_HITS, tokens=CODE_TOKENS)
     return [hit for query in (notes, code) for hit in _in_turn(retriever, questions, query)]
 
 
 def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query) -> list[Hit]:
-    """The best hit of each question, then the next ones, nothing twice.
+    """The best hit of each question, then the second best, and so on, without duplicates.
 
-    Asked as one, several matters find what holds a little of each, and that is seldom what answers one.
+    One query for several topics finds text that holds a little of each and seldom answers one.
     """
     asked = questions[: query.count]
     share = query.model_copy(update={"tokens": query.tokens // max(len(asked), 1)})
@@ -61,14 +61,14 @@ def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query) -> li
 
 
 def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> list[str]:
-    """What to ask in plain words, the most pressing first. `message`: what went wrong in the last attempt, empty if nothing."""
+    """Questions in plain words, the most urgent first. `message`: the fault of the last attempt, empty where it had none."""
     having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
     asked = [message, *_findings(diagnosis), *_shape(task), *having]
     return [question for question in asked if question]
 
 
 def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:
-    """The candidate with the chunks its policy was shown, unless it comes from a prompt: its policy names what stood in it."""
+    """The candidate with the chunks of its round. A candidate from a prompt keeps the chunks that its policy names."""
     if candidate.origin.chunk_ids or candidate.origin.prompt_hash or not hits:
         return candidate
     origin = Origin.model_validate({**candidate.origin.model_dump(), "chunk_ids": tuple(hit.chunk.id for hit in hits)})
@@ -76,7 +76,7 @@ def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:
 
 
 def _findings(diagnosis: Diagnosis | None) -> list[str]:
-    """The two heaviest, without their figures: numbers match everything and nothing."""
+    """The two findings with the highest weight, without figures: numbers do not help a search."""
     found = diagnosis.findings[:2] if diagnosis else ()
     return [f"{finding.bottleneck.replace('-', ' ').capitalize()}: {finding.remedy}." for finding in found]
 
@@ -90,7 +90,7 @@ def _schedule(candidate: AnyCandidate | None) -> list[str]:
 
 
 def _leading(task: GemmTask) -> str:
-    """What the fastest kernels of the target are, for a question before the first of them."""
+    """The fastest kernel family of the target, for the question before the first candidate."""
     return _FAMILIES["wgmma_tma" if task.arch is Arch.SM_90A else "mma_sync"]
 
 
@@ -99,7 +99,7 @@ def _in_use(value: ScheduleValue | None) -> bool:
 
 
 def _shape(task: GemmTask) -> list[str]:
-    """What is out of the ordinary about the task."""
+    """What is unusual about the shape."""
     said = []
     if max(task.m, task.n) <= _SMALL:
         said.append("The shape is small: latency of launch, prologue and epilogue dominates.")

@@ -1,6 +1,6 @@
 """For each improvement of a run: what its author had seen. Pure.
 
-Seeing is not the cause: many steps that improved nothing had seen the same, and `sightings` counts both.
+What an author saw is not proven to be the cause. Many steps without an improvement saw the same; `sightings` counts both.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from contract.trajectory import Observation, Step
 
 
 class Improvement(Record):
-    """A candidate that became the best. Times are measured, or all predicted where `measured` is false.
+    """A candidate that became the best. All times are measured, or all predicted where `measured` is false.
 
-    `before_us` is None for the first that passed. `prompt_hash` is None where no model wrote it. `note`: its author's design.
+    `before_us`: None for the first one. `prompt_hash`: None where no model wrote it. `note`: the author's design.
     """
 
     index: int
@@ -35,12 +35,12 @@ class Improvement(Record):
 
     @property
     def ratio(self) -> float | None:
-        """How many times faster than the best before it."""
+        """The speedup over the best candidate before it."""
         return self.before_us / self.after_us if self.before_us is not None else None
 
 
 class Sighting(Record):
-    """How often something stood in the prompts of candidates that improved and of those that did not."""
+    """How often a thing stood in prompts of candidates that improved the best time, and in prompts of others."""
 
     kind: str
     name: str
@@ -51,9 +51,9 @@ class Sighting(Record):
 def improvements(
     steps: Sequence[Step], observations: Mapping[str, Observation], task: GemmTask, chip: Chip
 ) -> list[Improvement]:
-    """The steps that took the lead, in order. Where nothing was measured, by predicted times.
+    """The steps that took the lead, in order; by predicted times where nothing was measured.
 
-    A candidate whose latest evaluation failed never led; measuring a candidate again is no improvement.
+    A candidate whose latest evaluation failed never led. A second measurement of a candidate is no improvement.
     """
     first, latest = _first(steps), {step.candidate.id: rank(step, task, chip) for step in steps}
     tried = [rank(step, task, chip) for step in first.values()]
@@ -70,7 +70,7 @@ def improvements(
 
 
 def sightings(steps: Sequence[Step], observations: Mapping[str, Observation], better: Sequence[Improvement]) -> list[Sighting]:
-    """What stood in prompts, the most often before an improvement first. Candidates that no model wrote have read nothing."""
+    """What stood in prompts, by the number of improvements after it. Candidates without a prompt are left out."""
     ids = {improvement.candidate_id for improvement in better}
     first = _first(steps)
     improved: Counter[tuple[str, str]] = Counter()
@@ -86,7 +86,7 @@ def sightings(steps: Sequence[Step], observations: Mapping[str, Observation], be
 
 
 def _first(steps: Sequence[Step]) -> dict[str, Step]:
-    """The step in which each candidate was tried first, in the order of the run."""
+    """The first step of each candidate, in the order of the run."""
     first: dict[str, Step] = {}
     for step in steps:
         first.setdefault(step.candidate.id, step)
@@ -112,7 +112,7 @@ def _improvement(step: Step, measured: bool, before_us: float | None, after_us: 
 
 
 def _names(seen: Seen) -> set[tuple[str, str]]:
-    """Kind and name of each thing, once."""
+    """Kind and name of everything that the prompt held, without duplicates."""
     findings = seen.diagnosis.findings if seen.diagnosis else ()
     return {
         *(("chunk", f"{chunk.place} {chunk.symbol}".rstrip()) for chunk in seen.chunks),

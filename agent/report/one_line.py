@@ -13,7 +13,7 @@ from contract.speedup import median_us, speedup_over
 
 
 def result_of(evaluation: Evaluation) -> str:
-    """The time, measured or predicted and marked as such, or what went wrong."""
+    """The time, marked as measured or predicted, or the fault."""
     match evaluation:
         case Measured():
             speedup = speedup_over(evaluation, AUTOTUNED)
@@ -26,7 +26,7 @@ def result_of(evaluation: Evaluation) -> str:
 
 
 def witness_of(measured: Measured, origin: Origin) -> str:
-    """Whether a second witness confirms a measured kernel; empty where none is needed or was asked."""
+    """Whether a second witness confirms a measured kernel; empty where none was needed."""
     witness = measured.witness
     if witness is None:
         return "" if confirmed(measured, origin) else "not proved by a second witness"
@@ -36,7 +36,7 @@ def witness_of(measured: Measured, origin: Origin) -> str:
 
 
 def predicted_of(prediction: Prediction) -> str:
-    """A predicted time; where no model knows the candidate, what no candidate can be faster than."""
+    """A predicted time. Where no model knows the candidate, the roofline takes its place."""
     if prediction.is_floor:
-        return f"{prediction.predicted_us:.2f} us at the least (roofline)"
+        return f"{prediction.predicted_us:.2f} us at minimum (roofline)"
     return f"{prediction.predicted_us:.2f} us predicted"

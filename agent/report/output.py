@@ -1,4 +1,4 @@
-"""The output folder of a run; every file appears whole or not at all."""
+"""The output folder of a run. Every file is written completely or not at all."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _PROBE = ".cudal2-writable"
 
 
 def reserve(out: Path) -> None:
-    """Make the output folder and prove that it can be written, before any work is done. Raises: UsageError."""
+    """Make the output folder and check that it is writable, before any work. Raises: UsageError."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         probe = out / _PROBE
@@ -30,10 +30,10 @@ def reserve(out: Path) -> None:
 
 
 def write_output(out: Path, outcome: RunResult, built: Built | None) -> None:
-    """The best kernel with its plan, cubin and evaluation; the settings; the report and its picture.
+    """Write the best kernel with plan, cubin and evaluation, the settings, the report and its plot.
 
-    `built`: the best candidate as the sandbox built it, for its cubin; None where there is no best candidate.
-    Raises: UsageError where the folder cannot be written any more; the store has everything still.
+    `built`: the best candidate as built, for its cubin; None where there is no best candidate.
+    Raises: UsageError where the folder is no longer writable; the store still has everything.
     """
     try:
         if outcome.best is not None:
@@ -66,7 +66,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[str]]:
-    """A file written beside its place and moved there once it is whole; on any failure the old one stays."""
+    """A file that is written next to its place and moved there once complete. After a failure the old file stays."""
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
         try:
             yield file
@@ -80,6 +80,6 @@ def replacing(path: Path) -> Iterator[IO[str]]:
 
 
 def _copy(source: Path, target: Path) -> None:
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.copyfile(source, beside)
-    os.replace(beside, target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.copyfile(source, temporary)
+    os.replace(temporary, target)

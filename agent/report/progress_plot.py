@@ -1,4 +1,4 @@
-"""The run's progress as a small SVG: each step's time, the best so far, the baselines. Needs no plotting library."""
+"""A run's progress as SVG: the time of each step, the best so far, the baselines. Needs no plotting library."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,7 +15,7 @@ _TICKS = 5
 
 
 class _Scale(Record):
-    """Maps (step index, microseconds) to pixels; time is logarithmic, since candidates differ by factors."""
+    """Maps (step index, microseconds) to pixels. The time axis is logarithmic because candidates differ by factors."""
 
     last_index: int
     low_us: float
@@ -30,8 +30,8 @@ class _Scale(Record):
 
 
 def draw_progress(steps: Sequence[Step], best: Step | None) -> str:
-    """An SVG document; with no time to show it says so."""
-    measured = any(isinstance(step.evaluation, Measured) for step in steps)
+    """An SVG document; without any time, a note in its place."""
+    measured = any(step.evaluation.time_us is not None for step in steps)
     points = [(step.index, time_us) for step in steps if (time_us := _time_us(step, measured)) is not None]
     if not points:
         return _document([_text(WIDTH / 2, HEIGHT / 2, "no candidate passed", anchor="middle")])
@@ -43,12 +43,11 @@ def draw_progress(steps: Sequence[Step], best: Step | None) -> str:
 
 
 def _time_us(step: Step, measured: bool) -> float | None:
-    """Measured times only, or predicted times only: the two are never drawn together."""
-    if isinstance(step.evaluation, Measured):
-        return median_us(step.evaluation.timing)
-    if not measured and isinstance(step.evaluation, Unmeasured) and not step.evaluation.prediction.is_floor:
-        return step.evaluation.prediction.predicted_us
-    return None
+    """A measured time, or where no step is measured a predicted one. The two are never drawn together."""
+    evaluation = step.evaluation
+    if measured or (isinstance(evaluation, Unmeasured) and evaluation.prediction.is_floor):
+        return evaluation.time_us
+    return evaluation.predicted_us
 
 
 def _baselines(best: Step | None) -> list[tuple[str, float]]:
@@ -68,7 +67,7 @@ def _axis(scale: _Scale) -> list[str]:
 
 
 def _levels(lines: list[tuple[str, float]], scale: _Scale) -> list[str]:
-    """Baselines as dashed lines; their names are pushed apart where the lines lie close."""
+    """Baselines as dashed lines. Their names keep a distance where the lines are close."""
     drawn: list[str] = []
     lowest = float("inf")
     for name, time_us in sorted(lines, key=lambda line: line[1]):

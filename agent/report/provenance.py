@@ -1,4 +1,4 @@
-"""What the author of one candidate had seen, from the round's observation and the candidate's origin. Pure."""
+"""What the author of a candidate had seen, from the round's observation and the candidate's origin. Pure."""
 
 from collections.abc import Mapping
 
@@ -33,9 +33,9 @@ class ExemplarSeen(Record):
 
 
 class Seen(Record):
-    """What the author of a candidate had before it.
+    """What the author of a candidate saw.
 
-    `diagnosed`: whose diagnosis; `differences` lead to that candidate. `repaired`: failed parents and how they failed.
+    `diagnosed`: the candidate that `diagnosis` and `differences` describe. `repaired`: failed parents with their faults.
     """
 
     chunks: tuple[ChunkSeen, ...] = ()
@@ -47,7 +47,7 @@ class Seen(Record):
 
 
 def seen_by(step: Step, observations: Mapping[str, Observation], first: Mapping[str, Step]) -> Seen:
-    """Chunks as the origin names them; exemplars where a model wrote. A model that repairs is shown the failure instead."""
+    """The chunks that the origin names, and a model's exemplars. A model that repairs sees the failure instead."""
     origin, observation = step.candidate.origin, observations[step.observation_id]
     prompted = origin.prompt_hash is not None
     parents = [first[parent] for parent in origin.parents if parent in first]
@@ -66,7 +66,7 @@ def seen_by(step: Step, observations: Mapping[str, Observation], first: Mapping[
 
 
 def _shown(exemplar: Exemplar, step: Step) -> bool:
-    """Whether a candidate's author was shown an exemplar; all that were offered, where its policy did not say which."""
+    """Whether a candidate's author saw an exemplar. Where its policy did not record which, it saw all of them."""
     origin = step.candidate.origin
     if origin.exemplar_ids is None:
         return origin.prompt_hash is not None

@@ -1,4 +1,4 @@
-"""What a run's exchanges with chat servers came to. Pure."""
+"""Sums over a run's exchanges with chat servers. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ _REASON_CHARS = 80
 
 
 class Replies(Record):
-    """Sums over exchanges. `dropped`: exchanges without a candidate by reason. Unit: tokens; seconds; the prices' currency.
+    """Sums over exchanges. `dropped`: exchanges without a candidate, by reason. Unit: tokens; seconds; the prices' currency.
 
-    `estimated`: exchanges whose tokens the server did not tell. Requests run side by side, so that `seconds` add up to more
-    than was waited.
+    `estimated`: exchanges whose tokens the server did not report. Requests run in parallel, so that `seconds` exceed the
+    time of the run.
     """
 
     models: tuple[str, ...]
@@ -28,7 +28,7 @@ class Replies(Record):
 
 
 def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
-    """None where no server was asked."""
+    """None where the run asked no server."""
     if not exchanges:
         return None
     reasons = Counter(_reason(exchange) for exchange in exchanges if exchange.candidate_id is None)
@@ -46,6 +46,6 @@ def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
 
 
 def _reason(exchange: Exchange) -> str:
-    """How the reply ended and the head of its problem, which is alike for like problems."""
+    """How the reply ended, and the start of its problem, which is equal for equal problems."""
     head = " ".join(exchange.problem.partition(":")[0].split())[:_REASON_CHARS]
     return f"{exchange.status}: {head}" if head else exchange.status

@@ -1,4 +1,4 @@
-"""The report of a run in Markdown: what was found, how it compares, what was tried, what was not done."""
+"""The report of a run in Markdown: the result, the comparison with the baselines, the attempts, and what was not done."""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,11 @@ from agent.report.why import replies_lines, why_section
 from agent.run.result import RunResult
 from agent.run.stopping import roofline_fraction
 from contract.candidate import Origin
-from contract.chip import roofline_us
 from contract.evaluation import BASELINES, NOT_COVERED, Measured, SideFigures, Unmeasured
 from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.reward import confirmed
+from contract.roofline import roofline_us
 from contract.ruler import Ruler
 from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
@@ -26,7 +26,7 @@ NO_KERNEL = "No candidate passed; there is no kernel to show."
 
 
 def render_report(outcome: RunResult, out: Path) -> str:
-    """The whole report; `out` is where its files lie, for the command lines it shows."""
+    """The whole report. `out`: the folder of its files, for the command lines in it."""
     run = outcome.run
     sections = [
         f"# GEMM {run.task.shape}",
@@ -72,7 +72,7 @@ def _best(outcome: RunResult) -> str:
 
 
 def _witness(measured: Measured, origin: Origin) -> str:
-    """What a second witness says of the best kernel, where one was needed, and what it covered."""
+    """The second witness's verdict on the best kernel, where one was needed, and what it covered."""
     said = witness_of(measured, origin)
     tests = measured.witness.tests if measured.witness else ()
     covered = [test.message for test in tests if test.tier == "emulator" and test.message]
@@ -80,19 +80,19 @@ def _witness(measured: Measured, origin: Origin) -> str:
 
 
 def knowledge_of(evaluation: Unmeasured) -> str:
-    """What is known of a kernel that was not timed, in one sentence."""
+    """One sentence on a kernel that was not timed."""
     if evaluation.verified_by == "nothing":
         known = f"The kernel was not executed{f' ({evaluation.reason})' if evaluation.reason else ''}"
     else:
         backend = "emulator" if evaluation.verified_by == "emulator" else "GPU"
         known = f"The {backend} executed the kernel{' in part' if evaluation.in_part else ''} and found it right"
     if evaluation.prediction.is_floor:
-        return f"{known}; no model predicts its time, for it has no schedule."
+        return f"{known}; it has no schedule, so that no model predicts its time."
     return f"{known}; its time is predicted, not measured."
 
 
 def _tests(evaluation: Unmeasured) -> str:
-    """The tests that a kernel passed, and what they covered."""
+    """The passed tests of a kernel, and what they covered."""
     passed = [test for test in evaluation.tests if test.name != NOT_COVERED]
     if not passed:
         return ""
@@ -101,7 +101,7 @@ def _tests(evaluation: Unmeasured) -> str:
 
 
 def measured_section(measured: Measured, run: RunRecord) -> str:
-    """Time, speedups with their intervals, roofline share, side figures, environment."""
+    """Time, share of the roofline, speedups with their intervals, side figures, environment."""
     time_us = median_us(measured.timing)
     tflops = run.task.flops / time_us / 1e6
     fraction = roofline_fraction(measured, run.task, run.chip)
@@ -132,7 +132,7 @@ def speedup_table(measured: Measured) -> str:
 
 
 def _ruler(ruler: Ruler | None) -> str:
-    """How the time was taken; nothing for records from before that was noted."""
+    """How the time was measured; empty for older records without it."""
     if ruler is None:
         return ""
     return (
@@ -160,7 +160,7 @@ def _diagnosis(best: Step | None) -> str:
 
 
 def _looked_up(hits: Sequence[Hit]) -> str:
-    """What the best candidate's policy was shown; nothing where it was shown nothing."""
+    """The hits that the best candidate's policy was shown; empty where there were none."""
     rows = [
         (hit.chunk.release, f"{hit.chunk.path}:{hit.chunk.start_line}-{hit.chunk.end_line}", hit.chunk.symbol) for hit in hits
     ]
@@ -173,7 +173,7 @@ def _why(outcome: RunResult) -> str:
 
 
 def _replies(exchanges: Sequence[Exchange]) -> str:
-    """What was asked of a chat server and what came of it; nothing where none was asked."""
+    """The requests to a chat server and their results; empty where none was asked."""
     replies = sum_up(exchanges)
     if replies is None:
         return ""
@@ -201,7 +201,7 @@ def _attempts(outcome: RunResult) -> str:
 
 
 def _refused(outcome: RunResult) -> str:
-    """Kernels that a GPU found right and timed, and a second witness refused; their times count for nothing."""
+    """Kernels that a GPU found right and a second witness refused. Their times do not count."""
     rows = [
         (str(step.index), step.candidate.label, f"{median_us(refused.timing):.2f}", wrong.test.name, wrong.test.message)
         for step, wrong, refused in outcome.refusals
@@ -211,10 +211,10 @@ def _refused(outcome: RunResult) -> str:
 
 
 def _not_done(outcome: RunResult) -> str:
-    """What a reader might take for done."""
+    """What was not measured, executed or looked up, although a reader may expect it."""
     missing = []
     evaluations = [step.evaluation for step in outcome.steps]
-    if not any(isinstance(evaluation, Measured) for evaluation in evaluations):
+    if all(evaluation.time_us is None for evaluation in evaluations):
         executed = any(evaluation.executed for evaluation in evaluations)
         untimed = "not timed, no baseline measured"
         missing.append(f"nothing was measured: {untimed}" if executed else f"nothing was executed: not verified, {untimed}")
@@ -226,16 +226,16 @@ def _not_done(outcome: RunResult) -> str:
             said = witness_of(best.evaluation, best.candidate.origin)
             missing.append(f"the best candidate is {said}; its time earns no reward")
     if best and isinstance(best.evaluation, Unmeasured) and best.evaluation.in_part:
-        missing.append(f"the emulator did not run the whole grid of {outcome.run.task.shape}, but what is said above")
+        missing.append(f"the emulator did not run the whole grid of {outcome.run.task.shape}, but the part described above")
         missing += [test.message for test in best.evaluation.tests if test.name == NOT_COVERED]
     if outcome.run.status == "interrupted":
         missing.append(f"the run was interrupted; continue it with `cudal2-agent runs resume {outcome.run.run_id}`")
     if best and not outcome.looked_up:
-        why = "" if outcome.run.settings.get("use_knowledge", True) else " (--no-knowledge)"
+        why = "" if outcome.run.settings.use_knowledge else " (--no-knowledge)"
         missing.append(f"nothing was looked up in the knowledge base for the best candidate{why}")
     if best and best.profile is None:
-        basis = "inspection and times" if isinstance(best.evaluation, Measured) else "inspection"
-        missing.append(f"no hardware counters were read of the best candidate; its diagnosis rests on {basis}")
+        basis = "inspection and times" if best.evaluation.time_us is not None else "inspection"
+        missing.append(f"no hardware counters of the best candidate were read; its diagnosis rests on {basis}")
     return "## Not done\n\n" + "\n".join(f"- {line}" for line in missing)
 
 
@@ -243,7 +243,7 @@ def _again(run: RunRecord, best: Step | None, out: Path) -> str:
     lines = [optimize_command(run)]
     if best is not None:
         kernel = shlex.quote(str(out / "kernel.cu"))
-        seeds = [test.seed for test in getattr(best.evaluation, "tests", ()) if test.seed is not None]
+        seeds = [test.seed for test in best.evaluation.tests if test.seed is not None]
         seed = f" --seed {seeds[-1]}" if seeds else ""
         lines += [
             f"cudal2-agent verify {kernel} {task_flags(run.task)}{seed}",
@@ -255,16 +255,16 @@ def _again(run: RunRecord, best: Step | None, out: Path) -> str:
 def optimize_command(run: RunRecord) -> str:
     """The command line that starts this run anew."""
     words = [f"cudal2-agent optimize {task_flags(run.task)}", f"--policy {shlex.quote(run.policy)}", f"--seed {run.seed}"]
-    words += [f"--{name} {run.settings[name]}" for name in ("budget", "minutes") if name in run.settings]
-    words += ["--no-knowledge"] if run.settings.get("use_knowledge") is False else []
-    words += ["--no-profile"] if run.settings.get("profile") == "off" else []
-    chat = {"--model": run.settings.get("model"), "--base-url": run.settings.get("base_url")}
-    words += [f"{flag} {shlex.quote(str(value))}" for flag, value in chat.items() if value is not None]
+    words += [f"--budget {run.settings.budget}", f"--minutes {run.settings.minutes}"]
+    words += [] if run.settings.use_knowledge else ["--no-knowledge"]
+    words += ["--no-profile"] if run.settings.profile == "off" else []
+    chat = {"--model": run.settings.chat.model, "--base-url": run.settings.chat.base_url}
+    words += [f"{flag} {shlex.quote(value)}" for flag, value in chat.items() if value]
     return " ".join(words)
 
 
 def task_flags(task: GemmTask) -> str:
-    """The flags that name a task, defaults left out but for the architecture."""
+    """The flags of a task. Defaults are left out, except the architecture."""
     flags = [f"--shape {task.shape}", f"--arch {task.arch}"]
     if task.accumulate is not AccumulatorType.F32:
         flags.append(f"--accumulate {task.accumulate}")
@@ -278,7 +278,7 @@ def task_flags(task: GemmTask) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a cell's bars and line breaks cannot break it."""
+    """A Markdown table. Bars and line breaks in a cell are escaped."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines)
@@ -289,4 +289,4 @@ def _cell(text: str) -> str:
 
 
 def _roofline_us(run: RunRecord) -> float:
-    return roofline_us(run.task.flops, run.task.operand_bytes, run.chip)
+    return roofline_us(run.task, run.chip)

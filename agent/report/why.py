@@ -1,7 +1,7 @@
-"""The attribution of a run's improvements as text: for a terminal and for the report.
+"""The attribution of a run's improvements as text, for a terminal and for the report.
 
-What a model or an indexed file said is shown without control characters, and in the report as code, so that it cannot format
-the page.
+Text of a model or of an indexed file is shown without control characters. In the report it is code, so that it cannot change
+the page's format.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,8 +16,8 @@ from contract.trajectory import Trajectory
 
 NOTE_CHARS = 300
 SIGHTINGS = 10
-NO_IMPROVEMENT = "No candidate with a known time led, so that there is nothing to explain."
-SEEN = "what stood in prompts, of candidates that improved and of others (seen is not proven to be the cause)"
+NO_IMPROVEMENT = "No candidate with a known time led; there is nothing to explain."
+SEEN = "what stood in prompts of candidates that improved the time, and of others (not proven to be the cause)"
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def explain(trajectory: Trajectory) -> Why:
 
 
 def why_lines(better: Sequence[Improvement], seen: Sequence[Sighting], replies: Replies | None) -> list[str]:
-    """For a terminal."""
+    """The text for a terminal."""
     lines = [] if better else [NO_IMPROVEMENT]
     for improvement in better:
         lines += ["", _head(improvement), *(f"  {name}: {_plain(text)}" for name, text in _details(improvement))]
@@ -74,7 +74,7 @@ def why_section(better: Sequence[Improvement], seen: Sequence[Sighting] = ()) ->
 
 
 def replies_lines(replies: Replies) -> list[str]:
-    """What was asked of a chat server, what it cost, and why replies were dropped."""
+    """Requests, tokens and cost of a chat server, and why replies were dropped."""
     estimated = f" (of {replies.estimated} by estimate)" if replies.estimated else ""
     cost = f"; cost {replies.cost:.4g}" if replies.cost else ""
     lines = [
@@ -85,14 +85,14 @@ def replies_lines(replies: Replies) -> list[str]:
 
 
 def _head(one: Improvement) -> str:
-    """Where, who, how fast, and against what."""
+    """Step, round, candidate, time, and the time before it."""
     said = "measured" if one.measured else "predicted"
     before = f"; {one.before_us:.2f} us before, {one.ratio:.3f}x" if one.before_us is not None else "; the first that passed"
     return f"step {one.index}, round {one.round}: {_plain(one.label)}, {one.after_us:.2f} us {said}{before}"
 
 
 def _details(one: Improvement) -> Iterable[tuple[str, str]]:
-    """(what, text) of all that its author had, in the order of how near it lies to the code."""
+    """(kind, text) of everything that the author saw, the most direct influence first."""
     seen = one.seen
     if one.note:
         yield "design", one.note
@@ -107,7 +107,7 @@ def _details(one: Improvement) -> Iterable[tuple[str, str]]:
     for exemplar in seen.exemplars:
         yield "exemplar", _exemplar(exemplar)
     if one.prompt_hash is None and seen.chunks:
-        yield "looked up in its round, read by no model", str(len(seen.chunks))
+        yield "chunks found in its round, read by no model", str(len(seen.chunks))
     for chunk in seen.chunks if one.prompt_hash is not None else ():
         yield "chunk", f"{chunk.place} {chunk.symbol}"
     if one.prompt_hash is not None:
@@ -134,7 +134,7 @@ def _counts(one: Sighting) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line that no control character leaves."""
+    """One line without control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= NOTE_CHARS else line[: NOTE_CHARS - 1] + "…"
 

@@ -3,6 +3,6 @@
 `lifecycle`: starts, resumes and ends a run. `graph`: the nodes' order. `nodes`: one stage each. `state`: what travels
 between nodes and into checkpoints. `checkpoint`: the checkpoints' file. `history`: the steps so far.
 `dependencies`: the parts that a run needs. `clock`: time spent. `stopping`: when a search ends.
-`profiling`: which kernels Nsight Compute counts. `witnessing`: which kernels the emulator proves beside the GPU.
+`counters`: which kernels Nsight Compute profiles. `witnessing`: which kernels the emulator proves beside the GPU.
 `result`: what the run has come to. `versions`: the packages it ran under.
 """

@@ -1,4 +1,4 @@
-"""The graph's checkpoints: a SQLite file in the home folder; plain values only, so nothing is rebuilt or unpickled from it."""
+"""The checkpoints of the graph: a SQLite file in the home folder. It holds plain values; nothing is unpickled from it."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def open_checkpoints(path: Path) -> Iterator[SqliteSaver]:
         with closing(sqlite3.connect(path, check_same_thread=False, timeout=BUSY_TIMEOUT_S)) as connection:
             saver = SqliteSaver(connection, serde=serializer)
             saver.setup()
-            # Survives the death of the process, not of the machine: the store, which does, is the truth about steps.
+            # Survives a crash of the process but not of the machine. The store survives both and decides which steps exist.
             connection.execute("PRAGMA synchronous=NORMAL")
             yield saver
     except sqlite3.DatabaseError as exc:

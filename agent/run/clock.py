@@ -1,4 +1,4 @@
-"""The run's clock: what the run has spent, across restarts, and what of it was the agent's own."""
+"""The clock of a run: the time spent across restarts, and the agent's own share of it."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 
 class RunClock:
-    """Wall-clock of one run. `base_s`: what was spent before this process took the run up."""
+    """Wall-clock of one run. `base_s`: the time spent before this process resumed the run."""
 
     def __init__(self, base_s: float = 0.0, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -19,7 +19,7 @@ class RunClock:
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Time spent in here belongs to the sandbox or the policy, not to the agent."""
+        """Time in this context belongs to the sandbox or the policy, not to the agent."""
         begin_s = self._now_s()
         try:
             yield

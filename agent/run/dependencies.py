@@ -1,4 +1,4 @@
-"""What a run is made of: the doubles' and the real parts' one shape."""
+"""The parts that a run needs. Tests put doubles in their place."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Diagnose = Callable[[Built, GemmTask, Chip, Evaluation, Profile | None], Diagnos
 
 @dataclass(frozen=True)
 class Dependencies:
-    """The parts a run is wired from; whoever opened them closes them."""
+    """The parts of one run. The caller that opened them closes them."""
 
     sandbox: Sandbox
     policy: Policy

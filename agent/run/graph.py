@@ -1,7 +1,7 @@
 """The graph of a run.
 
 retrieve → propose → build → (evaluate → diagnose → record)* → witness → profile → … → choose → final measurements.
-The emulator and the profiler look at a round's end and not at every candidate: they take seconds, for the next round.
+The emulator and the profiler take seconds per candidate, so that they run at the end of a round and not for each candidate.
 """
 
 from typing import Any, Literal
@@ -17,7 +17,7 @@ Graph = CompiledStateGraph[RunState, None, RunState, RunState]
 
 
 def compile_graph(nodes: Nodes, checkpointer: BaseCheckpointSaver[Any] | None) -> Graph:
-    """The run's graph over bound nodes; every edge of the loop is named here."""
+    """The graph over bound nodes, with every edge of the loop."""
     graph = StateGraph(RunState)
     stages = (nodes.retrieve, nodes.propose, nodes.build, nodes.evaluate, nodes.diagnose, nodes.record)
     for node in (*stages, nodes.witness, nodes.profile, nodes.choose):
@@ -40,7 +40,7 @@ def after_propose(state: RunState) -> Literal["build", "choose"]:
 
 
 def after_step(state: RunState) -> Literal["evaluate", "witness"]:
-    """The next candidate in the queue, or the end of the round or of the run."""
+    """On to the next candidate in the queue, or to the end of the round or of the search."""
     ended = state["phase"] == "search" and state["stop"]
     return "witness" if ended or not state["queue"] else "evaluate"
 

@@ -1,4 +1,4 @@
-"""The steps of one run: the store's content, ranked and mirrored in memory so that no node reads it all again."""
+"""The steps of one run, ranked and kept in memory, so that no node reads the whole store again."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from contract.trajectory import RunRecord, Step
 
 
 class History:
-    """Steps by index. A step is in here only once it is durable in the store."""
+    """Steps by index. A step is added only once it is durable in the store."""
 
     def __init__(self, store: TrajectoryStore, run: RunRecord) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class History:
         self._first.setdefault(one.attempt.candidate_id, step)
 
     def replace(self, step: Step) -> None:
-        """Record a step anew, with what was learned of it since."""
+        """Record a step again, with a later profile or verdict."""
         self._store.record_step(step)
         position = next(i for i, one in enumerate(self._ranked) if one.step.index == step.index)
         self._ranked[position] = rank(step, self._run.task, self._run.chip)
@@ -47,10 +47,10 @@ class History:
             self._first[step.candidate.id] = step
 
     def profile_of(self, candidate_id: str) -> Profile | None:
-        """The profile that a step of the candidate has; a final measurement takes no new one."""
+        """The profile of a step of the candidate; a final measurement reuses it."""
         profiles = (one.step.profile for one in self._ranked if one.step.profile and one.attempt.candidate_id == candidate_id)
         return next(profiles, None)
 
     def first(self, candidate_id: str) -> Step | None:
-        """The step in which a candidate was tried first; None where it never was."""
+        """The first step of a candidate; None where it was never tried."""
         return self._first.get(candidate_id)

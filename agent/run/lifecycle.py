@@ -1,4 +1,4 @@
-"""A run from its start, or from where it was killed, to its end."""
+"""Starts a run, resumes it after a kill, and ends it."""
 
 import secrets
 import sqlite3
@@ -19,7 +19,6 @@ from agent.run.graph import compile_graph
 from agent.run.nodes import Nodes
 from agent.run.result import RunResult
 from agent.run.state import initial_state
-from agent.run.stopping import Budget
 from agent.run.versions import versions
 from contract.errors import Cudal2Error, StoreError, UsageError
 from contract.events import Emit, Notice, RunFinished, RunStarted
@@ -27,21 +26,16 @@ from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 
-# What a run's outcome depends on; a resumed run takes these from its record unless a flag says otherwise.
-_SEARCH = ("budget", "minutes", "round_size", "seed", "verify_seed", "policy", "rounds", "quick_rounds", "device")
-_SHOWN = ("use_knowledge", "use_diagnosis", "profile")
-_CHAT = ("model", "base_url", "api_key_file", "replay", "tokens", "money", "prompt_price", "reply_price")
-REPLAYED = (*_SEARCH, *_SHOWN, *_CHAT, *(name for name in Settings.model_fields if name.startswith("chat_")))
-_ENDLESS = 1_000_000_000  # supersteps; the budget and the clock end a run
+_NO_LIMIT = 1_000_000_000  # supersteps; the budget and the clock end a run
 
 
 def name_run(task: GemmTask) -> str:
-    """An id for a new run, the same shape's in the order of time."""
+    """An id for a new run. Runs of one shape sort by time."""
     return f"{task.shape}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Dependencies, out: Path | None) -> RunRecord:
-    """A record for a run that is about to start; the store does not have it yet."""
+    """The record of a run that is about to start; it is not in the store yet."""
     return RunRecord(
         run_id=run_id,
         task=task,
@@ -56,11 +50,11 @@ def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Dependencies
     )
 
 
-def start_run(run: RunRecord, settings: Settings, parts: Dependencies, emit: Emit) -> RunResult:
-    """Raises: StoreError, and whatever the machine's fault is; what was recorded by then stays and can be resumed."""
-    with _locked(settings, run.run_id):
+def start_run(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
+    """Run to the end. Raises: StoreError, and faults of the machine; recorded steps are kept and the run can be resumed."""
+    with _locked(run):
         parts.store.start_run(run)
-        return _drive(run, settings, parts, emit)
+        return _drive(run, parts, emit)
 
 
 def check_resumable(run: RunRecord) -> None:
@@ -70,7 +64,7 @@ def check_resumable(run: RunRecord) -> None:
 
 
 def resume_run(run: RunRecord, settings: Settings, parts: Dependencies, emit: Emit) -> RunResult:
-    """Continue a run after its last checkpoint.
+    """Continue a run from its last checkpoint.
 
     Raises: UsageError where the run has finished, another process has it, or this machine has another chip.
     """
@@ -78,30 +72,29 @@ def resume_run(run: RunRecord, settings: Settings, parts: Dependencies, emit: Em
     chip = parts.sandbox.chip
     if chip.name != run.chip.name:
         raise UsageError(f"run {run.run_id} was for {run.chip.name}, this machine offers {chip.name}; start a new run here")
-    with _locked(settings, run.run_id):
-        run = run.model_copy(update={"status": "running", "finished_at": None, "settings": settings.recorded()})
+    run = run.model_copy(update={"status": "running", "finished_at": None, "settings": settings.recorded()})
+    with _locked(run):
         parts.store.update_run(run)
-        return _drive(run, settings, parts, emit)
+        return _drive(run, parts, emit)
 
 
-def _drive(run: RunRecord, settings: Settings, parts: Dependencies, emit: Emit) -> RunResult:
-    """Runs the graph. The checkpoints go only after the run's end is in the store."""
-    with open_checkpoints(settings.checkpoint_path) as checkpoints:
-        config: RunnableConfig = {"configurable": {"thread_id": run.run_id}, "recursion_limit": _ENDLESS}
+def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
+    """Run the graph. The checkpoints are deleted only after the run's end is in the store."""
+    with open_checkpoints(run.settings.checkpoint_path) as checkpoints:
+        config: RunnableConfig = {"configurable": {"thread_id": run.run_id}, "recursion_limit": _NO_LIMIT}
         saved = checkpoints.get_tuple(config)
         clock = RunClock(float(saved.checkpoint["channel_values"].get("spent_s", 0.0)) if saved else 0.0)
-        budget = Budget(candidates=settings.budget, minutes=settings.minutes)
-        nodes = Nodes(run, parts, budget, settings.round_size, clock, emit)
-        emit(_started(run, parts, budget, clock, nodes.history.next_index))
+        nodes = Nodes(run, parts, clock, emit)
+        emit(_started(run, parts, clock, nodes.history.next_index))
         begin = None if saved else initial_state(max((step.round for step in nodes.history.steps), default=0))
         status: Literal["finished", "interrupted"] = "finished"
         try:
             reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability="sync")["stop"]
         except KeyboardInterrupt:
             status = reason = "interrupted"
-        except (Cudal2Error, sqlite3.DatabaseError):  # the second, of the checkpoints, is translated where they were opened
-            emit(Notice(message=f"what the run recorded is kept; continue it with: cudal2-agent runs resume {run.run_id}"))
-            with suppress(StoreError):  # a full disk, say: the first error is the one to tell
+        except (Cudal2Error, sqlite3.DatabaseError):  # open_checkpoints translates the second one
+            emit(Notice(message=f"the recorded steps are kept; continue the run with: cudal2-agent runs resume {run.run_id}"))
+            with suppress(StoreError):  # such as a full disk; the first error is reported
                 parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
             raise
         steps = nodes.history.steps
@@ -128,7 +121,7 @@ def _ended(run: RunRecord, status: str, best: Step | None) -> RunRecord:
     return run.model_copy(update={"status": status, "finished_at": datetime.now(UTC), "best_candidate_id": best_id})
 
 
-def _started(run: RunRecord, parts: Dependencies, budget: Budget, clock: RunClock, next_index: int) -> RunStarted:
+def _started(run: RunRecord, parts: Dependencies, clock: RunClock, next_index: int) -> RunStarted:
     sandbox = parts.sandbox
     nothing = "the emulator" if sandbox.can_execute else "none"
     device = sandbox.environment.gpu if sandbox.environment else f"{nothing} (for {run.chip.name})"
@@ -136,22 +129,22 @@ def _started(run: RunRecord, parts: Dependencies, budget: Budget, clock: RunCloc
         run_id=run.run_id,
         task=run.task,
         device=device,
-        budget=budget.candidates,
-        minutes=max(budget.minutes - clock.spent_s() / 60, 0.0),
+        budget=run.settings.budget,
+        minutes=max(run.settings.minutes - clock.spent_s() / 60, 0.0),
         resumed_at_step=next_index,
     )
 
 
 @contextmanager
-def _locked(settings: Settings, run_id: str) -> Iterator[None]:
-    """One process a run; the system releases the lock of a process that dies. Covers this machine's home folder only."""
-    folder = settings.home / "locks"
-    lock = FileLock(folder / f"{run_id}.lock", timeout=0)
+def _locked(run: RunRecord) -> Iterator[None]:
+    """One process per run; the system releases the lock of a process that dies. Covers this machine's home folder only."""
+    folder = run.settings.home / "locks"
+    lock = FileLock(folder / f"{run.run_id}.lock", timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as exc:
-        raise UsageError(f"run {run_id} is being worked on by another process; wait for it or stop it") from exc
+        raise UsageError(f"another process is working on run {run.run_id}; wait for it or stop it") from exc
     except OSError as exc:
         raise UsageError(f"{folder} is not writable ({exc.strerror}); set CUDAL2_HOME to a folder that is") from exc
     try:

@@ -1,4 +1,4 @@
-"""The graph's nodes: each takes the state, does one stage, returns what changed."""
+"""The nodes of the graph. Each takes the state, does one stage and returns what changed."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -11,25 +11,24 @@ from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
 from agent.observe.retrieval import look_up, questions_of, with_chunks
 from agent.run.clock import RunClock
+from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.dependencies import Dependencies
 from agent.run.history import History
-from agent.run.profiling import Profiler, affordable, subjects, unprofiled
 from agent.run.state import Pending, RunState
-from agent.run.stopping import Budget, near_roofline, no_better_prediction
+from agent.run.stopping import Budget, SearchEnd
 from agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.diagnosis import Diagnosis
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from contract.evaluation import Crashed, Evaluation, Measured
-from contract.events import CandidateBuilt, Emit, Profiled, Proposed, StepFinished
+from contract.events import CandidateBuilt, Emit, Proposed, StepFinished
 from contract.options import Effort
-from contract.profile import Profile
 from contract.reward import reward
 from contract.trajectory import RunRecord, Step
 
 FINALISTS = 3
-EMPTY_ROUNDS = 3  # in a row that end the run of a policy which may yet find something
+EMPTY_ROUNDS = 3  # consecutive empty rounds that end the run of a model, which may still find something
 Changes = dict[str, Any]
 
 logger = logging.getLogger(__name__)
@@ -37,27 +36,22 @@ _CANDIDATES: TypeAdapter[list[AnyCandidate]] = TypeAdapter(list[AnyCandidate])
 
 
 class Nodes:
-    """One run's nodes, bound to its parts. A node that is run again after a kill repeats no recorded step."""
+    """The nodes of one run, bound to its parts. A node that runs again after a kill repeats no recorded step."""
 
-    def __init__(
-        self, run: RunRecord, parts: Dependencies, budget: Budget, round_size: int, clock: RunClock, emit: Emit
-    ) -> None:
+    def __init__(self, run: RunRecord, parts: Dependencies, clock: RunClock, emit: Emit) -> None:
         self._run = run
         self._parts = parts
-        self._budget = budget
-        self._round_size = round_size
+        self._budget = Budget(candidates=run.settings.budget, minutes=run.settings.minutes)
+        self._ending = SearchEnd(run.task, run.chip, self._budget, can_measure=parts.sandbox.can_measure)
         self._clock = clock
         self._emit = emit
-        wanted = run.settings.get("profile", "auto")
-        self._profiler = Profiler(parts.sandbox, emit, wanted=wanted != "off")
-        # A search over schedules finds no faster kernels by counters (LOG.md), and they take seconds; a model reads them.
-        self._profiles_rounds = wanted == "leaders" or parts.policy.reads_code
         self.history = History(parts.store, run)
+        self._profiler = RunProfiler(run, parts, self.history, clock, emit)
         self._second_witness = SecondWitness(run, parts.sandbox, self.history, clock, emit)
-        self._failed: Cudal2Error | None = None  # what ends the run once the candidate in hand is recorded
+        self._failed: Cudal2Error | None = None  # ends the run once the current candidate is recorded
 
     def retrieve(self, state: RunState) -> Changes:
-        """What the policy will see: the task, the attempts so far, the best of them, what the knowledge says."""
+        """Record the observation of the next round: task, attempts, the best of them, and hits of the knowledge base."""
         task, ranked = self._run.task, self.history.ranked
         step = in_hand(ranked)
         failure = ranked[-1].attempt.message if ranked else ""
@@ -76,9 +70,9 @@ class Nodes:
         return self._changes(round=observation.round, observation_id=observation_id)
 
     def propose(self, state: RunState) -> Changes:
-        """New candidates from the policy; what the run has tried already is dropped."""
+        """New candidates from the policy, without those that the run has tried."""
         observation = self._parts.store.observation(state["observation_id"])
-        count = min(self._round_size, self._budget.candidates - len(self.history.ranked))
+        count = min(self._run.settings.round_size, self._budget.candidates - len(self.history.ranked))
         begin_s = self._clock.spent_s()
         with self._clock.outside():
             proposed = self._parts.policy.propose(observation, count)
@@ -87,8 +81,8 @@ class Nodes:
         batch = [with_chunks(candidate, observation.hits) for candidate in fresh]
         dropped = len(proposed) - len(batch)
         self._emit(Proposed(round=state["round"], policy=self._parts.policy.name, count=len(batch), dropped=dropped))
-        empty_rounds = 0 if batch else state.get("empty_rounds", 0) + 1  # none in a checkpoint of 0.1.0
-        # A search that proposes nothing is exhausted; a model whose replies held nothing may do better in the next round.
+        empty_rounds = 0 if batch else state.get("empty_rounds", 0) + 1  # absent in a checkpoint of 0.1.0
+        # A search that proposes nothing is exhausted. A model without a usable reply may have one in the next round.
         nothing_new = empty_rounds >= (EMPTY_ROUNDS if self._parts.policy.reads_code else 1)
         exhausted = self._parts.policy.exhausted or ("the policy has nothing new" if nothing_new else "")
         share_s = propose_s / max(len(batch), 1)
@@ -97,7 +91,7 @@ class Nodes:
         return self._changes(batch=waiting, propose_s=share_s, empty_rounds=empty_rounds, stop=stop)
 
     def build(self, state: RunState) -> Changes:
-        """Check, compile and inspect the batch in parallel; those that fail become steps at once."""
+        """Check, compile and inspect the batch in parallel. Candidates that fail become steps at once."""
         batch = [c for c in _CANDIDATES.validate_python(state["batch"]) if self.history.first(c.id) is None]
         built: dict[int, Built] = {}
         for position, outcome, seconds in self._outcomes(batch):
@@ -122,23 +116,23 @@ class Nodes:
         return self._changes(queue=state["queue"][1:], pending=pending.model_dump(mode="json"))
 
     def diagnose(self, state: RunState) -> Changes:
-        """What limits the candidate that was just evaluated."""
+        """Diagnose the candidate that was just evaluated."""
         pending = Pending.model_validate(state["pending"])
         profile = self.history.profile_of(pending.built.candidate.id)
-        diagnosis = self._diagnosis(pending.built, pending.evaluation, profile)
+        diagnosis = diagnosis_of(self._parts, self._run, pending.built, pending.evaluation, profile)
         return self._changes(pending=pending.model_copy(update={"diagnosis": diagnosis}).model_dump(mode="json"))
 
     def record(self, state: RunState) -> Changes:
-        """Make the evaluated candidate a step; it is durable before the graph moves on.
+        """Record the evaluated candidate as a step, which is durable before the graph goes on.
 
-        A step that is there already was recorded before a kill, ahead of the checkpoint; it stays as it is.
+        A step that exists was recorded before a kill, ahead of the checkpoint. It stays unchanged.
         """
         pending = Pending.model_validate(state["pending"])
         seconds = {"build": pending.built.seconds, "evaluate": pending.evaluate_s}
         known = state["phase"] == "search" and self.history.first(pending.built.candidate.id) is not None
         if self.history.next_index == state["next_index"] and not known:
             self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds)
-        if self._failed is not None:  # the candidate is a step now: a run that is resumed goes on after it
+        if self._failed is not None:  # the candidate is a step now, and a resumed run goes on after it
             raise self._failed
         waiting = len(state["queue"])
         if state["phase"] == "search":
@@ -148,7 +142,7 @@ class Nodes:
         return self._changes(pending=None, next_index=self.history.next_index, queue=[] if late else state["queue"])
 
     def witness(self, state: RunState) -> Changes:
-        """The best kernel that a model wrote, proved on the emulator; where it is refused, the next one after it."""
+        """Prove the best kernel that a model wrote on the emulator; after a refusal, the next best one."""
         searching = state["phase"] == "search"
         limit_s = self._budget.search_s(self._parts.sandbox.can_measure) if searching else self._budget.total_s
         while step := unproved_leader(self.history.ranked):
@@ -159,22 +153,22 @@ class Nodes:
         return self._changes(stop=state["stop"] if ended else self._stop_reason(state["round"], len(state["queue"])))
 
     def profile(self, state: RunState) -> Changes:
-        """The round's kernels in hand, or at the end the winner, through Nsight Compute; their steps are recorded anew."""
+        """Profile the round's best kernels, or at the end the winner, with Nsight Compute, and record their steps again."""
         if state["phase"] == "final":
             best = leader(self.history.ranked)
             steps = [best.step] if best and self._clock.spent_s() < self._budget.total_s else []
         else:
-            steps = subjects(self.history.ranked) if self._profiles_rounds else []
+            steps = subjects(self.history.ranked) if self._profiler.every_round else []
             steps = [step for step in steps if affordable(step, self.history.ranked, self._clock.spent_s())]
         for step in unprofiled(steps, self.history.ranked):
-            if self._profiler.able:
-                self._profile(step)
+            if self._profiler.able and (built := self._rebuilt(step.candidate)):
+                self._profiler.profile(step, built)
         return self._changes()
 
     def choose(self, state: RunState) -> Changes:
-        """The few candidates to measure in full; they are built again, which the compile cache makes free.
+        """Queue the finalists for a full measurement. The compile cache makes their rebuild free.
 
-        None where nothing is measured: the emulator's proof has no shorter form, and would be the same one again.
+        Without a GPU there are none: the emulator's proof has no short form and would be repeated unchanged.
         """
         self._clock.lap_s()
         if not self._parts.sandbox.can_measure:
@@ -185,9 +179,9 @@ class Nodes:
         return self._changes(phase="final", queue=queue, propose_s=0.0, stop=state["stop"])
 
     def _evaluated(self, built: Built, effort: Effort) -> Evaluation:
-        """The sandbox's outcome. Where it fails on this candidate, the run ends, but only after the candidate is recorded.
+        """The sandbox's evaluation. If the sandbox itself fails, the candidate is recorded before the run ends.
 
-        Raises: MachineError, UsageError: then the candidate is tried again when the run is resumed.
+        Raises: MachineError, UsageError: a resumed run tries the candidate again.
         """
         try:
             return self._parts.sandbox.evaluate(built, self._run.task, effort)
@@ -206,7 +200,7 @@ class Nodes:
         return [c for candidate_id, c in {c.id: c for c in proposed}.items() if self.history.first(candidate_id) is None]
 
     def _outcomes(self, candidates: Sequence[AnyCandidate]) -> Iterator[tuple[int, Built | Evaluation, float]]:
-        """The sandbox's outcomes as they come, with the seconds since the batch began; waiting is not the agent's time."""
+        """The sandbox's outcomes as they finish, with their seconds. Waiting does not count as the agent's own time."""
         begin_s = self._clock.spent_s()
         outcomes = iter(self._parts.sandbox.build(candidates, self._run.task)) if candidates else iter(())
         while True:
@@ -218,33 +212,8 @@ class Nodes:
             yield position, outcome, outcome.seconds if isinstance(outcome, Built) else self._clock.spent_s() - begin_s
 
     def _rebuilt(self, candidate: AnyCandidate) -> Built | None:
-        """A candidate from the compile cache; None where it does not build any more."""
+        """A candidate, built again from the compile cache; None where the build fails now."""
         return next((outcome for _, outcome, _ in self._outcomes([candidate]) if isinstance(outcome, Built)), None)
-
-    def _profile(self, step: Step) -> None:
-        """A step with its profile, its time counted apart; the build comes from the compile cache."""
-        built = self._rebuilt(step.candidate)
-        if built is None:
-            return
-        begin_s = self._clock.spent_s()
-        with self._clock.outside():
-            profile = self._profiler.profile(built, self._run.task)
-        seconds = {**step.seconds, "profile": self._clock.spent_s() - begin_s}
-        if profile is None:
-            self.history.replace(step.model_copy(update={"seconds": seconds}))
-            return
-        diagnosis = self._diagnosis(built, step.evaluation, profile)
-        self.history.replace(step.model_copy(update={"profile": profile, "diagnosis": diagnosis, "seconds": seconds}))
-        bottleneck = diagnosis.findings[0].bottleneck if diagnosis and diagnosis.findings else ""
-        self._emit(Profiled(candidate_id=step.candidate.id, seconds=seconds["profile"], bottleneck=bottleneck))
-
-    def _diagnosis(self, built: Built, evaluation: Evaluation, profile: Profile | None) -> Diagnosis | None:
-        """None where an error of ours is in the way: no reason to lose a measurement, or a run."""
-        try:
-            return self._parts.diagnose(built, self._run.task, self._run.chip, evaluation, profile)
-        except Exception as exc:
-            logger.warning("candidate %s could not be diagnosed", built.candidate.id, exc_info=exc)
-            return None
 
     def _record(
         self,
@@ -254,10 +223,10 @@ class Nodes:
         diagnosis: Diagnosis | None,
         seconds: dict[str, float],
     ) -> None:
-        """The next step. A final measurement keeps the round and the observation that led to its candidate."""
+        """Record the next step. A final measurement keeps the round and the observation of its candidate's first step."""
         first = self.history.first(candidate.id) if state["phase"] == "final" else None
         verdict = known_verdict(candidate.id, self.history.ranked)
-        if verdict and isinstance(evaluation, Measured):  # proved before it was measured again
+        if verdict and isinstance(evaluation, Measured):  # the candidate was proved before this measurement
             evaluation = judged(evaluation, verdict)
         shared_s = state["propose_s"] if candidate.origin.seconds is None else candidate.origin.seconds
         step = Step(
@@ -276,28 +245,15 @@ class Nodes:
         self.history.add(step)
         self._emit(_finished_event(self.history.ranked[-1], leader(self.history.ranked)))
 
-    def _stop_reason(self, number: int, waiting: int) -> str:
-        """Why the search ends now; empty while it goes on. At least one built candidate is always tried."""
-        ranked, sandbox = self.history.ranked, self._parts.sandbox
-        tried = any("evaluate" in one.step.seconds for one in ranked)
-        if self._clock.spent_s() > self._budget.search_s(sandbox.can_measure) and (tried or not waiting):
-            return "the time is spent"
-        if near_roofline(leader(ranked), self._run.task, self._run.chip):
-            return "the roofline is near"
-        if waiting:
-            return ""
-        if len(ranked) >= self._budget.candidates:
-            return f"the budget of {self._budget.candidates} candidates is spent"
-        if not sandbox.can_measure and no_better_prediction(ranked, number):
-            return "another round brought no better prediction"
-        return ""
+    def _stop_reason(self, round_number: int, waiting: int) -> str:
+        return self._ending.reason(self.history.ranked, round_number, waiting, self._clock.spent_s())
 
 
 def _finished_event(last: Ranked, best: Ranked | None) -> StepFinished:
     return StepFinished(
         index=last.step.index,
         candidate_id=last.attempt.candidate_id,
-        label=last.step.candidate.label,
+        label=last.step.candidate.short_name,
         evaluation=last.step.evaluation,
         reward=last.step.reward,
         best_candidate_id=best.attempt.candidate_id if best and not best.attempt.unproved else None,

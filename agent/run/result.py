@@ -1,4 +1,4 @@
-"""What a run has come to: what the answer, the report and the pictures are made of."""
+"""The result of a run, from which the answer, the report and the plot are made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from contract.trajectory import Observation, RunRecord, Step
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run that has ended, for good or for now. `best`: the leading candidate's latest step."""
+    """A run that has finished or was interrupted. `best`: the latest step of the leading candidate."""
 
     run: RunRecord
     steps: list[Step]
@@ -23,7 +23,7 @@ class RunResult:
 
     @property
     def looked_up(self) -> tuple[Hit, ...]:
-        """What the best candidate's policy had been shown, as the candidate says."""
+        """The hits that the best candidate's policy was shown, by the candidate's origin."""
         if self.best is None:
             return ()
         shown = self.best.candidate.origin.chunk_ids

@@ -1,7 +1,7 @@
-"""What the graph carries from node to node and into its checkpoints: positions and records as plain JSON values.
+"""The state that travels from node to node and into checkpoints: positions and records as plain JSON values.
 
-History is not carried: the trajectory store has it. Plain values mean that reading a checkpoint builds no object, so a
-tampered checkpoint file can run nothing.
+The history of a run is in the trajectory store, not in the state. Because the values are plain, reading a checkpoint builds
+no object, and a tampered checkpoint file cannot run code.
 """
 
 from typing import Any, Literal, TypedDict
@@ -16,9 +16,11 @@ Phase = Literal["search", "final"]
 
 
 class RunState(TypedDict):
-    """`batch`: proposed candidates, not yet built. `queue`: built ones (`Built`) waiting for their turn. `pending`: the
-    `Pending` on its way from evaluation to the store. `empty_rounds`: without a candidate, in a row. `stop`: why the search
-    ended, empty while it goes on."""
+    """`batch`: proposed candidates, not yet built. `queue`: built candidates (`Built`) that wait for evaluation.
+
+    `pending`: an evaluated candidate (`Pending`) that is not yet in the store. `empty_rounds`: consecutive rounds without a
+    candidate. `stop`: why the search ended; empty while it goes on.
+    """
 
     phase: Phase
     round: int

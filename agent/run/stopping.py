@@ -2,20 +2,21 @@
 
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked, best_prediction
+from agent.observe.ranking import Ranked, best_prediction, leader
 from contract.base import Record
-from contract.chip import Chip, roofline_us
+from contract.chip import Chip
 from contract.evaluation import Measured
+from contract.roofline import roofline_us
 from contract.speedup import median_us
 from contract.task import GemmTask
 
 ROOFLINE_NEAR = 0.98
 FINAL_SHARE = 0.25
-FINAL_MOST_S = 60.0
+FINAL_MAX_S = 60.0
 
 
 class Budget(Record):
-    """`candidates` to try and `minutes` of wall-clock, the final measurements included in the time but not in the count."""
+    """`candidates` to try and `minutes` of wall-clock. Final measurements count in the time, not in the number."""
 
     candidates: int
     minutes: float
@@ -25,19 +26,19 @@ class Budget(Record):
         return 60.0 * self.minutes
 
     def search_s(self, can_measure: bool) -> float:
-        """What the search may take: a part is kept for the final measurements where there will be any."""
-        return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MOST_S) if can_measure else 0.0)
+        """The time of the search. With a GPU, a share of the total is kept for the final measurements."""
+        return self.total_s - (min(FINAL_SHARE * self.total_s, FINAL_MAX_S) if can_measure else 0.0)
 
 
 def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
-    """Share of the roofline that a measured time reaches: 1 where it cannot get faster."""
-    return roofline_us(task.flops, task.operand_bytes, chip) / median_us(measured.timing)
+    """The roofline's time divided by the measured time; 1 is the limit."""
+    return roofline_us(task, chip) / median_us(measured.timing)
 
 
 def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
-    """Whether the leader is within 2 % of the roofline and no slower than cuBLASLt-AutoTuning, where that was measured.
+    """Whether the leader is within 2 % of the roofline and, if measured, no slower than cuBLASLt-AutoTuning.
 
-    A time whose kernel is still to be proved ends no search.
+    A kernel that waits for a second witness ends no search.
     """
     if best is None or best.attempt.unproved or not isinstance(best.step.evaluation, Measured):
         return False
@@ -46,10 +47,35 @@ def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
 
 
 def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
-    """Whether a round without execution brought no better prediction than the ones before it.
+    """Whether the last round brought no better prediction than the rounds before it.
 
-    A round of which no candidate's time can be predicted says nothing.
+    A round without any modelled time does not count.
     """
     before = best_prediction([one for one in ranked if one.step.round < last_round])
     last = best_prediction([one for one in ranked if one.step.round == last_round and one.estimated])
     return before is not None and last is not None and last >= before
+
+
+class SearchEnd:
+    """When the search of one run ends."""
+
+    def __init__(self, task: GemmTask, chip: Chip, budget: Budget, *, can_measure: bool) -> None:
+        self._task, self._chip, self._budget, self._can_measure = task, chip, budget, can_measure
+
+    def reason(self, ranked: Sequence[Ranked], last_round: int, waiting: int, spent_s: float) -> str:
+        """Why the search ends now; empty while it goes on. At least one built candidate is always tried.
+
+        `waiting`: built candidates of the round that are still to be tried.
+        """
+        tried = any("evaluate" in one.step.seconds for one in ranked)
+        if spent_s > self._budget.search_s(self._can_measure) and (tried or not waiting):
+            return "the time is spent"
+        if near_roofline(leader(ranked), self._task, self._chip):
+            return "the roofline is near"
+        if waiting:
+            return ""
+        if len(ranked) >= self._budget.candidates:
+            return f"the budget of {self._budget.candidates} candidates is spent"
+        if not self._can_measure and no_better_prediction(ranked, last_round):
+            return "another round brought no better prediction"
+        return ""

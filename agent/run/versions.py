@@ -1,4 +1,4 @@
-"""What a run ran under: the versions of this product and of the packages that shape its results."""
+"""The versions of this product and of the packages that influence its results."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -27,7 +27,7 @@ def installed_version(package: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Package → version for those that are installed, and Python and the system."""
+    """Package → version for every installed one, with Python and the system."""
     found = {package: installed_version(package) for package in PACKAGES}
     return {
         "python": platform.python_version(),

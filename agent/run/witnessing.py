@@ -1,4 +1,4 @@
-"""The second witness: which kernels of a model the emulator proves, and what its verdict makes of their measurements."""
+"""The second witness: which kernels of a model the emulator proves, and how its verdict changes their steps."""
 
 from collections.abc import Sequence
 
@@ -25,14 +25,14 @@ from contract.protocols import Sandbox
 from contract.reward import reward
 from contract.trajectory import RunRecord, Step
 
-# What the witness says of a candidate: how far it confirms it, or the test that failed.
+# The witness's verdict: how far it confirms a candidate, or the test that failed.
 WitnessVerdict = Witness | TestResult
 
 
 def unproved_leader(ranked: Sequence[Ranked]) -> Step | None:
-    """The best measured kernel of those that models wrote, where no second witness was asked about it yet.
+    """The best measured kernel that a model wrote, if it has no verdict of a second witness yet.
 
-    Slower ones are not proved: their times are no exemplar's, no leader's and no winner's, and they have no reward.
+    Slower kernels are not proved. They become neither leader, exemplar nor winner, and they have no reward.
     """
     written = [one for one in ranked if not one.step.candidate.origin.trusted_writer]
     plausible = {one.attempt.candidate_id for one in written if one.plausible}
@@ -43,13 +43,13 @@ def unproved_leader(ranked: Sequence[Ranked]) -> Step | None:
 
 
 def proof_fits(ranked: Sequence[Ranked], left_s: float) -> bool:
-    """Whether a proof fits in the time left, by the longest so far; the first one is made in any case."""
+    """Whether a proof as long as the longest so far fits in the time left. The first proof is always made."""
     taken_s = [one.step.seconds["witness"] for one in ranked if "witness" in one.step.seconds]
     return not taken_s or max(taken_s) <= left_s
 
 
 def verdict_of(said: Evaluation) -> WitnessVerdict:
-    """The emulator's verdict on a candidate that a GPU found right. A time limit or a lost worker is no verdict."""
+    """The emulator's verdict on a candidate that a GPU found right. A time limit and a lost worker give no verdict."""
     match said:
         case Unmeasured(verified_by="emulator", tests=tests):
             return Witness(status="in-part" if ran_in_part(tests) else "agreed", tests=tests)
@@ -63,7 +63,7 @@ def verdict_of(said: Evaluation) -> WitnessVerdict:
 
 
 def known_verdict(candidate_id: str, ranked: Sequence[Ranked]) -> WitnessVerdict | None:
-    """The verdict that a step of the candidate already holds."""
+    """The verdict that a step of the candidate holds already."""
     for one in ranked:
         if one.attempt.candidate_id == candidate_id:
             match one.step.evaluation:
@@ -75,7 +75,7 @@ def known_verdict(candidate_id: str, ranked: Sequence[Ranked]) -> WitnessVerdict
 
 
 def judged(measured: Measured, verdict: WitnessVerdict) -> Measured | Wrong:
-    """The measurement with its witness; refused where the witness found a fault, its times kept beside the fault."""
+    """The measurement with its witness. After a fault it is `Wrong`, and the measurement is kept as `refused`."""
     if isinstance(verdict, Witness):
         return measured.model_copy(update={"witness": verdict})
     tests = (*measured.tests, verdict)
@@ -83,14 +83,14 @@ def judged(measured: Measured, verdict: WitnessVerdict) -> Measured | Wrong:
 
 
 class SecondWitness:
-    """One run's. A verdict that a step holds is not asked for again, so that a killed run repeats at most the last proof."""
+    """Proves the candidates of one run. A recorded verdict is reused, so that a killed run repeats at most the last proof."""
 
     def __init__(self, run: RunRecord, sandbox: Sandbox, history: History, clock: RunClock, emit: Emit) -> None:
         self._run, self._sandbox, self._history = run, sandbox, history
         self._clock, self._emit = clock, emit
 
     def prove(self, step: Step, built: Built | None) -> None:
-        """Record the verdict with every measured step of the candidate. `built`: None where it could not be built again."""
+        """Record the verdict with every measured step of the candidate. `built`: None where the rebuild failed."""
         begin_s = self._clock.spent_s()
         verdict = known_verdict(step.candidate.id, self._history.ranked) or self._verdict(built)
         took_s = self._clock.spent_s() - begin_s
@@ -98,7 +98,7 @@ class SecondWitness:
             if one.candidate.id == step.candidate.id and isinstance(one.evaluation, Measured):
                 seconds = {**one.seconds, "witness": took_s} if one.index == step.index else one.seconds
                 self._record(one, one.evaluation, verdict, seconds)
-        self._tell(step, took_s)
+        self._report(step, took_s)
 
     def _verdict(self, built: Built | None) -> WitnessVerdict:
         if built is None:
@@ -107,17 +107,17 @@ class SecondWitness:
             return verdict_of(self._sandbox.witness(built, self._run.task))
 
     def _record(self, step: Step, measured: Measured, verdict: WitnessVerdict, seconds: dict[str, float]) -> None:
-        """The step anew. A refused time explains nothing, so that its diagnosis goes."""
+        """Record the step with the verdict. A refused time has no diagnosis."""
         evaluation = judged(measured, verdict)
         changes = {
             "evaluation": evaluation,
-            "diagnosis": step.diagnosis if isinstance(evaluation, Measured) else None,
+            "diagnosis": step.diagnosis if evaluation.passed else None,
             "reward": reward(evaluation, self._run.task, self._run.chip, step.candidate.origin),
             "seconds": seconds,
         }
         self._history.replace(step.model_copy(update=changes))
 
-    def _tell(self, step: Step, seconds: float) -> None:
+    def _report(self, step: Step, seconds: float) -> None:
         now = next(one for one in self._history.steps if one.index == step.index)
         best = leader(self._history.ranked)
         self._emit(

@@ -1,4 +1,4 @@
-"""What this machine can do: one check a thing, with what is missing and its remedy."""
+"""What this machine can do: one check per part, with a remedy where the part is missing."""
 
 import importlib.util
 import platform
@@ -35,7 +35,7 @@ extern "C" __global__ void probe(__half* d) { d[threadIdx.x] = __float2half(1.0f
 
 
 class Check(Record):
-    """`needed`: without it `optimize` cannot work; else something is done less well, as `detail` says."""
+    """`needed`: `optimize` cannot work without it. Otherwise `detail` says what works less well."""
 
     name: str
     ok: bool
@@ -45,7 +45,7 @@ class Check(Record):
 
 
 def examine(settings: Settings) -> list[Check]:
-    """All checks, in the order in which a run would meet what they check."""
+    """All checks, in the order in which a run needs the parts."""
     return [
         _python(),
         *_packages(),
@@ -80,7 +80,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _compiler(settings: Settings) -> Check:
-    """Compiles a probe kernel for the default target, past the cache."""
+    """Compiles a probe kernel for the default target, without the cache."""
     name, task = "compiler (NVRTC)", GemmTask(m=64, n=64, k=64, arch=Arch.SM_90A)
     with TemporaryDirectory() as cache:
         options = settings.compile_options().model_copy(update={"cache_dir": cache})
@@ -98,7 +98,7 @@ def _compiler(settings: Settings) -> Check:
 
 
 def jail() -> Check:
-    """What holds the compiler and the workers to files of their own."""
+    """The confinement of the compiler and the workers."""
     found = confinement()
     remedy = "" if found.kind != "none" else JAIL_REMEDY
     return Check(name="jail", ok=found.kind != "none", needed=False, detail=found.detail, remedy=remedy)
@@ -135,7 +135,7 @@ def _gpus() -> Iterator[Check]:
 
 
 def emulator() -> Check:
-    """Whether kernels can be executed where there is no GPU for them."""
+    """Whether kernels can be executed without a GPU."""
     try:
         import sandbox.emulator.core_module  # noqa: F401 (that it can be imported is the answer)
     except Cudal2Error as exc:
@@ -175,17 +175,17 @@ def _torch() -> Check:
 
 
 def _ncu(settings: Settings) -> Check:
-    """The tool, and whether the driver lets this process read counters, as far as it tells."""
+    """Nsight Compute, and whether the driver allows this process to read counters, where the driver reports it."""
     name = "Nsight Compute (ncu)"
     try:
-        path = find_ncu(settings.ncu)
+        path = find_ncu(settings.profiler.ncu)
         detail = f"{ncu_version(path)} at {path}"
     except Cudal2Error as exc:
         absent = "no hardware counters; diagnoses rest on inspection and times"
         return Check(name=name, ok=False, needed=False, detail=absent, remedy=str(exc))
     allowed = counters_allowed()
     if allowed is False:
-        detail += ", but the driver lets administrators only read counters"
+        detail += ", but the driver allows only administrators to read counters"
         return Check(name=name, ok=False, needed=False, detail=detail, remedy=PERMISSION_REMEDY)
     told = "counters may be read" if allowed else "whether counters may be read shows when a kernel is profiled"
     return Check(name=name, ok=True, needed=False, detail=f"{detail}; {told}")
@@ -202,7 +202,7 @@ def _store(settings: Settings) -> Check:
 
 
 def _knowledge(settings: Settings) -> Check:
-    """Absent it is built by the first run, which waits for that."""
+    """The knowledge base. Where it is absent, the first run builds it and waits for it."""
     from agent.index.knowledge_base import contents, lacking
 
     name, build = "knowledge base", f"cudal2-agent index add {settings.cutlass}"

@@ -1,4 +1,4 @@
-"""The GPUs that this process may see, asked of the driver without making a context on any of them."""
+"""The GPUs that this process sees, read from the driver without creating a context."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Opens the policy that the settings name: schedule, chat or portfolio."""
+"""Opens the policy of the settings: schedule, chat or portfolio."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,12 +8,12 @@ from contract.events import Emit, Notice
 from contract.options import ChatOptions
 from contract.protocols import Policy, TrajectoryStore
 from contract.settings import Settings
-from contract.task import GemmTask
+from contract.task import Arch
 from policies.chat.account import Account
 from policies.chat.policy import ChatPolicy
+from policies.chat.server.chat_server import ChatServer
 from policies.chat.server.key import checked_base_url, resolve_key
 from policies.chat.server.opening import open_server
-from policies.chat.server.protocol import ChatServer
 from policies.chat.server.replay import RecordedFirst, ReplayServer
 from policies.portfolio.policy import Portfolio
 from policies.schedule.families.registry import families
@@ -25,15 +25,15 @@ POLICIES = ("schedule", "chat", "portfolio")
 
 
 @contextmanager
-def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[Policy]:
-    """The policy of a run; its chat server, where it asks one, is asked nothing yet.
+def open_policy(arch: Arch, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[Policy]:
+    """The policy of a run. No request is sent yet.
 
-    Raises: UsageError for an unknown policy, or what chat lacks: a model, a key, an address, prices, a run to replay.
+    Raises: UsageError for an unknown policy, or for a missing model, key, address, price or run to replay.
     """
-    checked_base_url(settings.base_url)  # before it is recorded with the run: it may carry a password
+    checked_base_url(settings.chat.base_url)  # before the run records it: it may hold a password
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
-    schedule = SchedulePolicy(families(task.arch), seed=settings.seed, steer=settings.use_diagnosis)
+    schedule = SchedulePolicy(families(arch), seed=settings.seed, steer=settings.use_diagnosis)
     if settings.policy == "schedule":
         yield schedule
         return
@@ -44,9 +44,11 @@ def open_policy(task: GemmTask, settings: Settings, store: TrajectoryStore, run_
 
 @contextmanager
 def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[ChatPolicy]:
-    options = settings.chat_options()
+    options = settings.chat
+    if not options.model:
+        raise UsageError("the chat policy needs a model; name it with --model, and a server with --base-url")
     if options.money is not None and not (options.prompt_price or options.reply_price or settings.replay):
-        raise UsageError("a cap on money caps nothing without prices; set CUDAL2_PROMPT_PRICE and CUDAL2_REPLY_PRICE")
+        raise UsageError("a cap on money needs prices; set CUDAL2_PROMPT_PRICE and CUDAL2_REPLY_PRICE")
     log = RunExchanges(store, run_id)
     with _open_server(options, settings, store, emit) as server:
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
@@ -61,15 +63,15 @@ def _open_server(options: ChatOptions, settings: Settings, store: TrajectoryStor
         replay = ReplayServer(store.exchanges(settings.replay))
         yield replay
         if replay.differed:
-            emit(Notice(message=f"{replay.differed} prompts were not those of run {settings.replay}; its replies were used"))
+            emit(Notice(message=f"{replay.differed} prompts differ from those of run {settings.replay}; its replies were used"))
         if replay.missing:
-            emit(Notice(message=f"{replay.missing} prompts have no reply in run {settings.replay}; nothing came of them"))
+            emit(Notice(message=f"{replay.missing} prompts have no reply in run {settings.replay}; they gave no candidate"))
         return
     key = resolve_key(
         api_key=settings.api_key,
         api_key_file=settings.api_key_file,
         openai_key=settings.openai_key,
-        base_url=settings.base_url,
+        base_url=settings.chat.base_url,
         emit=emit,
     )
     with closing(open_server(options, key, emit)) as server:

@@ -1,4 +1,4 @@
-"""Opens the sandbox that the settings ask for; commands that only evaluate need no more of the agent."""
+"""Opens the sandbox as the settings say. Commands that only evaluate need no other part."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -10,12 +10,12 @@ from policies.schedule.families.registry import rewrite
 from policies.schedule.prediction import predict
 from sandbox.building.headers import find_headers
 from sandbox.building.toolchain import nvrtc_version
-from sandbox.local import LocalSandbox, open_sandbox
+from sandbox.local import LocalSandbox, open_sandbox, require_memory
 
 
 @contextmanager
 def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
-    """The sandbox for a task. `trust_host`: given for files that the user names, never for what a policy writes.
+    """The sandbox for a task. `trust_host`: true only for files that the user names, never for candidates of a policy.
 
     Raises: CompilerMissing, DeviceUnavailable, UsageError.
     """
@@ -23,7 +23,7 @@ def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_ho
     find_headers()
     with closing(
         open_sandbox(
-            task=task,
+            arch=task.arch,
             device=settings.device,
             compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
             verify_options=settings.verify_options(),
@@ -32,9 +32,10 @@ def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_ho
             worker=settings.worker_options(),
             predict=predict,
             emit=emit,
-            profile=settings.profile_options(),
-            emulate=settings.emulate_options(),
+            profile=settings.profiler,
+            emulate=settings.emulate,
             rewrite=rewrite,
         )
     ) as sandbox:
+        require_memory(task, sandbox.chip)
         yield sandbox

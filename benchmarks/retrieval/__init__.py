@@ -1,0 +1,7 @@
+"""Quality and cost of search in the knowledge base.
+
+- `score`: scores search results against questions with verified answers
+- `ablation`: what each part of the search contributes
+- `cost`: time and memory of indexing, updating and searching
+- `questions_*.jsonl`: three question sets
+"""

@@ -1,8 +1,9 @@
-"""What each part of the search is worth: the question sets answered with parts switched off, over the index of the settings.
+"""What each part of the search contributes: the question sets, answered with single parts turned off.
 
 Run from the repository's root, with CUTLASS 4.2.0 indexed:
   python -m benchmarks.retrieval.ablation --commit HASH --out benchmarks/results/NAME.json
-Writes JSON with the command, commit, date and every score; prints markdown tables. Milliseconds a question are noisy.
+Uses the index of the settings. Writes JSON with command, commit, date and scores, and prints Markdown tables. The times per
+question are noisy.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from agent.index.knowledge_base import open_library
-from benchmarks.retrieval.score import LINES, Question, Score, Span, by_kind, read_questions, table
+from benchmarks.retrieval.score import LINES, AnswerSpan, Score, ScoredQuestion, by_kind, read_questions, table
 from contract.knowledge import Query
 from contract.settings import load_settings
 from knowledge.embedding.embedder import Embedder
@@ -27,7 +28,7 @@ from knowledge.embedding.minilm import MiniLm
 from knowledge.lexical.word_index import WordIndex
 from knowledge.search import open_search
 from knowledge.search.weights import SearchWeights
-from knowledge.store import Store
+from knowledge.store import KnowledgeBase
 
 FOLDER = Path(__file__).parent
 SETS = ("dev", "heldout", "final")
@@ -48,26 +49,26 @@ OFF: dict[str, SearchWeights] = {
     "dense only": SearchWeights(concepts=0, lexical=0),
     "dense and lexical": SearchWeights(concepts=0),
 }
-Find = Callable[[str], Sequence[Span]]
+Find = Callable[[str], Sequence[AnswerSpan]]
 
 
-def searcher(store: Store, release: str, weights: SearchWeights, asker: Embedder | None = None) -> Find:
+def searcher(store: KnowledgeBase, release: str, weights: SearchWeights, asker: Embedder | None = None) -> Find:
     retriever = open_search(store, weights, asker=asker)
 
-    def find(words: str) -> list[Span]:
+    def find(words: str) -> list[AnswerSpan]:
         hits = retriever.search(Query(words=words, releases=(release,), count=LINES))
-        return [Span(path=hit.chunk.path, start_line=hit.chunk.start_line, end_line=hit.chunk.end_line) for hit in hits]
+        return [AnswerSpan(path=hit.chunk.path, start_line=hit.chunk.start_line, end_line=hit.chunk.end_line) for hit in hits]
 
     return find
 
 
-def windows(store: Store, release: str) -> Find:
-    """The bar to leave behind: BM25 over windows of 60 lines, identifiers taken as single words."""
+def windows(store: KnowledgeBase, release: str) -> Find:
+    """The baseline: BM25 over windows of 60 lines, with identifiers as single words."""
     spans, texts = [], []
     for path, key in store.manifest(release).items():
         lines = store.text(key)
         for start in range(0, len(lines), WINDOW_LINES):
-            spans.append(Span(path=path, start_line=start + 1, end_line=min(start + WINDOW_LINES, len(lines))))
+            spans.append(AnswerSpan(path=path, start_line=start + 1, end_line=min(start + WINDOW_LINES, len(lines))))
             texts.append(_words("\n".join(lines[start : start + WINDOW_LINES])))
     index = WordIndex.build(texts)
     return lambda words: [spans[place] for place in np.argsort(-index.scores(_words(words)), kind="stable")[:LINES]]
@@ -77,8 +78,8 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def answer(questions: Sequence[Question], find: Find) -> tuple[dict[str, Score], float]:
-    """Scores by kind, and the median of milliseconds a question."""
+def answer(questions: Sequence[ScoredQuestion], find: Find) -> tuple[dict[str, Score], float]:
+    """Scores by kind, and the median time per question in milliseconds."""
     find(questions[0].query)
     results, spent = {}, []
     for question in questions:

@@ -1,9 +1,9 @@
-"""What the knowledge base costs: indexing, updating, searching, at one and at several times the corpus.
+"""The cost of the knowledge base: indexing, updating and searching, at one and at several times the corpus.
 
-Run from the repository root; the trees are those that hold `cute/` and `cutlass/`, `--times 10` adds ten times the tree:
+Run from the repository's root. The trees contain `cute/` and `cutlass/`; `--times 10` adds ten times the tree:
   python -m benchmarks.retrieval.cost --old CUTLASS-4.1.0/include --new CUTLASS-4.2.0/include --commit HASH --out FILE
-Every step is the command `cudal2-agent index …` in a process of its own, with its own knowledge base in a temporary folder.
-Writes JSON; prints a table. Seconds of wall clock, megabytes of the largest process; machines are shared and noisy.
+Every step is the command `cudal2-agent index …` in its own process, with a knowledge base in a temporary folder. Writes JSON
+and prints a table: wall-clock seconds, and megabytes of the largest process. Shared machines are noisy.
 """
 
 import argparse
@@ -33,7 +33,7 @@ COLD_RUNS = 5
 
 
 def index(home: Path, *arguments: str) -> dict[str, Any]:
-    """One command: seconds, the peak of its largest process in MB, and its answer."""
+    """One command: its seconds, the peak memory of its largest process in MB, and its answer."""
     environment = {**os.environ, "CUDAL2_HOME": str(home)}
     command = [sys.executable, "-m", "agent.cli.main", "index", *arguments, "--json"]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
@@ -49,17 +49,17 @@ def index(home: Path, *arguments: str) -> dict[str, Any]:
 
 
 def taken_in(done: dict[str, Any]) -> dict[str, Any]:
-    """What a command that takes releases in cost, and what it took in."""
+    """The cost of a command that indexes releases, and the counts of what it indexed."""
     return {"seconds": done["seconds"], "peak_mb": done["peak_mb"], **reports(done["answer"])}
 
 
 def reports(answer: dict[str, Any]) -> dict[str, int]:
-    """Pieces and vectors of all releases that a command took in."""
+    """Files, pieces and vectors of all releases that a command indexed."""
     return {name: sum(report[name] for report in answer["releases"]) for name in ("files", "split", "pieces", "embedded")}
 
 
 def searching(home: Path, release: str) -> dict[str, float]:
-    """Warm milliseconds a question in one process, and seconds of a whole command."""
+    """Milliseconds per question in a warm process, and seconds of a whole command."""
     with open_library(load_settings(home=home)) as store:
         retriever = open_search(store)
 
@@ -82,7 +82,7 @@ def searching(home: Path, release: str) -> dict[str, float]:
 
 
 def many(tree: Path, times: int, into: Path) -> Path:
-    """A corpus of several copies of a tree whose files differ: every identifier of a copy ends in its number."""
+    """Several copies of a tree with different files: every identifier of a copy ends in the number of the copy."""
     for copy in range(times):
         for path in sorted(tree.rglob("*")):
             if path.is_file():
@@ -94,7 +94,7 @@ def many(tree: Path, times: int, into: Path) -> Path:
 
 
 def measure(old: Path, new: Path, home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each step of a library's life."""
+    """Index, update and search one tree, then a second tree beside it."""
     full = index(home, "add", str(new))
     yield "new tree and notes, from nothing", taken_in(full)
     unchanged = index(home, "update")
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--old", type=Path, required=True)
     parser.add_argument("--new", type=Path, required=True)
-    parser.add_argument("--times", type=int, default=0, help="also index this many differing copies of the new tree")
+    parser.add_argument("--times", type=int, default=0, help="also index this many different copies of the new tree")
     parser.add_argument("--commit", required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(arguments)

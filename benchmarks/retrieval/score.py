@@ -1,12 +1,12 @@
-"""Scores what `cudal2-agent index search --queries` found against questions with verified answers.
+"""Scores the results of `cudal2-agent index search --queries` against questions with verified answers.
 
 Run from the repository's root:
   cudal2-agent index search --queries benchmarks/retrieval/questions_dev.jsonl > found.jsonl
   python -m benchmarks.retrieval.score benchmarks/retrieval/questions_dev.jsonl found.jsonl
 
-A question is a line {"id", "kind", "query", "answers": [{"path", "start_line", "end_line"}]}; any of its answers counts.
-File level: one of the first 5 results is in an answer's file. Line level: one of the first 10 overlaps an answer and is at
-most 150 lines long.
+A question is a line {"id", "kind", "query", "answers": [{"path", "start_line", "end_line"}]}. Any of its answers counts.
+File level: one of the first 5 results is in the file of an answer. Line level: one of the first 10 results overlaps an answer
+and has at most 150 lines.
 """
 
 import argparse
@@ -17,24 +17,24 @@ from pathlib import Path
 from contract.base import Record
 
 KINDS = ("identifier", "error", "concept", "agent")
-FILES, LINES, WIDEST = 5, 10, 150
+FILES, LINES, MAX_LINES = 5, 10, 150
 
 
-class Span(Record):
+class AnswerSpan(Record):
     path: str
     start_line: int
     end_line: int
 
 
-class Question(Record):
+class ScoredQuestion(Record):
     id: str
     kind: str
     query: str
-    answers: tuple[Span, ...]
+    answers: tuple[AnswerSpan, ...]
 
 
 class Score(Record):
-    """Shares of the questions that were answered, and the ids of those that were not."""
+    """Shares of answered questions, and the ids of the others."""
 
     questions: int
     file_hit_5: float
@@ -42,38 +42,38 @@ class Score(Record):
     missed: tuple[str, ...]
 
 
-def read_questions(path: Path) -> list[Question]:
-    return [Question.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+def read_questions(path: Path) -> list[ScoredQuestion]:
+    return [ScoredQuestion.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
-def read_results(path: Path) -> dict[str, list[Span]]:
-    """Results by question, best first; other fields of a result are left aside."""
+def read_results(path: Path) -> dict[str, list[AnswerSpan]]:
+    """Results by question, best first. Other fields of a result are ignored."""
     found = {}
     for line in filter(str.strip, path.read_text(encoding="utf-8").splitlines()):
         answer = json.loads(line)
         found[answer["id"]] = [
-            Span(**{name: result[name] for name in ("path", "start_line", "end_line")}) for result in answer["results"]
+            AnswerSpan(**{name: result[name] for name in ("path", "start_line", "end_line")}) for result in answer["results"]
         ]
     return found
 
 
-def file_hit(question: Question, results: Sequence[Span]) -> bool:
+def file_hit(question: ScoredQuestion, results: Sequence[AnswerSpan]) -> bool:
     paths = {answer.path for answer in question.answers}
     return any(result.path in paths for result in results[:FILES])
 
 
-def line_hit(question: Question, results: Sequence[Span]) -> bool:
+def line_hit(question: ScoredQuestion, results: Sequence[AnswerSpan]) -> bool:
     return any(_answers(result, answer) for result in results[:LINES] for answer in question.answers)
 
 
-def _answers(result: Span, answer: Span) -> bool:
-    fits = result.end_line - result.start_line < WIDEST
+def _answers(result: AnswerSpan, answer: AnswerSpan) -> bool:
+    fits = result.end_line - result.start_line < MAX_LINES
     overlaps = result.start_line <= answer.end_line and answer.start_line <= result.end_line
     return fits and overlaps and result.path == answer.path
 
 
-def score(questions: Sequence[Question], results: Mapping[str, Sequence[Span]]) -> Score:
-    """Raises: ValueError for no questions; a question without results is missed."""
+def score(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[AnswerSpan]]) -> Score:
+    """The score of a question set. A question without results is missed. Raises: ValueError if there are no questions."""
     if not questions:
         raise ValueError("no questions to score")
     files = [file_hit(question, results.get(question.id, ())) for question in questions]
@@ -87,14 +87,14 @@ def score(questions: Sequence[Question], results: Mapping[str, Sequence[Span]]) 
     )
 
 
-def by_kind(questions: Sequence[Question], results: Mapping[str, Sequence[Span]]) -> dict[str, Score]:
+def by_kind(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[AnswerSpan]]) -> dict[str, Score]:
     kinds = [kind for kind in KINDS if any(question.kind == kind for question in questions)]
     scores = {kind: score([question for question in questions if question.kind == kind], results) for kind in kinds}
     return {**scores, "all": score(questions, results)}
 
 
 def table(rows: Iterable[tuple[str, Mapping[str, Score]]]) -> str:
-    """A markdown table, file-level / line-level a cell."""
+    """A Markdown table with file level / line level in each cell."""
     lines = [f"| | {' | '.join((*KINDS, 'all'))} |", "|---|" + "---|" * (len(KINDS) + 1)]
     for name, scores in rows:
         cells = (f"{scores[kind].file_hit_5:.2f} / {scores[kind].line_hit_10:.2f}" for kind in (*KINDS, "all"))

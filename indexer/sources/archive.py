@@ -1,8 +1,8 @@
-"""Zip files, wheels and tar files, unpacked under limits.
+"""Unpacks zip files, wheels and tar files under limits.
 
 Covered: members outside the tree (`../`, absolute, drive letters), links that leave it, devices, bombs (limits on members,
-bytes and expansion hold while unpacking, whatever the headers claim), damaged, truncated and encrypted archives.
-Not covered: an xz stream that asks for a dictionary of gigabytes.
+bytes and expansion are checked while unpacking, regardless of the headers), damaged, truncated and encrypted archives.
+Not covered: an xz stream that requests a dictionary of gigabytes.
 """
 
 import bz2
@@ -39,7 +39,7 @@ _OPENERS: dict[str, Callable[[Any], Any]] = {
 _ZIPS = (".zip", ".whl")
 SUFFIXES = (*_OPENERS, *_ZIPS)
 _BLOCK = 1 << 20
-_LONGEST_LINK = 4096
+_MAX_LINK_BYTES = 4096
 _DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -47,14 +47,14 @@ _DAMAGE = (
     lzma.LZMAError,
     struct.error,
     EOFError,
-    RuntimeError,  # zipfile: encrypted, or a method of compression that it lacks
-    ValueError,  # nonsense in a header
+    RuntimeError,  # zipfile: encrypted, or an unsupported compression method
+    ValueError,  # invalid values in a header
     OverflowError,
 )
 
 
 class ArchiveLimits(Record):
-    """What an archive may unfold to. Expansion counts from `free_bytes` on: small texts of one letter are no bomb."""
+    """Limits on what an archive unpacks to. Expansion is checked above `free_bytes`: a small repetitive text is no bomb."""
 
     members: int = 200_000
     bytes: int = 4 << 30
@@ -66,8 +66,8 @@ class _Readable(Protocol):
     def read(self, size: int = -1, /) -> bytes: ...
 
 
-class _Meter:
-    """Counts what comes out of an archive and stops it at a limit."""
+class _UnpackMeter:
+    """Counts what an archive unpacks to, and stops at a limit."""
 
     def __init__(self, archive: Path, limits: ArchiveLimits) -> None:
         self._archive = archive
@@ -95,7 +95,7 @@ class _Meter:
 class _Metered:
     """A stream whose reads are counted."""
 
-    def __init__(self, stream: _Readable, meter: _Meter) -> None:
+    def __init__(self, stream: _Readable, meter: _UnpackMeter) -> None:
         self._stream = stream
         self._meter = meter
 
@@ -106,15 +106,15 @@ class _Metered:
 
 
 def archive_suffix(path: Path) -> str:
-    """The suffix that tells how to unpack a file; empty for what is no archive."""
+    """The suffix that determines how to unpack a file; empty if the file is not an archive."""
     return max((suffix for suffix in SUFFIXES if path.name.lower().endswith(suffix)), key=len, default="")
 
 
 def unpack(archive: Path, into: Path, limits: ArchiveLimits | None = None) -> None:
-    """Write the members that can be split under `into`. Raises: SourceError; `into` is then the caller's to delete."""
+    """Write the members that can be split under `into`. Raises: SourceError; the caller then deletes `into`."""
     try:
         into.mkdir(parents=True, exist_ok=True)
-        meter = _Meter(archive, limits or ArchiveLimits())
+        meter = _UnpackMeter(archive, limits or ArchiveLimits())
         suffix = archive_suffix(archive)
         if suffix in _ZIPS:
             _unzip(archive, into, meter)
@@ -122,13 +122,13 @@ def unpack(archive: Path, into: Path, limits: ArchiveLimits | None = None) -> No
             with archive.open("rb") as raw, _OPENERS[suffix](raw) as stream:
                 _untar(archive, stream, into, meter)
     except _DAMAGE as exc:
-        raise SourceError(f"{archive} cannot be unpacked: {exc or type(exc).__name__}; is it whole?") from exc
+        raise SourceError(f"{archive} cannot be unpacked: {exc or type(exc).__name__}; is it complete?") from exc
     except OSError as exc:
-        remedy = "free some space" if exc.errno == errno.ENOSPC else "is it whole and readable?"
+        remedy = "free some space" if exc.errno == errno.ENOSPC else "is it complete and readable?"
         raise SourceError(f"{archive} cannot be unpacked: {exc.strerror or exc}; {remedy}") from exc
 
 
-def _unzip(archive: Path, into: Path, meter: _Meter) -> None:
+def _unzip(archive: Path, into: Path, meter: _UnpackMeter) -> None:
     with zipfile.ZipFile(archive) as opened:
         for member in opened.infolist():
             meter.member()
@@ -136,7 +136,7 @@ def _unzip(archive: Path, into: Path, meter: _Meter) -> None:
             mode = member.external_attr >> 16
             if stat.S_ISLNK(mode):
                 with opened.open(member) as link:
-                    _check_link(archive, name, link.read(_LONGEST_LINK).decode("utf-8", "replace"))
+                    _check_link(archive, name, link.read(_MAX_LINK_BYTES).decode("utf-8", "replace"))
             elif stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _special(archive, name)
             elif not member.is_dir() and is_wanted(name):
@@ -144,8 +144,8 @@ def _unzip(archive: Path, into: Path, meter: _Meter) -> None:
                     _write(_Metered(source, meter), into / name)
 
 
-def _untar(archive: Path, stream: IO[bytes], into: Path, meter: _Meter) -> None:
-    """Read in one pass, so that nothing is sought and every byte is counted, those of skipped members and headers too."""
+def _untar(archive: Path, stream: IO[bytes], into: Path, meter: _UnpackMeter) -> None:
+    """Unpack in one pass without seeking. Every byte counts, also those of skipped members and headers."""
     with tarfile.open(fileobj=cast(IO[bytes], _Metered(stream, meter)), mode="r|") as opened:
         for member in opened:
             meter.member()
@@ -158,12 +158,12 @@ def _untar(archive: Path, stream: IO[bytes], into: Path, meter: _Meter) -> None:
                 raise _special(archive, name)
             elif member.isreg() and is_wanted(name):
                 source = opened.extractfile(member)
-                # A sparse member is short in the archive and long when read, so it is counted again.
+                # A sparse member is short in the archive and long when read, so its bytes are counted again.
                 _write(_Metered(source, meter) if member.issparse() else source, into / name) if source else None
 
 
 def _safe(archive: Path, name: str) -> str:
-    """The member's path under the tree. Raises: SourceError where it would lie outside, ValueError for no name at all."""
+    """The member's path under the tree. Raises: SourceError for a path outside the tree, ValueError for an empty name."""
     if not name:
         raise ValueError("a member has no name")
     slashed = name.replace("\\", "/")
@@ -175,7 +175,7 @@ def _safe(archive: Path, name: str) -> str:
 
 
 def _check_link(archive: Path, name: str, target: str) -> None:
-    """Links are not made, since what they point to is indexed where it lies; one that leaves the tree is an attack."""
+    """Refuse a link that leaves the tree. Other links are not created, since their targets are indexed anyway."""
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
     if target.startswith(("/", "\\")) or inside == ".." or inside.startswith("../"):
         raise SourceError(f"{archive}: link {printable(name)} leaves its folder; refused, nothing was indexed")
@@ -193,7 +193,7 @@ def _write(source: _Readable, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A hard link's file, where the first of its names could be split too."""
+    """Copy the file of a hard link, if its first name can be split as well."""
     if source.is_file() and is_wanted(target.name):
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(shutil.SameFileError):
@@ -206,6 +206,6 @@ def stem(path: Path) -> str:
 
 
 def version_in(title: str) -> str:
-    """`1.2.3` of `name-1.2.3`; empty where there is none."""
+    """`1.2.3` of `name-1.2.3`; empty for a title without a version."""
     found = re.search(r"[-_]v?(\d+(?:\.[\w+]+)+)$", title)
     return found.group(1) if found else ""

@@ -1,4 +1,4 @@
-"""A git checkout on disk, or a repository fetched at a tag; through the git command, which never gets to ask for anything."""
+"""A git checkout on disk, or a repository fetched at a tag, through the git command without prompts."""
 
 import re
 import shutil
@@ -11,13 +11,13 @@ from contract.errors import SourceError
 from contract.events import Emit
 from indexer.listing import is_sound, is_wanted
 from indexer.skips import Skips
-from indexer.sources.command import Finished, Run
+from indexer.sources.command import CommandResult, RunCommand
 from indexer.sources.scratch import scratch
-from indexer.tree import Label, Tree, plant
+from indexer.tree import ReleaseLabel, Tree, plant
 
 FETCH_TIMEOUT_S = 900.0
 _LOCAL_TIMEOUT_S = 60.0
-_SCHEMES = frozenset({"https", "http", "ssh", "git", "file"})  # ext:: and other helpers run commands of the URL's choice
+_SCHEMES = frozenset({"https", "http", "ssh", "git", "file"})  # ext:: and other helpers run commands that the URL names
 _URL = re.compile(r"(?P<url>(?P<scheme>\w+)://(?:(?P<user>[^/@]*)@)?[^/@]*/[^@\n]*[^@/\n])(?:@(?P<ref>.*))?")
 _REF = re.compile(r"[^\s:*?\[\\^~+-][^\s:*?\[\\^~]*")
 _PREFIX = "git+"
@@ -25,7 +25,7 @@ _SHOWN_TAGS = 8
 
 
 class Remote(Record):
-    """A repository and what to take of it; `ref` is HEAD where the user named none."""
+    """A repository and a reference in it. `ref` is HEAD if the user named none."""
 
     url: str
     ref: str
@@ -33,37 +33,37 @@ class Remote(Record):
 
 
 def remote(spec: str) -> Remote | None:
-    """What `git+URL@TAG` asks for; None for a spec of another kind. Raises: SourceError for a URL that is not to be used."""
+    """The repository of a spec `git+URL@TAG`; None for another kind of spec. Raises: SourceError for a refused URL."""
     if not spec.startswith(_PREFIX):
         return None
     found = _URL.fullmatch(spec.removeprefix(_PREFIX))
     if found is None or found["scheme"] not in _SCHEMES:
-        raise SourceError(f"{spec}: write git+https://HOST/PATH@TAG; git reads {', '.join(sorted(_SCHEMES))} URLs here")
+        raise SourceError(f"{spec}: write git+https://HOST/PATH@TAG; allowed schemes: {', '.join(sorted(_SCHEMES))}")
     if ":" in (found["user"] or ""):
-        raise SourceError("a password in a URL would be kept with the release; leave it to git's credential helper or to ssh")
+        raise SourceError("a password in a URL would be stored with the release; use git's credential helper or ssh instead")
     if found["ref"] is not None and not _REF.fullmatch(found["ref"]):
         raise SourceError(f"{spec}: {found['ref']!r} cannot be a tag, a branch or a commit")
     return Remote(url=found["url"], ref=found["ref"] or "HEAD", origin=spec)
 
 
 @contextmanager
-def remote_tree(wanted: Remote, name: str | None, work_dir: Path, emit: Emit, run: Run) -> Iterator[Tree]:
+def remote_tree(wanted: Remote, name: str | None, work_dir: Path, emit: Emit, run: RunCommand) -> Iterator[Tree]:
     """The tracked files of a repository at a tag. Raises: SourceError."""
     with scratch(work_dir) as folder:
         _fetch(wanted, folder, run)
         version = _described(folder, run) if wanted.ref == "HEAD" else wanted.ref.removeprefix("refs/tags/")
         title = wanted.url.rpartition("/")[2].removesuffix(".git")
-        yield _tracked(folder, Label(name=name, title=title, version=version, origin=wanted.origin), emit, run)
+        yield _tracked(folder, ReleaseLabel(name=name, title=title, version=version, origin=wanted.origin), emit, run)
 
 
-def checkout_tree(folder: Path, name: str | None, origin: str, emit: Emit, run: Run) -> Tree:
-    """The tracked files of a checkout, as they are on disk now. Raises: SourceError."""
-    label = Label(name=name, title=folder.name, version=_described(folder, run), origin=origin)
+def checkout_tree(folder: Path, name: str | None, origin: str, emit: Emit, run: RunCommand) -> Tree:
+    """The tracked files of a checkout in their state on disk. Raises: SourceError."""
+    label = ReleaseLabel(name=name, title=folder.name, version=_described(folder, run), origin=origin)
     return _tracked(folder, label, emit, run)
 
 
-def _fetch(wanted: Remote, folder: Path, run: Run) -> None:
-    """One commit without its history; a plain fetch takes tags, branches and, where the server allows, commits."""
+def _fetch(wanted: Remote, folder: Path, run: RunCommand) -> None:
+    """Fetch one commit without its history. The reference is a tag, a branch or, if the server allows it, a commit."""
     _checked(_git(["init", "--quiet", "--template=", "."], folder, run), wanted.origin)
     fetched = _git(["fetch", "--quiet", "--depth=1", "--no-tags", "--", wanted.url, wanted.ref], folder, run, FETCH_TIMEOUT_S)
     if "couldn't find remote ref" in fetched.stderr:
@@ -72,33 +72,30 @@ def _fetch(wanted: Remote, folder: Path, run: Run) -> None:
     _checked(_git(["checkout", "--quiet", "--detach", "FETCH_HEAD"], folder, run, FETCH_TIMEOUT_S), wanted.origin)
 
 
-def _tags(wanted: Remote, folder: Path, run: Run) -> str:
-    """The newest tags, in words that end a message."""
+def _tags(wanted: Remote, folder: Path, run: RunCommand) -> str:
+    """The newest tags, as the end of a message."""
     listed = _git(["ls-remote", "--tags", "--refs", "--sort=v:refname", "--", wanted.url], folder, run, _LOCAL_TIMEOUT_S)
     tags = re.findall(r"refs/tags/(\S+)", listed.stdout)
     return f"; its last tags: {', '.join(tags[-_SHOWN_TAGS:])}" if tags else "; it has no tags"
 
 
-def _tracked(folder: Path, label: Label, emit: Emit, run: Run) -> Tree:
+def _tracked(folder: Path, label: ReleaseLabel, emit: Emit, run: RunCommand) -> Tree:
     listed = _checked(_git(["ls-files", "-z", "--cached"], folder, run), f"{folder} cannot be read as a git checkout")
     skips = Skips()
     inside = str(folder.resolve())
     wanted = {path for path in listed.stdout.split("\0") if path and is_wanted(path)}
     files = [path for path in sorted(wanted) if is_sound(folder, path, inside, skips)]
-    skips.tell(label.origin, emit)
+    skips.report(label.origin, emit)
     return plant(folder, files, label)
 
 
-def _described(folder: Path, run: Run) -> str:
-    """The nearest tag and the distance from it; empty for a checkout without a commit."""
+def _described(folder: Path, run: RunCommand) -> str:
+    """The nearest tag and the distance to it; empty for a checkout without a commit."""
     return _git(["describe", "--tags", "--always"], folder, run).stdout.strip()
 
 
-def _git(arguments: Sequence[str], folder: Path, run: Run, timeout_s: float = _LOCAL_TIMEOUT_S) -> Finished:
-    """Run git without prompts, hooks, helpers for its file list, or a translation of its messages.
-
-    Raises: SourceError where there is no git.
-    """
+def _git(arguments: Sequence[str], folder: Path, run: RunCommand, timeout_s: float = _LOCAL_TIMEOUT_S) -> CommandResult:
+    """Run git without prompts, hooks, file-monitor helpers or translated messages. Raises: SourceError without git."""
     git = shutil.which("git")
     if git is None:
         raise SourceError("git is not installed; install it, or name an archive or the folder inside the checkout")
@@ -107,7 +104,7 @@ def _git(arguments: Sequence[str], folder: Path, run: Run, timeout_s: float = _L
     return run([*environment, git, *options, *arguments], folder, timeout_s)
 
 
-def _checked(finished: Finished, what: str) -> Finished:
+def _checked(finished: CommandResult, what: str) -> CommandResult:
     if finished.returncode != 0:
         lines = [line.strip() for line in finished.stderr.splitlines() if line.startswith(("fatal:", "error:"))]
         said = lines[0].partition(": ")[2] if lines else f"git ended with {finished.returncode}"

@@ -1,4 +1,4 @@
-"""Runs pip and git: under a time limit, without a terminal to ask on, ended with everything they started."""
+"""Runs pip and git under a time limit, without a terminal, and ends them with all their child processes."""
 
 import os
 import signal
@@ -11,21 +11,21 @@ from contract.errors import SourceError
 
 
 @dataclass(frozen=True)
-class Finished:
-    """How a command ended."""
+class CommandResult:
+    """The exit status and output of a command."""
 
     returncode: int
     stdout: str
     stderr: str
 
 
-Run = Callable[[Sequence[str], Path, float], Finished]
+RunCommand = Callable[[Sequence[str], Path, float], CommandResult]
 
 
-def run_command(arguments: Sequence[str], folder: Path, timeout_s: float) -> Finished:
-    """Run a command in a folder, with the environment of the user and a session of its own.
+def run_command(arguments: Sequence[str], folder: Path, timeout_s: float) -> CommandResult:
+    """Run a command in a folder, with the user's environment and in a new session.
 
-    Raises: SourceError where it cannot be started or takes longer than the limit.
+    Raises: SourceError if it cannot be started or exceeds the time limit.
     """
     try:
         process = subprocess.Popen(
@@ -37,19 +37,19 @@ def run_command(arguments: Sequence[str], folder: Path, timeout_s: float) -> Fin
             text=True,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # no terminal, so no prompt; and one group to end
+            start_new_session=True,  # no terminal for prompts, and one process group to end
         )
     except OSError as exc:
         raise SourceError(f"{arguments[0]} cannot be started: {exc.strerror}") from exc
     try:
         stdout, stderr = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as exc:
-        raise SourceError(f"{_title(arguments)} took more than {timeout_s:g} s and was ended; look at the network") from exc
+        raise SourceError(f"{_title(arguments)} took more than {timeout_s:g} s and was ended; check the network") from exc
     finally:
         if process.returncode is None:  # the limit, or Ctrl-C
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return Finished(process.returncode, stdout, stderr)
+    return CommandResult(process.returncode, stdout, stderr)
 
 
 def _title(arguments: Sequence[str]) -> str:

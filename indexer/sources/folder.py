@@ -1,4 +1,4 @@
-"""A folder, or a single file, as it lies on disk."""
+"""A folder or a single file on disk."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ from contract.errors import SourceError
 from contract.events import Emit
 from indexer.listing import is_wanted, list_files
 from indexer.skips import Skips
-from indexer.tree import Label, Tree, plant
+from indexer.tree import ReleaseLabel, Tree, plant
 
 
-def folder_tree(folder: Path, label: Label, emit: Emit) -> Tree:
+def folder_tree(folder: Path, label: ReleaseLabel, emit: Emit) -> Tree:
     """Everything in the folder that can be split. Raises: SourceError."""
     skips = Skips()
     try:
@@ -17,10 +17,10 @@ def folder_tree(folder: Path, label: Label, emit: Emit) -> Tree:
     except OSError as exc:
         raise SourceError(f"{folder} cannot be read: {exc.strerror}") from exc
     files = list_files(folder, skips)
-    skips.tell(label.origin, emit)
+    skips.report(label.origin, emit)
     return plant(folder, files, label)
 
 
-def file_tree(file: Path, label: Label) -> Tree:
-    """One file as a release of its own. Raises: SourceError for a kind of file that cannot be split."""
+def file_tree(file: Path, label: ReleaseLabel) -> Tree:
+    """One file as a release. Raises: SourceError for a kind of file that cannot be split."""
     return plant(file.parent, [file.name] if is_wanted(file.name) else [], label)

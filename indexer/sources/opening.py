@@ -10,19 +10,19 @@ from contract.errors import SourceError
 from contract.events import Emit, IndexProgress
 from indexer.sources.archive import SUFFIXES, archive_suffix, stem, unpack, version_in
 from indexer.sources.checkout import checkout_tree, remote, remote_tree
-from indexer.sources.command import Run, run_command
+from indexer.sources.command import RunCommand, run_command
 from indexer.sources.folder import file_tree, folder_tree
 from indexer.sources.package import package_tree, wanted_package
 from indexer.sources.scratch import scratch
-from indexer.tree import Label, Tree
+from indexer.tree import ReleaseLabel, Tree
 
 
 @contextmanager
-def open_source(spec: str, *, name: str | None, work_dir: Path, emit: Emit, run: Run = run_command) -> Iterator[Tree]:
+def open_source(spec: str, *, name: str | None, work_dir: Path, emit: Emit, run: RunCommand = run_command) -> Iterator[Tree]:
     """The files that a spec names, on disk until the context ends.
 
-    `4.2.0` is CUTLASS from the package registry, `NAME==VERSION` any package, `git+URL@TAG` a repository; everything else is
-    a path: an archive, a git checkout, a folder, a file. A folder that is called like a version is written `./4.2.0`.
+    `4.2.0` is CUTLASS from the package registry, `NAME==VERSION` is any package, `git+URL@TAG` is a repository. Every other
+    spec is the path of an archive, a git checkout, a folder or a file. A folder named like a version is written `./4.2.0`.
     Raises: SourceError.
     """
     emit(IndexProgress(release=name or spec, stage="fetch", done=0, total=1))
@@ -31,7 +31,7 @@ def open_source(spec: str, *, name: str | None, work_dir: Path, emit: Emit, run:
         yield tree
 
 
-def _opened(spec: str, name: str | None, work_dir: Path, emit: Emit, run: Run) -> AbstractContextManager[Tree]:
+def _opened(spec: str, name: str | None, work_dir: Path, emit: Emit, run: RunCommand) -> AbstractContextManager[Tree]:
     if package := wanted_package(spec):
         return package_tree(package, name, work_dir, emit, run)
     if repository := remote(spec):
@@ -42,25 +42,27 @@ def _opened(spec: str, name: str | None, work_dir: Path, emit: Emit, run: Run) -
 def _resolved(spec: str) -> Path:
     try:
         return Path(spec).expanduser().resolve(strict=True)
-    except (OSError, RuntimeError, ValueError) as exc:  # nothing there; a loop of links; a NUL in it
+    except (OSError, RuntimeError, ValueError) as exc:  # a missing path, a loop of links, a NUL character
         raise SourceError(
-            f"{spec!r} is no file or folder; a source is a CUTLASS version (4.2.0), NAME==VERSION, git+URL@TAG, "
+            f"{spec!r} is not a file or folder; a source is a CUTLASS version (4.2.0), NAME==VERSION, git+URL@TAG, "
             "or a path to an archive, a git checkout or a folder"
         ) from exc
 
 
-def _opened_path(spec: str, path: Path, name: str | None, work_dir: Path, emit: Emit, run: Run) -> AbstractContextManager[Tree]:
+def _opened_path(
+    spec: str, path: Path, name: str | None, work_dir: Path, emit: Emit, run: RunCommand
+) -> AbstractContextManager[Tree]:
     if path.is_dir() and (path / ".git").exists():
         return nullcontext(checkout_tree(path, name, str(path), emit, run))
     if path.is_dir():
         return nullcontext(
-            folder_tree(path, Label(name=name, title=path.name, version=version_in(path.name), origin=str(path)), emit)
+            folder_tree(path, ReleaseLabel(name=name, title=path.name, version=version_in(path.name), origin=str(path)), emit)
         )
     if archive_suffix(path):
         return _archive_tree(path, name, work_dir, emit)
     if not path.is_file():
         raise SourceError(f"{spec} is neither a folder nor a file; archives end in {', '.join(SUFFIXES)}")
-    return nullcontext(file_tree(path, Label(name=name, title=path.stem, version="", origin=str(path))))
+    return nullcontext(file_tree(path, ReleaseLabel(name=name, title=path.stem, version="", origin=str(path))))
 
 
 @contextmanager
@@ -68,11 +70,11 @@ def _archive_tree(archive: Path, name: str | None, work_dir: Path, emit: Emit) -
     title, version = _title(archive)
     with scratch(work_dir) as folder:
         unpack(archive, folder)
-        yield folder_tree(folder, Label(name=name, title=title, version=version, origin=str(archive)), emit)
+        yield folder_tree(folder, ReleaseLabel(name=name, title=title, version=version, origin=str(archive)), emit)
 
 
 def _title(archive: Path) -> tuple[str, str]:
-    """Title and version that an archive's name tells; a wheel's is spelt as the registry spells it."""
+    """Title and version from an archive's name; the title of a wheel is in the registry's spelling."""
     try:
         package, version, *_ = parse_wheel_filename(archive.name)
     except InvalidWheelFilename:

@@ -1,4 +1,4 @@
-"""A package of the registry by name and version: from site-packages where it is installed, else through pip."""
+"""A package of the registry by name and version, from site-packages if it is installed there, else through pip."""
 
 import importlib.metadata
 import re
@@ -17,10 +17,10 @@ from contract.events import Emit, Notice
 from indexer.listing import is_sound, is_wanted
 from indexer.skips import Skips
 from indexer.sources.archive import unpack
-from indexer.sources.command import Finished, Run
+from indexer.sources.command import CommandResult, RunCommand
 from indexer.sources.folder import folder_tree
 from indexer.sources.scratch import scratch
-from indexer.tree import Label, Tree, plant
+from indexer.tree import ReleaseLabel, Tree, plant
 
 CUTLASS_PACKAGE = "nvidia-cutlass"
 FETCH_TIMEOUT_S = 600.0
@@ -35,7 +35,7 @@ _SHOWN_VERSIONS = 12
 
 
 class Wanted(Record):
-    """One package at one version; `requirement` in pip's words, `origin` in the user's."""
+    """One package at one version. `requirement`: as pip reads it. `origin`: as the user wrote it."""
 
     name: str
     specifier: str
@@ -47,7 +47,7 @@ class Wanted(Record):
 
 
 def wanted_package(spec: str) -> Wanted | None:
-    """What `4.2.0` or `NAME==VERSION` asks for; None for a spec of another kind. Raises: SourceError for no valid version."""
+    """The package of a spec `4.2.0` or `NAME==VERSION`; None for another kind of spec. Raises: SourceError if invalid."""
     if version := _VERSION.fullmatch(spec):
         return Wanted(name=CUTLASS_PACKAGE, specifier=f"=={version.group(1)}.*", origin=version.group(1))
     if not _PINNED.fullmatch(spec):
@@ -56,14 +56,14 @@ def wanted_package(spec: str) -> Wanted | None:
         requirement = Requirement(spec)
     except InvalidRequirement as exc:
         raise SourceError(
-            f"{spec!r} is no package and version: write NAME==VERSION, for example nvidia-cutlass==4.2.0.0"
+            f"{spec!r} is not a package and a version: write NAME==VERSION, for example nvidia-cutlass==4.2.0.0"
         ) from exc
     return Wanted(name=canonicalize_name(requirement.name), specifier=str(requirement.specifier), origin=spec)
 
 
 @contextmanager
-def package_tree(wanted: Wanted, name: str | None, work_dir: Path, emit: Emit, run: Run) -> Iterator[Tree]:
-    """The files of a package. Raises: SourceError with the versions there are, or what keeps pip from fetching it."""
+def package_tree(wanted: Wanted, name: str | None, work_dir: Path, emit: Emit, run: RunCommand) -> Iterator[Tree]:
+    """The files of a package. Raises: SourceError with the available versions, or with the reason why pip failed."""
     installed = _installed(wanted, name, emit)
     if installed is not None:
         yield installed
@@ -72,12 +72,12 @@ def package_tree(wanted: Wanted, name: str | None, work_dir: Path, emit: Emit, r
         archive = _fetch(wanted, folder, emit, run)
         unpacked = folder / "unpacked"
         unpack(archive, unpacked)
-        label = Label(name=name, title=wanted.name, version=_version_of(archive), origin=wanted.origin)
+        label = ReleaseLabel(name=name, title=wanted.name, version=_version_of(archive), origin=wanted.origin)
         yield folder_tree(unpacked, label, emit)
 
 
 def _installed(wanted: Wanted, name: str | None, emit: Emit) -> Tree | None:
-    """The package as it is installed here, if it is, at that version, with files of its own."""
+    """The installed package, if it has that version and files that can be split."""
     try:
         found = importlib.metadata.distribution(wanted.name)
     except importlib.metadata.PackageNotFoundError:
@@ -88,16 +88,16 @@ def _installed(wanted: Wanted, name: str | None, emit: Emit) -> Tree | None:
     skips = Skips()
     listed = [path.as_posix() for path in found.files or () if ".." not in path.parts and is_wanted(path.as_posix())]
     files = [path for path in listed if is_sound(root, path, str(root.resolve()), skips)]
-    skips.tell(wanted.origin, emit)
-    label = Label(name=name, title=wanted.name, version=found.version, origin=wanted.origin)
+    skips.report(wanted.origin, emit)
+    label = ReleaseLabel(name=name, title=wanted.name, version=found.version, origin=wanted.origin)
     return plant(root, files, label) if files else None  # an editable install lists none of its sources
 
 
-def _fetch(wanted: Wanted, folder: Path, emit: Emit, run: Run) -> Path:
-    """The wheel of a package, or its source archive where there is no wheel."""
+def _fetch(wanted: Wanted, folder: Path, emit: Emit, run: RunCommand) -> Path:
+    """The wheel of a package, or its source archive if there is no wheel."""
     finished = _download(wanted, "--only-binary=:all:", folder, run)
     if finished.returncode != 0 and not _versions(finished) and not _reason(finished) and wanted.name != CUTLASS_PACKAGE:
-        emit(Notice(message=f"{wanted.requirement} has no wheel; asking for its source, whose own build script pip then runs"))
+        emit(Notice(message=f"{wanted.requirement} has no wheel; fetching its source, whose build script pip then runs"))
         finished = _download(wanted, f"--no-binary={wanted.name}", folder, run)
     fetched = sorted(folder.iterdir())
     if finished.returncode != 0 or len(fetched) != 1:
@@ -105,44 +105,45 @@ def _fetch(wanted: Wanted, folder: Path, emit: Emit, run: Run) -> Path:
     return fetched[0]
 
 
-def _download(wanted: Wanted, choice: str, target: Path, run: Run) -> Finished:
-    """Ask pip for the archive; it reads the user's own configuration. Run in the target, so that no stray pip.py is."""
+def _download(wanted: Wanted, choice: str, target: Path, run: RunCommand) -> CommandResult:
+    """Run pip download with the user's pip configuration. It runs in the target folder, so no stray pip.py is imported."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", choice, "--no-input", "--disable-pip-version-check"]
     return run([*command, "--progress-bar=off", f"--dest={target}", wanted.requirement], target, FETCH_TIMEOUT_S)
 
 
-def _failure(wanted: Wanted, finished: Finished) -> SourceError:
+def _failure(wanted: Wanted, finished: CommandResult) -> SourceError:
     log = f"{finished.stdout}\n{finished.stderr}"
     if versions := _versions(finished):
         shown = ", ".join(versions[-_SHOWN_VERSIONS:])
-        return SourceError(f"no {wanted.name} {wanted.specifier.strip('=.*')} for this Python; there are: {shown}", log=log)
+        version = wanted.specifier.strip("=.*")
+        return SourceError(f"{wanted.name} {version} is not available for this Python; available: {shown}", log=log)
     if reason := _reason(finished):
         return SourceError(f"{wanted.requirement} cannot be fetched: {reason}", log=log)
     if "No matching distribution" in finished.stderr:
-        return SourceError(f"the package registry has no {wanted.name} that this Python can use; look at the name", log=log)
+        return SourceError(f"the package registry has no {wanted.name} for this Python; check the name", log=log)
     last = next((line for line in reversed(finished.stderr.splitlines()) if line.strip()), "no file came")
     return SourceError(f"{wanted.requirement} cannot be fetched: pip says: {last.strip()[:200]}", log=log)
 
 
-def _versions(finished: Finished) -> list[str]:
-    """The versions that pip says there are."""
+def _versions(finished: CommandResult) -> list[str]:
+    """The versions that pip lists."""
     found = _AVAILABLE.search(finished.stderr)
     return [] if found is None or found.group(1) == "none" else found.group(1).split(", ")
 
 
-def _reason(finished: Finished) -> str:
-    """Why pip could not even look; empty where it could."""
+def _reason(finished: CommandResult) -> str:
+    """Why pip could not ask the registry; empty if it could."""
     if "No module named pip" in finished.stderr:
-        return f"this Python has no pip; run `{sys.executable} -m ensurepip`, or name a wheel or folder that you have"
+        return f"this Python has no pip; run `{sys.executable} -m ensurepip`, or name a local wheel or folder"
     if "No space left on device" in finished.stderr:
         return "the disk is full; free some space"
     if _UNREACHABLE.search(finished.stderr):
-        return "the package registry cannot be reached; look at the network and `pip config list`, or name a wheel or folder"
+        return "the package registry cannot be reached; check the network and `pip config list`, or name a wheel or folder"
     return ""
 
 
 def _version_of(archive: Path) -> str:
-    """The version that a wheel's or source archive's file name carries."""
+    """The version in the file name of a wheel or source archive."""
     if archive.suffix == ".whl":
         return str(parse_wheel_filename(archive.name)[1])
     return str(parse_sdist_filename(archive.name)[1])

@@ -1,4 +1,4 @@
-"""Which GPU architectures a piece is for, by the names in it."""
+"""The GPU architectures of a piece, from the names in it."""
 
 import re
 
@@ -7,13 +7,13 @@ _NAMED = re.compile(r"(?:(?<![A-Za-z0-9])(?:sm|SM)|Sm)_?(\d{2,3})[af]?(?![0-9])"
 
 
 def archs_in(text: str) -> tuple[str, ...]:
-    """Tags of the architectures that a text names, in their order."""
+    """Tags of the architectures that a text names, in ascending order."""
     named = {f"sm_{number}" for number in _NAMED.findall(text)}
     return tuple(tag for tag in _KNOWN if tag in named)
 
 
 def piece_archs(of_path: tuple[str, ...], symbol: str, text: str) -> tuple[str, ...]:
-    """The path's architectures, else the symbol's, else the one that the text names alone."""
+    """The architectures of the path, else of the symbol, else the only one that the text names."""
     if of_path:
         return of_path
     if of_symbol := archs_in(symbol):

@@ -1,4 +1,4 @@
-"""A split file from its spans: archs, cards and families of each piece."""
+"""Assembles the record of a split file from its spans, with the archs, card and family of each piece."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from indexer.split.archs import archs_in, piece_archs
 from indexer.split.card import area, card
 from indexer.split.spans import Span
 
-SPLITTER = "syntax-5"  # changes whenever the same file would be split otherwise
+SPLITTER = "syntax-5"  # part of every file version's key; change it when the same file is split differently
 
 
 def assemble(
@@ -21,7 +21,7 @@ def assemble(
     archs: tuple[str, ...] = (),
     guess_archs: bool = True,
 ) -> SplitFile:
-    """The record of a file. `archs`: tags that hold for all of it; else those of its path and, if guessed, of each piece."""
+    """The record of a file. `archs`: tags for the whole file; else those of its path and, if guessed, of each piece."""
     of_path = archs or archs_in(path)
     words = area(path)
     pieces: list[Piece] = []

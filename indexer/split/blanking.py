@@ -1,7 +1,7 @@
-"""C++ as the grammar reads it best: without preprocessor and decoration, each byte and line where it was.
+"""Prepares C++ for the grammar: blanks directives and decoration, and keeps every byte and line in place.
 
-Covered: directives, macros that stand for attributes, launch bounds; of the branches of a conditional all where each is
-whole by itself, else the first. Not covered: macros that expand to part of a declaration and take arguments.
+Covered: directives, macros that stand for attributes, launch bounds. All branches of a conditional are kept if each is
+complete by itself, else only the first. Not covered: macros with arguments that expand to part of a declaration.
 """
 
 import re
@@ -15,7 +15,7 @@ _DECORATION = re.compile(
     rb"|PRAGMA_\w+|CONSTEXPR_IF_CXX17|FORCEINLINE|RESTRICT|DEPRECATED)\b(?:\(\))?"
     rb"|(?:CUTE|CUTLASS)_(?:INLINE_CONSTANT|STATIC_ASSERT(?:_V)?)\b"
     rb"|__grid_constant__|__forceinline__|__noinline__|__host__|__device__|__restrict__"
-    rb"|typename(?=\s+(?:::\s*)?\w+\s*(?:<|::))|(?<=::)template\b"  # where it only says that a dependent name is a type
+    rb"|typename(?=\s+(?:::\s*)?\w+\s*(?:<|::))|(?<=::)template\b"  # these only mark a dependent name as a type
     rb"|(?:__launch_bounds__|__cluster_dims__|__align__|alignas|CUTE_ALIGNAS|CUTLASS_ALIGNAS|ALIGNAS)"
     rb"\s*\([^()]*(?:\([^()]*\)[^()]*)*\))"
 )
@@ -34,7 +34,7 @@ _MACRO = re.compile(rb"[ \t]+(\w+)(\([^()]*\))?(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A macro with a body; lines count from 1, inclusive."""
+    """A macro with a body. Lines count from 1, inclusive."""
 
     name: str
     start: int
@@ -43,7 +43,7 @@ class Macro:
 
 @dataclass(slots=True)
 class _Conditional:
-    """An open `#if`: where its branches start and end, and whether it is `#if 0`."""
+    """An open `#if`: the start and end of its branches. `never`: it is `#if 0`."""
 
     never: bool
     start: int
@@ -55,7 +55,7 @@ class _Conditional:
 
 
 def blanked(data: bytes) -> tuple[bytes, list[Macro]]:
-    """The same text with spaces for what confuses the grammar, and the macros it defines."""
+    """The text with spaces in place of what the grammar cannot parse, and the macros that it defines."""
     buffer = bytearray(_MACRO_LINE.sub(_spaces, _DECORATION.sub(_replace_decoration, data)))
     macros: list[Macro] = []
     open_: list[_Conditional] = []
@@ -88,7 +88,7 @@ def _spaces(match: re.Match[bytes]) -> bytes:
 
 
 def _directives(data: bytes) -> list[re.Match[bytes]]:
-    """Preprocessor lines with their continuations, those in comments left out."""
+    """Preprocessor lines with their continuations, without those inside comments."""
     found = list(_DIRECTIVE.finditer(data))
     if not found:
         return found
@@ -110,7 +110,7 @@ def _macro(match: re.Match[bytes], line: int) -> list[Macro]:
 
 
 def _choose(buffer: bytearray, conditional: _Conditional) -> None:
-    """Blank the branches that would not parse beside the others."""
+    """Blank the branches that cannot be parsed together with the others."""
     branches = conditional.branches
     if conditional.never:
         _blank(buffer, *branches[0])

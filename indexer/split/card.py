@@ -1,4 +1,4 @@
-"""The card of a piece: in plain words where it lies, what it is called, says and does."""
+"""The card of a piece: words for its location, its name, its comments and its instructions."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -27,8 +27,8 @@ _MARK = re.compile(r"^[ \t]*(?:[/*#]+[!<]*|!)", re.MULTILINE)
 _DOCSTRING = re.compile(r'^\s*[rf]?(?:"""|\'{3})\s*(.+?)(?:"""|\'{3}|\n\s*\n|\Z)', re.DOTALL | re.MULTILINE)
 _TAG = re.compile(r"[@\\][a-z]+(?:\[\w+\])?(?=\s|$)|[`*/=\-_#]{3,}|[`*]")
 _SCOPE = re.compile(r"::(?![^<]*>)")
-_THIN = 400  # characters of text that leave room for the names around it
-_SAID_EARLY = 3000  # characters in which a comment says what a piece is for
+_SHORT_TEXT = 400  # characters; the card of a shorter text also names its neighbours
+_COMMENT_RANGE = 3000  # characters of text that are searched for a comment
 _SENTENCE = re.compile(r"(?<=[.!?:;])\s")
 _MESSAGE = re.compile(
     r"(?:static_assert|STATIC_ASSERT(?:_V)?|CUTLASS_ASSERT|TRACE_HOST|INVALID_CONTROL_PATH|RUNTIME_ASSERT|runtime_error|printf"
@@ -53,7 +53,7 @@ def area(path: str) -> str:
 
 
 def card(span: Span, area_words: str, text: str, neighbours: Iterable[str]) -> str:
-    """At most 60 words about a span."""
+    """At most 60 words that describe a span."""
     if span.kind == "section":
         return _first_words((area_words, span.symbol.replace(" > ", " ")))
     return _first_words(_said(span, area_words, text, neighbours))
@@ -68,12 +68,12 @@ def _said(span: Span, area_words: str, text: str, neighbours: Iterable[str]) -> 
     yield " ".join(instructions(text))
     yield " ".join(dict.fromkeys(_MESSAGE.findall(text)))
     yield " ".join(_named((*span.names[1:], *span.members)))
-    if len(text) < _THIN:
+    if len(text) < _SHORT_TEXT:
         yield " ".join(_named(name for name in neighbours if name != span.symbol))
 
 
 def instructions(text: str) -> list[str]:
-    """The PTX instructions in the assembly of a text, the longest form of each."""
+    """The PTX instructions in the inline assembly of a text, each in its longest form."""
     if "asm" not in text:
         return []
     found = list(dict.fromkeys(_PTX.findall(text)))
@@ -94,7 +94,7 @@ def _named(symbols: Iterable[str]) -> dict[str, None]:
 
 
 def symbol_parts(symbol: str) -> list[str]:
-    """`cute::Tensor<A, b::C>::size` as its three names."""
+    """The parts of a symbol: three names for `cute::Tensor<A, b::C>::size`."""
     return _SCOPE.split(symbol.replace("<…>", "")) if "::" in symbol else symbol.split(".")
 
 
@@ -103,13 +103,13 @@ def bare(name: str) -> str:
     return name.partition("<")[0] or name
 
 
-def doc_sentence(text: str, most: int = 28) -> str:
-    """The first words of the docstring, or of the first comment with words in it."""
+def doc_sentence(text: str, max_words: int = 28) -> str:
+    """The first words of the docstring, or of the first comment that has words."""
     if docstring := _DOCSTRING.search(text):
-        return " ".join(docstring[1].split()[:most])
-    said = (_TAG.sub(" ", _MARK.sub("", match[0])) for match in _COMMENT.finditer(text[:_SAID_EARLY]))
+        return " ".join(docstring[1].split()[:max_words])
+    said = (_TAG.sub(" ", _MARK.sub("", match[0])) for match in _COMMENT.finditer(text[:_COMMENT_RANGE]))
     joined = next((words for words in said if any(character.isalpha() for character in words)), "")
     joined = " ".join(joined.removesuffix("*/").split())
     sentence = _SENTENCE.split(joined, maxsplit=2)
     kept = " ".join(sentence[:2]) if len(sentence[0].split()) < 10 else sentence[0]
-    return " ".join(kept.split()[:most])
+    return " ".join(kept.split()[:max_words])

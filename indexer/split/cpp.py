@@ -1,7 +1,7 @@
-"""C++ and CUDA: the definitions of a header, by tree-sitter.
+"""The definitions of a C++ or CUDA file, parsed by tree-sitter.
 
 Covered: namespaces, classes and their specialisations, functions and methods, aliases, enums, constants, concepts, macros,
-also inside what does not parse. Not covered: definitions that only a macro's expansion would show.
+also inside code that does not parse. Not covered: definitions that only the expansion of a macro contains.
 """
 
 import re
@@ -14,7 +14,7 @@ from contract.knowledge import PieceKind
 from indexer.split.blanking import blanked
 from indexer.split.outline import Definition, disjoint
 
-_DEPTH = 40  # of nested namespaces and classes; what is deeper is taken as one
+_DEPTH = 40  # maximum nesting of namespaces and classes; deeper definitions are not split
 _CLASSES = frozenset({"class_specifier", "struct_specifier", "union_specifier"})
 _KINDS: dict[str, PieceKind] = {
     "class_specifier": "class",
@@ -49,29 +49,19 @@ def cpp_outline(text: str) -> tuple[Definition, ...]:
     walk = _Walk()
     walk.block(_parser().parse(code).root_node, "", 0)
     found = disjoint(walk.found)
-    inside = _Lines(found)
-    free = [Definition(m.name, "macro", m.start, m.end) for m in macros if not inside.holds(m.start)]
+    inside = {line for definition in found for line in range(definition.start, definition.end + 1)}
+    free = [Definition(macro.name, "macro", macro.start, macro.end) for macro in macros if macro.start not in inside]
     return disjoint([*found, *free])
 
 
-class _Lines:
-    """Which lines lie in a definition."""
-
-    def __init__(self, definitions: tuple[Definition, ...]) -> None:
-        self._held = {line for d in definitions for line in range(d.start, d.end + 1)}
-
-    def holds(self, line: int) -> bool:
-        return line in self._held
-
-
 class _Walk:
-    """Collects the definitions of one block and, by walks of their own, those inside them."""
+    """Collects the definitions of one block. Nested walks collect the definitions inside them."""
 
     def __init__(self) -> None:
         self.found: list[Definition] = []
 
     def block(self, node: Node, scope: str, depth: int) -> None:
-        """Every definition among the children of a file, namespace, class body or broken stretch."""
+        """Collect the definitions among the children of a file, a namespace, a class body or an error node."""
         comment: tuple[int, int] | None = None
         before = ""
         for child in node.children:
@@ -79,7 +69,7 @@ class _Walk:
             if kind == "comment":
                 comment = self._join(comment, child)
                 continue
-            if before == "namespace" and node.type == "ERROR":  # opened, but not closed where the grammar expects it
+            if before == "namespace" and node.type == "ERROR":  # a namespace whose end the grammar does not find
                 scope = _join(scope, _text(child))
             before = kind
             if not child.is_named:
@@ -91,7 +81,7 @@ class _Walk:
             self._take(child, kind, scope, start, end, depth)
 
     def _join(self, comment: tuple[int, int] | None, node: Node) -> tuple[int, int] | None:
-        """The comment lines above the next definition; one behind a definition belongs to that."""
+        """The comment lines above the next definition. A comment on the last line of a definition belongs to that one."""
         start, end = node.start_point[0] + 1, node.end_point[0] + 1
         if self.found and start <= self.found[-1].end:
             return None
@@ -149,7 +139,7 @@ def _inside_templates(node: Node) -> Node:
 
 
 def _owner(node: Node) -> Node | None:
-    """The class or enum that a declaration defines."""
+    """The class or enum that a node defines, if any."""
     if node.type in _CLASSES or node.type == "enum_specifier":
         return node
     if node.type in ("declaration", "field_declaration"):
@@ -170,7 +160,7 @@ def _declares_function(node: Node) -> bool:
 
 
 def _within(declarator: Node) -> Node | None:
-    """The declarator inside a pointer, reference, array or initialiser."""
+    """The declarator inside a pointer, reference, array or initialiser declarator."""
     inner = declarator.child_by_field_name("declarator")
     if inner is None and declarator.type == "reference_declarator" and declarator.named_child_count:
         return declarator.named_children[-1]
@@ -178,7 +168,7 @@ def _within(declarator: Node) -> Node | None:
 
 
 def _name(node: Node) -> str:
-    """Name of a function, variable, alias or concept."""
+    """The name of a function, variable, alias or concept."""
     named = node.child_by_field_name("name")
     if named is not None:
         return _shortened(_text(named))
@@ -206,7 +196,7 @@ def _join(scope: str, name: str) -> str:
 
 
 def _shortened(name: str, limit: int = 90) -> str:
-    """A name with the arguments of its template arguments left out, and no longer than a line."""
+    """A name without the arguments of its template arguments, of at most `limit` characters."""
     if "<" not in name or "operator" in name:
         return name[:limit]
     parts: list[str] = []

@@ -1,16 +1,21 @@
-"""What a grammar finds in a file: its definitions, nested as they stand, with the lines that belong to each."""
+"""The definitions of a file, nested as in the source, with their lines and their families of generated siblings."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from contract.knowledge import PieceKind
 
+_MIN_FAMILY = 4
+_VARIES = re.compile(r"(?:(?:tf|TF|bf|BF|f|F|s|S|u|U|e|E)\d+(?:[mM]\d+)?(?:[eE]\d+|[xX]\d+)?)+|\d+")
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A definition with its comment and template head; lines count from 1, inclusive.
+    """A definition with its comment and template head. Lines count from 1, inclusive.
 
-    `symbol`: qualified name; empty for what has none (an assertion). `names`: of all that share these lines.
+    `symbol`: qualified name, empty for an assertion. `names`: the symbols of all definitions on these lines.
     """
 
     symbol: str
@@ -23,7 +28,7 @@ class Definition:
 
 
 def disjoint(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
-    """Definitions in the order of their lines, none sharing a line with the next; those that do become one."""
+    """Definitions in the order of their lines. Definitions that share lines are merged."""
     kept: list[Definition] = []
     for found in sorted(definitions, key=lambda d: (d.start, -d.end)):
         last = kept[-1] if kept else None
@@ -43,3 +48,22 @@ def _one_line(definition: Definition) -> bool:
 
 def _within(members: tuple[Definition, ...], start: int) -> tuple[Definition, ...]:
     return tuple(member for member in members if member.start >= start)
+
+
+def with_families(definitions: tuple[Definition, ...]) -> tuple[Definition, ...]:
+    """The definitions with their families: at least four siblings that differ in types, shapes and counts only."""
+    shapes = [_shape(definition) for definition in definitions]
+    counts = Counter(shapes)
+    return tuple(
+        replace(definition, family=shape) if shape and counts[shape] >= _MIN_FAMILY else definition
+        for definition, shape in zip(definitions, shapes, strict=True)
+    )
+
+
+def _shape(definition: Definition) -> str:
+    """What the siblings of a family have in common; empty for a name without types or shapes."""
+    name = _VARIES.sub("#", definition.symbol)
+    if name == definition.symbol:
+        return ""
+    members = ",".join(f"{member.kind} {_VARIES.sub('#', member.symbol.rpartition('::')[2])}" for member in definition.members)
+    return f"{definition.kind} {name} {members}"

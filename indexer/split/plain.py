@@ -1,9 +1,9 @@
-"""Text of no known grammar: windows that end at blank lines. Never fails."""
+"""Splits text without a grammar into windows that end at blank lines. Never fails."""
 
 from contract.knowledge import SplitFile
 from indexer.split.assembly import assemble
-from indexer.split.lines import read_lines, windows
 from indexer.split.spans import Span
+from indexer.split.text_lines import read_lines, windows
 
 
 def split_plain(path: str, data: bytes) -> SplitFile:

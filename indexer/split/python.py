@@ -1,4 +1,4 @@
-"""Python: classes, functions and constants of a module, by its own parser."""
+"""The classes, functions and constants of a Python module, parsed by the standard library."""
 
 import ast
 import warnings
@@ -11,10 +11,10 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def python_outline(path: str, text: str, lines: Sequence[str]) -> tuple[Definition, ...]:
-    """The definitions of a module. Raises: SyntaxError, also for what is nested too deeply to be read."""
+    """The definitions of a module. Raises: SyntaxError, also for code that is nested too deeply to be parsed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a file's odd escapes are not the reader's business
+            warnings.simplefilter("ignore")  # invalid escapes in a file do not concern the user
             tree = ast.parse(text)
     except (ValueError, RecursionError, MemoryError) as exc:
         raise SyntaxError(str(exc)) from exc

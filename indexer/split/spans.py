@@ -1,15 +1,15 @@
-"""From definitions to pieces of a size to be read: short ones together, long ones in parts, and nothing left between."""
+"""Cuts a file into spans of a readable size: short definitions are merged, long ones are cut, and every line is covered."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from contract.knowledge import PieceKind
-from indexer.split.lines import WINDOW, trim, windows
 from indexer.split.outline import Definition
+from indexer.split.text_lines import WINDOW, trim, windows
 
-WHOLE = 80  # lines of a definition that stays one piece
-MERGED = 40  # lines of several short ones together
+WHOLE = 80  # maximum lines of a definition that stays one piece
+MERGED = 40  # maximum lines of short definitions that are merged
 _SHORT_MEMBER, _SHORT_FREE = 8, 6
 
 _CLOSING = re.compile(r"\s*(?:[})\];,]+[\s;]*(?://.*|/\*.*)?|#\s*endif.*|)")
@@ -19,7 +19,7 @@ _OPENING = re.compile(
 )
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/|^[ \t]*#(?:[^\\\n]|\\.)*", re.DOTALL | re.MULTILINE)
 _INCLUDE = re.compile(r"\s*#\s*(?:include|pragma\s+once)|(?:from\s+[\w.]+\s+)?import\s")
-_REMARK = 24  # lines of comment that go with what follows them
+_REMARK = 24  # maximum lines of comment that are attached to the next definition
 _SALVAGED = re.compile(
     r"^\s*(?:typedef\s+)?(?P<class>struct|class|union|enum(?:\s+class)?)\s+(?:alignas\([^)]*\)\s*)?(?P<name>\w+)[^;]*$"
     r"|^[ ]{0,4}(?:[\w:<>,*&]+\s+)*?[*&]*(?P<function>~?\w{3,})\s*\([^;]*$",
@@ -29,9 +29,9 @@ _SALVAGED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece in the making.
+    """Lines of a file that become a piece.
 
-    `names`: of the definitions in it; `members`: of what those hold; `part`: its place among the parts of a long one.
+    `names`: of the definitions in it. `members`: of their members. `part`: its position among the parts of a definition.
     """
 
     start: int
@@ -47,14 +47,14 @@ class Span:
 
 
 def cut(definitions: tuple[Definition, ...], lines: list[str], start: int, scope: str = "") -> list[Span]:
-    """Spans over all lines with text from `start` on, in their order."""
+    """Spans that cover all lines with text from `start` on, in order."""
     head = _head(definitions, lines, start)
     begin = head[-1].end + 1 if head else start
     return [*head, *_region(definitions, lines, begin, len(lines), scope, short=_SHORT_FREE)]
 
 
 def _head(definitions: tuple[Definition, ...], lines: list[str], start: int) -> list[Span]:
-    """What a file says of itself and includes; it mentions all that the file defines."""
+    """The comments and includes at the top of a file. The span lists the definitions of the file as its members."""
     first = definitions[0].start if definitions else len(lines) + 1
     includes = [line for line in range(start, min(first, len(lines) + 1)) if _INCLUDE.match(lines[line - 1])]
     if not includes or not (stretch := trim(lines, start, includes[-1])):
@@ -88,7 +88,7 @@ def _region(
 
 
 def _between(spans: list[Span], lines: list[str], start: int, end: int, scope: str) -> int:
-    """Give the lines between two definitions away: closings to the one above, text to itself; the line the rest starts with."""
+    """Assign the lines between two definitions: closings to the upper one, text to spans. Returns the first line left."""
     at = _close(spans, lines, start, end)
     code = _code(lines, at, end)
     last = max((line for line, text in enumerate(code, start=at) if not _OPENING.fullmatch(text)), default=at - 1)
@@ -101,7 +101,7 @@ def _between(spans: list[Span], lines: list[str], start: int, end: int, scope: s
 
 
 def _close(spans: list[Span], lines: list[str], start: int, end: int) -> int:
-    """Give what closes blocks to the last span; the line after it."""
+    """Assign lines that close blocks to the last span. Returns the line after them."""
     closed = start - 1
     for line in range(start, end + 1 if spans else start):
         if _CLOSING.fullmatch(lines[line - 1]):
@@ -114,12 +114,12 @@ def _close(spans: list[Span], lines: list[str], start: int, end: int) -> int:
 
 
 def _code(lines: list[str], start: int, end: int) -> list[str]:
-    """The lines without the comments and directives in them."""
+    """The lines without comments and directives."""
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), "\n".join(lines[start - 1 : end])).split("\n")
 
 
 def _remark(lines: list[str], start: int, end: int) -> bool:
-    """Few lines, all comment or what opens a block."""
+    """Whether the stretch is short and has only comments and lines that open a block."""
     stretch = trim(lines, start, end)
     if stretch is None:
         return True
@@ -133,7 +133,7 @@ def _grown(span: Span, *, start: int = 0, end: int = 0) -> Span:
 
 
 def _texts(lines: list[str], start: int, end: int, scope: str) -> Iterator[Span]:
-    """Lines that no definition claims, with the name that they seem to define."""
+    """Spans of lines outside all definitions, named after a definition that a pattern finds in them."""
     for first, last in windows(lines, start, end):
         found, kind = _salvaged("\n".join(lines[first - 1 : last]))
         symbol = f"{scope}::{found}" if scope and found else found or scope
@@ -168,7 +168,7 @@ def _parts(span: Span, lines: list[str], start: int, end: int, longest: int) -> 
 
 
 def _class(definition: Definition, lines: list[str], span: Span) -> Iterator[Span]:
-    """A long class: its head up to the first method, then its members."""
+    """A long class: the head up to the first method, then the members."""
     first = next((i for i, member in enumerate(definition.members) if member.kind in ("function", "class")), None)
     if first is None:
         yield from _parts(span, lines, span.start, span.end, WHOLE)
@@ -182,7 +182,7 @@ def _class(definition: Definition, lines: list[str], span: Span) -> Iterator[Spa
 
 
 def _merged(spans: list[Span], short: int) -> Iterator[Span]:
-    """Short neighbours as one, and overloads."""
+    """The spans with short neighbours merged, and overloads merged."""
     held: Span | None = None
     for span in spans:
         if held is not None and _belong(held, span, short):
@@ -196,7 +196,7 @@ def _merged(spans: list[Span], short: int) -> Iterator[Span]:
 
 
 def _together(first: Span, second: Span) -> Span:
-    """Both as one; named after the first that is a definition."""
+    """Two spans merged, named after the first that is a definition."""
     named = second if first.kind == "text" else first
     return replace(
         named,

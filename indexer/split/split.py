@@ -1,4 +1,4 @@
-"""A file as pieces: by grammar where there is one for it, by its text where not."""
+"""Splits a file into pieces, by a grammar if there is one for its suffix, else by windows of its text."""
 
 import re
 from collections.abc import Callable
@@ -10,12 +10,11 @@ from indexer.split.cpp import cpp_outline
 from indexer.split.documents.hypertext import split_html
 from indexer.split.documents.markdown import split_markdown
 from indexer.split.documents.restructured import split_restructured
-from indexer.split.families import with_families
-from indexer.split.lines import read_lines
-from indexer.split.outline import Definition
+from indexer.split.outline import Definition, with_families
 from indexer.split.plain import split_plain
 from indexer.split.python import python_outline
 from indexer.split.spans import cut
+from indexer.split.text_lines import read_lines
 
 __all__ = ["SPLITTER", "split_file"]
 
@@ -25,7 +24,7 @@ _LICENCE = re.compile(
 
 
 def split_file(path: str, data: bytes) -> SplitFile:
-    """The pieces of a file. Raises: SourceError for a document that cannot be read."""
+    """The pieces of a file. Raises: SourceError for an unreadable document."""
     return _SPLITS.get(PurePosixPath(path).suffix.lower(), split_plain)(path, data)
 
 
@@ -44,7 +43,7 @@ def _split_python(path: str, data: bytes) -> SplitFile:
 
 
 def _split_pdf(path: str, data: bytes) -> SplitFile:
-    from indexer.split.documents.pdf import split_pdf  # costs each process 0.1 s that few need
+    from indexer.split.documents.pdf import split_pdf  # takes 0.1 s per process, and few processes need it
 
     return split_pdf(path, data)
 
@@ -56,7 +55,7 @@ def _split_code(path: str, data: bytes, lines: list[str], outline: tuple[Definit
 
 
 def _licence_lines(text: str) -> int:
-    """Number of lines that the licence takes at the top of a file."""
+    """The number of licence lines at the top of a file."""
     match = _LICENCE.match(text)
     if match is None or not re.search(r"copyright|SPDX-License", match[1], re.IGNORECASE):
         return 0

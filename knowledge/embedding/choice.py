@@ -1,4 +1,4 @@
-"""Which embedding model a setting names."""
+"""The embedder that a setting names."""
 
 from knowledge.embedding.embedder import Embedder
 from knowledge.embedding.minilm import MiniLm
@@ -7,9 +7,9 @@ from knowledge.embedding.transformer import TransformerModel
 
 
 def make_embedder(model: str = "default", device: str = "cpu", precision: str = "float32") -> Embedder:
-    """`default`, `minilm`, `static`, or what sentence-transformers takes: a name or a folder; nothing is loaded yet.
+    """The embedder for `default`, `minilm`, `static`, or a name or folder for sentence-transformers. Nothing is loaded yet.
 
-    Device and precision are for the last; the packaged models run on the CPU in their own precision.
+    Device and precision apply to sentence-transformers; the packaged models run on the CPU in a fixed precision.
     """
     if model in ("default", "static"):
         return StaticModel()

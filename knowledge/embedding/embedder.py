@@ -1,4 +1,4 @@
-"""What the store asks of an embedding model, and the parts that all of them share."""
+"""The `Embedder` protocol of embedding models, and the functions that its implementations share."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -15,22 +15,22 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """A text's vector depends on the text and the model alone, not on what else was asked with it."""
+    """An embedding model. The vector of a text depends on the text and the model only, not on the rest of the batch."""
 
     @property
     def identity(self) -> str:
-        """Model, hash or revision of its weights, precision, most tokens; vectors of two identities are never mixed."""
+        """Model, hash or revision of the weights, precision, maximum tokens. Vectors of two identities are never mixed."""
         ...
 
     @property
     def dimensions(self) -> int: ...
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """A row of unit length for every text. Shape: (texts, dimensions). Raises: KnowledgeError."""
+        """One row of unit length per text. Shape: (texts, dimensions). Raises: KnowledgeError."""
         ...
 
 
 def packaged(package: str, file: str, remedy: str) -> Path:
-    """A data file of an installed package, found without importing it. Raises: KnowledgeError with the remedy."""
+    """A data file of an installed package, located without an import. Raises: KnowledgeError with the remedy."""
     spec = find_spec(package)
     path = Path(spec.origin).parent / file if spec and spec.origin else None
     if path is None or not path.is_file():
@@ -39,7 +39,7 @@ def packaged(package: str, file: str, remedy: str) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """First 12 hex digits of a file's SHA-256. Raises: KnowledgeError where it cannot be read."""
+    """The first 12 hex digits of a file's SHA-256. Raises: KnowledgeError for an unreadable file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:12]
@@ -48,23 +48,23 @@ def fingerprint(path: Path) -> str:
 
 
 def encodable(texts: Sequence[str]) -> list[str]:
-    """The texts with a question mark for each half of a torn character, which no tokenizer takes."""
+    """The texts with a question mark for each lone surrogate, which no tokenizer accepts."""
     return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
 
 
 def unit_rows(vectors: Vectors) -> Vectors:
-    """Rows scaled to unit length; a row of zeros (a text without a known token) becomes the first axis."""
+    """Rows scaled to unit length. A row of zeros (a text without a known token) becomes the first unit vector."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     scaled[lengths[:, 0] == 0, 0] = 1.0
     return scaled
 
 
-def batches_by_length(lengths: Sequence[int], most_tokens: int) -> Iterator[list[int]]:
-    """Positions of texts, the shortest first, in batches whose padded size stays within `most_tokens`."""
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Positions of texts, shortest first, in batches whose padded size is at most `max_tokens`."""
     batch: list[int] = []
     for position in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and (len(batch) + 1) * lengths[position] > most_tokens:
+        if batch and (len(batch) + 1) * lengths[position] > max_tokens:
             yield batch
             batch = []
         batch.append(position)

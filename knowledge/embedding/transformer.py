@@ -1,4 +1,4 @@
-"""Any model that sentence-transformers runs: by name from the local cache or a hub, or from a folder."""
+"""Any model of sentence-transformers, by name from the local cache or a hub, or from a folder."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ _LOUD = ("sentence_transformers", "transformers", "huggingface_hub")
 
 
 class TransformerModel:
-    """`Embedder` over a sentence-transformers model, loaded at first use."""
+    """An `Embedder` with a sentence-transformers model, which is loaded at first use."""
 
     def __init__(self, model: str, device: str = "cpu", precision: str = "float32") -> None:
         self._name = model
@@ -46,7 +46,7 @@ class TransformerModel:
         return unit_rows(np.asarray(rows.float().cpu().numpy(), np.float32))
 
     def _cached_revision(self) -> str:
-        """The commit of the local copy; a model that has none yet is fetched first, so that its commit is known."""
+        """The commit of the local copy. A model without a local copy is fetched first, so that its commit is known."""
         from huggingface_hub import try_to_load_from_cache
 
         with self._translated():
@@ -72,7 +72,7 @@ class TransformerModel:
             yield
         except ImportError as exc:
             raise KnowledgeError(f"embedding model {self._name} needs {exc.name}; pip install sentence-transformers") from exc
-        except (OSError, ValueError, RuntimeError, AssertionError) as exc:  # offline hub, bad folder, device that is not there
+        except (OSError, ValueError, RuntimeError, AssertionError) as exc:  # offline hub, invalid folder, missing device
             reason = str(exc).splitlines()[0][:160] if str(exc) else type(exc).__name__
             raise KnowledgeError(
                 f"embedding model {self._name} cannot be used on {self._device} ({reason}); give a folder that holds it, "
@@ -81,17 +81,17 @@ class TransformerModel:
 
 
 def _folder_revision(folder: Path) -> str:
-    """A digest of all weights and configuration in a folder. Raises: KnowledgeError where there are none."""
+    """A digest of all weights and configuration in a folder. Raises: KnowledgeError for a folder without a model."""
     wanted = (".safetensors", ".bin", ".json", ".txt")
     found = sorted(path for path in folder.rglob("*") if path.suffix in wanted and path.is_file())
     if not found:
-        raise KnowledgeError(f"embedding model folder {folder} holds no model; give one that sentence-transformers saved")
+        raise KnowledgeError(f"embedding model folder {folder} contains no model; name one that sentence-transformers saved")
     return digest([[path.relative_to(folder).as_posix(), fingerprint(path)] for path in found], length=12)
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps warnings, log lines and progress bars of the model's libraries off the terminal."""
+    """Suppress warnings, log lines and progress bars of the model's libraries."""
     from transformers.utils import logging as bars
 
     levels = {name: logging.getLogger(name).level for name in _LOUD}

@@ -1,6 +1,6 @@
 """The glossary: concepts in TOML files, by area of CUTLASS.
 
-glossary: reads and checks the files.
+- `glossary`: reads and checks the files.
 """
 
 from knowledge.glossary.glossary import Concept, Glossary, load_glossary

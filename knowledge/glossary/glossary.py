@@ -1,4 +1,4 @@
-"""The glossary of the field, written for this project: what people ask, and the definitions that answer."""
+"""The glossary, written for this project: what engineers ask, and the definitions that answer."""
 
 import tomllib
 from functools import cached_property
@@ -11,9 +11,9 @@ GLOSSARY_FOLDER = Path(__file__).parent
 
 
 class Concept(Record):
-    """`terms`: names for it, as people write them. `asks`: what somebody in need of it says, without its name.
+    """`terms`: names of the concept, as engineers write them. `asks`: what an engineer who needs it says, without its name.
 
-    `code`: symbols that answer (`PipelineTmaAsync::consumer_release`) or stems of files, the most telling first.
+    `code`: symbols that answer (`PipelineTmaAsync::consumer_release`) or stems of files, the most specific first.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Glossary(Record):
 
     @cached_property
     def asks(self) -> tuple[tuple[int, str], ...]:
-        """(concept, sentence) of every sentence, in order."""
+        """(concept, sentence) for every sentence, in order."""
         return tuple((index, ask) for index, concept in enumerate(self.concepts) for ask in concept.asks)
 
     @cached_property
@@ -36,12 +36,12 @@ class Glossary(Record):
 
 
 def load_glossary(folder: Path = GLOSSARY_FOLDER) -> Glossary:
-    """The concepts of every file in a folder. Raises: KnowledgeError naming the file that is wrong."""
+    """The concepts of all files in a folder. Raises: KnowledgeError that names an invalid file."""
     concepts: list[Concept] = []
     for path in sorted(folder.glob("*.toml")):
         try:
             with path.open("rb") as file:
                 concepts += [Concept.model_validate(entry) for entry in tomllib.load(file).get("concept", [])]
-        except (OSError, ValueError, TypeError) as exc:  # TOML that does not parse, and records that do not fit, are values
+        except (OSError, ValueError, TypeError) as exc:  # invalid TOML and invalid records raise ValueError
             raise KnowledgeError(f"glossary file {path.name} cannot be read: {str(exc).splitlines()[0]}") from exc
     return Glossary(concepts=tuple(concepts))

@@ -1,4 +1,4 @@
-"""From a piece of source to the words it is searched by and the text its vector is made of."""
+"""The search words of a piece of source, and the text that is embedded for it."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ from contract.knowledge import Piece, SplitFile
 from knowledge.lexical.signatures import packed
 from knowledge.lexical.words import words_of
 
-ANALYSIS = "words-3"  # part of every file version's key: another analysis means another version
+ANALYSIS = "words-3"  # part of every file version's key; change it when the analysis changes
 FIELDS = ("names", "card", "body")
 SIGNATURE = "signature"
 
-# A generated wrapper repeats its operands by the hundred; past a few times a word says nothing more.
-_MOST_REPEATS = 4
+# A generated wrapper repeats its operands hundreds of times. After a few repeats a word adds no information.
+_MAX_REPEATS = 4
 _BODY_LINES = 160
 _NAMED = frozenset({"alias", "variable", "macro", "enum"})
 
@@ -21,7 +21,7 @@ Terms = dict[str, str]
 
 
 def analyse(path: str, piece: Piece, text: str) -> Terms:
-    """Search words of a piece by field, joined by spaces: its names, its card, its body; and the signature of its body."""
+    """The search words of a piece by field (names, card, body), joined by spaces, and the signature of its body."""
     stem = PurePosixPath(path).stem
     body = _often(words_of("\n".join(text.split("\n", _BODY_LINES)[:_BODY_LINES])))
     return {
@@ -33,26 +33,26 @@ def analyse(path: str, piece: Piece, text: str) -> Terms:
 
 
 def analysed(split: SplitFile) -> SplitFile:
-    """The file with the search words of its pieces; runs where the file was split, so that the processes share the work."""
+    """The file with the search words of its pieces. It runs in the process that split the file, to share the work."""
     lines = split.text.split("\n")
     terms = tuple(analyse(split.path, piece, "\n".join(lines[piece.start_line - 1 : piece.end_line])) for piece in split.pieces)
     return split.model_copy(update={"terms": terms})
 
 
 def embedded_text(piece: Piece) -> str:
-    """What the vector of a piece is made of; empty for those that are found by their names alone.
+    """The text that is embedded for a piece; empty if the piece is found by its name alone.
 
-    Those are generated siblings, which differ in nothing else, and aliases, variables, macros and enumerations.
+    These are generated siblings, which differ only in their names, and aliases, variables, macros and enumerations.
     """
     return "" if piece.family or piece.kind in _NAMED else piece.card
 
 
 def _often(words: Iterable[str]) -> list[str]:
-    """The words without what repeats past the limit."""
+    """The words without repeats beyond the limit."""
     counts: Counter[str] = Counter()
     kept = []
     for word in words:
         counts[word] += 1
-        if counts[word] <= _MOST_REPEATS:
+        if counts[word] <= _MAX_REPEATS:
             kept.append(word)
     return kept

@@ -1,4 +1,4 @@
-"""Where the definitions that the glossary names stand in one generation of the index."""
+"""Locates the definitions that the glossary names in one generation of the index."""
 
 import re
 from collections import defaultdict
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from knowledge.glossary.glossary import Glossary
 
 _FILE = "anchors.npz"
-_MOST = 400  # a name with more places than this tells nothing
-_RANK_FACTOR = 0.85  # what a place in a concept's list of code is worth, against the one before
-_RARE = 12  # a word that is mentioned in more pieces than this points at none of them
-_FILE_WEIGHT = 0.5  # a whole file against the definition itself
-_MENTION_WEIGHT = 0.7  # a piece of the class that holds the member's name, where no piece is named after it
+_MAX_POSITIONS = 400  # a name in more positions carries no information
+_RANK_FACTOR = 0.85  # weight of a name in a concept's code, relative to the name before it
+_RARE = 12  # a word in more pieces than this locates none of them
+_FILE_WEIGHT = 0.5  # weight of a whole file, relative to the definition itself
+_MENTION_WEIGHT = 0.7  # weight of a piece of the class that mentions the member, if no piece is named after the member
 _TEMPLATE_ARGUMENTS = re.compile(r"<[^<>]*>")
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """Places of every concept, all in one: concept c has `positions[bounds[c]:bounds[c + 1]]`, each with a weight up to 1."""
+    """The positions of all concepts: concept c has `positions[bounds[c]:bounds[c + 1]]`, each with a weight up to 1."""
 
     digest: str
     bounds: NDArray[np.int32]
@@ -36,7 +36,7 @@ class Anchors:
 
     @property
     def placed(self) -> int:
-        """Concepts that have a place at all."""
+        """The number of concepts with at least one position."""
         return int((np.diff(self.bounds) > 0).sum())
 
     def save(self, folder: Path) -> None:
@@ -52,14 +52,14 @@ class Anchors:
 def find_anchors(
     glossary: Glossary, symbols: Sequence[str], paths: Sequence[str], holding: Callable[[str], NDArray[np.int32]]
 ) -> Anchors:
-    """Places of the glossary's symbols. `symbols`, `paths`: of every position; `holding`: positions whose body has a word."""
-    places = _Places(symbols, paths, holding)
+    """Locate the glossary's symbols. `symbols`, `paths`: of every position. `holding`: positions whose body has a word."""
+    places = _SymbolPositions(symbols, paths, holding)
     bounds, positions, weights = [0], [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
     for concept in glossary.concepts:
         best: dict[int, float] = {}
         for rank, name in enumerate(concept.code):
             found, weight = places.find(name)
-            # A name that stands in many places points at each of them less.
+            # A name with many positions weighs less in each of them.
             share = weight * _RANK_FACTOR**rank / (1 + np.log(len(found)) / 3) if found else 0.0
             for position in found:
                 best[position] = max(best.get(position, 0.0), share)
@@ -69,8 +69,8 @@ def find_anchors(
     return Anchors(glossary.digest, np.array(bounds, np.int32), np.concatenate(positions), np.concatenate(weights))
 
 
-class _Places:
-    """Positions by a part of their symbol, by the stem of their file, by a word of their body."""
+class _SymbolPositions:
+    """Finds positions by a part of their symbol, by the stem of their file, or by a word of their body."""
 
     def __init__(self, symbols: Sequence[str], paths: Sequence[str], holding: Callable[[str], NDArray[np.int32]]) -> None:
         self._parts = [_parts(symbol) for symbol in symbols]
@@ -83,21 +83,21 @@ class _Places:
             self._by_stem[_stem(path)].append(position)
 
     def find(self, name: str) -> tuple[list[int], float]:
-        """Positions and how sure they are: a definition of that name, a file of that name, a piece that holds the name."""
+        """Positions and their weight: definitions with that name, else files with it, else pieces that mention it."""
         wanted = _parts(name)
         if not wanted:
             return [], 0.0
         last = wanted[-1]
         exact = [p for p in self._by_part.get(last, ()) if self._parts[p][-len(wanted) :] == wanted]
         if exact:
-            return exact[:_MOST], 1.0
+            return exact[:_MAX_POSITIONS], 1.0
         if found := self._by_stem.get(_stem(name)):
-            return found[:_MOST], _FILE_WEIGHT
+            return found[:_MAX_POSITIONS], _FILE_WEIGHT
         inside = self._by_part.get(wanted[-2] if len(wanted) > 1 else last, [])
         mentions = self._holding(last).tolist()
         if len(wanted) > 1:
             inside = sorted(set(inside).intersection(mentions))
-        return (inside or mentions[: _RARE if len(mentions) <= _RARE else 0])[:_MOST], _MENTION_WEIGHT
+        return (inside or mentions[: _RARE if len(mentions) <= _RARE else 0])[:_MAX_POSITIONS], _MENTION_WEIGHT
 
 
 def _stem(path: str) -> str:
@@ -106,7 +106,7 @@ def _stem(path: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _parts(symbol: str) -> tuple[str, ...]:
-    """`a::B<C>::d` as ("a", "b", "d")."""
+    """The lower-case parts of a symbol: ("a", "b", "d") for `a::B<C>::d`."""
     previous = ""
     while previous != symbol:
         previous, symbol = symbol, _TEMPLATE_ARGUMENTS.sub("", symbol)

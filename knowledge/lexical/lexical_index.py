@@ -1,4 +1,4 @@
-"""The lexical index of one generation: BM25 by field over every published piece, and the columns that filters need."""
+"""One generation of the lexical index: BM25 by field over all published pieces, and the columns that filters need."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,8 +28,8 @@ _PLAIN = ("piece_id", "start", "end", "outer_start", "outer_end")
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One published piece as the index takes it; `vector_id` is empty where it has no vector."""
+class IndexedPiece:
+    """One published piece with its search words. `vector_id` is empty if it has no vector."""
 
     piece_id: int
     path: str
@@ -40,7 +40,7 @@ class Entry:
 
 
 class _Codes:
-    """Small numbers for strings that repeat, in the order of their first use."""
+    """Codes for repeated strings, in the order of first use."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
@@ -49,10 +49,10 @@ class _Codes:
         return self.known.setdefault(text, len(self.known))
 
 
-def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = None) -> None:
-    """Write the index of these pieces into an empty folder; a position in it is the place of its entry in the order given.
+def build(folder: Path, entries: Iterable[IndexedPiece], glossary: Glossary | None = None) -> None:
+    """Write the index of these pieces into an empty folder. A position in the index is the piece's number in their order.
 
-    Pieces of one file stand together, in the order of their lines.
+    The pieces of a file are consecutive, in the order of their lines.
     """
     texts: dict[str, list[str]] = {field: [] for field in (*FIELDS, SIGNATURE)}
     codes = {name: _Codes() for name in _CODED}
@@ -76,7 +76,7 @@ def build(folder: Path, entries: Iterable[Entry], glossary: Glossary | None = No
     places.save(folder)
 
 
-def _values(entry: Entry) -> dict[str, str | int]:
+def _values(entry: IndexedPiece) -> dict[str, str | int]:
     piece = entry.piece
     return {
         "path": entry.path,
@@ -92,11 +92,11 @@ def _values(entry: Entry) -> dict[str, str | int]:
     }
 
 
-class Lexical:
-    """A generation's index, opened for reading; arrays are aligned: position i is the i-th piece of the generation."""
+class LexicalIndex:
+    """The index of a generation, open for reading. In all arrays, position i is the i-th piece of the generation."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises: KnowledgeError where the folder is not a whole index."""
+        """Raises: KnowledgeError if the folder is not a complete index."""
         try:
             self._fields = {field: WordIndex.load(folder / field) for field in FIELDS}
             with np.load(folder / _COLUMNS) as columns:
@@ -110,7 +110,7 @@ class Lexical:
         return len(self._columns["piece_id"])
 
     def column(self, name: str) -> Column:
-        """A number for every position; for a coded column the index into `values`."""
+        """One number per position; for a coded column, the index into `values`."""
         return self._columns[name]
 
     def values(self, name: str) -> list[str]:
@@ -126,7 +126,7 @@ class Lexical:
         return found
 
     def anchors(self, glossary: Glossary) -> Anchors:
-        """Places of the glossary's symbols; looked for anew where the index was built with another glossary."""
+        """The positions of the glossary's symbols. They are located again if the index was built with another glossary."""
         if self._anchors.digest == glossary.digest:
             return self._anchors
         symbols, paths = ([self.values(name)[code] for code in self.column(name)] for name in ("symbol", "path"))
@@ -141,9 +141,9 @@ class Lexical:
         return positions
 
     def scores(self, field: str, words: Sequence[str]) -> Scores:
-        """BM25 of every piece's field for these words; a word that stands twice counts twice."""
+        """BM25 scores of a field of all pieces for these words. A repeated word counts repeatedly."""
         return self._fields[field].scores(words)
 
     def where(self, column: str, accept: Iterable[bool]) -> Mask:
-        """Positions whose value in a coded column is accepted; `accept` is parallel to `values(column)`."""
+        """Positions whose value in a coded column is accepted. `accept` is parallel to `values(column)`."""
         return np.fromiter(accept, np.bool_, len(self.values(column)))[self._columns[column]]

@@ -1,4 +1,4 @@
-"""Signatures by which near-equal pieces are known: the same code written once for every target."""
+"""MinHash signatures that identify near-equal pieces, such as the same code written for several targets."""
 
 import re
 import zlib
@@ -14,7 +14,7 @@ _TARGET = re.compile(r"(?<![a-z])(sm)_?\d+[a-z]?")
 
 
 def signature(words: Iterable[str]) -> NDArray[np.uint32]:
-    """MinHash of a set of words, the target's number left out of them. Shape: (HASHES,).
+    """MinHash of a set of words without target numbers. Shape: (HASHES,).
 
     Source: Broder, On the resemblance and containment of documents (1997).
     """
@@ -42,11 +42,11 @@ def _code(word: str) -> int:
 
 
 def likeness(signatures: NDArray[np.uint32], other: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Estimated share of words in common (Jaccard) of each row with one signature. Shape: (rows,)."""
+    """Estimated Jaccard similarity of each row with one signature. Shape: (rows,)."""
     alike: NDArray[np.float64] = (signatures == other).mean(axis=1)
     return alike
 
 
 def same_name(symbols: Sequence[str]) -> bool:
-    """Whether symbols differ in their target only, like `Sm90Compute` and `Sm100Compute`."""
+    """Whether symbols differ only in their target, such as `Sm90Compute` and `Sm100Compute`."""
     return len({_TARGET.sub(r"\1", symbol.rsplit("::", 1)[-1].lower()) for symbol in symbols}) == 1

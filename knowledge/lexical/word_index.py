@@ -1,7 +1,7 @@
-"""BM25 over short texts: built at once for a whole corpus, mapped from disk to search.
+"""BM25 over short texts: built at once for a whole corpus, and memory-mapped for the search.
 
-Ours because an update rebuilds it: the libraries of the field score text by text in Python, which over 20,000 pieces takes
-most of the update, and search word by word with an unbuffered add. A test compares its scores with theirs.
+An update rebuilds the index, and existing libraries are too slow for that: they score text by text in Python, which takes
+most of the update for 20,000 pieces, and search with an unbuffered add per word. A test compares the scores with theirs.
 """
 
 import json
@@ -18,7 +18,7 @@ _WORDS = "words.json"
 
 
 class WordIndex:
-    """A sparse matrix by word: word w is held by `texts[bounds[w]:bounds[w + 1]]`, with the score it gives to each."""
+    """A sparse matrix: word w occurs in `texts[bounds[w]:bounds[w + 1]]`, each with a score."""
 
     def __init__(
         self, words: dict[str, int], count: int, bounds: NDArray[np.int64], texts: NDArray[np.int32], scores: Scores
@@ -31,7 +31,7 @@ class WordIndex:
 
     @classmethod
     def build(cls, corpus: Iterable[Iterable[str]]) -> "WordIndex":
-        """The index of texts as their words; equal words of a text count as often as they stand in it.
+        """The index of texts, given as their words. Repeated words of a text count repeatedly.
 
         Source: BM25 in the form of Lucene (Kamphuis et al., Which BM25 do you mean?, ECIR 2020).
         """
@@ -45,7 +45,7 @@ class WordIndex:
         return cls(words, len(lengths), *_matrix(np.array(codes, np.int64), np.array(lengths, np.int64), len(words)))
 
     def scores(self, words: Sequence[str]) -> Scores:
-        """What these words give to every text; a word that stands twice counts twice. Shape: (texts,)."""
+        """The scores of all texts for these words. A repeated word counts repeatedly. Shape: (texts,)."""
         total = np.zeros(self._count, np.float32)
         for word in words:
             span = self._span(word)
@@ -53,7 +53,7 @@ class WordIndex:
         return total
 
     def holding(self, word: str) -> NDArray[np.int32]:
-        """The texts that hold a word, in their order."""
+        """The texts that contain a word, in order."""
         return self._texts[self._span(word)]
 
     def _span(self, word: str) -> slice:
@@ -70,7 +70,7 @@ class WordIndex:
 
     @classmethod
     def load(cls, folder: Path) -> "WordIndex":
-        """Maps the arrays, so that a search reads only the words it asks for.
+        """Map the arrays, so that a search reads only the words of the query.
 
         Raises: OSError, ValueError, KeyError, EOFError.
         """
@@ -82,7 +82,7 @@ class WordIndex:
 def _matrix(
     codes: NDArray[np.int64], lengths: NDArray[np.int64], words: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], Scores]:
-    """(bounds, texts, scores) from the words of all texts in a row and the number of words of each text."""
+    """(bounds, texts, scores) from the concatenated words of all texts and the number of words of each text."""
     count = max(len(lengths), 1)
     owners = np.repeat(np.arange(len(lengths)), lengths)
     pairs, repeats = np.unique(codes * count + owners, return_counts=True)

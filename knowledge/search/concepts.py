@@ -1,4 +1,4 @@
-"""Which concepts of the glossary a question is about: by their names, by the words of their sentences, by meaning."""
+"""Finds the glossary's concepts in a question: by their names, by the words of their sentences, and by meaning."""
 
 import re
 from collections import Counter
@@ -21,18 +21,18 @@ _LETTERS = re.compile(r"[a-z0-9]+")
 
 @dataclass(frozen=True)
 class ConceptWeights:
-    """What each sign counts, how many concepts are taken, and how steeply those behind the first fall off."""
+    """The weight of each signal, the number of concepts, the minimum score, and the exponent of relative scores."""
 
     meaning: float = 1.0
     words: float = 0.5
     names: float = 0.2
     count: int = 6
-    least: float = 0.35
+    min_score: float = 0.35
     steepness: float = 3.0
 
 
 class Concepts:
-    """`embed` compares a question with the glossary's sentences."""
+    """Matches questions with a glossary. `embed`: the model that compares questions with the glossary's sentences."""
 
     def __init__(self, glossary: Glossary, embed: Embed) -> None:
         self.glossary = glossary
@@ -41,44 +41,44 @@ class Concepts:
         self._names = list(_names(glossary))
 
     def match(self, question: str, weights: ConceptWeights) -> list[tuple[int, float]]:
-        """(concept, weight up to 1) of those that the question is about, the closest first."""
+        """(concept, weight up to 1) for the concepts of a question, best match first."""
         if not self.glossary.concepts:
             return []
         score = weights.meaning * self._meaning(question) if weights.meaning else np.zeros(len(self.glossary.concepts))
         score = score + weights.words * self._words(question) + weights.names * self._named(question)
         order = np.argsort(-score, kind="stable")[: weights.count]
         best = float(score[order[0]])
-        return [(int(c), (float(score[c]) / best) ** weights.steepness) for c in order if score[c] > weights.least]
+        return [(int(c), (float(score[c]) / best) ** weights.steepness) for c in order if score[c] > weights.min_score]
 
     def _meaning(self, question: str) -> NDArray[np.float64]:
-        """The closest of a concept's sentences to the question, as cosine of what each has apart from the common."""
+        """The maximum cosine similarity of a concept's sentences with the question, after removal of the mean vector."""
         score = np.zeros(len(self.glossary.concepts))
         if not self.glossary.asks:
             return score
         common, asks = self._asks
         asked = unit_rows(self._embed([question]) - common)[0]
-        # Not `@`: so small a product is over before the threads of a BLAS library have woken up.
+        # Not `@`: for so small a product, starting the threads of a BLAS library takes longer than the product.
         np.maximum.at(score, self._owner, np.einsum("ij,j->i", asks, asked).astype(np.float64))
         return score
 
     @cached_property
     def _asks(self) -> tuple[Vectors, Vectors]:
-        """The mean of the sentences' vectors, and what is left of each without it, as unit rows.
+        """The mean of the sentences' vectors, and the vectors without it, as unit rows.
 
-        Source: Mu and Viswanath, All-but-the-top (ICLR 2018): what all vectors share hides in what they differ.
+        Source: Mu and Viswanath, All-but-the-top (ICLR 2018): the common component hides the differences.
         """
         vectors = self._embed([ask for _, ask in self.glossary.asks])
         common: Vectors = vectors.mean(axis=0, keepdims=True)
         return common, unit_rows(vectors - common)
 
     def _words(self, question: str) -> NDArray[np.float64]:
-        """BM25 over all the sentences and names of a concept, against the best one's."""
+        """BM25 over all sentences and names of each concept, relative to the best concept."""
         score = self._index.scores(words_of(question)).astype(np.float64)
         return score / max(float(score.max(initial=0.0)), 1e-6)
 
     @cached_property
     def code_words(self) -> tuple[tuple[str, ...], ...]:
-        """The search words of each concept's code."""
+        """The search words of the code of each concept."""
         return tuple(tuple(dict.fromkeys(words_of(" ".join(concept.code)))) for concept in self.glossary.concepts)
 
     @cached_property
@@ -87,7 +87,7 @@ class Concepts:
         return WordIndex.build(words_of(" ".join([*each.asks, *each.terms, each.name])) for each in concepts)
 
     def _named(self, question: str) -> NDArray[np.float64]:
-        """How well a name that stands in the question tells the concept."""
+        """The score of each concept by its names that occur in the question."""
         said = f" {_plain(question)} "
         score = np.zeros(len(self.glossary.concepts))
         for name, concept, sure in self._names:
@@ -97,7 +97,7 @@ class Concepts:
 
 
 def _names(glossary: Glossary) -> Iterator[tuple[str, int, float]]:
-    """(name between spaces, concept, how well it tells it): a long one does, one that several concepts share does less."""
+    """(name between spaces, concept, score). Long names score higher; names of several concepts score lower."""
     names = [(_plain(term), concept) for concept, each in enumerate(glossary.concepts) for term in each.terms if _plain(term)]
     shared = Counter(name for name, _ in names)
     for name, concept in names:
@@ -105,6 +105,6 @@ def _names(glossary: Glossary) -> Iterator[tuple[str, int, float]]:
 
 
 def _plain(text: str) -> str:
-    """Lower-case runs of letters and digits without an English plural's s, joined by spaces."""
+    """Lower-case words without an English plural ending, joined by spaces."""
     words = _LETTERS.findall(text.lower())
     return " ".join(word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in words)

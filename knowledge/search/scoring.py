@@ -1,4 +1,4 @@
-"""How well every piece answers a question: by words, by vectors, by the glossary's concepts, joined into one number."""
+"""Scores all pieces for a query: by words, by vectors and by the glossary's concepts, fused into one number."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -9,20 +9,21 @@ import numpy as np
 from contract.knowledge import Query, arch_number, fits
 from knowledge.embedding.embedder import Vectors
 from knowledge.lexical.analysis import FIELDS
-from knowledge.lexical.lexical_index import Lexical, Mask
+from knowledge.lexical.lexical_index import LexicalIndex, Mask
+from knowledge.lexical.word_index import Scores
 from knowledge.lexical.words import words_of
 from knowledge.search.concepts import Concepts, ConceptWeights
-from knowledge.search.fusion import Scores, by_rank, by_score
+from knowledge.search.fusion import by_rank, by_score
 from knowledge.search.releases import last_release, release_age
 from knowledge.search.variants import factors
 from knowledge.search.weights import SearchWeights
 
 _NEAREST = 300
-_MOST_LISTED = 2000  # vectors that a filter may name; past that all are searched and the rest dropped
+_MAX_LISTED = 2000  # vectors that a filter may list; above this all vectors are searched and then filtered
 
 
 class VectorSearch(Protocol):
-    """What scoring reads of the store."""
+    """What scoring reads from the knowledge base."""
 
     def nearest(self, vector: Vectors, count: int, ids: Sequence[str] | None = None) -> list[tuple[str, float]]: ...
     def embed_query(self, words: str) -> Vectors: ...
@@ -31,7 +32,7 @@ class VectorSearch(Protocol):
 class Scoring:
     """Scores over one generation of the index."""
 
-    def __init__(self, store: VectorSearch, index: Lexical, concepts: Concepts, weights: SearchWeights) -> None:
+    def __init__(self, store: VectorSearch, index: LexicalIndex, concepts: Concepts, weights: SearchWeights) -> None:
         self._store = store
         self._index = index
         self._anchors = index.anchors(concepts.glossary)
@@ -39,17 +40,17 @@ class Scoring:
         self._weights = weights
 
     def scores(self, query: Query) -> Scores:
-        """One number for every position; 0 where a filter leaves it out."""
+        """One score per position; 0 if a filter excludes it."""
         weights, mask = self._weights, self._mask(query)
         if not mask.any():
             return np.zeros(len(self._index), np.float32)
         factor = mask * self._variants(query) * self._targets(query) * self._versions(query, mask)
-        signs = [
+        signals = [
             (self._lexical(_asked_words(query.words)) * factor, weights.lexical),
             (self._concept_places(query.words) * factor, weights.concepts),
             (self._dense(query.words, mask) * factor, weights.dense),
         ]
-        return by_score(signs) if weights.fusion == "score" else by_rank(signs, weights.smoothing)
+        return by_score(signals) if weights.fusion == "score" else by_rank(signals, weights.smoothing)
 
     def _lexical(self, words: Sequence[str]) -> Scores:
         total = np.zeros(len(self._index), np.float32)
@@ -59,7 +60,7 @@ class Scoring:
         return total
 
     def _concept_places(self, question: str) -> Scores:
-        """The definitions that the glossary names, and pieces with their words, by how close the concept is."""
+        """Scores of the definitions that the matched concepts name, and of pieces with the words of their code."""
         total = np.zeros(len(self._index), np.float32)
         if not self._weights.concepts:
             return total
@@ -69,7 +70,7 @@ class Scoring:
             if self._weights.concept_words:
                 near = self._lexical(self._concepts.code_words[concept])
                 total += np.float32(weight * self._weights.concept_words / max(float(near.max()), 1e-6)) * near
-        # The glossary names code; its words would only draw documents away from the question's own.
+        # The glossary names code. For documents, its words would only dilute those of the question.
         return total * self._index.where("kind", (kind != "section" for kind in self._index.values("kind")))
 
     def _dense(self, question: str, mask: Mask) -> Scores:
@@ -85,10 +86,10 @@ class Scoring:
         return total
 
     def _vectors_of(self, mask: Mask) -> list[str] | None:
-        """The vectors that a narrow filter leaves; none to mean all where they are too many to list."""
+        """The vectors that pass a narrow filter; None for all vectors if there are too many to list."""
         kept = set(np.flatnonzero(mask).tolist())
         found = [vector for vector, places in self._index.positions_of_vector.items() if not kept.isdisjoint(places)]
-        return found if len(found) <= _MOST_LISTED else None
+        return found if len(found) <= _MAX_LISTED else None
 
     def _mask(self, query: Query) -> Mask:
         index = self._index
@@ -115,7 +116,7 @@ class Scoring:
         return factor
 
     def _versions(self, query: Query, mask: Mask) -> Scores:
-        """Of a path that several releases hold in different versions, the last one's before the others."""
+        """The factor for versions of a path that a later release replaces."""
         index, path = self._index, self._index.column("path")
         last = [last_release(names.split(" "), query) for names in index.values("releases")]
         places = {name: place for place, name in enumerate(sorted(set(last), key=release_age))}
@@ -126,7 +127,7 @@ class Scoring:
 
 
 def _asked_words(question: str) -> list[str]:
-    """The question's words, names that are made of several three times: who asks for `cp.async.bulk` means all of it."""
+    """The words of the question. A compound name counts three times: `cp.async.bulk` should match as a whole."""
     words = words_of(question)
     return words + 2 * [word for word in words if any(mark in word for mark in "._:")]
 

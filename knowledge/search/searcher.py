@@ -1,8 +1,8 @@
 """Hybrid search over the published releases: words, vectors and the glossary's concepts, fused by rank.
 
-A question is asked in three ways: BM25 over names, cards and bodies; the nearest vectors; and the definitions that the
-glossary names for the concepts that the question is about. Their ranks are fused, special variants that were not asked
-for step back, near-equal twins are folded into one hit, and a hit is shown with its enclosing definition.
+Three signals are fused by rank: BM25 over names, cards and bodies; the nearest vectors; and the definitions that the glossary
+names for the concepts of the question. Special variants that the question does not name rank lower, near-equal pieces are
+folded into one hit, and a hit is shown with its enclosing definition.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,14 @@ from contract.knowledge import Chunk, Hit, Query, Retriever
 from knowledge.embedding.embedder import Embedder
 from knowledge.embedding.static import StaticModel
 from knowledge.glossary.glossary import Glossary, load_glossary
-from knowledge.lexical.lexical_index import Lexical
+from knowledge.lexical.lexical_index import LexicalIndex
+from knowledge.lexical.word_index import Scores
 from knowledge.lexical.words import words_of
 from knowledge.search.concepts import Concepts
-from knowledge.search.fusion import Scores, best
+from knowledge.search.fusion import best
 from knowledge.search.releases import last_release
 from knowledge.search.scoring import Scoring, VectorSearch
-from knowledge.search.selection import Choice, Selection
+from knowledge.search.selection import Excerpt, Selection
 from knowledge.search.weights import SearchWeights
 from knowledge.store.rows import Row
 
@@ -27,7 +28,7 @@ _CANDIDATES = 400
 
 
 class Pieces(VectorSearch, Protocol):
-    """What search reads of the store."""
+    """What the search reads from the knowledge base."""
 
     @property
     def lexical_dir(self) -> Path: ...
@@ -36,28 +37,28 @@ class Pieces(VectorSearch, Protocol):
 
 
 class Searcher:
-    """`contract.knowledge.Retriever` over one published state of the store."""
+    """Implements `contract.knowledge.Retriever` over one published state of the knowledge base."""
 
-    def __init__(self, store: Pieces, index: Lexical, concepts: Concepts, weights: SearchWeights) -> None:
+    def __init__(self, store: Pieces, index: LexicalIndex, concepts: Concepts, weights: SearchWeights) -> None:
         self._store = store
         self._index = index
         self._scoring = Scoring(store, index, concepts, weights)
         self._selection = Selection(index, weights)
 
     def search(self, query: Query) -> list[Hit]:
-        """Raises: KnowledgeError where the store cannot be read any more."""
+        """Raises: KnowledgeError if the knowledge base can no longer be read."""
         if not query.count or not words_of(query.words) or not len(self._index):
             return []
         scores = self._scoring.scores(query)
         chosen = self._selection.choose([int(position) for position in best(scores, _CANDIDATES)], query.count)
         return list(_within_budget(list(self._hits(chosen, scores, query)), query.tokens))
 
-    def _hits(self, chosen: Sequence[Choice], scores: Scores, query: Query) -> Iterator[Hit]:
-        ids = [int(self._index.column("piece_id")[choice.position]) for choice in chosen]
-        for choice, row in zip(chosen, self._store.rows(ids), strict=True):
-            start, end = choice.lines
+    def _hits(self, chosen: Sequence[Excerpt], scores: Scores, query: Query) -> Iterator[Hit]:
+        ids = [int(self._index.column("piece_id")[excerpt.position]) for excerpt in chosen]
+        for excerpt, row in zip(chosen, self._store.rows(ids), strict=True):
+            start, end = excerpt.lines
             chunk = Chunk(
-                release=last_release(self._index.value("releases", choice.position).split(" "), query),
+                release=last_release(self._index.value("releases", excerpt.position).split(" "), query),
                 path=row.path,
                 start_line=start,
                 end_line=end,
@@ -68,9 +69,9 @@ class Searcher:
             )
             yield Hit(
                 chunk=chunk,
-                score=round(float(scores[choice.position]), 6),
+                score=round(float(scores[excerpt.position]), 6),
                 matched=(row.piece.start_line, row.piece.end_line),
-                twins=tuple(dict.fromkeys(path for path in self._paths(choice.twins) if path != row.path)),
+                twins=tuple(dict.fromkeys(path for path in self._paths(excerpt.twins) if path != row.path)),
             )
 
     def _paths(self, positions: Sequence[int]) -> list[str]:
@@ -78,8 +79,7 @@ class Searcher:
 
 
 def _within_budget(hits: Sequence[Hit], tokens: int) -> Iterator[Hit]:
-    """Hits until the tokens are spent: one that takes more than its share of what is left is cut to the lines that were
-    found, or left out where even those are too many."""
+    """The hits within a number of tokens. A hit above its share of the rest is cut to the lines that matched, or left out."""
     left = tokens
     for place, hit in enumerate(hits):
         if tokens:
@@ -108,8 +108,8 @@ def open_search(
 ) -> Retriever:
     """Search over what the store shows. `asker`: the model that compares questions with the glossary's sentences.
 
-    Raises: KnowledgeError where the lexical index is damaged or a model is not installed.
+    Raises: KnowledgeError if the lexical index is damaged or a model is not installed.
     """
     glossary, asker = glossary or load_glossary(), asker or StaticModel()
     concepts = Concepts(glossary, asker.embed)
-    return Searcher(store, Lexical(store.lexical_dir), concepts, weights or SearchWeights())
+    return Searcher(store, LexicalIndex(store.lexical_dir), concepts, weights or SearchWeights())

@@ -1,4 +1,4 @@
-"""Which special variants a question asks for, and how much a path of another variant is worth beside the plain one."""
+"""Special variants of code: which ones a question names, and the factor for paths of other variants."""
 
 import re
 import tomllib
@@ -20,14 +20,14 @@ def _table() -> dict[str, tuple[str, ...]]:
 
 @cache
 def variants_of(path: str) -> frozenset[str]:
-    """The special variants that a path names: `sm100`, `array` for `.../sm100_mma_array_warpspecialized.hpp`."""
+    """The special variants in a path: `sm100` and `array` for `.../sm100_mma_array_warpspecialized.hpp`."""
     flat = re.sub(r"[/.]", "_", path.lower())
     return frozenset(name for name in _table() if re.search(rf"(?<![a-z]){name}", flat))
 
 
 @cache
 def _words() -> dict[str, re.Pattern[str]]:
-    """What asks for a variant: its name or one of its words, at the beginning of a word."""
+    """Patterns by variant: its name or one of its words, at the start of a word."""
     asking = {name: "|".join(re.escape(word) for word in (name, *words)) for name, words in _table().items()}
     return {name: re.compile(rf"(?<![a-z0-9])(?:{words})") for name, words in asking.items()}
 
@@ -38,7 +38,7 @@ def asked_variants(question: str) -> frozenset[str]:
 
 
 def factors(paths: Sequence[str], question: str, each: float) -> NDArray[np.float32]:
-    """`each` to the power of the variants of a path that the question does not ask for. Shape: (paths,)."""
+    """`each` to the power of the number of variants in a path that the question does not name. Shape: (paths,)."""
     asked = asked_variants(question)
     named = ((place, variants_of(path)) for place, path in enumerate(paths))
     factor = np.ones(len(paths), np.float32)

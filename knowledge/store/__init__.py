@@ -1,6 +1,19 @@
-"""Where the knowledge base is kept: file versions and releases in SQLite, vectors in Chroma, the lexical index in folders."""
+"""The storage of the knowledge base: file versions and releases in SQLite, vectors in Chroma, lexical indexes in folders.
+
+- `store`: the knowledge base, open for reading or writing.
+- `database`: the SQLite file: one writer, readers with a snapshot, translated errors.
+- `tables`: its tables.
+- `rows`: pieces as rows.
+- `staging`: split files as rows and documents, in durable batches.
+- `publication`: releases as rows.
+- `vectors`: vectors in Chroma.
+- `reembedding`: vectors for new documents, and for all documents with another model.
+- `generations`: generations of the lexical index.
+- `lock`: the write lock.
+- `verification`: consistency checks.
+"""
 
 from knowledge.store.rows import Row
-from knowledge.store.store import Store, open_store
+from knowledge.store.store import KnowledgeBase, open_store
 
-__all__ = ["Row", "Store", "open_store"]
+__all__ = ["KnowledgeBase", "Row", "open_store"]

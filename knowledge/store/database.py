@@ -1,4 +1,4 @@
-"""`knowledge.sqlite`: one writer, readers that keep the state they opened, errors told in one line."""
+"""The database `knowledge.sqlite`: one writer, readers with a snapshot, and errors in one line."""
 
 import errno
 import sqlite3
@@ -17,11 +17,11 @@ from knowledge.store.tables import FORMAT, meta, metadata
 
 FILE = "knowledge.sqlite"
 _BUSY_S = 10.0
-_FULL = "is out of space; free some and run the command again, it goes on where it stopped"
+_FULL = "is out of space; free some and run the command again, which continues where it stopped"
 
 
 def open_writer(folder: Path) -> Engine:
-    """An engine over the folder's database, created where there is none. Raises: KnowledgeError."""
+    """An engine for the folder's database, which is created if it is missing. Raises: KnowledgeError."""
     engine = create_engine(f"sqlite:///{folder / FILE}", connect_args={"timeout": _BUSY_S})
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
@@ -35,7 +35,7 @@ def open_writer(folder: Path) -> Engine:
 
 
 def open_reader(folder: Path) -> Engine:
-    """An engine that cannot write. Raises: KnowledgeError where there is no knowledge base, or it is damaged or newer."""
+    """An engine that cannot write. Raises: KnowledgeError for a knowledge base that is missing, damaged or newer."""
     path = folder / FILE
     if not path.is_file():
         raise KnowledgeError(f"no knowledge base in {folder}; make one: cudal2-agent index add 4.2.0")
@@ -47,7 +47,7 @@ def open_reader(folder: Path) -> Engine:
 
 
 def _connect_reader(path: Path) -> sqlite3.Connection:
-    """Where the folder itself cannot be written and no writer left a log, SQLite is told that nothing will change."""
+    """A read-only connection. If the folder is read-only and has no log, SQLite may assume that nothing changes."""
     wal = path.with_name(path.name + "-wal")
     immutable = "" if _can_share(path) or (wal.exists() and wal.stat().st_size) else "&immutable=1"
     connection = sqlite3.connect(
@@ -58,7 +58,7 @@ def _connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def _can_share(path: Path) -> bool:
-    """Whether SQLite can make the shared-memory file that readers of a write-ahead log need."""
+    """Whether SQLite can create the shared-memory file that readers of a write-ahead log need."""
     shm = path.with_name(path.name + "-shm")
     try:
         made = not shm.exists()
@@ -72,14 +72,14 @@ def _can_share(path: Path) -> bool:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that takes the write lock at its start."""
+    """A transaction that acquires the write lock at its start."""
     with engine.execution_options(cudal2_begin="BEGIN IMMEDIATE").begin() as connection:
         yield connection
 
 
 @contextmanager
 def translated(folder: Path) -> Iterator[None]:
-    """Turns SQLite's and the system's errors into one `KnowledgeError` with a remedy."""
+    """Translates errors of SQLite and of the system into a `KnowledgeError` with a remedy."""
     try:
         yield
     except DBAPIError as exc:
@@ -97,7 +97,7 @@ def _from_sqlite(folder: Path, exc: BaseException) -> KnowledgeError:
     if "full" in reason or "disk I/O" in reason:
         return KnowledgeError(f"knowledge base {folder}: the disk {_FULL} ({reason})")
     if "locked" in reason:
-        return KnowledgeBusy(f"knowledge base {folder} is being written by another process; wait for it, then try again")
+        return KnowledgeBusy(f"another process is writing knowledge base {folder}; wait for it, then try again")
     if "readonly" in reason or "unable to open" in reason:
         return KnowledgeError(f"knowledge base {folder} cannot be opened or written ({reason}); check its permissions")
     return KnowledgeError(
@@ -124,7 +124,7 @@ def _on_begin(connection: Connection) -> None:
 
 
 def _create(engine: Engine, folder: Path) -> None:
-    """Creates the tables in an empty database; otherwise looks before it writes."""
+    """Create the tables in an empty database; check the format of any other."""
     with engine.connect() as connection:
         if inspect(connection).get_table_names():
             check_format(connection, folder)
@@ -138,11 +138,11 @@ def _create(engine: Engine, folder: Path) -> None:
 
 
 def check_format(connection: Connection, folder: Path) -> None:
-    """Raises: KnowledgeError where the tables are not ours or of a newer version."""
+    """Raises: KnowledgeError if the tables belong to another program or to a newer version."""
     tables = inspect(connection).get_table_names()
     found = get(connection, "format") if meta.name in tables else ""
     if not found.isdigit():
-        raise KnowledgeError(f"{folder / FILE} is no knowledge base; point CUDAL2_KNOWLEDGE to another folder")
+        raise KnowledgeError(f"{folder / FILE} is not a knowledge base; set CUDAL2_KNOWLEDGE to another folder")
     if int(found) != FORMAT:
         raise KnowledgeError(
             f"knowledge base {folder} has format {found}, this version reads {FORMAT}; "
@@ -151,7 +151,7 @@ def check_format(connection: Connection, folder: Path) -> None:
 
 
 def get(connection: Connection, key: str) -> str:
-    """A value of the table `meta`; empty where it was never put."""
+    """A value of the table `meta`; empty for a missing key."""
     return connection.execute(select(meta.c.value).where(meta.c.key == key)).scalar_one_or_none() or ""
 
 

@@ -1,4 +1,4 @@
-"""Generations of the lexical index: each a folder that is built aside, renamed whole, and kept while a reader may hold it."""
+"""Generations of the lexical index. Each is a folder that is built aside, renamed, and kept while a reader may use it."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from knowledge.lexical.lexical_index import Entry, build
+from knowledge.lexical.lexical_index import IndexedPiece, build
 
 _CONTENTS = "contents.json"
 
@@ -20,31 +20,31 @@ class Generations:
     def path(self, generation: int) -> Path:
         return self._folder / str(generation)
 
-    def write(self, generation: int, entries: Iterable[Entry]) -> None:
-        """Build a generation aside and rename it. Raises: OSError, KnowledgeError."""
+    def write(self, generation: int, entries: Iterable[IndexedPiece]) -> None:
+        """Build a generation in a temporary folder and rename it. Raises: OSError, KnowledgeError."""
         building = self._folder / f"{generation}.building-{os.getpid()}"
         self._folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir()
         try:
-            counted = _Counted(entries)
+            counted = _CountedPieces(entries)
             build(building, counted)
             contents = {"pieces": counted.count, "files": _checksums(building)}
             (building / _CONTENTS).write_text(json.dumps(contents), encoding="utf-8")
-            shutil.rmtree(self.path(generation), ignore_errors=True)  # of a run that was killed before its commit
+            shutil.rmtree(self.path(generation), ignore_errors=True)  # left by a run that was killed before its commit
             building.rename(self.path(generation))
         finally:
             shutil.rmtree(building, ignore_errors=True)
 
     def whole(self, generation: int) -> bool:
-        """Whether every file of a generation is there in its length; a look that costs no reading."""
+        """Whether every file of a generation exists with its size. No file is read."""
         contents = self._contents(generation)
         return contents is not None and all(
             _size(self.path(generation) / name) == size for name, (size, _) in contents["files"].items()
         )
 
     def intact(self, generation: int) -> bool:
-        """Whether every file of a generation holds what was written."""
+        """Whether every file of a generation has its checksum."""
         contents = self._contents(generation)
         return self.whole(generation) and contents is not None and contents["files"] == _checksums(self.path(generation))
 
@@ -53,7 +53,7 @@ class Generations:
         return int(contents["pieces"]) if contents else 0
 
     def prune(self, current: int) -> None:
-        """Delete all but this generation and the one before, and what killed runs were building."""
+        """Delete all generations except this one and the one before, and the folders of killed runs."""
         keep = {str(current), str(current - 1)}
         for path in self._folder.iterdir() if self._folder.is_dir() else ():
             if path.name not in keep:
@@ -67,14 +67,14 @@ class Generations:
             return None
 
 
-class _Counted:
-    """Entries that are counted as they pass."""
+class _CountedPieces:
+    """Pieces that are counted while they are iterated."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[IndexedPiece]) -> None:
         self._entries = entries
         self.count = 0
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[IndexedPiece]:
         for entry in self._entries:
             self.count += 1
             yield entry

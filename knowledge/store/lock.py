@@ -1,4 +1,4 @@
-"""One writer at a time, known by its process id."""
+"""The write lock: one writer at a time, identified by its process id."""
 
 import json
 import os
@@ -14,9 +14,9 @@ from contract.errors import KnowledgeBusy
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Hold the folder for writing; a killed holder's lock is free at once.
+    """Lock the folder for writing. The lock of a killed process is free at once.
 
-    Raises: KnowledgeBusy with the holder's pid and since when; OSError where the folder cannot be written.
+    Raises: KnowledgeBusy with the holder's process id and start time; OSError if the folder is read-only.
     """
     lock = FileLock(folder / "write.lock", timeout=0, thread_local=False)
     owner = folder / "writer.json"
@@ -39,5 +39,5 @@ def _holder(owner: Path) -> str:
     try:
         record = json.loads(owner.read_text(encoding="utf-8"))
         return f"process {record['pid']} since {record['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # the holder has only just begun, or is done
+    except (OSError, ValueError, KeyError, TypeError):  # the holder has just started or just finished
         return "another process"

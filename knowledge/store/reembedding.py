@@ -1,4 +1,4 @@
-"""Embeds what has no vector yet, and plans how all vectors are made anew."""
+"""Embeds documents that have no vector yet, and plans a rebuild of all vectors."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ def embed_missing(
     documents: Sequence[Document],
     advance: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> int:
-    """Embed the documents that the collection does not hold, batch by batch; how many there were. Ids are distinct."""
+    """Embed the documents that are not in the collection, in batches. Returns their number. Ids are distinct."""
     held = vectors.held([document.id for document in documents])
     missing = [document for document in documents if document.id not in held]
     for start in range(0, len(missing), _BATCH):
@@ -30,7 +30,7 @@ def embed_missing(
 
 
 def plan(connection: Connection) -> tuple[dict[str, Document], dict[int, str]]:
-    """All documents by id, and the pieces whose vector id is another than the recorded one."""
+    """All documents by id, and the new vector ids of pieces whose recorded id differs."""
     documents: dict[str, Document] = {}
     changed: dict[int, str] = {}
     statement = select(pieces.c.id, files.c.path, pieces.c.record, pieces.c.vector_id).join(files)
@@ -44,7 +44,7 @@ def plan(connection: Connection) -> tuple[dict[str, Document], dict[int, str]]:
 
 
 def apply(connection: Connection, changed: dict[int, str]) -> None:
-    """Record the vector ids of these pieces."""
+    """Record the new vector ids of these pieces."""
     if changed:
         statement = update(pieces).where(pieces.c.id == bindparam("piece")).values(vector_id=bindparam("vector"))
         connection.execute(statement, [{"piece": piece, "vector": vector} for piece, vector in changed.items()])

@@ -1,4 +1,4 @@
-"""From split files to rows and documents, in batches that are each durable by themselves."""
+"""Turns split files into rows and documents, in batches that are durable one by one."""
 
 import hashlib
 import json
@@ -20,8 +20,8 @@ _PAGE = 500
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A file version with all that is written of it; `terms`, `digests` and `documents` are parallel to its pieces."""
+class StagedFile:
+    """A file version with everything that is stored for it. `terms`, `digests` and `documents` are parallel to its pieces."""
 
     split: SplitFile
     terms: Sequence[Terms]
@@ -29,11 +29,11 @@ class Prepared:
     documents: Sequence[Document | None]
 
 
-def prepare(split: SplitFile) -> Prepared:
+def prepare(split: SplitFile) -> StagedFile:
     split = split if split.terms else analysed(split)
     lines = split.text.split("\n")
     texts = ["\n".join(lines[piece.start_line - 1 : piece.end_line]) for piece in split.pieces]
-    return Prepared(
+    return StagedFile(
         split=split,
         terms=split.terms,
         digests=[text_sha256(text)[:16] for text in texts],
@@ -42,16 +42,16 @@ def prepare(split: SplitFile) -> Prepared:
 
 
 def document(path: str, piece: Piece) -> Document | None:
-    """What Chroma is told of a piece; None where it has no vector."""
+    """The document of a piece for Chroma; None for a piece without a vector."""
     embedded = embedded_text(piece)
     if not embedded:
         return None
     return Document(id=text_sha256(embedded)[:32], text=embedded, path=path, symbol=piece.symbol, kind=piece.kind)
 
 
-def batches(splits: Iterable[SplitFile], held: Callable[[Collection[str]], set[str]]) -> Iterator[list[Prepared]]:
-    """Those files that are not held yet, each once, ready to be written."""
-    batch: list[Prepared] = []
+def batches(splits: Iterable[SplitFile], held: Callable[[Collection[str]], set[str]]) -> Iterator[list[StagedFile]]:
+    """Batches of the files that are not stored yet, each once, ready to be written."""
+    batch: list[StagedFile] = []
     for split in splits:
         if held([split.key]) or any(split.key == each.split.key for each in batch):
             continue
@@ -63,7 +63,7 @@ def batches(splits: Iterable[SplitFile], held: Callable[[Collection[str]], set[s
         yield batch
 
 
-def _full(batch: Sequence[Prepared]) -> bool:
+def _full(batch: Sequence[StagedFile]) -> bool:
     return (
         sum(len(each.split.pieces) for each in batch) >= _BATCH_PIECES
         or sum(document is not None for each in batch for document in each.documents) >= _BATCH_DOCUMENTS
@@ -71,7 +71,7 @@ def _full(batch: Sequence[Prepared]) -> bool:
     )
 
 
-def insert_batch(connection: Connection, batch: Iterable[Prepared]) -> None:
+def insert_batch(connection: Connection, batch: Iterable[StagedFile]) -> None:
     for prepared in batch:
         split = prepared.split
         values = {
@@ -101,7 +101,7 @@ def text_sha256(text: str) -> str:
 
 
 def known(connection: Connection, column: ColumnElement[str], values: Collection[str]) -> set[str]:
-    """Those of the values that stand in a column."""
+    """The subset of the values that a column contains."""
     listed = sorted(values)
     found: set[str] = set()
     for start in range(0, len(listed), _PAGE):

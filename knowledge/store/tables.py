@@ -6,7 +6,7 @@ FORMAT = 1
 
 metadata = MetaData()
 
-# format, store (a random name), embedder, collections (how many times the vectors were made anew), generation
+# Keys: format, store (a random name), embedder, collections (number of rebuilds of the vectors), generation.
 meta = Table("meta", metadata, Column("key", String, primary_key=True), Column("value", String, nullable=False))
 
 files = Table(
@@ -19,7 +19,7 @@ files = Table(
     Column("text", LargeBinary, nullable=False),  # zlib
     Column("terms", LargeBinary, nullable=False),  # zlib of JSON: search words by field, parallel to the pieces
     Column("pieces", Integer, nullable=False),
-    sqlite_autoincrement=True,  # a reader of an old generation must never meet a new file under an id it knows
+    sqlite_autoincrement=True,  # ids are never reused: a reader of an old generation must not find a new file under one
 )
 
 pieces = Table(
@@ -29,7 +29,7 @@ pieces = Table(
     Column("file_id", ForeignKey("files.id"), nullable=False, index=True),
     Column("record", String, nullable=False),  # JSON of the Piece
     Column("text_digest", String, nullable=False),
-    Column("vector_id", String, nullable=False, index=True),  # empty where the piece has no vector
+    Column("vector_id", String, nullable=False, index=True),  # empty for a piece without a vector
     sqlite_autoincrement=True,
 )
 

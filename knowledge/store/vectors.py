@@ -1,4 +1,4 @@
-"""Vectors in Chroma: a folder beside the database, or a server. One collection for each embedding model of a store."""
+"""Vectors in Chroma: a folder beside the database, or a server, with one collection per embedding model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from chromadb.api.collection_configuration import CreateCollectionConfiguration
 
 _PAGE = 1000
-# The log past the last `sync_threshold` is replayed by every process at its first query; ten times as many cost a second.
+# Every process replays the log since the last `sync_threshold` at its first query; ten times as many entries take a second.
 _INDEX: CreateCollectionConfiguration = {
     "hnsw": {"space": "cosine", "ef_construction": 100, "ef_search": 100, "max_neighbors": 16, "sync_threshold": 1000}
 }
 
 
 @dataclass(frozen=True)
-class Address:
-    """Where Chroma is: a server where `host` is given, the folder otherwise."""
+class ChromaAddress:
+    """The location of Chroma: a server if `host` is given, else the folder."""
 
     folder: Path
     host: str | None = None
@@ -39,7 +39,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Document:
-    """A text that has a vector; equal texts are one document. `id` is the digest of the text."""
+    """A text with a vector. Equal texts are one document. `id` is the digest of the text."""
 
     id: str
     text: str
@@ -49,23 +49,23 @@ class Document:
 
 
 class VectorStore:
-    """The collection of one embedding model; the client is made at first use, and every error of Chroma is translated."""
+    """The collection of one embedding model. The client is created at first use. Every error of Chroma is translated."""
 
-    def __init__(self, address: Address, collection: str) -> None:
+    def __init__(self, address: ChromaAddress, collection: str) -> None:
         self._address = address
         self.collection = collection
         self._open: chromadb.Collection | None = None
         self._client: Client | None = None
 
     def create(self) -> None:
-        """Make the collection where it is not there yet."""
+        """Create the collection if it does not exist."""
         with self._translated():
             self._open = self._connect().get_or_create_collection(
                 self.collection, configuration=_INDEX, embedding_function=None
             )
 
     def drop_others(self, prefix: str) -> None:
-        """Delete every other collection whose name begins so."""
+        """Delete every other collection whose name starts with the prefix."""
         with self._translated():
             for name in [found.name for found in self._connect().list_collections()]:
                 if name.startswith(prefix) and name != self.collection:
@@ -82,7 +82,7 @@ class VectorStore:
                 )
 
     def held(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that have a vector."""
+        """The subset of the ids that have a vector."""
         found: set[str] = set()
         with self._translated():
             for start in range(0, len(ids), _PAGE):
@@ -100,7 +100,7 @@ class VectorStore:
                 self._get().delete(ids=listed[start : start + _PAGE])
 
     def nearest(self, vector: Vectors, count: int, ids: Sequence[str] | None = None) -> list[tuple[str, float]]:
-        """(id, cosine distance), the nearest first; only among `ids` where they are given."""
+        """(id, cosine distance), nearest first, among `ids` if they are given."""
         if count < 1 or (ids is not None and not ids):
             return []
         with self._translated():
@@ -120,7 +120,7 @@ class VectorStore:
 
     def _get(self) -> chromadb.Collection:
         if self._open is None:
-            if not self._address.host and not self._address.folder.exists():  # Chroma would make an empty one
+            if not self._address.host and not self._address.folder.exists():  # Chroma would create an empty folder
                 raise self._missing()
             self._open = self._connect().get_collection(self.collection, embedding_function=None)
         return self._open
@@ -136,7 +136,7 @@ class VectorStore:
                     client = chromadb.HttpClient(self._address.host, self._address.port, settings=settings)
                 else:
                     client = chromadb.PersistentClient(str(self._address.folder), settings)
-            except AttributeError as exc:  # Chroma keeps a client that could not be started, and hands it out again
+            except AttributeError as exc:  # Chroma keeps a client that failed to start, and returns it again
                 raise self._broken("it could not be opened before") from exc
             self._client = cast("Client", client)
         return self._client
@@ -152,7 +152,7 @@ class VectorStore:
             raise self._missing() from exc
         except (httpx.HTTPError, ConnectionError) as exc:
             raise self._gone(exc) from exc
-        except ValueError as exc:  # what HttpClient says of a server that does not answer, and of vectors of another length
+        except ValueError as exc:  # HttpClient raises it if the server does not answer, and for vectors of another length
             if "connect" in str(exc).lower():
                 raise self._gone(exc) from exc
             raise KnowledgeError(f"{self._address} refused ({_first_line(exc)}); run: cudal2-agent index rebuild") from exc
@@ -160,12 +160,12 @@ class VectorStore:
             raise self._broken(_first_line(exc)) from exc
 
     def _missing(self) -> KnowledgeError:
-        return KnowledgeError(f"{self._address} does not hold this knowledge base's vectors; run: cudal2-agent index rebuild")
+        return KnowledgeError(f"{self._address} has no vectors of this knowledge base; run: cudal2-agent index rebuild")
 
     def _broken(self, reason: str) -> KnowledgeError:
         return KnowledgeError(
             f"{self._address} failed ({reason}); check its space and permissions, "
-            "or make the vectors anew: cudal2-agent index rebuild"
+            "or rebuild the vectors: cudal2-agent index rebuild"
         )
 
     def _gone(self, exc: Exception) -> KnowledgeError:

@@ -1,4 +1,4 @@
-"""What does not fit together in a knowledge base, in sentences."""
+"""Consistency checks of a knowledge base, reported as sentences."""
 
 import zlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from knowledge.store.vectors import VectorStore
 
 
 def problems(connection: Connection, generations: Generations, vectors: VectorStore) -> list[str]:
-    """Sentences about manifests, file versions, lexical index and vectors; empty where all is well."""
+    """Problems of manifests, file versions, lexical index and vectors, as sentences; empty if there are none."""
     return [
         *_database(connection),
         *_manifests(connection),
@@ -41,7 +41,7 @@ def _manifests(connection: Connection) -> Iterator[str]:
         if (listed, held) != (release.files, release.pieces):
             yield (
                 f"Release {release.name} should list {release.files} files with {release.pieces} pieces "
-                f"and lists {listed} with {held}."
+                f"but lists {listed} with {held}."
             )
 
 
@@ -51,14 +51,14 @@ def _files(connection: Connection) -> Iterator[str]:
         inside = select(pieces.c.record, pieces.c.text_digest).where(pieces.c.file_id == file_id)
         found = connection.execute(inside.order_by(pieces.c.id)).all()
         if len(found) != count:
-            yield f"{path} ({key[:12]}) should have {count} pieces and has {len(found)}."
+            yield f"{path} ({key[:12]}) should have {count} pieces but has {len(found)}."
         try:
             text = unpack(packed)
         except (zlib.error, UnicodeDecodeError) as exc:
             yield f"The text of {path} ({key[:12]}) cannot be read: {exc}."
             continue
         if text_sha256(text) != sha256:
-            yield f"The text of {path} ({key[:12]}) is not the one that was stored."
+            yield f"The text of {path} ({key[:12]}) differs from the one that was stored."
             continue
         wrong = _wrong_digests(text, [(Piece.model_validate_json(record), recorded) for record, recorded in found])
         if wrong:
@@ -78,7 +78,7 @@ def _lexical(connection: Connection, generations: Generations) -> Iterator[str]:
     published = select(func.count()).select_from(pieces).where(pieces.c.file_id.in_(select(members.c.file_id)))
     count = connection.execute(published).scalar_one()
     if not generations.intact(generation):
-        yield f"The lexical index (generation {generation}) is missing or damaged; cudal2-agent index rebuild makes it anew."
+        yield f"The lexical index (generation {generation}) is missing or damaged; to repair it: cudal2-agent index rebuild."
     elif generations.pieces(generation) != count:
         yield f"The lexical index has {generations.pieces(generation)} pieces, the releases have {count}."
 
@@ -93,4 +93,4 @@ def _vectors(connection: Connection, vectors: VectorStore) -> Iterator[str]:
         yield f"The vectors cannot be read: {exc}."
         return
     if missing := wanted - held:
-        yield f"{len(missing)} of {len(wanted)} vectors are missing; cudal2-agent index rebuild makes them anew."
+        yield f"{len(missing)} of {len(wanted)} vectors are missing; to repair them: cudal2-agent index rebuild."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from contract.exchange import Exchange, Prompt, Usage
 from contract.options import ChatOptions
-from policies.chat.server.protocol import ExchangePlace, Limit
+from policies.chat.server.chat_server import ExchangePlace, Limit
 from policies.chat.tokens import chars_of
 
 MIN_REPLY_TOKENS = 512  # a shorter reply cannot hold a kernel, so paying for one is useless
@@ -46,7 +46,6 @@ class Totals:
 
 @dataclass(frozen=True)
 class _Spent:
-    prompt_id: str
     usage: Usage
     cost: float
 
@@ -71,7 +70,7 @@ class Account:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options, self._replayed, self._clock = options, replayed, clock
-        self._spent = {e.place: _Spent(e.prompt.id, e.usage, e.cost) for e in recorded}
+        self._spent = {e.place: _Spent(e.usage, e.cost) for e in recorded}
         self._answered = frozenset((e.place, e.prompt.id) for e in recorded if e.status != "failed")
         self._reservations: dict[ExchangePlace, _Reservation] = {}
         self._waited = _union_length((e.created_at.timestamp() - e.seconds, e.created_at.timestamp()) for e in recorded)
@@ -105,7 +104,7 @@ class Account:
         """Replace the reservation of an exchange by its actual tokens and cost."""
         with self._changed:
             self._drop(exchange.place)
-            self._spent[exchange.place] = _Spent(exchange.prompt.id, exchange.usage, exchange.cost)
+            self._spent[exchange.place] = _Spent(exchange.usage, exchange.cost)
             self._update_density(exchange)
 
     def release(self, place: ExchangePlace) -> None:

@@ -20,7 +20,7 @@ from policies.chat.assignment import POLICY
 from policies.chat.extraction import Malformed, read_reply
 from policies.chat.prompts.composition import ComposedPrompt, Prompts
 from policies.chat.prompts.quoting import inline
-from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})
@@ -110,7 +110,8 @@ class Conversations:
                 return end
             reply, limit = asked
             read = _read(reply, prompt, topic)
-            exchange = self._record(reply, limit, prompt, turn, topic, read)
+            exchange = self._exchange(reply, limit, prompt, turn, topic, read)
+            self._record(exchange)
             end = ConversationEnd(exchange, read if isinstance(read, Candidate) else None)
             if not isinstance(read, Malformed) or reply.status not in _ASK_AGAIN:
                 return end
@@ -147,12 +148,12 @@ class Conversations:
             return None
         return replace(reply, text=_without_surrogates(reply.text), reasoning=_without_surrogates(reply.reasoning)), granted
 
-    def _record(
+    def _exchange(
         self, reply: Reply, limit: Limit, prompt: Prompt, turn: int, topic: Topic, read: Candidate | Malformed | _TriedBefore
     ) -> Exchange:
-        """Store the exchange, settle the account and emit an event. Serialized, so that reported totals are in order."""
+        """The exchange of a request and its reply. A replaced exchange keeps its date."""
         place = (topic.round, topic.sample, turn)
-        exchange = Exchange(
+        return Exchange(
             round=topic.round,
             sample=topic.sample,
             turn=turn,
@@ -170,6 +171,9 @@ class Conversations:
             seconds=reply.seconds,
             created_at=self._dates.get((place, prompt.id)) or datetime.now(UTC),
         )
+
+    def _record(self, exchange: Exchange) -> None:
+        """Store the exchange, settle the account and emit an event. Serialized, so that reported totals are in order."""
         with self._recording:
             try:
                 self._log.record(exchange)
@@ -178,18 +182,17 @@ class Conversations:
             totals = self._account.totals
             self._emit(
                 Replied(
-                    round=topic.round,
-                    sample=topic.sample,
-                    turn=turn,
-                    status=reply.status,
+                    round=exchange.round,
+                    sample=exchange.sample,
+                    turn=exchange.turn,
+                    status=exchange.status,
                     problem=exchange.problem,
-                    usage=reply.usage,
-                    seconds=reply.seconds,
+                    usage=exchange.usage,
+                    seconds=exchange.seconds,
                     total_tokens=totals.tokens,
                     total_cost=totals.cost,
                 )
             )
-        return exchange
 
     def _parameters(self, limit: Limit) -> dict[str, str | int | float | bool]:
         parameters: dict[str, str | int | float | bool] = {"reply_tokens": limit.reply_tokens}

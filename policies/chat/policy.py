@@ -15,7 +15,7 @@ from policies.chat.assignment import POLICY, assign
 from policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
 from policies.chat.prompts.composition import Prompts
 from policies.chat.prompts.primitives import Header
-from policies.chat.server.protocol import ChatServer
+from policies.chat.server.chat_server import ChatServer
 
 
 class ChatPolicy:
@@ -41,7 +41,7 @@ class ChatPolicy:
         self._options, self._server, self._emit, self._seed = options, server, emit, seed
         self._prompts = Prompts(options.prompt_tokens, primitives)
         self._conversations = Conversations(options, server, log, account, emit, self._prompts)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.exhausted = ""
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
@@ -61,16 +61,16 @@ class ChatPolicy:
         if round.error:
             self._emit(Notice(message=f"{round.error}; the round goes on with the {len(candidates)} candidates written before"))
         if not candidates:
-            self._tell_why(exchanges)
+            self._report_reason(exchanges)
         return candidates
 
-    def _tell_why(self, exchanges: Sequence[Exchange]) -> None:
+    def _report_reason(self, exchanges: Sequence[Exchange]) -> None:
         """Emit the reason why a round has no candidate if there is a single reason; each reason once."""
         problems = {_kind_of(exchange.problem): exchange.problem for exchange in exchanges}
         unanswered = bool(exchanges) and all(exchange.status == "failed" for exchange in exchanges)
-        if not exchanges or (len(problems) > 1 and not unanswered) or self._told & problems.keys():
+        if not exchanges or (len(problems) > 1 and not unanswered) or self._reported & problems.keys():
             return
-        self._told.update(problems)
+        self._reported.update(problems)
         nothing = "no request of the round was answered" if unanswered else "no reply of the round holds a new kernel"
         self._emit(Notice(message=f"{nothing}: {exchanges[0].problem}"))
 

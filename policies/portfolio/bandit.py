@@ -1,9 +1,9 @@
-"""Splits slots between arms by budgeted Thompson sampling over discounted evidence. Pure, and the same for the same seed.
+"""Splits slots between arms by budgeted Thompson sampling over discounted evidence. Pure; equal seeds give equal splits.
 
-Each arm has two Beta posteriors: of the chance that its next candidate succeeds, and of the candidate's cost on a scale
-from 0 to 1. For every slot both are drawn for every arm, and the slot goes to the arm with the largest success / cost.
-A cost c counts as c of a 1 and 1 − c of a 0, where the paper tosses a coin. Evidence fades by half with every HALF_LIFE
-younger attempts: the better the best, the harder it is to beat, and an arm left alone becomes worth another look.
+Each arm has two Beta posteriors: of the probability that its next candidate succeeds, and of the candidate's cost on a
+scale from 0 to 1. For every slot both are drawn for every arm, and the slot goes to the arm with the largest success / cost.
+A cost c adds c to one parameter and 1 − c to the other, where the paper draws a Bernoulli variable. Evidence loses half of
+its weight per HALF_LIFE younger attempts: a better best is harder to beat, and an arm without slots is tried again.
 
 Source: Xia et al. 2015 (arXiv 1505.00146); discounting as Raj and Kalyani 2017 (arXiv 1707.09727).
 """
@@ -21,7 +21,7 @@ COST_PRIOR = (1.0, 1.0)
 
 @dataclass(frozen=True)
 class Pull:
-    """One candidate of an arm. `success`: None where that cannot be said; `cost` in any unit, the same for all."""
+    """One candidate of an arm. `success`: None where it is unknown. `cost`: in any unit, the same for all."""
 
     arm: str
     success: bool | None
@@ -36,24 +36,24 @@ class Posterior:
     cost: tuple[float, float]
 
     def draw(self, rng: random.Random) -> float:
-        """A drawn ratio of success to cost."""
+        """A draw of success / cost."""
         return rng.betavariate(*self.success) / max(rng.betavariate(*self.cost), 1e-9)
 
 
 def posteriors(arms: Sequence[str], pulls: Sequence[Pull], missing: Mapping[str, int]) -> dict[str, Posterior]:
-    """Each arm's posterior. `missing`: candidates that an arm was asked for and never wrote; failures of unknown cost.
+    """The posterior of each arm. `missing`: candidates that an arm was asked for and did not write, as failures without cost.
 
-    The costs' scale ends at the median cost of the dearest arm, so that one slow candidate cannot make all others look alike.
+    The cost scale ends at the median cost of the most expensive arm, so that one slow candidate does not level all others.
     """
     weights = [0.5 ** (age / HALF_LIFE) for age in range(len(pulls) - 1, -1, -1)]
     weighed = {arm: [(pull, w) for pull, w in zip(pulls, weights, strict=True) if pull.arm == arm] for arm in arms}
-    dearest = max((median(pull.cost for pull, _ in own) for own in weighed.values() if own), default=1.0)
-    return {arm: _posterior(own, dearest, missing.get(arm, 0)) for arm, own in weighed.items()}
+    max_cost = max((median(pull.cost for pull, _ in own) for own in weighed.values() if own), default=1.0)
+    return {arm: _posterior(own, max_cost, missing.get(arm, 0)) for arm, own in weighed.items()}
 
 
-def split(posterior: Mapping[str, Posterior], count: int, least: int, rng: random.Random) -> dict[str, int]:
-    """`count` slots by arm, in the arms' order; at least `least` each where there are enough for all."""
-    sure = least if count >= least * len(posterior) else 0
+def split(posterior: Mapping[str, Posterior], count: int, minimum: int, rng: random.Random) -> dict[str, int]:
+    """`count` slots by arm, in the order of the arms; at least `minimum` each where there are enough for all."""
+    sure = minimum if count >= minimum * len(posterior) else 0
     slots = Counter(dict.fromkeys(posterior, sure))
     for _ in range(count - sure * len(posterior)):
         drawn = {arm: own.draw(rng) for arm, own in posterior.items()}
@@ -61,10 +61,10 @@ def split(posterior: Mapping[str, Posterior], count: int, least: int, rng: rando
     return dict(slots)
 
 
-def _posterior(own: Sequence[tuple[Pull, float]], dearest: float, missing: int) -> Posterior:
+def _posterior(own: Sequence[tuple[Pull, float]], max_cost: float, missing: int) -> Posterior:
     (won, lost), (spent, spared) = SUCCESS_PRIOR, COST_PRIOR
     for pull, weight in own:
-        cost = min(pull.cost / dearest, 1.0)
+        cost = min(pull.cost / max_cost, 1.0)
         spent += weight * cost
         spared += weight * (1 - cost)
         if pull.success is not None:

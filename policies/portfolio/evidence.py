@@ -1,4 +1,4 @@
-"""What a run's attempts say about the policies that made them: which candidates were better, and what each cost. Pure."""
+"""What a run's attempts say about the policies that made them: which candidates were better, and the cost of each. Pure."""
 
 from collections.abc import Sequence
 from math import inf
@@ -6,11 +6,11 @@ from math import inf
 from contract.reward import FLOOR
 from contract.trajectory import Attempt
 
-LEAST_GAIN = 0.01  # of the time; less than this is not worth a slot
+MIN_GAIN = 0.01  # share of the time; a smaller gain is not worth a slot
 
 
 def first_tries(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """Each candidate's first attempt: measuring it again was no policy's choice."""
+    """The first attempt of each candidate; no policy chose to measure it again."""
     first: dict[str, Attempt] = {}
     for attempt in attempts:
         first.setdefault(attempt.candidate_id, attempt)
@@ -18,11 +18,11 @@ def first_tries(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def improved(tries: Sequence[Attempt]) -> list[bool | None]:
-    """Whether each was better than the best known before it, by LEAST_GAIN; None where that cannot be said.
+    """Whether each was faster than the best before it by MIN_GAIN; None where that is unknown.
 
-    The first that passes sets the mark and shows nothing. A predicted time counts only where a schedule is behind it (for
-    free code it is a floor) and nothing in the run was measured. A time that earned the reward's floor is a trick. One
-    that lacks its second witness is no success and sets no mark.
+    The first that passes is the reference and shows nothing. A predicted time counts only if a schedule is behind it (for
+    free code it is a lower bound) and nothing in the run was measured. A time that earned the floor of the reward counts as
+    a failure. An attempt that lacks its second witness is no success and no reference.
     """
     executed = any(attempt.time_us is not None for attempt in tries)
     best_us = inf
@@ -35,18 +35,18 @@ def improved(tries: Sequence[Attempt]) -> list[bool | None]:
         elif time_us is None or best_us == inf:
             answers.append(None)
         elif attempt.unproved:
-            answers.append(None if time_us < best_us * (1 - LEAST_GAIN) else False)
+            answers.append(None if time_us < best_us * (1 - MIN_GAIN) else False)
         else:
-            answers.append(time_us < best_us * (1 - LEAST_GAIN))
+            answers.append(time_us < best_us * (1 - MIN_GAIN))
         if built and attempt.reward != FLOOR and time_us is not None and not attempt.unproved:
             best_us = min(best_us, time_us)
     return answers
 
 
 def costs(tries: Sequence[Attempt], candidates_left: int, seconds_left: float | None) -> list[float]:
-    """The share that each would take today of what is left: of the candidates or of the time, whichever is larger.
+    """The share of the remaining budget that each attempt would use now: of candidates or of time, whichever is larger.
 
-    So where candidates run out first all cost the same, and where time runs out first they cost their seconds.
+    If candidates run out first, all attempts cost the same. If time runs out first, each costs its seconds.
     """
     one = 1 / max(candidates_left, 1)
     if seconds_left is None:

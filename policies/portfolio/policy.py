@@ -1,4 +1,4 @@
-"""Proposes with several policies: the first opens the run, then each round is split by what has paid (`bandit`)."""
+"""Proposes with several policies: the first opens the run, then each round is split by their success so far (`bandit`)."""
 
 import random
 import time
@@ -12,15 +12,15 @@ from contract.trajectory import Observation
 from policies.portfolio.bandit import Pull, posteriors, split
 from policies.portfolio.evidence import costs, first_tries, improved
 
-OPENING_ROUNDS = 1  # of the first arm alone, so that the others start from a proven kernel
-SURE_ROUNDS = 4  # after them, in which every arm has a slot
+OPENING_ROUNDS = 1  # that the first arm has alone, so that the others start from a proven kernel
+SURE_ROUNDS = 4  # after the opening, in which every arm has at least one slot
 
 
 class Portfolio:
-    """Deterministic in (seed, observation) as far as its arms are; the split needs no memory but the observation.
+    """Deterministic in (seed, observation) if its arms are; the split depends on the observation alone.
 
-    `budget`: candidates of the whole run. The first arm must answer the same observation more than once, for it takes over
-    what the others leave. An arm that is exhausted, or whose server cannot be used, is out until the process ends.
+    `budget`: candidates of the whole run. The first arm must accept the same observation more than once, because it fills
+    the slots that the others leave. An arm is dropped until the process ends if it is exhausted or its server fails.
     """
 
     name = "portfolio"
@@ -46,7 +46,7 @@ class Portfolio:
         self._failure: EndpointError | None = None
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
-        """What an arm leaves falls to the next, and in the end to the opener. Raises: EndpointError where no arm is left."""
+        """Slots that an arm leaves go to the next, and finally to the first. Raises: EndpointError where no arm is left."""
         shares = self._shares(observation, count) if self._arms else {}
         written = {attempt.candidate_id for attempt in observation.attempts}
         batch: list[Candidate] = []
@@ -75,12 +75,12 @@ class Portfolio:
         pulls = [Pull(arm=attempt.policy, success=success, cost=cost) for attempt, success, cost in outcomes]
         past = min(observation.round - OPENING_ROUNDS - 1, SURE_ROUNDS) if count >= len(arms) else 0
         missing = {arm: max(past - sum(pull.arm == arm for pull in pulls), 0) for arm in arms}
-        least = int(observation.round <= OPENING_ROUNDS + SURE_ROUNDS)
+        minimum = int(observation.round <= OPENING_ROUNDS + SURE_ROUNDS)
         rng = random.Random(f"{self._seed}:{observation.seed}:{observation.round}")
-        return split(posteriors(arms, pulls, missing), count, least, rng)
+        return split(posteriors(arms, pulls, missing), count, minimum, rng)
 
     def _ask(self, name: str, observation: Observation, count: int, written: set[str]) -> list[Candidate]:
-        """At most `count` candidates of one arm that nobody has written yet; none where its server fails."""
+        """At most `count` new candidates of one arm; none where its server fails."""
         if count < 1:
             return []
         begin_s = self._now_s()
@@ -107,5 +107,5 @@ class Portfolio:
 
 
 def _with_seconds(candidate: Candidate, seconds: float) -> Candidate:
-    """The candidate with the time that writing it took: an equal share of the round would charge one arm for another."""
+    """The candidate with the time that its own arm took to write it, so that no arm is charged for another."""
     return candidate.model_copy(update={"origin": candidate.origin.model_copy(update={"seconds": seconds})})

@@ -1,8 +1,7 @@
-"""The schedule policy: proposes written kernels by searching the families' schedule spaces. No key, no network.
+"""The schedule policy: proposes written kernels by searching the schedule spaces of the families. No key, no network.
 
-Its parts stay apart so that each can be replaced: the prior (`prior`), what a run's measurements
-add to it (`surrogate`), its failures (`risk`) and the leader's diagnosis (`steering`), and the choice of what to try
-(`acquisition`).
+Each part can be replaced alone: the prior (`prior`), the correction by a run's measurements (`search.surrogate`), its
+failures (`search.risk`), the leader's diagnosis (`search.steering`), and the choice of what to try (`search.acquisition`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,33 +17,33 @@ from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.protocol import Family
 from policies.schedule.search.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.search.around import Around, Choice, choose, neighbours_of_best
+from policies.schedule.search.around import Around, Pick, choose, neighbours_of_best
 from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.pool import Entry, Key, Pool, schedule_key
 from policies.schedule.search.risk import Risk
+from policies.schedule.search.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
 from policies.schedule.search.steering import Steering, steer
 from policies.schedule.search.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
-REMEMBERED = 256  # latest timed attempts that are learned from; fitting takes the cube of their number
+MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the cost grows with the cube of their number
 
 
 class SchedulePolicy:
-    """Round 0 follows the prior; later rounds follow what was measured: half anywhere, half around the best.
+    """Round 0 follows the prior. Later rounds follow the measured times: half of a round anywhere, half around the best.
 
-    Deterministic in (seed, observation). Never repeats a schedule of the run or a candidate it has seen. With `steer` it
-    follows the diagnosis that the observation holds.
+    Deterministic in (seed, observation). It repeats neither a schedule of the run nor a candidate that the observation
+    holds. With `steer` it follows the diagnosis in the observation.
     """
 
     name = "schedule"
     reads_code = False
-    exhausted = ""  # its spaces are: then it proposes nothing
+    exhausted = ""  # never set: with exhausted spaces it proposes nothing
 
     def __init__(self, families: Sequence[Family[Any]], seed: int = 0, *, steer: bool = True) -> None:
         self._families = tuple(families)
         self._seed = seed
         self._steer = steer
-        self._cached: tuple[GemmTask, Chip, Pool, Encoding | None] | None = None
+        self._cached: tuple[GemmTask, Chip, SchedulePool, Encoding | None] | None = None
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count`, or none, once the spaces are exhausted."""
@@ -67,26 +66,26 @@ class SchedulePolicy:
                 candidates.append(_signed(candidate, relieved, observation.diagnosed))
         return candidates
 
-    def _pool(self, task: GemmTask, chip: Chip) -> tuple[Pool, Encoding | None]:
-        """The pool and its encoding, kept from round to round; no encoding where no schedule fits the task."""
+    def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, Encoding | None]:
+        """The pool and its encoding, cached for the task and chip; no encoding where no schedule fits the task."""
         if self._cached is None or self._cached[:2] != (task, chip):
-            pool = Pool(self._families, task, chip, self._seed)
+            pool = SchedulePool(self._families, task, chip, self._seed)
             self._cached = (task, chip, pool, Encoding(pool.entries) if pool.entries else None)
         return self._cached[2], self._cached[3]
 
     def _order(
         self,
-        pool: Pool,
+        pool: SchedulePool,
         encode: Encoding,
-        tried: Sequence[tuple[Attempt, Entry]],
+        tried: Sequence[tuple[Attempt, PoolEntry]],
         keys: set[Key],
         count: int,
         rng: np.random.Generator,
         steering: Steering | None,
-    ) -> Iterator[Choice]:
+    ) -> Iterator[Pick]:
         """Entries worth trying, best first; by the prior alone where nothing was measured.
 
-        A time is divided by the chance of success: what counts is how long a success takes to come by.
+        Times are divided by the probability of success: the criterion is the expected time per working kernel.
         """
         risk = Risk([entry for _, entry in tried], [attempt.status in FAILED for attempt, _ in tried])
         free = [index for index, entry in enumerate(pool.entries) if entry.key not in keys]
@@ -103,21 +102,21 @@ class SchedulePolicy:
 
 
 def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | None) -> Candidate:
-    """A candidate that says which bottleneck it was written to relieve, and whose."""
+    """The candidate with a note of the bottleneck that it was written to relieve, and of the diagnosed candidate."""
     if relieved is None or parent is None:
         return candidate
     origin = candidate.origin.model_copy(update={"note": f"relieves {relieved}", "parents": (parent,)})
     return candidate.model_copy(update={"origin": origin})
 
 
-def _entry_of(attempt: Attempt, pool: Pool) -> Entry | None:
+def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:
     """The entry behind an attempt; None where another policy wrote it or no family can write it here."""
     return pool.entry(attempt.schedule) if attempt.schedule else None
 
 
-def _learn(pool: Pool, encode: Encoding, tried: Sequence[tuple[Attempt, Entry]]) -> Surrogate | None:
-    """A surrogate of the latest timed attempts; None where there are none."""
-    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None][-REMEMBERED:]
+def _learn(pool: SchedulePool, encode: Encoding, tried: Sequence[tuple[Attempt, PoolEntry]]) -> Surrogate | None:
+    """A surrogate fitted to the latest timed attempts; None where there are none."""
+    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None][-MAX_FITTED:]
     if not timed:
         return None
     entries = [entry for _, entry in timed]

@@ -1,9 +1,10 @@
 """The predicted time of a candidate that cannot be timed: by the schedule behind it, else by the roofline."""
 
 from contract.candidate import AnyCandidate
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import Prediction
 from contract.inspection import Inspection
+from contract.roofline import roofline_us
 from contract.task import GemmTask
 from policies.schedule.families.registry import families
 from policies.schedule.prior import predict_us
@@ -12,10 +13,10 @@ from policies.schedule.prior import predict_us
 def predict(candidate: AnyCandidate, task: GemmTask, inspection: Inspection) -> Prediction:
     """Predicted time on the reference chip of the task's arch: by the schedule behind the source, else by the roofline.
 
-    The compiler's own occupancy replaces the schedule's estimate of it.
+    The occupancy that the compiler reports replaces the schedule's estimate.
     """
     chip = REFERENCE_CHIPS[task.arch]
-    floor = roofline_us(task.flops, task.operand_bytes, chip)
+    floor = roofline_us(task, chip)
     values = candidate.origin.schedule or {}
     for family in families(task.arch):
         if values.get("family") == family.name:

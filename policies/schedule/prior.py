@@ -1,12 +1,12 @@
-"""The analytic prior: how long a schedule should take, from how it cuts the task and what the chip can do.
+"""The analytic prior: the time a schedule should take, from how it divides the task and the rates of the chip.
 
     time = launch + fill + steady + exposed + store + sum
 
-`steady` is the larger, softly, of the rates at which the busiest SM works: tensor math, operands out of L2, operands out of
-DRAM, the round trips that too few stages leave uncovered, and the lines that its copy engine handles; and what a family
-loses on every step. `fill` is the first trip to memory, `exposed` the trips of later CTAs that nothing overlaps, `store` the
-way of the last tile to memory, `sum` what splitting K costs.
-A prior ranks schedules; its times are predictions and are never reported as anything else.
+`steady` is the smooth maximum of the times of the busiest SM for tensor math, operands from L2, operands from DRAM, memory
+latency that too few stages leave exposed, and lines of its copy engine, plus the loss of a family per step. `fill` is the
+latency of the first load, `exposed` the latency of later CTAs that nothing overlaps, `store` the time of the last tile's
+stores, `sum` the cost of splitting K.
+A prior ranks schedules. Its times are predictions and are never reported as measured.
 """
 
 from collections.abc import Sequence
@@ -15,23 +15,26 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.chip import REFERENCE_CHIPS, Chip
+from contract.roofline import memory_us, tensor_flops_per_us
 from contract.task import Arch, GemmTask
 from policies.schedule.families.protocol import Work, cluster_sms
 
 Floats = npt.NDArray[np.float64]
 
-# Measured on one H200 where not said otherwise; per SM, so that chips of the same lineage scale by their SMs.
-L2_BYTES_PER_US = 14e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together; the fastest kernels moved 10 TB/s out of L2
-STORE_BYTES_PER_US = 4.3e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # all SMs together, when they store at once
-MEMORY_TRIP_US = 0.8  # a load that misses L2, from issue to use, under load
-LINE_US = 0.0009  # of the bulk copy engine; 8192x8192x8192 with rows of 64 bytes takes 1.5 times its math
-LOADED_TRIP_US = 0.9  # of a load in mid-run, when all SMs load: 8192x8192x8192 with 3 stages of 32 KiB takes 1.3 times 6 stages
-L2_TRIP_US = 0.45  # a load that hits L2, under load (estimate)
-STORE_US = 0.35  # the last stores of a kernel until the next may see them (estimate)
-ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 trips, partly overlapped
-CLUSTER_SUM_US = 0.5  # two cluster barriers and a trip through distributed shared memory (estimate)
-PROGRAMMATIC_GAIN_US = 0.4  # dependent launch 1.26 us, programmatic 0.77 us, of which 0.1 us is waiting
-SOFTNESS = 8.0  # exponent of the norm that joins the rates; 1 would add them, infinity take the largest
+# Measured on one H200 unless marked as an estimate; per SM, so that similar chips scale with their SMs.
+L2_BYTES_PER_US = 14e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # for all SMs together; the fastest kernels read 10 TB/s from L2
+STORE_BYTES_PER_US = 4.3e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # for all SMs together, when all of them store
+MEMORY_TRIP_US = 0.8  # latency under load of a load that misses L2
+LINE_US = 0.0009  # per line of the bulk copy engine; 8192x8192x8192 with rows of 64 bytes takes 1.5 times its math
+LOADED_TRIP_US = (
+    0.9  # latency of a load while all SMs load; 8192x8192x8192 takes 1.3 times longer with 3 stages of 32 KiB than with 6
+)
+L2_TRIP_US = 0.45  # latency under load of a load that hits L2 (estimate)
+STORE_US = 0.35  # from the last stores of a kernel until the next kernel may read them (estimate)
+ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 latencies, partly overlapped
+CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
+PROGRAMMATIC_GAIN_US = 0.4  # a dependent launch takes 1.26 us, a programmatic one 0.77 us, of which 0.1 us is waiting
+SOFTNESS = 8.0  # exponent of the norm over the times; 1 would add them, infinity would take the maximum
 
 
 def predict_us(work: Work, task: GemmTask, chip: Chip) -> float:
@@ -48,9 +51,9 @@ def predict_many_us(works: Sequence[Work], task: GemmTask, chip: Chip) -> Floats
 
 
 class _Columns:
-    """The fields of many works side by side, and how they spread over the chip.
+    """The fields of many works as columns, and how their units are distributed over the chip.
 
-    `units`: output tiles times parts of K. `rounds`: units on the busiest SM; `resident`: of those, how many run together.
+    `units`: output tiles times parts of K. `rounds`: units of the busiest SM; `resident`: how many of them run together.
     """
 
     def __init__(self, works: Sequence[Work], task: GemmTask, chip: Chip) -> None:
@@ -82,11 +85,11 @@ def _launch_us(c: _Columns, chip: Chip) -> Floats:
 
 
 def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
-    """The main loops of the busiest SM: the slowest of math, L2, DRAM, uncovered latency and the copy engine."""
+    """The main loops of the busiest SM: the slowest of math, L2, DRAM, exposed latency and the copy engine."""
     flops = 2.0 * c.m * c.n * c.k * c.k_blocks * c.rounds
-    math_us = flops / (chip.tensor_tflops * 1e6 / chip.sms * c.efficiency)
+    math_us = flops / (tensor_flops_per_us(chip) / chip.sms * c.efficiency)
     l2_us = c.loaded_bytes / c.units * c.rounds / L2_BYTES_PER_US
-    dram_us = np.full_like(math_us, task.operand_bytes / (chip.dram_tbps * 1e6))
+    dram_us = np.full_like(math_us, memory_us(task, chip))
     ahead = np.maximum(c.stages - 1, 1)
     latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * LOADED_TRIP_US / ahead
     copy_us = c.lines * c.k_blocks * c.rounds * LINE_US
@@ -96,9 +99,9 @@ def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
 
 
 def _exposed_us(c: _Columns) -> Floats:
-    """Fill and store of every turn after the first; other CTAs on the SM cover their share.
+    """Fill and store of every turn after the first, divided by the CTAs on the SM that overlap them.
 
-    A persistent CTA fills while it multiplies and leaves the store exposed; alternating warpgroups cover that too.
+    A persistent CTA overlaps its fills with math, but not its stores; alternating warpgroups overlap both.
     """
     exposed = np.where(c.persistent > 0, 0.0, L2_TRIP_US) + np.where(c.alternating > 0, 0.0, _tile_store_us(c))
     trips: Floats = (c.turns - 1) * exposed / c.resident
@@ -106,7 +109,7 @@ def _exposed_us(c: _Columns) -> Floats:
 
 
 def _store_us(c: _Columns) -> Floats:
-    """The last tiles' way to memory; the CTAs that share an SM end together, alternating warpgroups one by one."""
+    """Stores of the last tiles. CTAs that share an SM end together, alternating warpgroups one after the other."""
     together = np.where(c.alternating > 0, 1.0, c.resident)
     store: Floats = STORE_US + (_tile_store_us(c) - STORE_US) * together
     return store
@@ -118,7 +121,7 @@ def _tile_store_us(c: _Columns) -> Floats:
 
 
 def _sum_us(c: _Columns) -> Floats:
-    """Partial sums through the workspace (written by all, read by one CTA a tile), or within a cluster."""
+    """Partial sums through the workspace (written by all CTAs, read by one per tile), or within a cluster."""
     partial_us = 4.0 * c.m * c.n / L2_BYTES_PER_US
     written = c.reduced_bytes / 2 / c.units * c.rounds / L2_BYTES_PER_US
     read = c.reduced_bytes / 2 / c.tiles * np.ceil(c.tiles / c.sms) / L2_BYTES_PER_US

@@ -1,4 +1,4 @@
-"""Opens the store's database: creates it, checks that it is ours and of our version, sets SQLite up for several processes."""
+"""Opens the store's database: creates it, checks its tables and version, and configures SQLite for several processes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from contract.errors import StoreError
 from policies.trajectories.tables import SCHEMA_VERSION, meta, metadata
 
 BUSY_TIMEOUT_S = 10.0
-_BEGIN = "cudal2_begin"  # the execution option that says how SQLite begins a transaction; empty: no transaction
+_BEGIN = "cudal2_begin"  # execution option: the statement that begins a transaction in SQLite; empty for none
 
 
 def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     """An engine over a database that holds this version's tables.
 
-    Raises: StoreError where the address is wrong, the database is unreachable, locked, corrupt, somebody else's or of
-    another version; an existing file is left as it was.
+    Raises: StoreError where the address is wrong, or the database is unreachable, locked, corrupt, not a store or of
+    another version. An existing file is not changed then.
     """
     engine = _create(url, busy_timeout_s)
     try:
@@ -34,14 +34,14 @@ def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that takes SQLite's write lock at its start, so that it waits for its turn instead of failing midway."""
+    """A transaction that takes SQLite's write lock at its start, so that it waits for the lock instead of failing later."""
     with engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"}).begin() as connection:
         yield connection
 
 
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
-    """Turns the database library's errors into one `StoreError` with a remedy."""
+    """Turns errors of the database library into a `StoreError` with a remedy."""
     where = url.render_as_string(hide_password=True)
     try:
         yield
@@ -53,7 +53,7 @@ def translated(url: URL) -> Iterator[None]:
         ) from exc
     except SQLAlchemyError as exc:
         raise StoreError(
-            f"store {where} is damaged or no store ({_first_line(exc)}); it was left untouched: "
+            f"store {where} is damaged or not a store ({_first_line(exc)}); it was left untouched: "
             "move it away or point CUDAL2_STORE elsewhere"
         ) from exc
 
@@ -70,7 +70,7 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
     except ModuleNotFoundError as exc:
         raise StoreError(f"store needs the package {exc.name!r}; for PostgreSQL: pip install 'cudal2-agent[postgres]'") from exc
     except OSError as exc:
-        raise StoreError(f"store folder {exc.filename} cannot be made: {exc.strerror}") from exc
+        raise StoreError(f"store folder {exc.filename} cannot be created: {exc.strerror}") from exc
     if sqlite:
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
@@ -89,13 +89,13 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 
 def _prepare(engine: Engine) -> None:
-    """Creates the tables in an empty database, and those that an older version's lacks; otherwise looks before it writes."""
+    """Creates the tables in an empty database, and those that an older version lacks. It reads before it writes."""
     where = engine.url.render_as_string(hide_password=True)
     with engine.connect() as connection:
         tables = set(inspect(connection).get_table_names())
         version = _version(connection) if meta.name in tables else None
     if version is None and tables:
-        raise StoreError(f"{where} holds somebody else's tables ({min(tables)}, …); point CUDAL2_STORE to another database")
+        raise StoreError(f"{where} holds tables of another program ({min(tables)}, …); point CUDAL2_STORE to another database")
     if version is not None and version != str(SCHEMA_VERSION):
         raise StoreError(
             f"store {where} has schema {version}, this version reads {SCHEMA_VERSION}; install the one that wrote it"
@@ -111,13 +111,13 @@ def _create_tables(engine: Engine) -> None:
         with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
             connection.exec_driver_sql("PRAGMA journal_mode=WAL")
     with writing(engine) as connection:
-        if not inspect(connection).has_table(meta.name):  # another process may have been first
+        if not inspect(connection).has_table(meta.name):  # another process may have created it
             metadata.create_all(connection)
             connection.execute(insert(meta).values(key="schema", value=str(SCHEMA_VERSION)))
 
 
 def _add_tables(engine: Engine) -> None:
-    """Another process may be at it: SQLite's write lock, elsewhere the lock on a row, lets one look and add at a time."""
+    """Adds tables under a lock, SQLite's write lock or elsewhere that of a row, because another process may do the same."""
     with writing(engine) as connection:
         connection.execute(select(meta).with_for_update())
         metadata.create_all(connection)

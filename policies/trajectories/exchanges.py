@@ -1,4 +1,4 @@
-"""One run's exchanges with chat servers, as the store keeps them."""
+"""The exchanges of one run with chat servers, in the store."""
 
 from contract.exchange import Exchange
 from contract.protocols import TrajectoryStore

@@ -1,4 +1,4 @@
-"""Trajectories as JSON lines, a step a line, each complete by itself. Schema: docs/trajectories.md."""
+"""Trajectories as JSON lines, one step per line, each self-contained. Schema: docs/trajectories.md."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -16,7 +16,7 @@ from contract.trajectory import Observation, Trajectory
 
 
 class ExportedStep(Record):
-    """One line of an export: the task, what the policy had seen, what it wrote, what became of it, what that was worth."""
+    """One line of an export: task, observation, candidate, evaluation and reward of a step."""
 
     schema_version: Literal[1] = 1
     run_id: str
@@ -39,7 +39,7 @@ class ExportedStep(Record):
 
 
 def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
-    """The steps of a trajectory in order, each joined with its observation, its exchange and its run's particulars."""
+    """The steps of a trajectory in order, each with its observation, its exchange and the fields of its run."""
     run = trajectory.run
     exchange_of = {exchange.candidate_id: exchange for exchange in trajectory.exchanges if exchange.candidate_id}
     for step in trajectory.steps:
@@ -65,5 +65,5 @@ def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
 
 
 def to_line(step: ExportedStep) -> str:
-    """One line of JSON without a newline; NaN and infinities stand as strings, which strict readers take."""
+    """One line of JSON without a newline; NaN and infinities are strings, which strict readers accept."""
     return step.model_dump_json()

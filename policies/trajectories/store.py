@@ -1,4 +1,4 @@
-"""The trajectory store: every run, what its policy saw, every candidate once, every step. SQLAlchemy over SQLite or any URL."""
+"""The trajectory store: runs, observations, candidates (each once) and steps. SQLAlchemy over SQLite or any URL."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ R = TypeVar("R", bound=BaseModel)
 
 
 def open_store(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> "Store":
-    """The store at an SQLAlchemy URL, created where there is none. Raises: StoreError."""
+    """The store at an SQLAlchemy URL, created if it does not exist. Raises: StoreError."""
     return Store(open_engine(url, busy_timeout_s))
 
 
 class Store:
-    """`contract.protocols.TrajectoryStore`. What a method has written is on disk when it returns."""
+    """`contract.protocols.TrajectoryStore`. Writes are durable when a method returns."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -86,7 +86,7 @@ class Store:
             raise
 
     def exchanges(self, run_id: str) -> list[Exchange]:
-        """Exchanges of a run by round, sample and turn; none where the run has none."""
+        """Exchanges of a run by round, sample and turn; an empty list where it has none."""
         own = tables.exchanges.c
         query = (
             select(own.record, tables.prompts.c.record)
@@ -114,13 +114,13 @@ class Store:
         return [_load(RunRecord, text, f"run {run_id}") for run_id, text in rows]
 
     def step_counts(self) -> dict[str, int]:
-        """Number of steps by run; runs without a step are absent."""
+        """Number of steps per run; runs without a step are absent."""
         query = select(tables.steps.c.run_id, func.count()).group_by(tables.steps.c.run_id)
         with translated(self._engine.url), self._engine.connect() as connection:
             return {row[0]: row[1] for row in connection.execute(query)}
 
     def steps(self, run_id: str) -> list[Step]:
-        """Steps of a run by index; none where the run has none yet."""
+        """Steps of a run by index; an empty list where it has none yet."""
         query = (
             select(tables.steps.c.index, tables.steps.c.record, tables.candidates.c.record)
             .join(tables.candidates, tables.candidates.c.id == tables.steps.c.candidate_id)
@@ -170,7 +170,7 @@ def _run_row(run: RunRecord) -> dict[str, Any]:
 
 
 def _step_row(step: Step) -> dict[str, Any]:
-    """The step's columns; its record holds the candidate's origin in place of the candidate."""
+    """The columns of a step; its record holds only the origin of its candidate."""
     record = step.model_dump_json(exclude={"candidate": set(type(step.candidate).model_fields) - {"origin"}})
     return {
         "observation_id": step.observation_id,
@@ -210,7 +210,7 @@ def _unreadable(what: str, exc: Exception) -> StoreError:
 
 
 def _add_once(connection: Connection, table: Table, row: Mapping[str, str]) -> None:
-    """Insert a content-addressed row unless it is there; SQLite's write lock makes the two one, elsewhere a savepoint does."""
+    """Inserts a content-addressed row unless it exists. SQLite's write lock makes this atomic, elsewhere a savepoint does."""
     if connection.execute(select(table.c.id).where(table.c.id == row["id"])).first():
         return
     try:
@@ -222,7 +222,7 @@ def _add_once(connection: Connection, table: Table, row: Mapping[str, str]) -> N
 
 
 def _replace(connection: Connection, table: Table, key: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
-    """Overwrite the row of a key; whether there was one."""
+    """Overwrites the row of a key; whether there was one."""
     query = update(table).values(row)
     for name, value in key.items():
         query = query.where(table.c[name] == value)

@@ -1,12 +1,12 @@
 """Tables of the trajectory store.
 
-Records are kept whole, as the JSON text pydantic writes, in a text column: a JSON column of PostgreSQL would refuse the
-NaN and infinity that an error bound may hold. The other columns repeat what lists and joins ask for.
+Records are stored whole in a text column, as the JSON that pydantic writes. A JSON column of PostgreSQL would refuse the NaN
+and infinity that an error bound may hold. The other columns repeat the fields that lists and joins need.
 """
 
 from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
 
-SCHEMA_VERSION = 1  # tables that later versions add leave it as it is: an older version passes over them
+SCHEMA_VERSION = 1  # unchanged when later versions add tables, which older versions ignore
 
 metadata = MetaData()
 
@@ -34,7 +34,7 @@ observations = Table(
     Column("record", Text, nullable=False),
 )
 
-# A candidate is stored without its origin: equal code is one row, whoever wrote it; the step keeps the origin.
+# A candidate is stored without its origin, so that equal code is one row for all policies. The step holds the origin.
 candidates = Table(
     "candidates",
     metadata,
@@ -55,7 +55,7 @@ steps = Table(
     Index("steps_by_candidate", "candidate_id"),
 )
 
-# A prompt is stored once, however many samples it was sent for.
+# A prompt is stored once for all samples that it was sent for.
 prompts = Table(
     "prompts",
     metadata,

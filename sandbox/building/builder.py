@@ -8,25 +8,24 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate, HostCandidate
+from contract.candidate import AnyCandidate, HostCandidate
 from contract.chip import LIMITS, Chip
 from contract.errors import MachineError
 from contract.evaluation import CompileFailed, Evaluation, Rejected, TimedOut
 from contract.options import CompileOptions
-from contract.plan import resolve
 from contract.task import GemmTask
 from sandbox.building.check import check
 from sandbox.building.compiler import Cancelled, Compiler
 from sandbox.inspect.inspection import inspect
 from sandbox.workers.internal_errors import NOT_OURS, InternalErrors, describe, machine_error
 
-LEAST_FREE_BYTES = 4 * 2**20  # of the cache's file system, below which a compiler's failure is none of the candidate's
+MIN_FREE_BYTES = 4 * 2**20  # of the cache's file system; with less, a compiler's failure is not the candidate's fault
 
 logger = logging.getLogger(__name__)
 
 
 class Builder:
-    """Builds for one chip. The threads only wait for child processes, so the interpreter's lock does not hold them up."""
+    """Builds for one chip. Its threads only wait for child processes, so the interpreter's lock does not slow them."""
 
     def __init__(self, options: CompileOptions, chip: Chip) -> None:
         self._options = options
@@ -35,7 +34,7 @@ class Builder:
         self._internal = InternalErrors()
 
     def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
-        """(position, outcome) as each finishes; equal candidates are built once. Closing the iterator ends its children.
+        """(position, outcome) as each finishes. Equal candidates are built once. Closing the iterator ends its children.
 
         Raises: CompilerMissing, MachineError, WorkerError.
         """
@@ -56,14 +55,14 @@ class Builder:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def refused(self, candidate: AnyCandidate) -> Rejected | None:
-        """A host candidate that nobody said to be trusted; what a policy writes never is."""
+        """Why a host candidate is not built: only files that the user names and trusts are. What a policy writes never is."""
         if not isinstance(candidate, HostCandidate) or self._options.trust_host:
             return None
         message = "host candidates run code of their own; only files that the user names and trusts (--trust-host) are run"
         return Rejected(rule="host-candidate", message=message)
 
     def build_one(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None = None) -> Built | Evaluation:
-        """Check, compile and inspect one candidate; an error that nobody expected is its own `Crashed`.
+        """Check, compile and inspect one candidate; an unexpected error becomes its `Crashed`.
 
         Raises: CompilerMissing, MachineError, WorkerError.
         """
@@ -83,9 +82,9 @@ class Builder:
         return outcome
 
     def _require_space(self) -> None:
-        """Raises: MachineError where a compiler may have failed for want of space, whatever it said."""
+        """Raises: MachineError where the compiler may have failed for lack of space, whatever it reported."""
         free = shutil.disk_usage(self._options.cache_dir).free
-        if free < LEAST_FREE_BYTES:
+        if free < MIN_FREE_BYTES:
             raise MachineError(
                 f"{self._options.cache_dir}: only {free / 2**20:.1f} MiB are free; "
                 "free some space, then go on with: cudal2-agent runs resume"
@@ -94,14 +93,15 @@ class Builder:
     def _build(self, candidate: AnyCandidate, task: GemmTask, cancel: threading.Event | None) -> Built | Evaluation:
         started = time.monotonic()
         limits = LIMITS[task.arch]
-        rejected = self.refused(candidate) or check(candidate, task, limits, self._chip.sms)
-        if rejected is not None:
-            return rejected
+        if (refused := self.refused(candidate)) is not None:
+            return refused
+        checked = check(candidate, task, limits, self._chip.sms)
+        if isinstance(checked, Rejected):
+            return checked
         compiled = self._compiler.compile(candidate, task.arch, cancel)
         if isinstance(compiled, CompileFailed | TimedOut):
             return compiled
-        plan = resolve(candidate.plan, task, limits, self._chip.sms) if isinstance(candidate, Candidate) else None
-        inspection = inspect(compiled, candidate, plan, task, limits)
+        inspection = inspect(compiled, candidate, checked.plan, task, limits)
         if isinstance(inspection, Rejected):
             return inspection
         return Built(
@@ -110,4 +110,6 @@ class Builder:
             artifact_path=compiled.artifact_path,
             cached=compiled.cached,
             seconds=time.monotonic() - started,
+            task=task,
+            plan=checked.plan,
         )

@@ -21,11 +21,11 @@ from contract.errors import MachineError
 _ENTRY = "entry.json"
 _BUILDING = "building-"
 _ABANDONED_S = 24 * 3600
-FORMAT = 2  # part of every key: raise it when an entry's meaning changes
+FORMAT = 2  # part of every key; raise it when an entry's meaning changes
 
 
-class Entry(Record):
-    """What a compilation left: `files` maps each file of the entry to its SHA-256; `compiled` is False for a refusal."""
+class CacheEntry(Record):
+    """What one compilation left. `files`: each file's SHA-256. `compiled`: False where the compiler refused the source."""
 
     compiled: bool
     seconds: float
@@ -41,11 +41,11 @@ class CompileCache:
     def path(self, key: str) -> Path:
         return self._folder / key[:2] / key
 
-    def load(self, key: str) -> Entry | None:
-        """The entry of a key, or None where there is none or it is damaged (it is then moved out of the way)."""
+    def load(self, key: str) -> CacheEntry | None:
+        """The entry of a key. None where there is none, or where it is damaged and was moved away."""
         folder = self.path(key)
         try:
-            entry = Entry.model_validate_json((folder / _ENTRY).read_bytes())
+            entry = CacheEntry.model_validate_json((folder / _ENTRY).read_bytes())
             intact = all(sha256_of(folder / name) == expected for name, expected in entry.files.items())
         except FileNotFoundError:
             entry, intact = None, not folder.exists()
@@ -56,9 +56,9 @@ class CompileCache:
         return entry if intact else None
 
     def save(self, key: str, files: Mapping[str, bytes], *, compiled: bool, seconds: float) -> None:
-        """Store an entry whole. Where another process was first, its entry stays. Raises: MachineError."""
+        """Store an entry as a whole. If another process stored it first, that entry stays. Raises: MachineError."""
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        entry = Entry(compiled=compiled, seconds=seconds, files=hashes)
+        entry = CacheEntry(compiled=compiled, seconds=seconds, files=hashes)
         folder = self.path(key)
         try:
             building = self.scratch()
@@ -69,7 +69,7 @@ class CompileCache:
             try:
                 os.rename(building, folder)
             except OSError:
-                if self.load(key) is None:  # not beaten by another process but in truth unwritable
+                if self.load(key) is None:  # no other process stored it: the folder is not writable
                     raise
                 shutil.rmtree(building, ignore_errors=True)
         except OSError as exc:
@@ -88,16 +88,16 @@ class CompileCache:
             ) from exc
 
     def sweep(self) -> None:
-        """Remove what processes that were killed left half built, once it is certain that nobody works on it."""
+        """Remove folders that killed processes left half built, once they are old enough to belong to nobody."""
         for folder in self._folder.glob(f"{_BUILDING}*"):
-            with contextlib.suppress(FileNotFoundError):  # its owner, or another sweep, was quicker
+            with contextlib.suppress(FileNotFoundError):  # its owner, or another sweep, was faster
                 if time.time() - folder.stat().st_mtime > _ABANDONED_S:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def _discard(self, folder: Path) -> None:
-        """Remove a damaged entry: renamed first, so that nobody sees it half gone."""
+        """Remove a damaged entry. It is renamed first, so that no process reads it while it is deleted."""
         aside = self.scratch()
-        with contextlib.suppress(FileNotFoundError):  # another process was quicker
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
             os.rename(folder, aside / "damaged")
         shutil.rmtree(aside, ignore_errors=True)
 

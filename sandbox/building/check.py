@@ -1,23 +1,24 @@
-"""The static check: rules that a candidate breaks in its text, before any compiler sees it.
+"""The static check: rules that a candidate breaks in its text, before a compiler reads it.
 
-Covered: what the preprocessor could read (sound: looked for everywhere in the text, with comments and splices undone);
-compiler flags; the launch plan; clocks, calls out of the kernel, traps and lasting state, as far as the text shows them.
-Not covered: what macros assemble; `inspection.py` looks for the same things again in the compiled code. A host candidate
-runs code of its own on the CPU, so the rules for it only keep mistakes away; it is isolated and marked where it is shown.
+Covered: what the preprocessor could read, anywhere in the text, with comments and line splices removed; compiler flags; the
+launch plan; clocks, calls out of the kernel, traps and lasting state, as far as the text shows them.
+Not covered: what macros assemble; `inspection.py` looks for the same things in the compiled code. A host candidate runs its
+own code on the CPU, so its rules only catch mistakes; it is isolated, and marked where it is shown.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from contract.candidate import AnyCandidate, Candidate, HostCandidate
 from contract.chip import ChipLimits
 from contract.errors import PlanError
 from contract.evaluation import Rejected
-from contract.plan import parse_plan, resolve
+from contract.plan import ResolvedPlan, parse_plan, resolve
 from contract.task import GemmTask
 from sandbox.building.headers import NVRTC_HEADERS
-from sandbox.building.source import Source
+from sandbox.building.source import CppSource
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FLAGS = 32
@@ -98,13 +99,27 @@ _ATTRIBUTE = re.compile(r"\b(?:alignas|__align__|__launch_bounds__|__attribute__
 _DECLARATION_CHARS = 1000
 
 
-def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int) -> Rejected | None:
-    """The first rule that a candidate breaks, or None. Rules have stable kebab-case names."""
-    rules = _host_rules(candidate) if isinstance(candidate, HostCandidate) else _rules(candidate, task, limits, sms)
-    return next(rules, None)
+@dataclass(frozen=True)
+class Checked:
+    """A candidate that breaks no rule. `plan`: its resolved launch plan; None for a host candidate."""
+
+    plan: ResolvedPlan | None
 
 
-def _rules(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -> Iterator[Rejected]:
+def check(candidate: AnyCandidate, task: GemmTask, limits: ChipLimits, sms: int) -> Checked | Rejected:
+    """The first rule that a candidate breaks, else its resolved plan. Rules have stable kebab-case names."""
+    if isinstance(candidate, HostCandidate):
+        return next(_host_rules(candidate), Checked(plan=None))
+    try:
+        plan = resolve(candidate.plan, task, limits, sms)
+    except PlanError as exc:
+        refused = Rejected(rule=exc.rule, message=str(exc))
+        return next(_rules(candidate, refused), refused)
+    return next(_rules(candidate, None), Checked(plan=plan))
+
+
+def _rules(candidate: Candidate, unresolved: Rejected | None) -> Iterator[Rejected]:
+    """`unresolved`: why the plan does not resolve; earlier rules are reported first."""
     yield from _size(candidate.source)
     yield from _characters(candidate.source)
     source = _source(candidate)
@@ -112,7 +127,9 @@ def _rules(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -
     yield from _directives(source)
     yield from _macros(source, candidate.flags)
     yield from _flags(candidate.flags, nvcc=candidate.compiler == "nvcc", host=False)
-    yield from _plan(candidate, task, limits, sms)
+    yield from _plan_text(candidate)
+    if unresolved is not None:
+        yield unresolved
     yield from _forbidden(source)
     yield from _state(source)
     yield from _entries(candidate, source)
@@ -135,11 +152,11 @@ def _host_rules(candidate: HostCandidate) -> Iterator[Rejected]:
         yield Rejected(rule="entry-missing", message='the source has no extern "C" int launch(...)')
 
 
-def _source(candidate: AnyCandidate) -> Source:
-    return Source(candidate.source.replace("\r\n", "\n"))
+def _source(candidate: AnyCandidate) -> CppSource:
+    return CppSource(candidate.source.replace("\r\n", "\n"))
 
 
-def _at(source: Source, position: int, rule: str, message: str) -> Rejected:
+def _at(source: CppSource, position: int, rule: str, message: str) -> Rejected:
     return Rejected(rule=rule, message=message, line=source.line_of(position))
 
 
@@ -152,14 +169,14 @@ def _size(source: str) -> Iterator[Rejected]:
 
 
 def _characters(source: str) -> Iterator[Rejected]:
-    """Characters on which readers and compilers disagree: controls, direction marks, spelled-out ones."""
+    """Characters on which readers and compilers disagree: control characters, direction marks, escapes for identifiers."""
     found = _CONTROL.search(source.replace("\r\n", "\n")) or _UNIVERSAL_NAME.search(source)
     if found:
         line = source.count("\n", 0, found.start()) + 1
         yield Rejected(rule="source-characters", message=f"the character or escape {found[0]!r} is not allowed", line=line)
 
 
-def _inclusions(source: Source) -> Iterator[Rejected]:
+def _inclusions(source: CppSource) -> Iterator[Rejected]:
     for directive in source.file_directives:
         match = _HEADER_NAME.match(directive.rest)
         name = (match["angled"] or match["quoted"]) if match else ""
@@ -175,7 +192,7 @@ def _inclusions(source: Source) -> Iterator[Rejected]:
         yield _at(source, found.start(), "include", f"{found[0]} is not allowed")
 
 
-def _directives(source: Source) -> Iterator[Rejected]:
+def _directives(source: CppSource) -> Iterator[Rejected]:
     for directive in source.directives:
         if directive.name not in _DIRECTIVES or (not directive.name and directive.rest):
             yield _at(source, directive.position, "directive", f"#{directive.name} is not allowed")
@@ -186,8 +203,8 @@ def _directives(source: Source) -> Iterator[Rejected]:
             yield _at(source, match.start(), "directive", f"{match[0][:60]} is not allowed; write #pragma unroll")
 
 
-def _macros(source: Source, flags: tuple[str, ...]) -> Iterator[Rejected]:
-    """Definitions that would change which files the allowed headers include. The compiler's jail is what keeps others out."""
+def _macros(source: CppSource, flags: tuple[str, ...]) -> Iterator[Rejected]:
+    """Definitions that change which files the allowed headers include. The compiler's jail keeps other files out."""
     for directive in source.directives:
         name = _MACRO_NAME.match(directive.rest) if directive.name in ("define", "undef") else None
         if name and _FILE_MACRO.fullmatch(name[0]):
@@ -208,16 +225,15 @@ def _flags(flags: tuple[str, ...], *, nvcc: bool, host: bool) -> Iterator[Reject
             yield Rejected(rule="flag", message=f"flag {flag[:80]!r} is not allowed; allowed are {known}")
 
 
-def _plan(candidate: Candidate, task: GemmTask, limits: ChipLimits, sms: int) -> Iterator[Rejected]:
+def _plan_text(candidate: Candidate) -> Iterator[Rejected]:
     try:
         if re.search(r"(?://|/\*)\s*cudal2:\s*\{", candidate.source) and parse_plan(candidate.source) != candidate.plan:
             yield Rejected(rule="plan-mismatch", message="the plan in the source differs from the candidate's plan")
-        resolve(candidate.plan, task, limits, sms)
     except PlanError as exc:
         yield Rejected(rule=exc.rule, message=str(exc))
 
 
-def _forbidden(source: Source) -> Iterator[Rejected]:
+def _forbidden(source: CppSource) -> Iterator[Rejected]:
     for rule, pattern, why in _FORBIDDEN_CODE:
         found = pattern.search(source.code)
         if found:
@@ -228,7 +244,7 @@ def _forbidden(source: Source) -> Iterator[Rejected]:
             yield Rejected(rule=rule, message=f"{found[0].strip()}: {why}")
 
 
-def _state(source: Source) -> Iterator[Rejected]:
+def _state(source: CppSource) -> Iterator[Rejected]:
     """Variables in device memory that outlive a launch: results could be kept in them."""
     for match in _DEVICE_SPACE.finditer(source.code):
         name = _variable(source.code, match)
@@ -250,7 +266,7 @@ def _variable(code: str, space: re.Match[str]) -> str | None:
     return words[-1] if words else None
 
 
-def _entries(candidate: Candidate, source: Source) -> Iterator[Rejected]:
+def _entries(candidate: Candidate, source: CppSource) -> Iterator[Rejected]:
     for launch in candidate.plan.launches:
         if not re.search(rf"\b{re.escape(launch.entry)}\b", source.code) or not re.search(r'\bextern\s*"C"', source.spliced):
             message = f'the plan launches {launch.entry}, which the source does not define as extern "C" __global__'

@@ -1,8 +1,7 @@
-"""One NVRTC compilation, in a child process: a JSON request on stdin, files in the current folder, the verdict as exit code.
+"""One NVRTC compilation in a child process: a JSON request on stdin, files in the current folder, the verdict as exit code.
 
-The jail is entered between loading NVRTC and reading the source, so that nothing but the headers is left to it: not even
-the interpreter's own files. Imports the standard library and `jail/` only, so that a compilation costs little more than the
-compiler.
+The child enters its jail after it has loaded NVRTC and before it reads the source. From then on it can open headers only,
+not even the interpreter's own files. It imports the standard library and `jail/` only, so that it starts quickly.
 """
 
 import ctypes
@@ -17,14 +16,14 @@ from sandbox.jail.entering import NEW_NETWORK, NOT_JAILED, Jail, enter, enter_na
 COMPILED = 0
 REFUSED = 3  # by the compiler; not 1, with which Python ends on an exception
 MISSING = 4  # no NVRTC here
-FAILED = 5  # NVRTC gave up for a reason of its own, such as memory, or its output could not be written
+FAILED = 5  # NVRTC failed for a reason such as lack of memory, or its output could not be written
 CUBIN = "kernel.cubin"
 PTX = "kernel.ptx"
 LOG = "kernel.log"
 
 
 def nvrtc_version() -> str:
-    """Version of the NVRTC that is loaded. Raises: ImportError, RuntimeError or OSError where there is none."""
+    """Version of the NVRTC that this process loads. Raises: ImportError, RuntimeError or OSError where there is none."""
     from cuda.bindings import nvrtc
 
     _, major, minor = _checked(nvrtc.nvrtcVersion())
@@ -57,15 +56,15 @@ def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _read(program: Any, size: Any, get: Any, *, terminated: bool = True) -> bytes:
-    """One output of a program; text comes with terminating zeros."""
+    """One output of a program. Text comes with terminating zeros."""
     _, count = _checked(size(program))
-    buffer = bytes(bytearray(b" " * count))  # of its own: NVRTC writes into it, and Python shares equal literals
+    buffer = bytes(bytearray(b" " * count))  # not shared: NVRTC writes into it, and Python shares equal literals
     _checked(get(program, buffer))
     return buffer.rstrip(b"\0") if terminated else buffer
 
 
 def _jail(request: dict[str, Any]) -> None:
-    """Load the rest of NVRTC, then give up everything but the jail. Raises: OSError where a layer is refused."""
+    """Load the rest of NVRTC, then enter the jail. Raises: OSError where a layer is refused."""
     jail = Jail.from_request(request)
     later = _loaded_later()
     for library in later:
@@ -76,7 +75,7 @@ def _jail(request: dict[str, Any]) -> None:
 
 
 def _loaded_later() -> list[str]:
-    """The libraries beside NVRTC that it loads with the first compilation."""
+    """The libraries beside NVRTC that it loads at the first compilation."""
     with open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[5].strip() for line in maps if "/libnvrtc" in line}
     return sorted(str(found) for path in paths for found in Path(path).parent.glob("libnvrtc-builtins*.so*"))

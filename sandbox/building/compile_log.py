@@ -1,8 +1,8 @@
-"""A compiler's log as it may be shown: what stands in the source and in the include roots, and nothing of other files.
+"""A compiler's log as it may be shown: messages about the source and the include roots, nothing of other files.
 
-Covered: messages about other files with the lines that they quote, in the forms of NVRTC, nvcc, its front end and GCC;
-paths outside the roots; why a file could not be opened, which tells whether it exists.
-Not covered: a compiler that writes a file's text in a form of its own; the jail is what keeps it from reading the file.
+Covered: messages about other files with the lines that they quote, in the formats of NVRTC, nvcc, its front end and GCC;
+paths outside the roots; why a file could not be opened, which reveals whether it exists.
+Not covered: a compiler that quotes a file in another format; the jail keeps it from reading the file.
 """
 
 import os
@@ -27,7 +27,7 @@ _PATH = re.compile(r"(?<![\w.+/@-])/[\w.+@-]+(?:/[\w.+@-]+)+/?")
 
 
 def shown_log(text: str, source: str, scratch: Path, roots: Iterable[Path]) -> str:
-    """A log with the folders of headers left out of paths, and without anything that belongs to other files."""
+    """A log without the header folders in its paths, and without anything that belongs to other files."""
     text = text.replace("\0", "")  # NVRTC leaves one between its own words and those of ptxas
     folders = sorted({str(form) for root in (*roots, scratch) for form in (root, root.resolve())}, key=len, reverse=True)
     text = _WHY_NOT_OPENED.sub(lambda found: found[1] or "", "\n".join(_kept(text.split("\n"), scratch, folders)))
@@ -52,7 +52,7 @@ def shortened(log: str) -> str:
 
 
 def _kept(lines: Sequence[str], scratch: Path, folders: Sequence[str]) -> Iterator[str]:
-    """The lines without messages about other files; a message runs to the next place or empty line."""
+    """The lines without messages about other files. A message ends at the next file position or empty line."""
     dropping = False
     for line in lines:
         place = next((found for form in _PLACES if (found := form.match(line))), None)

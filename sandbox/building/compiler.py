@@ -1,9 +1,9 @@
-"""The compiler: NVRTC in a child process by default, nvcc where a candidate asks for it or is a host candidate.
+"""The compiler: NVRTC in a child process by default; nvcc where a candidate asks for it, and for host candidates.
 
-Covered: wall-clock, CPU, memory and file-size limits of every compilation; a content-addressed cache (compile errors are
-cached, time-outs, deaths of the compiler and lack of memory or disk never); a compiler that this machine lacks; what it
-reads: headers and its own files only, where this machine has a jail (`jail/`).
-Not covered: where only Landlock works, a source for nvcc can tell whether a file outside exists.
+Covered: limits of wall-clock, CPU time, memory and file size; a content-addressed cache, which keeps compile errors but
+never time-outs, deaths of the compiler or lack of memory or disk; a missing compiler; files that the compiler reads, where
+this machine has a jail (`jail/`).
+Not covered: where only Landlock works, a source for nvcc can find out whether a file outside exists.
 """
 
 import functools
@@ -41,7 +41,7 @@ from sandbox.building.toolchain import (
 )
 from sandbox.jail.entering import NOT_JAILED, Jail
 from sandbox.jail.kind import confinement
-from sandbox.workers.process import Finished, Limits, run
+from sandbox.workers.process import ChildExit, Limits, run
 
 SHARED = "kernel.so"
 SOURCE = "kernel.cu"
@@ -54,9 +54,9 @@ _TOOL_DIED = re.compile(
 
 
 class Compiled(Record):
-    """A compilation that succeeded, in the cache. `cubin_path`: the device code; also of a host candidate, for inspection.
+    """A compilation that succeeded, in the cache. `cubin_path`: the device code, for a host candidate too, for inspection.
 
-    `seconds`: what the compiler took when it ran, which for a `cached` one was earlier.
+    `seconds`: what the compiler took when it ran; for a `cached` compilation that was earlier.
     """
 
     artifact_path: str
@@ -68,12 +68,12 @@ class Compiled(Record):
 
 
 class Cancelled(Exception):
-    """The caller gave the compilation up; never seen outside the sandbox."""
+    """The caller cancelled the compilation; never raised outside the sandbox."""
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One command that compiles, and the key its products are kept under.
+class _Compilation:
+    """One compiler command, and the key under which its products are stored.
 
     `request`: NVRTC's, which enters its jail itself; None for nvcc. `readable`: what nvcc may read in its jail. `roots`:
     folders whose files a log may quote.
@@ -114,7 +114,7 @@ class Compiler:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _compile(
-        self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None
+        self, job: _Compilation, source: str, scratch: Path, cancel: threading.Event | None
     ) -> Compiled | CompileFailed | TimedOut:
         ended = self._run(job, source, scratch, cancel)
         if ended.ended_by == "cancel":
@@ -134,7 +134,7 @@ class Compiler:
             raise MachineError(f"{self._options.cache_dir}: an entry of the compile cache vanished as it was written")
         return outcome
 
-    def _run(self, job: _Job, source: str, scratch: Path, cancel: threading.Event | None) -> Finished:
+    def _run(self, job: _Compilation, source: str, scratch: Path, cancel: threading.Event | None) -> ChildExit:
         """Raises: MachineError, WorkerError."""
         layers, home = confinement().layers, str(scratch.resolve())
         limits = _limits(self._options)
@@ -171,12 +171,12 @@ class Compiler:
             cached=cached,
         )
 
-    def _nvrtc_job(self, candidate: AnyCandidate, arch: Arch) -> _Job:
+    def _nvrtc_job(self, candidate: AnyCandidate, arch: Arch) -> _Compilation:
         headers = self._headers
         options = [f"--gpu-architecture={arch}", "--ptxas-options=-v", "-DNDEBUG", *_flags(candidate)]
         include = [f"--include-path={root}" for root in headers.roots]
         request: dict[str, object] = {"source": candidate.source, "options": options + include, "headers": NVRTC_HEADERS}
-        return _Job(
+        return _Compilation(
             key=_key(candidate, options, headers, f"nvrtc {nvrtc_version()}"),
             command=(sys.executable, "-P", "-s", "-m", "sandbox.building.compile_child"),
             request=request,
@@ -185,7 +185,7 @@ class Compiler:
             artifact=CUBIN,
         )
 
-    def _nvcc_job(self, candidate: AnyCandidate, arch: Arch) -> _Job:
+    def _nvcc_job(self, candidate: AnyCandidate, arch: Arch) -> _Compilation:
         nvcc, headers = find_nvcc(self._options.nvcc), self._own_headers
         host = isinstance(candidate, HostCandidate)
         folders = candidate.include_dirs if isinstance(candidate, HostCandidate) else ()
@@ -195,7 +195,7 @@ class Compiler:
         options = ["-gencode", code, "-Xptxas=-v", "-DNDEBUG", "-keep", *product, *_flags(candidate)]
         include = [f"-I{root}" for root in (*headers.roots, *folders)]
         states = [folder_fingerprint(Path(folder)) for folder in folders]
-        return _Job(
+        return _Compilation(
             key=_key(candidate, options + states, headers, nvcc_version(nvcc)),
             command=(nvcc, *options, *include, "-o", artifact, SOURCE),
             request=None,
@@ -236,8 +236,8 @@ def _limits(options: CompileOptions) -> Limits:
     )
 
 
-def _require_ours(job: _Job, ended: Finished) -> None:
-    """Raises: CompilerMissing, MachineError for what no source is to blame for."""
+def _require_ours(job: _Compilation, ended: ChildExit) -> None:
+    """Raises: CompilerMissing, MachineError for failures that no source causes."""
     said = ended.stderr.decode(errors="replace")
     if job.request is not None and ended.returncode == compile_child.MISSING:
         raise CompilerMissing(f"NVRTC cannot be loaded; {NVRTC_REMEDY}", log=said)
@@ -245,13 +245,13 @@ def _require_ours(job: _Job, ended: Finished) -> None:
         raise MachineError("the compiler's jail, which works on this machine, was refused; see the log", log=said)
 
 
-def _refused(job: _Job, ended: Finished, log: str) -> bool:
-    """Whether the compiler itself said no, which it would say again; a death or a full disk is no verdict."""
+def _refused(job: _Compilation, ended: ChildExit, log: str) -> bool:
+    """Whether the compiler itself refused the source, as it would again. A killed compiler or a full disk is no verdict."""
     said_no = ended.returncode == compile_child.REFUSED if job.request else ended.returncode > 0
     return said_no and not _TOOL_DIED.search(log)
 
 
-def _death(ended: Finished, log: str, options: CompileOptions) -> str:
+def _death(ended: ChildExit, log: str, options: CompileOptions) -> str:
     limit = (
         f"its limits are {options.memory_bytes / 2**30:.0f} GiB of memory and {options.max_output_bytes / 2**20:.0f} MiB a file"
     )
@@ -260,16 +260,16 @@ def _death(ended: Finished, log: str, options: CompileOptions) -> str:
     return f"the compiler gave up: {first_error(log)}; {limit}"[: 2 * _MESSAGE_CHARS]
 
 
-def _log(scratch: Path, ended: Finished, source: str, job: _Job) -> str:
-    """What the compiler said, as far as it may be shown."""
+def _log(scratch: Path, ended: ChildExit, source: str, job: _Compilation) -> str:
+    """The compiler's messages, as far as they may be shown."""
     said = _plain(scratch / LOG)
     if not said or ended.returncode not in (compile_child.COMPILED, compile_child.REFUSED):
-        said = b"\n".join(filter(None, (ended.stdout + ended.stderr, said)))  # why it gave up comes first
+        said = b"\n".join(filter(None, (ended.stdout + ended.stderr, said)))  # the reason of the failure comes first
     return shown_log(said.decode(errors="replace"), source, scratch, job.roots)
 
 
 def _products(scratch: Path, artifact: str) -> dict[str, bytes]:
-    """The artifact, its device code and PTX. nvcc names what it keeps after the architecture when it links."""
+    """The artifact, its device code and its PTX. When nvcc links, it names the kept files after the architecture."""
     cubins = [path for path in sorted(scratch.glob("kernel*.cubin")) if "dlink" not in path.name]
     ptx = sorted(scratch.glob("kernel*.ptx"))
     if not (cubins and ptx and (scratch / artifact).is_file()):
@@ -278,7 +278,7 @@ def _products(scratch: Path, artifact: str) -> dict[str, bytes]:
 
 
 def _plain(path: Path) -> bytes:
-    """The content of a file that a compiler wrote: empty where it is absent, a link or no regular file."""
+    """The content of a file that a compiler wrote; empty where it is absent, a link or not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

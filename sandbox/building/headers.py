@@ -1,4 +1,4 @@
-"""What a candidate may include: our own device headers, CUDA's and CCCL's from their packages, CUTLASS where installed."""
+"""What a candidate may include: this project's device headers, CUDA's and CCCL's from their packages, CUTLASS if installed."""
 
 import hashlib
 import importlib.util
@@ -10,7 +10,7 @@ from contract.errors import CompilerMissing
 OWN_ROOT = Path(__file__).parents[1] / "include"
 _TOOLKITS = (Path("/usr/local/cuda/include"), Path("/opt/cuda/include"))
 _REMEDY = "install them with: pip install 'nvidia-cuda-runtime>=13.0,<14' 'nvidia-cuda-cccl>=13.0,<14'"
-# Files that change with every release of the tree they stand for; hashing whole toolkits would take longer than a compile.
+# Files that change with every release of their tree; hashing whole toolkits would take longer than a compilation.
 _RELEASE_MARKS = (
     "cuda_runtime_api.h",
     "cuda_fp16.hpp",
@@ -25,8 +25,8 @@ _STDINT = "#pragma once\n#include <cuda/std/cstdint>\n" + _INTEGERS + "using ::c
 _STD = "#pragma once\n#include <cuda/std/{name}>\nnamespace std {{\nusing namespace ::cuda::std;\n}}\n"
 _STD_NAMES = ("algorithm", "array", "cmath", "cstddef", "initializer_list", "limits", "tuple", "type_traits", "utility")
 
-# NVRTC has no host headers; these stand in for the few that device code commonly includes.
-# Its `cuda.h` declares host functions and does not compile there, and kernels want one type of it.
+# NVRTC has no host headers; these replace the few that device code commonly includes. CUDA's `cuda.h` declares host
+# functions and does not compile there; kernels need one type of it.
 NVRTC_HEADERS: dict[str, str] = {
     "stdint.h": _STDINT,
     "cstdint": _STDINT + _STD.format(name="cstdint").removeprefix("#pragma once\n"),
@@ -41,7 +41,7 @@ NVRTC_HEADERS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Headers:
-    """Include roots in search order and a hash that changes with anything a candidate could include from them."""
+    """Include roots in search order, and a hash that changes with everything a candidate can include from them."""
 
     roots: tuple[Path, ...]
     fingerprint: str

@@ -39,7 +39,7 @@ class Directive:
 
 
 @dataclass(frozen=True)
-class Source:
+class CppSource:
     """One source. Lines are counted in the original text."""
 
     original: str

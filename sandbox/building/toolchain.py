@@ -1,4 +1,4 @@
-"""Finds the tools that build and inspect, and their versions."""
+"""Finds the tools that compile and disassemble, and their versions."""
 
 import functools
 import importlib.metadata
@@ -16,7 +16,7 @@ NVRTC_REMEDY = "install it with: pip install 'nvidia-cuda-nvrtc>=13.0,<13.1' 'cu
 NVCC_REMEDY = "install the CUDA toolkit or set nvcc (CUDAL2_NVCC) to its path; candidates built by NVRTC need none"
 _TOOLKIT_BIN = Path("/usr/local/cuda/bin")
 _TOP = re.compile(r"^#\$ TOP=(?P<folder>\S+)", re.MULTILINE)
-# The host's headers and, besides, what its compiler, linker and shell consist of.
+# The host's headers, and the files of its compiler, linker and shell.
 SYSTEM_HEADERS = (Path("/usr/include"), Path("/usr/local/include"), Path("/usr/lib/gcc"))
 _SYSTEM = (
     *(str(folder) for folder in SYSTEM_HEADERS),
@@ -49,7 +49,7 @@ def find_nvcc(setting: str | None) -> str:
 
 @functools.cache
 def nvcc_version(nvcc: str) -> str:
-    """What `nvcc --version` says. Raises: CompilerMissing where it does not run."""
+    """The output of `nvcc --version`. Raises: CompilerMissing where it does not run."""
     with tempfile.TemporaryDirectory() as scratch:
         ended = run([nvcc, "--version"], scratch=Path(scratch), limits=Limits(wall_s=30))
     if ended.returncode:
@@ -59,7 +59,7 @@ def nvcc_version(nvcc: str) -> str:
 
 @functools.cache
 def toolkit_folder(nvcc: str) -> Path:
-    """The folder of the toolkit that an nvcc belongs to. Raises: CompilerMissing where it does not say."""
+    """The folder of the toolkit that an nvcc belongs to. Raises: CompilerMissing where nvcc does not print it."""
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "none.cu").touch()
         command = [nvcc, "--dryrun", "-cubin", "none.cu"]
@@ -71,7 +71,7 @@ def toolkit_folder(nvcc: str) -> Path:
 
 
 def nvcc_files(nvcc: str) -> tuple[str, ...]:
-    """What nvcc and the host compiler behind it consist of. Raises: CompilerMissing where nvcc does not run."""
+    """The files that nvcc and its host compiler consist of. Raises: CompilerMissing where nvcc does not run."""
     host = [Path(tool).resolve().parents[1] for name in ("gcc", "g++") if (tool := shutil.which(name))]
     own = [folder for folder in host if folder != Path("/usr")]  # a compiler beside the system's
     return tuple(dict.fromkeys(map(str, (nvcc, Path(nvcc).resolve(), toolkit_folder(nvcc), *own, *_SYSTEM))))

@@ -8,8 +8,8 @@ from typing import Any, Literal, Protocol
 class Operands:
     """One set of device buffers, cupy arrays as they lie in memory.
 
-    Shape: a (M, K), d (M, N), b_nn (K, N), b_tn (N, K); the layout a contender does not read may be None.
-    `workspace`: bytes, None where the contender asks for none.
+    Shape: a (M, K), d (M, N), b_nn (K, N), b_tn (N, K); the layout that a contender does not read may be None. `workspace`:
+    bytes; None where the contender needs none.
     """
 
     a: Any
@@ -20,18 +20,18 @@ class Operands:
 
 
 class Bound(Protocol):
-    """A contender with its operands fixed: parameters packed, tensor maps encoded; enqueueing is all that is left."""
+    """A contender with fixed operands: parameters are packed and tensor maps encoded; only enqueueing is left."""
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:
-        """Put the contender's launches (and the zeroing its plan asks for) on a CUDA stream, by handle.
+        """Put the contender's launches, and the zeroing that its plan asks for, on a CUDA stream, given by its handle.
 
-        `programmatic`: None as the plan says, False launches without programmatic serialization.
+        `programmatic`: None follows the plan; False launches without programmatic serialization.
         """
         ...
 
 
 class Contender(Protocol):
-    """`local_bytes`: local memory of a thread. `altered`: module variables that no longer hold what the code came with."""
+    """`local_bytes`: local memory per thread. `altered`: module variables that no longer hold the compiler's values."""
 
     name: str
     workspace_bytes: int

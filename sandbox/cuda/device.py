@@ -11,17 +11,17 @@ from contract.evaluation import Environment
 from contract.task import Arch
 from sandbox.cuda.driver import NO_DRIVER, DriverFault, call
 from sandbox.cuda.environment import arch_of, device_attribute, device_name, read_chip, read_environment
-from sandbox.cuda.memory import Allocator
+from sandbox.cuda.guard.mapping import Allocator
 
 _ATTRIBUTE = driver.CUdevice_attribute
 
 
 class Device:
-    """Makes one GPU the current one of this thread, for good: its primary context and `stream`, a cupy stream.
+    """Makes one GPU the current one of this thread permanently: its primary context and `stream`, a cupy stream.
 
-    All cupy work of the thread goes to `stream` from here on, so that buffers and launches are ordered without more ado;
-    its memory comes from `pool`, at addresses that nobody can foresee.
-    Raises: DeviceUnavailable with the remedy where there is no such GPU, or none that the product has a target for.
+    All cupy work of the thread goes to `stream` from here on, so that buffers and launches are ordered. Its memory comes
+    from `pool`, at unpredictable addresses. Raises: DeviceUnavailable with the remedy where there is no such GPU, or none
+    that the product has a target for.
     """
 
     def __init__(self, index: int) -> None:
@@ -55,15 +55,15 @@ class Device:
 
     @cached_property
     def pci_bus_id(self) -> str:
-        """Name that NVML knows the GPU by, whatever CUDA_VISIBLE_DEVICES says."""
+        """The GPU's name in NVML, independent of CUDA_VISIBLE_DEVICES."""
         return str(cupy.cuda.Device(self.index).pci_bus_id)
 
     def synchronize(self) -> None:
-        """Wait for all work on the GPU. Raises: DriverFault with what a kernel did wrong, if one did."""
+        """Wait for all work on the GPU. Raises: DriverFault for an error that a kernel caused."""
         call(driver.cuCtxSynchronize)
 
     def poison(self) -> DriverFault | None:
-        """The error that the context is stuck with, None while it is healthy; no call succeeds after a sticky error."""
+        """The context's sticky error, None while it is healthy; no call succeeds after a sticky error."""
         try:
             self.synchronize()
         except DriverFault as fault:

@@ -14,7 +14,7 @@ _SUCCESS = driver.CUresult.CUDA_SUCCESS
 
 
 class Fault(Exception):
-    """Something went wrong while a candidate was loaded or run; the worker decides whose fault it is."""
+    """A candidate failed to load or run; the worker decides whose fault it is."""
 
 
 class DriverFault(Fault):
@@ -26,7 +26,7 @@ class DriverFault(Fault):
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
-    """What a driver call returns beside its status: nothing, one value, or a tuple.
+    """The results of a driver call besides its status: nothing, one value, or a tuple.
 
     Raises: DriverFault where the status is not success, DeviceUnavailable where there is no driver at all.
     """
@@ -42,7 +42,7 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
 
 
 def describe(status: Any) -> tuple[str, str]:
-    """Name and sentence of a CUresult, as the driver words them."""
+    """Name and description of a CUresult, in the driver's words."""
     _, name = driver.cuGetErrorName(status)
     _, text = driver.cuGetErrorString(status)
     return (name or b"CUDA_ERROR_UNKNOWN").decode(), (text or b"no description").decode()

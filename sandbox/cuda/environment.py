@@ -1,4 +1,4 @@
-"""What a device says of itself: architecture, chip numbers, versions of everything that shapes a measurement."""
+"""The device's properties: architecture, chip numbers, and the versions of everything that shapes a measurement."""
 
 import platform
 from importlib import metadata
@@ -31,10 +31,10 @@ def arch_of(major: int, minor: int) -> Arch | None:
 
 
 def read_chip(index: int, arch: Arch) -> Chip:
-    """The chip as the prior sees it: sizes from the device, rates from the reference chip where the name is the same.
+    """The chip for predictions: sizes from the device, rates from the reference chip where the name is the same.
 
-    On another chip of the architecture the tensor rate is the reference's by SM, the memory rate follows from the memory
-    clock and the bus width, and neither counts as measured.
+    On another chip of the architecture the tensor rate is the reference's, scaled by SMs. The memory rate follows from the
+    memory clock and the bus width. Neither counts as measured.
     """
     reference = REFERENCE_CHIPS[arch]
     name, sizes = device_name(index), _sizes(index)
@@ -48,7 +48,7 @@ def read_chip(index: int, arch: Arch) -> Chip:
 
 
 def read_environment(index: int, arch: Arch) -> Environment:
-    """Where measurements on this device are taken."""
+    """The conditions of measurements on this device."""
     sizes = _sizes(index)
     return Environment(
         gpu=device_name(index),
@@ -86,14 +86,14 @@ def _sizes(index: int) -> dict[str, int]:
 
 
 def _dram_tbps(index: int) -> float:
-    """Datasheet bandwidth; 0 where the driver keeps its clock to itself."""
+    """Datasheet bandwidth; 0 where the driver does not report its clock."""
     clock_khz = device_attribute(index, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)
     bus_bits = device_attribute(index, _ATTRIBUTE.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)
     return clock_khz * 1e3 * _DDR * bus_bits / 8 / 1e12
 
 
 def _driver_version() -> str:
-    """The driver's own version where NVML is there to ask, else the CUDA version that it speaks."""
+    """The driver's own version where NVML is available, else the CUDA version that it supports."""
     try:
         import pynvml
     except ImportError:

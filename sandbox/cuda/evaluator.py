@@ -8,18 +8,16 @@ import cupy
 
 from contract.build import Built
 from contract.candidate import Candidate, HostCandidate
-from contract.chip import LIMITS
 from contract.errors import MachineError
 from contract.evaluation import Crashed, Measured, TestResult, Wrong
 from contract.options import TimeOptions
-from contract.plan import resolve
 from contract.task import GemmTask
 from sandbox.cuda.contender import Contender
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import Fault
-from sandbox.cuda.fault_log import describe_fault
-from sandbox.cuda.host import HostKernel
-from sandbox.cuda.launcher import Kernel
+from sandbox.cuda.guard.fault_log import describe_fault
+from sandbox.cuda.launch.host import HostKernel
+from sandbox.cuda.launch.launcher import Kernel
 from sandbox.cuda.timing.timer import Timer
 from sandbox.cuda.timing.watch import WrongWhileTimed
 from sandbox.cuda.verifier import Verifier
@@ -45,26 +43,26 @@ class Loaded(Contender, Protocol):
 
 
 class Evaluator:
-    """Evaluates candidates one after another; what it prepares for a task is kept until the task changes."""
+    """Evaluates candidates one after another. What it prepares for a task is kept until the task changes."""
 
     def __init__(self, device: Device, enter: Callable[[Stage], None]) -> None:
         self._device = device
         self._enter = enter
         self._stage: Stage = "load"
         self._tools: tuple[GemmTask, Verifier, Timer] | None = None
-        self._workspace_bytes = 0  # of the candidate in hand, once it is loaded
+        self._workspace_bytes = 0  # of the current candidate, once it is loaded
 
     def evaluate(self, request: Evaluate) -> Done | Verified:
         """The candidate's outcome; its faults are outcomes too.
 
-        Raises: MachineError where the GPU has too little memory or fails by itself; what else is raised while
-        `fault_of` finds the context healthy is a bug of ours.
+        Raises: MachineError where the GPU has too little memory or fails by itself. Any other exception, while `fault_of`
+        finds the context healthy, is an internal error.
         """
         try:
             return self._evaluate(request)
         except (Fault, cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as exc:
             return self.fault_of(request.built) or Done(evaluation=self._crashed(request.built, exc))
-        except MemoryError as exc:  # cupy's OutOfMemoryError is one
+        except MemoryError as exc:  # such as cupy's OutOfMemoryError
             if self._workspace_bytes:
                 needs = f"its workspace of {self._workspace_bytes} bytes does not fit beside the operands"
                 return Done(evaluation=self._crashed(request.built, MemoryError(f"{needs}: {exc}")))
@@ -73,7 +71,7 @@ class Evaluator:
     def fault_of(self, built: Built) -> Done | None:
         """The outcome where the candidate has poisoned the context, None where the context is healthy.
 
-        Raises: MachineError where the context is lost for a reason that no kernel gives.
+        Raises: MachineError where the context is lost for a reason that no kernel causes.
         """
         poison = self._device.poison()
         if poison is None:
@@ -150,7 +148,8 @@ def load(built: Built, task: GemmTask, device: Device) -> Loaded:
     candidate = built.candidate
     match candidate:
         case Candidate(plan=plan):
-            resolved = resolve(plan, task, LIMITS[task.arch], device.chip.sms)
+            resolved = built.plan_for(task, device.chip.sms)
+            assert resolved is not None
             return Kernel(candidate.id, Path(built.artifact_path).read_bytes(), resolved, task, atomics=plan.atomics)
         case HostCandidate(workspace_bytes=workspace_bytes):
             return HostKernel(candidate.id, built.artifact_path, task, workspace_bytes)

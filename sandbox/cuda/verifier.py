@@ -10,11 +10,11 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask, Layout
 from sandbox.cuda.baselines.library_baselines import open_reference_library
-from sandbox.cuda.buffers import POISON as POISON_BYTE
-from sandbox.cuda.buffers import Guarded, GuardedOperands, map_guarded
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
-from sandbox.cuda.trusted import Bystanders
+from sandbox.cuda.guard.buffers import POISON as POISON_BYTE
+from sandbox.cuda.guard.buffers import Guarded, GuardedOperands, map_guarded
+from sandbox.cuda.launch.trusted import Bystanders
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.elements import Array, Poisons
 from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
@@ -25,15 +25,15 @@ CASE_SHARE = 0.25  # of the free device memory, for inputs and references kept b
 
 
 class Verifier:
-    """Proves candidates of one task on one GPU; buffers, inputs and references are kept between candidates.
+    """Verifies candidates of one task on one GPU. Buffers, inputs and references are kept between candidates.
 
-    Raises: MemoryError (cupy's OutOfMemoryError is one) where the task does not fit.
+    Raises: MemoryError (such as cupy's OutOfMemoryError) where the task does not fit.
     """
 
     def __init__(self, task: GemmTask, device: Device) -> None:
         self._task, self._device = task, device
         self._bystanders = Bystanders()
-        # One slot's buffers end where memory ends, the next one's begin where it begins.
+        # One slot's buffers end at the end of their mapping, the next one's begin at its start.
         self._slots = tuple(GuardedOperands(task, make=map_guarded(device.index, at_end=not slot % 2)) for slot in range(SLOTS))
         self._library = open_reference_library(task)
         free_bytes, _ = cupy.cuda.runtime.memGetInfo()
@@ -44,7 +44,7 @@ class Verifier:
         return run_until_failure(self._proof(contender, options).tests())
 
     def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult:
-        """Fresh data once more, after the timing."""
+        """Fresh data again, after the timing."""
         return self._proof(contender, options).freshness("after-timing")
 
     def _proof(self, contender: Contender, options: VerifyOptions) -> Proof:
@@ -54,7 +54,7 @@ class Verifier:
 
 
 class CudaExecutor:
-    """Runs one contender between canaries. One workspace serves all slots, as it does back to back on a stream."""
+    """Runs one contender between canaries. All slots share one workspace, as back-to-back launches on a stream do."""
 
     xp = cupy
 
@@ -90,7 +90,7 @@ class CudaExecutor:
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
         guarded, bound, stream = self._slots[0], self._bound(0), self._device.stream.ptr
-        guarded.load(**as_stored(inputs, self._task))  # what the inputs must be afterwards
+        guarded.load(**as_stored(inputs, self._task))  # the inputs' expected contents afterwards
         poison = self._poisons.next()
         _bits(guarded.operands.d).fill(poison)
         self._renew_workspace()
@@ -132,7 +132,7 @@ class CudaExecutor:
                 self._workspace.payload[: self._contender.zero_bytes] = 0
 
     def _violations(self, guarded: GuardedOperands) -> tuple[Violation, ...]:
-        """What the run did to memory; the buffers are made good again for the next run."""
+        """What the run did to memory; the buffers are repaired for the next run."""
         found = [
             Violation("input" if fault.message.startswith("input ") else "canary", fault.message)
             for fault in guarded.violations()
@@ -159,14 +159,14 @@ class CudaExecutor:
 
 
 def as_stored(inputs: Inputs, task: GemmTask) -> dict[str, Any]:
-    """The inputs by operand, B as the task's layout has it in memory."""
+    """The inputs by operand, B in the task's layout."""
     if task.layout is Layout.NN:
         return {"a": inputs.a, "b_nn": inputs.b, "b_tn": None}
     return {"a": inputs.a, "b_nn": None, "b_tn": cupy.ascontiguousarray(inputs.b.T)}
 
 
 def _guarded_workspace(device: Device, size_bytes: int) -> Guarded | None:
-    """A workspace that ends where memory ends; None where none is asked for."""
+    """A workspace at the end of its mapping; None where the contender needs none."""
     return map_guarded(device.index, at_end=True)("workspace", size_bytes) if size_bytes else None
 
 

@@ -3,7 +3,6 @@
 - `diagnosis.py`: combines the findings below into one diagnosis
 - `static_rules.py`: findings from compiled code and launch plan
 - `findings.py`: findings from counters, launch by launch
-- `rules/`: the rules that read counters
-- `minimum_times.py`: minimum times of a task's parts on a chip
+- `counter_rules/`: the rules that read counters
 - `differences.py`: what changed between two profiles
 """

@@ -1,26 +1,25 @@
-"""Diagnosis: what limits a kernel, from its inspection and plan, from its time and from counters where there are any.
+"""Diagnosis: what limits a kernel, from inspection, plan, measured time and, where present, counters.
 
-Choosing only: nothing here runs code. Where counters decide about a bottleneck, they replace what was estimated without them.
+Where counters decide about a bottleneck, they replace the estimate made without them.
 """
 
 import statistics
 from collections.abc import Iterator, Sequence
 
 from contract.build import Built
-from contract.candidate import Candidate
-from contract.chip import LIMITS, Chip, roofline_us
+from contract.chip import Chip
 from contract.diagnosis import Diagnosis, Finding
 from contract.evaluation import Evaluation, Measured
 from contract.inspection import Inspection
-from contract.plan import ResolvedPlan, resolve
+from contract.plan import ResolvedPlan
 from contract.profile import Profile
+from contract.roofline import arithmetic_us, is_latency, memory_us, roofline_us
 from contract.task import GemmTask
 from sandbox.diagnosis.findings import judge, merged
-from sandbox.diagnosis.minimum_times import arithmetic_us, is_latency, memory_us
 from sandbox.diagnosis.static_rules import code_findings, grid_findings, has_roles
 
 _NEAR_ROOFLINE = 0.8
-_EXPLAINED = 0.1  # a finding from counters that weighs as much says why the roofline is far
+_EXPLAINED = 0.1  # a finding from counters of this weight explains the distance from the roofline
 _BY_MEMORY, _BY_ARITHMETIC = "memory", "arithmetic"
 _FAR_REMEDY = {
     _BY_MEMORY: "keep more bytes in flight: wider loads, TMA, more stages, and raster order that shares operands in L2",
@@ -31,11 +30,9 @@ _FAR_REMEDY = {
 def diagnose_built(
     built: Built, task: GemmTask, chip: Chip, evaluation: Evaluation, profile: Profile | None = None
 ) -> Diagnosis:
-    """`diagnose` of what was built and what became of it. A host candidate's launches are its own, so that it has no plan."""
-    candidate = built.candidate
-    plan = resolve(candidate.plan, task, LIMITS[task.arch], chip.sms) if isinstance(candidate, Candidate) else None
+    """`diagnose` of a built candidate and its evaluation. A host candidate launches by itself and has no plan."""
     measured = evaluation if isinstance(evaluation, Measured) else None
-    return diagnose(built.inspection, plan, task, chip, measured, profile)
+    return diagnose(built.inspection, built.plan_for(task, chip.sms), task, chip, measured, profile)
 
 
 def diagnose(
@@ -46,12 +43,12 @@ def diagnose(
     measured: Measured | None = None,
     profile: Profile | None = None,
 ) -> Diagnosis:
-    """Findings, heaviest first, one a bottleneck. `plan` is None for a host candidate, whose launches are unknown."""
+    """Findings, heaviest first, one per bottleneck. `plan` is None for a host candidate, whose launches are unknown."""
     time_us = statistics.median(measured.timing.samples_us) if measured else None
     estimated = [*code_findings(inspection, task, chip), *(grid_findings(inspection, plan, chip, time_us) if plan else ())]
     if time_us is not None:
         estimated += _time_findings(time_us, plan, task, chip)
-    fraction = roofline_us(task.flops, task.operand_bytes, chip) / time_us if time_us is not None else None
+    fraction = roofline_us(task, chip) / time_us if time_us is not None else None
     if profile is None or not any(launch.metrics for launch in profile.launches):
         basis = "static" if time_us is None else "timed"
         return Diagnosis(basis=basis, findings=merged(estimated), roofline_fraction=fraction)
@@ -62,7 +59,7 @@ def diagnose(
 
 
 def _unexplained(estimated: Sequence[Finding], counted: Sequence[Finding]) -> Iterator[Finding]:
-    """That the roofline is far is no news where counters say why."""
+    """Estimated findings; the distance from the roofline is left out where counters explain it."""
     explained = any(finding.weight >= _EXPLAINED for finding in counted)
     yield from (one for one in estimated if not (explained and one.bottleneck.startswith("far-from-roofline")))
 
@@ -71,7 +68,7 @@ def _time_findings(time_us: float, plan: ResolvedPlan | None, task: GemmTask, ch
     yield from _launch_finding(time_us, plan, chip)
     work_us, fraction = (
         max(memory_us(task, chip), arithmetic_us(task, chip)),
-        roofline_us(task.flops, task.operand_bytes, chip) / time_us,
+        roofline_us(task, chip) / time_us,
     )
     if fraction < _NEAR_ROOFLINE and work_us > chip.launch_us:
         by_memory = memory_us(task, chip) > arithmetic_us(task, chip)
@@ -86,7 +83,7 @@ def _time_findings(time_us: float, plan: ResolvedPlan | None, task: GemmTask, ch
 
 
 def _launch_finding(time_us: float, plan: ResolvedPlan | None, chip: Chip) -> Iterator[Finding]:
-    """Weight: the launches' share of the time; half of it where each may begin while the one before ends."""
+    """Weight: the launches' share of the time; half of it where each may begin before the preceding one ends."""
     launches = len(plan.launches) if plan else 1
     if not is_latency(time_us, launches, chip):
         return

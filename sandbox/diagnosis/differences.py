@@ -1,6 +1,6 @@
 """What changed from one candidate's counters to another's, and what each change means.
 
-A change is told where it is larger than what counters vary by from run to run, the most important ones first.
+A change is reported where it exceeds the variation of counters from run to run, most important first.
 """
 
 import math
@@ -11,22 +11,22 @@ from typing import Literal
 from contract.profile import Difference, LaunchProfile, Profile
 from sandbox.diagnosis.findings import shares
 
-MOST = 8
+MAX_CHANGES = 8
 _POINTS = 20.0  # percentage points that count as much as a factor of e
 _TIME = "duration_ns"
 _ROLES = "wgmma_instructions"
 _NONE_IF_ZERO = ("load_bytes_a_sector",)
 _MATTERS = 5.0  # per cent of a resource in use
-_WARPS = 2.0  # waiting warps an instruction that count as much
+_WARPS = 2.0  # waiting warps per instruction that count as much
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One counter to compare. `total`: launches add up; `percent` and `waits`: averaged over them by their time.
+    """One counter to compare. `total`: launches add up; `percent` and `waits`: averaged over launches by their time.
 
-    `noise`: the least change worth telling: as a logarithm of the ratio, in percentage points, in warps an instruction.
-    `beside` and `least`: values below this share of another counter count as that, since their ratios mean nothing.
-    `where`: a percentage that has to matter on either side for the change to matter.
+    `noise`: the minimum change that is reported: the logarithm of a ratio, percentage points, or warps per instruction.
+    `beside` and `least`: values below this share of another counter count as that share, since their ratios mean nothing.
+    `where`: a percentage that must be significant on either side for the change to matter.
     """
 
     name: str
@@ -125,10 +125,10 @@ QUANTITIES = (
 
 
 def explain(before: Profile, after: Profile) -> tuple[Difference, ...]:
-    """The changes worth telling, time first, then the most important; a quantity that either profile lacks is left out."""
+    """The changes to report, time first, then the most important; a quantity that either profile lacks is left out."""
     old, new = _values(before), _values(after)
     told = sorted(_changes(old, new), key=lambda change: (change[1].quantity != _TIME, -change[0]))
-    return tuple(difference for _, difference in told[:MOST])
+    return tuple(difference for _, difference in told[:MAX_CHANGES])
 
 
 def _changes(old: dict[str, float], new: dict[str, float]) -> Iterator[tuple[float, Difference]]:
@@ -146,7 +146,7 @@ def _changes(old: dict[str, float], new: dict[str, float]) -> Iterator[tuple[flo
 
 
 def _matters(quantity: Quantity, old: dict[str, float], new: dict[str, float]) -> bool:
-    """Waits compare between kernels of one kind only; where warps have roles, they wait at barriers by design."""
+    """Waits are compared between kernels of one kind only; warps with roles wait at barriers by design."""
     if quantity.kind == "waits":
         roles = {old.get(_ROLES, 0.0) > 0, new.get(_ROLES, 0.0) > 0}
         return roles == {False} or (roles == {True} and quantity.name != "stall_barrier")

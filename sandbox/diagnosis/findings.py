@@ -1,7 +1,8 @@
-"""Findings from counters: every rule on every launch, and what they decide together.
+"""Findings from counters: every rule on every launch, and their combination.
 
-Covered: what the counters of `metrics/` show. Not covered: which line of the code waits; what happens within the launch over
-time; what programmatic launch overlaps, since the profiler runs launches one by one; caches that are warm from the work before.
+Covered: what the counters of `metrics/` show.
+Not covered: which line of the code waits; what happens within the launch over time; the overlap of programmatic launches,
+since the profiler runs launches one by one; caches that are warm from preceding work.
 """
 
 import math
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 from contract.chip import Chip
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
+from contract.roofline import spared_by_tensor_cores
 from contract.task import GemmTask
-from sandbox.diagnosis.minimum_times import spared_by_tensor_cores
-from sandbox.diagnosis.rules import instructions, spread, stalls, throughput, traffic
-from sandbox.diagnosis.rules.counted import LEAST_FUSED_WEIGHT, LEAST_WEIGHT, Counted
+from sandbox.diagnosis.counter_rules import instructions, spread, stalls, throughput, traffic
+from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MIN_WEIGHT, CountedLaunch
 
 _CAUSES: dict[Bottleneck, tuple[Bottleneck, ...]] = {
     "l2-bound": ("redundant-traffic", "reduction-traffic", "spills", "uncoalesced"),
@@ -26,7 +27,7 @@ RULES = (*spread.RULES, *stalls.RULES, *throughput.RULES, *traffic.RULES, *instr
 
 @dataclass(frozen=True)
 class Verdict:
-    """`judged`: bottlenecks that the counters decided about, those that they found absent included."""
+    """`judged`: bottlenecks that the counters decided about, including those that they found absent."""
 
     findings: tuple[Finding, ...]
     judged: frozenset[Bottleneck]
@@ -35,14 +36,14 @@ class Verdict:
 def judge(
     profile: Profile, task: GemmTask, chip: Chip, time_us: float | None, *, has_roles: bool, has_mma: bool = True
 ) -> Verdict:
-    """What the counters say. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles;
+    """Findings from counters. `time_us`: measured; None where it was not. `has_roles`: whether warps of the code have roles;
     `has_mma`: whether it has tensor-core instructions at all.
 
-    A launch of such code that is counted to run no wgmma, such as a sum of partial results, has none.
+    A launch that executes no wgmma by its counters, such as a reduction of partial sums, has no roles.
     """
     whole_us = time_us if time_us is not None else _duration_us(profile)
     launches = [
-        Counted(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0, has_mma)
+        CountedLaunch(launch, task, chip, share, whole_us, has_roles and launch.metrics.get("wgmma_instructions") != 0, has_mma)
         for launch, share in zip(profile.launches, shares(profile.launches), strict=True)
     ]
     judged: set[Bottleneck] = set()
@@ -62,12 +63,12 @@ def judge(
 
 
 def _beyond_causes(found: Sequence[Finding]) -> Iterator[Finding]:
-    """That a resource is full weighs what is left once findings have said by what, which tell the author what to change."""
+    """A full resource keeps only the weight that findings on its causes leave; the causes tell the author what to change."""
     weights = {finding.bottleneck: finding.weight for finding in found}
     for finding in found:
         explained = max((weights.get(cause, 0.0) for cause in _CAUSES.get(finding.bottleneck, ())), default=0.0)
         left = finding.weight - explained
-        if not explained or left >= LEAST_WEIGHT:
+        if not explained or left >= MIN_WEIGHT:
             yield finding.model_copy(update={"weight": left})
 
 
@@ -81,7 +82,7 @@ def shares(launches: Sequence[LaunchProfile]) -> list[float]:
 
 
 def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """One finding a bottleneck, heaviest first: weights of several launches add up, the heaviest one's remedy stands."""
+    """One finding per bottleneck, heaviest first. Weights of several launches add up; the heaviest one's remedy is kept."""
     by_name: dict[Bottleneck, list[Finding]] = {}
     for finding in sorted(findings, key=lambda finding: -finding.weight):
         by_name.setdefault(finding.bottleneck, []).append(finding)
@@ -99,12 +100,12 @@ def _scaled(finding: Finding, share: float) -> Finding:
     return finding.model_copy(update={"weight": finding.weight * share})
 
 
-def _reducing(launches: Sequence[Counted]) -> Iterator[Finding]:
-    """A launch beside the multiplying ones that multiplies nothing. Weight: its share of the time."""
+def _reducing(launches: Sequence[CountedLaunch]) -> Iterator[Finding]:
+    """A launch without tensor-core work beside launches with it. Weight: its share of the time."""
     if not any(counted.multiplies for counted in launches):
         return
     for counted in launches:
-        if counted.has("tensor_instructions") and not counted.multiplies and counted.share >= LEAST_WEIGHT:
+        if counted.has("tensor_instructions") and not counted.multiplies and counted.share >= MIN_WEIGHT:
             yield Finding(
                 bottleneck="reduction-traffic",
                 evidence=f"{counted.launch.entry} multiplies nothing and takes {counted.share:.0%} of the profiled time",
@@ -113,7 +114,7 @@ def _reducing(launches: Sequence[Counted]) -> Iterator[Finding]:
             )
 
 
-def _no_tensor_cores(launches: Sequence[Counted]) -> Iterator[Finding]:
+def _no_tensor_cores(launches: Sequence[CountedLaunch]) -> Iterator[Finding]:
     if any(counted.multiplies or not counted.has("tensor_instructions") for counted in launches):
         return
     instructions_executed = sum(counted.total("instructions") for counted in launches)
@@ -121,7 +122,7 @@ def _no_tensor_cores(launches: Sequence[Counted]) -> Iterator[Finding]:
         bottleneck="no-tensor-cores",
         evidence=f"none of {instructions_executed:,.0f} executed instructions is a tensor-core instruction",
         remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
-        weight=max(LEAST_FUSED_WEIGHT, spared_by_tensor_cores(launches[0].task, launches[0].chip)),
+        weight=max(MIN_FUSED_WEIGHT, spared_by_tensor_cores(launches[0].task, launches[0].chip)),
     )
 
 

@@ -1,7 +1,8 @@
-"""Findings from compiled code and launch plan alone: estimates, since nothing was run.
+"""Findings from compiled code and launch plan alone; they are estimates, since nothing was executed.
 
-Covered: resources, the mix of instructions in the SASS, CTAs against SMs. Not covered: how often an instruction runs, so that
-prologue, main loop and epilogue count alike; rules on the mix therefore ask only for what good kernels never show.
+Covered: resources, the instruction mix of the SASS, CTAs against SMs.
+Not covered: how often an instruction runs. Prologue, main loop and epilogue count alike, so rules on the mix ask only for
+what good kernels never show.
 """
 
 import math
@@ -11,10 +12,10 @@ from contract.chip import Chip
 from contract.diagnosis import Finding
 from contract.inspection import Inspection, KernelResources
 from contract.plan import ResolvedLaunch, ResolvedPlan
+from contract.roofline import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
 from contract.task import GemmTask
-from sandbox.diagnosis.minimum_times import arithmetic_us, latency_share, memory_us, spared_by_tensor_cores
-from sandbox.diagnosis.rules.counted import LEAST_FUSED_WEIGHT, MMA_SYNC_RATE, worth
-from sandbox.diagnosis.rules.spread import FULL_WAVE
+from sandbox.diagnosis.counter_rules.counted import MIN_FUSED_WEIGHT, MMA_SYNC_RATE, worth
+from sandbox.diagnosis.counter_rules.spread import FULL_WAVE
 
 _LITTLE_OCCUPANCY = 0.25  # of an SM's threads, to hide latency where loads go through registers
 _FEW_WARPS = 8  # of an SM, two for each scheduler, where copies are asynchronous
@@ -31,7 +32,7 @@ _ASYNCHRONOUS = ("LDGSTS", "UTMALDG", "UBLKCP")
 
 
 def has_roles(inspection: Inspection) -> bool:
-    """Whether tensor-core instructions run beside the warps that issue them, so that warps share the work by roles."""
+    """Whether tensor-core instructions run asynchronously to the warps that issue them, so that warps have roles."""
     return any(name.startswith(_ROLES) for name in inspection.mma)
 
 
@@ -63,12 +64,12 @@ def _no_tensor_cores(inspection: Inspection, task: GemmTask, chip: Chip) -> Find
         bottleneck="no-tensor-cores",
         evidence="the code has no tensor-core instruction" + (f", but {fused} fused multiply-adds" if fused else ""),
         remedy="compute with mma.sync (sm_80 and up) or wgmma (sm_90a) instead of fused multiply-adds",
-        weight=max(LEAST_FUSED_WEIGHT, spared_by_tensor_cores(task, chip)),
+        weight=max(MIN_FUSED_WEIGHT, spared_by_tensor_cores(task, chip)),
     )
 
 
 def _legacy_mma(inspection: Inspection, task: GemmTask, chip: Chip) -> Iterator[Finding]:
-    """Weight: what the full tensor rate would spare, of the least time with mma.sync and a launch."""
+    """Weight: what the full tensor rate would save of the minimum time with mma.sync and a launch."""
     rate = MMA_SYNC_RATE.get(task.arch)
     if rate is None or has_roles(inspection):
         return
@@ -83,7 +84,7 @@ def _legacy_mma(inspection: Inspection, task: GemmTask, chip: Chip) -> Iterator[
 
 
 def _memory_findings(kernel: KernelResources) -> Iterator[Finding]:
-    """Weight of spills: by their bytes, since whether they are in the main loop is not known."""
+    """Weight of spills: by their bytes, since it is unknown whether they are in the main loop."""
     spilled = kernel.spill_store_bytes + kernel.spill_load_bytes
     if spilled:
         yield Finding(
@@ -103,7 +104,7 @@ def _memory_findings(kernel: KernelResources) -> Iterator[Finding]:
 
 
 def _occupancy(kernel: KernelResources, inspection: Inspection) -> Iterator[Finding]:
-    """Warps with roles hide latency by asynchronous copies alone; asynchronous copies do with fewer warps."""
+    """Warps with roles hide latency by asynchronous copies alone; with asynchronous copies fewer warps suffice."""
     if not kernel.threads or has_roles(inspection):
         return
     warps = kernel.ctas_per_sm * math.ceil(kernel.threads / 32)

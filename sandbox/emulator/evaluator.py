@@ -10,11 +10,11 @@ import numpy as np
 
 from contract.build import Built
 from contract.candidate import Candidate
-from contract.chip import LIMITS, Chip
+from contract.chip import Chip
 from contract.errors import PlanError
 from contract.evaluation import NOT_COVERED, REDUCED, Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
-from contract.plan import LaunchPlan, ResolvedPlan, resolve
+from contract.plan import LaunchPlan, ResolvedPlan
 from contract.task import GemmTask
 from sandbox.building.compile_child import PTX
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
@@ -87,11 +87,13 @@ class Evaluator:
     def _evaluate(self, request: Evaluate) -> tuple[TestResult, ...]:
         self._enter("load")
         task, options, plan = request.task, request.verify, plan_of(request.built)
+        resolved = request.built.plan_for(task, self._chip.sms)
+        assert resolved is not None  # `plan_of` refuses host candidates
         if runs_whole(task):
-            kernel = load_kernel(request.built, resolve(plan, task, LIMITS[task.arch], self._chip.sms), task)
+            kernel = load_kernel(request.built, resolved, task)
             self._enter("verify")
             return run_until_failure(self._whole(kernel, options, _deadline(options)))
-        kernel = load_kernel(request.built, resolve_for_sampling(plan, task, self._chip.sms, POINT_WORK), task)
+        kernel = load_kernel(request.built, resolve_for_sampling(plan, resolved, task, POINT_WORK), task)
         smaller = self._smaller(request)
         self._enter("verify")
         return self._in_parts(kernel, smaller, request)

@@ -1,10 +1,11 @@
-"""Compiled code, read and judged: what a kernel uses, and what it must not do.
+"""Inspection of compiled code: what a kernel uses, and what it must not do.
 
 | file | what is in it |
 |---|---|
 | `inspection.py` | the rules over PTX, SASS and ELF, in order |
 | `code.py` | facts of a parsed PTX module |
-| `addresses.py` | whether addresses of module variables and parameters are used for anything but reading |
+| `addresses.py` | whether addresses of module variables and parameters serve for reading only |
+| `parameter_loads.py` | whether loads from parameters stay inside them |
 | `elf.py`, `cubin.py` | the cubin's sections, symbols and module variables; the rules over them |
 | `sass.py` | nvdisasm's listing |
 | `opcodes.py`, `special_registers.py`, `constant_bank.py` | the allow-lists, with the reason for each entry |

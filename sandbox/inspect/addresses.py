@@ -1,10 +1,10 @@
-"""Where the addresses of module variables and of a kernel's parameters go.
+"""Data flow of the addresses of module variables and of a kernel's parameters.
 
-A variable of the module lasts from launch to launch, so its address may serve to read it and for nothing else. A register
-holds such an address as base + offset, never scaled and never cut, and only the operations listed here keep that form. Two
-addresses in one space may be compared or subtracted, which shows an offset and no address. Every other use is reported.
-Covered: each function by itself; the order of its instructions is ignored, because loops go back.
-Not covered: an address that a kernel guesses. What is written that way shows when variables are compared after a sample.
+A module variable lasts from launch to launch, so its address may serve for reading only. A register holds such an address as
+base + offset, never scaled and never truncated, and only the operations listed here keep that form. Two addresses in one
+space may be compared or subtracted, which reveals an offset and no address. Every other use is reported.
+Covered: each function by itself; the order of its instructions is ignored, because of loops.
+Not covered: an address that a kernel guesses. Writes through it show when variables are compared after a sample.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from typing import Literal
 
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Operand, Register, Symbol
 from sandbox.inspect.code import atoms
-from sandbox.inspect.parameter_loads import WIDE, Places
+from sandbox.inspect.parameter_loads import WIDE, PointerTargets
 
 Space = Literal["global", "const", "param"]
 _SPACES: tuple[Space, ...] = ("global", "const", "param")
@@ -28,7 +28,7 @@ _RESULT_FIRST = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The address of a variable or parameter, plus an offset. `generic`: in the common window, not inside its space."""
+    """The address of a variable or parameter, plus an offset. `generic`: a generic address, not one of its state space."""
 
     origin: str
     space: Space
@@ -45,15 +45,15 @@ class Misuse:
 
 
 def misuses(module: Module) -> Iterator[Misuse]:
-    """What reading does not explain, function by function."""
+    """Uses other than reading, function by function."""
     for function in module.functions.values():
-        places = Places.of(function)
+        places = PointerTargets.of(function)
         yield from (Misuse("launch parameters", "param", each) for each in places.outside())
         yield from _Addresses(_watched(module, function), function, places).misuses()
 
 
 def _watched(module: Module, function: Function) -> dict[str, Held]:
-    """The addresses that names stand for."""
+    """The addresses that names represent."""
     found: dict[str, Held] = {}
     for each in (*module.variables.values(), *function.variables):
         if each.space == "global":
@@ -71,7 +71,7 @@ class _Addresses:
 
     watched: dict[str, Held]
     function: Function
-    places: Places
+    places: PointerTargets
     held: dict[str, set[Held]] = field(default_factory=lambda: defaultdict(set))
     exact: set[str] = field(default_factory=set)  # registers that hold an address whichever instruction wrote them last
 
@@ -85,7 +85,7 @@ class _Addresses:
                 yield Misuse(one.origin, one.space, instruction)
 
     def _spread(self) -> list[Instruction]:
-        """Find what each register may hold; the instructions that have an address among their sources, in order."""
+        """Find what each register may hold, and the instructions that have an address among their sources, in order."""
         readers: dict[str, list[Instruction]] = defaultdict(list)
         users: dict[int, Instruction] = {}
         pending: list[Instruction] = []
@@ -143,7 +143,7 @@ class _Addresses:
         return found
 
     def _result(self, instruction: Instruction) -> set[Held] | None:
-        """The addresses that an instruction's result may hold; None for a use that reading does not explain."""
+        """The addresses that an instruction's result may hold; None for a use other than reading."""
         rule = _RULES.get(instruction.parts[0])
         if rule is not None:
             return rule(self, instruction)
@@ -184,7 +184,7 @@ class _Addresses:
         return set() if not self._held_by(sources) or self._alike(instruction, sources[:2]) else None
 
     def _alike(self, instruction: Instruction, pair: list[Operand]) -> bool:
-        """Whether two addresses of one space and form are compared or subtracted, whichever way the code came."""
+        """Whether two addresses of one space and form are compared or subtracted, on every path."""
         kinds = {(each.space, each.generic) for each in self._held_by(pair)}
         exact = len(pair) == 2 and all(map(self._is_exact, pair))
         return exact and len(kinds) == 1 and instruction.parts[-1] in WIDE and self._to_register_or_pair(instruction)
@@ -193,11 +193,11 @@ class _Addresses:
         return instruction.parts[0] == "setp" or self._to_register(instruction)
 
     def _told_apart(self, _instruction: Instruction) -> set[Held] | None:
-        """isspacep: the space of an address, which is no secret."""
+        """isspacep: it reveals the state space of an address, which is not secret."""
         return set()
 
     def _converted(self, instruction: Instruction) -> set[Held] | None:
-        """cvta: between a space and the generic window. An address made from a number counts as one of that space."""
+        """cvta: between a state space and generic addresses. An address made from a number counts as one of that space."""
         to = "to" in instruction.parts
         space = next((each for each in _SPACES if each in _spaces(instruction)), None)
         found = self._held_by(self._sources(instruction))
@@ -211,7 +211,7 @@ class _Addresses:
         return {Held(each.origin, each.space, not to) for each in found}
 
     def _loaded(self, instruction: Instruction) -> set[Held] | None:
-        """A load: addresses stand in its address alone, and of parameters only where it stays inside them."""
+        """A load: an address serves only as its address; loads from parameters stay inside them."""
         address = instruction.operands[1] if len(instruction.operands) > 1 else None
         others = list(instruction.operands[2:])
         if not self._held_by(self._sources(instruction)):

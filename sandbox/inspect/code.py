@@ -1,6 +1,6 @@
 """Facts of a parsed PTX module: entries, opcodes, tensor-core instructions, special registers, calls, traps.
 
-The text is what ptxas assembled, so macros hide nothing. Names are resolved by PTX's own rules, by the project's one parser.
+The text is ptxas's input, so macros hide nothing. The project's one parser resolves names by PTX's own rules.
 """
 
 import math
@@ -57,7 +57,7 @@ class Code:
 
     @cached_property
     def outside_calls(self) -> tuple[str, ...]:
-        """Functions and variables used that the module does not define: printing, allocation, device-side launches."""
+        """Functions and variables that the module uses and does not define: printing, allocation, device-side launches."""
         found: dict[str, None] = {}
         for function in self.module.functions.values():
             inside = {each.name for each in (*function.parameters, *function.returns, *function.variables)}
@@ -89,7 +89,7 @@ def read(text: str) -> Code:
 
 
 def atoms(operands: Iterable[Operand]) -> Iterator[Operand]:
-    """Registers, symbols and the like, out of vectors and addresses; these nest two deep."""
+    """Registers, symbols and the like, taken out of vectors and addresses, which nest two deep."""
     for operand in operands:
         if isinstance(operand, Vector):
             yield from atoms(operand.items)
@@ -119,7 +119,7 @@ def accumulators(mma: str) -> set[AccumulatorType]:
 
 
 def _values(instruction: Instruction) -> tuple[Operand, ...]:
-    """The operands that stand for a value or an address."""
+    """The operands that are values or addresses."""
     return instruction.operands[:_PROTOTYPE] if instruction.parts[0] == "call" else instruction.operands
 
 

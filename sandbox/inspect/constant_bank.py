@@ -1,7 +1,7 @@
 """Words of constant bank 0 that machine code may read besides the kernel's parameters.
 
-The driver fills the bank before each launch: sizes of the grid, windows of memory, and also the launch counter, the handle
-of the running graph and environment registers. ptxas reads the former itself; no honest code reads the latter.
+The driver fills the bank before each launch: sizes of the grid and windows of memory, but also the launch counter, the
+handle of the running graph and environment registers. ptxas itself reads the first two; no honest code reads the others.
 Source: found by assembling every special register and address conversion for each architecture with ptxas 13.0.
 """
 
@@ -16,7 +16,7 @@ _WORD = 4
 class Bank:
     """`parameters`: where they start. `allowed`: words before them. `indexed`: the same, where a register is added.
 
-    On sm_100 the words for clusters lie at a distance that depends on the size of the cluster.
+    On sm_100 the offset of the words for clusters depends on the size of the cluster.
     """
 
     parameters: int

@@ -10,13 +10,13 @@ from sandbox.inspect.elf import Cubin, ElfError, Section
 # Reserved words of shared memory, which the driver defines.
 _OF_THE_DRIVER = re.compile(r"(?:\.nv\.reservedSmem\.|__nv_reservedSMEM_)\w+")
 _ATTRIBUTE = struct.Struct("<BBH")
-_WITH_DATA = 4  # of the formats of an attribute, the one whose value is a number of bytes that follow
-# Attributes of .nv.info that say that code calls what the cubin does not hold.
+_WITH_DATA = 4  # format of an attribute whose value is the number of bytes that follow
+# Attributes of .nv.info for calls of code that the cubin does not contain.
 _OUTSIDE = {0x0F: "functions of the driver", 0x46: "system calls"}
 
 
 def cubin_rules(cubin: Cubin) -> Iterator[Rejected]:
-    """What no kernel's cubin has. Raises: ElfError."""
+    """Rules on sections, symbols and attributes that no kernel's cubin has. Raises: ElfError."""
     for name in cubin.undefined():
         if not _OF_THE_DRIVER.fullmatch(name):
             yield Rejected(rule="device-call", message=f"{name[:80]}: device code may not print, allocate, assert or launch")

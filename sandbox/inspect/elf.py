@@ -1,8 +1,8 @@
 """A strict reader of cubins (64-bit little-endian ELF), and the module variables in them.
 
-Covered: every offset, count and size is checked against the file before use; sections that overlap, symbols outside their
+Covered: every offset, count and size is checked against the file before use. Sections that overlap, symbols outside their
 section, and names without end are refused. The work is proportional to the size of the file.
-Not covered: debug sections, and the copies that `.nv.merc.*` sections of sm_100 hold, are listed and not read.
+Not covered: debug sections, and the copies in `.nv.merc.*` sections of sm_100, are listed and not read.
 """
 
 import re
@@ -64,7 +64,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Symbol:
+class ElfSymbol:
     """`section`: the index of its section; 0 where it is undefined. `start`: from the start of the section."""
 
     name: str
@@ -110,19 +110,19 @@ class Cubin:
 
     data: bytes
     sections: tuple[Section, ...]
-    symbols: tuple[Symbol, ...]
+    symbols: tuple[ElfSymbol, ...]
     relocations: tuple[Relocation, ...]
 
     def content(self, section: Section) -> bytes:
         return b"" if section.empty else self.data[section.offset : section.offset + section.size]
 
     def unknown_sections(self) -> tuple[str, ...]:
-        """Allocated sections with bytes whose purpose is not known."""
+        """Allocated sections with bytes whose purpose is unknown."""
         found = (each for each in self.sections if each.allocated and each.size)
         return tuple(each.name for each in found if space_of(each) is None and not _OTHER.fullmatch(each.name))
 
     def relocated(self) -> tuple[str, ...]:
-        """Sections of variables into which the loader puts addresses: their images are not what the device holds."""
+        """Sections of variables into which the loader puts addresses; their images differ from what the device holds."""
         found = {self.sections[each.section] for each in self.relocations}
         return tuple(sorted(each.name for each in found if space_of(each)))
 
@@ -137,9 +137,9 @@ def module_variables(cubin: bytes) -> tuple[ModuleVariable, ...]:
 
 
 def variables_of(cubin: Cubin) -> tuple[ModuleVariable, ...]:
-    """As `module_variables`, of tables that were read already. Raises: ElfError."""
+    """As `module_variables`, from tables that were read already. Raises: ElfError."""
     found: list[ModuleVariable] = []
-    inside: dict[int, list[Symbol]] = {}
+    inside: dict[int, list[ElfSymbol]] = {}
     for symbol in cubin.symbols:
         if symbol.kind != _SECTION_SYMBOL:
             inside.setdefault(symbol.section, []).append(symbol)
@@ -167,9 +167,9 @@ def space_of(section: Section) -> Literal["global", "constant"] | None:
 
 
 def _variables(
-    cubin: Cubin, section: Section, space: Literal["global", "constant"], symbols: Sequence[Symbol]
+    cubin: Cubin, section: Section, space: Literal["global", "constant"], symbols: Sequence[ElfSymbol]
 ) -> Iterator[ModuleVariable]:
-    """The variables of one section, which they must fill but for padding."""
+    """The variables of one section. They must fill it, except for padding."""
     content, end = cubin.content(section), 0
     for symbol in symbols:
         if symbol.start < end or symbol.kind != _OBJECT or not symbol.size:
@@ -186,7 +186,7 @@ def _variables(
 def read(cubin: bytes) -> Cubin:
     """The tables of a cubin. Raises: ElfError."""
     sections = _sections(cubin)
-    symbols: tuple[Symbol, ...] = ()
+    symbols: tuple[ElfSymbol, ...] = ()
     tables = [each for each in sections if each.type == _SYMTAB]
     if len(tables) > 1:
         raise ElfError("more than one table of symbols")
@@ -233,7 +233,7 @@ def _checked_sections(
     return tuple(found)
 
 
-def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterator[Symbol]:
+def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterator[ElfSymbol]:
     count = _count(table, _SYMBOL.size, MAX_SYMBOLS)
     if table.link >= len(sections):
         raise ElfError("symbols whose names are nowhere")
@@ -241,7 +241,7 @@ def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterat
     texts = _table(data, (0, names.type, 0, 0, names.offset, names.size), "names of symbols")
     for index in range(count):
         name, info, _, section, start, size = _SYMBOL.unpack_from(data, table.offset + index * _SYMBOL.size)
-        symbol = Symbol(_name(texts, name), info & 15, _linkage(info >> 4), section, start, size)
+        symbol = ElfSymbol(_name(texts, name), info & 15, _linkage(info >> 4), section, start, size)
         if section >= _SPECIAL_INDEX:
             raise ElfError(f"symbol {symbol.name[:80]!r} is in no section")
         if section >= len(sections) or (section and start + size > sections[section].size):
@@ -249,7 +249,9 @@ def _symbols(data: bytes, table: Section, sections: Sequence[Section]) -> Iterat
         yield symbol
 
 
-def _relocations(data: bytes, table: Section, sections: Sequence[Section], symbols: Sequence[Symbol]) -> Iterator[Relocation]:
+def _relocations(
+    data: bytes, table: Section, sections: Sequence[Section], symbols: Sequence[ElfSymbol]
+) -> Iterator[Relocation]:
     row = _RELA if table.type == _TYPE_RELA else _REL
     if not 0 < table.info < len(sections):
         raise ElfError(f"{table.name[:80]!r} relocates no section")

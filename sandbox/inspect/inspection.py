@@ -1,10 +1,10 @@
-"""Inspection: what the compiled code says of itself, and the rules that only compiled code can show to be broken.
+"""Inspection: facts of the compiled code, and the rules that only compiled code can break visibly.
 
 Covered: entries and parameters against the plan; launch bounds, registers and shared memory against the chip; accumulator
-width of every tensor-core instruction in PTX and SASS; special registers and opcodes by allow-lists; outside calls, traps and
-lasting state in PTX, SASS and the cubin's sections. What cannot be read is refused.
-Not covered: accumulators of tcgen05 (in a run-time descriptor) and of arithmetic outside tensor cores: verification sees those.
-Without nvdisasm the SASS is not judged, which a warning says.
+width of every tensor-core instruction in PTX and SASS; special registers and opcodes by allow-lists; outside calls, traps
+and lasting state in PTX, SASS and the cubin's sections. Code that cannot be read is refused.
+Not covered: accumulators of tcgen05 (in a run-time descriptor) and of arithmetic outside tensor cores; verification tests
+those. Without nvdisasm the SASS is not judged, and a warning says so.
 """
 
 from collections.abc import Iterator
@@ -41,9 +41,10 @@ _WHY_SPECIAL = {
 def inspect(
     compiled: Compiled, candidate: AnyCandidate, plan: ResolvedPlan | None, task: GemmTask, limits: ChipLimits
 ) -> Inspection | Rejected:
-    """Inspect compiled code; the first broken rule rejects it. `plan` is None for a host candidate, which brings its own.
+    """Inspect compiled code; the first broken rule rejects it. `plan` is None for a host candidate, which launches by
+    itself.
 
-    Raises: WorkerError where nvdisasm can't be started.
+    Raises: WorkerError where nvdisasm cannot be started.
     """
     ptx_path, cubin_path = Path(compiled.ptx_path), Path(compiled.cubin_path)
     if ptx_path.stat().st_size > MAX_CHARS:
@@ -87,7 +88,7 @@ class _Refused(Exception):
 
 
 def _variables(cubin_path: Path) -> tuple[elf.ModuleVariable, ...]:
-    """The module variables of a cubin that breaks no rule of cubins. Raises: ElfError, _Refused."""
+    """The module variables of a cubin that breaks no rule on cubins. Raises: ElfError, _Refused."""
     cubin = elf.read(cubin_path.read_bytes())
     broken = next(cubin_rules(cubin), None)
     if broken is not None:
@@ -119,7 +120,7 @@ def _broken_rules(
 
 
 def _launch_rules(launch: ResolvedLaunch, entry: Entry | None) -> Iterator[Rejected]:
-    """A launch against the header of its entry: what the driver would refuse, or worse, would not check."""
+    """A launch against the header of its entry: what the driver refuses, and what it does not check."""
     if entry is None:
         yield Rejected(rule="entry-missing", message=f'the compiled code has no kernel {launch.entry}; is it extern "C"?')
         return
@@ -164,7 +165,7 @@ def _special_register_rules(names: tuple[str, ...]) -> Iterator[Rejected]:
 
 
 def _state_rules(ptx: Code, variables: tuple[elf.ModuleVariable, ...]) -> Iterator[Rejected]:
-    """Memory of the module: every variable must be one whose address PTX shows to be used for reading alone."""
+    """Memory of the module: PTX must use the address of every variable for reading only."""
     for misuse in misuses(ptx.module):
         yield _misused(misuse)
     for variable in variables:
@@ -231,7 +232,7 @@ def _argument_bytes(arg: Arg) -> int:
 def _kernels(
     ptx: Code, resources: dict[str, Resources], plan: ResolvedPlan | None, limits: ChipLimits
 ) -> tuple[KernelResources, ...]:
-    """Resources of every launch; for a host candidate of every entry, its dynamic shared memory unknown."""
+    """Resources of every launch; for a host candidate of every entry, with unknown dynamic shared memory."""
     if plan is None:
         launches = [(entry.name, entry.max_threads or 0, 0) for entry in ptx.entries.values()]
     else:

@@ -1,4 +1,4 @@
-"""How many CTAs of a kernel an SM holds, and what stops the next one.
+"""How many CTAs of a kernel an SM holds, and which resource limits them.
 
 Source: cuda_occupancy.h of the CUDA toolkit, for compute capability 8.0 and up.
 """
@@ -16,7 +16,7 @@ _RESERVED_SMEM_BYTES = 1024  # per CTA, by the driver
 
 @dataclass(frozen=True)
 class Occupancy:
-    """`limiter`: `threads`, `registers`, `shared-memory` or `ctas`, the first to refuse another CTA."""
+    """`limiter`: `threads`, `registers`, `shared-memory` or `ctas`, the resource that limits the number of CTAs."""
 
     ctas_per_sm: int
     fraction: float
@@ -38,7 +38,7 @@ def occupancy(threads: int, registers: int, smem_bytes: int, limits: ChipLimits)
 
 
 def _by_registers(warps: int, registers: int, limits: ChipLimits) -> int:
-    """Registers belong to a warp and come from its partition's file; a CTA must fit with its warps spread evenly."""
+    """A warp's registers come from its partition's file; a CTA must fit with its warps distributed evenly."""
     if registers == 0:
         return limits.max_blocks_per_sm
     per_warp = _divide_up(registers * WARP, _REGISTER_UNIT) * _REGISTER_UNIT

@@ -1,7 +1,7 @@
-"""First words of SASS instructions that a kernel may hold, sm_80 to sm_100. All others are refused.
+"""First words of SASS instructions that a kernel may contain, sm_80 to sm_100. All others are refused.
 
-Source: the instruction tables of NVIDIA's "CUDA Binary Utilities" for Ampere, Ada, Hopper and Blackwell, and what ptxas 13.0
-makes of the project's kernels, of CUTLASS's examples and of each PTX instruction.
+Source: the instruction tables of NVIDIA's "CUDA Binary Utilities" for Ampere, Ada, Hopper and Blackwell, and the code that
+ptxas 13.0 generates for the project's kernels, for CUTLASS's examples and for each PTX instruction.
 """
 
 # (opcodes, why a kernel may use them)
@@ -39,7 +39,7 @@ ALLOWED = (
     ("S2R CS2R", "special registers, which are judged by their names"),
 )
 
-# (opcodes, the rule they break, why)
+# (opcodes, the rule they break, the reason)
 REFUSED = (
     ("BPT", "device-trap", "a kernel ends by returning; remove the trap or breakpoint"),
     ("PMTRIG", "device-trap", "it triggers performance counters"),

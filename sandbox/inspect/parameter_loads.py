@@ -1,7 +1,7 @@
 """Loads from a kernel's parameters: each must read inside one of them.
 
-The driver keeps launch counters, handles of the running graph and the like in the same bank of constants, around the
-parameters. A load whose place cannot be told from the text could read them.
+The driver keeps launch counters, handles of the running graph and the like in the same constant bank, around the parameters.
+A load whose position the text does not determine could read them.
 """
 
 from collections import defaultdict
@@ -18,15 +18,15 @@ _WIDEST = 16
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where a function's registers point, as far as each step is written once and with constants."""
+class PointerTargets:
+    """The variables that a function's registers point to, as far as each is written once and with constants."""
 
     function: Function
     writers: dict[str, list[Instruction]]
     sizes: dict[str, int]
 
     @classmethod
-    def of(cls, function: Function) -> "Places":
+    def of(cls, function: Function) -> "PointerTargets":
         writers: dict[str, list[Instruction]] = defaultdict(list)
         for instruction in function.instructions:
             first = instruction.operands[:1]
@@ -54,7 +54,7 @@ class Places:
         return start >= 0 and start + _bytes_read(load) <= self.sizes.get(place[0], 0)
 
     def _place(self, base: Operand) -> tuple[str, int] | None:
-        """The name and offset that an address has."""
+        """The name and offset of an address."""
         offset = 0
         for _ in range(len(self.function.instructions) + 1):
             if isinstance(base, Symbol):

@@ -1,10 +1,10 @@
-"""What ptxas -v says about each entry: registers, spills, stack, shared memory; and its complaints."""
+"""The output of ptxas -v on each entry: registers, spills, stack, shared memory; and its warnings."""
 
 import re
 from dataclasses import dataclass, replace
 
-_MOST_WARNINGS = 16
-_MOST_CHARS = 300
+_MAX_WARNINGS = 16
+_MAX_CHARS = 300
 _ENTRY = re.compile(r"^ptxas info\s*: Compiling entry function '(?P<name>[^']+)' for '[^']*'")
 _FRAME = re.compile(
     r"^(?:ptxas\s+\.)?\s+(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
@@ -27,7 +27,7 @@ class Resources:
 def parse_resources(log: str) -> dict[str, Resources]:
     """Resources by entry. Spills of functions that are not inlined count for the entry they are compiled with.
 
-    ptxas speaks after the front end, so of two reports on one entry the last is its own.
+    ptxas prints after the front end, so of two reports on one entry the last one is its own.
     """
     found: dict[str, Resources] = {}
     entry: str | None = None
@@ -57,7 +57,7 @@ def parse_resources(log: str) -> dict[str, Resources]:
 
 
 def parse_warnings(log: str) -> tuple[str, ...]:
-    """Warnings of the compiler and what ptxas calls a potential performance loss, each once."""
+    """Warnings of the compiler, and what ptxas calls a potential performance loss, each once."""
     lines = (re.sub(r"^ptxas \w+\s*: ", "", line.strip()) for line in log.splitlines() if _WARNING.search(line))
-    distinct = dict.fromkeys(line[:_MOST_CHARS] for line in lines if not line.startswith("Remark"))
-    return tuple(distinct)[:_MOST_WARNINGS]
+    distinct = dict.fromkeys(line[:_MAX_CHARS] for line in lines if not line.startswith("Remark"))
+    return tuple(distinct)[:_MAX_WARNINGS]

@@ -1,4 +1,4 @@
-"""SASS: what the hardware will run, through nvdisasm where there is one."""
+"""SASS: the hardware's instructions, through nvdisasm where it is installed."""
 
 import re
 import tempfile
@@ -13,7 +13,7 @@ from sandbox.workers.process import Limits, run
 
 _LINE = re.compile(r"^(?:\s*/\*[0-9a-f]{4,}\*/\s+(?P<instruction>\S[^\n]*)|(?P<function>[$A-Za-z_][^\s:]*):\s*$)", re.MULTILINE)
 _INSTRUCTION = re.compile(r"\{?\s*(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*[\w.]*)(?P<operands>.*)")
-# How ptxas closes a group of wgmma that holds none: a product of nothing whose result goes nowhere.
+# How ptxas closes an empty group of wgmma: an instruction without operands whose result is discarded.
 _EMPTY_GROUP = re.compile(r"\s+RZ, gdesc\[URZ\], RZ\b")
 _SPECIAL = re.compile(r"\bSR(?:Z\b|_?\w+(?:\.[XYZ]\b)?)")
 _READS_SPECIAL = frozenset({"S2R", "S2UR", "CS2R", "CS2UR"})
@@ -27,15 +27,15 @@ _LIMITS = Limits(wall_s=60, cpu_s=60, memory_bytes=8 * 2**30, file_bytes=2**20, 
 
 
 class SassUnreadable(Exception):
-    """nvdisasm was ended by a limit or died: the code cannot be judged."""
+    """nvdisasm was ended by a limit or died; the code cannot be judged."""
 
 
 @dataclass(frozen=True)
 class Sass:
-    """One cubin in short. `opcodes` by first word, `mma` by full name, `special_registers` by name.
+    """Summary of one cubin. `opcodes` by first word, `mma` by full name, `special_registers` by name.
 
-    `constants`: (byte offset, whether a register is added to it) of each read of constant bank 0; an offset of None is unknown.
-    `traps`: BPT outside the guards that ptxas adds. `unread`: lines that are no instruction of a known form.
+    `constants`: (byte offset, whether a register is added to it) of each read of constant bank 0; an offset of None is
+    unknown. `traps`: BPT outside the guards that ptxas adds. `unread`: lines that are not an instruction of a known form.
     """
 
     opcodes: dict[str, int]
@@ -47,7 +47,7 @@ class Sass:
 
 
 def disassemble(cubin: Path) -> Sass | None:
-    """The SASS of a cubin; None without nvdisasm, or where it says that it cannot read the file.
+    """The SASS of a cubin; None without nvdisasm, or where it reports that it cannot read the file.
 
     Raises: SassUnreadable, WorkerError.
     """
@@ -63,7 +63,7 @@ def disassemble(cubin: Path) -> Sass | None:
 
 
 def parse(text: str) -> Sass:
-    """What nvdisasm's listing holds."""
+    """The content of nvdisasm's listing."""
     opcodes: Counter[str] = Counter()
     specials: set[str] = set()
     constants: set[tuple[int | None, bool]] = set()
@@ -108,7 +108,7 @@ def _by_word(opcodes: Counter[str]) -> dict[str, int]:
 
 
 def _specials(word: str, operands: str) -> Iterator[str]:
-    """Special registers by name; whatever else an instruction reads that reads them."""
+    """Special registers by name, in every instruction that reads them."""
     names = _SPECIAL.findall(operands)
     yield from names
     if word in _READS_SPECIAL and not names:

@@ -1,6 +1,6 @@
 """Special registers that a kernel may read, by their PTX and SASS names. All others are refused.
 
-A kernel must not tell the time or count its launches, because it could then behave differently while it is timed.
+A kernel must not read the time or count its launches, because it could then behave differently while it is timed.
 """
 
 import re
@@ -29,7 +29,7 @@ ALLOWED = (
     ),
     ("", "SRZ", "zero"),
 )
-# What tells the time or counts launches; the rest of what is refused differs from run to run or is unknown.
+# These give the time or count launches. Other refused registers differ from run to run or are unknown.
 _TIME = re.compile(r"%?(?:clock|globaltimer|gridid|current_graph_exec|SR_CLOCK|SR_GLOBALTIMER|SR_GRIDID)", re.IGNORECASE)
 
 _PTX = frozenset(
@@ -39,7 +39,7 @@ _SASS = frozenset(f"{name}{axis}" for _, names, _ in ALLOWED for name, axis in p
 
 
 def refused_rule(name: str) -> str | None:
-    """The rule that reading a special register breaks, by its name in PTX (`%clock`) or SASS; None where it may be read."""
+    """The rule that reading a special register breaks, by its PTX (`%clock`) or SASS name; None where it may be read."""
     if name in _PTX or name in _SASS:
         return None
     return "device-clock" if _TIME.match(name) else "special-register"

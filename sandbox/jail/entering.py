@@ -1,4 +1,4 @@
-"""Enters a jail: what a child may read and write, by the layers that its parent found to work here. Standard library only."""
+"""Enters a jail: the files that a child may read and write, by the layers that work on this machine. Standard library only."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,7 +7,7 @@ from sandbox.jail import landlock, mounts, syscalls
 
 NEW_NETWORK = 0x40000000
 JAILED = "SANDBOX_JAILED"  # in the environment of a command that was started in a jail
-NOT_JAILED = 119  # exit code where a layer was refused; no other program of ours ends so
+NOT_JAILED = 119  # exit code where a layer was refused; no other program of this project uses it
 KERNEL_LOG = "/dev/kmsg"
 KERNEL_LOG_FD = 9  # where a child that was allowed the log has it open: a user namespace would refuse to open it
 _EVERYTHING = (1 << 16) - 1
@@ -15,7 +15,7 @@ _EVERYTHING = (1 << 16) - 1
 
 @dataclass(frozen=True)
 class Layers:
-    """Which layers are used. A layer that is asked for and fails is an error of ours, never passed over."""
+    """Which layers are used. A requested layer that fails is an error and is never skipped."""
 
     landlock: bool = False
     mounts: bool = False
@@ -24,11 +24,10 @@ class Layers:
 
 @dataclass(frozen=True)
 class Jail:
-    """What a child may use, with everything below. `read`: also to execute; None for every file that its user may read.
+    """What a child may use, with everything below it. `read`: also to execute; None for every file that its user may read.
 
-    `write`: its scratch first; nothing below is executed where `read` is given. `processes`, `sockets`: whether it may make
-    others than those that it has.
-    `devices`: files that are read and written but neither made nor removed.
+    `write`: its scratch first; where `read` is given, nothing in these folders is executed. `processes`, `sockets`: whether
+    it may create new ones. `devices`: files that it reads and writes but neither creates nor removes.
     """
 
     write: tuple[str, ...]
@@ -56,10 +55,10 @@ def enter_namespace(jail: Jail, namespaces: int = 0) -> bool:
 
 
 def enter(jail: Jail, *, network: bool, programs: bool = True) -> None:
-    """Apply the other layers: Landlock and the filter of system calls. What follows cannot take them back.
+    """Apply the other layers: Landlock and the system-call filter. They cannot be removed afterwards.
 
-    `programs`: whether the filter leaves `execve` to Landlock, for a launcher that has yet to become its command.
-    Raises: OSError where a layer is refused.
+    `programs`: whether the filter leaves `execve` to Landlock, for a launcher that has yet to become its command. Raises:
+    OSError where a layer is refused.
     """
     if jail.layers.landlock:
         handled = _EVERYTHING if jail.read is not None else landlock.WRITE

@@ -1,4 +1,4 @@
-"""Which jail this machine has: found out once by trying it in a child, and said in words."""
+"""Which jail this machine offers: tried once in a child, and described in words."""
 
 import functools
 import os
@@ -33,7 +33,7 @@ _PROBE_S = 10
 
 
 class Confinement(Record):
-    """The layers that hold a child's files. `landlock_abi`: 0 where the kernel has none. `system_calls`: a filter."""
+    """The layers that confine a child. `landlock_abi`: 0 where the kernel has none. `system_calls`: a filter."""
 
     landlock_abi: int = 0
     mount_namespace: bool = False
@@ -41,7 +41,7 @@ class Confinement(Record):
 
     @property
     def kind(self) -> Kind:
-        """The layer that counts: Landlock where there is any, as it holds for workers too."""
+        """The layer that decides: Landlock where there is any, as it confines workers too."""
         return "landlock" if self.landlock_abi else "mount-namespace" if self.mount_namespace else "none"
 
     @property

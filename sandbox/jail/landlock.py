@@ -1,4 +1,4 @@
-"""Landlock by system calls: after `restrict`, this thread and what it starts open only the files that they were given.
+"""Landlock by system calls: after `restrict`, this thread and its children open only the files that rules allow.
 
 Covered: reading, listing, executing, creating, writing, truncating, device ioctls (ABI 5), TCP (ABI 4), abstract Unix
 sockets and signals to processes outside (ABI 6), reading `/proc` entries of processes outside that only a tracer may read.
@@ -40,14 +40,14 @@ class _PathBeneath(ctypes.Structure):
 
 
 def version() -> int:
-    """The kernel's Landlock ABI; 0 where it has none, or it is switched off."""
+    """The kernel's Landlock ABI; 0 where it has none or it is switched off."""
     if sys.platform != "linux":
         return 0
     return max(0, int(_LIBC.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))))
 
 
 def restrict(rules: Iterable[tuple[str, int]], *, handled: int, network: bool) -> None:
-    """Allow of the `handled` rights only what a rule gives to a path and everything below it. Absent paths are passed over.
+    """Allow of the `handled` rights only what a rule gives to a path and everything below it. Absent paths are skipped.
 
     `network`: whether TCP stays allowed. Raises: OSError where the kernel refuses.
     """

@@ -1,7 +1,7 @@
-"""A mount namespace by system calls: after `enter_root`, the process sees the paths that it was given and nothing else.
+"""A mount namespace by system calls: after `enter_root`, the process sees only the paths that it was given.
 
-Covered: every other path is absent, whether or not it exists outside; paths to read are mounted read-only.
-Not covered: file systems mounted below a path to read stay writable where their permissions allow it.
+Covered: every other path is absent, whether or not it exists outside; readable paths are mounted read-only.
+Not covered: file systems mounted below a readable path stay writable where their permissions allow it.
 """
 
 import ctypes
@@ -80,7 +80,7 @@ def _bind(root: str, path: str, source: int, *, read_only: bool) -> None:
 
 
 def _with_links(root: str, path: str) -> str:
-    """The real path of a path, with every symbolic link on the way made below the root too. Raises: OSError for a loop."""
+    """The real path of a path; every symbolic link on the way is made below the root too. Raises: OSError for a loop."""
     done, rest = "", [part for part in path.split("/") if part]
     for _ in range(_MAX_LINKS):
         while rest:

@@ -1,7 +1,7 @@
 """A seccomp filter: system calls that a child of model-written code never needs fail with EPERM, in all of its threads.
 
 Covered: tracing and memory of other processes, mounts, namespaces, kernel keys, BPF, io_uring, userfaultfd, file handles,
-limits of other processes; on request sockets, and new processes and programs with signals to others.
+limits of other processes; on request sockets, new processes and programs, and signals to others.
 Not covered: processor architectures other than x86-64 and AArch64, where `forbid` does nothing and returns False.
 """
 
@@ -71,16 +71,16 @@ _ALLOW, _KILL_PROCESS, _NOT_PERMITTED, _NO_SUCH_CALL = 0x7FFF0000, 0x80000000, 0
 _SET_FILTER, _ALL_THREADS = 1, 1
 
 
-class _Step(ctypes.Structure):
+class _FilterStep(ctypes.Structure):
     _fields_ = (("code", ctypes.c_uint16), ("then", ctypes.c_uint8), ("otherwise", ctypes.c_uint8), ("value", ctypes.c_uint32))
 
 
-class _Program(ctypes.Structure):
-    _fields_ = (("count", ctypes.c_uint16), ("steps", ctypes.POINTER(_Step)))
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_uint16), ("steps", ctypes.POINTER(_FilterStep)))
 
 
 def forbid(*, processes: bool, programs: bool, sockets: bool) -> bool:
-    """Install the filter for good, in every thread of this process; False where it is not known for this machine.
+    """Install the filter permanently, in every thread of this process; False where this machine's numbers are unknown.
 
     `processes`, `programs` (`execve`), `sockets`: whether new ones stay allowed; threads always do. Raises: OSError.
     """
@@ -91,7 +91,7 @@ def forbid(*, processes: bool, programs: bool, sockets: bool) -> bool:
     for allowed, more in ((processes, _PROCESSES), (programs, _PROGRAMS), (sockets, _SOCKETS)):
         calls |= {} if allowed else more
     steps = _steps(index, [numbers[index] for numbers in calls.values() if numbers[index]], processes=processes)
-    program = _Program(len(steps), (_Step * len(steps))(*steps))
+    program = _FilterProgram(len(steps), (_FilterStep * len(steps))(*steps))
     forbid_new_privileges()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(_SECCOMP[index], ctypes.c_uint(_SET_FILTER), ctypes.c_uint(_ALL_THREADS), ctypes.byref(program)):
@@ -100,28 +100,28 @@ def forbid(*, processes: bool, programs: bool, sockets: bool) -> bool:
     return True
 
 
-def _steps(index: int, forbidden: list[int], *, processes: bool) -> list[_Step]:
+def _steps(index: int, forbidden: list[int], *, processes: bool) -> list[_FilterStep]:
     steps = [
-        _Step(_LOAD, 0, 0, _ARCHITECTURE),
-        _Step(_IS, 1, 0, _AUDITED[index]),
-        _Step(_RETURN, 0, 0, _KILL_PROCESS),
-        _Step(_LOAD, 0, 0, _NUMBER),
+        _FilterStep(_LOAD, 0, 0, _ARCHITECTURE),
+        _FilterStep(_IS, 1, 0, _AUDITED[index]),
+        _FilterStep(_RETURN, 0, 0, _KILL_PROCESS),
+        _FilterStep(_LOAD, 0, 0, _NUMBER),
     ]
     if index == _INDEX["x86_64"]:
-        steps += [_Step(_AT_LEAST, 0, 1, _X32), _Step(_RETURN, 0, 0, _NOT_PERMITTED)]
+        steps += [_FilterStep(_AT_LEAST, 0, 1, _X32), _FilterStep(_RETURN, 0, 0, _NOT_PERMITTED)]
     for number in forbidden:
-        steps += [_Step(_IS, 0, 1, number), _Step(_RETURN, 0, 0, _NOT_PERMITTED)]
+        steps += [_FilterStep(_IS, 0, 1, number), _FilterStep(_RETURN, 0, 0, _NOT_PERMITTED)]
     steps += _unless(_PRLIMIT[index], _IS, (0, os.getpid()))
     if not processes:
-        # The C library falls back to clone, whose flags can be looked at.
-        steps += [_Step(_IS, 0, 1, _CLONE3[index]), _Step(_RETURN, 0, 0, _NO_SUCH_CALL)]
+        # The C library falls back to clone, whose flags the filter can read.
+        steps += [_FilterStep(_IS, 0, 1, _CLONE3[index]), _FilterStep(_RETURN, 0, 0, _NO_SUCH_CALL)]
         steps += _unless(_CLONE[index], _HAS_BIT, (_CLONE_THREAD,))
-        steps += _unless(_TGKILL[index], _IS, (os.getpid(),))  # abort() sends one to itself
-    return [*steps, _Step(_RETURN, 0, 0, _ALLOW)]
+        steps += _unless(_TGKILL[index], _IS, (os.getpid(),))  # abort() sends a signal to its own process
+    return [*steps, _FilterStep(_RETURN, 0, 0, _ALLOW)]
 
 
-def _unless(number: int, test: int, values: Iterable[int]) -> list[_Step]:
+def _unless(number: int, test: int, values: Iterable[int]) -> list[_FilterStep]:
     """Forbid a call unless its first argument passes a test against one of the values."""
-    tests = [step for value in values for step in (_Step(test, 0, 1, value), _Step(_RETURN, 0, 0, _ALLOW))]
-    body = [_Step(_LOAD, 0, 0, _FIRST_ARGUMENT), *tests, _Step(_RETURN, 0, 0, _NOT_PERMITTED)]
-    return [_Step(_IS, 0, len(body), number), *body]
+    tests = [step for value in values for step in (_FilterStep(test, 0, 1, value), _FilterStep(_RETURN, 0, 0, _ALLOW))]
+    body = [_FilterStep(_LOAD, 0, 0, _FIRST_ARGUMENT), *tests, _FilterStep(_RETURN, 0, 0, _NOT_PERMITTED)]
+    return [_FilterStep(_IS, 0, len(body), number), *body]

@@ -1,8 +1,8 @@
 """Runs one candidate for the profiler: `ncu … python -m sandbox.profiling.child REQUEST REPORT`.
 
-Covered: only the run to be counted lies between cuProfilerStart and cuProfilerStop, after a warm-up, on random operands;
-a run that leaves outputs unwritten is no profile; the process ends itself when it is late, even in a hung kernel.
-Not covered: whether the outputs are right: only verified candidates are profiled. A host candidate shares this process.
+Covered: only the counted run lies between cuProfilerStart and cuProfilerStop, after a warm-up, on random operands; a run
+that leaves outputs unwritten gives no profile; the process ends itself at its deadline, even in a hung kernel.
+Not covered: whether the outputs are right, as only verified candidates are profiled. A host candidate shares this process.
 """
 
 import faulthandler
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from contract.errors import DeviceUnavailable, MachineError
-from sandbox.profiling.request import ProfileRequest, Report, Stage, write_report
+from sandbox.profiling.request import ProfileRequest, Stage, StageReport, write_report
 
 Enter = Callable[[Stage], None]
 
 
 class Diary:
-    """Keeps the file of reports, and the stage that a failure is reported with."""
+    """Writes the file of reports; a failure is reported with the current stage."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,15 +28,15 @@ class Diary:
 
     def enter(self, stage: Stage) -> None:
         self._stage = stage
-        write_report(self._path, Report(stage=stage))
+        write_report(self._path, StageReport(stage=stage))
 
     def fail(self, fault: Any, message: str) -> int:
-        write_report(self._path, Report(stage=self._stage, fault=fault, message=message))
+        write_report(self._path, StageReport(stage=self._stage, fault=fault, message=message))
         return 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code is 0 where the candidate ran to its end; the reports say what became of it."""
+    """The exit code is 0 where the candidate ran to its end; the reports give the outcome."""
     request_path, report_path = (Path(word) for word in (sys.argv[1:] if arguments is None else arguments))
     request = ProfileRequest.model_validate_json(request_path.read_bytes())
     faulthandler.dump_traceback_later(request.limit_s, exit=True)  # from a thread that needs no interpreter
@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(request: ProfileRequest, enter: Enter) -> None:
     """Warm up, then run once in the profiled range.
 
-    Launches are plain even where the plan asks for programmatic ones: ncu runs kernels one by one, so there is no overlap to
-    see. Raises: Fault, MachineError, MemoryError.
+    Launches are ordinary even where the plan asks for programmatic ones: ncu runs kernels one by one, so there is no overlap
+    to see. Raises: Fault, MachineError, MemoryError.
     """
     import cupy
     from cuda.bindings import driver
@@ -70,13 +70,13 @@ def run(request: ProfileRequest, enter: Enter) -> None:
     from sandbox.cuda.device import Device
     from sandbox.cuda.driver import Fault, call
     from sandbox.cuda.evaluator import load
-    from sandbox.profiling.operands import RandomOperands
+    from sandbox.profiling.random_operands import RandomOperands
 
     enter("load")
     device = Device(request.device)
     contender = load(request.built, request.task, device)
     random_operands = RandomOperands(request.task, request.seed)
-    # All zero serves every plan: those that zero it every run, those that restore it, those that do not care.
+    # Zeros fit every plan, whether it zeroes the workspace every run, restores it, or needs neither.
     workspace = cupy.zeros(contender.workspace_bytes, dtype=cupy.uint8) if contender.workspace_bytes else None
     bound = contender.bind(random_operands.operands(workspace))
     enter("warm-up")
@@ -96,5 +96,5 @@ def run(request: ProfileRequest, enter: Enter) -> None:
 
 if __name__ == "__main__":
     if main() == 0:
-        sys.exit(0)  # the ordinary end, at which ncu's part in this process hands over what it counted
-    os._exit(1)  # without finalisation: destructors of a poisoned context complain at best and hang at worst
+        sys.exit(0)  # the ordinary end, at which ncu's part of this process delivers the counters
+    os._exit(1)  # without finalisation: destructors of a poisoned context report errors or hang

@@ -1,4 +1,4 @@
-"""What ncu says when it cannot profile, and what follows from it. Only its own lines, which start with `==ERROR==`, count."""
+"""ncu's messages when it cannot profile, and what follows from them. Only its own lines, marked `==ERROR==`, count."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ PERMISSION_REMEDY = (
 )
 
 _MARK = "==ERROR=="
-# (what ncu says, what to tell the user): the machine's trouble, whichever candidate is profiled.
+# (ncu's message, the message to the user): problems of the machine, for every candidate.
 _UNAVAILABLE = (
     (
         r"ERR_NVGPUCTRPERM|does not have permission to access NVIDIA GPU Performance Counters",
@@ -35,18 +35,18 @@ _UNAVAILABLE = (
 
 
 def complaints_in(*texts: str) -> list[str]:
-    """The errors that ncu tells of, its warnings left out: with a warning there is a table."""
+    """The errors that ncu reports. Warnings are left out: with a warning there is a table."""
     lines = (line for text in texts for line in text.splitlines())
     return [line.removeprefix(_MARK).strip() for line in lines if line.startswith(_MARK)]
 
 
 def unavailable(complaints: Iterable[str]) -> str | None:
-    """Why nothing can be profiled here, with the remedy; None where nothing says so."""
+    """Why nothing can be profiled here, with the remedy; None where no message says so."""
     text = "\n".join(complaints)
     return next((reason for pattern, reason in _UNAVAILABLE if re.search(pattern, text, re.IGNORECASE)), None)
 
 
 def unknown_metrics(complaints: Iterable[str], asked: Iterable[str]) -> set[str]:
-    """The metrics among those asked for that ncu names in an error, as versions do that refuse what they do not know."""
+    """The requested metrics that ncu names in an error. Some versions refuse metrics that they do not know."""
     text = "\n".join(complaints)
     return {name for name in asked if re.search(rf"(?<![\w.]){re.escape(name)}(?!\.?\w)", text)}

@@ -12,7 +12,7 @@ _COMMON = "common"
 
 
 class MetricSpec(Record):
-    """One quantity. `metric`: its name in Nsight Compute. A value in `unit` there, times `scale`, is what is kept."""
+    """One quantity. `metric`: its name in Nsight Compute. The stored value is ncu's, in `unit`, times `scale`."""
 
     metric: str
     unit: str
@@ -29,7 +29,7 @@ class MetricSet(Record):
 
 @cache
 def load_metric_set(arch: Arch) -> MetricSet:
-    """The set of an arch: the common one, with what the arch names differently or has alone."""
+    """The set of an arch: the common one, with the metrics that the arch names differently or has alone."""
     common, own = _read(_COMMON), _read(arch.value)
     merged = {short: {**common.get(short, {}), **own.get(short, {})} for short in {**common, **own}}
     return MetricSet(name=arch.value, metrics={short: MetricSpec(**spec) for short, spec in merged.items()})

@@ -1,4 +1,4 @@
-"""Nsight Compute's command line tool: where it is, which version, and how it is asked."""
+"""Nsight Compute's command-line tool: its path, its version, its command line."""
 
 import functools
 import re
@@ -12,13 +12,13 @@ from contract.errors import ProfilerUnavailable
 from sandbox.workers.process import Limits, run
 
 REMEDY = "install it (it comes with the CUDA toolkit) or set CUDAL2_NCU to its path"
-# Newest first in each; the links that a toolkit's installer makes come before.
+# Newest first in each; a toolkit installer's links come before.
 _PLACES = (
     (Path("/usr/local"), "cuda/bin/ncu"),
     (Path("/usr/local"), "cuda-*/bin/ncu"),
     (Path("/opt/nvidia/nsight-compute"), "*/ncu"),
 )
-_MOST_HOST_KERNELS = 16  # a host candidate may launch as many as it likes
+_MAX_HOST_KERNELS = 16  # a host candidate may launch any number
 
 
 def find_ncu(setting: str | None, places: Sequence[tuple[Path, str]] = _PLACES) -> str:
@@ -50,7 +50,7 @@ def ncu_version(ncu: str) -> str:
 def command_of(ncu: str, metrics: Iterable[str], candidate: AnyCandidate, log: Path, program: Sequence[str]) -> list[str]:
     """The command line that counts `metrics` of a candidate's kernels in `program` and writes a table to `log`.
 
-    Clocks stay as they are, as in timing; caches are flushed before every pass, so that the passes agree with each other.
+    Clocks are not locked, as in timing. Caches are flushed before every pass, so that the passes agree.
     """
     flags = {
         "--page": "raw",
@@ -68,7 +68,7 @@ def command_of(ncu: str, metrics: Iterable[str], candidate: AnyCandidate, log: P
         entries = dict.fromkeys(launch.entry for launch in candidate.plan.launches)
         flags |= {"--kernel-name-base": "function", "--kernel-name": f"regex:^({'|'.join(map(re.escape, entries))})$"}
     else:
-        flags |= {"--launch-count": str(_MOST_HOST_KERNELS)}
+        flags |= {"--launch-count": str(_MAX_HOST_KERNELS)}
     return [ncu, "--csv", *(word for flag in flags.items() for word in flag), *program]
 
 

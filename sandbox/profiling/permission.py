@@ -1,4 +1,4 @@
-"""Whether this process may read the GPU's counters, as far as the driver tells without trying."""
+"""Whether this process may read the GPU's counters, as far as the driver tells without a trial."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ _SYS_ADMIN, _PERFMON = 21, 38
 
 
 def counters_allowed(parameters: Path = _PARAMETERS, status: Path = _STATUS) -> bool | None:
-    """None where the driver does not say. Inside a container the system outside has the last word."""
+    """None where the driver does not say. Inside a container the host's settings decide."""
     try:
         restricted = re.search(r"^RmProfilingAdminOnly:\s*(\d+)", parameters.read_text(), re.MULTILINE)
         held = re.search(r"^CapEff:\s*([0-9a-f]+)", status.read_text(), re.MULTILINE)

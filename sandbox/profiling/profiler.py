@@ -1,8 +1,8 @@
-"""Profiles one candidate: `ncu` in front of a process of our own (`child.py`), both confined like a worker.
+"""Profiles one candidate: `ncu` in front of a process of this project (`child.py`), both confined like a worker.
 
-Covered: no tool, no permission, a tool that does not fit; a candidate that crashes or hangs under it; metrics that this
-version does not have; a table that is cut off. Our own process makes no CUDA context.
-Not covered: a GPU that another program uses at the same time: its work is in the counters of the memory system.
+Covered: no tool, no permission, an incompatible tool; a candidate that crashes or hangs under it; metrics that this version
+lacks; a truncated table. The calling process creates no CUDA context.
+Not covered: a GPU that another program uses at the same time; the counters of the memory system include its work.
 """
 
 import logging
@@ -24,11 +24,11 @@ from sandbox.profiling.complaints import complaints_in, unavailable, unknown_met
 from sandbox.profiling.metric_set import MetricSet, load_metric_set
 from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from sandbox.profiling.reading import Unreadable, read_launches
-from sandbox.profiling.request import ProfileRequest, Report, last_report
-from sandbox.workers.process import Finished, Limits, network_isolated, run
+from sandbox.profiling.request import ProfileRequest, StageReport, last_report
+from sandbox.workers.process import ChildExit, Limits, network_isolated, run
 from sandbox.workers.worker_jail import gpu_jail
 
-OPERANDS_SEED = 4  # one for all candidates, so that their counters compare
+OPERANDS_SEED = 4  # the same for all candidates, so that their counters compare
 FILE_BYTES = 4 * 1024**3
 MAX_TABLE_BYTES = 16 * 1024**2
 TAIL_CHARACTERS = 16 * 1024
@@ -38,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """One run of the tool: how it ended, the last that our process reported, the table, and everything that was said."""
+class NcuRun:
+    """One run of the tool: how it ended, the child's last report, the table, and all messages."""
 
-    finished: Finished
-    report: Report | None
+    finished: ChildExit
+    report: StageReport | None
     table: str
     said: str
 
@@ -60,12 +60,12 @@ class Attempt:
 
 
 class Profiler:
-    """One GPU's profiler. What makes profiling impossible here is found out once; then every call fails at once."""
+    """One GPU's profiler. A reason why nothing can be profiled here is found once; every later call then fails at once."""
 
     def __init__(self, options: ProfileOptions, worker: WorkerOptions, environment: Mapping[str, str] | None = None) -> None:
         self._options = options
         self._worker = worker
-        # Numbers with a point and English complaints, whatever the user's language.
+        # Decimal points and English messages, whatever the user's language.
         self._environment = {**(environment or {}), "LC_ALL": "C"}
         self._lacking: ProfilerUnavailable | None = None
         self._unknown: set[str] = set()
@@ -95,11 +95,11 @@ class Profiler:
         self._tell_absent(set(metrics.metrics).difference(*(launch.metrics for launch in launches)))
         return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
 
-    def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> Attempt:
-        """The first attempt that nothing but the candidate can have spoilt.
+    def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> NcuRun:
+        """The first run that nothing but the candidate can have spoilt.
 
-        Again without the metrics that this ncu lacks; and once without network isolation, which takes root's right to the
-        counters away and with it the loopback that ncu may want to talk through.
+        It is repeated without the metrics that this ncu lacks, and once without network isolation. The isolation takes away
+        root's right to the counters, and the loopback that ncu may communicate through.
         """
         self._isolated = self._isolated and network_isolated()
         while True:
@@ -120,12 +120,12 @@ class Profiler:
                 self._isolated = False
 
     def _tell_absent(self, absent: set[str]) -> None:
-        """Say once what this version or this GPU does not count; newer versions pass over a name that they do not know."""
+        """Warn once about metrics without values; newer versions skip a name that they do not know."""
         if new := absent - self._absent:
             logger.warning("not counted here: %s", ", ".join(sorted(new)))
             self._absent |= new
 
-    def _attempt(self, ncu: str, asked: list[str], built: Built, task: GemmTask) -> Attempt:
+    def _attempt(self, ncu: str, asked: list[str], built: Built, task: GemmTask) -> NcuRun:
         limit_s = self._options.timeout_s
         with tempfile.TemporaryDirectory(prefix="cudal2-profile-", ignore_cleanup_errors=True) as folder:
             scratch = Path(folder)
@@ -144,25 +144,25 @@ class Profiler:
             report = last_report(_text(scratch / _REPORT))
             table = _text(scratch / _TABLE)
         said = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
-        return Attempt(finished, report, table, said)
+        return NcuRun(finished, report, table, said)
 
     def _jail(self, built: Built, scratch: Path) -> Jail | None:
-        """A worker's files, for candidates that run code of their own; the tool, which may trace, runs in it too."""
+        """A worker's jail, for candidates that run their own CPU code. The tool, which may trace, runs in it too."""
         if not isinstance(built.candidate, HostCandidate):
             return None
         jail = gpu_jail(self._worker, scratch, self._environment)
         return replace(jail, layers=replace(jail.layers, calls=False))
 
 
-def _not_ours(attempt: Attempt) -> str | None:
-    """Why the attempt failed before it came to the candidate; None where it did come to it."""
+def _not_ours(attempt: NcuRun) -> str | None:
+    """Why the run failed before it reached the candidate; None where it did reach it."""
     if attempt.report is None:
         ended = "said nothing in time" if attempt.finished.timed_out else "did not start our process"
         return f"Nsight Compute {ended}; see its log"
     return attempt.report.message if attempt.report.fault == "device" else None
 
 
-def _launches(attempt: Attempt, metrics: MetricSet, built: Built) -> tuple[LaunchProfile, ...]:
+def _launches(attempt: NcuRun, metrics: MetricSet, built: Built) -> tuple[LaunchProfile, ...]:
     """The counted launches, as many as the plan has. Raises: ProfileFailed."""
     candidate = built.candidate
     if attempt.report is not None and attempt.report.fault:
@@ -186,7 +186,7 @@ def _launches(attempt: Attempt, metrics: MetricSet, built: Built) -> tuple[Launc
 
 
 def _text(path: Path) -> str:
-    """A file that the candidate's process could have written: as much of it as can be meant, nothing where it is none."""
+    """A file that the candidate's process could have written: its beginning; empty where it is not a regular file."""
     if path.is_symlink() or not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
 """ncu's CSV (`--csv --page raw --print-units base`) as records.
 
-Two header rows, names and units, then one row a kernel. Covered: lines of ncu's own between them, thousands separators, what
-is not there ("n/a", empty, not finite), a last row that was cut off, units of another size or spelling, units of another kind.
-A value that is not surely right is left out, with a warning in the log.
+It has two header rows, names and units, then one row per kernel. Covered: ncu's own lines between them, thousands
+separators, missing values ("n/a", empty, not finite), a truncated last row, units of another size or spelling, units of
+another kind. An uncertain value is left out, with a warning in the log.
 """
 
 import csv
@@ -30,7 +30,7 @@ class Unreadable(Exception):
 
 
 def read_launches(text: str, metrics: MetricSet) -> tuple[LaunchProfile, ...]:
-    """One record a kernel, in the order of launch; none where ncu counted none. Raises: Unreadable."""
+    """One record per kernel, in the order of launch; none where ncu counted none. Raises: Unreadable."""
     rows = _rows([line for line in text.splitlines() if line.startswith('"') and line.endswith('"')])
     if not rows:
         return ()
@@ -49,7 +49,7 @@ def read_launches(text: str, metrics: MetricSet) -> tuple[LaunchProfile, ...]:
 
 
 def _rows(lines: Sequence[str]) -> list[list[str]]:
-    """The table without its last line where that was cut off in the middle of a field."""
+    """The table without its last line where that was truncated inside a field."""
     for whole in (lines, lines[:-1]):
         try:
             return list(csv.reader(whole, strict=True))
@@ -77,7 +77,7 @@ def _values(row: dict[str, str], units: dict[str, str], metrics: MetricSet) -> I
 
 
 def conversion(unit: str, spec: MetricSpec) -> float | None:
-    """What a value in ncu's unit is multiplied by to be in the metric set's; None where the units are of another kind."""
+    """The factor from ncu's unit to the metric set's; None where the units are of another kind."""
     (kind, factor), (wanted, wanted_factor) = _parse(unit), _parse(spec.unit)
     return factor / wanted_factor * spec.scale if kind == wanted else None
 
@@ -100,7 +100,7 @@ def _atom(name: str) -> tuple[str, float]:
 
 
 def _number(text: str) -> float | None:
-    """None for what is no finite number."""
+    """None for anything but a finite number."""
     text = text.strip()
     if not _NUMBER.fullmatch(text):
         return None

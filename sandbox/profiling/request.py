@@ -1,4 +1,4 @@
-"""What the profiler and the process that it starts say to each other: a request in one file, a JSON line a stage in another."""
+"""What the profiler and its child process exchange: a request in one file, one JSON line per stage in another."""
 
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,9 @@ Stage = Literal["start", "load", "warm-up", "count", "done"]
 
 
 class ProfileRequest(Record):
-    """Run this candidate once to warm up and once to be counted. `limit_s`: wall-clock after which the process ends itself."""
+    """Run this candidate once to warm up and once to be counted. `limit_s`: wall-clock limit, after which the process ends
+    itself.
+    """
 
     built: Built
     task: GemmTask
@@ -22,24 +24,24 @@ class ProfileRequest(Record):
     limit_s: float
 
 
-class Report(Record):
-    """The stage that was reached; `fault` says whose failure ended it there: the candidate's, the device's or the machine's."""
+class StageReport(Record):
+    """The stage that was reached. `fault`: whose failure ended it there: the candidate's, the device's or the machine's."""
 
     stage: Stage
     fault: Literal["candidate", "device", "machine"] | None = None
     message: str = ""
 
 
-def write_report(path: Path, report: Report) -> None:
+def write_report(path: Path, report: StageReport) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(report.model_dump_json() + "\n")
 
 
-def last_report(text: str) -> Report | None:
-    """The latest whole line; None where the process said nothing, or nothing that can be understood."""
+def last_report(text: str) -> StageReport | None:
+    """The last whole line; None where the process reported nothing, or nothing valid."""
     for line in reversed(text.split("\n")[:-1]):
         try:
-            return Report.model_validate_json(line)
+            return StageReport.model_validate_json(line)
         except ValidationError:
             continue
     return None

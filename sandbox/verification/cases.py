@@ -10,7 +10,7 @@ from contract.task import AccumulatorType, ElementType, GemmTask
 from sandbox.verification import inputs as made
 from sandbox.verification.bounds import Growth
 from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
-from sandbox.verification.draws import Source, seed_of
+from sandbox.verification.draws import Draws, seed_of
 from sandbox.verification.elements import Array
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference, kept_bytes
@@ -22,13 +22,13 @@ ONE_INSTRUCTION_K = 16
 class Case:
     """One kind of inputs and how its output is judged.
 
-    `growth`: None where the result must be exact. `against_library`: the RMS error is held against cuBLAS's own.
+    `growth`: None where the result must be exact. `against_library`: the RMS error is compared with cuBLAS's.
     `library_vouches`: skipped where cuBLAS itself fails, because the chip then does not promise the property.
     """
 
     tier: str
     name: str
-    make: Callable[[Source, GemmTask], Inputs]
+    make: Callable[[Draws, GemmTask], Inputs]
     growth: Growth | None = None
     against_library: bool = False
     library_vouches: bool = False
@@ -47,7 +47,7 @@ ZERO_TIMES = Case("special", "zero-times", made.zero_times, library_vouches=True
 
 
 def cases_for(task: GemmTask) -> tuple[Case, ...]:
-    """The cases of a task, most telling tier first. An f16 accumulator cannot hold the wide sums, nor need it."""
+    """The cases of a task, most informative tier first. An f16 accumulator cannot hold the wide sums, and need not."""
     wide = (WIDE,) if task.accumulate is AccumulatorType.F32 else ()
     special = (CANCELLATION, LARGE, SUBNORMAL_INPUTS, SUBNORMAL_RESULTS, NONFINITE, ZERO_TIMES)
     return (SPARSE, *wide, GAUSSIAN, UNIFORM, *special)
@@ -61,19 +61,19 @@ def not_promised(task: GemmTask, case: Case, *, atomics: bool) -> str:
 
 
 def caveat(case: Case, task: GemmTask) -> str:
-    """What a case cannot show for this task; empty where it shows all it is for."""
+    """What a case cannot show for this task; empty where it shows everything it is meant to."""
     if case is WIDE and task.k <= ONE_INSTRUCTION_K:
         return f"not applicable to accumulator width: one tensor-core instruction holds all of K={task.k}"
     return ""
 
 
-class Prepared:
-    """A case's inputs and reference on the device, drawn from `seed`, with cuBLAS's own output judged once."""
+class PreparedCase:
+    """A case's inputs and reference on the device, drawn from `seed`; cuBLAS's own output is judged once."""
 
     def __init__(self, xp: Any, task: GemmTask, case: Case, seed: int, *, keep: bool) -> None:
         self.case, self.seed = case, seed
         self._xp, self._task = xp, task
-        self.inputs = case.make(Source(xp, int(digest([seed, task.id, case.name], 15), 16)), task)
+        self.inputs = case.make(Draws(xp, int(digest([seed, task.id, case.name], 15), 16)), task)
         self.reference = Reference(xp, task, self.inputs, keep=keep)
         self._library: Comparison | None = None
 
@@ -84,7 +84,7 @@ class Prepared:
         return compare_bounded(self._xp, self._task, output, self.reference, self.case.growth, slack, poison=poison)
 
     def library_comparison(self, run: Callable[[Inputs], Array | None]) -> Comparison | None:
-        """How cuBLAS fares on these inputs; None where there is none."""
+        """cuBLAS's result on these inputs, compared; None where there is no cuBLAS."""
         if self._library is None:
             output = run(self.inputs)
             self._library = None if output is None else self.compare(output)
@@ -92,27 +92,27 @@ class Prepared:
 
 
 class CaseStore:
-    """Prepared cases of one task, kept as far as `budget_bytes` of device memory goes and made anew beyond it.
+    """Prepared cases of one task. They are kept up to `budget_bytes` of device memory, and made anew beyond it.
 
-    Their seed is drawn once per store, so that no author of a kernel can foresee them. They are the same for every
-    candidate; what a candidate could learn of them does not help it, because the freshness tier draws new data for each.
+    Their seed is drawn once per store, so that no author of a kernel can predict them. They are the same for every
+    candidate. What a candidate could learn of them does not help it, because the freshness tier draws new data for each.
     """
 
     def __init__(self, xp: Any, task: GemmTask, budget_bytes: int) -> None:
         self._xp, self._task = xp, task
         self._capacity = budget_bytes // kept_bytes(task)
         self._drawn = seed_of(VerifyOptions())
-        self._kept: dict[str, Prepared] = {}
+        self._kept: dict[str, PreparedCase] = {}
 
-    def prepare(self, case: Case, seed: int | None = None) -> Prepared:
-        """`seed`: what to draw the case from where the user gives a seed; the store's own by default."""
+    def prepare(self, case: Case, seed: int | None = None) -> PreparedCase:
+        """`seed`: the seed of the case where the user gives one; the store's own by default."""
         wanted = self._drawn if seed is None else seed
         kept = self._kept.get(case.name)
         if kept is not None and kept.seed == wanted:
             return kept
         self._kept.pop(case.name, None)
         keep = len(self._kept) < self._capacity
-        prepared = Prepared(self._xp, self._task, case, wanted, keep=keep)
+        prepared = PreparedCase(self._xp, self._task, case, wanted, keep=keep)
         if keep:
             self._kept[case.name] = prepared
         return prepared

@@ -57,14 +57,15 @@ def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, 
     """Bit for bit against the reference rounded once, any NaN for a NaN. Shape: output (M, N) bit patterns.
 
     A sum that is exactly zero may be either zero: its sign depends on the order of the additions, and tensor cores do not
-    define it. A sum that only rounds to zero keeps its sign. `poison`: what D held, which nothing that was written holds.
+    define it. A sum that only rounds to zero keeps its sign. `poison`: what D held before the run; no written output holds
+    it.
     """
     found = Comparison()
     for block in reference.blocks():
         got = output[block.start : block.start + len(block.product)]
         want = encode(xp, block.product, task.element)
         right = got == want
-        if bool(right.all()):  # the usual case, and the cheap one; no poison is what `encode` makes of a NaN
+        if bool(right.all()):  # the usual case and the fast one; `encode` makes no poison of a NaN
             found.elements += int(got.size)
             continue
         right |= (block.product == 0) & ((got | xp.uint16(NEGATIVE_ZERO)) == NEGATIVE_ZERO)
@@ -75,7 +76,7 @@ def compare_exact(xp: Any, task: GemmTask, output: Array, reference: Reference, 
 
 
 def compare_patterns(xp: Any, task: GemmTask, output: Array, wanted: Array) -> Comparison:
-    """Bit for bit against bit patterns, the two zeros as one. Shape: output and wanted (M, N)."""
+    """Bit for bit against bit patterns; +0 equals -0. Shape: output and wanted (M, N)."""
     found = Comparison()
     for start in range(0, task.m, max(1, BLOCK_ELEMENTS // task.n)):
         got, want = (bits[start : start + max(1, BLOCK_ELEMENTS // task.n)] for bits in (output, wanted))
@@ -142,7 +143,7 @@ def is_nan(xp: Any, task: GemmTask, bits: Array) -> Array:
 
 
 def _tally(xp: Any, task: GemmTask, found: Comparison, block: Block, got: Array, right: Array, poison: int | None) -> None:
-    """Count a block's mismatches, and note where they lie. An element that holds D's poison is one, whatever it should be."""
+    """Count a block's mismatches and note where they lie. An element that holds D's poison is always a mismatch."""
     found.elements += int(got.size)
     kept = got == poison if poison is not None else xp.zeros(got.shape, dtype=bool)
     wrong = ~right | kept

@@ -8,15 +8,15 @@ import numpy as np
 from contract.options import VerifyOptions
 from sandbox.verification.elements import Array
 
-SEED_BITS = 48  # a number that a command line and JSON carry exactly
+SEED_BITS = 48  # a command line and JSON carry such a number exactly
 
 
 def seed_of(options: VerifyOptions) -> int:
-    """The seed that the options give, else one from the system's entropy, which no author of a kernel can foresee."""
+    """The seed that the options give, else one from the system's entropy, which no author of a kernel can predict."""
     return secrets.randbits(SEED_BITS) if options.seed is None else options.seed
 
 
-class Source:
+class Draws:
     """Draws for one set of inputs. Index choices are drawn on the host, where they are small."""
 
     def __init__(self, xp: Any, seed: int) -> None:
@@ -28,7 +28,7 @@ class Source:
         return self._device.standard_normal(shape, dtype=self.xp.float32)
 
     def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Evenly in [0, 1)."""
+        """Uniform in [0, 1)."""
         return self._device.random(shape, dtype=self.xp.float32)
 
     def hits(self, shape: tuple[int, ...], probability: float) -> Array:
@@ -45,7 +45,7 @@ class Source:
         return self.xp.minimum(magnitude, self.xp.float32(high)) * self.signs(shape)
 
     def pairs(self, size: int, most: int) -> tuple[Array, Array]:
-        """Two disjoint lists of indices below `size`, matched at random: what one adds, the other can cancel."""
+        """Two disjoint lists of indices below `size`, matched at random, so that one side can cancel what the other adds."""
         order = self.host.permutation(size)
         count = min(size // 2, most)
         return self.xp.asarray(order[:count]), self.xp.asarray(order[count : 2 * count])
@@ -60,7 +60,7 @@ class Source:
         return [chosen[index] for index in self.host.permutation(len(chosen))]
 
     def halves(self, size: int) -> tuple[slice, slice]:
-        """A half of `size` indices, rounded down, at one end or the other, and the rest."""
+        """Half of `size` indices, rounded down, at one end or the other, and the rest."""
         if self.host.integers(2):
             return slice(0, size // 2), slice(size // 2, size)
         return slice(size - size // 2, size), slice(0, size - size // 2)

@@ -1,4 +1,4 @@
-"""Half-precision elements as bit patterns, so that f16 and bf16 take one path through numpy and cupy alike."""
+"""Half-precision elements as bit patterns, so that numpy and cupy treat f16 and bf16 alike."""
 
 import random
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from contract.task import ElementType
 Array = Any  # numpy.ndarray or cupy.ndarray; neither is a base of the other
 
 
-# Every byte 0xFF: a NaN in both formats that no arithmetic produces, so that an unwritten output is told from a computed NaN.
+# Every byte 0xFF: a NaN in both formats that no arithmetic produces. It distinguishes an unwritten output from a computed NaN.
 POISON = 0xFFFF
 
-# NaNs in f16 and in bf16, and two of them one in f32. The NaNs that processors make are left out: none of these is computed.
+# NaNs in f16 and in bf16; two of them form a NaN in f32. Processors generate none of these.
 _MADE_BY_PROCESSORS = frozenset({0x7FC0, 0xFFC0, 0x7FFF, 0xFFFF})
 POISONS = tuple(sorted({*range(0x7F81, 0x8000), *range(0xFF81, 0x10000)} - _MADE_BY_PROCESSORS))
 
@@ -23,7 +23,7 @@ _BF16_NORMAL = 2.0**-126  # the smallest normal number, of f32 too
 
 
 class Poisons:
-    """What D is filled with before one run after another: drawn from a seed, never the same twice in a row."""
+    """The patterns that fill D before one run after another: drawn from a seed, never the same twice in a row."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"poison/{seed}")
@@ -36,7 +36,7 @@ class Poisons:
 
 @dataclass(frozen=True)
 class Format:
-    """What a format holds.
+    """The limits of a format.
 
     `roundoff`: relative error of rounding to nearest. `overflow`: magnitudes from here round to infinity. `tiny`: the
     smallest subnormal.
@@ -84,7 +84,7 @@ def decode(xp: Any, bits: Array, element: ElementType) -> Array:
 
 
 def decode_wide(xp: Any, bits: Array, element: ElementType) -> Array:
-    """As `decode`, in float64, and exact where arithmetic in f32 flushes subnormals, as cupy's does."""
+    """As `decode`, in float64; exact where arithmetic in f32 flushes subnormals, as cupy's does."""
     values = decode(xp, bits, element).astype(xp.float64)
     if element is ElementType.F16:
         return values

@@ -1,4 +1,4 @@
-"""What the tiers ask of a backend: run the kernel once under guard, and say what it did beside writing D."""
+"""What the tiers need of a backend: run the kernel once under guard, and report what it did besides writing D."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +11,7 @@ SLOTS = 2
 
 
 class Fill(StrEnum):
-    """What D holds before a run: a poison NaN everywhere, whatever the run before left there, or zeros."""
+    """What D holds before a run: a poison NaN everywhere, the output of the preceding run, or zeros."""
 
     POISON = "poison"
     STALE = "stale"
@@ -20,7 +20,7 @@ class Fill(StrEnum):
 
 @dataclass(frozen=True)
 class Violation:
-    """Something a kernel did beside computing D, in words.
+    """Something a kernel did besides computing D, in words.
 
     `kind`: `canary`, `input`, `workspace`, `order` (wrote D too early), or the name of one of the emulator's detectors.
     """
@@ -51,13 +51,13 @@ class Executor(Protocol):
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         """Run once in one of SLOTS sets of buffers.
 
-        `fresh_workspace`: poison the workspace first, or zero it where the plan asks for that; otherwise leave it as the
-        run before left it, as back-to-back launches do.
+        `fresh_workspace`: poison the workspace first, or zero it where the plan asks for that. Otherwise the workspace keeps
+        what the preceding run left, as in back-to-back launches.
         """
         ...
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
-        """Run behind a producer that triggers early and puts `inputs` in the place of `decoy` late, and before a consumer.
+        """Run between a producer that triggers early and replaces `decoy` by `inputs` late, and a consumer.
 
         The output is what the consumer saw.
         """
@@ -70,7 +70,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Traits:
-    """What a contender declares of itself that decides which tests apply."""
+    """Properties that a contender declares of itself, which decide which tests apply."""
 
     atomics: bool = False
     programmatic: bool = False

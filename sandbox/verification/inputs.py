@@ -1,4 +1,4 @@
-"""The inputs of every test: what each is made of, and why a wrong kernel cannot get past it."""
+"""The inputs of every test: what each consists of, and why a wrong kernel cannot pass it."""
 
 import itertools
 import math
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from contract.task import AccumulatorType, ElementType, GemmTask
-from sandbox.verification.draws import Source
+from sandbox.verification.draws import Draws
 from sandbox.verification.elements import FORMATS, Array, decode, encode
 
 EXPECTED_ONES = 32
@@ -26,7 +26,7 @@ class Inputs:
     b: Array
 
 
-def _encoded(source: Source, task: GemmTask, a: Array, b: Array) -> Inputs:
+def _encoded(source: Draws, task: GemmTask, a: Array, b: Array) -> Inputs:
     return Inputs(encode(source.xp, a, task.element), encode(source.xp, b, task.element))
 
 
@@ -40,23 +40,23 @@ def _density(k: int) -> float:
 
 
 def _moderate(k: int) -> float:
-    """A power of two that keeps sums over K of products of order one within some thousands."""
+    """A power of two that keeps sums over K of products of order one within a few thousand."""
     return 2.0 ** -max(0, math.ceil(math.log2(k / 4096) / 2))
 
 
-def sparse_ones(source: Source, task: GemmTask) -> Inputs:
+def sparse_ones(source: Draws, task: GemmTask) -> Inputs:
     """Zeros and ones. Every partial sum is a small whole number, exact in any order and in every accumulator."""
     left, right = _shapes(task)
     density = _density(task.k)
     return _encoded(source, task, source.hits(left, density), source.hits(right, density))
 
 
-def wide(source: Source, task: GemmTask) -> Inputs:
-    """Odd products past 2048 that cancel between columns of K paired at random, leaving a small residue.
+def wide(source: Draws, task: GemmTask) -> Inputs:
+    """Odd products past 2048 that cancel between columns of K paired at random, with a small residue.
 
-    Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split.
-    A narrower one must hold odd numbers past 2048 after its first instruction or its first product whichever way it
-    walks K, because the partner that cancels them lies at a place it cannot foresee.
+    Every partial sum is a whole number under 2^23, so an f32 accumulator holds it in any order of K and under any split. A
+    narrower accumulator must hold odd numbers past 2048 after its first instruction or its first product, in whatever order
+    it traverses K: the partner that cancels them lies at a position it cannot predict.
     """
     xp, (left, right) = source.xp, _shapes(task)
     a, b = xp.zeros(left, dtype=xp.float32), xp.zeros(right, dtype=xp.float32)
@@ -70,21 +70,21 @@ def wide(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, b)
 
 
-def gaussian(source: Source, task: GemmTask) -> Inputs:
+def gaussian(source: Draws, task: GemmTask) -> Inputs:
     left, right = _shapes(task)
     scale = _moderate(task.k)
     return _encoded(source, task, source.normal(left) * scale, source.normal(right) * scale)
 
 
-def uniform(source: Source, task: GemmTask) -> Inputs:
-    """Positive values: sums grow steadily, where an accumulator that truncates or stagnates drifts."""
+def uniform(source: Draws, task: GemmTask) -> Inputs:
+    """Positive values: sums grow steadily, so that an accumulator that truncates or stagnates drifts."""
     left, right = _shapes(task)
     scale = _moderate(task.k)
     return _encoded(source, task, source.uniform(left) * scale, source.uniform(right) * scale)
 
 
-def cancellation(source: Source, task: GemmTask) -> Inputs:
-    """Pairs along K that cancel but for rounding: the result is far smaller than the terms it is made of."""
+def cancellation(source: Draws, task: GemmTask) -> Inputs:
+    """Pairs along K that cancel except for rounding: the result is far smaller than its terms."""
     xp, (left, right) = source.xp, _shapes(task)
     a, b = source.normal(left), source.normal(right)
     plus, minus = source.pairs(task.k, task.k)
@@ -94,8 +94,8 @@ def cancellation(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a * scale, b * scale)
 
 
-def large(source: Source, task: GemmTask) -> Inputs:
-    """Rows whose results are a tenth, a half and three times the largest number, of both signs: the last must overflow."""
+def large(source: Draws, task: GemmTask) -> Inputs:
+    """Rows with results of a tenth, half and three times the largest number, of both signs; the last must overflow."""
     xp, (left, right) = source.xp, _shapes(task)
     targets = source.xp.asarray(source.host.choice([0.1, 0.5, 3.0], size=(task.m, 1)), dtype=xp.float32)
     mean_product = 0.75**2
@@ -104,11 +104,11 @@ def large(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, (0.5 + 0.5 * source.uniform(right)) * xp.float32(scale))
 
 
-def subnormal_inputs(source: Source, task: GemmTask) -> Inputs:
-    """Small multiples of the smallest subnormal in A at one half of K, in B at the other, each times a large number.
+def subnormal_inputs(source: Draws, task: GemmTask) -> Inputs:
+    """Small multiples of the smallest subnormal: in A for one half of K, in B for the other, each times a large number.
 
-    Every output is a sum of both kinds of products, exact and either zero or normal: it is wrong where the subnormals of
-    either operand are flushed, whatever is done to subnormal results.
+    Every output is an exact sum of both kinds of products, and either zero or normal. It is wrong where the subnormals of
+    either operand are flushed, whatever happens to subnormal results.
     """
     xp, (left, right) = source.xp, _shapes(task)
     tiny, large = xp.float64(FORMATS[task.element].tiny), xp.float64(_PARTNER[task.element])
@@ -118,10 +118,10 @@ def subnormal_inputs(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a * scale, b * xp.where(in_a, large, tiny)[:, None])
 
 
-def subnormal_results(source: Source, task: GemmTask) -> Inputs:
-    """Normal inputs whose products are small multiples of the smallest subnormal, zero where results are flushed.
+def subnormal_results(source: Draws, task: GemmTask) -> Inputs:
+    """Normal inputs whose products are small multiples of the smallest subnormal, and zero where results are flushed.
 
-    With an f32 accumulator the products of half of the rows are an eighth of that: they are rounded to a subnormal, or to
+    With an f32 accumulator the products of half of the rows are an eighth of that. They are rounded to a subnormal, or to
     the zero of their sign.
     """
     left, right = _shapes(task)
@@ -132,17 +132,17 @@ def subnormal_results(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a * of_a, b * of_b)
 
 
-def _signed_small(source: Source, task: GemmTask, shape: tuple[int, int]) -> Array:
+def _signed_small(source: Draws, task: GemmTask, shape: tuple[int, int]) -> Array:
     """Mostly zeros; else 1 or 2 of either sign."""
     density = _density(task.k)
     return source.hits(shape, density) * source.signs(shape) * (1 + source.hits(shape, 0.5))
 
 
-def nonfinite(source: Source, task: GemmTask) -> Inputs:
+def nonfinite(source: Draws, task: GemmTask) -> Inputs:
     """Gaussian inputs with NaN, +Inf and -Inf in a few rows of A and columns of B, the first and the last among them.
 
-    A row holds its value at two places in K: infinities cancel to NaN where B differs in sign there. What they are
-    multiplied by is zero here and there, which makes a NaN of each.
+    A row holds its value at two positions in K: infinities cancel to NaN where B differs in sign there. Some of the values
+    they are multiplied by are zero, which makes a NaN of each.
     """
     left, right = _shapes(task)
     scale = _moderate(task.k)
@@ -160,7 +160,7 @@ def nonfinite(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, b)
 
 
-def zero_times(source: Source, task: GemmTask) -> Inputs:
+def zero_times(source: Draws, task: GemmTask) -> Inputs:
     """Zero times NaN and infinity: A is zero in one half of K and of M, B in the other half of K and in a half of N.
 
     All finite products are zero. A few rows of A and columns of B hold NaN or an infinity where the other operand is zero
@@ -179,15 +179,15 @@ def zero_times(source: Source, task: GemmTask) -> Inputs:
     return _encoded(source, task, a, b)
 
 
-def _marks(source: Source, size: int, depth: int) -> list[tuple[int, int, float]]:
-    """(line, place in K, value) of NaNs and infinities: half of the lines at the most, each with two places."""
+def _marks(source: Draws, size: int, depth: int) -> list[tuple[int, int, float]]:
+    """(line, position in K, value) of NaNs and infinities: at most half of the lines, two positions each."""
     chosen = source.edges(size, min(SPECIAL_LINES, max(1, size // 2)))
     found = zip(chosen, itertools.cycle(SPECIAL_VALUES), strict=False)
     return [(line, place, value) for line, value in found for place in source.edges(depth, 4)[:2]]
 
 
-def _spread(source: Source, lines: range, places: range) -> list[tuple[int, int, float]]:
-    """(line, place in K, value): each line with one place, so that the places are drawn all over theirs."""
+def _spread(source: Draws, lines: range, places: range) -> list[tuple[int, int, float]]:
+    """(line, position in K, value): each line with one position, drawn from all positions."""
     chosen = source.edges(len(lines), SPECIAL_LINES) if lines and places else []
     drawn = [(index + source.host.random()) * len(places) / len(chosen) for index in range(len(chosen))]
     found = zip(chosen, drawn, itertools.cycle(SPECIAL_VALUES), strict=False)
@@ -196,17 +196,17 @@ def _spread(source: Source, lines: range, places: range) -> list[tuple[int, int,
 
 @dataclass(frozen=True)
 class Flip:
-    """Zero-one inputs with one element turned over, and the D that follows from the D before. Shape: d (M, N)."""
+    """Zero-one inputs with one element inverted, and the D that follows from the previous D. Shape: d (M, N)."""
 
     inputs: Inputs
     d: Array
 
 
-def flip_one(source: Source, task: GemmTask, inputs: Inputs, d: Array, operand: Literal["a", "b"]) -> Flip:
-    """Turn one element of A or of B over, at a place in K that the other operand uses where it can.
+def flip_one(source: Draws, task: GemmTask, inputs: Inputs, d: Array, operand: Literal["a", "b"]) -> Flip:
+    """Invert one element of A or of B, where possible at a position in K that the other operand uses.
 
     A kernel that keeps a result and compares a sample of the inputs does not see the difference. `d`: of the inputs, right
-    bit for bit; all its sums are whole numbers that its type holds, so that those after the change are known exactly.
+    bit for bit. All its sums are whole numbers that its type holds, so that the sums after the change are known exactly.
     """
     xp = source.xp
     changed, other = (inputs.a, inputs.b.T) if operand == "a" else (inputs.b.T, inputs.a)

@@ -1,9 +1,9 @@
 """The seven tiers as one sequence of tests over an `Executor`; it ends with the first test that fails.
 
-Covered: wrong sums, wrong places, narrow accumulators, unwritten and overwritten memory, mutated inputs, results kept
+Covered: wrong sums, wrong positions, narrow accumulators, unwritten and overwritten memory, changed inputs, results kept
 between runs, results that differ between runs, missing dependency waits.
 Not covered: a kernel that compares *all* of its inputs with those of its last run and keeps the result; a race that this GPU
-never loses (the emulator's part).
+never shows (the emulator detects those).
 """
 
 import random
@@ -15,9 +15,9 @@ from contract.evaluation import TestResult
 from contract.options import VerifyOptions
 from contract.task import GemmTask
 from sandbox.verification.bounds import rounding_floor
-from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, Prepared, cases_for, caveat, not_promised
+from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, PreparedCase, cases_for, caveat, not_promised
 from sandbox.verification.comparison import Comparison, compare_patterns
-from sandbox.verification.draws import Source, seed_of
+from sandbox.verification.draws import Draws, seed_of
 from sandbox.verification.elements import Array
 from sandbox.verification.executor import SLOTS, Executor, Fill, Run, Traits
 from sandbox.verification.inputs import Inputs, flip_one, sparse_ones
@@ -28,10 +28,10 @@ DEPENDENT_RUNS = 2
 
 
 class Proof:
-    """One contender's way through the tiers.
+    """One contender's tests.
 
     All data, orders and buffers follow from `seed`: the options' own, else one from the system's entropy. The fixed cases
-    are the store's where the options give none. Each test says the seed that repeats it.
+    are the store's where the options give no seed. Each test records the seed that repeats it.
     """
 
     def __init__(
@@ -61,17 +61,19 @@ class Proof:
             yield self._seeded("programmatic", self._dependency)
 
     def freshness(self, name: str = "fresh-data", rounds: int | None = None) -> TestResult:
-        """Fresh data in an order of buffers, fills and workspace states that the kernel cannot foresee."""
+        """Fresh data in an order of buffers, fills and workspace states that the kernel cannot predict."""
         count = max(self._options.rounds if rounds is None else rounds, 2)
         return self._seeded(name, lambda: self._fresh_rounds(name, count))
 
     def _seeded(self, name: str, test: Callable[[], TestResult]) -> TestResult:
-        """A test with draws of its own, whatever ran before it, and with the seed that repeats it."""
+        """A test with its own draws, independent of the tests before it, and with the seed that repeats it."""
         self._random = random.Random(f"{self.seed}/{name}")
         return test().model_copy(update={"seed": self.seed})
 
     def _drawn_order(self) -> Iterator[Case]:
-        """The fixed cases tier by tier: the exact ones, which tell most of a wrong kernel, then the others in drawn order."""
+        """The fixed cases tier by tier: the exact ones, which reveal most about a wrong kernel, then the others in drawn
+        order.
+        """
         for name, tier in groupby(cases_for(self._task), key=lambda case: case.tier):
             cases = list(tier)
             yield from cases if name == SPARSE.tier else self._random.sample(cases, len(cases))
@@ -80,8 +82,8 @@ class Proof:
         worst, first_slot = 0.0, self._slot()
         for index in range(rounds):
             case = self._random.choice((SPARSE, GAUSSIAN))
-            prepared = Prepared(self._executor.xp, self._task, case, self._draw(), keep=False)
-            # The first two share buffers and workspace, as timed launches do; the rest are drawn.
+            prepared = PreparedCase(self._executor.xp, self._task, case, self._draw(), keep=False)
+            # The first two runs share buffers and workspace, as timed launches do; the others are drawn.
             slot = first_slot if index < 2 else self._slot()
             fill = (Fill.POISON, Fill.STALE)[index] if index < 2 else self._random.choice(list(Fill))
             failed, comparison = self._verdict_on("freshness", f"round-{index}", prepared, slot, fill, fresh=index == 0)
@@ -95,7 +97,7 @@ class Proof:
         prepared = self._store.prepare(case, self._options.seed)
         return self._judged(case, prepared).model_copy(update={"seed": prepared.seed})
 
-    def _judged(self, case: Case, prepared: Prepared) -> TestResult:
+    def _judged(self, case: Case, prepared: PreparedCase) -> TestResult:
         if reason := not_promised(self._task, case, atomics=self._traits.atomics):
             return TestResult(tier=case.tier, name=case.name, passed=True, message=reason)
         library = prepared.library_comparison(self._executor.library) if _asks_library(case) else None
@@ -127,11 +129,11 @@ class Proof:
     def _one_element(self) -> TestResult:
         """The same buffers with one element of A changed, then one of B, D and workspace left as they were."""
         xp, slot, name = self._executor.xp, self._slot(), "one-element-changed"
-        prepared = Prepared(xp, self._task, SPARSE, self._draw(), keep=False)
+        prepared = PreparedCase(xp, self._task, SPARSE, self._draw(), keep=False)
         fill = self._random.choice(list(Fill))
         run = self._run(prepared.inputs, slot, fill, fresh=self._random.random() < 0.5)
         failed = self._verdict("freshness", name, run, prepared.compare(run.output, poison=run.poison))
-        inputs, source = prepared.inputs, Source(xp, self._draw())
+        inputs, source = prepared.inputs, Draws(xp, self._draw())
         for operand in self._random.sample(OPERANDS, 2):
             if failed is not None:
                 return failed
@@ -147,7 +149,7 @@ class Proof:
             return TestResult(tier="repeatability", name="bitwise", passed=True, message=message)
         prepared = self._store.prepare(GAUSSIAN, self._options.seed)
         first = self._gaussian
-        if first is None:  # the case was skipped, or is run for the first time here
+        if first is None:  # the case was skipped, or runs for the first time here
             first = self._run(prepared.inputs, self._slot(), fresh=False).output.copy()
         for _ in range(REPEATS):
             again = self._run(prepared.inputs, self._slot(), fresh=False)
@@ -161,10 +163,10 @@ class Proof:
         return TestResult(tier="repeatability", name="bitwise", passed=True)
 
     def _dependency(self) -> TestResult:
-        """Behind a producer that triggers early and writes late, before a consumer that reads as soon as it may."""
+        """Between a producer that triggers early and writes late, and a consumer that reads as soon as it may."""
         for _ in range(DEPENDENT_RUNS):
-            prepared = Prepared(self._executor.xp, self._task, SPARSE, self._draw(), keep=False)
-            decoy = sparse_ones(Source(self._executor.xp, self._draw()), self._task)
+            prepared = PreparedCase(self._executor.xp, self._task, SPARSE, self._draw(), keep=False)
+            decoy = sparse_ones(Draws(self._executor.xp, self._draw()), self._task)
             self._runs += 1
             run = self._executor.run_dependent(prepared.inputs, decoy)
             comparison = prepared.compare(run.output, poison=run.poison)
@@ -181,17 +183,17 @@ class Proof:
         self,
         tier: str,
         name: str,
-        prepared: Prepared,
+        prepared: PreparedCase,
         slot: int,
         fill: Fill = Fill.POISON,
         *,
         fresh: bool = True,
         library: Comparison | None = None,
     ) -> tuple[TestResult | None, Comparison]:
-        """Run a case, and say what the run shows.
+        """Run a case, and judge the run.
 
-        An output that should be NaN and holds D's poison counts as unwritten if it holds the next run's poison too: what
-        a kernel computes does not follow the poison.
+        An output that should be NaN and holds D's poison counts as unwritten if it holds the next run's poison too: a
+        computed value does not follow the poison.
         """
         slack = 1.0 if library is None else max(1.0, self._options.error_ratio * library.worst)
         run = self._run(prepared.inputs, slot, fill, fresh=fresh)

@@ -1,4 +1,4 @@
-"""One worker process and the lines exchanged with it. Every wait has a deadline; nothing the process does can block us."""
+"""One worker process and the lines exchanged with it. Every wait has a deadline; the process cannot block its parent."""
 
 import os
 import selectors
@@ -16,7 +16,7 @@ from sandbox.workers.process import Limits, child_environment, confine, kill_gro
 TAIL_BYTES = 16 * 1024
 _BLOCK_BYTES = 1 << 16
 _GRACE_S = 1.0
-_REAP_S = 30.0  # a GPU may take a while to let go of a process that was killed in a hung kernel
+_REAP_S = 30.0  # a GPU may take a while to release a process that was killed in a hung kernel
 
 
 class ChannelClosed(Exception):
@@ -24,14 +24,14 @@ class ChannelClosed(Exception):
 
 
 class DeadlinePassed(Exception):
-    """No complete line came in time."""
+    """No complete line arrived in time."""
 
 
 class Channel:
-    """Starts a command in its scratch folder, confined, in a process group of its own.
+    """Starts a command in its scratch folder, confined, in its own process group.
 
-    Its stderr is drained whenever we wait, and only the last `TAIL_BYTES` are kept.
-    Raises: WorkerError where it cannot be started.
+    Every wait also reads its stderr, of which the last `TAIL_BYTES` are kept. Raises: WorkerError where it cannot be
+    started.
     """
 
     def __init__(self, command: Sequence[str], scratch: Path, limits: Limits, extra: dict[str, str] | None = None) -> None:
@@ -91,13 +91,13 @@ class Channel:
         return line
 
     def kill(self) -> str:
-        """End the process group, reap it, and tell how it ended. Raises: WorkerError where it will not die."""
+        """End the process group, reap it, and return how it ended. Raises: WorkerError where it does not end."""
         if self._exit is None:
             self._exit = self._end()
         return self._exit
 
     def close(self, patience_s: float) -> None:
-        """Ask the process to end by closing its input; kill what is left of its group after a while."""
+        """Ask the process to end by closing its input; after `patience_s`, kill what is left of its group."""
         if self._exit is None:
             self._stdin.close()
             deadline = time.monotonic() + patience_s
@@ -108,7 +108,7 @@ class Channel:
                 self.kill()
 
     def _wait(self, deadline: float) -> bool:
-        """Read what there is, waiting for some until the deadline; True where stdin can be written."""
+        """Read what is available, waiting until the deadline at most; True where stdin can be written."""
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:
             raise DeadlinePassed

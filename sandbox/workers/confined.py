@@ -1,11 +1,11 @@
 """Starts one command under limits: `python -I -S confined.py '{...}' command arguments…`. Standard library only.
 
-The limits are set here, in a fresh single-threaded process that then becomes the command, because a fork hook in a parent
-with threads may deadlock and because a user namespace can't be entered by a process with threads.
+A fresh single-threaded process sets the limits and then becomes the command. A fork hook in a parent with threads may
+deadlock, and a process with threads cannot enter a user namespace.
 
 Covered: CPU time, address space, file size, open files, core dumps, death with the parent, the network (best effort); where
 a jail is given, files and system calls (`jail/`).
-Not covered: number of processes (Linux counts it for the whole user) unless the jail forbids them.
+Not covered: the number of processes, which Linux counts for the whole user, unless the jail forbids new ones.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ _OPEN_FILES = 1024
 
 
 def _limit(kind: int, value: int | None, *, grace: int = 0) -> None:
-    """Set a limit; `grace` is how far the hard limit lies above the soft one, which only sends a signal."""
+    """Set a limit. `grace`: distance of the hard limit from the soft one, which only sends a signal."""
     if value is not None:
         _, hard = resource.getrlimit(kind)
         most = value + grace if hard == resource.RLIM_INFINITY else min(value + grace, hard)

@@ -1,7 +1,7 @@
-"""Errors of ours that a candidate brings out: its own outcome while they are rare, the run's end where they are the rule.
+"""Errors of this project that a candidate triggers: its own outcome while they are rare, the end of the run if they persist.
 
-Whatever a candidate makes us raise must not end a run, so it becomes that candidate's `Crashed`. A bug that meets every
-candidate must not hide behind that: after several different candidates in a row the run stops, with the traceback.
+An error that one candidate triggers does not end a run; it becomes that candidate's `Crashed`. A bug that affects every
+candidate must not stay hidden that way: after several different candidates in a row the run stops with the traceback.
 """
 
 import errno
@@ -19,21 +19,21 @@ NOT_OURS = (CompilerMissing, DeviceUnavailable, MachineError, WorkerError)
 
 
 class InternalErrors:
-    """Counts candidates in a row that met an error of ours. Safe to call from several threads."""
+    """Counts candidates in a row that triggered an internal error. Safe to call from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._met: list[str] = []
 
     def passed(self) -> None:
-        """A candidate met none."""
+        """A candidate triggered none."""
         with self._lock:
             self._met.clear()
 
     def met(
         self, candidate_id: str, stage: str, reason: str, *, log: str = "", inspection: Inspection | None = None
     ) -> Crashed:
-        """The outcome of a candidate that met one. Raises: WorkerError where it is one too many in a row."""
+        """The outcome of a candidate that triggered one. Raises: WorkerError after `IN_A_ROW` candidates in a row."""
         with self._lock:
             if candidate_id not in self._met:
                 self._met.append(candidate_id)
@@ -50,14 +50,14 @@ class InternalErrors:
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """(reason in a line, traceback) of an error, in characters that any encoding takes."""
+    """(reason in one line, traceback) of an error, in characters that every encoding can represent."""
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:500]
     log = "".join(traceback.format_exception(error))
     return _plain(reason), _plain(log)
 
 
 def machine_error(error: OSError, where: str) -> MachineError | None:
-    """An error of the file system that no candidate causes, in words; None where it is another."""
+    """A file-system error that no candidate causes, as a `MachineError`; None for any other error."""
     if error.errno not in NO_SPACE:
         return None
     return MachineError(f"{where}: {error.strerror}; free some space, then go on with: cudal2-agent runs resume")

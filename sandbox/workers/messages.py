@@ -1,4 +1,4 @@
-"""What a worker and its parent say to each other: one JSON record a line, over the worker's stdin and stdout; never pickle.
+"""The messages between a worker and its parent: one JSON record per line, over the worker's stdin and stdout; never pickle.
 
 parent → worker   Evaluate
 worker → parent   Ready | Failed once, then for every Evaluate: StageEntered … and one of Done | Verified | NotExecuted | Failed
@@ -22,16 +22,16 @@ Stage = Literal["load", "verify", "time", "recheck"]
 
 
 class Reduced(Record):
-    """The same schedule written and built for a smaller task of its kind, where the emulator runs whole grids."""
+    """The same schedule, written and built for a smaller task, whose whole grids the emulator runs."""
 
     built: Built
     task: GemmTask
 
 
 class Evaluate(Record):
-    """Prove a built candidate and, where `time` is given, measure it; the emulator never measures.
+    """Verify a built candidate and, where `time` is given, measure it; the emulator never measures.
 
-    `reduced`: what the emulator proves beside a large task; without it the source itself is tried at a smaller size.
+    `reduced`: what the emulator verifies besides a large task. Without it, the same source is tried at a smaller size.
     """
 
     message: Literal["evaluate"] = "evaluate"
@@ -57,7 +57,7 @@ TIME_SHARE = 0.9  # of a stage's limit, after which the emulator stops its run, 
 
 
 class Ready(Record):
-    """The worker holds its GPU; `environment` is None where it emulates one, and `chip` the reference of its arch."""
+    """The worker holds its GPU. Where it emulates one, `environment` is None and `chip` is the reference chip of its arch."""
 
     message: Literal["ready"] = "ready"
     environment: Environment | None
@@ -87,17 +87,17 @@ class Verified(Record):
 
 
 class NotExecuted(Record):
-    """The backend cannot execute this candidate, right or wrong as it may be."""
+    """The backend cannot execute this candidate, which may be right or wrong."""
 
     message: Literal["not_executed"] = "not_executed"
     reason: str
 
 
 class Failed(Record):
-    """Something of ours or of the machine's failed. The worker exits after it.
+    """This project or the machine failed. The worker exits after this message.
 
-    `kind`: `internal` for an error of ours while a candidate was evaluated, which others may not meet; for the other kinds
-    no candidate is to blame.
+    `kind`: `internal` for an error while a candidate was evaluated, which others may not trigger; for the other kinds no
+    candidate is to blame.
     """
 
     message: Literal["failed"] = "failed"

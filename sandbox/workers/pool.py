@@ -1,7 +1,8 @@
 """Worker processes, one per GPU: started on demand, held to deadlines, replaced when a candidate breaks one.
 
-Covered: crash, hang, poisoned context, garbage on the pipe, a worker that will not start; nothing here waits without an end.
-Not covered: a GPU that falls off the bus (every start fails then: WorkerError).
+Covered: a crash, a hang, a poisoned context, invalid output on the pipe, a worker that does not start. Every wait has an
+end.
+Not covered: a GPU that falls off the bus; every start then fails with WorkerError.
 """
 
 import contextlib
@@ -50,7 +51,7 @@ OnRestart = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Lost:
-    """A process that ended without an answer, or was killed at the deadline `limit_s`. `stage`: where its candidate was."""
+    """A process that ended without an answer, or was killed at the deadline `limit_s`. `stage`: the stage of its candidate."""
 
     stage: Stage | None
     how: str
@@ -58,7 +59,7 @@ class Lost:
 
 
 class Worker:
-    """One GPU's worker process, or the lack of one, with what it takes to start the next."""
+    """One GPU's worker process, if there is one, and what it takes to start the next."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Worker:
         self._environment = environment
         self._channel: Channel | None = None
         self._ready: Ready | None = None
-        self._loosened = 0  # attempts that failed; each starts the next one with less around it
+        self._loosened = 0  # attempts that failed; each later one has fewer restrictions
 
     def spawn(self) -> Channel:
         """The process, started if there is none; it may not be ready yet. Raises: WorkerError."""
@@ -86,7 +87,7 @@ class Worker:
         return self._channel
 
     def _limits(self) -> Limits:
-        """The first attempt is jailed and cut off from the network; the second has no jail; the last has the network too."""
+        """The first attempt has a jail and no network; the second has no jail; the last has the network as well."""
         gpu = self._memory_bytes is None
         jail = gpu_jail(self._options, self._scratch, self._environment) if gpu else emulator_jail(self._options)
         return Limits(
@@ -100,10 +101,10 @@ class Worker:
         )
 
     def ready(self) -> Ready:
-        """Wait for the process, started if there is none, and return what it says of its GPU.
+        """Wait for the process, which is started if there is none, and return what it reports of its GPU.
 
-        The first attempt is jailed and cut off from the network; the next ones are less so, lest the driver needs that.
-        Raises: DeviceUnavailable, MachineError, or WorkerError with the log after three failures in a row.
+        The first attempt is jailed and has no network. Later attempts have fewer restrictions, in case the driver needs
+        that. Raises: DeviceUnavailable, MachineError, or WorkerError with the log after three failures in a row.
         """
         failures: list[Cudal2Error] = []
         while self._ready is None:
@@ -123,7 +124,7 @@ class Worker:
         return self._ready
 
     def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | NotExecuted | Failed | Lost:
-        """Send a request and follow it, stage by stage, to its answer; `Failed` is of kind `internal`, here or there.
+        """Send a request and follow it, stage by stage, to its answer. `Failed` is always of kind `internal`.
 
         Raises: Cudal2Error where the machine or a process failed.
         """
@@ -153,7 +154,7 @@ class Worker:
         return answer
 
     def discard(self) -> str:
-        """Kill the process if there is one and tell how it ended. Raises: WorkerError where it will not die."""
+        """Kill the process if there is one and return how it ended. Raises: WorkerError where it does not end."""
         channel, self._channel, self._ready = self._channel, None, None
         return channel.kill() if channel is not None else ""
 
@@ -180,7 +181,7 @@ class Worker:
         return self._channel.stderr_tail if self._channel is not None else ""
 
     def _obituary(self, cause: Exception) -> str:
-        """How the process ended, and the last line it wrote; ends it if it has not."""
+        """How the process ended, and the last line it wrote; kills it if it still runs."""
         channel = self._channel
         ended = self.discard()
         last = channel.stderr_tail.splitlines()[-1:] if channel is not None else []
@@ -188,7 +189,7 @@ class Worker:
 
 
 class _Follow:
-    """A request on its way. `stage` is where it is, None before the first; `limit_s` is that stage's deadline."""
+    """A request in progress. `stage`: its current stage, None before the first; `limit_s`: that stage's deadline."""
 
     def __init__(self, request: Evaluate, on_stage: OnStage) -> None:
         self._request = request
@@ -210,10 +211,10 @@ class _Follow:
 
 
 class WorkerPool:
-    """Evaluates on whichever worker is idle; safe to call from several threads. Workers start when first needed.
+    """Evaluates on whichever worker is idle; safe to call from several threads. Workers start on demand.
 
-    `environment` is added to what `sandbox.workers.process` lets a child inherit; `command` starts other workers than a GPU's.
-    `memory_bytes`: of a worker's address space, for workers without a GPU.
+    `environment` is added to the variables that a child inherits (`process.py`). `command` starts workers other than a
+    GPU's. `memory_bytes`: limit of a worker's address space, for workers without a GPU.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class WorkerPool:
         return self._workers[0].ready()
 
     def evaluate(self, request: Evaluate) -> Evaluation | Verified | NotExecuted:
-        """The candidate's outcome; `Verified` where every test passed and no time was taken.
+        """The candidate's outcome; `Verified` where every test passed and no time was measured.
 
         Raises: MachineError, WorkerError where no candidate is to blame.
         """
@@ -264,7 +265,7 @@ class WorkerPool:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """End every worker. No evaluation may be running; to stop one, interrupt its thread."""
+        """End every worker. No evaluation may be in progress; interrupt its thread to stop one."""
         for worker in self._workers:
             worker.close()
         self._folders.close()
@@ -303,9 +304,9 @@ class WorkerPool:
                 return TimedOut(stage=stage, limit_s=limit_s, inspection=inspection)
 
     def _replace(self, worker: Worker, reason: str) -> None:
-        """Start the next process already now: it gets ready while the caller compiles."""
+        """Start the next process at once, so that it gets ready while the caller compiles."""
         self._on_restart(reason)
-        with contextlib.suppress(WorkerError):  # the outcome that is known must not be lost; the next `ready` says why
+        with contextlib.suppress(WorkerError):  # the known outcome must not be lost; the next `ready` raises the reason
             worker.spawn()
 
     def _scratch(self, options: WorkerOptions) -> Path:

@@ -1,7 +1,7 @@
-"""Child processes under limits, for whatever touches model-written code.
+"""Child processes under limits, for everything that touches model-written code.
 
-Covered: wall-clock limit that ends the whole process group, the limits of `confined.py`, an environment made from an
-allow-list, captured output that can't flood memory, cancelling from another thread.
+Covered: a wall-clock limit that ends the whole process group; the limits of `confined.py`; an environment made from an
+allow-list; captured output of bounded size; cancelling from another thread.
 Not covered: what `confined.py` does not cover; a child that leaves its process group is bound by its CPU limit only.
 """
 
@@ -36,7 +36,7 @@ ALLOWED_ENVIRONMENT = (
     "LC_ALL",
     "TZ",
 )
-# What a compiler goes without: whether there is a GPU is not for a source to know.
+# Not for compilers: a source must not find out whether there is a GPU.
 DEVICE_ENVIRONMENT = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _POLL_S = 0.05
 _DRAIN_S = 1.0
@@ -47,10 +47,10 @@ _READ_BYTES = 1 << 16
 class Limits:
     """Limits of one child. `memory_bytes`: address space; None for a CUDA process, which maps far more than it uses.
 
-    `output_bytes` bounds each captured stream: the beginning is kept, the rest is read and dropped.
-    `die_with_parent` follows the thread that starts the child, so that thread must outlive it. `jail`: which files and system
-    calls are left to it; None for what its user may do. `devices`: whether its environment tells of GPUs. `kernel_log`:
-    whether it is given the kernel's log to read, where the parent's user may read that.
+    `output_bytes` bounds each captured stream: the beginning is kept, the rest is read and dropped. `die_with_parent`
+    follows the thread that starts the child, so that thread must outlive it. `jail`: the files and system calls that are
+    left to it; None leaves those of its user. `devices`: whether its environment names GPUs. `kernel_log`: whether the
+    launcher opens the kernel's log for it.
     """
 
     wall_s: float
@@ -66,8 +66,8 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """How a child ended. `returncode` is negative for a signal; `ended_by` says who ended it."""
+class ChildExit:
+    """How a child ended. `returncode` is negative for a signal; `ended_by` says what ended it."""
 
     returncode: int
     stdout: bytes
@@ -82,7 +82,7 @@ class Finished:
 
 
 def child_environment(scratch: Path, extra: Mapping[str, str] | None = None, *, devices: bool = True) -> dict[str, str]:
-    """The environment of a child: the allow-list, a home and temporary folder in its scratch, our module path."""
+    """The environment of a child: the allow-list, a home and temporary folder in its scratch, and our module path."""
     names = [name for name in ALLOWED_ENVIRONMENT if devices or name not in DEVICE_ENVIRONMENT]
     environment = {name: os.environ[name] for name in names if name in os.environ}
     environment.setdefault("PATH", os.defpath)
@@ -97,7 +97,7 @@ def child_environment(scratch: Path, extra: Mapping[str, str] | None = None, *, 
 
 
 def module_path() -> list[str]:
-    """Our own root and what this process imports from, the standard library aside: a child may run another Python."""
+    """Our own root and the import path of this process, without the standard library: a child may run another Python."""
     standard = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
     standard |= {folder / "lib-dynload" for folder in standard}
     entries = [Path(__file__).resolve().parents[2], *(Path(entry).resolve() for entry in sys.path if entry)]
@@ -128,7 +128,7 @@ def is_jailed() -> bool:
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child's process group. Call before the child is reaped: until then its id can't be another group's."""
+    """Kill a child's process group. Call it before the child is reaped: until then no other group can have its id."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -143,10 +143,10 @@ def run(
     stdin: bytes = b"",
     extra_environment: Mapping[str, str] | None = None,
     cancel: threading.Event | None = None,
-) -> Finished:
-    """Run a command in its scratch folder under limits and return what became of it.
+) -> ChildExit:
+    """Run a command in its scratch folder under limits and return how it ended.
 
-    Raises: WorkerError where it can't be started.
+    Raises: WorkerError where it cannot be started.
     """
     started = time.monotonic()
     # Input goes through a file: a child that never reads can't block the parent.
@@ -165,7 +165,7 @@ def run(
         finally:
             if process.returncode is None:
                 kill_group(process)
-    return Finished(
+    return ChildExit(
         returncode=process.returncode,
         stdout=streams[0],
         stderr=streams[1],
@@ -192,7 +192,7 @@ def _start(command: list[str], scratch: Path, source: IO[bytes], environment: di
 def _supervise(
     process: subprocess.Popen[bytes], deadline: float, output_bytes: int, cancel: threading.Event | None
 ) -> tuple[str, tuple[bytes, bytes]]:
-    """Read both streams until the child ends, is cancelled or is late; then end its whole group."""
+    """Read both streams until the child ends, is cancelled or reaches its deadline; then end its whole group."""
     assert process.stdout is not None
     assert process.stderr is not None
     streams = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
@@ -238,7 +238,7 @@ def _read(selector: selectors.BaseSelector, streams: dict[int, bytearray], most:
 
 @functools.cache
 def network_isolated() -> bool:
-    """Whether children started with `network=False` really see no network interface but their own loopback."""
+    """Whether children started with `network=False` see no network interface but their own loopback."""
     names = "import socket; print(*(name for _, name in socket.if_nameindex()))"
     command = confine([sys.executable, "-I", "-S", "-c", names], Limits(wall_s=10))
     done = subprocess.run(command, capture_output=True, timeout=10, check=False, env={"PATH": os.defpath})

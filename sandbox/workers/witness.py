@@ -1,4 +1,4 @@
-"""The emulator as a second witness beside a GPU: a pool of one worker that starts when a proof is first asked for.
+"""The emulator as a second witness beside a GPU: a pool of one worker that starts when a proof is first requested.
 
 Covered: an emulator that was not built, does not start, or is lost in the middle; each is a reason and never an error.
 Not covered: proofs run after the GPU's work and not beside it, since CPU load would disturb the launches that are timed.
@@ -14,7 +14,7 @@ from sandbox.workers.pool import WorkerPool
 OpenPool = Callable[[], WorkerPool]
 
 
-class SecondWitness:
+class WitnessPool:
     """Opens the emulator's pool once; if that fails, every request gets the reason. `open_pool` raises as a pool's start."""
 
     def __init__(self, open_pool: OpenPool) -> None:
@@ -23,7 +23,7 @@ class SecondWitness:
         self._missing = ""
 
     def evaluate(self, request: Evaluate) -> Evaluation | Verified | NotExecuted:
-        """What the emulator says; `NotExecuted` where there is none or it fails."""
+        """The emulator's answer; `NotExecuted` where there is no emulator or it fails."""
         try:
             pool = self._opened()
             return pool.evaluate(request) if pool is not None else NotExecuted(reason=self._missing)

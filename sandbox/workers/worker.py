@@ -1,8 +1,8 @@
 """The worker process of one GPU: `python -m sandbox.workers.worker --device 0`, driven over stdin and stdout by `pool.py`.
 
-Covered: whatever libraries or candidates print cannot reach the protocol (stdout is moved away before anything is
-imported); the worker ends when its parent does, even in a hung kernel; an error of ours is reported with its traceback.
-Not covered: a host candidate shares this process and could forge a reply; that is why it is marked wherever it is shown.
+Covered: what libraries or candidates print cannot reach the protocol, because stdout is moved away before anything is
+imported; the worker ends when its parent does, even in a hung kernel; an internal error is reported with its traceback.
+Not covered: a host candidate shares this process and could forge a reply; it is therefore marked wherever it is shown.
 """
 
 import argparse
@@ -27,7 +27,7 @@ Say = Callable[[Record], None]
 
 
 class Evaluates(Protocol):
-    """A backend as its worker sees it."""
+    """A backend as its worker uses it."""
 
     def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted: ...
 
@@ -69,7 +69,7 @@ def claim_pipes() -> tuple[BinaryIO, Say]:
 
 
 def read_ahead(requests: BinaryIO) -> "queue.SimpleQueue[bytes | None]":
-    """Request lines, then None, read by a thread that notices the parent's end while a kernel runs."""
+    """Request lines, then None. A thread reads them, so that it notices the parent's end while a kernel runs."""
     lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -77,14 +77,14 @@ def read_ahead(requests: BinaryIO) -> "queue.SimpleQueue[bytes | None]":
             lines.put(line)
         lines.put(None)
         time.sleep(ORPHAN_GRACE_S)
-        os._exit(1)  # nobody is left to answer to, and the main thread may wait for a kernel that never ends
+        os._exit(1)  # the parent is gone, and the main thread may wait for a kernel that never ends
 
     threading.Thread(target=read, name="requests", daemon=True).start()
     return lines
 
 
 class Session:
-    """Answers requests one after another; knows what is running, for the report of an error that nobody caught."""
+    """Answers requests one after another. It remembers which one is running, for the report of an uncaught error."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -104,7 +104,7 @@ class Session:
         return 0
 
     def _answer(self, evaluator: Evaluates, line: bytes) -> Done | Verified | NotExecuted | Failed:
-        """The candidate's outcome; an error that nobody expected becomes an answer too, and ends this worker.
+        """The candidate's outcome. An unexpected error becomes an answer too, and ends this worker.
 
         Raises: DeviceUnavailable, MachineError.
         """
@@ -112,7 +112,7 @@ class Session:
             request = decode_request(line)
             self._running = evaluator, request
             answer = evaluator.evaluate(request)
-            encode(answer)  # what cannot be sent is an error of this candidate's too
+            encode(answer)  # an answer that cannot be sent is an internal error on this candidate
         except MachineError:
             raise
         except Exception as exc:  # noqa: BLE001 (whatever a candidate brings out must not end the run)
@@ -121,11 +121,11 @@ class Session:
         return answer
 
     def report_uncaught(self, _kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
-        """An `excepthook`, for what is raised outside of an evaluation, or is no `Exception`."""
+        """An `excepthook`, for what is raised outside of an evaluation or is not an `Exception`."""
         self._say(self._unexpected(error, "internal" if self._running else "worker"))
 
     def _unexpected(self, error: BaseException, kind: Literal["internal", "worker"]) -> Done | Failed:
-        """Blames the candidate where it left the backend broken, else tells of an error of ours."""
+        """Blames the candidate where it left the backend broken, else reports an internal error."""
         reason, log = describe(error)
         sys.stderr.write(log)
         try:
@@ -138,7 +138,7 @@ class Session:
 
 
 def open_gpu(index: int, say: Say) -> tuple[Evaluates, Ready]:
-    """The GPU's evaluator, and what to announce. Raises: DeviceUnavailable, MachineError."""
+    """The GPU's evaluator, and its announcement. Raises: DeviceUnavailable, MachineError."""
     try:
         from sandbox.cuda.device import Device
         from sandbox.cuda.evaluator import Evaluator
@@ -160,5 +160,5 @@ def failure(error: Cudal2Error) -> Failed:
 
 
 if __name__ == "__main__":
-    # Without finalisation: destructors of a poisoned context complain at best and hang at worst.
+    # Without finalisation: destructors of a poisoned context report errors or hang.
     os._exit(main())

@@ -1,8 +1,8 @@
-"""What a worker's process may touch: its programs and libraries, the caches it is told of, and its scratch.
+"""The files that a worker's process may use: its programs and libraries, the caches it is given, and its scratch.
 
-A worker is held by Landlock and the filter of system calls; a mount namespace would hide what a driver looks for.
-`/proc` stays readable: the driver and the C library look things up there. Landlock closes in it what belongs to other
-processes (environment, memory, open files).
+Landlock and the system-call filter confine a worker; a mount namespace would hide files that a driver looks for. `/proc`
+stays readable, because the driver and the C library use it. Landlock hides in it what belongs to other processes
+(environment, memory, open files).
 Not covered: a worker that runs without a jail, because it did not start in one (`pool.py` warns).
 """
 
@@ -28,10 +28,10 @@ _CUPY_CACHE = "CUPY_CACHE_DIR"
 
 
 def gpu_jail(options: WorkerOptions, scratch: Path, environment: Mapping[str, str]) -> Jail:
-    """Files of a GPU's worker: it writes to its scratch, cupy's cache and the GPU's devices, and to /proc.
+    """Files of a GPU's worker. It may write to its scratch, cupy's cache, the GPU's devices and /proc.
 
-    CUDA starts on an H200 (driver 580) only where it may change files of /proc; writing those of its own process, or
-    truncating them, does not suffice.
+    On an H200 (driver 580) CUDA starts only where it may change files of /proc. Writing or truncating those of its own
+    process does not suffice.
     """
     write = [scratch, *([Path(environment[_CUPY_CACHE])] if _CUPY_CACHE in environment else [])]
     for folder in write:
@@ -60,7 +60,7 @@ def _readable(options: WorkerOptions) -> tuple[str, ...] | None:
     if options.readable is None:
         return None
     for folder in options.readable:  # what is absent now could not be allowed later
-        with contextlib.suppress(OSError):  # who writes there says what is wrong
+        with contextlib.suppress(OSError):  # the first write there reports what is wrong
             Path(folder).mkdir(parents=True, exist_ok=True)
     python = Path(options.python or sys.executable)
     prefixes = [python.parents[1], python.resolve().parents[1]]
@@ -74,6 +74,6 @@ def _readable(options: WorkerOptions) -> tuple[str, ...] | None:
 
 
 def _linked(packages: Sequence[str]) -> list[str]:
-    """Where packages lie that are installed as links."""
+    """The targets of packages that are installed as links."""
     entries = (entry for folder in packages if Path(folder).is_dir() for entry in Path(folder).iterdir())
     return sorted(str(entry.resolve()) for entry in entries if entry.is_symlink())

@@ -19,7 +19,7 @@ from sandbox.building.builder import Builder
 from sandbox.local import LocalSandbox
 from sandbox.verification.cases import SPARSE
 from sandbox.verification.comparison import compare_exact
-from sandbox.verification.draws import Source
+from sandbox.verification.draws import Draws
 from sandbox.verification.elements import Array, decode, encode
 from sandbox.verification.reference import Reference
 from tests import doubles
@@ -97,7 +97,7 @@ def entry_of(built: Built) -> str:
 
 def wrong_result(task: GemmTask) -> TestResult:
     """The first exact test's report on the kernel that exchanges B's fragments."""
-    inputs = SPARSE.make(Source(np, 0), task)
+    inputs = SPARSE.make(Draws(np, 0), task)
     a, b = (decode(np, bits, task.element).astype(np.float64) for bits in (inputs.a, inputs.b))
     comparison = compare_exact(np, task, encode(np, a @ mixed_up(b), task.element), Reference(np, task, inputs, keep=False))
     return TestResult(tier=SPARSE.tier, name=SPARSE.name, passed=False, worst=comparison.worst, message=comparison.describe())

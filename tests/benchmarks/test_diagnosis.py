@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from benchmarks.diagnosis import run
-from benchmarks.diagnosis_cases import Case, all_cases
-from benchmarks.diagnosis_table import Result, Row, Trial, render
+from benchmarks.diagnosis.__main__ import run
+from benchmarks.diagnosis.cases import FaultyCase, all_cases
+from benchmarks.diagnosis.table import DiagnosisResult, DiagnosisRow, Trial, render
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.chip import LIMITS, REFERENCE_CHIPS, Chip
@@ -79,7 +79,7 @@ class Box:
     def close(self) -> None: ...
 
 
-def play(box: Box, names: Sequence[str]) -> list[Row]:
+def play(box: Box, names: Sequence[str]) -> list[DiagnosisRow]:
     return run(box, [CASES[name] for name in names], time.monotonic() + 60, lambda _: None)
 
 
@@ -117,7 +117,7 @@ def test_a_faulty_kernel_builds_and_is_as_faulty_as_it_says(name: str, builder: 
         assert all(STATIC[name] not in names for names in found[1:])
 
 
-def _static(case: Case, candidate: AnyCandidate, builder: Builder) -> set[str]:
+def _static(case: FaultyCase, candidate: AnyCandidate, builder: Builder) -> set[str]:
     built = builder.build_one(candidate, case.task)
     assert isinstance(built, Built), built
     plan = resolve(candidate.plan, case.task, LIMITS[case.task.arch], CHIP.sms)  # type: ignore[union-attr]
@@ -183,8 +183,8 @@ def test_a_run_cut_short_keeps_its_diagnoses() -> None:
     assert kept == [1, 2, 2, 2]
 
 
-def _row(name: str, rank: int | None, repeat: float | None, *trials: tuple[str, float | None]) -> Row:
-    return Row(
+def _row(name: str, rank: int | None, repeat: float | None, *trials: tuple[str, float | None]) -> DiagnosisRow:
+    return DiagnosisRow(
         name=name,
         fault="f",
         shape="1x1x1",
@@ -206,9 +206,9 @@ def test_the_summary_counts() -> None:
         _row("b", 2, None, ("heaviest", 1.0), ("heaviest", None), ("control", 1.1)),
         _row("c", None, 1.0),
     )
-    text = render(Result(commit="c", date="d", environment=None, seconds=1, rows=rows))
+    text = render(DiagnosisResult(commit="c", date="d", environment=None, seconds=1, rows=rows))
     assert (
-        "Of 3 kernels the constructed fault was the heaviest finding in 1, among the first two in 2, found at all in 2." in text
+        "Of 3 kernels the constructed fault had the largest weight in 1, among the first two in 2, found at all in 2." in text
     )
     assert "heaviest: 1 of 4 candidates more than 2 % faster, in 1 of 2 kernels at least one" in text
     assert f"geometric mean of the medians {math.sqrt(1.01 * 1.0):.3f}x" in text
@@ -217,7 +217,7 @@ def test_the_summary_counts() -> None:
 
 
 def test_a_result_survives_its_file() -> None:
-    result = Result(
+    result = DiagnosisResult(
         commit="c", date="d", environment=ENVIRONMENT, seconds=1, rows=tuple(play(Box(lambda _: 10.0), ["tail wave"]))
     )
-    assert Result.model_validate_json(result.model_dump_json()) == result
+    assert DiagnosisResult.model_validate_json(result.model_dump_json()) == result

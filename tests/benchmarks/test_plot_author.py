@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.plot_author import draw, evidence, reason
-from benchmarks.svg import BAD, GOOD, OURS
+from benchmarks.pictures.author import draw, evidence, reason
+from benchmarks.pictures.svg import BAD, GOOD, OURS
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +67,7 @@ def test_no_text_leaves_the_picture() -> None:
 
 
 def test_a_result_without_a_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing to draw"):
+    with pytest.raises(ValueError, match="no reply of this result was measured"):
         draw({**RESULT, "rows": [row for row in SEARCHED if row not in TIMED]})
 
 

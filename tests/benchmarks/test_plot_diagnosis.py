@@ -5,17 +5,17 @@ from statistics import median
 
 import pytest
 
-from benchmarks.diagnosis_table import Result, Row, Trial, ratios
-from benchmarks.plot_diagnosis import LATER, PLOT, SECOND, draw
-from benchmarks.svg import BAD, GOOD, OTHERS, OURS, LogAxis
+from benchmarks.diagnosis.table import DiagnosisResult, DiagnosisRow, Trial, ratios
+from benchmarks.pictures.diagnosis import LATER, PLOT, SECOND, draw
+from benchmarks.pictures.svg import BAD, GOOD, OTHERS, OURS, LogAxis
 from tests.benchmarks.pictures import dots, outside, words
 
 ROOT = Path(__file__).parents[2]
 STORED = (ROOT / "benchmarks/results/h200_diagnosis_2026-11-21.json").read_text(encoding="utf-8")
-RESULT = Result.model_validate_json(STORED)
+RESULT = DiagnosisResult.model_validate_json(STORED)
 
 
-def _with(*rows: Row) -> Result:
+def _with(*rows: DiagnosisRow) -> DiagnosisResult:
     return RESULT.model_copy(update={"rows": rows})
 
 
@@ -41,7 +41,7 @@ def test_every_kernel_has_its_mark_and_the_legend_counts_them() -> None:
     }
     assert {colour: len(dots(picture, colour)) for colour in counts} == {colour: n + 1 for colour, n in counts.items()}
     legend = {
-        f"heaviest, {counts[GOOD]}",
+        f"first, {counts[GOOD]}",
         f"second, {counts[SECOND]}",
         f"third or later, {counts[LATER]}",
         f"not found, {counts[BAD]}",

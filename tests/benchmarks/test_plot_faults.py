@@ -3,9 +3,9 @@
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from benchmarks.plot_faults import CLASSES, SANITIZER, draw
-from benchmarks.sanitizer_table import PLAIN, Result, Row
-from benchmarks.svg import GOOD, OURS
+from benchmarks.pictures.faults import CLASSES, SANITIZER, draw
+from benchmarks.pictures.svg import GOOD, OURS
+from benchmarks.sanitizer_corpus.table import PLAIN, SanitizerResult, SanitizerRow
 from tests.benchmarks.pictures import SVG, outside, words
 from tests.benchmarks.test_sanitizer_table import VERDICTS, result, row
 from tests.sandbox.emulator.corpus import FAULTS
@@ -20,7 +20,7 @@ def squares(picture: str, colour: str) -> list[float]:
     return [float(one.attrib["width"]) for one in every if one.attrib["fill"] == colour]
 
 
-def rows() -> tuple[Row, ...]:
+def rows() -> tuple[SanitizerRow, ...]:
     """Two faults of a class reported by different tools, a third that only crashes."""
     return (
         row(OF_CLASS[2], PLAIN, "crashed"),
@@ -65,4 +65,6 @@ def test_no_text_leaves_the_picture() -> None:
 
 def test_the_committed_picture_is_the_committed_result_drawn() -> None:
     stored = Path("benchmarks/results/h200_sanitizer_2026-11-22.json").read_text(encoding="utf-8")
-    assert draw(Result.model_validate_json(stored), VERDICTS) == Path("docs/h200_faults.svg").read_text(encoding="utf-8")
+    assert draw(SanitizerResult.model_validate_json(stored), VERDICTS) == Path("docs/h200_faults.svg").read_text(
+        encoding="utf-8"
+    )

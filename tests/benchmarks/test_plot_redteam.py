@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.plot_redteam import draw
-from benchmarks.redteam_table import Result
-from benchmarks.svg import GOOD
+from benchmarks.pictures.redteam import draw
+from benchmarks.pictures.svg import GOOD
+from benchmarks.redteam.table import RedteamResult
 from tests.benchmarks.pictures import dots, outside, words
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 BEFORE, AFTER = (
-    Result.model_validate_json((RESULTS / f"redteam_{name}_2026-11-22.json").read_text()) for name in ("before_h200", "h200")
+    RedteamResult.model_validate_json((RESULTS / f"redteam_{name}_2026-11-22.json").read_text())
+    for name in ("before_h200", "h200")
 )
 
 
@@ -34,5 +35,5 @@ def test_every_cheat_that_paid_before_has_its_row() -> None:
 
 
 def test_an_attack_that_was_not_tried_again_is_an_error() -> None:
-    with pytest.raises(ValueError, match="the second result has no"):
+    with pytest.raises(ValueError, match="the second result lacks"):
         draw(BEFORE, AFTER.model_copy(update={"rows": ()}))

@@ -4,7 +4,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from benchmarks.plot_shapes import draw
+from benchmarks.pictures.shapes import draw
 
 ROOT = Path(__file__).parents[2]
 RESULT = json.loads((ROOT / "benchmarks/results/h200_optimize_2026-11-21_prior.json").read_text())

@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.retrieval.score import (
     KINDS,
-    WIDEST,
-    Question,
-    Span,
+    MAX_LINES,
+    AnswerSpan,
+    ScoredQuestion,
     by_kind,
     file_hit,
     line_hit,
@@ -21,11 +21,11 @@ from benchmarks.retrieval.score import (
 )
 
 FOLDER = Path(__file__).parents[2] / "benchmarks/retrieval"
-ASKED = Question(id="q", kind="concept", query="?", answers=(Span(path="a.hpp", start_line=10, end_line=20),))
+ASKED = ScoredQuestion(id="q", kind="concept", query="?", answers=(AnswerSpan(path="a.hpp", start_line=10, end_line=20),))
 
 
-def results(*spans: tuple[str, int, int]) -> list[Span]:
-    return [Span(path=path, start_line=start, end_line=end) for path, start, end in spans]
+def results(*spans: tuple[str, int, int]) -> list[AnswerSpan]:
+    return [AnswerSpan(path=path, start_line=start, end_line=end) for path, start, end in spans]
 
 
 @pytest.mark.parametrize(("name", "least"), [("dev", 60), ("heldout", 60), ("final", 48)])
@@ -36,7 +36,7 @@ def test_a_question_set_is_whole(name: str, least: int) -> None:
     assert {question.kind for question in questions} == set(KINDS)
     for question in questions:
         assert question.answers
-        assert all(1 <= span.start_line <= span.end_line < span.start_line + WIDEST for span in question.answers)
+        assert all(1 <= span.start_line <= span.end_line < span.start_line + MAX_LINES for span in question.answers)
 
 
 def test_the_sets_share_nothing_but_an_identifier() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sanitizer_corpus
-from benchmarks.sanitizer_corpus import OPTIONS, Bench, Job, check, judge, prepare, subjects, told, version
-from benchmarks.sanitizer_launch import ENDED, FAULT, HUNG, Launchable
-from benchmarks.sanitizer_table import PLAIN, TOOLS, Row
+from benchmarks.sanitizer_corpus import __main__ as sanitizer_corpus
+from benchmarks.sanitizer_corpus.__main__ import OPTIONS, Job, SanitizerBench, check, judge, prepare, subjects, told, version
+from benchmarks.sanitizer_corpus.launch import ENDED, FAULT, HUNG, Launchable
+from benchmarks.sanitizer_corpus.table import PLAIN, TOOLS, SanitizerRow
 from tests.sandbox.emulator.corpus import FAULTS
 
 BANNER = "========= COMPUTE-SANITIZER\n"
@@ -140,10 +140,10 @@ class Corner:
             (folder / f"{tool}.txt").write_text(text)
         return {name: folder}
 
-    def bench(self, minutes: float = 1.0, limit_s: float = 20.0) -> Bench:
-        return Bench(str(self.sanitizer), limit_s, time.monotonic() + 60 * minutes, 2, self._keep)
+    def bench(self, minutes: float = 1.0, limit_s: float = 20.0) -> SanitizerBench:
+        return SanitizerBench(str(self.sanitizer), limit_s, time.monotonic() + 60 * minutes, 2, self._keep)
 
-    def _keep(self, rows: Sequence[Row]) -> None:
+    def _keep(self, rows: Sequence[SanitizerRow]) -> None:
         self.kept.append(len(rows))
 
 

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sanitizer_table import (
+from benchmarks.sanitizer_corpus.table import (
     AGREEMENT,
     PLAIN,
     TOOLS,
-    Comparison,
-    Outcome,
-    Result,
-    Row,
+    FaultComparison,
+    LaunchOutcome,
+    SanitizerResult,
+    SanitizerRow,
     agreement,
     compare,
     render,
@@ -25,12 +25,12 @@ FAULT = FAULTS[0]
 RIGHT = right_name(FAULT)
 
 
-def row(kernel: str, tool: str, outcome: Outcome, *said: str, errors: int = 0, warnings: int = 0) -> Row:
-    return Row(kernel=kernel, tool=tool, outcome=outcome, errors=errors, warnings=warnings, said=said, seconds=1.0)
+def row(kernel: str, tool: str, outcome: LaunchOutcome, *said: str, errors: int = 0, warnings: int = 0) -> SanitizerRow:
+    return SanitizerRow(kernel=kernel, tool=tool, outcome=outcome, errors=errors, warnings=warnings, said=said, seconds=1.0)
 
 
-def result(*rows: Row, not_run: tuple[str, ...] = ()) -> Result:
-    return Result(
+def result(*rows: SanitizerRow, not_run: tuple[str, ...] = ()) -> SanitizerResult:
+    return SanitizerResult(
         command="command",
         commit="c0ffee",
         date="2026-11-22",
@@ -42,7 +42,7 @@ def result(*rows: Row, not_run: tuple[str, ...] = ()) -> Result:
     )
 
 
-def compared(*rows: Row) -> Comparison:
+def compared(*rows: SanitizerRow) -> FaultComparison:
     return next(one for one in compare(result(*rows), VERDICTS) if one.fault is FAULT)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from benchmarks.steering import Result, Row, play, render
-from benchmarks.steering_arms import ARMS, Arm, Late, Shared, Tried
+from benchmarks.steering.__main__ import SteeringResult, SteeringRow, play, render
+from benchmarks.steering.arms import ARMS, Arm, Late, Shared, Tried
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.chip import REFERENCE_CHIPS, Chip
@@ -121,7 +121,7 @@ def test_what_the_time_cuts_off_is_given_up() -> None:
         play(TASK, 0, 8, 4, 1, shared(Box(), seconds=-1))
 
 
-def row(shape: str, seed: int, off: float, timed: float, counters: float) -> Row:
+def row(shape: str, seed: int, off: float, timed: float, counters: float) -> SteeringRow:
     tried = (
         Tried(candidate_id="a", speedup=1.0),
         Tried(candidate_id="b", speedup=1.2, relieves="idle-sms", gain=1.2),
@@ -132,12 +132,12 @@ def row(shape: str, seed: int, off: float, timed: float, counters: float) -> Row
         for name in ARMS
     )
     finals = {"off": (off, off), "timed": (timed, timed), "counters": (None, counters)}
-    return Row(shape=shape, seed=seed, budget=24, arms=arms, finals=finals, seconds=1.0)
+    return SteeringRow(shape=shape, seed=seed, budget=24, arms=arms, finals=finals, seconds=1.0)
 
 
 def test_the_tables_say_what_was_measured() -> None:
     rows = (row("1x1x1", 0, 1.0, 1.1, 1.21), row("1x1x1", 1, 1.0, 1.0, 1.0), row("2x2x2", 0, 0.5, 0.45, 0.5))
-    text = render(Result(commit="c", date="d", environment=None, rows=rows))
+    text = render(SteeringResult(commit="c", date="d", environment=None, rows=rows))
     assert "| 1x1x1 | 0 | 24 | 1.100x, 1.100x | -, 1.210x | 1.000x |" in text
     mean, low = (1.1 * 1.0 * 0.9) ** (1 / 3), (1.1 * 0.9) ** 0.5
     assert f"- timed, the whole budget: geometric mean {mean:.4f}x (by seed {low:.4f} to 1.0000); more than 2 %" in text
@@ -153,5 +153,5 @@ def test_the_best_of_a_part_is_of_that_part() -> None:
 
 
 def test_a_result_survives_its_file() -> None:
-    result = Result(commit="c", date="d", environment=ENVIRONMENT, rows=(row("1x1x1", 0, 1.0, 1.1, 1.2),))
-    assert Result.model_validate(json.loads(result.model_dump_json())) == result
+    result = SteeringResult(commit="c", date="d", environment=ENVIRONMENT, rows=(row("1x1x1", 0, 1.0, 1.1, 1.2),))
+    assert SteeringResult.model_validate(json.loads(result.model_dump_json())) == result

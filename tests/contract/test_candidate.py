@@ -10,3 +10,10 @@ def test_a_label_shows_the_axes_in_use() -> None:
     assert one.label == "f 64x32x16 stages=4 tma"
     bare = candidate(0).model_copy(update={"origin": Origin(policy="file")})
     assert bare.label == f"file {bare.id[:8]}"
+
+
+def test_a_short_name_leaves_the_axes_out() -> None:
+    schedule = {"family": "f", "block_m": 64, "tma": True}
+    one = candidate(0).model_copy(update={"origin": Origin.model_validate({"policy": "schedule", "schedule": schedule})})
+    assert one.short_name == f"f {one.id[:8]}"
+    assert candidate(0).model_copy(update={"origin": Origin(policy="chat")}).short_name == f"chat {candidate(0).id[:8]}"

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.candidate import Origin
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Timing, Witness
 from contract.reward import ALARM_RATIO, CLIP, FLOOR, beyond_roofline, reward
+from contract.roofline import roofline_us
 from contract.speedup import median_us, paired_speedup, speedup_over
 from contract.task import Arch, GemmTask
 from tests.contract.records import FAULTS, UNMEASURED, measured
@@ -88,7 +89,7 @@ def test_no_witness_makes_an_alarm_a_reward() -> None:
 
 
 def test_a_time_beyond_the_roofline_is_an_alarm() -> None:
-    floor_us = roofline_us(CUBED.flops, CUBED.operand_bytes, CHIP) - CHIP.launch_us
+    floor_us = roofline_us(CUBED, CHIP) - CHIP.launch_us
     honest, cheat = floor_us * ALARM_RATIO * 1.01, floor_us * ALARM_RATIO * 0.99
     assert not beyond_roofline(measured((honest,) * 3), CUBED, CHIP)
     assert beyond_roofline(measured((cheat,) * 3), CUBED, CHIP)
@@ -101,9 +102,10 @@ def test_a_time_beyond_the_roofline_is_an_alarm() -> None:
 def test_the_roofline_is_the_slower_of_arithmetic_and_memory_plus_a_launch(arch: Arch) -> None:
     chip = REFERENCE_CHIPS[arch]
     assert chip.arch is arch
-    assert roofline_us(0, 0, chip) == chip.launch_us
-    assert roofline_us(chip.tensor_tflops * 1e12, 1, chip) == pytest.approx(1e6 + chip.launch_us)
-    assert roofline_us(1, chip.dram_tbps * 1e12, chip) == pytest.approx(1e6 + chip.launch_us)
+    cubed, thin = (GemmTask(m=8192, n=8192, k=k, arch=arch) for k in (8192, 8))
+    assert roofline_us(GemmTask(m=1, n=1, k=1, arch=arch), chip) == pytest.approx(chip.launch_us, rel=1e-4)
+    assert roofline_us(cubed, chip) == pytest.approx(2 * 8192**3 / (chip.tensor_tflops * 1e6) + chip.launch_us)
+    assert roofline_us(thin, chip) == pytest.approx(thin.operand_bytes / (chip.dram_tbps * 1e6) + chip.launch_us)
 
 
 def test_ratios_are_paired_round_by_round() -> None:

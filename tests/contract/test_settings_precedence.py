@@ -124,4 +124,4 @@ def test_slices_carry_what_they_are_given() -> None:
     ],
 )
 def test_what_is_recorded_of_the_settings_has_no_password(url: str, recorded: str) -> None:
-    assert load_settings(store=url).recorded()["store"] == recorded
+    assert load_settings(store=url).recorded().store == recorded

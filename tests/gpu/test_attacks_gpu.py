@@ -33,7 +33,7 @@ def arch() -> Arch:
 @pytest.fixture(scope="module")
 def sandbox(arch: Arch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
     opened = open_sandbox(
-        task=GemmTask(arch=arch, **SHAPE),
+        arch=arch,
         device="cuda:0",
         compile_options=CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache") / "compile")),
         verify_options=VerifyOptions(timeout_s=20),

@@ -45,7 +45,7 @@ def chip() -> Chip:
 @pytest.fixture(scope="module")
 def sandbox(chip: Chip, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:
     opened = open_sandbox(
-        task=GemmTask(m=64, n=64, k=64, arch=chip.arch),
+        arch=chip.arch,
         device="cuda:0",
         compile_options=CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache") / "compile"), jobs=8),
         verify_options=VerifyOptions(timeout_s=30),

@@ -13,13 +13,13 @@ from contract.options import CompileOptions
 from contract.plan import TensorMapSpec, resolve
 from contract.task import GemmTask, Layout
 from sandbox.building.builder import Builder
-from sandbox.cuda.buffers import MIN_BAND_BYTES, Guarded, GuardedOperands
 from sandbox.cuda.contender import Contender
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import DriverFault, call
 from sandbox.cuda.evaluator import load
-from sandbox.cuda.launcher import Kernel, ParameterMismatch
-from sandbox.cuda.tensor_map import encode_tensor_map
+from sandbox.cuda.guard.buffers import MIN_BAND_BYTES, Guarded, GuardedOperands
+from sandbox.cuda.launch.launcher import Kernel, ParameterMismatch
+from sandbox.cuda.launch.tensor_map import encode_tensor_map
 
 pytestmark = pytest.mark.gpu
 

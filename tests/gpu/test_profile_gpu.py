@@ -97,7 +97,7 @@ def sandbox(arch: Arch, cache: str) -> Iterator[LocalSandbox]:
 
 def opened_sandbox(arch: Arch, cache: str, timeout_s: float) -> LocalSandbox:
     return open_sandbox(
-        task=GemmTask(arch=arch, **SHAPE),
+        arch=arch,
         device="cuda:0",
         compile_options=CompileOptions(cache_dir=cache, trust_host=True),
         verify_options=VerifyOptions(timeout_s=30),

@@ -47,7 +47,7 @@ def chip() -> Chip:
 @pytest.fixture(scope="module")
 def sandbox(chip: Chip, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSandbox]:  # noqa: ARG001
     opened = open_sandbox(
-        task=TASK,
+        arch=TASK.arch,
         device="cuda:0",
         compile_options=CompileOptions(cache_dir=str(tmp_path_factory.mktemp("cache") / "compile")),
         verify_options=VerifyOptions(),

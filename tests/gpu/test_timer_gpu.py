@@ -9,9 +9,9 @@ import pytest
 
 from contract.build import Built
 from contract.candidate import Candidate, Origin
-from contract.chip import roofline_us
 from contract.evaluation import AUTOTUNED, BASELINES, HEURISTIC
 from contract.options import CompileOptions, TimeOptions, VerifyOptions
+from contract.roofline import roofline_us
 from contract.speedup import median_us, paired_speedup
 from contract.task import Arch, GemmTask, Layout
 
@@ -124,7 +124,7 @@ def test_measurement_is_whole_and_plausible(device, honest, mode):
     measurement = Timer(task, device).measure(honest(task), BRIEF.model_copy(update={"side": True}))
     assert [timing.name for timing in measurement.baselines] == list(BASELINES), measurement.notes
     assert all(len(timing.samples_us) == BRIEF.rounds for timing in (measurement.timing, *measurement.baselines))
-    floor_us = roofline_us(task.flops, task.operand_bytes, device.chip) - device.chip.launch_us
+    floor_us = roofline_us(task, device.chip) - device.chip.launch_us
     assert all(median_us(timing) > floor_us for timing in (measurement.timing, *measurement.baselines))
     assert paired_speedup(measurement.timing, measurement.baselines[-1]).ratio < 1, "a naive kernel beat cuBLASLt"
     assert measurement.side.hot_l2_us > 0
@@ -255,7 +255,7 @@ def test_memory_past_a_buffer_is_not_there():
     code = (
         "from sandbox.cuda.device import Device\n"
         "from sandbox.cuda.driver import DriverFault\n"
-        "from sandbox.cuda.buffers import map_guarded\n"
+        "from sandbox.cuda.guard.buffers import map_guarded\n"
         "import cupy, os\n"
         "device = Device(0); guarded = map_guarded(0, at_end=True)('D', 1000)\n"
         "kernel = cupy.RawKernel('extern \"C\" __global__ void poke(int* a) { *a = 7; }', 'poke')\n"

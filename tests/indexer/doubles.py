@@ -1,4 +1,4 @@
-"""Doubles for the indexer: a store in memory, failing splitters, and a recorder of events."""
+"""Doubles for the indexer: a store in memory, failing splitters, and an event recorder."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ SPLITTER = "lines 1"
 
 
 class MemoryStore:
-    """The contract's store in dictionaries; `calls` lists the writes in order."""
+    """A `KnowledgeStore` in dictionaries. `calls`: the writes in their order."""
 
     def __init__(self, batch: int = 3, fail: Callable[[int], None] = lambda _: None) -> None:
         self.files: dict[str, SplitFile] = {}
@@ -72,7 +72,7 @@ class MemoryStore:
 
 
 class Heard:
-    """An `Emit` that keeps its events."""
+    """An `Emit` that records the events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -97,7 +97,7 @@ def split_whole(path: str, data: bytes) -> SplitFile:
 
 
 def split_badly(path: str, data: bytes) -> SplitFile:
-    """Dies, hangs or fails on files whose name asks for it."""
+    """Dies, hangs or fails on a file whose name says so."""
     if "dies" in path:
         os.kill(os.getpid(), signal.SIGKILL)
     if "exits" in path:

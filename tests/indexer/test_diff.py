@@ -1,4 +1,4 @@
-"""The comparison of two releases: symbols by area, files, and moves."""
+"""Two releases compared: symbols by area, files, and moved symbols."""
 
 from collections.abc import Iterator
 

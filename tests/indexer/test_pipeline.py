@@ -1,4 +1,4 @@
-"""A tree becomes a release: only new files are split, no file breaks the run, an interrupted run continues."""
+"""A tree becomes a release: only new files are split, no file ends the run, and a killed run continues."""
 
 import functools
 import multiprocessing
@@ -10,7 +10,7 @@ import pytest
 
 from contract.errors import KnowledgeError, SourceError
 from contract.knowledge import SplitFile
-from indexer.pipeline import Report, index_tree
+from indexer.pipeline import IndexReport, index_tree
 from indexer.sources.opening import open_source
 from indexer.split.plain import split_plain
 from tests.indexer.doubles import SPLITTER, Heard, MemoryStore, split_badly, split_whole
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def indexed(folder: Path, store: MemoryStore, heard: Heard | None = None, split=split_whole, **more) -> Report:  # type: ignore[no-untyped-def]
+def indexed(folder: Path, store: MemoryStore, heard: Heard | None = None, split=split_whole, **more) -> IndexReport:  # type: ignore[no-untyped-def]
     heard = heard or Heard()
     with open_source(str(folder), name=None, work_dir=folder.parent / "work", emit=heard) as tree:
         return index_tree(tree, store, split, SPLITTER, heard, 2, **more)
@@ -167,7 +167,7 @@ def test_where_no_file_can_be_split_the_old_release_stays(tmp_path: Path) -> Non
 
 
 class Stopped(BaseException):
-    """A BaseException that is not an Exception, as KeyboardInterrupt."""
+    """Like KeyboardInterrupt, it is not an Exception."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped(), KnowledgeError("the disk is full")])
@@ -201,7 +201,7 @@ def test_a_killed_run_between_staging_and_publishing_is_finished_by_the_next(fol
 
 
 class _NotThere:
-    """Cannot be constructed in another process."""
+    """Cannot be unpickled in another process."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (os._exit, (7,))
@@ -218,7 +218,7 @@ def test_workers_that_cannot_start_are_an_error_and_no_file_is_blamed(folder: Pa
 
 
 def change_while_split(victim: str, path: str, data: bytes) -> SplitFile:
-    """Splits the given text after the file changed on disk."""
+    """Changes the file on disk before it splits the given data."""
     return split_whole(path, data + b"int late;\n" if path == victim else data)
 
 

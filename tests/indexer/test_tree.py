@@ -10,7 +10,7 @@ from contract.errors import SourceError
 from contract.knowledge import Release
 from indexer.listing import CODE_SUFFIXES, DOCUMENT_SUFFIXES, is_wanted, list_files
 from indexer.skips import Skips
-from indexer.tree import Label, Tree, plant
+from indexer.tree import ReleaseLabel, Tree, plant
 
 VERSION_HEADER = "#pragma once\n#define CUTLASS_MAJOR 4\n#  define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1 // patch\n"
 
@@ -19,7 +19,7 @@ def planted(folder: Path, *paths: str, name: str | None = None, title: str = "li
     for path in paths:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(VERSION_HEADER if path.endswith("cutlass/version.h") else "int a;\n")
-    return plant(folder, list_files(folder, Skips()), Label(name=name, title=title, version=version, origin="here"))
+    return plant(folder, list_files(folder, Skips()), ReleaseLabel(name=name, title=title, version=version, origin="here"))
 
 
 def test_the_include_folder_of_cutlass_is_the_root(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_name_that_cannot_be_one_is_refused(tmp_path: Path, name: str) -> None
 
 @given(title=st.text(max_size=200), version=st.text(max_size=30))
 def test_a_made_name_is_always_valid(title: str, version: str) -> None:
-    label = Label(name=None, title=title, version=version, origin="here")
+    label = ReleaseLabel(name=None, title=title, version=version, origin="here")
     if not any(letter.isascii() and letter.isalnum() for letter in title):
         label = label.model_copy(update={"title": f"x{title}"})
     name = plant(Path("/nowhere"), ["a.hpp"], label).name
@@ -101,7 +101,7 @@ def test_a_made_name_is_always_valid(title: str, version: str) -> None:
 
 def test_a_title_without_a_letter_asks_for_a_name() -> None:
     with pytest.raises(SourceError, match="--name"):
-        plant(Path("/nowhere"), ["a.hpp"], Label(name=None, title="…", version="", origin="here"))
+        plant(Path("/nowhere"), ["a.hpp"], ReleaseLabel(name=None, title="…", version="", origin="here"))
 
 
 def test_a_title_that_says_its_version_is_not_told_twice(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Unusual files in a tree: each is skipped or read as far as possible, with a notice."""
+"""Unusual files of every kind in a tree: each is left out or read as far as possible, and reported."""
 
 import os
 import sys
@@ -86,7 +86,7 @@ def test_loops_of_links_end(tmp_path: Path) -> None:
     assert paths == ["a/good.hpp"]
     assert sorted(notices) == [
         f"{tmp_path}: links to folders not followed (1): a/again",
-        f"{tmp_path}: skipped, no regular file (3): ping.hpp, pong.hpp, self.hpp",
+        f"{tmp_path}: skipped, not a regular file (3): ping.hpp, pong.hpp, self.hpp",
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_pipe_does_not_stop_the_run(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.hpp")
     paths, _, notices = read(tmp_path)
     assert paths == ["good.hpp"]
-    assert notices == [f"{tmp_path}: skipped, no regular file (1): pipe.hpp"]
+    assert notices == [f"{tmp_path}: skipped, not a regular file (1): pipe.hpp"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
@@ -136,5 +136,5 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 def test_a_tree_of_binaries_only_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.hpp").write_bytes(b"\0\1\2")
-    with pytest.raises(SourceError, match="none of its 1 files holds text"):
+    with pytest.raises(SourceError, match="none of its 1 files contains text"):
         read(tmp_path)

@@ -1,4 +1,4 @@
-"""The splitting processes work ahead, and none outlives the run."""
+"""The worker processes split ahead of the caller, and none outlives the run, however it ends."""
 
 import os
 import signal
@@ -84,7 +84,7 @@ def test_processes_that_the_system_refuses_are_an_error(folder: Path, monkeypatc
 
 @pytest.fixture
 def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A run with a worker in a file that hangs."""
+    """A run with one worker in a file that hangs."""
     script = folder / "run.py"
     script.write_text(RUN)
     command = [sys.executable, str(script), str(folder), "hangs.hpp", "0.hpp"]

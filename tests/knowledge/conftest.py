@@ -1,4 +1,4 @@
-"""The index of the shipped notes, built once per process."""
+"""The index of the notes that ship, built once for all tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from knowledge.search import open_search
 
 @pytest.fixture(scope="session")
 def notes_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home whose knowledge base holds only the notes."""
+    """A home whose knowledge base contains only the notes."""
     home = tmp_path_factory.mktemp("notes")
     settings = Settings(home=home, index_jobs=1)
     with writing(settings, _unheard) as store:

@@ -1,4 +1,4 @@
-"""Small lexical indexes of invented pieces, and a model with given similarities."""
+"""Small lexical indexes of invented pieces, and a model with given similarities of texts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from contract.knowledge import Piece
 from knowledge.embedding.embedder import Vectors, unit_rows
 from knowledge.glossary import Concept, Glossary
 from knowledge.lexical.analysis import analyse
-from knowledge.lexical.lexical_index import Entry, Lexical, build
+from knowledge.lexical.lexical_index import IndexedPiece, LexicalIndex, build
 
 NO_GLOSSARY = Glossary(concepts=())
 
@@ -26,7 +26,7 @@ def entry(
     kind: str = "function",
     releases: tuple[str, ...] = ("a-1",),
     vector: str = "",
-) -> Entry:
+) -> IndexedPiece:
     piece = Piece.model_validate(
         {
             "start_line": lines[0],
@@ -37,13 +37,13 @@ def entry(
             "archs": archs,
         }
     )
-    return Entry(number, path, piece, analyse(path, piece, text), releases, vector)
+    return IndexedPiece(number, path, piece, analyse(path, piece, text), releases, vector)
 
 
-def opened(folder: Path, entries: Sequence[Entry], glossary: Glossary = NO_GLOSSARY) -> Lexical:
+def opened(folder: Path, entries: Sequence[IndexedPiece], glossary: Glossary = NO_GLOSSARY) -> LexicalIndex:
     folder.mkdir(parents=True, exist_ok=True)
     build(folder, entries, glossary)
-    return Lexical(folder)
+    return LexicalIndex(folder)
 
 
 def concept(name: str, *, terms: Sequence[str] = (), asks: Sequence[str] = (), code: Sequence[str] = ()) -> Concept:
@@ -55,7 +55,7 @@ def glossary(*concepts: Concept) -> Glossary:
 
 
 class Meanings:
-    """An embedder with one dimension per meaning: a text with the key has that meaning."""
+    """An embedder with one dimension per meaning. A text that contains a meaning's key has this meaning."""
 
     identity = "meanings"
 

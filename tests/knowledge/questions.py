@@ -1,4 +1,4 @@
-"""Questions of engineers and the note that answers each. Written before any search result was seen."""
+"""What engineers type when they are stuck, and the note that answers. Written before any result was inspected."""
 
 from contract.task import Arch
 

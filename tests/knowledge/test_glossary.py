@@ -19,7 +19,7 @@ GOOD = '[[concept]]\nname = "n"\nterms = ["t"]\nasks = ["a"]\ncode = ["c"]\n'
 
 
 def wrong(each: Concept) -> list[str]:
-    """The defects of a concept."""
+    """The problems of a concept."""
     checks = {
         "no name": not each.name.strip(),
         "no terms": not each.terms,
@@ -147,20 +147,20 @@ def test_a_concept_by_its_meaning(question: str, wanted: int) -> None:
 
 
 def test_what_all_sentences_share_tells_nothing() -> None:
-    """The common component is large: with it every question would be similar to every concept."""
+    """The common part is large: with it, every question would be close to every concept."""
     meanings = Meanings({"kernel": 0, "frees": 1, "bank": 2, "result": 3})
     asks = [f"the kernel of a kernel {word}" for word in ("frees", "bank", "result")]
     shared = glossary(*(concept(ask, asks=[ask]) for ask in asks))
-    weights = ConceptWeights(words=0, names=0, least=0.5)
+    weights = ConceptWeights(words=0, names=0, min_score=0.5)
     assert [number for number, _ in Concepts(shared, meanings.embed).match("kernel, kernel, kernel, bank", weights)] == [1]
 
 
 def test_a_question_about_nothing_finds_nothing() -> None:
-    assert found(CONCEPTS, "tomatoes", least=0.8) == []
+    assert found(CONCEPTS, "tomatoes", min_score=0.8) == []
 
 
 def test_weights_fall_from_one() -> None:
-    weights = [weight for _, weight in found(CONCEPTS, "who frees the bank of the TMA ring buffer", least=0.01)]
+    weights = [weight for _, weight in found(CONCEPTS, "who frees the bank of the TMA ring buffer", min_score=0.01)]
     assert weights[0] == 1
     assert weights == sorted(weights, reverse=True)
     assert weights[-1] < 1
@@ -168,7 +168,7 @@ def test_weights_fall_from_one() -> None:
 
 def test_at_most_the_count_is_taken() -> None:
     many = glossary(*(concept(f"c{n}", terms=["ring"], asks=["frees"]) for n in range(9)))
-    assert [number for number, _ in found(many, "ring", count=4, least=0.0)] == [0, 1, 2, 3]
+    assert [number for number, _ in found(many, "ring", count=4, min_score=0.0)] == [0, 1, 2, 3]
 
 
 def test_no_glossary_no_concepts() -> None:

@@ -1,4 +1,4 @@
-"""The shipped notes are complete, name their sources, and agree with the validator's limits."""
+"""The notes that ship: complete, with sources, and consistent with the limits that are enforced."""
 
 import re
 import tomllib
@@ -63,7 +63,7 @@ def test_a_section_fits_into_a_prompt(name: str) -> None:
 
 
 def test_the_notes_belong_to_the_package() -> None:
-    """The notes are in a package that the distribution includes completely."""
+    """The notes are inside a package that the distribution ships completely."""
     settings = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
     assert "knowledge" in settings["tool"]["scikit-build"]["wheel"]["packages"]
     assert NOTES_FOLDER.parent == PROJECT / "knowledge"

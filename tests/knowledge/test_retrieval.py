@@ -1,4 +1,4 @@
-"""Engineers' questions find the right note first; order, arch preference and speed."""
+"""The right note comes first for engineers' questions; order, arch preference and speed are kept."""
 
 import statistics
 import time
@@ -24,7 +24,7 @@ ANSWER_LIMIT_S = 0.15
 
 
 def rank(retriever: Retriever, words: str, arch: Arch | None, path: str) -> int:
-    """Rank of the first hit from a note, from 1; beyond the count if absent."""
+    """Position of the first hit from a note, from 1; beyond the count if there is none."""
     paths = [hit.chunk.path for hit in retriever.search(Query(words=words, arch=arch, count=6))]
     return paths.index(path) + 1 if path in paths else 7
 
@@ -48,7 +48,7 @@ def test_instructions_are_found_whole_and_as_words(notes: Retriever, words: str)
 
 
 def test_another_targets_notes_step_back(notes: Retriever) -> None:
-    """The same question per target: the target's own note is ranked before the others."""
+    """For each target, the same question finds the note of this target before those of the others."""
     words = "how much shared memory, how many registers and which tensor core instructions are there"
     for arch in Arch:
         paths = [hit.chunk.path for hit in notes.search(Query(words=words, arch=arch, count=50))]
@@ -115,7 +115,7 @@ def test_lines_address_the_note(notes: Retriever) -> None:
 
 
 def test_it_opens_and_answers_quickly(notes_home: Path, notes: Retriever) -> None:
-    """The minimum of a few tries, because tests share the machine."""
+    """The fastest of a few tries, since the tests share their machine."""
 
     def opening() -> None:
         with open_library(Settings(home=notes_home)) as store:

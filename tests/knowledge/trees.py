@@ -1,10 +1,10 @@
-"""A small invented library in two releases: the second moves a barrier down and drops a file."""
+"""A small invented library in two releases. The second one moves a barrier down and drops a file."""
 
 from collections.abc import Mapping, Sequence
 
 from agent.index.splitting import split_and_analyse
 from contract.knowledge import Release
-from knowledge.store import Store
+from knowledge.store import KnowledgeBase
 from tests.knowledge.store.samples import quiet
 
 _PIPELINE = """#pragma once
@@ -68,7 +68,7 @@ Fold row bits into column bits before you store a tile.
 
 
 def _big(statements: int) -> str:
-    """A class longer than an excerpt, with a needle in the middle."""
+    """A class that is longer than an excerpt, with a distinct method in the middle."""
     body = [f"  void step_{n}() {{\n    total += table[{n}] * factor;\n  }}\n" for n in range(statements)]
     body.insert(statements // 2, "  void needle_in_the_haystack() {\n    found = frobnicate(total);\n  }\n")
     return "namespace tile {\nstruct Haystack {\n" + "\n".join(body) + "};\n}\n"
@@ -87,7 +87,7 @@ SECOND = {**FIRST, "ring/barrier.hpp": _LICENCE + _BARRIER.replace("const {", "c
 del SECOND["tile/xor_fold.hpp"]
 
 
-def take_in(store: Store, name: str, files: Mapping[str, str]) -> None:
+def take_in(store: KnowledgeBase, name: str, files: Mapping[str, str]) -> None:
     """Split, analyse, stage and publish in this process, as the indexer does."""
     splits = [split_and_analyse(path, text.encode()) for path, text in files.items()]
     store.stage(splits, quiet)

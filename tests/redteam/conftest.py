@@ -5,30 +5,30 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.redteam_bench import Bench, Limits
+from benchmarks.redteam.bench import RedteamBench, RedteamLimits
 
 CANDIDATE_S = 60.0
 
 
 @pytest.fixture(scope="session")
-def limits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Limits:
+def limits(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RedteamLimits:
     assert request.config.cache is not None
     secret: Path = tmp_path_factory.mktemp("forbidden") / "secret.txt"
     secret.write_text("file-that-nobody-may-read\n")
     cache = request.config.cache.mkdir("redteam-kernels")
-    return Limits(candidate_s=CANDIDATE_S, cache=str(cache), secret=str(secret))
+    return RedteamLimits(candidate_s=CANDIDATE_S, cache=str(cache), secret=str(secret))
 
 
 @pytest.fixture(scope="session")
-def bench(limits: Limits) -> Iterator[Bench]:
+def bench(limits: RedteamLimits) -> Iterator[RedteamBench]:
     pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
-    opened = Bench("emulator", limits)
+    opened = RedteamBench("emulator", limits)
     yield opened
     opened.close()
 
 
 @pytest.fixture(scope="session")
-def gpu_bench(limits: Limits) -> Iterator[Bench]:
-    opened = Bench("cuda:0", limits)
+def gpu_bench(limits: RedteamLimits) -> Iterator[RedteamBench]:
+    opened = RedteamBench("cuda:0", limits)
     yield opened
     opened.close()

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.redteam import _chosen, _resumed
-from benchmarks.redteam_bench import ENDED, Bench, Limits
-from benchmarks.redteam_table import Result, Row, bad, render, short
+from benchmarks.redteam.__main__ import _chosen, _resumed
+from benchmarks.redteam.bench import ENDED, RedteamBench, RedteamLimits
+from benchmarks.redteam.table import RedteamResult, RedteamRow, bad, render, short
 from contract.errors import WorkerError
 from tests.redteam.base import PLAIN
 from tests.redteam.case import Case, task
 
-LIMITS = Limits(candidate_s=5, cache="", secret="")
+LIMITS = RedteamLimits(candidate_s=5, cache="", secret="")
 SOURCE = PLAIN.write()
 
 
@@ -30,8 +30,8 @@ def case(name: str = "x", **fields: Any) -> Case:
     return Case(**shown | fields)  # type: ignore[arg-type]
 
 
-def row(**fields: Any) -> Row:
-    made = Bench("emulator", LIMITS)
+def row(**fields: Any) -> RedteamRow:
+    made = RedteamBench("emulator", LIMITS)
     made._sandbox = Broken(WorkerError("gone"))  # type: ignore[assignment]
     return made.row(case()).model_copy(update=fields)
 
@@ -53,7 +53,7 @@ class Broken:
 
 @pytest.mark.parametrize("error", [WorkerError("gone"), MemoryError(), ValueError("out of bounds")])
 def test_an_error_of_ours_is_the_candidates_row(error: Exception) -> None:
-    bench = Bench("emulator", LIMITS)
+    bench = RedteamBench("emulator", LIMITS)
     bench._sandbox = Broken(error)  # type: ignore[assignment]
     found = bench.row(case())
     assert (found.verdict, found.layer) == (ENDED, f"error {type(error).__name__}")
@@ -61,7 +61,7 @@ def test_an_error_of_ours_is_the_candidates_row(error: Exception) -> None:
 
 
 def test_a_plan_that_cannot_be_read_is_a_refusal() -> None:
-    found = Bench("emulator", LIMITS).row(case(source="// no plan", emulator=("rejected:plan-*",)))
+    found = RedteamBench("emulator", LIMITS).row(case(source="// no plan", emulator=("rejected:plan-*",)))
     assert (found.verdict, found.layer) == ("refused", "rejected:plan-missing")
 
 
@@ -71,7 +71,7 @@ def test_the_table_shows_every_row_and_counts_the_holes() -> None:
         row(name="g/y", verdict="PASSED", layer="measured", time_us=5.0, honest_us=10.0, ratio=0.5),
         row(name="honest/z", group="honest", honest=True, verdict="FALSE ALARM"),
     )
-    text = render(Result(device="cuda:0", gpu="GPU", commit="c", date="d", cores=2, rows=rows))
+    text = render(RedteamResult(device="cuda:0", gpu="GPU", commit="c", date="d", cores=2, rows=rows))
     assert "2 attacks: 1 refused, 1 PASSED. 1 of 1 right kernels refused." in text
     assert "| 5.0 / 10.0 | 0.50 | PASSED |" in text
     assert "one two \\| three" in text
@@ -83,7 +83,7 @@ def test_a_resumed_run_keeps_the_rows_of_cases_that_are_the_same(tmp_path: Path)
     same, changed = case(), case("y", source=SOURCE + "\n")
     rows = (row(digest=same.digest), row(name="g/y", digest="old"))
     file = tmp_path / "r.json"
-    file.write_text(Result(device="emulator", commit="c", date="d", cores=1, rows=rows).model_dump_json())
+    file.write_text(RedteamResult(device="emulator", commit="c", date="d", cores=1, rows=rows).model_dump_json())
     found = _resumed(file, [same, changed])
     assert found is not None
     assert [each.name for each in found.rows] == ["g/x"]

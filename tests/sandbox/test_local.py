@@ -14,9 +14,9 @@ from contract.evaluation import Measured, Rejected, Unmeasured, Wrong
 from contract.events import Notice, StageStarted, WorkerRestarted
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, GemmTask
-from sandbox import local
+from sandbox import backend, local
 from sandbox.jail.kind import Confinement
-from sandbox.local import LocalSandbox, open_sandbox
+from sandbox.local import LocalSandbox, open_sandbox, require_memory
 from sandbox.workers.pool import WorkerPool
 from tests.doubles import INSPECTION, TASK, unmeasured
 from tests.doubles.building import compile_in_this_process, disassemble_once
@@ -65,7 +65,7 @@ def options(tmp_path):
 
 @pytest.fixture
 def without_driver(monkeypatch):
-    monkeypatch.setattr(local, "driver_present", lambda: False)
+    monkeypatch.setattr(backend, "driver_present", lambda: False)
 
 
 @pytest.fixture
@@ -74,17 +74,17 @@ def with_script(monkeypatch):
 
     def pretend(start: str = "ready"):
         real = WorkerPool
-        monkeypatch.setattr(local, "driver_present", lambda: True)
+        monkeypatch.setattr(backend, "driver_present", lambda: True)
         monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
         command = [sys.executable, "-P", SCRIPT, start]
-        monkeypatch.setattr(local, "WorkerPool", lambda *given, **named: real(*given, **{"command": command, **named}))
+        monkeypatch.setattr(backend, "WorkerPool", lambda *given, **named: real(*given, **{"command": command, **named}))
 
     return pretend
 
 
 def opened(options, task=TASK, device="auto"):
     events = []
-    sandbox = open_sandbox(task=task, device=device, worker=WorkerOptions(), emit=events.append, **options)
+    sandbox = open_sandbox(arch=task.arch, device=device, worker=WorkerOptions(), emit=events.append, **options)
     return sandbox, events
 
 
@@ -107,7 +107,7 @@ def without_emulator(monkeypatch):
     """The emulator's worker ends as if the core was not built."""
     command = [sys.executable, "-P", SCRIPT, "no-core"]
     monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
-    monkeypatch.setattr(local.emulator_worker, "command", lambda _arch, _python: command)
+    monkeypatch.setattr(backend.emulator_worker, "command", lambda _arch, _python: command)
 
 
 def test_a_host_candidate_is_refused_unless_it_is_trusted(options):
@@ -272,7 +272,7 @@ def test_operands_beyond_the_memory_are_refused_before_anything_runs(options, mo
     built = built_from(sandbox, NAIVE)
     larger = TASK.model_copy(update={"m": TASK.m + 1})
     with pytest.raises(UsageError, match="choose a smaller shape"):
-        opened(options, task=larger)
+        require_memory(larger, sandbox.chip)
     with pytest.raises(UsageError, match="257x256x256"):
         sandbox.build([], larger)
     with pytest.raises(UsageError, match="257x256x256"):

@@ -1,4 +1,4 @@
-"""How fast a stage of indexing goes and how long it takes still, from its progress events."""
+"""Rate and time left of a stage of indexing, from its progress events."""
 
 import time
 from collections.abc import Callable
@@ -12,13 +12,13 @@ _DOING = {
     "embed": "embedding pieces",
     "publish": "publishing",
 }
-_SURE_S = 1.0  # below this a rate says nothing
-_SURE_SHARE = 0.05  # below this the time left is a guess: the biggest files come first
+_MIN_S = 1.0  # a rate over less time is not reliable
+_MIN_SHARE = 0.05  # before this share, the time left is a guess: the largest files come first
 EVERY_S = 10.0
 
 
-class Meter:
-    """One line a stage: done of total, rate, time left. Stages may take turns; each has a clock of its own."""
+class IndexMeter:
+    """One line per stage: done of total, rate, time left. Stages may alternate; each has its own clock."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -26,7 +26,7 @@ class Meter:
         self._said_s: dict[tuple[str, str], float] = {}
 
     def line(self, event: IndexProgress) -> str:
-        """What is being done now."""
+        """The current state of the stage."""
         key = (event.release, event.stage)
         begin_s, first = self._begun.setdefault(key, (self._now_s(), event.done))
         words = f"{event.release}: {_DOING[event.stage]}"
@@ -35,15 +35,15 @@ class Meter:
         if event.done or event.total:
             words += f" {event.done:,}" + (f" of {event.total:,}" if event.total else "")
         spent_s, done = self._now_s() - begin_s, event.done - first
-        if spent_s < _SURE_S or done <= 0:
+        if spent_s < _MIN_S or done <= 0:
             return words
         rate = done / spent_s
-        told = event.total and event.total > event.done >= _SURE_SHARE * event.total
+        told = event.total and event.total > event.done >= _MIN_SHARE * event.total
         left = f", {(event.total - event.done) / rate:.0f} s left" if told and event.total else ""
         return f"{words}, {rate:,.0f}/s{left}"
 
     def is_due(self, event: IndexProgress) -> bool:
-        """Whether a log that nobody redraws should have this line: a stage's first, and one now and then."""
+        """Whether a log without a terminal gets this line: the first of a stage, and one per EVERY_S seconds."""
         key = (event.release, event.stage)
         if self._now_s() - self._said_s.get(key, float("-inf")) < EVERY_S:
             return False

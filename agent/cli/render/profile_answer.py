@@ -1,8 +1,8 @@
-"""What `profile` answers on stdout: the time, what limits the kernel and on what evidence, the counters, what changed."""
+"""The answer of `profile` on stdout: time, bottlenecks with their evidence, counters, and differences of two files."""
 
 from collections.abc import Iterator
 
-from agent.cli.profiled_files import Comparison, ProfiledFile
+from agent.cli.profiled_files import FileComparison, ProfiledFile
 from agent.cli.render.file_answer import mark_of, verdict
 from contract.diagnosis import Diagnosis
 from contract.profile import LaunchProfile, Profile
@@ -16,11 +16,11 @@ _BASES = {
 }
 
 
-def print_comparison(comparison: Comparison, arch: Arch, as_json: bool) -> None:
+def print_comparison(comparison: FileComparison, arch: Arch, as_json: bool) -> None:
     print(comparison.model_dump_json() if as_json else "\n".join(lines_of(comparison, load_metric_set(arch))))
 
 
-def lines_of(comparison: Comparison, metrics: MetricSet) -> Iterator[str]:
+def lines_of(comparison: FileComparison, metrics: MetricSet) -> Iterator[str]:
     for each in comparison.files:
         yield from _file_lines(each, metrics)
     if len(comparison.files) == 2 and all(each.profile for each in comparison.files):
@@ -28,14 +28,14 @@ def lines_of(comparison: Comparison, metrics: MetricSet) -> Iterator[str]:
         for one in comparison.differences:
             yield f"  {one.quantity:<24} {number(one.before)} -> {number(one.after)} {one.unit}  {one.meaning}"
         if not comparison.differences:
-            yield "  nothing that the counters show"
+            yield "  no counter differs"
 
 
 def _file_lines(each: ProfiledFile, metrics: MetricSet) -> Iterator[str]:
     diagnosis = each.diagnosis
     if diagnosis is None:
         yield f"{each.file}: {verdict(each.evaluation)}{mark_of(each)}"
-        yield "  not profiled: what a kernel counts that is not right says nothing"
+        yield "  not profiled: counters of a wrong kernel say nothing"
         return
     fraction = diagnosis.roofline_fraction
     share = f", {fraction:.0%} of the roofline" if fraction is not None else ""
@@ -53,7 +53,7 @@ def _diagnosis_lines(diagnosis: Diagnosis, profile: Profile | None) -> Iterator[
         yield f"     evidence: {finding.evidence}"
         yield f"     remedy: {finding.remedy}"
     if not diagnosis.findings:
-        yield "  nothing found that limits it"
+        yield "  no bottleneck was found"
 
 
 def _launch_lines(launch: LaunchProfile, metrics: MetricSet) -> Iterator[str]:
@@ -65,5 +65,5 @@ def _launch_lines(launch: LaunchProfile, metrics: MetricSet) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """Four digits that count, whole where there are more."""
+    """Four significant digits; whole numbers from 1,000 up."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,5 +1,6 @@
-"""Live progress on stderr: the only module that knows rich. Plain lines where stderr is not a terminal."""
+"""Progress on stderr. Only this module imports rich. Without a terminal it prints plain lines."""
 
+import textwrap
 import time
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,7 +11,7 @@ from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
-from agent.cli.render.meter import Meter
+from agent.cli.render.meter import IndexMeter
 from agent.report.one_line import predicted_of, result_of
 from contract.evaluation import Measured, Unmeasured, Witness
 from contract.events import (
@@ -32,11 +33,12 @@ from contract.events import (
 from contract.speedup import median_us
 
 LINE_CHARS = 100
+_INDENT = "  "
 
 
 @dataclass(frozen=True)
 class StatusLine:
-    """What is being done and for how long, the best so far, the time left; drawn anew in every frame, so that clocks run."""
+    """The current stage with its time, the best result, and the time left. Every frame draws it anew."""
 
     doing: str
     best: str
@@ -52,9 +54,10 @@ class StatusLine:
 
 
 class Progress:
-    """Draws a run's events: a line a step, and on a terminal a status line with the stage, the best and the time left.
+    """Draws events: one line per step, and on a terminal a status line with the stage, the best result and the time left.
 
-    Indexing is a status line with rate and time left; without a terminal a line now and then.
+    A row holds at most LINE_CHARS characters; `trajectories show` prints all axes of a schedule. Indexing is a status line
+    with rate and time left, and without a terminal an occasional line.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -62,8 +65,8 @@ class Progress:
         self._status: Status | None = None
         self._deadline_s: float | None = None
         self._best = ""
-        self._written: dict[int, int] = {}  # characters so far of the replies under way
-        self._meter = Meter()
+        self._written: dict[int, int] = {}  # characters so far, by reply in progress
+        self._meter = IndexMeter()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -117,7 +120,7 @@ class Progress:
         self._now("waiting for candidates")
 
     def _step(self, event: StepFinished) -> None:
-        self._line(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}")
+        self._line(_fitted(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}"))
         match event.evaluation:
             case Measured(timing=timing) if event.candidate_id == event.best_candidate_id:
                 self._best = f"best {median_us(timing):.2f} us"
@@ -126,14 +129,13 @@ class Progress:
         self._now("next")
 
     def _witnessed(self, event: Witnessed) -> None:
-        """One line; the report has the whole of a long reason."""
+        """One line. The report has a long reason in full."""
         match event.evaluation:
             case Measured(witness=Witness() as witness):
                 said = {"agreed": "agrees", "in-part": "agrees, run in part"}.get(witness.status, f"none: {witness.reason}")
             case _:
                 said = f"refused: {event.evaluation.fault}"
-        line = f"second witness {event.candidate_id[:8]} in {event.seconds:.1f} s: {' '.join(said.split())}"
-        self._line(line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…")
+        self._line(_fitted(f"second witness {event.candidate_id[:8]} in {event.seconds:.1f} s: {' '.join(said.split())}"))
         if isinstance(event.evaluation, Measured) and event.candidate_id == event.best_candidate_id:
             self._best = f"best {median_us(event.evaluation.timing):.2f} us"
         self._now("next")
@@ -148,11 +150,11 @@ class Progress:
         self._now(self._writing())
 
     def _writing(self) -> str:
-        """All replies under way in one: apart, they would take turns on the one line."""
+        """One text for all replies in progress, because they share one status line."""
         if not self._written:
             return "waiting for replies"
         replies = "1 reply" if len(self._written) == 1 else f"{len(self._written)} replies"
-        return f"{replies} under way, {sum(self._written.values()):,} characters"
+        return f"{replies} in progress, {sum(self._written.values()):,} characters"
 
     def _index(self, event: IndexProgress) -> None:
         line = self._meter.line(event)
@@ -166,4 +168,11 @@ class Progress:
             self._status.update(StatusLine(doing, self._best, self._deadline_s, time.monotonic()))
 
     def _line(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        """Prints a line, in several rows where it is longer than LINE_CHARS; no word is split."""
+        rows = textwrap.wrap(text, LINE_CHARS, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+        self._console.print("\n".join(rows), markup=False)
+
+
+def _fitted(line: str) -> str:
+    """A line that is cut where it is longer than LINE_CHARS; the store has the whole of it."""
+    return line if len(line) <= LINE_CHARS else line[: LINE_CHARS - 1] + "…"

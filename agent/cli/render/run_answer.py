@@ -1,4 +1,4 @@
-"""What a run answers on stdout: a few lines for a person, or one JSON object."""
+"""The answer of a run on stdout: a few lines of text, or one JSON object."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def print_outcome(outcome: RunResult, folder: Path, as_json: bool) -> None:
 
 
 def outcome_json(outcome: RunResult, folder: Path) -> dict[str, object]:
-    """The run and its best step. `measured` tells a measured answer from a predicted one."""
+    """The run and its best step. `measured`: whether the best time is measured and not predicted."""
     best = outcome.best
     return {
         "run_id": outcome.run.run_id,
@@ -28,7 +28,7 @@ def outcome_json(outcome: RunResult, folder: Path) -> dict[str, object]:
         "steps": len(outcome.steps),
         "seconds": round(outcome.spent_s, 3),
         "out": str(folder),
-        "measured": best is not None and isinstance(best.evaluation, Measured),
+        "measured": best is not None and best.evaluation.time_us is not None,
         "best": best_json(best) if best else None,
         "refused": [
             {"candidate_id": step.candidate.id, "time_us": median_us(refused.timing), "message": wrong.test.message}
@@ -38,8 +38,10 @@ def outcome_json(outcome: RunResult, folder: Path) -> dict[str, object]:
 
 
 def best_json(step: Step) -> dict[str, object]:
-    """A step's candidate and evaluation; a time is `time_us` where it was measured, `predicted_us` where a model
-    knows the candidate, and else `floor_us`, the roofline."""
+    """A step's candidate and evaluation.
+
+    A measured time is `time_us`, a modelled one `predicted_us`. Where no model knows the candidate, `floor_us` is the roofline.
+    """
     evaluation = step.evaluation
     answer: dict[str, object] = {
         "candidate_id": step.candidate.id,
@@ -82,7 +84,7 @@ def best_lines(best: Step | None) -> list[str]:
 
 
 def witness_lines(step: Step) -> list[str]:
-    """What a second witness says of a measured kernel, where one was needed; without it there is no reward."""
+    """The second witness's verdict on a measured kernel, where one was needed. Without it there is no reward."""
     assert isinstance(step.evaluation, Measured)
     said = witness_of(step.evaluation, step.candidate.origin)
     withheld = "" if confirmed(step.evaluation, step.candidate.origin) else "; its time earns no reward"
@@ -90,7 +92,7 @@ def witness_lines(step: Step) -> list[str]:
 
 
 def speedup_lines(measured: Measured) -> list[str]:
-    """One line a baseline: its time, the speedup and the speedup's 95 % interval."""
+    """One line per baseline: its time, the speedup and the speedup's 95 % interval."""
     lines = []
     for timing in measured.baselines:
         if speedup := speedup_over(measured, timing.name):

@@ -1,4 +1,4 @@
-"""HTML: its text, each line where the source has it as far as can be, in sections by heading."""
+"""The text of HTML in sections by heading, with each line at its line of the source if possible."""
 
 import re
 from html.parser import HTMLParser
@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from contract.knowledge import SplitFile
 from indexer.split.archs import archs_in
 from indexer.split.documents.sections import Heading, split_sections
-from indexer.split.lines import read_lines
+from indexer.split.text_lines import read_lines
 
 _HEADING = re.compile(r"h[1-6]")
 _SILENT = frozenset({"script", "style", "template", "noscript", "svg", "nav", "head"})
@@ -19,7 +19,7 @@ _SPACE = re.compile(r"[ \t\f\v]+")
 
 
 def split_html(path: str, data: bytes) -> SplitFile:
-    """One piece a section of the text; the record holds the text without its markup."""
+    """One piece per section. The record holds the text without markup."""
     page = _Page()
     page.feed("\n".join(read_lines(data)))
     page.close()
@@ -35,7 +35,7 @@ def split_html(path: str, data: bytes) -> SplitFile:
 
 
 class _Page(HTMLParser):
-    """Writes what is read to lines; a block starts a new line, blank lines keep pace with the source."""
+    """Collects the text as lines. A block starts a new line, and blank lines follow the line numbers of the source."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -86,7 +86,7 @@ class _Page(HTMLParser):
         return short if self.lines[-1] else short.lstrip()
 
     def _keep_pace(self) -> None:
-        """Blank lines up to where the source is, unless that would break a line that is being written."""
+        """Add blank lines up to the current line of the source, except inside preformatted text."""
         behind = self.getpos()[0] - len(self.lines)
         if behind > 0 and not self._preformatted:
             self.lines.extend([""] * behind)

@@ -1,4 +1,4 @@
-"""Markdown: front matter, ATX and underlined headings, fenced code that is never cut.
+"""Sections of Markdown: front matter, ATX and underlined headings, and fenced code, which is never cut.
 
 Not covered: nested front-matter values, headings inside quotes and lists.
 """
@@ -10,18 +10,18 @@ from pathlib import PurePosixPath
 from contract.errors import SourceError
 from contract.knowledge import SplitFile, arch_number
 from indexer.split.documents.sections import Heading, split_sections
-from indexer.split.lines import read_lines
+from indexer.split.text_lines import read_lines
 
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.+?)(?:[ \t]+#+)?[ \t]*")
 _UNDERLINE = re.compile(r" {0,3}(?:={2,}|-{2,})[ \t]*")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)")
-_NO_TITLE = re.compile(r"\s*(?:[#>|*+-]|\d+[.)]\s|<|$)| {4}|\t")  # what an underline does not make a heading of
+_NO_TITLE = re.compile(r"\s*(?:[#>|*+-]|\d+[.)]\s|<|$)| {4}|\t")  # lines that an underline does not turn into a heading
 _VALUE = re.compile(r"([\w.-]+):(?:\s+(.*))?")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
 def split_markdown(path: str, data: bytes) -> SplitFile:
-    """One piece a section. Raises: SourceError for front matter with an unknown architecture."""
+    """One piece per section. Raises: SourceError for front matter with an invalid architecture."""
     lines = read_lines(data)
     front, body = _front_matter(lines)
     fenced = _fenced(lines, body)
@@ -38,7 +38,7 @@ def split_markdown(path: str, data: bytes) -> SplitFile:
 
 
 def _front_matter(lines: list[str]) -> tuple[dict[str, str], int]:
-    """Its values and the index of the line after it; a rule at the top of a file is not front matter."""
+    """The values of the front matter and the index of the line after it. A rule at the top is not front matter."""
     if lines[0].strip() != "---":
         return {}, 0
     values: dict[str, str] = {}
@@ -57,12 +57,12 @@ def _archs(text: str, path: str) -> tuple[str, ...]:
     named = [part.strip() for part in text.strip("[]").split(",") if part.strip()]
     for one in named:
         if not _ARCH.fullmatch(one):
-            raise SourceError(f"{path}: archs {text!r} in its front matter holds {one!r}; write them as sm_80, sm_90a")
+            raise SourceError(f"{path}: archs {text!r} in its front matter contains {one!r}; write them as sm_80, sm_90a")
     return tuple(dict.fromkeys(f"sm_{arch_number(one)}" for one in named))
 
 
 def _fenced(lines: list[str], start: int) -> set[int]:
-    """Indices of the lines of fenced code, fences included."""
+    """Indices of the lines of fenced code, including the fences."""
     found: set[int] = set()
     fence = ""
     for index in range(start, len(lines)):
@@ -88,6 +88,6 @@ def _headings(lines: list[str], start: int, fenced: set[int]) -> Iterator[Headin
 
 
 def _titles(lines: list[str], index: int, start: int, fenced: set[int]) -> bool:
-    """Whether the line is a paragraph of its own that an underline makes a heading of."""
+    """Whether the line is a separate paragraph, which an underline turns into a heading."""
     alone = index == start or not lines[index - 1].strip() or bool(_HEADING.fullmatch(lines[index - 1]))
     return alone and index not in fenced and not _NO_TITLE.match(lines[index])

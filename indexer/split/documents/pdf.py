@@ -1,4 +1,4 @@
-"""PDF: the text of its pages, a section each, under the headings of its outline."""
+"""The text of a PDF, one section per page, under the headings of its outline."""
 
 import io
 import logging
@@ -13,29 +13,29 @@ from contract.errors import SourceError
 from contract.knowledge import SplitFile
 from indexer.split.archs import archs_in
 from indexer.split.documents.sections import Heading, split_sections
-from indexer.split.lines import read_lines
+from indexer.split.text_lines import read_lines
 
-_DEPTH = 12  # of nested outlines that are followed
+_DEPTH = 12  # maximum nesting of an outline
 
-# pypdf reports every odd object of a file that it reads all the same
+# pypdf logs every irregular object of a file, even if it can read the file.
 logging.getLogger("pypdf").setLevel(logging.ERROR)
 
 
 def split_pdf(path: str, data: bytes) -> SplitFile:
-    """One piece a page. Raises: SourceError for a file that is encrypted, broken or holds no text."""
+    """One piece per page. Raises: SourceError for a file that is encrypted, damaged or without text."""
     try:
         reader = PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
-            raise SourceError(f"{path} is encrypted; save it without a password to have it indexed")
+            raise SourceError(f"{path} is encrypted; save it without a password to index it")
         pages = [read_lines((page.extract_text() or "").encode("utf-8", "replace")) for page in reader.pages]
         outline = dict(_outline(reader, reader.outline, ()))
         title = str((reader.metadata and reader.metadata.title) or "").strip() or PurePosixPath(path).stem
     except SourceError:
         raise
     except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError) as exc:
-        raise SourceError(f"{path} cannot be read as PDF ({type(exc).__name__}: {exc}); is it whole?") from exc
+        raise SourceError(f"{path} cannot be read as PDF ({type(exc).__name__}: {exc}); is it complete?") from exc
     if not any(line.strip() for page in pages for line in page):
-        raise SourceError(f"{path} holds no text; a scanned document needs text recognition first")
+        raise SourceError(f"{path} contains no text; run text recognition on a scanned document first")
     lines: list[str] = []
     headings: list[Heading] = []
     above: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ def split_pdf(path: str, data: bytes) -> SplitFile:
 
 
 def _outline(reader: PdfReader, entries: list[Any], above: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(page number from 0, headings from the top down) of an outline, in its order."""
+    """(page number from 0, headings from the top level down) of an outline, in order."""
     last = above
     for entry in entries:
         if isinstance(entry, list):

@@ -1,4 +1,4 @@
-"""reStructuredText: sections by the lines under (and over) their titles."""
+"""Sections of reStructuredText, by the adornment lines below (and above) their titles."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,13 +7,13 @@ from pathlib import PurePosixPath
 from contract.knowledge import SplitFile
 from indexer.split.archs import archs_in
 from indexer.split.documents.sections import Heading, split_sections
-from indexer.split.lines import read_lines
+from indexer.split.text_lines import read_lines
 
 _ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}\s*")
 
 
 def split_restructured(path: str, data: bytes) -> SplitFile:
-    """One piece a section."""
+    """One piece per section."""
     lines = read_lines(data)
     return split_sections(
         path, data, lines, _headings(lines), title=PurePosixPath(path).stem, archs=archs_in(path), may_cut=_may_cut(lines)
@@ -21,12 +21,12 @@ def split_restructured(path: str, data: bytes) -> SplitFile:
 
 
 def _may_cut(lines: list[str]) -> Callable[[int], bool]:
-    """Not inside what is indented: code and the bodies of directives."""
+    """Not inside indented text, which is code or the body of a directive."""
     return lambda line: not lines[line][:1].isspace() if line < len(lines) else True
 
 
 def _headings(lines: list[str]) -> Iterator[Heading]:
-    """Titles in their order; a style of adornment is one level deeper than those seen before it."""
+    """The titles in order. A new style of adornment is one level deeper than the earlier ones."""
     styles: list[tuple[str, bool]] = []
     for index in range(1, len(lines)):
         title = lines[index - 1]

@@ -1,23 +1,23 @@
-"""A document as sections: what stands under one heading, cut at paragraphs where it is long."""
+"""Splits a document into sections, one per heading. A long section is cut between paragraphs."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from contract.knowledge import SplitFile
 from indexer.split.assembly import assemble
-from indexer.split.lines import trim
 from indexer.split.spans import Span
+from indexer.split.text_lines import trim
 
 LONGEST = 120
-_AIM = 80  # lines of the parts that a longer one is cut into
+_AIM = 80  # lines of the parts of a longer section
 
-# Titles of documents and papers would attract the very questions that the sections above them answer.
+# The titles in a list of sources would match the questions that the other sections answer.
 UNINDEXED_HEADINGS = frozenset({"sources"})
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """`start` to `end`: its own lines from 1, inclusive; level 1 is the highest."""
+    """A heading on lines `start` to `end`, counted from 1, inclusive. Level 1 is the highest."""
 
     start: int
     end: int
@@ -36,9 +36,9 @@ def split_sections(
     first: int = 1,
     may_cut: Callable[[int], bool] = lambda _line: True,
 ) -> SplitFile:
-    """The sections from line `first` on. `may_cut`: whether the blank line of this number is between paragraphs.
+    """The sections from line `first` on. `may_cut`: whether a blank line, by number, is between paragraphs.
 
-    A heading without text of its own only names those below it; lists of sources are left out.
+    A heading without text becomes part of the names of the headings below it. Lists of sources are left out.
     """
     spans = list(_spans(lines, list(headings), title, first, may_cut))
     return assemble(path, data, lines, spans, archs=archs, guess_archs=False)
@@ -63,7 +63,7 @@ def _section(lines: list[str], start: int, end: int, symbol: str, may_cut: Calla
 
 
 def _paragraphs(lines: list[str], start: int, end: int, may_cut: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
-    """Lines start to end, whole or, if they are many, in parts that end at blank lines."""
+    """Lines start to end, in parts that end at blank lines if they are many."""
     while end - start + 1 > LONGEST:
         blank = [line for line in range(start + 1, end) if not lines[line - 1].strip() and may_cut(line)]
         inside = [line for line in blank if start + _AIM // 2 <= line < start + LONGEST]

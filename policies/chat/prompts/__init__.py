@@ -1,9 +1,9 @@
 """What a model is shown: the records of a run as prompts.
 
-composition: which sections a prompt has, in which order, and how its tokens are shared between them.
-rendering: records as text.
-primitives: the device headers as signatures with their comments.
-quoting: untrusted text inside a prompt, fenced.
-fitting: text made to fit a number of tokens.
-templates/: the Markdown templates of the system message and of each kind of request.
+- `composition`: which sections a prompt has, in which order, and how its tokens are shared between them.
+- `rendering`: records as text.
+- `primitives`: the device headers as signatures with their comments.
+- `quoting`: untrusted text inside a prompt, fenced.
+- `fitting`: text made to fit a number of tokens.
+- `templates/`: the Markdown templates of the system message and of each kind of request.
 """

@@ -17,8 +17,9 @@ from jinja2 import FileSystemLoader, StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
 
 from contract.candidate import Candidate
-from contract.chip import LIMITS, roofline_us
+from contract.chip import LIMITS
 from contract.exchange import Message, Prompt
+from contract.roofline import arithmetic_us, memory_us, roofline_us
 from contract.task import Arch, ElementType
 from contract.trajectory import Failure, Observation
 from policies.chat.assignment import Assignment
@@ -173,14 +174,14 @@ def _primitives(digests: list[str]) -> str:
 def _values(observation: Observation) -> dict[str, Any]:
     """The values that the templates may name."""
     task, chip = observation.task, observation.chip
-    floor_us = roofline_us(task.flops, task.operand_bytes, chip)
+    floor_us = roofline_us(task, chip)
     return {
         "task": task,
         "chip": chip,
         "limits": LIMITS[task.arch],
         "element": _ELEMENTS[task.element],
-        "arithmetic_us": task.flops / (chip.tensor_tflops * 1e6),
-        "memory_us": task.operand_bytes / (chip.dram_tbps * 1e6),
+        "arithmetic_us": arithmetic_us(task, chip),
+        "memory_us": memory_us(task, chip),
         "floor_us": floor_us,
         "launch_share": chip.launch_us / floor_us,
     }

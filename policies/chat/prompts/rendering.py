@@ -90,7 +90,7 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
         )
         predicted = f"predicted {prediction.predicted_us:.2f} us by {prediction.model}"
         lines = [f"compiled; {proof}; {'no time is known' if prediction.is_floor else predicted}"]
-    if isinstance(evaluation, Measured | Unmeasured):
+    if not evaluation.failed:
         lines += _resources(evaluation.inspection)
     return fenced(shorten("\n".join(lines), tokens))
 

@@ -24,10 +24,10 @@ from contract.exchange import Prompt
 from contract.options import ChatOptions
 from policies.chat.server.api_errors import ModelMissing, RequestFailed, Unusable, failure_of, message_of, one_line, unreachable
 from policies.chat.server.background import Background
+from policies.chat.server.chat_server import ExchangePlace, Limit, Reply
 from policies.chat.server.client import open_client, request_headers
 from policies.chat.server.key import checked_base_url, warn_of_plain_text
 from policies.chat.server.pending import Answered, EmptyReply, PendingRequest, TryEnd, cut_reply, ending_of
-from policies.chat.server.protocol import ExchangePlace, Limit, Reply
 from policies.chat.server.redaction import LogGuard, Redactor
 from policies.chat.server.request_parameters import RequestParameters
 from policies.chat.server.retrying import Again, retrying
@@ -41,8 +41,8 @@ from policies.chat.server.stream import (
 )
 
 _log = logging.getLogger(__name__)
-_TELL_WAIT_S = 5.0
-_REPLYING_S = 0.25
+_REPORTED_WAIT_S = 5.0
+_PROGRESS_S = 0.25
 _LISTED_MODELS = 5
 _LISTING_S = 5.0
 _INTERRUPTED = "the request was interrupted"
@@ -101,10 +101,10 @@ class OpenAIServer:
     async def _answer(self, request: PendingRequest) -> Answered | Unusable:
         """Try until a result is final, within the request's time."""
         limit, retries = request.limit, self._options.retries
-        tell = functools.partial(self._tell_wait, request)
+        on_wait = functools.partial(self._report_wait, request)
         try:
             async with asyncio.timeout(limit.seconds):
-                last: TryEnd = await retrying(retries, limit.seconds, tell)(self._try, request)
+                last: TryEnd = await retrying(retries, limit.seconds, on_wait)(self._try, request)
                 return await self._conclude(last, request)
         except TimeoutError:
             return Answered("stopped", f"the reply took longer than {limit.seconds:.0f} s")
@@ -200,7 +200,7 @@ class OpenAIServer:
 
             def on_text() -> None:
                 first.reschedule(None)
-                self._tell_progress(request)
+                self._report_progress(request)
 
             try:
                 await read_stream(pieces, request.partial, request.limit.reply_tokens, on_text)
@@ -225,17 +225,17 @@ class OpenAIServer:
         more = f" and {len(offered) - _LISTED_MODELS} more" if len(offered) > _LISTED_MODELS else ""
         return f"has no model {model!r}; it offers {', '.join(offered[:_LISTED_MODELS])}{more}: choose one with --model"
 
-    def _tell_wait(self, request: PendingRequest, again: Again, seconds: float) -> None:
+    def _report_wait(self, request: PendingRequest, again: Again, seconds: float) -> None:
         request.waited_s += seconds
         _log.debug("%s: %s; trying again in %.1f s", request.place, again.problem, seconds)
-        if seconds > _TELL_WAIT_S:
+        if seconds > _REPORTED_WAIT_S:
             said = f"chat server {self._url} {_verb(again.problem)}; trying again in {seconds:.0f} s"
             self._emit(Notice(message=said))
 
-    def _tell_progress(self, request: PendingRequest) -> None:
+    def _report_progress(self, request: PendingRequest) -> None:
         now = time.monotonic()
-        if now - request.told >= _REPLYING_S:
-            request.told = now
+        if now - request.last_report >= _PROGRESS_S:
+            request.last_report = now
             number, sample, _ = request.place
             self._emit(Replying(round=number, sample=sample, characters=request.partial.characters))
 

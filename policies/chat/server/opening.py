@@ -4,7 +4,7 @@ from pydantic import SecretStr
 
 from contract.events import Emit
 from contract.options import ChatOptions
-from policies.chat.server.protocol import ChatServer
+from policies.chat.server.chat_server import ChatServer
 
 
 def open_server(options: ChatOptions, key: SecretStr | None, emit: Emit) -> ChatServer:

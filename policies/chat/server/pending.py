@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from contract.exchange import Prompt, ReplyStatus, Usage
 from policies.chat.server.api_errors import RequestFailed, Unusable
-from policies.chat.server.protocol import ExchangePlace, Limit
+from policies.chat.server.chat_server import ExchangePlace, Limit
 from policies.chat.server.retrying import Again
 from policies.chat.server.stream import PartialReply
 
@@ -40,7 +40,7 @@ class PendingRequest:
     begun: float = field(default_factory=time.monotonic)
     waited_s: float = 0.0
     tries: int = 0
-    told: float = 0.0
+    last_report: float = 0.0
 
     def start_over(self) -> None:
         if self.partial.begun:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
 from contract.protocols import ExchangeLog
-from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 
 class ReplayServer:
@@ -31,7 +31,7 @@ class ReplayServer:
     def ask(self, prompt: Prompt, place: ExchangePlace, limit: Limit) -> Reply:  # noqa: ARG002 (a record is as long as it is)
         """See `ChatServer.ask`. Raises: UsageError, NoReply."""
         if not self._by_place:
-            raise UsageError("the replayed run holds no reply: it asked no chat server, or none answered; replay another")
+            raise UsageError("the replayed run has no reply: it asked no chat server, or none answered; replay another run")
         with self._lock:
             found = self._find(prompt, place)
             if found is None:

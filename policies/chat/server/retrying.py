@@ -32,8 +32,8 @@ class Again:
     after_s: float | None = None
 
 
-def retrying(retries: int, seconds: float, tell: Callable[[Again, float], None]) -> AsyncRetrying:
-    """Retries while the result is an `Again`, tries are left and the wait fits in the time. `tell` is called before a wait.
+def retrying(retries: int, seconds: float, on_wait: Callable[[Again, float], None]) -> AsyncRetrying:
+    """Retries while the result is an `Again`, tries are left and the wait fits in the time. `on_wait` is called before a wait.
 
     The call returns the result of the last try.
     """
@@ -48,7 +48,7 @@ def retrying(retries: int, seconds: float, tell: Callable[[Again, float], None])
         retry=retry_if_result(lambda outcome: isinstance(outcome, Again)),
         stop=stop_after_attempt(retries + 1) | stop_before_delay(seconds),
         wait=wait,
-        before_sleep=lambda state: tell(_outcome(state), state.upcoming_sleep),
+        before_sleep=lambda state: on_wait(_outcome(state), state.upcoming_sleep),
         retry_error_callback=_outcome,
     )
 

@@ -1,12 +1,21 @@
-"""What every kernel family offers the schedule policy: its schedules for a task, their cost model inputs, their source."""
+"""What a kernel family is to the schedule policy: its schedules for a task, their cost model inputs, their source.
 
-from collections.abc import Iterator
-from typing import Protocol, TypeVar
+A family is a folder with one CUDA source (`NAME/NAME.cu`, see `template`), one schedule (its axes, and when they are valid)
+and one space (the schedules worth trying). Its subclass of `Family` joins them, and `registry` lists it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Sequence
+from typing import ClassVar, Generic, NamedTuple, TypeVar
+
+from pydantic import ValidationError
 
 from contract.base import Record
-from contract.candidate import Candidate, ScheduleValue
+from contract.candidate import Candidate, Origin, ScheduleValue
 from contract.chip import Chip
+from contract.plan import LaunchPlan, render_plan
 from contract.task import GemmTask
+from policies.schedule.families.template import KernelConstant, template_of
 
 
 class Schedule(Record):
@@ -20,15 +29,15 @@ class Schedule(Record):
 
 
 class Work(Record):
-    """How a schedule cuts a task, as the analytic prior sees it.
+    """How a schedule divides a task, as the analytic prior sees it.
 
     `ctas`: CTAs launched (output tiles times splits); `ctas_per_sm`: how many are resident together; `persistent`: CTAs
-    loop over tiles. `k_blocks`: main-loop steps of one tile. `loaded_bytes`: bytes that all CTAs together bring into shared
+    loop over tiles. `k_blocks`: main-loop steps of one tile. `loaded_bytes`: bytes that all CTAs together load into shared
     memory through L2, multicast counted once. `reduced_bytes`: bytes of partial sums written and read again between splits.
-    `lines`: rows of at most 128 bytes that the bulk copy engine of an SM handles for a K block; 0 for other kinds of copies.
-    `step_us`: time of a K block after the first that nothing fills, where barriers and fragment loads stand in line.
+    `lines`: rows of at most 128 bytes that the bulk copy engine of an SM handles per K block; 0 for other kinds of copies.
+    `step_us`: time per K block after the first that is exposed, because barriers and fragment loads depend on each other.
     `alternating`: one tile of a CTA is stored while the next is multiplied.
-    `mma_efficiency`: the share of the tensor rate this tile shape can reach in steady state (0 to 1).
+    `mma_efficiency`: the share of the tensor rate that this tile shape can reach in steady state (0 to 1).
     """
 
     tile: tuple[int, int, int]
@@ -48,8 +57,8 @@ class Work(Record):
     alternating: bool = False
 
 
-# Most SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a cluster
-# lies within one GPC, and GPCs are not whole multiples of 4, 8 or 16 SMs.
+# Maximum SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a
+# cluster lies within one GPC, and GPCs are not whole multiples of 4, 8 or 16 SMs.
 _CLUSTER_SHARE = {1: 132 / 132, 2: 132 / 132, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
 
 
@@ -59,24 +68,57 @@ def cluster_sms(chip: Chip, cluster: int) -> int:
     return max(int(chip.sms * share + 1e-9) // cluster * cluster, cluster)
 
 
+class KernelParts(NamedTuple):
+    """`constants`: what `//@constants` in the CUDA source stands for. `sections`: those of the source that are used."""
+
+    plan: LaunchPlan
+    constants: Sequence[KernelConstant]
+    sections: Collection[str] = ()
+
+
 S = TypeVar("S", bound=Schedule)
 
 
-class Family(Protocol[S]):
-    """A kernel family. `write` gives a complete source with its plan; equal schedule and task give equal text."""
+class Family(ABC, Generic[S]):
+    """A kernel family. `name`: also of its folder and of the CUDA source in it. `schedule`: the class that holds its axes."""
 
-    name: str
+    name: ClassVar[str]
+    schedule: type[S]
 
+    @abstractmethod
     def supports(self, task: GemmTask) -> bool: ...
 
+    @abstractmethod
     def space(self, task: GemmTask, chip: Chip) -> Iterator[S]:
-        """Every schedule that is valid for the task on the chip."""
-        ...
+        """The schedules worth trying, each of them valid for the task on the chip; `write` accepts valid ones beyond these."""
 
-    def parse(self, values: dict[str, ScheduleValue]) -> S:
-        """A schedule from its plain values. Raises: ValueError."""
-        ...
-
+    @abstractmethod
     def work(self, schedule: S, task: GemmTask, chip: Chip) -> Work: ...
 
-    def write(self, schedule: S, task: GemmTask) -> Candidate: ...
+    @abstractmethod
+    def violation(self, schedule: S, task: GemmTask) -> str | None:
+        """Why a schedule cannot run for the task, or None."""
+
+    @abstractmethod
+    def parts(self, schedule: S, task: GemmTask) -> KernelParts:
+        """What makes a kernel of the family's CUDA source, for a schedule that can run for the task."""
+
+    def parse(self, values: dict[str, ScheduleValue]) -> S:
+        """A schedule from its plain values. Raises: ValueError for unknown, missing or mistyped axes."""
+        try:
+            return self.schedule.model_validate(values, strict=True)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ValueError(f"not a {self.name} schedule{f', {where}' if where else ''}: {first['msg']}") from exc
+
+    def write(self, schedule: S, task: GemmTask) -> Candidate:
+        """A complete source with its launch plan; equal schedule and task give equal text.
+
+        Raises: ValueError where the schedule cannot run for the task.
+        """
+        if reason := self.violation(schedule, task):
+            raise ValueError(f"{self.name} schedule for {task.shape}: {reason}")
+        plan, constants, sections = self.parts(schedule, task)
+        source = render_plan(plan) + template_of(self.name).fill(task, constants, sections)
+        return Candidate(source=source, plan=plan, origin=Origin(policy="schedule", schedule=schedule.values()))

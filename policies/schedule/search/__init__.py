@@ -1,6 +1,6 @@
 """Which schedules to try next.
 
-- `pool`: the schedules to choose among, with their predicted times, and the neighbours of one.
+- `schedule_pool`: the schedules to choose among, with their predicted times, and the neighbours of one.
 - `encoding`: schedules as numbers for a model.
 - `gaussian_process`: regression over them.
 - `surrogate`: what the run's times say about schedules not yet tried.

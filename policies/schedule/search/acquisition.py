@@ -1,4 +1,4 @@
-"""Which schedules to try next: the prior's best, made diverse; or, once there are times, draws from what they taught."""
+"""Which schedules to try next: the prior's best, made diverse, or draws from a surrogate of the measured times."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from policies.schedule.prior import Floats
-from policies.schedule.search.pool import Entry
+from policies.schedule.search.schedule_pool import PoolEntry
 from policies.schedule.search.surrogate import Surrogate
 
-GROUP_CROWDING = 1.15  # a schedule must be predicted this much faster to follow another of its group
-FAMILY_CROWDING = 1.04  # and this much to follow another of its family
+GROUP_CROWDING = 1.15  # factor on the predicted time of a schedule for each earlier one of its group
+FAMILY_CROWDING = 1.04  # and for each earlier one of its family
 SHORTLIST = 128  # schedules that a joint draw covers
 
 
-def rank_by_prior(entries: Sequence[Entry], predicted_us: Floats, tried: Sequence[Entry]) -> Iterator[Entry]:
-    """Entries, fastest predicted first, each made dearer by those like it that were tried or came before."""
+def rank_by_prior(entries: Sequence[PoolEntry], predicted_us: Floats, tried: Sequence[PoolEntry]) -> Iterator[PoolEntry]:
+    """Entries, fastest predicted first; each is penalised for similar ones that were tried or ranked before it."""
     groups = {group: number for number, group in enumerate(dict.fromkeys(entry.group for entry in entries))}
     names = sorted({entry.family.name for entry in entries})
     group_of = np.array([groups[entry.group] for entry in entries], dtype=np.intp)
@@ -25,8 +25,8 @@ def rank_by_prior(entries: Sequence[Entry], predicted_us: Floats, tried: Sequenc
     family_crowd = np.array([seen_families[name] for name in names], dtype=np.float64)
     left = predicted_us.copy()
     for _ in range(len(entries)):
-        dearer = GROUP_CROWDING ** group_crowd[group_of] * FAMILY_CROWDING ** family_crowd[family_of]
-        best = int(np.argmin(left * dearer))
+        penalty = GROUP_CROWDING ** group_crowd[group_of] * FAMILY_CROWDING ** family_crowd[family_of]
+        best = int(np.argmin(left * penalty))
         left[best] = np.inf
         group_crowd[group_of[best]] += 1
         family_crowd[family_of[best]] += 1

@@ -1,4 +1,4 @@
-"""What to try around the best schedules so far: draws among their neighbours, which a diagnosis may favour."""
+"""What to try around the best schedules so far: draws among their neighbours, some favoured by a diagnosis."""
 
 import copy
 from collections.abc import Sequence
@@ -9,34 +9,34 @@ from contract.diagnosis import Bottleneck
 from contract.trajectory import Attempt
 from policies.schedule.search.acquisition import rank_by_draws
 from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.pool import Entry, Key, Pool
 from policies.schedule.search.risk import Risk
+from policies.schedule.search.schedule_pool import Key, PoolEntry, SchedulePool
 from policies.schedule.search.steering import Steering
 from policies.schedule.search.surrogate import Surrogate
 
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
 
-Choice = tuple[Entry, Bottleneck | None]  # and the bottleneck that it was chosen to relieve
+Pick = tuple[PoolEntry, Bottleneck | None]  # an entry, and the bottleneck that it was chosen to relieve
 
 
 class Around:
-    """Draws among neighbours of good schedules."""
+    """Draws among the neighbours of good schedules."""
 
-    def __init__(self, pool: Pool, encode: Encoding, learned: Surrogate, risk: Risk, rng: np.random.Generator) -> None:
+    def __init__(self, pool: SchedulePool, encode: Encoding, learned: Surrogate, risk: Risk, rng: np.random.Generator) -> None:
         self._pool, self._encode, self._learned, self._risk, self._rng = pool, encode, learned, risk, rng
 
-    def plain(self, entries: Sequence[Entry], count: int) -> list[Choice]:
+    def plain(self, entries: Sequence[PoolEntry], count: int) -> list[Pick]:
         return [(entry, None) for entry in self._draw(entries, count, self._rng)]
 
-    def steered(self, entries: Sequence[Entry], count: int, steering: Steering) -> list[Choice]:
-        """Draws that favour what relieves; what the same draws would have taken anyhow was not chosen to relieve."""
-        anyhow = {entry.key for entry in self._draw(entries, count, copy.deepcopy(self._rng))}
+    def steered(self, entries: Sequence[PoolEntry], count: int, steering: Steering) -> list[Pick]:
+        """Draws that favour entries which relieve. Those that the plain draws also take do not count as chosen to relieve."""
+        plain = {entry.key for entry in self._draw(entries, count, copy.deepcopy(self._rng))}
         favoured = self._draw(entries, count, self._rng, steering)
-        return [(entry, None if entry.key in anyhow else steering.main_relief(entry)) for entry in favoured]
+        return [(entry, None if entry.key in plain else steering.main_relief(entry)) for entry in favoured]
 
     def _draw(
-        self, entries: Sequence[Entry], count: int, rng: np.random.Generator, steering: Steering | None = None
-    ) -> list[Entry]:
+        self, entries: Sequence[PoolEntry], count: int, rng: np.random.Generator, steering: Steering | None = None
+    ) -> list[PoolEntry]:
         if not entries or count < 1:
             return []
         expected_us = self._pool.predict_us(entries) / (1 - self._risk(entries))
@@ -44,15 +44,17 @@ class Around:
         return [entries[index] for index in rank_by_draws(favoured_us, self._encode(entries), self._learned, rng, count)]
 
 
-def choose(around: Around, near: Sequence[Entry], keys: set[Key], count: int, steering: Steering | None) -> list[Choice]:
-    """The half around the best; a diagnosis adds what relieves to the neighbours that are drawn from, and favours it."""
+def choose(around: Around, near: Sequence[PoolEntry], keys: set[Key], count: int, steering: Steering | None) -> list[Pick]:
+    """The half around the best. A diagnosis adds neighbours that relieve its findings, and favours them."""
     if steering is None:
         return around.plain(near, count)
     relieving = [entry for entry in steering.neighbours.values() if entry.key not in keys]
     return around.steered(list({entry.key: entry for entry in (*near, *relieving)}.values()), count, steering)
 
 
-def neighbours_of_best(pool: Pool, tried: Sequence[tuple[Attempt, Entry]], rng: np.random.Generator) -> list[Entry]:
+def neighbours_of_best(
+    pool: SchedulePool, tried: Sequence[tuple[Attempt, PoolEntry]], rng: np.random.Generator
+) -> list[PoolEntry]:
     """Neighbours of the fastest schedules so far, each once."""
     timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None]
     parents = [entry for _, entry in sorted(timed, key=lambda pair: pair[0])[:PARENTS]]

@@ -1,4 +1,4 @@
-"""Schedules as numbers for a model: their axes, and the work that schedules of different families have in common."""
+"""Schedules as numbers for a model: their axes, and the work quantities that all families share."""
 
 import math
 from collections.abc import Sequence
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.schedule.prior import Floats
-from policies.schedule.search.pool import Entry
+from policies.schedule.search.schedule_pool import PoolEntry
 
 
 class Encoding:
-    """Logarithms of counts, 0 or 1 for choices, each column scaled to unit variance over the fitted entries."""
+    """Logarithms of counts, 0 or 1 for choices; each column has unit variance over the fitted entries."""
 
-    def __init__(self, entries: Sequence[Entry]) -> None:
+    def __init__(self, entries: Sequence[PoolEntry]) -> None:
         features = [_features(entry) for entry in entries]
         self._columns = {name: column for column, name in enumerate(sorted(set().union(*features)))}
         raw = self._table(features)
@@ -20,8 +20,8 @@ class Encoding:
         self._deviation = np.where(deviation > 0, deviation, 1.0)
         self.fitted: Floats = (raw - self._mean) / self._deviation
 
-    def __call__(self, entries: Sequence[Entry]) -> Floats:
-        """Shape: (entries, features). A choice that no fitted entry made leaves its columns at zero before scaling."""
+    def __call__(self, entries: Sequence[PoolEntry]) -> Floats:
+        """Shape: (entries, features). A choice that no fitted entry has leaves its columns at zero before scaling."""
         rows: Floats = (self._table([_features(entry) for entry in entries]) - self._mean) / self._deviation
         return rows
 
@@ -34,8 +34,8 @@ class Encoding:
         return table
 
 
-def _features(entry: Entry) -> dict[str, float]:
-    """Named features; an axis carries its family's name, since equal names need not mean the same."""
+def _features(entry: PoolEntry) -> dict[str, float]:
+    """Named features. An axis carries the name of its family, because equal names may differ in meaning."""
     features: dict[str, float] = {}
     for axis, value in entry.values.items():
         if isinstance(value, str | bool):

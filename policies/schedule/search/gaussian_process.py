@@ -1,4 +1,4 @@
-"""Gaussian-process regression in a few lines of linear algebra: enough for hundreds of points, and nothing to import."""
+"""Gaussian-process regression for hundreds of points, in a few lines of linear algebra."""
 
 from itertools import product
 
@@ -8,13 +8,13 @@ from policies.schedule.prior import Floats
 
 LENGTH_SCALES = (0.25, 0.5, 1.0, 2.0)  # in units of the square root of the number of features
 NOISE_SHARES = (0.01, 0.1, 0.5)  # noise variance over signal variance
-PRIOR_VARIANCE = 0.05  # of the signal, believed as firmly as PRIOR_POINTS measurements
+PRIOR_VARIANCE = 0.05  # of the signal, with the weight of PRIOR_POINTS measurements
 PRIOR_POINTS = 2.0
 JITTER = 1e-9
 
 
 class GaussianProcess:
-    """Zero mean, Matérn-5/2 kernel; length scale and noise from grids by marginal likelihood, the variance in closed form.
+    """Zero mean, Matérn-5/2 kernel. Marginal likelihood selects length scale and noise from grids; the variance is closed form.
 
     Shape: x (points, features) scaled to about unit variance, y (points,).
     Source: Rasmussen and Williams, Gaussian Processes for Machine Learning, chapters 2 and 5.
@@ -27,7 +27,7 @@ class GaussianProcess:
         _, self._scale, self._variance, self._factor, self._weights = max(fits, key=lambda fit: fit[0])
 
     def _fit(self, distances: Floats, scale: float, noise: float) -> tuple[float, float, float, Floats, Floats]:
-        """Log likelihood up to a constant, with the parts of the fitted process."""
+        """Log likelihood up to a constant, and the parts of the fitted process."""
         scale *= float(np.sqrt(self._x.shape[1]))
         factor: Floats = np.linalg.cholesky(_matern(distances / scale) + noise * np.eye(len(self._y))).astype(np.float64)
         half = np.linalg.solve(factor, self._y)
@@ -38,13 +38,13 @@ class GaussianProcess:
         return likelihood, scale, variance, factor, weights
 
     def predict(self, x: Floats) -> tuple[Floats, Floats]:
-        """Mean and standard deviation at each point, noise left out."""
+        """Mean and standard deviation at each point, without noise."""
         cross = _matern(_distances(self._x, x) / self._scale)
         explained = (np.linalg.solve(self._factor, cross) ** 2).sum(axis=0)
         return cross.T @ self._weights, np.sqrt(self._variance * np.maximum(1.0 - explained, 0.0))
 
     def draw(self, x: Floats, count: int, rng: np.random.Generator) -> Floats:
-        """Joint draws of the function at all points, noise left out. Shape: (count, points)."""
+        """Joint draws of the function at all points, without noise. Shape: (count, points)."""
         cross = _matern(_distances(self._x, x) / self._scale)
         half = np.linalg.solve(self._factor, cross)
         covariance = self._variance * (_matern(_distances(x, x) / self._scale) - half.T @ half)

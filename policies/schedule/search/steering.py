@@ -1,7 +1,8 @@
-"""A diagnosis steers what is tried around a schedule: moves that relieve a finding are thought faster, none is excluded.
+"""A diagnosis steers what is tried around a schedule: moves that relieve a finding get a shorter expected time.
 
-A finding's weight is the most that could be won. How much of it one step wins is not known; `TRUST` is the share assumed, and
-every attempt that made such a step in vain halves, thirds, quarters … what is assumed of the next.
+The weight of a finding is the maximum share of the time that can be gained. `TRUST` is the share of it that one step is
+assumed to gain. After v attempts that made such a step and were no faster, the assumption is divided by 1 + v.
+No schedule is excluded.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,40 +14,40 @@ import numpy as np
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.trajectory import Attempt, Observation
 from policies.schedule.prior import Floats
-from policies.schedule.search.pool import Entry, Key, Pool, Step
 from policies.schedule.search.relief import relieves
+from policies.schedule.search.schedule_pool import AxisStep, Key, PoolEntry, SchedulePool
 
-TRUST = 0.25  # of the time that could be won at most, the share that one step is assumed to win
-NEAR_AXES = 2  # an attempt tells of a step where it differs from the diagnosed schedule in no more axes
+TRUST = 0.25  # share of the maximum gain that one step is assumed to gain
+NEAR_AXES = 2  # an attempt informs about a step if it differs from the diagnosed schedule in at most this many axes
 
-Tried = Sequence[tuple[Attempt, Entry]]
+Tried = Sequence[tuple[Attempt, PoolEntry]]
 
 
 @dataclass(frozen=True)
 class Steering:
-    """What a diagnosis asks of the neighbours of the schedule it is of.
+    """What a diagnosis asks of the neighbours of the diagnosed schedule.
 
-    `trusted`: bottleneck → its weight, less for every attempt that tried to relieve it in vain. `relieved`: neighbour →
-    the bottlenecks that it relieves, heaviest first.
+    `trusted`: bottleneck → its weight, reduced for every attempt that relieved it and was no faster. `relieved`: neighbour
+    → the bottlenecks that it relieves, heaviest first.
     """
 
     candidate_id: str
     trusted: Mapping[Bottleneck, float]
-    neighbours: Mapping[Key, Entry]
+    neighbours: Mapping[Key, PoolEntry]
     relieved: Mapping[Key, tuple[Bottleneck, ...]]
 
-    def main_relief(self, entry: Entry) -> Bottleneck | None:
-        """The heaviest bottleneck that an entry relieves; None where it relieves none, or is no neighbour."""
+    def main_relief(self, entry: PoolEntry) -> Bottleneck | None:
+        """The heaviest bottleneck that an entry relieves; None where it relieves none or is not a neighbour."""
         return next(iter(self.relieved.get(entry.key, ())), None)
 
-    def discount(self, entries: Iterable[Entry]) -> Floats:
-        """Factor on the expected time of each entry: 1 where it relieves nothing."""
+    def discount(self, entries: Iterable[PoolEntry]) -> Floats:
+        """Factor on the expected time of each entry; 1 where it relieves nothing."""
         shares = [sum(self.trusted[name] for name in self.relieved.get(entry.key, ())) for entry in entries]
         return 1 - TRUST * np.minimum(np.array(shares, dtype=np.float64), 1.0)
 
 
-def steer(observation: Observation, tried: Tried, pool: Pool) -> Steering | None:
-    """None where nothing was diagnosed, or what was diagnosed has no schedule or no bottleneck that an axis relieves."""
+def steer(observation: Observation, tried: Tried, pool: SchedulePool) -> Steering | None:
+    """None without a diagnosis, or where the diagnosed candidate has no schedule or no bottleneck that an axis relieves."""
     diagnosis, candidate_id = observation.diagnosis, observation.diagnosed
     found = [pair for pair in tried if pair[0].candidate_id == candidate_id]
     if diagnosis is None or candidate_id is None or not found:
@@ -57,9 +58,9 @@ def steer(observation: Observation, tried: Tried, pool: Pool) -> Steering | None
     neighbours = {entry.key: entry for entries in relieving_of.values() for entry in entries}
     if not neighbours:
         return None
-    in_vain = [entry for other, entry in tried if _told_nothing_better(other, attempt) and _is_near(entry, parent)]
+    no_faster = [entry for other, entry in tried if _was_no_faster(other, attempt) and _is_near(entry, parent)]
     trusted = {
-        name: weight / (1 + sum(relieves(parent, entry, name, pool) for entry in in_vain))
+        name: weight / (1 + sum(relieves(parent, entry, name, pool) for entry in no_faster))
         for name, weight in _weights(diagnosis).items()
     }
     heaviest_first = sorted(trusted, key=lambda name: -trusted[name])
@@ -73,17 +74,17 @@ def steer(observation: Observation, tried: Tried, pool: Pool) -> Steering | None
 
 
 class Neighbourhood:
-    """The valid schedules that differ from one in a step along one axis, or along two."""
+    """The valid schedules one step away from one, along one axis or two."""
 
-    def __init__(self, parent: Entry, pool: Pool) -> None:
+    def __init__(self, parent: PoolEntry, pool: SchedulePool) -> None:
         self._parent, self._pool = parent, pool
         steps = list(pool.steps(parent))
         pairs = (pair for pair in combinations(steps, 2) if pair[0][0] != pair[1][0])
         self._alone = self._entries((step,) for step in steps)
         self._together = self._entries(pairs)
 
-    def relieving(self, bottleneck: Bottleneck) -> list[Entry]:
-        """Neighbours that relieve a bottleneck by one step; by two, where neither of them does alone."""
+    def relieving(self, bottleneck: Bottleneck) -> list[PoolEntry]:
+        """Neighbours that relieve a bottleneck by one step, or by two where neither step does so alone."""
         alone = {steps: entry for steps, entry in self._alone.items() if self._relieves(entry, bottleneck)}
         together = [
             entry
@@ -92,33 +93,33 @@ class Neighbourhood:
         ]
         return [*alone.values(), *together]
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[PoolEntry]:
         return [*self._alone.values(), *self._together.values()]
 
-    def _relieves(self, entry: Entry, bottleneck: Bottleneck) -> bool:
+    def _relieves(self, entry: PoolEntry, bottleneck: Bottleneck) -> bool:
         return relieves(self._parent, entry, bottleneck, self._pool)
 
-    def _entries(self, changes: Iterable[tuple[Step, ...]]) -> dict[tuple[Step, ...], Entry]:
+    def _entries(self, changes: Iterable[tuple[AxisStep, ...]]) -> dict[tuple[AxisStep, ...], PoolEntry]:
         found = {steps: self._pool.entry(self._parent.values | dict(steps)) for steps in changes}
         return {steps: entry for steps, entry in found.items() if entry is not None}
 
 
 def _weights(diagnosis: Diagnosis) -> dict[Bottleneck, float]:
-    """The weight of every bottleneck; of several findings of one, the heaviest's."""
+    """The weight of every bottleneck; the maximum where several findings name it."""
     weights: dict[Bottleneck, float] = {}
     for finding in diagnosis.findings:
         weights[finding.bottleneck] = max(finding.weight, weights.get(finding.bottleneck, 0.0))
     return weights
 
 
-def _told_nothing_better(other: Attempt, attempt: Attempt) -> bool:
-    """Whether another attempt was no faster; one that failed is judged by its risk instead."""
+def _was_no_faster(other: Attempt, attempt: Attempt) -> bool:
+    """Whether another attempt was measured and no faster. `Risk` accounts for failed ones."""
     if other.candidate_id == attempt.candidate_id or other.time_us is None or attempt.time_us is None:
         return False
     return other.time_us >= attempt.time_us
 
 
-def _is_near(entry: Entry, parent: Entry) -> bool:
+def _is_near(entry: PoolEntry, parent: PoolEntry) -> bool:
     if entry.family.name != parent.family.name:
         return False
     return sum(value != parent.values[axis] for axis, value in entry.values.items()) <= NEAR_AXES

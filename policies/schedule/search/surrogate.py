@@ -1,7 +1,7 @@
-"""What this run's measurements say about schedules not yet tried: a Gaussian process over the prior's error.
+"""What this run's measurements say about schedules not yet tried: a Gaussian process over the error of the prior.
 
-The process models ln(measured / predicted), so that with no data it is the prior, and with data the prior's mistakes on
-this task and chip are learned from and carried to similar schedules.
+The process models ln(measured / predicted). Without data it equals the prior. With data it learns the prior's error on this
+task and chip, and applies it to similar schedules.
 """
 
 import numpy as np

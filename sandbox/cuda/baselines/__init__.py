@@ -1,0 +1,6 @@
+"""The baselines, measured on the same buffers in the same run.
+
+- `library_baselines.py`: all baselines of a task
+- `library.py`: what a library's product shares
+- `cublas.py`, `cublaslt.py`, `torch_matmul.py`: one library each
+"""

@@ -1,4 +1,4 @@
-"""cuBLAS through cublasGemmEx: the algorithm it picks by itself, for one layout of B."""
+"""cuBLAS through cublasGemmEx: the algorithm that it chooses by itself, for one layout of B."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 
 @cache
 def _handle(math_mode: int) -> int:
-    """One cuBLAS handle a process for each math mode. Raises: Unavailable."""
+    """One cuBLAS handle per process and math mode. Raises: Unavailable."""
     cublas = bindings("cublas", "cuBLAS")
     with starting("cuBLAS", cublas.cuBLASError):
         handle: int = cublas.create()
@@ -35,7 +35,7 @@ def _handle(math_mode: int) -> int:
 
 
 class CublasGemm(LibraryContender):
-    """`strict`: sums between splits of K in the accumulator's type too, as candidates must; else whatever cuBLAS likes.
+    """`strict`: sums between splits of K in the accumulator's type too, as candidates must; else cuBLAS chooses.
 
     Raises: Unavailable.
     """
@@ -58,7 +58,7 @@ class CublasGemm(LibraryContender):
         cublas, shape, kind = self._cublas, self._shape, self._data_type
         left, right, out = addresses
         try:
-            cublas.set_stream(self._handle, stream)  # forgets the workspace
+            cublas.set_stream(self._handle, stream)  # this resets the workspace
             cublas.set_workspace(self._handle, self._workspace.data.ptr, WORKSPACE_BYTES)
             cublas.gemm_ex(
                 self._handle,

@@ -1,4 +1,4 @@
-"""cuBLASLt through nvmath's bindings: its suggestions for a product, each a contender of its own."""
+"""cuBLASLt through nvmath's bindings: its suggestions for a product, each a separate contender."""
 
 from functools import cache
 from typing import Any
@@ -27,7 +27,7 @@ MAX_SUGGESTIONS = 100
 
 @cache
 def _handle() -> int:
-    """One cuBLASLt handle a process. Raises: Unavailable."""
+    """One cuBLASLt handle per process. Raises: Unavailable."""
     lt = bindings("cublasLt", "cuBLASLt")
     with starting("cuBLASLt", lt.cuBLASLtError):
         handle: int = lt.create()
@@ -35,10 +35,10 @@ def _handle() -> int:
 
 
 class LtProduct:
-    """One product in one layout of B: descriptors, workspace and the library's suggestions, best first as it sees them.
+    """One product in one layout of B: descriptors, workspace and the library's suggestions, in its own order.
 
-    The preference is left as wide as cuBLASLt's own default, reductions of split K in the output type included: what that
-    gains counts for the baseline. Raises: Unavailable where there is no library or no suggestion.
+    The preference is as wide as cuBLASLt's default, including reductions of split K in the output type; the baseline gets
+    that gain. Raises: Unavailable where there is no library or no suggestion.
     """
 
     def __init__(self, task: GemmTask, layout: Layout) -> None:
@@ -84,7 +84,7 @@ class LtProduct:
         return results, [results.ptr + size * index for index, state in enumerate(states) if state == 0]
 
     def multiply(self, algorithm: int, addresses: tuple[int, int, int], stream: int) -> None:
-        """Enqueue D = A B by one algorithm. Raises: Unavailable where it turns out not to run."""
+        """Enqueue D = A B by one algorithm. Raises: Unavailable where the algorithm does not run."""
         left, right, out = addresses
         try:
             self._lt.matmul(

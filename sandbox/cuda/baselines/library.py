@@ -1,4 +1,4 @@
-"""What the library baselines share: how a row-major product is put to a column-major library, types, and scalars."""
+"""The common part of the library baselines: a row-major product in a column-major library, types, and scalars."""
 
 import importlib
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ def starting(library: str, error: type[Exception]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ColumnMajor:
-    """Row-major D = A B as the column-major D' = B' A', whose operands lie in memory as ours do.
+    """Row-major D = A B as the column-major D' = B' A', whose operands have the same memory layout.
 
     left is B (`rows` = N by `depth` = K, transposed where B is stored N x K), right is A, and `columns` = M.
     """

@@ -1,4 +1,4 @@
-"""The baselines of a task: what each is, which of them this machine has, and the autotuning of cuBLASLt."""
+"""The baselines of a task: their contenders, their availability on this machine, and the autotuning of cuBLASLt."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ FINALISTS = 4
 BRIEF_SAMPLES = 2
 FINAL_SAMPLES = 5
 
-# Times one sample of a contender, in microseconds a launch.
+# Times one sample of a contender, in microseconds per launch.
 Sample = Callable[[LibraryContender], float]
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """Contenders to time, by the baseline they stand for (of several, the best median counts); notes on what is missing."""
+    """Contenders to time, by their baseline (of several, the best median counts); notes on missing ones."""
 
     contenders: dict[str, tuple[LibraryContender, ...]]
     notes: tuple[str, ...]
 
 
 class LibraryBaselines:
-    """Opens a task's baselines when they are first asked for and keeps them; cuBLASLt is tuned once."""
+    """Opens a task's baselines on first use and keeps them; cuBLASLt is tuned once."""
 
     def __init__(self, task: GemmTask, sample: Sample) -> None:
         self._task, self._sample = task, sample
@@ -106,7 +106,7 @@ class LibraryBaselines:
         return tuple(running)
 
     def _fastest(self, suggestions: Sequence[LtGemm], samples: int) -> list[LtGemm]:
-        """The suggestions that run, fastest first; sampled in turns, so that drift meets all alike."""
+        """The suggestions that run, fastest first; sampled in turns, so that drift affects all alike."""
         times: dict[LtGemm, list[float]] = {suggestion: [] for suggestion in suggestions}
         for _ in range(samples):
             for suggestion in list(times):

@@ -25,7 +25,7 @@ class TorchMatmul(LibraryContender):
     """`torch.matmul(a, b, out=d)` in the task's layout.
 
     f32: sums between splits of K may not be rounded to half precision. f16: torch is allowed f16 accumulators, which it
-    offers from 2.7 on; whether it uses them is its choice. Raises: Unavailable.
+    offers from 2.7 on; it chooses whether to use them. Raises: Unavailable.
     """
 
     def __init__(self, task: GemmTask) -> None:
@@ -45,7 +45,7 @@ class TorchMatmul(LibraryContender):
         return BoundTorch(self._torch, self._view(operands.a), b, self._view(operands.d))
 
     def _view(self, array: Any) -> Any:
-        """The same memory as a tensor; as int16 on the way, a type that both libraries exchange."""
+        """The same memory as a tensor, exchanged as int16, a type that both libraries support."""
         kind = self._torch.float16 if self._task.element is ElementType.F16 else self._torch.bfloat16
         return self._torch.from_dlpack(array.view(cupy.int16)).view(kind)
 

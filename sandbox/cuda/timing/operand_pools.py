@@ -6,9 +6,9 @@ from typing import Any
 import cupy
 
 from contract.task import ElementType, GemmTask
-from sandbox.cuda.buffers import storage_type
-from sandbox.cuda.memory import Mapping
-from sandbox.cuda.timing.plan import slot_bytes
+from sandbox.cuda.guard.buffers import storage_type
+from sandbox.cuda.guard.mapping import Mapping
+from sandbox.cuda.timing.sample_plan import slot_bytes
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 from sandbox.verification.inputs import Inputs
 
@@ -16,8 +16,8 @@ from sandbox.verification.inputs import Inputs
 class OperandPools:
     """`count` matrices A and `count` matrices B. The layouts of B hold the same numbers.
 
-    A pool is one mapping in an address range of its own. The numbers follow from keys that `renew` draws, so that any matrix
-    can be made again whatever happened to the pool. Raises: MemoryError.
+    A pool is one mapping in its own address range. The numbers follow from keys that `renew` draws, so that any matrix can
+    be made again whatever happened to the pool. Raises: MemoryError.
     """
 
     def __init__(self, task: GemmTask, count: int, device: int, trusted: TrustedTiming) -> None:
@@ -57,14 +57,14 @@ class OperandPools:
         return self._matrix(self.a, a), self._matrix(self.b_nn, b), self._matrix(self._b_tn, b)
 
     def changed(self) -> str | None:
-        """Which input no longer is what it was made of, None where all are."""
+        """Which input differs from what it was made of, None where none does."""
         for mapping, before, now in zip(self._mappings, self._checksums, self._sums(), strict=True):
             if before != now:
                 return f"input {mapping.name} was changed"
         return None
 
     def made_again(self, pair: tuple[int, int]) -> Inputs:
-        """A pair's numbers made anew from their keys, in memory that no candidate was told of."""
+        """A pair's numbers made again from their keys, in memory that no candidate knows."""
         task, (a_key, b_key) = self._task, self._keys
         a, b = cupy.empty((1, task.m, task.k), cupy.uint16), cupy.empty((1, task.k, task.n), cupy.uint16)
         self._trusted.fill_operands(a, a_key, transposed=False, bf16=self._bf16, first=pair[0])
@@ -72,7 +72,7 @@ class OperandPools:
         return Inputs(a[0], b[0])
 
     def demote(self) -> None:
-        """Take from every line of the pools whatever place in L2 a cache policy gave it."""
+        """Make every L2 line of the pools an ordinary one, whatever policy it was read under."""
         for mapping in self._mappings:
             self._trusted.demote(mapping.bytes())
 
@@ -82,7 +82,7 @@ class OperandPools:
             mapping.close()
 
     def _matrix(self, pool: Any, index: int) -> Any:
-        """One matrix of a pool as its elements; made once, because thousands of launches ask for it."""
+        """One matrix of a pool as its elements; made once, because thousands of launches use it."""
         key = (id(pool), index)
         if key not in self._views:
             self._views[key] = pool[index].view(storage_type(self._task.element))

@@ -1,12 +1,12 @@
 """Outputs of timed launches, judged: all of them by a projection, some of them element by element.
 
-A projection multiplies D with a vector of random signs, and A with the product of B and the same vector; both are the same
-but for rounding. It reads every output of every launch at the cost of reading them once.
+A projection multiplies D with a vector of random signs, and A with the product of B and the same vector. Both are equal
+except for rounding. It checks every output of every launch at the cost of reading them once.
 Source: Freivalds, Probabilistic Machines Can Use Less Running Time (IFIP 1977), with a tolerance for rounding.
 
 Covered: a row of D that lacks a share of K or of N, was kept from other operands, or was never written.
 Not covered: a few wrong elements in a row of bf16 or of f16 accumulation, where rounding is as large; those show only in the
-outputs that are drawn for a comparison in full.
+outputs that are drawn for a full comparison.
 """
 
 import math
@@ -31,7 +31,7 @@ SLACK = 2.0  # of a verified kernel's bound
 
 
 def tolerance(task: GemmTask) -> float:
-    """How far the two projections of a row may be apart: DEVIATIONS times the spread of rounding errors of random signs.
+    """Maximum distance of the two projections of a row: DEVIATIONS times the spread of rounding errors of random signs.
 
     Rows of Gaussian A and B have |a| |B| = K sqrt(N), their outputs a size of sqrt(K).
     """
@@ -50,7 +50,7 @@ class OutputJudge:
         self._tolerance = tolerance(task)
 
     def project(self, pairs: Sequence[tuple[int, int]], draw: random.Random) -> str | None:
-        """What is wrong with the outputs of launches on these pairs, slot by slot; None where nothing is."""
+        """The first fault in the outputs of launches on these pairs, slot by slot; None where there is none."""
         signs = self._signs(draw)
         a, b = (cupy.asarray(np.array(indices, dtype=np.uint32)) for indices in zip(*pairs, strict=True))
         slots = cupy.arange(len(pairs), dtype=cupy.uint32)
@@ -67,7 +67,7 @@ class OutputJudge:
         )
 
     def compare(self, slot: int, pair: tuple[int, int]) -> Comparison:
-        """One output against the float64 product of operands made again, element by element."""
+        """One output against the float64 product of regenerated operands, element by element."""
         reference = Reference(cupy, self._task, self._pools.made_again(pair), keep=False)
         return compare_bounded(cupy, self._task, self._outputs[slot], reference, Growth.WALK, slack=SLACK)
 

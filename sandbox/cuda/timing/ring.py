@@ -1,15 +1,15 @@
-"""The ring: a slot of its own for the output, or the workspace, of every launch of a sample.
+"""The ring: a slot for the output, or the workspace, of every launch of a sample.
 
-Covered: before a sample every slot holds bytes that no kernel can foresee, so that nothing is kept there from one sample to
-the next; of a workspace that is declared `restored` the declared bytes are zero, and are looked at after the sample.
+Covered: before a sample every slot holds unpredictable bytes, so that nothing is kept there from one sample to the next. Of
+a workspace declared `restored` the declared bytes are zero, and are checked after the sample.
 """
 
 from typing import Any
 
 import cupy
 
-from sandbox.cuda.memory import Mapping
-from sandbox.cuda.timing.plan import slot_bytes
+from sandbox.cuda.guard.mapping import Mapping
+from sandbox.cuda.timing.sample_plan import slot_bytes
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 

@@ -1,4 +1,4 @@
-"""One sample of one contender, in either mode. A lane is a contender made ready for its samples."""
+"""One sample of one contender, in either mode. A lane is a contender prepared for its samples."""
 
 import random
 import time
@@ -8,12 +8,12 @@ from typing import Protocol
 from contract.options import TimeOptions
 from contract.task import TimingMode
 from sandbox.cuda.contender import Bound, Contender
-from sandbox.cuda.timing.graph import TimedGraph
-from sandbox.cuda.timing.plan import arrival_intervals_us, count_launches, trimmed_mean
+from sandbox.cuda.timing.cuda_graph import TimedGraph
 from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, trimmed_mean
 from sandbox.cuda.timing.track import Pair, Track
 
-TRIAL_LAUNCHES = 16  # that tell how many a sample takes
+TRIAL_LAUNCHES = 16  # that determine how many a sample takes
 
 
 class Lane(Protocol):
@@ -70,7 +70,7 @@ class OfflineLane:
 class ServerLane:
     """Single launches onto an idle GPU with a swept L2, at exponential intervals; the sample is their trimmed mean.
 
-    Graphs are made anew for every sample: where the driver puts a graph shifts its launches by up to 1 %.
+    Graphs are made anew for every sample, because the address of a graph shifts the times of its launches by up to 1 %.
     """
 
     def __init__(self, track: Track, contender: Contender, options: TimeOptions, draw: random.Random) -> None:
@@ -98,7 +98,7 @@ class ServerLane:
 
 
 class HotLane:
-    """Back to back on one pair of operands, which then stays in L2 as far as it fits. Not judged."""
+    """Back to back on one pair of operands, which then stays in L2 as far as it fits. Its outputs are not judged."""
 
     pairs: Sequence[Pair] = ()
 

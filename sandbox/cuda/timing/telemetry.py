@@ -1,4 +1,4 @@
-"""GPU state around the rounds, through NVML; empty where NVML is not to be had."""
+"""GPU state around the rounds, through NVML; empty where NVML is unavailable."""
 
 import contextlib
 import functools
@@ -22,14 +22,14 @@ REASONS = {
 
 
 def name_reasons(mask: int) -> frozenset[str]:
-    """The throttle reasons in a bit mask, unknown bits by number; idleness is none."""
+    """The throttle reasons in a bit mask, unknown bits by number; idleness does not count."""
     known = {name for bit, name in REASONS.items() if mask & bit}
     unknown = mask & ~sum(REASONS)
     return frozenset(known - {"idle"} | ({f"unknown-{unknown:#x}"} if unknown else set()))
 
 
 class Sampler:
-    """Samples one GPU. A value that this GPU does not report is left out of its list, never made up."""
+    """Samples one GPU. A value that this GPU does not report is left out of its list, never invented."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
@@ -37,7 +37,7 @@ class Sampler:
         self._reasons: set[str] = set()
 
     def sample(self) -> frozenset[str]:
-        """Take one sample of everything. Returns the throttle reasons of this moment."""
+        """Take one sample of everything. Returns the current throttle reasons."""
         if self._nvml is None:
             return frozenset()
         nvml, handle = self._nvml, self._handle
@@ -48,7 +48,7 @@ class Sampler:
         return self.reasons()
 
     def reasons(self) -> frozenset[str]:
-        """The throttle reasons of this moment."""
+        """The current throttle reasons."""
         if self._nvml is None:
             return frozenset()
         found: frozenset[str] = frozenset()
@@ -79,7 +79,7 @@ def open_sampler(pci_bus_id: str) -> Iterator[Sampler]:
 
 @functools.cache
 def _opened(pci_bus_id: str) -> tuple[Any, Any]:
-    """NVML, started once for as long as the process lives, and its handle of a GPU; None and None where it is not there."""
+    """NVML, started once per process, and its handle of a GPU; None and None where it is unavailable."""
     try:
         import pynvml
 

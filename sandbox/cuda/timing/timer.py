@@ -1,11 +1,11 @@
 """Timing: candidate and baselines on the same buffers, in the same rounds, in random order.
 
-Covered: device time only (events are nodes of the graph); cold operands; random data; clocks and throttling watched; nothing
-that a launch leaves anywhere helps a later one, because every launch of a sample has its own pair of operands, output and
-workspace, and all that outlives a launch is overwritten before the next sample (`residue.py`, `ring.py`); outputs of every
-timed launch are judged (`watch.py`).
+Covered: device time only (events are nodes of the graph); cold operands; random data; clocks and throttling recorded;
+outputs of every timed launch judged (`watch.py`). No state of a launch helps a later one: every launch of a sample has its
+own pair of operands, output and workspace, and everything that outlives a launch is overwritten before the next sample
+(`residue.py`, `ring.py`).
 Not covered: other processes on the same GPU; state that one launch leaves to a later one of the same sample, which does not
-help it with other operands.
+help with other operands.
 """
 
 import random
@@ -23,8 +23,8 @@ from sandbox.cuda.baselines.library import LibraryContender
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from sandbox.cuda.contender import Bound, Contender
 from sandbox.cuda.device import Device
-from sandbox.cuda.timing.plan import reuse_bytes, shuffled_rounds, stays_cold, throttled_apart
 from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.sample_plan import reuse_bytes, shuffled_rounds, stays_cold, throttled_apart
 from sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_lane
 from sandbox.cuda.timing.telemetry import Sampler, open_sampler
 from sandbox.cuda.timing.track import Track
@@ -61,7 +61,7 @@ class Rounds:
 
 
 class Timer:
-    """Times candidates of one task on one GPU; memory, baselines and their tuning are kept between candidates."""
+    """Times candidates of one task on one GPU. Memory, baselines and their tuning are kept between candidates."""
 
     def __init__(self, task: GemmTask, device: Device) -> None:
         self._task, self._device = task, device
@@ -80,7 +80,7 @@ class Timer:
     def measure(self, contender: Contender, options: TimeOptions) -> Measurement:
         """All samples of the candidate and of the baselines, round by round.
 
-        Raises: Fault where the candidate cannot be captured in a graph, WrongWhileTimed for what its timed launches did wrong.
+        Raises: Fault where the candidate cannot be captured in a graph, WrongWhileTimed for a fault of its timed launches.
         """
         self._options = options
         secret = secrets.randbits(64) if options.secret is None else options.secret
@@ -109,7 +109,7 @@ class Timer:
         )
 
     def close(self) -> None:
-        """Free the memory. Bound contenders may not be launched any more."""
+        """Free the memory. Bound contenders must not be launched any more."""
         self._lanes = {}
         if self._opened is not None:
             self._opened.close()
@@ -210,7 +210,7 @@ class Timer:
         return statistics.median(times)
 
     def _one(self, contender: Contender) -> tuple[Bound, Ring | None]:
-        """The contender on one pair and slot; the ring is to be kept as long as the contender is bound to it."""
+        """The contender on one pair and slot; the ring must live as long as the contender is bound to it."""
         workspaces = self._track.workspaces(contender, 1)
         (bound,) = self._track.bind_one(contender, 1, workspaces)
         return bound, workspaces

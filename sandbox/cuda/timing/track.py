@@ -1,4 +1,4 @@
-"""The memory that all contenders of a task run over, and what is done with it before and after a sample."""
+"""The memory that all contenders of a task run over, and its preparation and checks around a sample."""
 
 import math
 import random
@@ -9,17 +9,18 @@ from typing import Any
 
 import cupy
 
-from contract.chip import LIMITS, roofline_us
+from contract.chip import LIMITS
 from contract.options import TimeOptions
+from contract.roofline import roofline_us
 from contract.task import GemmTask
-from sandbox.cuda.buffers import storage_type
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
+from sandbox.cuda.guard.buffers import storage_type
 from sandbox.cuda.timing.operand_pools import OperandPools
 from sandbox.cuda.timing.outputs import OutputJudge
-from sandbox.cuda.timing.plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs
 from sandbox.cuda.timing.residue import Residue
 from sandbox.cuda.timing.ring import Ring
+from sandbox.cuda.timing.sample_plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 Pair = tuple[int, int]
@@ -34,7 +35,7 @@ class Track:
         self._free_bytes = free_bytes + device.pool.free_bytes()
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
         self.order = secrets.randbits(64)
-        launches = math.ceil(options.round_us / roofline_us(task.flops, task.operand_bytes, device.chip))
+        launches = math.ceil(options.round_us / roofline_us(task, device.chip))
         sets = count_sets(task, launches, device.chip.l2_bytes, self._free_bytes)
         self.pools = OperandPools(task, sets, device.index, self._trusted)
         slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES)
@@ -61,7 +62,7 @@ class Track:
         return ring
 
     def pairs(self, launches: int) -> list[Pair]:
-        """The same order for every contender, so that where operands lie favours none."""
+        """The same order for every contender, so that the addresses of operands favour none."""
         return draw_pairs(len(self.pools), launches, random.Random(self.order))
 
     def bind(self, contender: Contender, pairs: Sequence[Pair], workspaces: Ring | None) -> list[Bound]:
@@ -69,11 +70,11 @@ class Track:
         return [contender.bind(self._operands(pair, slot, workspaces)) for slot, pair in enumerate(pairs)]
 
     def bind_one(self, contender: Contender, times: int, workspaces: Ring | None) -> list[Bound]:
-        """One pair and one slot, again and again: what runs from L2. Nothing of it is judged."""
+        """One pair and one slot, repeatedly: launches from L2. Their outputs are not judged."""
         return [contender.bind(self._operands((0, 0), 0, workspaces))] * times
 
     def refill(self, launches: int, workspaces: Ring | None, draw: random.Random) -> None:
-        """Fill the slots of a sample anew."""
+        """Fill the slots of a sample again."""
         self.ring.refill(launches, draw.getrandbits(64))
         if workspaces is not None:
             workspaces.refill(launches, draw.getrandbits(64))

@@ -1,7 +1,7 @@
 // Trusted kernels of the timer: they fill, scrub and judge what timed launches read and write.
 //
-// Every number comes from a 64-bit key of the system's entropy and a place, so that the same key makes the same data again
-// and nothing that a kernel may know foretells them. None of these kernels runs inside a timed interval.
+// Every number follows from a 64-bit key of the system's entropy and a position. The same key makes the same data again,
+// and nothing that a kernel may know predicts them. None of these kernels runs inside a timed interval.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -54,7 +54,7 @@ struct Pool {
   int transposed, bf16;
 };
 
-// Calls visit(place, bits) for every element of one matrix that this thread has.
+// Calls visit(place, bits) for every element of one matrix that belongs to this thread.
 template <class Visit>
 __device__ __forceinline__ void each_element(const Pool& pool, u64 matrix_key, Visit visit) {
   const u32 size = pool.rows * pool.columns;
@@ -80,7 +80,7 @@ extern "C" __global__ void fill_operands(u16* data, const Pool pool) {
   }
 }
 
-// A sum over whole words that any change of any of them changes, but for one chance in 2^64.
+// A sum over whole words; a change of any word goes undetected with probability 2^-64.
 extern "C" __global__ void checksum(const u64* data, u64 words, u64 key, u64* sum) {
   u64 own = 0;
 #pragma unroll 4
@@ -89,7 +89,7 @@ extern "C" __global__ void checksum(const u64* data, u64 words, u64 key, u64* su
 }
 
 // ---- the ring of outputs and workspaces ----------------------------------------------------------------------------------
-// Unforeseeable pairs of 64-bit words; in each slot of `stride` pairs the first `zero_words` words are zero.
+// Unpredictable pairs of 64-bit words; in each slot of `stride` pairs the first `zero_words` words are zero.
 extern "C" __global__ void fill_ring(ulonglong2* data, u64 pairs, u64 stride, u64 zero_words, u64 key) {
   const u64 odd = mixed(key) | 1;
   for (u64 i = FIRST; i < pairs; i += STRIDE) {
@@ -104,7 +104,7 @@ extern "C" __global__ void fill_ring(ulonglong2* data, u64 pairs, u64 stride, u6
 }
 
 // ---- what stays on an SM -------------------------------------------------------------------------------------------------
-// One CTA an SM with all of its shared memory, and its registers with 64 for each of 1024 threads.
+// One CTA per SM with all of its shared memory, and its registers with 64 for each of 1024 threads.
 extern "C" __global__ void __launch_bounds__(1024, 1) scrub_chip(u32 words, u64 key, u64* sink) {
   extern __shared__ u32 shared[];
   u32 held[48];
@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(1024, 1) scrub_chip(u32 words, u64 
   if (sum == 0x9E3779B9u && key == 1) *sink = sum;
 }
 
-// Two CTAs an SM are all of its threads; every thread writes the whole of its local memory.
+// Two CTAs per SM occupy all of its threads; every thread writes all of its local memory.
 template <u32 kWords>
 __device__ __forceinline__ void scrub_local(u64 key, u64* sink, u32 step) {
   volatile u32 held[kWords];

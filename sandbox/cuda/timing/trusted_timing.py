@@ -9,15 +9,15 @@ import cupy
 import numpy as np
 
 BLOCK = 256
-WAVES = 16  # CTAs an SM of a kernel that strides over its data
+WAVES = 16  # CTAs per SM of a kernel that strides over its data
 CHIP_BLOCK = 1024
 ROWS = BLOCK // 32 * 4  # of one CTA of `project`: kRows of trusted_timing.cu for each warp
 MAX_GRID_Y = 65535
-LOCAL_FRAMES = (1024, 4096, 16384)  # bytes of local memory a thread that can be scrubbed
+LOCAL_FRAMES = (1024, 4096, 16384)  # bytes of local memory per thread that can be scrubbed
 NOTHING = cupy.uint64(0)
 
 
-class _Pool(ctypes.Structure):
+class _OperandPool(ctypes.Structure):
     """`Pool` of trusted_timing.cu."""
 
     _fields_ = (
@@ -33,7 +33,7 @@ class _Pool(ctypes.Structure):
 
 
 class TrustedTiming:
-    """The kernels, compiled for this GPU when first asked for."""
+    """The kernels, compiled for this GPU on first use."""
 
     def __init__(self, sms: int, smem_bytes: int) -> None:
         """`smem_bytes`: dynamic shared memory that one CTA may have."""
@@ -59,7 +59,7 @@ class TrustedTiming:
         return total
 
     def fill_ring(self, data: Any, stride_bytes: int, zero_bytes: int, key: int) -> None:
-        """Unforeseeable bytes, the first `zero_bytes` of each slot zero, in whole words. Shape: data (bytes,), whole slots."""
+        """Unpredictable bytes, the first `zero_bytes` of each slot zero, in whole words. Shape: data (bytes,), whole slots."""
         pairs, stride = cupy.uint64(data.nbytes // 16), cupy.uint64(stride_bytes // 16)
         zero_words = cupy.uint64(-(-zero_bytes // 8))
         self._strided("fill_ring", data, pairs, stride, zero_words, cupy.uint64(key))
@@ -109,7 +109,7 @@ class TrustedTiming:
         return sums
 
     def apart(self, got: Any, wanted: Any, tolerance: float) -> tuple[int, int]:
-        """How many numbers differ by more than a tolerance or are not finite, and the place of the first."""
+        """How many numbers differ by more than a tolerance or are not finite, and the position of the first."""
         found = cupy.asarray(np.array([0, 2**63], dtype=np.uint64))
         self._strided("count_apart", got, wanted, cupy.uint64(got.size), cupy.float32(tolerance), found[:1], found[1:])
         count, first = found.get()
@@ -129,5 +129,5 @@ class TrustedTiming:
 def _described(pool: Any, key: int, transposed: bool, bf16: bool, first: int) -> Any:
     """A `Pool` as a kernel argument: cupy passes a numpy scalar of a structured type by value."""
     count, rows, columns = pool.shape
-    described = _Pool(pool.strides[0] // 2, first, count, rows, columns, key, int(transposed), int(bf16))
-    return np.frombuffer(bytes(described), dtype=np.dtype((np.void, ctypes.sizeof(_Pool))))[0]
+    described = _OperandPool(pool.strides[0] // 2, first, count, rows, columns, key, int(transposed), int(bf16))
+    return np.frombuffer(bytes(described), dtype=np.dtype((np.void, ctypes.sizeof(_OperandPool))))[0]

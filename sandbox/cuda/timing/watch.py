@@ -1,8 +1,8 @@
-"""What is looked at after every sample of a candidate, and what is compared in full, at places drawn beforehand.
+"""Checks after every sample of a candidate, and full comparisons at positions drawn beforehand.
 
-Covered: outputs of every launch of every sample; module variables and what a workspace must hold again, after every sample;
-inputs, at the end where they are mapped read-only, after every sample where they cannot be. The kernel knows none of the
-places, and a failure ends the measurement.
+Covered: outputs of every launch of every sample; module variables and the bytes that a workspace must restore, after every
+sample; inputs, at the end where they are mapped read-only, else after every sample. The kernel does not know the positions,
+and a failure ends the measurement.
 """
 
 import random
@@ -18,7 +18,7 @@ COMPARED = 2
 
 
 class WrongWhileTimed(Fault):
-    """Something that timed launches of a verified kernel did wrong. `check`: which of the looks found it."""
+    """A fault of timed launches of a verified kernel. `check`: which check found it."""
 
     def __init__(self, check: str, message: str) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class WrongWhileTimed(Fault):
 
 
 class Watch:
-    """Looks at one candidate's lane after each of `samples` samples."""
+    """Checks one candidate's lane after each of `samples` samples."""
 
     def __init__(self, track: Track, contender: Contender, lane: Lane, samples: int, draw: random.Random) -> None:
         self._track, self._contender, self._lane, self._draw = track, contender, lane, draw
@@ -38,7 +38,7 @@ class Watch:
         self.projected = 0
 
     def look(self) -> None:
-        """Look at the sample that was just taken. Raises: WrongWhileTimed."""
+        """Check the sample that was just taken. Raises: WrongWhileTimed."""
         sample, self._done = self._done, self._done + 1
         for check, told in (
             ("input", self._changed()),

@@ -133,14 +133,13 @@ def _whole_where_equal(few: ResolvedPlan, plan: LaunchPlan, task: GemmTask) -> R
     return whole if few.model_copy(update={"sms": whole.sms}) == whole else few
 
 
-def resolve_for_sampling(plan: LaunchPlan, task: GemmTask, sms: int, most_work: int) -> ResolvedPlan:
-    """The plan for a chip of so many SMs; where a persistent cluster then takes more than `most_work`, for so
-    many SMs that each takes one tile. Raises: PlanError.
+def resolve_for_sampling(plan: LaunchPlan, resolved: ResolvedPlan, task: GemmTask, max_work: int) -> ResolvedPlan:
+    """The resolved plan; where a persistent cluster then takes more than `max_work`, the plan for so many SMs that each
+    takes one tile. Raises: PlanError.
     """
-    real = resolve(plan, task, LIMITS[task.arch], sms)
-    launch = real.launches[-1]
-    if work_of(task) // (math.prod(launch.grid) // math.prod(launch.cluster)) <= most_work:
-        return real
+    launch = resolved.launches[-1]
+    if work_of(task) // (math.prod(launch.grid) // math.prod(launch.cluster)) <= max_work:
+        return resolved
     return resolve(plan, task, LIMITS[task.arch], UNLIMITED_SMS)
 
 

@@ -30,7 +30,7 @@ from sandbox.emulator.large.points import clusters_along, corners_first, first_c
 from sandbox.emulator.large.producers import TooMany, Writers, pieces
 from sandbox.emulator.machine import Conditions
 from sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
-from sandbox.verification.draws import Source
+from sandbox.verification.draws import Draws
 from sandbox.verification.elements import POISON
 from sandbox.verification.executor import Violation
 from sandbox.verification.inputs import Inputs
@@ -144,7 +144,7 @@ class Sample:
         source = np.random.default_rng(seed)
         period = int(source.choice(PERIODS))
         small = task.model_copy(update={"m": min(task.m, period), "n": min(task.n, period)})
-        inputs = case.make(Source(np, seed), small)
+        inputs = case.make(Draws(np, seed), small)
         powers = _POWERS.get(case.name, (0, 0))
         rows, columns = (Lines.drawn(source, size, period, most) for size, most in zip((task.m, task.n), powers, strict=True))
         b = columns.spread(np.ascontiguousarray(inputs.b.T), task.element).T

@@ -37,6 +37,9 @@ def optimized(home: Path) -> dict[str, object]:
     command = [sys.executable, "-m", "agent.cli.main", *words, "--out", str(home / "out")]
     ended = subprocess.run(command, cwd=ROOT, env=environment(home), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
+    rows = [row for row in ended.stderr.splitlines() if row.startswith(("run ", "round ", "step "))]
+    assert len(rows) >= 5
+    assert max(map(len, rows)) <= 100
     answer: dict[str, object] = json.loads(ended.stdout)
     return answer
 
@@ -70,7 +73,7 @@ def test_the_output_folder(optimized: dict[str, object]) -> None:
     candidate = Candidate.from_source((out / "kernel.cu").read_text(), Origin(policy="file"))
     assert candidate.plan.model_dump(mode="json", exclude_defaults=True) == json.loads((out / "plan.json").read_text())
     assert Unmeasured.model_validate_json((out / "evaluation.json").read_text()).verified_by == "nothing"
-    assert RunRecord.model_validate_json((out / "settings.json").read_text()).settings["budget"] == 3
+    assert RunRecord.model_validate_json((out / "settings.json").read_text()).settings.budget == 3
     assert (out / "kernel.cubin").read_bytes()[:4] == b"\x7fELF"
     ElementTree.parse(out / "progress.svg")
 

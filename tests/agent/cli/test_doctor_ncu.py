@@ -45,5 +45,5 @@ def test_present(check, allowed, said) -> None:
 def test_forbidden(check) -> None:
     found = check(None, False)
     assert not found["ok"]
-    assert "administrators only" in found["detail"]
+    assert "only administrators" in found["detail"]
     assert "NVreg_RestrictProfilingToAdminUsers=0" in found["remedy"]

@@ -133,7 +133,7 @@ def test_a_version_in_the_registry_is_not_fetched_again(built: Base) -> None:
         [release] = [each for each in store.releases() if each.kind == "code"]
         store.publish(release.model_copy(update={"origin": "9.9.9"}), store.manifest("ring-1.0"))
     assert built.json("update") == {"releases": []}
-    assert "ring-1.0: a version in the package registry does not change" in built.stderr
+    assert "ring-1.0: a version in a package registry does not change" in built.stderr
     with open_store(built.folder / "home/knowledge", WordEmbedder()) as store:
         fields = {"origin": "/nowhere", "splitter": "an older one"}
         store.publish(release.model_copy(update=fields), store.manifest("ring-1.0"))
@@ -149,7 +149,7 @@ def test_changed_notes_are_taken_in_by_any_update(built: Base, monkeypatch: pyte
 def test_remove(built: Base) -> None:
     assert built.json("remove", "ring-1.0") == {"removed": "ring-1.0", "files": 1}
     assert [release["name"] for release in built.json("list")] == ["notes"]
-    assert "'ring-1.0' is not indexed; there are: notes" in built.refused("remove", "ring-1.0")
+    assert "'ring-1.0' is not indexed; indexed releases: notes" in built.refused("remove", "ring-1.0")
 
 
 def test_diff_by_area(built: Base) -> None:
@@ -215,11 +215,11 @@ def test_search_filters(built: Base) -> None:
     ("words", "said"),
     [
         ([], "give words to search for, or --queries FILE"),
-        (["  "], "nothing to search for"),
+        (["  "], "the query is empty"),
         (["x", "--queries", "y"], "give words to search for, or --queries FILE"),
         (["x", "--arch", "sm_70"], "--arch 'sm_70'"),
         (["x", "--kind", "klass"], "--kind 'klass' is not known; choose from class"),
-        (["x", "--release", "4.3"], "release '4.3' is not indexed; there are: notes, ring-1.0"),
+        (["x", "--release", "4.3"], "release '4.3' is not indexed; indexed releases: notes, ring-1.0"),
         (["x", "-k", "0"], "-k"),
         (["--queries", "absent.jsonl"], "absent.jsonl cannot be read"),
     ],
@@ -262,7 +262,11 @@ def test_without_an_index_the_way_to_one_is_said(verb: list[str], base: Base) ->
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("absent", "'absent' is no file or folder"), ("empty", "no C++, CUDA, Python or document file"), ("fake.zip", "fake.zip")],
+    [
+        ("absent", "'absent' is not a file or folder"),
+        ("empty", "no C++, CUDA, Python or document file"),
+        ("fake.zip", "fake.zip"),
+    ],
 )
 def test_bad_sources_leave_no_trace(source: str, said: str, base: Base) -> None:
     (base.folder / "empty").mkdir()
@@ -288,5 +292,5 @@ def test_an_interrupt_leaves_the_old_state_and_says_so(built: Base, monkeypatch:
 
     monkeypatch.setattr("agent.index.indexing.index_tree", interrupted)
     built.run("add", "guide", code=130)
-    assert "the index is as it was" in built.stderr
+    assert "the index is unchanged" in built.stderr
     assert [release["name"] for release in built.json("list")] == ["notes", "ring-1.0"]

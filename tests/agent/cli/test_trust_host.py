@@ -7,7 +7,7 @@ import pytest
 
 from agent.cli.files import FileResult, read_candidate, unproven_of
 from agent.cli.main import main
-from agent.cli.profiled_files import Comparison, ProfiledFile
+from agent.cli.profiled_files import FileComparison, ProfiledFile
 from agent.cli.render.file_answer import print_times, print_verdict
 from agent.cli.render.profile_answer import lines_of
 from agent.wiring import doctor
@@ -81,7 +81,7 @@ def test_it_is_marked_wherever_it_is_shown(file: str, capsys: pytest.CaptureFixt
             print_times([result], as_json)
             assert UNPROVEN in capsys.readouterr().out
         profiled = ProfiledFile(**dict(result))
-        assert any(UNPROVEN in line for line in lines_of(Comparison(files=(profiled,)), load_metric_set(Arch.SM_90A)))
+        assert any(UNPROVEN in line for line in lines_of(FileComparison(files=(profiled,)), load_metric_set(Arch.SM_90A)))
         assert json.loads(profiled.model_dump_json())["unproven"] == UNPROVEN
 
 

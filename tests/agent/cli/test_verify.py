@@ -17,7 +17,7 @@ from agent.cli.render.file_answer import print_verdict
 from agent.wiring import doctor
 from contract.errors import DeviceUnavailable
 from contract.evaluation import FULL_SIZE, NOT_COVERED, TestResult
-from sandbox import local
+from sandbox import backend
 from tests.doubles import unmeasured
 
 ROOT = Path(__file__).parents[3]
@@ -92,8 +92,8 @@ def test_what_is_said_of_a_kernel(
 def test_what_only_compiles_passes_only_where_nothing_more_was_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(local, "driver_present", lambda: False)
-    monkeypatch.setattr(local.emulator_worker, "command", lambda _arch, _python: NO_CORE)
+    monkeypatch.setattr(backend, "driver_present", lambda: False)
+    monkeypatch.setattr(backend.emulator_worker, "command", lambda _arch, _python: NO_CORE)
     monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
     file = written(tmp_path)
     assert main(["verify", file, *SHAPE, "--device", "none"]) == 0

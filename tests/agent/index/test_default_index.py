@@ -87,7 +87,7 @@ def test_a_release_that_cannot_be_had_leaves_the_notes(settings: Settings) -> No
         assert releases_found(without, events) == {"notes"}
         building, trouble = notices(events)
         assert building.startswith(already[0])
-        assert "is no file or folder" in trouble
+        assert "is not a file or folder" in trouble
         assert trouble.endswith("; the run goes on with notes (--no-knowledge leaves this out)")
 
 
@@ -162,7 +162,7 @@ def test_an_interrupt_ends_the_run(settings: Settings, monkeypatch: pytest.Monke
     events: list[Event] = []
     with pytest.raises(KeyboardInterrupt):
         releases_found(settings, events)
-    assert "goes on from there" in notices(events)[-1]
+    assert "the same command continues it" in notices(events)[-1]
 
 
 class Failing:

@@ -179,7 +179,7 @@ def test_the_text_tells_all_of_it() -> None:
 def test_a_schedule_is_not_said_to_have_read_what_was_looked_up() -> None:
     origin = Origin(policy="schedule", schedule={"family": "f"}, chunk_ids=(chunk(1).id,))
     text = "\n".join(why_lines(found(after(0, candidate(0).model_copy(update={"origin": origin}), measured(5.0))), [], None))
-    assert "looked up in its round, read by no model: 1" in text
+    assert "chunks found in its round, read by no model: 1" in text
     assert "symbol_1" not in text
 
 

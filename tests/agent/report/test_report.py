@@ -28,6 +28,7 @@ from contract.evaluation import (
 )
 from contract.knowledge import Chunk, Hit
 from contract.ruler import Ruler
+from contract.run_settings import RunSettings
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from tests.doubles import INSPECTION, OBSERVATION, PASSED, TASK, candidate, measured, profile, run_record, step, unmeasured
 from tests.policies.chat.exchanges import exchange
@@ -95,7 +96,7 @@ def test_what_the_emulator_did_not_run_is_not_called_a_passed_test() -> None:
     assert "The emulator executed the kernel in part and found it right" in report
     assert "2 tests passed:\n- 12 of 64 clusters run\n" in report
     assert "- no smaller size\n" in report.partition("## Not done")[2]
-    assert f"- the emulator did not run the whole grid of {TASK.shape}, but what is said above" in report
+    assert f"- the emulator did not run the whole grid of {TASK.shape}, but the part described above" in report
 
 
 def test_a_run_whose_kernels_were_wrong_has_executed_something() -> None:
@@ -133,7 +134,7 @@ def test_what_was_looked_up_is_named_with_its_lines() -> None:
 def test_a_run_without_knowledge_says_so_and_is_repeated_so() -> None:
     outcome = outcome_of(full())
     assert "nothing was looked up" in render_report(outcome, Path("out"))
-    without = replace(outcome, run=outcome.run.model_copy(update={"settings": {"use_knowledge": False}}))
+    without = replace(outcome, run=outcome.run.model_copy(update={"settings": RunSettings(use_knowledge=False)}))
     report = render_report(without, Path("out"))
     assert "(--no-knowledge)" in report
     assert "What was looked up" not in report
@@ -236,7 +237,7 @@ def test_a_kernel_without_a_schedule_has_no_predicted_time() -> None:
     floor = unmeasured(1.0)
     assert floor.prediction.is_floor
     report = render_report(outcome_of(floor), Path("out"))
-    assert "**The kernel was not executed; no model predicts its time, for it has no schedule.**" in report
+    assert "**The kernel was not executed; it has no schedule, so that no model predicts its time.**" in report
     assert "1.00 predicted" not in report
 
 

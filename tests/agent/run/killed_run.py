@@ -60,7 +60,7 @@ def main(home: Path, verb: str, author: str = "") -> None:
             sandbox=sandbox, policy=policy, retriever=ScriptedRetriever(), store=store, diagnose=diagnose, explain=explain
         )
         if verb == "start":
-            start_run(new_run(name_run(TASK), TASK, settings, parts, None), settings, parts, lambda _: None)
+            start_run(new_run(name_run(TASK), TASK, settings, parts, None), parts, lambda _: None)
         else:
             [run] = store.runs()
             resume_run(run, settings, parts, lambda _: None)

@@ -127,7 +127,8 @@ class Ended:
 
     @property
     def notes(self) -> list[str]:
-        return [line.removeprefix("note: ") for line in self.err.splitlines() if line.startswith("note:")]
+        lines = self.err.replace("\n  ", " ").splitlines()  # a long note takes several rows
+        return [line.removeprefix("note: ") for line in lines if line.startswith("note:")]
 
     @property
     def statuses(self) -> list[str]:
@@ -301,7 +302,7 @@ def test_an_injection_within_retrieved_text_is_data_and_obeying_it_is_a_rejected
         obeys = kernel(EXAMPLE.replace("#include <cudal2/mma.cuh>", '#include <cudal2/mma.cuh>\n#include "/etc/passwd"'))
         return Text(GOOD) if request.number else Text(obeys)
 
-    monkeypatch.setattr("agent.wiring.dependencies.open_retriever", poisoned)
+    monkeypatch.setattr("agent.wiring.parts.open_retriever", poisoned)
     with ScriptedServer(script) as server:
         ended = command(*optimize(server, 2, "--knowledge"))
         requests = list(server.requests)

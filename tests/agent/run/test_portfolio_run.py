@@ -53,7 +53,7 @@ def drive(store: Store, home: Path, chat: ScriptedPolicy, times_us: dict[int, fl
         diagnose=doubles.diagnose,
         explain=doubles.explain,
     )
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), settings, made, events.append)
+    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, events.append)
 
 
 def test_chat_starts_from_a_proven_kernel_and_its_gains_are_its_own(store: Store, tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from agent.run.lifecycle import name_run, new_run, resume_run, start_run
 from agent.run.result import RunResult
 from contract.build import Built
 from contract.candidate import Candidate, Origin
-from contract.chip import roofline_us
 from contract.diagnosis import Diagnosis
 from contract.errors import MachineError, ProfileFailed, ProfilerUnavailable, StoreError, UsageError, WorkerError
 from contract.evaluation import BASELINES, Evaluation, Measured, TestResult, TimedOut, Unmeasured, Wrong
 from contract.events import Event, Notice, Profiled, Proposed, StepFinished
 from contract.options import Effort
 from contract.reward import FLOOR
+from contract.roofline import roofline_us
 from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import Observation, Step
@@ -56,7 +56,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, count: int = 12) -> Dependenci
 
 def drive(settings: Settings, made: Dependencies, events: list[Event] | None = None) -> RunResult:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), settings, made, emit)
+    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
 
 
 def test_search_then_full_measurement_of_the_three_fastest(settings: Settings, store: Store) -> None:
@@ -106,7 +106,7 @@ def test_a_time_beyond_the_roofline_is_no_winner(settings: Settings, store: Stor
 
 
 def test_ends_when_the_roofline_is_near_and_the_baseline_beaten(settings: Settings, store: Store) -> None:
-    near_us = roofline_us(TASK.flops, TASK.operand_bytes, doubles.CHIP)
+    near_us = roofline_us(TASK, doubles.CHIP)
     sandbox = ScriptedSandbox({2: near_us})
     outcome = drive(settings, parts(store, sandbox))
     assert outcome.reason == "the roofline is near"
@@ -461,7 +461,7 @@ def test_events_tell_the_run(settings: Settings, store: Store) -> None:
     assert kinds[-1] == "run_finished"
     assert kinds.count("step_finished") == len(outcome.steps)
     finished = [event for event in events if isinstance(event, StepFinished)]
-    assert finished[0].label == "mma_sync 64x64x32 number=0"
+    assert finished[0].label == f"mma_sync {finished[0].candidate_id[:8]}"
 
 
 def test_the_agents_own_time_is_recorded_and_small(settings: Settings, store: Store) -> None:
@@ -505,7 +505,7 @@ def test_a_search_over_schedules_has_its_winner_profiled_alone(settings: Setting
 def test_the_next_round_sees_the_profile_and_what_changed(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.run.profiling.SHARE", 1000.0)
+    monkeypatch.setattr("agent.run.counters.SHARE", 1000.0)
     made = parts(store, ScriptedSandbox({0: 8.0, 5: 6.0}))
     policy = made.policy
     assert isinstance(policy, ScriptedPolicy)
@@ -559,7 +559,7 @@ def test_a_profiler_that_cannot_work_is_said_once_and_the_run_goes_on(settings: 
 def test_a_candidate_that_cannot_be_profiled_is_not_tried_again(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.run.profiling.SHARE", 1000.0)
+    monkeypatch.setattr("agent.run.counters.SHARE", 1000.0)
     sandbox = ScriptedSandbox({2: 5.0, 9: 4.0}, profile_error=ProfileFailed("it hung under ncu"))
     outcome = drive(settings.model_copy(update={"profile": "leaders"}), parts(store, sandbox))
     assert sandbox.profiled == [2, 9]

@@ -19,7 +19,6 @@ from agent.run.result import RunResult
 from agent.run.witnessing import SecondWitness, known_verdict, proof_fits, unproved_leader, verdict_of
 from contract.build import Built
 from contract.candidate import Candidate, Origin
-from contract.chip import roofline_us
 from contract.evaluation import (
     FULL_SIZE,
     WITNESS,
@@ -36,6 +35,7 @@ from contract.evaluation import (
 from contract.events import Event, StepFinished, Witnessed
 from contract.options import Effort
 from contract.reward import FLOOR, reward
+from contract.roofline import roofline_us
 from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import Step
@@ -90,7 +90,7 @@ def parts(store: Store, sandbox: ScriptedSandbox, script: Sequence[Candidate] | 
 
 def drive(settings: Settings, made: Dependencies, events: list[Event] | None = None) -> RunResult:
     emit = events.append if events is not None else (lambda _: None)
-    return start_run(new_run(name_run(TASK), TASK, settings, made, None), settings, made, emit)
+    return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
 
 
 def steps_of(outcome: RunResult, number: int) -> list[Step]:
@@ -218,7 +218,7 @@ def test_a_models_best_is_proved_though_a_schedule_leads(settings: Settings, sto
 
 
 def test_an_unproved_time_near_the_roofline_ends_no_search(settings: Settings, store: Store) -> None:
-    near_us = roofline_us(TASK.flops, TASK.operand_bytes, CHIP)
+    near_us = roofline_us(TASK, CHIP)
     refuted = drive(settings, parts(store, ScriptedSandbox({2: near_us}, witness={2: FAULT})))
     assert refuted.reason == "the budget of 12 candidates is spent"
     agreed = ScriptedSandbox({2: near_us})

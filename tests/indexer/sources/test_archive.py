@@ -1,4 +1,4 @@
-"""Valid and hostile archives of every kind; each hostile one is refused and leaves no file."""
+"""Archives of every kind, valid and hostile. Each hostile one is refused and leaves nothing behind."""
 
 import bz2
 import contextlib

@@ -1,4 +1,4 @@
-"""Git checkouts and repositories made by the test; no prompt appears, and no URL runs a command."""
+"""Git checkouts and repositories, created by the test: there is no prompt, and no URL runs a command."""
 
 import subprocess
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import pytest
 from contract.errors import SourceError
 from contract.events import ignore
 from indexer.sources.checkout import remote
-from indexer.sources.command import Finished, run_command
+from indexer.sources.command import CommandResult, run_command
 from indexer.sources.opening import open_source
 
 VERSION_HEADER = "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR {}\n#define CUTLASS_PATCH 0\n"
@@ -22,7 +22,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Two tags of a library: lib.hpp holds 1 at v1.0 and 2 at releases/v2.0; an untracked file lies beside it."""
+    """A library with two tags: lib.hpp contains 1 at v1.0 and 2 at releases/v2.0. One file is not tracked."""
     folder = tmp_path / "lib.git"
     folder.mkdir()
     git(folder, "init")
@@ -177,7 +177,7 @@ def test_without_git_the_remedy_is_said(repository: Path, tmp_path: Path, monkey
 def test_git_never_gets_to_ask_and_runs_no_hook(repository: Path, tmp_path: Path) -> None:
     asked: list[Sequence[str]] = []
 
-    def run(arguments: Sequence[str], folder: Path, timeout_s: float) -> Finished:
+    def run(arguments: Sequence[str], folder: Path, timeout_s: float) -> CommandResult:
         asked.append(arguments)
         return run_command(arguments, folder, timeout_s)
 

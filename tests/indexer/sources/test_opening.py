@@ -1,4 +1,4 @@
-"""The form of a spec decides its kind; an invalid spec gets one line that lists the valid forms."""
+"""The form of a spec decides the kind of source; an invalid spec gets one line with the valid forms."""
 
 import os
 import time
@@ -67,7 +67,7 @@ def test_what_is_neither_folder_nor_source_is_refused(tmp_path: Path, name: str)
 def test_a_loop_of_links_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with (
-        pytest.raises(SourceError, match="no file or folder"),
+        pytest.raises(SourceError, match="not a file or folder"),
         open_source(str(tmp_path / "loop"), name=None, work_dir=tmp_path, emit=ignore),
     ):
         pass
@@ -95,5 +95,5 @@ def test_what_a_killed_run_left_long_ago_is_swept(tmp_path: Path) -> None:
 
 def test_a_work_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SourceError, match="cannot hold what is fetched"), scratch(tmp_path / "file" / "work"):
+    with pytest.raises(SourceError, match="cannot be used for downloads"), scratch(tmp_path / "file" / "work"):
         pass

@@ -11,12 +11,12 @@ import pytest
 
 from contract.errors import SourceError
 from contract.events import ignore
-from indexer.sources.command import Finished, Run, run_command
+from indexer.sources.command import CommandResult, RunCommand, run_command
 from indexer.sources.opening import open_source
 from tests.indexer.doubles import Heard
 
 VERSION_HEADER = "#define CUTLASS_MAJOR 9\n#define CUTLASS_MINOR 1\n#define CUTLASS_PATCH 0\n"
-Answer = Callable[[Path], Finished]
+Answer = Callable[[Path], CommandResult]
 
 
 def wheel(folder: Path, title: str = "nvidia_cutlass-9.1.0.0", **files: str) -> Path:
@@ -34,25 +34,25 @@ def wheel(folder: Path, title: str = "nvidia_cutlass-9.1.0.0", **files: str) -> 
 
 
 class Pip:
-    """A `Run` that answers from a script and keeps its arguments."""
+    """A `RunCommand` that answers from a script and records its calls."""
 
     def __init__(self, *answers: Answer) -> None:
         self.asked: list[list[str]] = []
         self._answers = list(answers)
 
-    def __call__(self, arguments: Sequence[str], folder: Path, timeout_s: float) -> Finished:
+    def __call__(self, arguments: Sequence[str], folder: Path, timeout_s: float) -> CommandResult:
         assert timeout_s > 0
         self.asked.append(list(arguments))
         return self._answers.pop(0)(folder)
 
 
-def fetched(folder: Path) -> Finished:
+def fetched(folder: Path) -> CommandResult:
     wheel(folder)
-    return Finished(0, "", "")
+    return CommandResult(0, "", "")
 
 
 def failed(stderr: str) -> Answer:
-    return lambda _: Finished(1, "", stderr)
+    return lambda _: CommandResult(1, "", stderr)
 
 
 def refusal(spec: str, tmp_path: Path, *answers: Answer) -> SourceError:
@@ -80,10 +80,10 @@ def test_a_release_of_cutlass_is_asked_of_pip(tmp_path: Path, spec: str, asked: 
 
 
 def test_any_package_is_asked_of_pip_by_name_and_version(tmp_path: Path) -> None:
-    def fetch(folder: Path) -> Finished:
+    def fetch(folder: Path) -> CommandResult:
         with zipfile.ZipFile(folder / "some_lib-2.5-py3-none-any.whl", "w") as archive:
             archive.writestr("some_lib/a.py", "a = 1\n")
-        return Finished(0, "", "")
+        return CommandResult(0, "", "")
 
     with open_source("Some_Lib==2.5", name=None, work_dir=tmp_path, emit=ignore, run=Pip(fetch)) as tree:
         assert (tree.name, tree.version, tree.files, tree.origin) == (
@@ -97,7 +97,7 @@ def test_any_package_is_asked_of_pip_by_name_and_version(tmp_path: Path) -> None
 def test_a_release_that_does_not_exist_names_those_that_do(tmp_path: Path) -> None:
     said = "ERROR: Could not find a version (from versions: 3.8.0.0, 4.2.0.0)\nERROR: No matching distribution"
     error = refusal("9.9.9", tmp_path, failed(said))
-    assert str(error) == "no nvidia-cutlass 9.9.9 for this Python; there are: 3.8.0.0, 4.2.0.0"
+    assert str(error) == "nvidia-cutlass 9.9.9 is not available for this Python; available: 3.8.0.0, 4.2.0.0"
     assert error.log.strip() == said
 
 
@@ -106,7 +106,7 @@ def test_without_a_network_the_remedy_is_said(tmp_path: Path) -> None:
         "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError'\n"
         "ERROR: Could not find a version (from versions: none)\nERROR: No matching distribution"
     )
-    assert "registry cannot be reached; look at the network" in str(refusal("4.1.0", tmp_path, failed(said)))
+    assert "registry cannot be reached; check the network" in str(refusal("4.1.0", tmp_path, failed(said)))
     assert "registry cannot be reached" in str(refusal("lib==1.0", tmp_path, failed(said)))
 
 
@@ -116,22 +116,22 @@ def test_without_pip_the_remedy_is_said(tmp_path: Path) -> None:
 
 def test_an_unknown_package_is_said(tmp_path: Path) -> None:
     said = "ERROR: Could not find a version (from versions: none)\nERROR: No matching distribution found"
-    assert "has no lib that this Python can use" in str(refusal("lib==1.0", tmp_path, failed(said), failed(said)))
+    assert "has no lib for this Python" in str(refusal("lib==1.0", tmp_path, failed(said), failed(said)))
 
 
 def test_anything_else_that_pip_says_is_passed_on(tmp_path: Path) -> None:
     assert "pip says: ERROR: odd" in str(refusal("4.1.0", tmp_path, failed("ERROR: odd\n\n")))
-    assert "no file came" in str(refusal("4.1.0", tmp_path, lambda _: Finished(0, "", "")))
+    assert "no file came" in str(refusal("4.1.0", tmp_path, lambda _: CommandResult(0, "", "")))
     full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
     assert "the disk is full" in str(refusal("4.1.0", tmp_path, failed(full)))
 
 
 def test_a_package_without_a_wheel_comes_as_source_with_a_notice(tmp_path: Path) -> None:
-    def fetch(folder: Path) -> Finished:
+    def fetch(folder: Path) -> CommandResult:
         with tarfile.open(folder / "lib-1.0.tar.gz", "w:gz") as archive:
             info = tarfile.TarInfo("lib-1.0/lib/a.py")
             archive.addfile(info, io.BytesIO())
-        return Finished(0, "", "")
+        return CommandResult(0, "", "")
 
     heard, pip = (
         Heard(),
@@ -196,7 +196,7 @@ def test_another_version_or_an_editable_install_is_fetched(
     assert len(pip.asked) == 1
 
 
-def offline(folder: Path) -> Run:
+def offline(folder: Path) -> RunCommand:
     """The real pip, restricted to one folder."""
     return lambda arguments, where, timeout_s: run_command(
         [*arguments[:4], "--isolated", "--no-index", f"--find-links={folder}", *arguments[4:]], where, timeout_s
@@ -210,7 +210,7 @@ def test_the_real_pip_understands_what_it_is_asked(tmp_path: Path) -> None:
     with open_source("9.1.0", name=None, work_dir=tmp_path / "work", emit=ignore, run=offline(shop)) as tree:
         assert tree.name == "cutlass-9.1.0"
     with (
-        pytest.raises(SourceError, match=r"no nvidia-cutlass 9\.9\.9 for this Python; there are: 9\.1\.0\.0"),
+        pytest.raises(SourceError, match=r"nvidia-cutlass 9\.9\.9 is not available for this Python; available: 9\.1\.0\.0"),
         open_source("9.9.9", name=None, work_dir=tmp_path / "work", emit=ignore, run=offline(shop)),
     ):
         pass

@@ -4,7 +4,7 @@ from contract.knowledge import SplitFile
 
 
 def covered(split: SplitFile) -> set[int]:
-    """The lines of all pieces; fails if two pieces share a line or a line is outside the file."""
+    """The lines of all pieces. Fails if two pieces overlap or a line is outside the file."""
     lines: list[int] = []
     for piece in split.pieces:
         assert piece.start_line <= piece.end_line
@@ -17,7 +17,7 @@ def covered(split: SplitFile) -> set[int]:
 
 
 def lost(split: SplitFile) -> list[int]:
-    """Numbers of the lines with text that are in no piece."""
+    """Numbers of the lines with text outside all pieces."""
     held = covered(split)
     return [number for number, line in enumerate(split.text.split("\n"), 1) if line.strip() and number not in held]
 

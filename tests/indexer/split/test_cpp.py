@@ -1,4 +1,4 @@
-"""Headers are split at the ends of definitions, whatever macros are between them."""
+"""Headers are cut at the ends of definitions, whatever macros are between them."""
 
 import hashlib
 

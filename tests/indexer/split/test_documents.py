@@ -1,4 +1,4 @@
-"""Documents are split at headings, code blocks stay whole, and a bad file is one line."""
+"""Documents are cut at their headings, code stays whole, and an invalid file is reported in one line."""
 
 from pathlib import PurePosixPath
 
@@ -172,7 +172,7 @@ def test_no_text_is_lost_or_told_twice(lines: list[str]) -> None:
 
 
 def titles(lines: list[str]) -> set[int]:
-    """Underlined headings; a heading without text only names the sections below it."""
+    """Lines that an underline turns into headings. One without text becomes part of the names below it."""
     return {number for number, below in enumerate(lines[1:], start=1) if below in ("===", "---")}
 
 
@@ -286,7 +286,7 @@ def test_pdf_without_title_or_outline() -> None:
         (b"not a pdf at all", "cannot be read as PDF"),
         (pdf(["Words"], {})[:200], "cannot be read as PDF"),
         (pdf(["Words"], {}, password="secret"), "is encrypted"),
-        (pdf([""], {}), "holds no text"),
+        (pdf([""], {}), "contains no text"),
     ],
     ids=["empty", "text", "truncated", "encrypted", "scanned"],
 )

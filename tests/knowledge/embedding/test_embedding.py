@@ -1,4 +1,4 @@
-"""Equal texts have equal vectors in any batch; a model that cannot be loaded is one line."""
+"""Equal texts have equal vectors in any batch, and a model that cannot be loaded is reported in one line."""
 
 import logging
 import subprocess
@@ -111,7 +111,7 @@ def test_a_model_that_no_hub_gives_is_one_clear_error(monkeypatch: pytest.Monkey
     with pytest.raises(KnowledgeError, match=r"nobody/no-such-model cannot be used on cpu .*give a folder") as told:
         _ = model.identity
     assert "\n" not in str(told.value)
-    with pytest.raises(KnowledgeError, match="holds no model"):
+    with pytest.raises(KnowledgeError, match="contains no model"):
         _ = make_embedder(str(tmp_path)).identity
 
 

@@ -1,4 +1,4 @@
-"""A piece is indexed by its names, its card and its text, each word at most a few times."""
+"""A piece is found by its names, its card and its text, with a limit on repeated words."""
 
 import pytest
 from hypothesis import given

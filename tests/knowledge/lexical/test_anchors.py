@@ -1,4 +1,4 @@
-"""The glossary's names lead to definitions, else to files, else to mentions; surer anchors weigh more."""
+"""The glossary's names locate definitions, else files, else mentions, with decreasing weights."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An index opens as it was built, whatever its texts; a damaged folder is one line with a remedy."""
+"""An index opens as it was built, for any content; a damaged folder is reported with a remedy."""
 
 import shutil
 from pathlib import Path
@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from contract.errors import KnowledgeError
-from knowledge.lexical import Lexical
 from knowledge.lexical.analysis import FIELDS
+from knowledge.lexical.lexical_index import LexicalIndex
 from tests.knowledge.indexes import NO_GLOSSARY, concept, entry, glossary, opened
 
 ENTRIES = [
@@ -20,11 +20,11 @@ ENTRIES = [
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Lexical:
+def index(tmp_path_factory: pytest.TempPathFactory) -> LexicalIndex:
     return opened(tmp_path_factory.mktemp("lexical") / "1", ENTRIES)
 
 
-def test_columns_are_aligned_with_the_entries(index: Lexical) -> None:
+def test_columns_are_aligned_with_the_entries(index: LexicalIndex) -> None:
     assert len(index) == len(ENTRIES)
     for place, each in enumerate(ENTRIES):
         assert index.column("piece_id")[place] == each.piece_id
@@ -39,7 +39,7 @@ def test_columns_are_aligned_with_the_entries(index: Lexical) -> None:
     assert index.signatures.shape[0] == len(ENTRIES)
 
 
-def test_a_field_is_scored_by_its_own_words(index: Lexical) -> None:
+def test_a_field_is_scored_by_its_own_words(index: LexicalIndex) -> None:
     assert np.flatnonzero(index.scores("names", ["wait"])).tolist() == [1]
     assert np.flatnonzero(index.scores("body", ["wait"])).tolist() == [0, 1]
     assert np.flatnonzero(index.scores("card", ["doc"])).tolist() == [2, 3]
@@ -47,11 +47,11 @@ def test_a_field_is_scored_by_its_own_words(index: Lexical) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["unheard"], ["\0"], [""]])
-def test_no_word_that_is_known_scores_nothing(index: Lexical, words: list[str]) -> None:
+def test_no_word_that_is_known_scores_nothing(index: LexicalIndex, words: list[str]) -> None:
     assert all(index.scores(field, words).tolist() == [0, 0, 0, 0] for field in FIELDS)
 
 
-def test_filters_are_positions(index: Lexical) -> None:
+def test_filters_are_positions(index: LexicalIndex) -> None:
     kinds = index.where("kind", (kind in ("class", "text") for kind in index.values("kind")))
     assert np.flatnonzero(kinds).tolist() == [0, 3]
     releases = index.where("releases", ("b-2" in names.split() for names in index.values("releases")))
@@ -86,7 +86,7 @@ def test_equal_entries_make_equal_files(tmp_path: Path) -> None:
 
 
 def test_places_are_found_anew_for_another_glossary(tmp_path: Path) -> None:
-    """An index stays usable when the glossary changes."""
+    """An index works with another glossary than the one it was built with."""
     newer = glossary(concept("nothing", code=["Unheard"]), concept("waiting", code=["Ring::wait"]))
     index = opened(tmp_path, ENTRIES, NO_GLOSSARY)
     assert index.anchors(newer).of(1)[0].tolist() == [1]
@@ -99,7 +99,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def test_damage_is_one_line_with_the_remedy(tmp_path: Path) -> None:
-    """Every file is deleted, emptied, truncated or overwritten in turn."""
+    """Every file is removed, emptied, truncated or overwritten, one at a time."""
     opened(tmp_path / "whole", ENTRIES)
     for name in files_of(tmp_path / "whole"):
         data = (tmp_path / "whole" / name).read_bytes()
@@ -108,11 +108,11 @@ def test_damage_is_one_line_with_the_remedy(tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "whole", copy)
             (copy / name).unlink() if damage is None else (copy / name).write_bytes(damage)
             with pytest.raises(KnowledgeError, match="is damaged; run: cudal2-agent index update") as caught:
-                Lexical(copy)
+                LexicalIndex(copy)
             assert "\n" not in str(caught.value)
             shutil.rmtree(copy)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(KnowledgeError, match="is damaged"):
-        Lexical(tmp_path / "none")
+        LexicalIndex(tmp_path / "none")

@@ -1,4 +1,4 @@
-"""The counterpart of a piece for another target is found; other code is not."""
+"""A piece for another target is recognised as similar; other code is not."""
 
 import numpy as np
 import pytest

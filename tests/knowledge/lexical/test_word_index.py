@@ -1,4 +1,4 @@
-"""Scores equal those of the reference library, from memory and from disk."""
+"""Scores equal those of a reference library, from memory and from disk."""
 
 from pathlib import Path
 

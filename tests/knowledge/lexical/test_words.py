@@ -1,4 +1,4 @@
-"""Identifiers are found whole, in parts, and in the spelling of either side."""
+"""Identifiers are found whole, in parts, and in either spelling."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""An excerpt holds its piece, the definition if it is short, and no line of another file version."""
+"""An excerpt contains its piece, a short definition around it, and nothing of another file version."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from knowledge.lexical.lexical_index import Entry, Lexical
-from knowledge.search.excerpts import MOST_LINES, grow, overlap
+from knowledge.lexical.lexical_index import IndexedPiece, LexicalIndex
+from knowledge.search.excerpts import MAX_LINES, grow, overlap
 from tests.knowledge.indexes import entry, opened
 
 Lines = tuple[int, int]
 
 
 @st.composite
-def file_versions(draw: st.DrawFn) -> list[Entry]:
+def file_versions(draw: st.DrawFn) -> list[IndexedPiece]:
     """The pieces of one file version, some of them parts of a longer definition, without path and releases."""
     line, pieces = 1, []
     for _ in range(draw(st.integers(1, 6))):
@@ -31,8 +31,8 @@ def file_versions(draw: st.DrawFn) -> list[Entry]:
 
 
 @st.composite
-def corpora(draw: st.DrawFn) -> list[Entry]:
-    """A list of file versions; a path may repeat in another release."""
+def corpora(draw: st.DrawFn) -> list[IndexedPiece]:
+    """Consecutive file versions. A path may be repeated, then in another release."""
     entries = []
     for number, pieces in enumerate(draw(st.lists(file_versions(), min_size=1, max_size=4))):
         path = draw(st.sampled_from(["a.hpp", "b.hpp"]))
@@ -43,28 +43,28 @@ def corpora(draw: st.DrawFn) -> list[Entry]:
     return entries
 
 
-def _lines(each: Entry) -> Lines:
+def _lines(each: IndexedPiece) -> Lines:
     return each.piece.start_line, each.piece.end_line
 
 
 @settings(max_examples=50, deadline=None)
 @given(corpora())
-def test_an_excerpt_is_of_one_file_version_and_short(entries: list[Entry]) -> None:
+def test_an_excerpt_is_of_one_file_version_and_short(entries: list[IndexedPiece]) -> None:
     with TemporaryDirectory() as folder:
         index = opened(Path(folder), entries)
         for position, each in enumerate(entries):
             check(each, grow(index, position), [_lines(other) for other in entries if other.piece_id == each.piece_id])
 
 
-def check(each: Entry, shown: Lines, pieces: list[Lines]) -> None:
+def check(each: IndexedPiece, shown: Lines, pieces: list[Lines]) -> None:
     own, outer = _lines(each), each.piece.definition
     assert shown[0] <= own[0] <= own[1] <= shown[1]
-    assert width(shown) <= max(MOST_LINES, width(own))
+    assert width(shown) <= max(MAX_LINES, width(own))
     assert shown[0] in {start for start, _ in pieces}
     assert shown[1] in {end for _, end in pieces}
-    if width(outer) <= MOST_LINES:
+    if width(outer) <= MAX_LINES:
         assert shown[0] <= outer[0] <= outer[1] <= shown[1]
-    if width(own) > MOST_LINES:
+    if width(own) > MAX_LINES:
         assert shown == own
 
 
@@ -91,17 +91,17 @@ def test_what_does_not_fit_is_left_out_whole(tmp_path: Path) -> None:
 
 
 def test_a_piece_behind_one_that_does_not_fit_is_not_shown(tmp_path: Path) -> None:
-    """Whether the excerpt would have a gap or be too long."""
+    """Otherwise the excerpt would have a gap, or too many lines."""
     assert shown(tmp_path, (1, 20), (21, 300), (301, 305)) == (1, 20)
 
 
 def test_room_is_counted_in_lines(tmp_path: Path) -> None:
-    assert shown(tmp_path, (1, 100), (101, MOST_LINES)) == (1, MOST_LINES)
-    assert shown(tmp_path / "2", (1, 100), (101, MOST_LINES + 1)) == (1, 100)
+    assert shown(tmp_path, (1, 100), (101, MAX_LINES)) == (1, MAX_LINES)
+    assert shown(tmp_path / "2", (1, 100), (101, MAX_LINES + 1)) == (1, 100)
 
 
-def two_versions(folder: Path) -> Lexical:
-    """The second starts on the line after the first."""
+def two_versions(folder: Path) -> LexicalIndex:
+    """The second one continues where the lines of the first end."""
     first = entry(0, lines=(1, 5), releases=("r-1",))
     second = [entry(1, lines=lines, releases=("r-2",)) for lines in ((1, 5), (6, 40))]
     return opened(folder, [first, *second])

@@ -1,4 +1,4 @@
-"""Rankings are fused by rank and score; equal scores keep their order."""
+"""Signals are fused by rank and by score, with equal scores in order of position."""
 
 import numpy as np
 import pytest

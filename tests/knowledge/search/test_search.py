@@ -12,11 +12,11 @@ from agent.index.splitting import split_and_analyse
 from contract.errors import KnowledgeError
 from contract.knowledge import Hit, Query, Retriever, fits
 from contract.task import Arch
-from knowledge.lexical import Lexical
+from knowledge.lexical.lexical_index import LexicalIndex
 from knowledge.search import open_search
-from knowledge.search.excerpts import MOST_LINES
+from knowledge.search.excerpts import MAX_LINES
 from knowledge.search.weights import SearchWeights
-from knowledge.store import Store, open_store
+from knowledge.store import KnowledgeBase, open_store
 from tests.knowledge.indexes import NO_GLOSSARY, Meanings, concept, glossary
 from tests.knowledge.store.samples import quiet
 from tests.knowledge.trees import FIRST, SECOND, lines_of, take_in
@@ -31,7 +31,7 @@ FILES = {"ring-1.9": FIRST, "ring-1.10": SECOND}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KnowledgeBase]:
     folder = tmp_path_factory.mktemp("ring")
     with open_store(folder, MODEL) as writer:
         for name, files in FILES.items():
@@ -41,11 +41,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="module")
-def ring(store: Store) -> Retriever:
+def ring(store: KnowledgeBase) -> Retriever:
     return open_search(store, glossary=GLOSSARY, asker=MODEL)
 
 
-def words_alone(store: Store, **weights: float) -> Retriever:
+def words_alone(store: KnowledgeBase, **weights: float) -> Retriever:
     return open_search(store, SearchWeights(concepts=0, dense=0, **weights), GLOSSARY, MODEL)
 
 
@@ -68,11 +68,11 @@ MUCH = "stage barrier bank total consumer_release fold ring"
         ("when the last read is done", "doc/guide.md"),
     ],
 )
-def test_words_find_their_file(store: Store, words: str, path: str) -> None:
+def test_words_find_their_file(store: KnowledgeBase, words: str, path: str) -> None:
     assert paths(words_alone(store).search(Query(words=words)))[0] == path
 
 
-def test_vectors_find_what_shares_no_word(store: Store) -> None:
+def test_vectors_find_what_shares_no_word(store: KnowledgeBase) -> None:
     words = Query(words="collide")
     assert words_alone(store).search(words) == []
     dense = open_search(store, SearchWeights(concepts=0), GLOSSARY, MODEL).search(words)
@@ -83,14 +83,14 @@ def test_vectors_find_what_shares_no_word(store: Store) -> None:
     ("words", "path"),
     [("free a slot", "ring/sm90_pipeline.hpp"), ("folding of tiles", "tile/xor_fold.hpp"), ("rendezvous", "ring/barrier.hpp")],
 )
-def test_the_glossary_finds_what_shares_no_word(store: Store, words: str, path: str) -> None:
+def test_the_glossary_finds_what_shares_no_word(store: KnowledgeBase, words: str, path: str) -> None:
     weights = SearchWeights(dense=0, lexical=0)
     assert paths(open_search(store, weights, GLOSSARY, MODEL).search(Query(words=words)))[0] == path
     assert open_search(store, weights, NO_GLOSSARY, MODEL).search(Query(words=words)) == []
 
 
-def test_the_glossarys_code_words_leave_documents_alone(store: Store) -> None:
-    """The guide mentions `consumer_release`, which the concept names."""
+def test_the_glossarys_code_words_leave_documents_alone(store: KnowledgeBase) -> None:
+    """The guide contains `consumer_release`, which the concept names."""
     named = glossary(concept("c", terms=["zebra"], asks=["zebra"], code=["Nowhere::consumer_release"]))
     hits = open_search(store, SearchWeights(dense=0, lexical=0), named, MODEL).search(Query(words="zebra", count=50))
     assert "ring/sm90_pipeline.hpp" in paths(hits)
@@ -109,17 +109,17 @@ def test_only_the_releases_asked_for(ring: Retriever, names: tuple[str, ...]) ->
 
 
 def assert_true_to_files(hits: list[Hit]) -> None:
-    """Every hit shows lines of its file in its release, including the piece that was found."""
+    """Every hit shows lines of its file in its release, including those that matched."""
     assert hits
     for hit in hits:
         chunk = hit.chunk
         assert chunk.text == lines_of(FILES[chunk.release], chunk.path, (chunk.start_line, chunk.end_line))
         assert hit.matched is not None
         assert chunk.start_line <= hit.matched[0] <= hit.matched[1] <= chunk.end_line
-        assert chunk.end_line - chunk.start_line < MOST_LINES
+        assert chunk.end_line - chunk.start_line < MAX_LINES
 
 
-def test_each_release_has_its_own_lines(store: Store) -> None:
+def test_each_release_has_its_own_lines(store: KnowledgeBase) -> None:
     search = words_alone(store).search
     first, second = (search(Query(words="PhaseBarrier", releases=(name,)))[0] for name in FILES)
     assert (first.chunk.release, second.chunk.release) == ("ring-1.9", "ring-1.10")
@@ -128,7 +128,7 @@ def test_each_release_has_its_own_lines(store: Store) -> None:
     assert first.chunk.id != second.chunk.id
 
 
-def test_the_latest_version_comes_first_and_holds_the_older_one(store: Store) -> None:
+def test_the_latest_version_comes_first_and_holds_the_older_one(store: KnowledgeBase) -> None:
     """1.10 is later than 1.9; the barrier changed by one word, so both versions match."""
     hits = words_alone(store).search(Query(words="PhaseBarrier flipped", count=50))
     barriers = [hit for hit in hits if hit.chunk.path == "ring/barrier.hpp"]
@@ -136,14 +136,14 @@ def test_the_latest_version_comes_first_and_holds_the_older_one(store: Store) ->
     assert barriers[0].twins == ()
 
 
-def test_an_older_version_that_is_asked_for_is_not_set_back(store: Store) -> None:
+def test_an_older_version_that_is_asked_for_is_not_set_back(store: KnowledgeBase) -> None:
     query = Query(words="counts arrivals flipped try_wait phase", releases=("ring-1.9",))
     orders = [paths(words_alone(store, older=older).search(query)) for older in (1.0, 0.01)]
     assert orders[0] == orders[1]
     assert orders[0][0] == "ring/barrier.hpp"
 
 
-def test_what_is_gone_from_the_latest_release_is_found_in_the_one_before(store: Store) -> None:
+def test_what_is_gone_from_the_latest_release_is_found_in_the_one_before(store: KnowledgeBase) -> None:
     assert words_alone(store).search(Query(words="XorFold"))[0].chunk.release == "ring-1.9"
 
 
@@ -167,7 +167,7 @@ def test_only_the_kinds_asked_for(ring: Retriever, kinds: tuple[str, ...]) -> No
         ("?ile/xor*", {"tile/xor_fold.hpp"}),
     ],
 )
-def test_only_the_paths_asked_for(store: Store, path: str, inside: set[str]) -> None:
+def test_only_the_paths_asked_for(store: KnowledgeBase, path: str, inside: set[str]) -> None:
     hits = words_alone(store).search(Query(words=MUCH, path=path, count=50))
     assert {hit.chunk.path for hit in hits} - {"ring/sm100_pipeline.hpp"} == inside
 
@@ -197,7 +197,7 @@ def test_a_filter_that_nothing_passes(ring: Retriever, words: dict[str, tuple[st
     assert ring.search(Query(words=MUCH, **words)) == []
 
 
-def test_a_narrow_filter_finds_by_vector_too(store: Store) -> None:
+def test_a_narrow_filter_finds_by_vector_too(store: KnowledgeBase) -> None:
     search = open_search(store, SearchWeights(concepts=0, lexical=0), GLOSSARY, MODEL)
     assert paths(search.search(Query(words="collide", path="doc"))) == ["doc/guide.md"]
 
@@ -211,7 +211,7 @@ def test_only_what_holds_for_the_target(ring: Retriever, arch: Arch) -> None:
     assert "tile/haystack.hpp" in paths(hits)
 
 
-def test_the_target_is_preferred(store: Store) -> None:
+def test_the_target_is_preferred(store: KnowledgeBase) -> None:
     for arch, path in ((Arch.SM_90A, "ring/sm90_pipeline.hpp"), (Arch.SM_100A, "ring/sm100_pipeline.hpp")):
         hits = words_alone(store).search(Query(words="consumer_release of a pipeline", arch=arch, path="ring"))
         assert paths(hits)[0] == path
@@ -220,8 +220,8 @@ def test_the_target_is_preferred(store: Store) -> None:
 # What is shown.
 
 
-def test_the_like_for_another_target_is_folded(store: Store) -> None:
-    """Only classes are compared: the lines before them are not twins."""
+def test_the_like_for_another_target_is_folded(store: KnowledgeBase) -> None:
+    """Only the classes are searched: the lines before them are not folded."""
     query = Query(words="consumer_release producer_acquire", kinds=("class",), path="ring", count=50)
     folded = words_alone(store).search(query)
     assert paths(folded).count("ring/sm100_pipeline.hpp") == 0
@@ -232,7 +232,7 @@ def test_the_like_for_another_target_is_folded(store: Store) -> None:
     assert all(hit.twins == () for hit in apart)
 
 
-def test_the_first_hits_are_of_distinct_files(store: Store) -> None:
+def test_the_first_hits_are_of_distinct_files(store: KnowledgeBase) -> None:
     query = Query(words="total factor table " * 3 + "phase stage", kinds=("class", "function"), count=8)
     first = paths(words_alone(store, distinct=3).search(query))
     assert len(set(first[:3])) == 3
@@ -241,7 +241,7 @@ def test_the_first_hits_are_of_distinct_files(store: Store) -> None:
 
 
 @pytest.mark.parametrize("per_file", [1, 2])
-def test_a_file_gives_a_few_hits_at_most(store: Store, per_file: int) -> None:
+def test_a_file_gives_a_few_hits_at_most(store: KnowledgeBase, per_file: int) -> None:
     hits = words_alone(store, per_file=per_file).search(Query(words="total table factor", count=50))
     assert paths(hits).count("tile/haystack.hpp") == per_file
 
@@ -258,7 +258,7 @@ def test_hits_are_true_to_their_files(ring: Retriever) -> None:
         assert_true_to_files(ring.search(Query(words=words, count=50)))
 
 
-def test_equal_questions_get_equal_hits(store: Store, ring: Retriever) -> None:
+def test_equal_questions_get_equal_hits(store: KnowledgeBase, ring: Retriever) -> None:
     query = Query(words=MUCH, count=20)
     assert ring.search(query) == ring.search(query) == open_search(store, glossary=GLOSSARY, asker=MODEL).search(query)
 
@@ -296,7 +296,7 @@ def test_at_most_the_count(ring: Retriever, count: int) -> None:
 
 
 @pytest.mark.parametrize("fusion", ["rank", "score"])
-def test_either_fusion_orders_by_score(store: Store, fusion: str) -> None:
+def test_either_fusion_orders_by_score(store: KnowledgeBase, fusion: str) -> None:
     hits = open_search(store, SearchWeights.model_validate({"fusion": fusion}), GLOSSARY, MODEL).search(
         Query(words=MUCH, count=5)
     )
@@ -352,9 +352,9 @@ def test_staged_files_are_not_found(tmp_path: Path) -> None:
     assert paths(hits) == ["ring/barrier.hpp"]
 
 
-def test_the_scores_of_a_position_are_of_its_piece(store: Store) -> None:
-    """The arrays of index and store are aligned, whatever the order of files in the database."""
-    index = Lexical(store.lexical_dir)
+def test_the_scores_of_a_position_are_of_its_piece(store: KnowledgeBase) -> None:
+    """The arrays of index and store are aligned for any order of files in the database."""
+    index = LexicalIndex(store.lexical_dir)
     rows = store.rows(index.column("piece_id").tolist())
     assert [row.path for row in rows] == [index.value("path", place) for place in range(len(index))]
     assert np.array_equal(index.column("start"), [row.piece.start_line for row in rows])

@@ -1,4 +1,4 @@
-"""A special variant is ranked lower unless the question asks for it."""
+"""A special variant ranks lower unless the question names it."""
 
 import pytest
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from contract.knowledge import SplitFile
 from knowledge.store import generations, open_store, staging
-from knowledge.store.store import Store
+from knowledge.store.store import KnowledgeBase
 from knowledge.store.vectors import VectorStore
 from tests.knowledge.store.samples import TinyModel, add, filled, split_file
 
@@ -42,7 +42,7 @@ def write(folder: Path) -> None:
         if place == "before old generations are deleted":
             generations.Generations.prune = die  # type: ignore[method-assign]
         if place == "while vectors are made anew":
-            Store._next_generation = die  # type: ignore[method-assign, assignment]
+            KnowledgeBase._next_generation = die  # type: ignore[method-assign, assignment]
             store.reembed()
         add(store, "2.0", splits)
 

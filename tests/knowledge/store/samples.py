@@ -1,4 +1,4 @@
-"""A tiny model, and files and releases for a store."""
+"""A tiny model, files and releases for tests of the store."""
 
 import hashlib
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ import numpy as np
 
 from contract.knowledge import Piece, Release, SplitFile, StoreCounts
 from knowledge.embedding.embedder import Vectors
-from knowledge.store import Store, open_store
+from knowledge.store import KnowledgeBase, open_store
 
 
 class TinyModel:
-    """Eight numbers from a text's hash: equal texts have equal vectors. Counts its calls."""
+    """Eight numbers from a text's hash, so equal texts have equal vectors. Records its requests."""
 
     def __init__(self, identity: str = "tiny-1", dimensions: int = 8) -> None:
         self.identity = identity
@@ -29,7 +29,7 @@ class TinyModel:
 
 
 def split_file(path: str, count: int = 3, salt: str = "") -> SplitFile:
-    """A file of `count` functions of two lines; every third has no card and no vector."""
+    """A file with `count` functions of two lines. Every third has no card and therefore no vector."""
     lines = [line for n in range(count) for line in (f"void f{n}() {{ // {path} {salt}", "}")]
     text = "\n".join(lines)
     pieces = tuple(
@@ -56,7 +56,7 @@ def quiet(_: StoreCounts) -> None:
     pass
 
 
-def add(store: Store, name: str, splits: Sequence[SplitFile]) -> StoreCounts:
+def add(store: KnowledgeBase, name: str, splits: Sequence[SplitFile]) -> StoreCounts:
     counts = store.stage(splits, quiet)
     store.publish(release(name), {split.path: split.key for split in splits})
     return counts
@@ -68,7 +68,7 @@ def filled(folder: Path, name: str = "1.0", files: int = 4, model: TinyModel | N
         add(store, name, [split_file(f"include/f{n}.hpp") for n in range(files)])
 
 
-def indexed(store: Store) -> dict[int, str]:
+def indexed(store: KnowledgeBase) -> dict[int, str]:
     """Vector id by piece id, in the order of the store's lexical index."""
     with np.load(store.lexical_dir / "columns.npz") as columns:
         return dict(zip(columns["piece_id"].tolist(), columns["vector"].tolist(), strict=True))

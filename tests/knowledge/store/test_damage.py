@@ -1,4 +1,4 @@
-"""Damage is reported in one line with a remedy, and derived data is rebuilt."""
+"""Damage is reported in one line with a remedy, and repaired if possible."""
 
 import re
 import resource
@@ -29,7 +29,7 @@ def sql(statement: str) -> Callable[[Path], None]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files except SQLite's shared memory."""
+    """All files except the shared-memory files of SQLite."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in (".sqlite-shm", ".sqlite-wal"))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
@@ -46,8 +46,11 @@ def without_vector(folder: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a piece is gone": (sql("DELETE FROM pieces WHERE id = 1"), "should have 3 pieces and has 2"),
-    "a text is another": (sql("UPDATE files SET text = (SELECT text FROM files WHERE id = 2) WHERE id = 1"), "not the one"),
+    "a piece is gone": (sql("DELETE FROM pieces WHERE id = 1"), "should have 3 pieces but has 2"),
+    "a text is another": (
+        sql("UPDATE files SET text = (SELECT text FROM files WHERE id = 2) WHERE id = 1"),
+        "differs from the one",
+    ),
     "a text is garbled": (sql("UPDATE files SET text = x'00ff' WHERE id = 1"), "cannot be read"),
     "a digest is another": (sql("UPDATE pieces SET text_digest = 'x' WHERE id = 1"), "1 pieces of include/f0.hpp"),
     "a file is not listed": (sql("DELETE FROM members WHERE path = 'include/f1.hpp'"), "should list 4 files with 12 pieces"),
@@ -111,7 +114,7 @@ def test_a_newer_format_and_somebody_elses_tables_are_refused(tmp_path: Path) ->
     other = tmp_path / "other"
     other.mkdir()
     sql("CREATE TABLE recipes (name)")(other)
-    with pytest.raises(KnowledgeError, match="is no knowledge base; point CUDAL2_KNOWLEDGE"):
+    with pytest.raises(KnowledgeError, match="is not a knowledge base; set CUDAL2_KNOWLEDGE"):
         open_store(other, TinyModel())
 
 
@@ -128,7 +131,7 @@ def test_a_reader_may_not_write(tmp_path: Path) -> None:
     before = content(tmp_path)
     with open_store(tmp_path, TinyModel(), read_only=True) as store:
         for attempt in (lambda: store.stage([], quiet), lambda: store.publish(release("x"), {}), store.collect, store.reembed):
-            with pytest.raises(KnowledgeError, match="opened for reading"):
+            with pytest.raises(KnowledgeError, match="open for reading"):
                 attempt()
     assert content(tmp_path) == before
 

@@ -1,4 +1,4 @@
-"""Wherever a writer is killed, readers find the old state, and the next writer continues."""
+"""After a kill of the writer at any point, readers see the old state, and the next writer continues."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def killed_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one store per kill point, whose writer was killed there."""
+    """One store per point in the code at which its writer was killed."""
     root = tmp_path_factory.mktemp("killed")
     command = [sys.executable, "-m", "tests.knowledge.store.killed", *(str(root / place) for place in PLACES)]
     subprocess.run(command, cwd=ROOT, check=True)

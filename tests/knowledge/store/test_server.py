@@ -1,4 +1,4 @@
-"""A Chroma server instead of a folder: in use, lost during staging, and back again."""
+"""A Chroma server in place of a folder: in use, stopped while staging, and restarted."""
 
 import socket
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 
 from contract.errors import KnowledgeError
 from knowledge.embedding.embedder import Vectors
-from knowledge.store import Store, open_store
+from knowledge.store import KnowledgeBase, open_store
 from tests.knowledge.store.samples import TinyModel, add, quiet, split_file
 
 
@@ -42,7 +42,7 @@ class Server:
             self._process.wait()
             self._process = None
 
-    def store(self, folder: Path, model: TinyModel, *, read_only: bool = False) -> Store:
+    def store(self, folder: Path, model: TinyModel, *, read_only: bool = False) -> KnowledgeBase:
         return open_store(folder, model, chroma_host="127.0.0.1", chroma_port=self.port, read_only=read_only)
 
 
@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 class StopsTheServer(TinyModel):
-    """A model during whose second batch the server ends."""
+    """A model during whose second batch the server stops."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()

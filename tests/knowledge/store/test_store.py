@@ -1,4 +1,4 @@
-"""A release is stored as published; file versions and vectors are stored once."""
+"""A release is shown as it was published; file versions and vectors are stored once."""
 
 import os
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_unknown_release_and_unstaged_files_are_refused_and_change_nothing(tmp_p
     filled(tmp_path)
     with open_store(tmp_path, TinyModel()) as store:
         generation = store.generation
-        with pytest.raises(KnowledgeError, match=r"no release '9.9' is indexed; there are: 1.0"):
+        with pytest.raises(KnowledgeError, match=r"release '9.9' is not indexed; indexed releases: 1.0"):
             store.remove("9.9")
         with pytest.raises(KnowledgeError, match=r"never staged, first nowhere.hpp"):
             store.publish(release("1.0"), {"nowhere.hpp": "0" * 32})

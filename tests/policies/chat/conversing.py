@@ -1,4 +1,4 @@
-"""Shared by tests of the chat policy: kernels as replies, a server that answers by a function, a log in memory."""
+"""Doubles for tests of the chat policy: kernels as replies, a server that answers by a function, a log in memory."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -11,7 +11,7 @@ from contract.options import ChatOptions
 from contract.trajectory import Observation
 from policies.chat.account import Account
 from policies.chat.policy import ChatPolicy
-from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, Reply
+from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
 from policies.chat.tokens import estimate_usage
 from tests.doubles import CHIP, TASK
 
@@ -26,7 +26,7 @@ def source(number: int, body: str = "") -> str:
 
 
 def written(number: int, body: str = "") -> str:
-    """A reply in the requested form."""
+    """A reply in the required form."""
     return f"## Analysis\nSlow.\n\n## Design\nIdea {number}. More.\n\n## Code\n```cuda\n{source(number, body)}```\n"
 
 
@@ -59,7 +59,7 @@ Answer = Callable[[Prompt, ExchangePlace], str | Reply]
 
 
 class AnsweringServer:
-    """Answers by a function of prompt and place and keeps its requests. A string is a complete reply."""
+    """Answers by a function of prompt and place, and records its requests. A string is a complete reply."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -82,7 +82,7 @@ def ended(status: Any, text: str, prompt: Prompt | None = None, problem: str = "
 
 
 class Table:
-    """A chat policy with its server, log and events."""
+    """A chat policy with access to its server, log and events."""
 
     def __init__(
         self, server: Answer | ChatServer, log: MemoryLog | None = None, primitives: Any = (), seed: int = 0, **changes: Any

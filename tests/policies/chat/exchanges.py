@@ -1,4 +1,4 @@
-"""Exchanges for tests of storage, accounting and replay."""
+"""Exchanges for tests of the store, the account and the replay."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""The account sums a run's usage; concurrent requests cannot exceed a cap together."""
+"""The account: the cost of a run is summed, and concurrent requests cannot exceed a cap together."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contract.exchange import Exchange
 from contract.options import ChatOptions
 from policies.chat.account import MIN_REPLY_TOKENS, Account, Capped, Totals
-from policies.chat.server.protocol import Limit
+from policies.chat.server.chat_server import Limit
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
 
@@ -150,7 +150,7 @@ def test_a_request_waits_no_longer_than_its_time() -> None:
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=24),
 )
 def test_parallel_requests_stay_within_a_cap(cap: int, parallel: int, takes: list[tuple[float, float]]) -> None:
-    """For any usage within the limits, and any order of completion."""
+    """For any size of the replies within their limits, and any order in which they end."""
     account = Account(options(tokens=cap))
     most, lock = 0, threading.Lock()
 
@@ -172,7 +172,7 @@ def test_parallel_requests_stay_within_a_cap(cap: int, parallel: int, takes: lis
 
 
 def test_the_densest_prompt_that_a_server_counted_is_the_measure() -> None:
-    """A prompt with many tokens per character is not underestimated."""
+    """A prompt with many tokens per character reserves enough."""
     counted: Exchange = exchange(text="x" * 1000, usage=usage(1000, 0))
     account = Account(options(tokens=4000), [counted])
     granted = account.reserve(prompt("y" * 2300), (2, 0, 0), 60)

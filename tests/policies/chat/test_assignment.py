@@ -1,4 +1,4 @@
-"""The assignment of exemplars to samples."""
+"""The exemplars that each sample is shown."""
 
 import random
 

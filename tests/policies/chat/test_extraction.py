@@ -1,4 +1,4 @@
-"""The contents that make a reply a candidate, and its permitted forms."""
+"""What a reply must contain to become a candidate, and which forms are tolerated."""
 
 import random
 import time

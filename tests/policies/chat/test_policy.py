@@ -1,4 +1,4 @@
-"""The chat policy: its requests, the handling of every reply, its records, and when it stops."""
+"""The chat policy: its requests, the result of every reply, its records, and when it stops."""
 
 import threading
 import time
@@ -12,8 +12,8 @@ from contract.events import ignore
 from contract.exchange import Exchange, Prompt
 from contract.protocols import Policy
 from contract.trajectory import Attempt, Failure
+from policies.chat.server.chat_server import ExchangePlace, Limit, Reply
 from policies.chat.server.openai_server import OpenAIServer
-from policies.chat.server.protocol import ExchangePlace, Limit, Reply
 from policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.doubles.chat_server import Answer, Cut, NoStream, Refusal, ScriptedServer, Status, Text
 from tests.policies.chat.conversing import AnsweringServer, MemoryLog, Table, candidate, ended, options, source, written
@@ -238,7 +238,7 @@ def test_an_endpoint_that_fails_midway_keeps_what_was_written() -> None:
     assert "the key was refused" in table.told("notice")[0].message
 
 
-@pytest.mark.parametrize("error", [EndpointError("no such model"), UsageError("the replayed run holds no reply")])
+@pytest.mark.parametrize("error", [EndpointError("no such model"), UsageError("the replayed run has no reply")])
 def test_an_endpoint_that_never_answered_raises(error: Exception) -> None:
     def answer(_: Prompt, __: ExchangePlace) -> str:
         raise error
@@ -262,7 +262,7 @@ def test_a_log_that_cannot_be_written_stops_the_run() -> None:
 
 def test_an_interrupt_ends_what_is_under_way() -> None:
     class Waiting(AnsweringServer):
-        """Replies only after it is closed, with a stopped reply."""
+        """Replies only when it is closed, with a stopped reply."""
 
         def __init__(self) -> None:
             super().__init__(lambda _, __: "")
@@ -374,7 +374,7 @@ def test_a_refused_key_over_http_is_one_line() -> None:
 
 
 class Together:
-    """Answers only when that many requests are in flight."""
+    """Answers only when this many requests are in flight."""
 
     def __init__(self, requests: int) -> None:
         self._together = threading.Barrier(requests, timeout=20)

@@ -2,7 +2,7 @@
 
 from contract.reward import FLOOR
 from contract.trajectory import Attempt
-from policies.portfolio.evidence import LEAST_GAIN, costs, first_tries, improved
+from policies.portfolio.evidence import MIN_GAIN, costs, first_tries, improved
 
 
 def tried(number: int, time_us: float | None = None, **changes: object) -> Attempt:
@@ -18,7 +18,7 @@ def modelled(number: int, predicted_us: float, *, free: bool = False) -> Attempt
 
 
 def test_better_than_all_before_by_enough_is_an_improvement() -> None:
-    times_us = (10.0, 12.0, 8.0, 8.0 * (1 - LEAST_GAIN / 2), 9.0, 7.0)
+    times_us = (10.0, 12.0, 8.0, 8.0 * (1 - MIN_GAIN / 2), 9.0, 7.0)
     assert improved([tried(n, us) for n, us in enumerate(times_us)]) == [None, False, True, False, False, True]
 
 

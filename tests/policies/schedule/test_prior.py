@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
+from contract.roofline import roofline_us
 from contract.task import Arch, GemmTask
 from policies.schedule.families.protocol import Work
 from policies.schedule.families.registry import families
@@ -91,7 +92,7 @@ def test_a_prediction_is_never_under_the_roofline() -> None:
             schedules = random.Random(0).sample(list(family.space(task, CHIP)), 50)
             predicted = predict_many_us([family.work(schedule, task, CHIP) for schedule in schedules], task, CHIP)
             assert np.isfinite(predicted).all()
-            assert predicted.min() > roofline_us(task.flops, task.operand_bytes, CHIP) - CHIP.launch_us
+            assert predicted.min() > roofline_us(task, CHIP) - CHIP.launch_us
 
 
 def test_many_at_once_are_as_one_by_one() -> None:

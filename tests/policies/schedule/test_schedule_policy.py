@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from contract.candidate import Candidate, Origin
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.inspection import Inspection, KernelResources
 from contract.protocols import Policy
+from contract.roofline import roofline_us
 from contract.task import Arch, GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.mma_sync.family import MmaSync
@@ -188,7 +189,7 @@ def inspection_of(ctas_per_sm: int) -> Inspection:
 
 def test_prediction_says_what_it_rests_on() -> None:
     (candidate,) = policy().propose(observe(), 1)
-    floor = roofline_us(TASK.flops, TASK.operand_bytes, REFERENCE_CHIPS[TASK.arch])
+    floor = roofline_us(TASK, REFERENCE_CHIPS[TASK.arch])
     modelled = predict(candidate, TASK, inspection_of(2))
     assert modelled.model.startswith("schedule-prior/mma_sync")
     assert modelled.predicted_us > modelled.floor_us == floor

@@ -125,7 +125,7 @@ def test_somebody_elses_database_is_not_taken_over(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE photos (id INTEGER)")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="somebody else's tables"):
+    with pytest.raises(StoreError, match="tables of another program"):
         open_store(f"sqlite:///{path}")
     assert path.read_bytes() == before
 
@@ -161,7 +161,7 @@ def test_a_locked_store_says_so(url: str) -> None:
     [
         ("no url", "not an SQLAlchemy URL"),
         ("nosuchdatabase://x/y", "not an SQLAlchemy URL"),
-        ("sqlite:////proc/no/such/folder/x.sqlite", "cannot be made"),
+        ("sqlite:////proc/no/such/folder/x.sqlite", "cannot be created"),
     ],
 )
 def test_a_wrong_address_is_one_line(address: str, message: str) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from contract.build import Built
-from contract.chip import REFERENCE_CHIPS
+from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.errors import CompilerMissing, MachineError, WorkerError
 from contract.evaluation import CompileFailed, Crashed, Rejected, TimedOut
 from contract.options import CompileOptions
+from contract.plan import resolve
 from contract.task import Arch
 from sandbox.building import builder as builder_module
 from sandbox.building.builder import Builder
@@ -48,6 +49,7 @@ def test_every_position_gets_its_outcome(options: CompileOptions) -> None:
     assert isinstance(outcomes[0], Built)
     assert outcomes[0].candidate == batch[0]
     assert Path(outcomes[0].artifact_path).is_file()
+    assert (outcomes[0].task, outcomes[0].plan) == (TASK, resolve(batch[0].plan, TASK, LIMITS[TASK.arch], CHIP.sms))
     assert isinstance(outcomes[1], Rejected)
     assert isinstance(outcomes[2], CompileFailed)
     assert [outcomes[i].rule for i in (3, 4)] == ["accumulator-width", "launch-bounds"]

@@ -6,20 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.candidate import Candidate
+from contract.candidate import AnyCandidate, Candidate
 from contract.chip import LIMITS
 from contract.evaluation import Rejected
 from contract.plan import render_plan
 from contract.task import AccumulatorType, Arch, GemmTask
 from sandbox.building.check import MAX_SOURCE_BYTES, check
-from sandbox.building.source import Source
+from sandbox.building.source import CppSource
 from tests.sandbox.building.build_kernels import HOST, NAIVE, ORIGIN, TASK, body, candidate, host, plan, tensor_core
 
 LIMIT = LIMITS[Arch.SM_90A]
 
 
+def rejection(candidate: AnyCandidate, task: GemmTask = TASK) -> Rejected | None:
+    found = check(candidate, task, LIMIT, 132)
+    return found if isinstance(found, Rejected) else None
+
+
 def rejected(source: str, **changes: object) -> Rejected | None:
-    return check(candidate(source, **changes), TASK, LIMIT, 132)
+    return rejection(candidate(source, **changes))
 
 
 def rule(source: str, **changes: object) -> str | None:
@@ -215,7 +220,7 @@ def test_a_plan_must_resolve_for_the_task() -> None:
     assert rule(NAIVE, launch_plan=plan(block=(2048, 1, 1))) == "plan-block"
     assert rule(NAIVE, launch_plan=plan(dynamic_smem=10**6)) == "plan-smem-limit"
     f16 = GemmTask(m=8, n=8, k=8, accumulate=AccumulatorType.F16)
-    found = check(candidate(NAIVE), f16, LIMIT, 132)
+    found = rejection(candidate(NAIVE), f16)
     assert found is not None
     assert found.rule == "plan-accumulate"
 
@@ -231,22 +236,22 @@ def test_tensor_core_kernels_pass() -> None:
 
 
 def test_a_host_candidate_may_include_the_systems_headers_only() -> None:
-    assert check(host(HOST), TASK, LIMIT, 132) is None
+    assert rejection(host(HOST)) is None
     for text in ('#include "/etc/passwd"', '#include "../x.h"', "#include X", '#embed "x"'):
-        found = check(host(text + HOST), TASK, LIMIT, 132)
+        found = rejection(host(text + HOST))
         assert found is not None
         assert found.rule == "include"
 
 
 @pytest.mark.parametrize("folder", ["relative", "/no/such/folder", "/tmp; id", "/tmp$(id)"])
 def test_include_folders_of_a_host_candidate_are_plain_paths(folder: str) -> None:
-    found = check(host(HOST, include_dirs=(folder,)), TASK, LIMIT, 132)
+    found = rejection(host(HOST, include_dirs=(folder,)))
     assert found is not None
     assert found.rule == "include-dir"
 
 
 def test_a_host_candidate_needs_its_entry() -> None:
-    found = check(host(HOST.replace("launch(", "start(")), TASK, LIMIT, 132)
+    found = rejection(host(HOST.replace("launch(", "start(")))
     assert found is not None
     assert found.rule == "entry-missing"
 
@@ -263,7 +268,7 @@ def test_the_check_takes_time_linear_in_the_source(unit: str) -> None:
 
 @given(st.text(alphabet="a1 \n\\\"'/*#R()<>%:;{}_?", max_size=200))
 def test_any_text_gets_a_verdict_and_blanking_keeps_places(text: str) -> None:
-    source = Source(text)
+    source = CppSource(text)
     assert len(source.code) == len(source.spliced)
     assert source.code.count("\n") == source.spliced.count("\n")
     rule(text)

@@ -17,7 +17,7 @@ from sandbox.building.headers import cutlass_roots
 from sandbox.building.toolchain import find_nvcc
 from sandbox.jail.entering import NOT_JAILED, Layers
 from sandbox.jail.kind import Confinement, confinement
-from sandbox.workers.process import Finished
+from sandbox.workers.process import ChildExit
 from tests.sandbox.building.build_kernels import HOST, NAIVE, candidate, host
 
 HERE = confinement()
@@ -185,9 +185,9 @@ def test_nvcc_reads_the_folders_that_a_host_candidate_names(jailed: Compiler, tm
 def test_a_compiler_is_told_of_no_gpu(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, object] = {}
 
-    def spy(_: object, **arguments: object) -> Finished:
+    def spy(_: object, **arguments: object) -> ChildExit:
         seen.update(arguments)
-        return Finished(compile_child.REFUSED, b"", b"error: none", 0.1, "itself")
+        return ChildExit(compile_child.REFUSED, b"", b"error: none", 0.1, "itself")
 
     monkeypatch.setattr(compiler_module, "run", spy)
     compiler.compile(candidate(NAIVE), Arch.SM_90A)
@@ -198,7 +198,7 @@ def test_a_compiler_is_told_of_no_gpu(compiler: Compiler, monkeypatch: pytest.Mo
 
 def test_a_jail_that_is_refused_is_our_fault(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Injected: layers that worked in the probe are refused to the compiler."""
-    ended = Finished(NOT_JAILED, b"", b"error: Landlock: not now", 0.1, "itself")
+    ended = ChildExit(NOT_JAILED, b"", b"error: Landlock: not now", 0.1, "itself")
     monkeypatch.setattr(compiler_module, "run", lambda *_, **__: ended)
     with pytest.raises(MachineError, match="jail") as caught:
         compiler.compile(candidate(NAIVE), Arch.SM_90A)

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("cupy")
 
 from contract.task import ElementType, GemmTask, Layout
-from sandbox.cuda.buffers import (
+from sandbox.cuda.guard.buffers import (
     ALIGNMENT_BYTES,
     MIN_BAND_BYTES,
     Guarded,

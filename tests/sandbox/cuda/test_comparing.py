@@ -9,7 +9,7 @@ import pytest
 from contract.options import VerifyOptions
 from contract.task import GemmTask, Layout
 from sandbox.cuda import verifier as module
-from sandbox.cuda.buffers import Guarded, GuardedOperands
+from sandbox.cuda.guard.buffers import Guarded, GuardedOperands
 from sandbox.cuda.verifier import CudaExecutor
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.executor import SLOTS, Traits

@@ -24,11 +24,12 @@ from contract.plan import (  # noqa: E402
 )
 from contract.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
 from sandbox import launching  # noqa: E402
-from sandbox.cuda import launcher, module_variables, tensor_map  # noqa: E402
 from sandbox.cuda.contender import Operands  # noqa: E402
 from sandbox.cuda.environment import arch_of  # noqa: E402
-from sandbox.cuda.host import HostFault, HostKernel  # noqa: E402
-from sandbox.cuda.tensor_map import TensorMaps  # noqa: E402
+from sandbox.cuda.guard import module_variables  # noqa: E402
+from sandbox.cuda.launch import launcher, tensor_map  # noqa: E402
+from sandbox.cuda.launch.host import HostFault, HostKernel  # noqa: E402
+from sandbox.cuda.launch.tensor_map import TensorMaps  # noqa: E402
 from sandbox.inspect.elf import ModuleVariable  # noqa: E402
 
 TASK = GemmTask(m=256, n=512, k=128, layout=Layout.NN)

@@ -7,12 +7,12 @@ import pytest
 pytest.importorskip("cupy")
 pytest.importorskip("cuda.bindings.driver")
 
-from sandbox.cuda import memory
 from sandbox.cuda.driver import DriverFault
-from sandbox.cuda.memory import MARGIN_BYTES, Mapping
+from sandbox.cuda.guard import mapping
+from sandbox.cuda.guard.mapping import MARGIN_BYTES, Mapping
 
 PAGE = 2 << 20
-READ, WRITE = memory._ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READ, memory._ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+READ, WRITE = mapping._ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READ, mapping._ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
 
 class Driver:
@@ -42,8 +42,8 @@ class Driver:
 def made(monkeypatch):
     def make(refused=None, **options):
         driver = Driver(refused)
-        monkeypatch.setattr(memory, "call", driver.call)
-        monkeypatch.setattr(memory, "_location", lambda _: memory.driver.CUmemLocation())
+        monkeypatch.setattr(mapping, "call", driver.call)
+        monkeypatch.setattr(mapping, "_location", lambda _: mapping.driver.CUmemLocation())
         return driver, Mapping(1000, 0, "A", **options)
 
     return make
@@ -66,7 +66,7 @@ def test_an_open_mapping_has_one_range(made):
     assert driver.access == {mapping.pointer: WRITE}
 
 
-@pytest.mark.parametrize("status", sorted(memory.NOT_SUPPORTED))
+@pytest.mark.parametrize("status", sorted(mapping.NOT_SUPPORTED))
 def test_without_read_only_memory_both_ranges_are_written_and_the_mapping_says_so(made, status):
     driver, mapping = made(status, sealed=True)
     assert not mapping.read_only
@@ -74,7 +74,7 @@ def test_without_read_only_memory_both_ranges_are_written_and_the_mapping_says_s
 
 
 def test_statuses_are_names_that_the_driver_has():
-    assert {getattr(memory.driver.CUresult, status).name for status in memory.NOT_SUPPORTED} == memory.NOT_SUPPORTED
+    assert {getattr(mapping.driver.CUresult, status).name for status in mapping.NOT_SUPPORTED} == mapping.NOT_SUPPORTED
 
 
 def test_another_failure_of_the_driver_is_not_hidden(made):

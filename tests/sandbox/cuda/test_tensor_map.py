@@ -6,8 +6,8 @@ pytest.importorskip("cupy")
 
 from contract.plan import TensorMapSpec
 from contract.task import GemmTask
-from sandbox.cuda import tensor_map
-from sandbox.cuda.tensor_map import TensorMaps
+from sandbox.cuda.launch import tensor_map
+from sandbox.cuda.launch.tensor_map import TensorMaps
 
 TASK = GemmTask(m=256, n=256, k=256)
 SPEC = TensorMapSpec(of="A", box=(64, 64))

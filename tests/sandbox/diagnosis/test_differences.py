@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from contract.profile import Difference, LaunchProfile, Profile
 from contract.task import Arch
-from sandbox.diagnosis.differences import MOST, QUANTITIES, explain
+from sandbox.diagnosis.differences import MAX_CHANGES, QUANTITIES, explain
 from sandbox.profiling.metric_set import load_metric_set
 
 H200: list[dict[str, Any]] = json.loads((Path(__file__).parent / "h200_kernels.json").read_text())
@@ -133,7 +133,7 @@ PROFILES = st.lists(METRICS, max_size=3).map(lambda launches: profile(*launches)
 @given(before=PROFILES, after=PROFILES)
 def test_any_two_profiles_can_be_compared(before: Profile, after: Profile) -> None:
     there, back = explain(before, after), explain(after, before)
-    assert len(there) <= MOST
+    assert len(there) <= MAX_CHANGES
     assert {difference.quantity for difference in there} == {difference.quantity for difference in back}
     assert len({difference.quantity for difference in there}) == len(there)
     assert explain(before, before) == ()

@@ -13,9 +13,9 @@ from contract.chip import REFERENCE_CHIPS
 from contract.diagnosis import Bottleneck, Finding
 from contract.profile import LaunchProfile, Profile
 from contract.task import Arch, GemmTask
+from sandbox.diagnosis.counter_rules.counted import CountedLaunch
+from sandbox.diagnosis.counter_rules.traffic import min_reads
 from sandbox.diagnosis.findings import RULES, Verdict, judge
-from sandbox.diagnosis.rules.counted import Counted
-from sandbox.diagnosis.rules.traffic import least_reads
 from sandbox.profiling.metric_set import load_metric_set
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -254,7 +254,7 @@ def test_elapsed_percentages_are_of_the_time_that_sms_worked() -> None:
 )
 def test_operands_are_held_against_tiles_that_fill_the_chip(shape: tuple[int, int], tile: tuple[int, int]) -> None:
     task = GemmTask(m=shape[0], n=shape[1], k=512)
-    found, read = least_reads(task, CHIP)
+    found, read = min_reads(task, CHIP)
     assert found == tile
     assert read == 2 * 512 * shape[0] * shape[1] * (1 / tile[0] + 1 / tile[1])
 
@@ -351,5 +351,5 @@ def test_the_page_tells_every_bottleneck() -> None:
 
 
 def test_a_launch_of_nothing_has_no_figures() -> None:
-    counted = Counted(launch(threads=0), TASK, CHIP, share=1.0, time_us=1.0, has_roles=False)
-    assert (counted.busy(), counted.stalls(), counted.cycles_a_cta(), counted.idle) == ({}, {}, None, 0.0)
+    counted = CountedLaunch(launch(threads=0), TASK, CHIP, share=1.0, time_us=1.0, has_roles=False)
+    assert (counted.busy(), counted.stalls(), counted.cycles_per_cta(), counted.idle) == ({}, {}, None, 0.0)

@@ -4,7 +4,7 @@ import pytest
 
 from contract.chip import LIMITS
 from contract.plan import resolve
-from sandbox.building.check import check
+from sandbox.building.check import Checked, check
 from sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.corpus import FAULTS
@@ -29,7 +29,7 @@ RIGHT = _right_kernels()
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.id)
 def test_a_fault_compiles_and_is_not_the_right_kernel(compiler: PtxCompiler, fault: Fault) -> None:
     right, wrong = fault.right(), fault.wrong()
-    assert check(wrong, fault.task, LIMITS[fault.task.arch], fault.sms) is None
+    assert isinstance(check(wrong, fault.task, LIMITS[fault.task.arch], fault.sms), Checked)
     compiled = compiler.compile(wrong, fault.task.arch)
     if wrong.plan == right.plan:
         assert compiled != compiler.compile(right, fault.task.arch)

@@ -190,7 +190,7 @@ def test_what_cannot_be_executed_is_no_pass(build: Build) -> None:
 def test_other_parameters_than_the_plan_passes_are_refused(build: Build) -> None:
     built = build(naive())
     narrow = built.candidate.model_copy(update={"plan": plan(args=({"scalar": 1},))})
-    answer = prove(built.model_copy(update={"candidate": narrow}))
+    answer = prove(built.model_copy(update={"candidate": narrow, "plan": None}))
     assert isinstance(answer, Done)
     assert isinstance(answer.evaluation, Crashed)
     assert "takes parameters of [8, 8, 8, 4, 4, 4] bytes" in answer.evaluation.message
@@ -215,8 +215,10 @@ def test_a_plan_that_no_part_of_can_be_resolved_is_not_executed(build: Build, mo
     def refuse(*_: object) -> None:
         raise PlanError("plan-workspace", "a workspace of 3 GiB")
 
-    monkeypatch.setattr("sandbox.emulator.evaluator.resolve", refuse)
-    assert prove(built) == NotExecuted(reason="the emulator cannot run a part of this plan: a workspace of 3 GiB")
+    monkeypatch.setattr("contract.build.resolve", refuse)
+    assert prove(built.model_copy(update={"plan": None})) == NotExecuted(
+        reason="the emulator cannot run a part of this plan: a workspace of 3 GiB"
+    )
 
 
 def test_a_proof_without_a_seed_draws_one_and_says_it(build: Build) -> None:

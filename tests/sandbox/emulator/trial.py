@@ -12,7 +12,7 @@ from contract.task import GemmTask
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.verification.cases import GAUSSIAN, Prepared
+from sandbox.verification.cases import GAUSSIAN, PreparedCase
 from sandbox.verification.executor import Violation
 
 # Beside the core's detectors: D is not the product, and there is no other finding.
@@ -38,7 +38,7 @@ class Trial:
         self._kernel = EmulatedKernel(candidate.id, ptx, plan, task)
         self._chosen = _Chosen(task, INPUT_SEED, math.inf)
         self._executor = EmulatorExecutor(self._kernel, self._chosen)
-        self._prepared = Prepared(np, task, GAUSSIAN, INPUT_SEED, keep=True)
+        self._prepared = PreparedCase(np, task, GAUSSIAN, INPUT_SEED, keep=True)
 
     def verdict(self, conditions: Conditions) -> Violation | None:
         """The first fault of one run, or None. Preceding kernels still run if the plan allows it."""

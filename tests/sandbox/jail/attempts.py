@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sandbox.jail.entering import Jail, Layers
-from sandbox.workers.process import Finished, Limits, run
+from sandbox.workers.process import ChildExit, Limits, run
 
 LANDLOCK = Layers(landlock=True)
 MOUNTS = Layers(mounts=True)
@@ -38,7 +38,7 @@ def jail_of(scratch: Path, layers: Layers, **changes: object) -> Jail:
     return replace(Jail(write=(str(scratch),), read=PYTHON, layers=layers), **changes)
 
 
-def python(code: str, scratch: Path, jail: Jail | None, **changes: object) -> Finished:
+def python(code: str, scratch: Path, jail: Jail | None, **changes: object) -> ChildExit:
     limits = replace(Limits(wall_s=20, jail=jail), **changes)
     return run([sys.executable, "-P", "-s", "-c", code], scratch=scratch, limits=limits)
 

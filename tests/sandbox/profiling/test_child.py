@@ -12,7 +12,7 @@ pytest.importorskip("cupy")
 from contract.errors import DeviceUnavailable, MachineError
 from sandbox.cuda.driver import DriverFault
 from sandbox.profiling import child
-from sandbox.profiling.request import ProfileRequest, Report, last_report, write_report
+from sandbox.profiling.request import ProfileRequest, StageReport, last_report, write_report
 from tests.doubles import TASK
 from tests.sandbox.profiling.test_ncu import BUILT
 
@@ -32,7 +32,7 @@ class ScriptedGpu:
         device = SimpleNamespace(stream=stream, synchronize=lambda: self._do("synchronize"))
         monkeypatch.setattr("sandbox.cuda.device.Device", lambda index: self._do(f"device {index}") or device)
         monkeypatch.setattr("sandbox.cuda.evaluator.load", lambda *_: self._do("load") or self)
-        monkeypatch.setattr("sandbox.profiling.operands.RandomOperands", self._random)
+        monkeypatch.setattr("sandbox.profiling.random_operands.RandomOperands", self._random)
         monkeypatch.setattr("sandbox.cuda.driver.call", lambda function: self._do(function.__name__))
         monkeypatch.setattr("cupy.zeros", lambda size, **_: f"{size} zero bytes")
 
@@ -60,7 +60,7 @@ def gpu(monkeypatch):
     return ScriptedGpu(monkeypatch)
 
 
-def reported(tmp_path: Path, request: ProfileRequest = REQUEST) -> tuple[int, Report]:
+def reported(tmp_path: Path, request: ProfileRequest = REQUEST) -> tuple[int, StageReport]:
     (tmp_path / "request").write_text(request.model_dump_json())
     code = child.main([str(tmp_path / "request"), str(tmp_path / "report")])
     report = last_report((tmp_path / "report").read_text())
@@ -69,7 +69,7 @@ def reported(tmp_path: Path, request: ProfileRequest = REQUEST) -> tuple[int, Re
 
 
 def test_only_the_second_run_lies_in_the_profiled_range(gpu, tmp_path):
-    assert reported(tmp_path) == (0, Report(stage="done"))
+    assert reported(tmp_path) == (0, StageReport(stage="done"))
     assert gpu.done[:3] == ["device 2", "load", f"random operands of {TASK.shape}, seed 7"]
     start, stop = gpu.done.index("cuProfilerStart"), gpu.done.index("cuProfilerStop")
     plain = "run programmatic=False"
@@ -126,7 +126,7 @@ def test_a_bug_of_ours_is_not_the_candidates(gpu, tmp_path):
     with pytest.raises(ZeroDivisionError):
         child.main([str(tmp_path / "request"), str(tmp_path / "report")])
     report = last_report((tmp_path / "report").read_text())
-    assert report == Report(stage="load")
+    assert report == StageReport(stage="load")
 
 
 def test_the_process_ends_itself_when_it_is_late(tmp_path):
@@ -147,10 +147,10 @@ def test_reports(tmp_path):
     path = tmp_path / "report"
     assert last_report("") is None
     assert last_report("garbage\n{}\n") is None
-    write_report(path, Report(stage="load"))
-    write_report(path, Report(stage="count"))
+    write_report(path, StageReport(stage="load"))
+    write_report(path, StageReport(stage="count"))
     text = path.read_text()
-    assert last_report(text) == Report(stage="count")
+    assert last_report(text) == StageReport(stage="count")
     # A line that was being written when the process ended.
-    assert last_report(text + '{"stage": "do') == Report(stage="count")
-    assert last_report(text + '{"stage": "done"}') == Report(stage="count")
+    assert last_report(text + '{"stage": "do') == StageReport(stage="count")
+    assert last_report(text + '{"stage": "done"}') == StageReport(stage="count")

@@ -12,7 +12,7 @@ from sandbox.verification import inputs as made
 from sandbox.verification.bounds import Growth, accumulation_factor, rounding_floor
 from sandbox.verification.cases import SPARSE, CaseStore, cases_for
 from sandbox.verification.comparison import compare_bounded, compare_exact
-from sandbox.verification.draws import Source
+from sandbox.verification.draws import Draws
 from sandbox.verification.elements import FORMATS, POISON, decode, decode_wide, encode
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference, kept_bytes
@@ -65,7 +65,7 @@ def test_format_constants_match_the_format(element):
 @pytest.mark.parametrize("k", [1, 2, 3, 17, 80, 5000])
 def test_zero_one_sums_stay_exact_in_every_accumulator(element, k):
     task = GemmTask(m=50, n=50, k=k, element=element)
-    a, b = _values(made.sparse_ones(Source(np, 5), task), task)
+    a, b = _values(made.sparse_ones(Draws(np, 5), task), task)
     assert set(np.unique(a)) <= {0, 1}
     assert (a @ b).max() <= 256
     assert (a @ b).any()
@@ -75,7 +75,7 @@ def test_zero_one_sums_stay_exact_in_every_accumulator(element, k):
 @pytest.mark.parametrize("k", [2, 3, 64, 5000])
 def test_wide_sums_fit_f32_in_any_order_and_end_small(element, k):
     task = GemmTask(m=40, n=40, k=k, element=element)
-    a, b = _values(made.wide(Source(np, 5), task), task)
+    a, b = _values(made.wide(Draws(np, 5), task), task)
     assert np.array_equal(a, np.rint(a))
     assert np.array_equal(b, np.rint(b))
     assert (np.abs(a) @ np.abs(b)).max() < 2**23
@@ -84,7 +84,7 @@ def test_wide_sums_fit_f32_in_any_order_and_end_small(element, k):
 
 def test_wide_sums_exceed_f16_after_any_instruction_sized_group():
     task = GemmTask(m=40, n=40, k=256)
-    a, b = _values(made.wide(Source(np, 5), task), task)
+    a, b = _values(made.wide(Draws(np, 5), task), task)
     for start in range(0, 256, 16):
         partial = a[:, start : start + 16] @ b[start : start + 16]
         inexact = partial != partial.astype(np.float16)
@@ -95,7 +95,7 @@ def test_wide_sums_exceed_f16_after_any_instruction_sized_group():
 @pytest.mark.parametrize("k", [1, 2, 80, 3000])
 def test_large_inputs_overflow_in_some_rows_only(element, k):
     task = GemmTask(m=60, n=16, k=k, element=element)
-    a, b = _values(made.large(Source(np, 5), task), task)
+    a, b = _values(made.large(Draws(np, 5), task), task)
     overflow = np.abs(a @ b) >= FORMATS[element].overflow
     assert overflow.any(axis=1).sum() == overflow.all(axis=1).sum()
     assert 0 < overflow.sum() < overflow.size
@@ -104,7 +104,7 @@ def test_large_inputs_overflow_in_some_rows_only(element, k):
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_subnormal_results_are_multiples_of_the_smallest(element):
     task = GemmTask(m=30, n=30, k=80, element=element)
-    a, b = _values(made.subnormal_results(Source(np, 5), task), task)
+    a, b = _values(made.subnormal_results(Draws(np, 5), task), task)
     normal = FORMATS[element].tiny * (1024 if element is ElementType.F16 else 128)
     assert (np.abs(a[a != 0]) >= normal).all()
     assert (np.abs(b[b != 0]) >= normal).all()
@@ -118,7 +118,7 @@ def test_subnormal_results_are_multiples_of_the_smallest(element):
 @pytest.mark.parametrize("element", ELEMENTS)
 def test_subnormal_inputs_give_normal_results_that_need_both_operands_subnormals(element):
     task = GemmTask(m=30, n=30, k=80, element=element)
-    a, b = _values(made.subnormal_inputs(Source(np, 5), task), task)
+    a, b = _values(made.subnormal_inputs(Draws(np, 5), task), task)
     normal = FORMATS[element].tiny * (1024 if element is ElementType.F16 else 128)
     product = a @ b
     assert (np.abs(product[product != 0]) >= normal).all()
@@ -128,7 +128,7 @@ def test_subnormal_inputs_give_normal_results_that_need_both_operands_subnormals
 
 def test_zeros_meet_nan_and_infinity_in_both_operands():
     task = GemmTask(m=30, n=40, k=80)
-    a, b = _values(made.zero_times(Source(np, 5), task), task)
+    a, b = _values(made.zero_times(Draws(np, 5), task), task)
     with np.errstate(invalid="ignore"):
         product = a @ b
     assert set(np.unique(np.where(np.isnan(product), 7, product))) == {0, 7}
@@ -142,7 +142,7 @@ def test_zeros_meet_nan_and_infinity_in_both_operands():
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 1), (24, 20, 80)])
 def test_nonfinite_inputs_hold_something_nonfinite(shape):
     m, n, k = shape
-    inputs = made.nonfinite(Source(np, 5), GemmTask(m=m, n=n, k=k))
+    inputs = made.nonfinite(Draws(np, 5), GemmTask(m=m, n=n, k=k))
     a, b = _values(inputs, GemmTask(m=m, n=n, k=k))
     assert not np.isfinite(a).all()
     if m > 4 and n > 4:
@@ -158,7 +158,7 @@ def test_nonfinite_inputs_hold_something_nonfinite(shape):
 @pytest.mark.parametrize("seed", range(4))
 def test_one_turned_element_changes_the_product(seed, element, operand):
     task = TASK.model_copy(update={"element": element})
-    source = Source(np, seed)
+    source = Draws(np, seed)
     before = made.sparse_ones(source, task)
     a, b = _values(before, task)
     d = encode(np, a @ b, element)
@@ -171,7 +171,7 @@ def test_one_turned_element_changes_the_product(seed, element, operand):
 
 
 def test_pairs_are_disjoint_and_within_range():
-    plus, minus = Source(np, 1).pairs(101, 1000)
+    plus, minus = Draws(np, 1).pairs(101, 1000)
     assert len(plus) == len(minus) == 50
     assert len({*plus.tolist(), *minus.tolist()}) == 100
 
@@ -208,7 +208,7 @@ def test_both_zeros_count_as_one():
 
 
 def test_an_infinity_of_the_wrong_sign_is_wrong():
-    inputs = made.large(Source(np, 2), TASK)
+    inputs = made.large(Draws(np, 2), TASK)
     right = encode(np, _reference_product(inputs), TASK.element)
     assert compare_bounded(np, TASK, right, _reference(TASK, inputs), Growth.RAMP).mismatches == 0
     infinite = np.isinf(decode(np, right, TASK.element))
@@ -222,7 +222,7 @@ def _reference_product(inputs):
 
 
 def test_nan_where_a_number_belongs_is_wrong():
-    inputs = made.gaussian(Source(np, 2), TASK)
+    inputs = made.gaussian(Draws(np, 2), TASK)
     output = encode(np, _reference_product(inputs), TASK.element)
     output[3, 4] = 0x7E00
     found = compare_bounded(np, TASK, output, _reference(TASK, inputs), Growth.WALK)
@@ -231,7 +231,7 @@ def test_nan_where_a_number_belongs_is_wrong():
 
 def test_box_spans_all_blocks(monkeypatch):
     monkeypatch.setattr("sandbox.verification.reference.BLOCK_ELEMENTS", 80 * 5)
-    inputs = made.sparse_ones(Source(np, 2), TASK)
+    inputs = made.sparse_ones(Draws(np, 2), TASK)
     output = encode(np, _reference_product(inputs), TASK.element)
     output[2, 9] ^= 1
     output[23, 3] ^= 1
@@ -241,7 +241,7 @@ def test_box_spans_all_blocks(monkeypatch):
 
 
 def test_two_ulps_are_too_many():
-    inputs = made.gaussian(Source(np, 2), TASK)
+    inputs = made.gaussian(Draws(np, 2), TASK)
     output = encode(np, _reference_product(inputs), TASK.element)
     assert compare_bounded(np, TASK, output, _reference(TASK, inputs), Growth.WALK).worst <= 1
     assert compare_bounded(np, TASK, output + np.uint16(2), _reference(TASK, inputs), Growth.WALK).mismatches > 400

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from contract.errors import WorkerError
-from sandbox.workers.process import Finished, Limits, child_environment, network_isolated, run
+from sandbox.workers.process import ChildExit, Limits, child_environment, network_isolated, run
 
 LIMITS = Limits(wall_s=20)
 
 
-def python(code: str, scratch: Path, limits: Limits = LIMITS, **changes: object) -> Finished:
+def python(code: str, scratch: Path, limits: Limits = LIMITS, **changes: object) -> ChildExit:
     return run([sys.executable, "-c", code], scratch=scratch, limits=limits, **changes)
 
 

@@ -9,7 +9,7 @@ from contract.candidate import HostCandidate, Origin
 from contract.evaluation import Crashed, TimedOut, Unmeasured, Wrong
 from contract.events import StageStarted
 from contract.options import EmulateOptions
-from sandbox import local
+from sandbox import backend
 from sandbox.workers.pool import WorkerPool
 from tests.sandbox.test_local import (
     NAIVE,
@@ -32,20 +32,20 @@ SMALL = TASK.model_copy(update={"m": 40, "n": 24, "k": 32})
 @pytest.fixture
 def commands(monkeypatch):
     """The requests to start an emulator; `pretend` starts the scripted worker instead."""
-    real, asked = local.emulator_worker.command, []
+    real, asked = backend.emulator_worker.command, []
 
     def watched(arch, python):
         asked.append(arch)
         return real(arch, python)
 
-    monkeypatch.setattr(local.emulator_worker, "command", watched)
+    monkeypatch.setattr(backend.emulator_worker, "command", watched)
     return asked
 
 
 @pytest.fixture
 def scripted_emulator(monkeypatch, with_script):
     with_script()
-    monkeypatch.setattr(local.emulator_worker, "command", lambda _arch, _python: [sys.executable, "-P", SCRIPT, "ready"])
+    monkeypatch.setattr(backend.emulator_worker, "command", lambda _arch, _python: [sys.executable, "-P", SCRIPT, "ready"])
 
 
 @needs_core
@@ -96,7 +96,7 @@ def test_an_emulator_that_was_not_built_is_a_reason_and_is_tried_once(options, w
     sandbox, events = opened(options)
     built = built_from(sandbox, NAIVE)
     first = sandbox.witness(built, TASK)
-    monkeypatch.setattr(local.emulator_worker, "command", lambda *_: pytest.fail("started again"))
+    monkeypatch.setattr(backend.emulator_worker, "command", lambda *_: pytest.fail("started again"))
     for said in (first, sandbox.witness(built, TASK)):
         assert isinstance(said, Unmeasured)
         assert said.verified_by == "nothing"

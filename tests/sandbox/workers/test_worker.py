@@ -12,7 +12,7 @@ import pytest
 from contract.errors import DeviceUnavailable, MachineError, PlanError
 from contract.evaluation import Crashed
 from contract.options import WorkerOptions
-from sandbox.local import driver_present
+from sandbox.backend import driver_present
 from sandbox.workers import pool as pool_module
 from sandbox.workers.messages import Done, Failed, NotExecuted, Ready, StageEntered, decode_reply, encode
 from sandbox.workers.pool import WorkerPool

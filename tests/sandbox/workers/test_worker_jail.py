@@ -133,7 +133,7 @@ def test_the_emulators_worker_proves_a_kernel_in_its_jail(tmp_path: Path, caplog
     common = {"quick": TimeOptions(), "full": TimeOptions(), "predict": lambda *_: unmeasured(1.0).prediction}
     with closing(
         open_sandbox(
-            task=task,
+            arch=task.arch,
             device="emulator",
             compile_options=compiled,
             verify_options=VerifyOptions(),

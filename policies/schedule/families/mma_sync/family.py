@@ -1,21 +1,18 @@
-"""Kernel family `mma_sync`: cp.async pipeline, swizzled shared memory, ldmatrix, mma.sync m16n8k16 (sm_80 and up)."""
+"""The `mma_sync` family as the schedule policy sees it: which tasks it supports, its schedules, their cost model inputs."""
 
 import math
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
-from contract.candidate import Candidate, ScheduleValue
 from contract.chip import Chip
 from contract.task import Arch, GemmTask
 from policies.schedule.families.mma_sync.geometry import Geometry
 from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 from policies.schedule.families.mma_sync.space import enumerate_schedules
-from policies.schedule.families.mma_sync.writer import write_candidate
-from policies.schedule.families.protocol import Work
+from policies.schedule.families.mma_sync.writer import constants, plan, sections
+from policies.schedule.families.protocol import Family, KernelParts, Work
 
-# Share of the chip's dense tensor rate that mma.sync can reach at best. On sm_90 and sm_100 the full rate belongs to newer
-# instructions. Estimates: measured feedback corrects them.
+# Maximum share of the chip's dense tensor rate that mma.sync reaches. On sm_90 and sm_100 only newer instructions reach the
+# full rate. These are estimates, which measured times correct.
 MMA_SYNC_RATE: dict[Arch, float] = {
     Arch.SM_80: 0.9,
     Arch.SM_86: 0.9,
@@ -23,32 +20,22 @@ MMA_SYNC_RATE: dict[Arch, float] = {
     Arch.SM_90A: 0.62,
     Arch.SM_100A: 0.25,
 }
-STEP_US = (
-    0.25  # measured on an H200: 0.2 to 0.4 over what math and copies take, at 4096x1024x512, 1000x1000x1000, 128x128x16384
-)
-SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores fed
+# Measured on an H200 at 4096x1024x512, 1000x1000x1000 and 128x128x16384: 0.2 to 0.4 us more than math and copies take.
+STEP_US = 0.25
+SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores busy
 
 
-class MmaSync:
-    """The family as the schedule policy sees it."""
+class MmaSync(Family[MmaSyncSchedule]):
+    """cp.async pipeline, swizzled shared memory, ldmatrix, mma.sync m16n8k16."""
 
     name = "mma_sync"
+    schedule = MmaSyncSchedule
 
     def supports(self, task: GemmTask) -> bool:
         return task.arch in MMA_SYNC_RATE
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
-        """Sensible schedules, every one valid for the task on the chip; `write` accepts valid ones beyond these too."""
         return enumerate_schedules(task, chip)
-
-    def parse(self, values: dict[str, ScheduleValue]) -> MmaSyncSchedule:
-        """Raises: ValueError for unknown, missing or mistyped axes."""
-        try:
-            return MmaSyncSchedule.model_validate(values, strict=True)
-        except ValidationError as exc:
-            first = exc.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise ValueError(f"mma_sync schedule, {where}: {first['msg']}") from exc
 
     def work(self, schedule: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Work:
         geometry = Geometry(schedule, task)
@@ -69,15 +56,18 @@ class MmaSync:
             step_us=STEP_US,
         )
 
-    def write(self, schedule: MmaSyncSchedule, task: GemmTask) -> Candidate:
-        """Raises: ValueError where the schedule cannot run for the task."""
-        return write_candidate(schedule, task)
+    def violation(self, schedule: MmaSyncSchedule, task: GemmTask) -> str | None:
+        return Geometry(schedule, task).violation()
+
+    def parts(self, schedule: MmaSyncSchedule, task: GemmTask) -> KernelParts:
+        geometry = Geometry(schedule, task)
+        return KernelParts(plan(geometry), constants(geometry), sections(geometry))
 
 
 def _mma_efficiency(geometry: Geometry, chip: Chip) -> float:
-    """Share of the tensor rate in steady state: shared-memory reads per product, and warps enough to overlap them.
+    """Share of the tensor rate in steady state, from shared-memory reads per product and the warps that overlap them.
 
-    A step of 16 along K reads 32·(m + n) bytes of a warp tile at 128 bytes a cycle, and multiplies for m·n/64 cycles.
+    A step of 16 along K reads 32·(m + n) bytes of a warp tile at 128 bytes per cycle, and multiplies for m·n/64 cycles.
     """
     m, n = geometry.warp_tile
     read_cycles, mma_cycles = (m + n) / 4, m * n / 64

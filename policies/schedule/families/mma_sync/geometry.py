@@ -1,4 +1,4 @@
-"""What a `mma_sync` schedule means for a task: threads, shared memory, copy widths, guards, and whether it can run."""
+"""What an `mma_sync` schedule means for a task: threads, shared memory, copy widths, guards, and whether it can run."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,23 +8,23 @@ from contract.plan import max_workspace_bytes
 from contract.task import AccumulatorType, GemmTask, Layout
 from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 
-# Registers of a thread beside accumulators and fragments. Read off compiled kernels.
+# Registers of a thread beside accumulators and fragments, taken from compiled kernels: usual, and minimum.
 OVERHEAD_REGISTERS = 40
-LEAST_OVERHEAD_REGISTERS = 40
+MIN_OVERHEAD_REGISTERS = 40
 MAX_REGISTERS = 255
-RESERVED_SMEM_BYTES = 1024  # taken by the system from every CTA's share on sm_80 and up
-STAGING_PAD = 8  # floats between staged rows of the cluster reduction, against bank conflicts
+RESERVED_SMEM_BYTES = 1024  # per CTA, taken by the system on sm_80 and up
+STAGING_PAD = 8  # floats between staged rows of the cluster reduction, to avoid bank conflicts
 PORTABLE_CLUSTER = 8
 
 
 def copy_width(columns: int) -> int:
-    """Elements that one copy moves where rows have this many columns: 8, 4, 2, or 1 where only plain loads are aligned."""
+    """Elements per copy for rows of this many columns: 8, 4, 2, or 1 where only plain loads are aligned."""
     return next(width for width in (8, 4, 2, 1) if columns % width == 0)
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Quantities derived from a schedule and a task; `violation` says why a schedule cannot run."""
+    """Quantities derived from a schedule and a task. `violation` tells why a schedule cannot run."""
 
     schedule: MmaSyncSchedule
     task: GemmTask
@@ -47,7 +47,7 @@ class Geometry:
 
     @cached_property
     def k_blocks(self) -> int:
-        """K blocks of the busiest CTA."""
+        """Maximum K blocks of a CTA."""
         return -(-self.task.k // (self.schedule.block_k * self.schedule.split_k))
 
     @cached_property
@@ -72,13 +72,18 @@ class Geometry:
         return bool(self.task.m % self.schedule.block_m or self.task.n % self.schedule.block_n)
 
     @cached_property
+    def d_alignment(self) -> int:
+        """Elements that rows of D are a multiple of: 8 for 16-byte stores, 2 for pairs, else 1."""
+        return next(width for width in (8, 2, 1) if self.task.n % width == 0)
+
+    @cached_property
     def stage_bytes(self) -> int:
         s = self.schedule
         return 2 * s.block_k * (s.block_m + s.block_n)
 
     @cached_property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory: the pipeline's, or what the epilogue lays over it where that is larger."""
+        """Dynamic shared memory: that of the pipeline, or of the epilogue in its place where that is larger."""
         s = self.schedule
         tile = s.block_m * s.block_n
         slices = (s.warps_k - 1) * tile * 4
@@ -94,7 +99,7 @@ class Geometry:
 
     @cached_property
     def counter_bytes(self) -> int:
-        """One arrival counter a tile, rounded up so that the partial tiles behind them are aligned."""
+        """One arrival counter per tile, rounded up so that the partial tiles behind them are aligned."""
         return -(-self.tiles // 4) * 16
 
     @cached_property
@@ -105,30 +110,30 @@ class Geometry:
 
     @cached_property
     def fragment_registers(self) -> int:
-        """Registers of a thread that hold one step's operands."""
+        """Registers of a thread that hold the operands of one step."""
         m, n = self.warp_tile
         return m // 4 + n // 4
 
     @cached_property
     def registers(self) -> int:
-        """Estimated registers of a thread: what the compiler likes to have, within what `min_ctas` leaves it."""
-        liked = self.accumulator_registers + 2 * self.fragment_registers + OVERHEAD_REGISTERS
-        return min(liked, self.register_limit)
+        """Estimated registers of a thread: the usual number, limited by `min_ctas`."""
+        usual = self.accumulator_registers + 2 * self.fragment_registers + OVERHEAD_REGISTERS
+        return min(usual, self.register_limit)
 
     @cached_property
     def register_limit(self) -> int:
-        """Registers of a thread with `min_ctas` CTAs on an SM; the hardware hands them out by eights."""
+        """Maximum registers of a thread with `min_ctas` CTAs per SM; the hardware allocates them in units of eight."""
         share = LIMITS[self.task.arch].registers_per_sm // (self.threads * self.schedule.min_ctas)
         return min(share // 8 * 8, MAX_REGISTERS)
 
     @cached_property
     def spills(self) -> bool:
-        """Whether even one set of fragments leaves too few registers for the rest."""
-        return self.accumulator_registers + self.fragment_registers + LEAST_OVERHEAD_REGISTERS > self.register_limit
+        """Whether one set of fragments already leaves too few registers for the rest."""
+        return self.accumulator_registers + self.fragment_registers + MIN_OVERHEAD_REGISTERS > self.register_limit
 
     @cached_property
     def ctas_per_sm(self) -> int:
-        """CTAs that fit on an SM together by shared memory, registers, threads and slots."""
+        """CTAs that an SM holds at once, limited by shared memory, registers, threads and CTA slots."""
         limits = LIMITS[self.task.arch]
         by_smem = limits.smem_per_sm_bytes // (self.smem_bytes + RESERVED_SMEM_BYTES)
         by_registers = limits.registers_per_sm // (self.threads * -(-self.registers // 8) * 8)

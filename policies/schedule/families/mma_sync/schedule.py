@@ -12,13 +12,13 @@ Count = Annotated[int, Field(ge=1, le=2**20)]
 
 
 class MmaSyncSchedule(Schedule):
-    """A CTA computes a block_m × block_n tile with warps_m × warps_n × warps_k warps, block_k at a time.
+    """A CTA computes a block_m × block_n tile with warps_m × warps_n × warps_k warps, in steps of block_k along K.
 
-    `warps_k`: warps that share an output tile and split every K block between them. `stages`: shared-memory buffers; one
-    means that the whole K range of a CTA is a single block. `split_k`: CTAs that share an output tile; `reduction`: where
-    their sums meet. `group_m`: rows of tiles visited together, so that CTAs running at once share operands in L2.
-    `epilogue`: whether D goes through shared memory for wide stores. `constant_shape`: M, N, K compiled in.
-    `min_ctas`: CTAs that an SM should hold at least, which bounds registers.
+    `warps_k`: warps that share an output tile and divide every K block. `stages`: shared-memory buffers; with one, the K
+    range of a CTA is a single block. `split_k`: CTAs that share an output tile; `reduction`: where their partial sums are
+    added. `group_m`: rows of tiles visited together, so that resident CTAs share operands in L2. `epilogue`: whether D is
+    staged in shared memory for wide stores. `constant_shape`: M, N, K are compile-time constants. `min_ctas`: minimum CTAs
+    per SM, which limits registers.
     """
 
     family: Literal["mma_sync"] = "mma_sync"
@@ -44,7 +44,7 @@ class MmaSyncSchedule(Schedule):
         return self
 
     def contradiction(self) -> str | None:
-        """Why no task could be computed so, or None."""
+        """Why the axes contradict each other for every task, or None."""
         if self.block_m % (16 * self.warps_m) or self.block_n % (16 * self.warps_n):
             return "a warp's tile must be a multiple of 16 x 16"
         if self.block_k % (16 * self.warps_k):

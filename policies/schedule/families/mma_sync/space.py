@@ -1,4 +1,4 @@
-"""Enumerates the sensible schedules of the `mma_sync` family for a task on a chip."""
+"""Enumerates the schedules of the `mma_sync` family worth trying for a task on a chip."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -18,16 +18,16 @@ GROUPS_M = (1, 4, 8)
 WARP_TILES = ((16, 16), (16, 32), (32, 32), (32, 48), (32, 64), (64, 32), (64, 48), (64, 64))
 MAX_TILE = 128 * 256
 MAX_WARPS = 8
-CTAS_PER_SM_OF_A_SPLIT = 2  # beyond this many CTAs for every SM, more splits only add partial sums
-LEAST_BUSY = 0.2  # share of the SMs that a split should at least put to work
-CTAS_PER_SM_OF_SMALL_TILES = 4  # beyond this many, small tiles only read operands more often
-UNROLLABLE_K_BLOCKS = 16  # with so few K blocks, a shape compiled in lets the compiler unroll the K loop
-SMALL_TILE = 64 * 64  # smaller tiles read too much for their arithmetic, unless they are what keeps the chip busy
-DIRECT_TILE = 64 * 64  # a larger tile always gains from wide stores where rows of D are aligned
+MAX_SPLIT_CTAS_PER_SM = 2  # with more CTAs per SM than this, splits only add partial sums
+MIN_BUSY = 0.2  # minimum share of the SMs that a split should keep busy
+MAX_SMALL_CTAS_PER_SM = 4  # with more CTAs per SM than this, small tiles only read operands more often
+UNROLLABLE_K_BLOCKS = 16  # with at most this many K blocks and a constant shape, the compiler unrolls the K loop
+SMALL_TILE = 64 * 64  # smaller tiles read too much per product, and pay only where they keep more SMs busy
+DIRECT_TILE = 64 * 64  # larger tiles always gain from wide stores where rows of D are aligned
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
-    """Valid schedules, none of them obviously wasteful for the task; programmatic launch wherever the chip has it."""
+    """Valid schedules that do not obviously waste the chip, with programmatic launch wherever the chip has it."""
     for block_m, block_n in product(BLOCKS_M, BLOCKS_N):
         if _fits(block_m, task.m) and _fits(block_n, task.n) and block_m * block_n <= MAX_TILE:
             for loop in _loops(block_m, block_n, task, chip):
@@ -35,14 +35,14 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]
 
 
 def _fits(block: int, size: int) -> bool:
-    """Whether less than half of a block is padding, or the block is the smallest there is."""
+    """Whether less than half of a block is padding, or the block is the smallest."""
     return block <= 16 or block < 2 * size
 
 
 def _loops(block_m: int, block_n: int, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
-    """Warps, K blocks, splits and stages for one tile, whatever becomes of the sums."""
+    """Warps, K blocks, splits and stages for one tile; how sums are reduced and stored is left open."""
     tiles = -(-task.m // block_m) * -(-task.n // block_n)
-    if block_m * block_n < SMALL_TILE and tiles > CTAS_PER_SM_OF_SMALL_TILES * chip.sms:
+    if block_m * block_n < SMALL_TILE and tiles > MAX_SMALL_CTAS_PER_SM * chip.sms:
         return
     warps = sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
     for (warps_m, warps_n), warps_k, block_k, split_k in product(warps, WARPS_K, _blocks_k(task), _splits(tiles, task, chip)):
@@ -67,19 +67,19 @@ def _loops(block_m: int, block_n: int, task: GemmTask, chip: Chip) -> Iterator[M
 
 
 def _splits(tiles: int, task: GemmTask, chip: Chip) -> list[int]:
-    """Splits that neither leave most of the chip idle, where K is long enough to help it, nor crowd it."""
-    most = CTAS_PER_SM_OF_A_SPLIT * chip.sms
-    possible = [split for split in SPLITS if split == 1 or (tiles * split <= most and split * BLOCKS_K[0] <= task.k)]
-    return [split for split in possible if tiles * split >= LEAST_BUSY * chip.sms] or possible
+    """Splits that keep enough SMs busy, where K is long enough, and do not start too many CTAs."""
+    max_ctas = MAX_SPLIT_CTAS_PER_SM * chip.sms
+    possible = [split for split in SPLITS if split == 1 or (tiles * split <= max_ctas and split * BLOCKS_K[0] <= task.k)]
+    return [split for split in possible if tiles * split >= MIN_BUSY * chip.sms] or possible
 
 
 def _blocks_k(task: GemmTask) -> tuple[int, ...]:
-    """K blocks that are not mostly padding."""
+    """K blocks of which at least half is no padding."""
     return tuple(block for block in BLOCKS_K if block < 2 * task.k) or BLOCKS_K[:1]
 
 
 def _variants(loop: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
-    """Valid ways to sum, to store, to order tiles and to bound registers around one loop."""
+    """Valid reductions, epilogues, tile orders and register limits for one loop."""
     tiles = -(-task.m // loop.block_m) * -(-task.n // loop.block_n)
     groups = [group for group in GROUPS_M if group == 1 or (tiles > chip.sms and group * loop.block_m < task.m)]
     for reduction in _reductions(loop.split_k, task):
@@ -90,7 +90,7 @@ def _variants(loop: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Iterator[Mma
                 if geometry.violation() is None:
                     yield from (_with_group(geometry.schedule, group) for group in groups)
                 if geometry.ctas_per_sm > min_ctas:
-                    break  # more CTAs fit as it is; a bound would change nothing
+                    break  # more CTAs fit without a limit, so a limit would change nothing
 
 
 def _with_group(schedule: MmaSyncSchedule, group_m: int) -> MmaSyncSchedule:

@@ -1,6 +1,5 @@
-"""Writes a `mma_sync` schedule for a task as one complete CUDA source with its launch plan."""
+"""From a schedule of the `mma_sync` family to the constants and sections of its source, and to its launch plan."""
 
-from contract.candidate import Candidate, Origin
 from contract.plan import (
     Arg,
     Launch,
@@ -9,29 +8,16 @@ from contract.plan import (
     TensorArg,
     Workspace,
     WorkspaceArg,
-    render_plan,
 )
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout
-from policies.schedule.families.mma_sync.epilogue import write_reductions, write_stores
+from contract.task import AccumulatorType, Layout
 from policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry, copy_width
-from policies.schedule.families.mma_sync.mainloop import write_fragments, write_loads, write_mainloop
-from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
+from policies.schedule.families.template import KernelConstant
 
-ELEMENT_NAMES = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
 ENTRY = "hgemm"
 
 
-def write_candidate(schedule: MmaSyncSchedule, task: GemmTask) -> Candidate:
-    """Equal schedule and task give equal text. Raises: ValueError where the schedule cannot run for the task."""
-    geometry = Geometry(schedule, task)
-    if reason := geometry.violation():
-        raise ValueError(f"mma_sync schedule for {task.shape}: {reason}")
-    plan = _plan(geometry)
-    origin = Origin(policy="schedule", schedule=schedule.values())
-    return Candidate(source=render_plan(plan) + _source(geometry), plan=plan, origin=origin)
-
-
-def _plan(geometry: Geometry) -> LaunchPlan:
+def plan(geometry: Geometry) -> LaunchPlan:
+    """The launch plan. With a workspace, arrival counters come first and the partial tiles behind them."""
     s, task = geometry.schedule, geometry.task
     tiles = f"ceil(M/{s.block_m})*ceil(N/{s.block_n})"
     counter_bytes = f"16*ceil({tiles}/4)"
@@ -62,7 +48,7 @@ def _plan(geometry: Geometry) -> LaunchPlan:
 
 
 def _requirements(geometry: Geometry) -> tuple[str, ...]:
-    """What the text takes for granted about the shape."""
+    """What the source assumes about the shape."""
     s, task = geometry.schedule, geometry.task
     if s.constant_shape:
         return (f"M=={task.m}", f"N=={task.n}", f"K=={task.k}")
@@ -86,161 +72,50 @@ def _requirements(geometry: Geometry) -> tuple[str, ...]:
     return tuple(modulo)
 
 
-def _source(geometry: Geometry) -> str:
-    parts = [
-        _summary(geometry),
-        _includes(geometry),
-        _constants(geometry),
-        write_loads(geometry),
-        write_fragments(geometry),
-        write_mainloop(geometry),
-        write_reductions(geometry),
-        write_stores(geometry),
-        _kernel(geometry),
+def constants(geometry: Geometry) -> list[KernelConstant]:
+    """The constants at the top of `mma_sync.cu`."""
+    s, task = geometry.schedule, geometry.task
+    sizes = {"M": task.m, "N": task.n, "K": task.k} if s.constant_shape else {}
+    return [
+        KernelConstant("kRegisters", 4 if task.accumulate is AccumulatorType.F32 else 2, "of a thread, for one 16x8 product"),
+        *(KernelConstant(name, size) for name, size in sizes.items()),
+        KernelConstant("BLOCK_M", s.block_m),
+        KernelConstant("BLOCK_N", s.block_n),
+        KernelConstant("BLOCK_K", s.block_k),
+        KernelConstant("kWarpsM", s.warps_m),
+        KernelConstant("kWarpsN", s.warps_n),
+        KernelConstant("kWarpsK", s.warps_k, "warps that share an output tile and divide every K block"),
+        KernelConstant("kStages", s.stages),
+        KernelConstant("kSplits", s.split_k, "CTAs that share an output tile and divide K"),
+        KernelConstant("kGroupM", s.group_m, "rows of tiles visited together"),
+        KernelConstant("kMinCtas", s.min_ctas, "CTAs that an SM should hold at least"),
+        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kVectorA", copy_width(geometry.a_columns), "elements of A per copy"),
+        KernelConstant("kVectorB", copy_width(geometry.b_columns)),
+        KernelConstant("kAlignD", geometry.d_alignment, "elements that rows of D are a multiple of: 8, 2 or 1"),
+        KernelConstant("kGuardA", geometry.a_guarded, "whether a tile of A can reach past the matrix"),
+        KernelConstant("kGuardB", geometry.b_guarded),
+        KernelConstant("kGuardD", geometry.d_guarded),
+        KernelConstant("kStagedRow", s.block_n + STAGING_PAD, "floats of a staged row; the padding avoids bank conflicts"),
     ]
-    return "\n".join(part for part in parts if part)
 
 
-def _summary(geometry: Geometry) -> str:
+def sections(geometry: Geometry) -> set[str]:
+    """The sections of `mma_sync.cu` that the schedule uses."""
     s, task = geometry.schedule, geometry.task
-    b_order = "row-major K x N" if task.layout is Layout.NN else "column-major K x N (N x K in memory)"
-    split = {
-        "none": "",
-        "workspace": f"\n// K is cut into {s.split_k} splits; the last CTA of a tile to arrive sums them in a fixed order.",
-        "cluster": f"\n// K is cut into {s.split_k} splits, one a CTA of a cluster; sums meet in distributed shared memory.",
-    }[s.reduction]
-    return (
-        f"// D = A B with A row-major M x K, B {b_order}, D row-major M x N; {task.element} elements,"
-        f" {task.accumulate} accumulators.\n"
-        f"// Tensor cores through mma.sync; operands come by cp.async through {s.stages} swizzled shared-memory "
-        f"{'stage' if s.stages == 1 else 'stages'}.{split}\n"
-    )
-
-
-def _includes(geometry: Geometry) -> str:
-    s = geometry.schedule
-    names = ["convert", "cp_async", "ldmatrix", "mma", "opaque", "shared", "swizzle"]
-    names += ["arrival"] if s.reduction == "workspace" else []
-    names += ["cluster"] if s.reduction == "cluster" else []
-    names += ["raster"] if s.group_m > 1 else []
-    names += ["programmatic"] if s.programmatic else []
-    return "".join(f"#include <cudal2/{name}.cuh>\n" for name in sorted(names))
-
-
-def _constants(geometry: Geometry) -> str:
-    s, task = geometry.schedule, geometry.task
-    packed = task.accumulate is AccumulatorType.F16
-    shape = f"constexpr int M = {task.m}, N = {task.n}, K = {task.k};\n" if s.constant_shape else ""
-    stages = f"constexpr int kStages = {s.stages};\n" if s.stages > 1 else ""
-    splits = f"constexpr int kSplits = {s.split_k};\n" if s.split_k > 1 else ""
-    bytes_stage = "constexpr unsigned kBytesStage = kBytesA + BLOCK_N * BLOCK_K * sizeof(Element);\n" if s.stages > 1 else ""
-    group = f"constexpr int kGroupM = {s.group_m};\n" if s.group_m > 1 else ""
-    staging = f"constexpr int kStagedRow = BLOCK_N + {STAGING_PAD};  // floats; the pad keeps bank conflicts away\n"
-    return f"""\
-using namespace cudal2;
-using Element = {ELEMENT_NAMES[task.element]};
-
-{shape}constexpr int BLOCK_M = {s.block_m}, BLOCK_N = {s.block_n}, BLOCK_K = {s.block_k};
-constexpr int kWarpsM = {s.warps_m}, kWarpsN = {s.warps_n}, kWarpsK = {s.warps_k};
-{stages}{splits}{group}constexpr int kMinCtas = {s.min_ctas};
-
-constexpr int kThreads = 32 * kWarpsM * kWarpsN * kWarpsK;
-constexpr int WARP_M = BLOCK_M / kWarpsM, WARP_N = BLOCK_N / kWarpsN;
-constexpr int kMmasM = WARP_M / 16, kMmasN = WARP_N / 8;
-constexpr int kStepsK = BLOCK_K / 16 / kWarpsK;  // mma steps of a warp in one K block
-constexpr unsigned kBytesA = BLOCK_M * BLOCK_K * sizeof(Element);
-{bytes_stage}{staging if s.reduction == "cluster" else ""}
-static_assert(WARP_M % 16 == 0 && WARP_N % 16 == 0, "a warp's tile is made of 16x8 products, loaded in pairs along N");
-static_assert(BLOCK_K % (16 * kWarpsK) == 0, "every warp along K gets whole steps of 16");
-static_assert(kThreads <= 1024, "a CTA has at most 1024 threads");
-
-// Accumulators of a warp: {"two packed halves" if packed else "floats"}, as mma.cuh lays them out.
-using Accumulators = {"unsigned" if packed else "float"}[kMmasM][kMmasN][{2 if packed else 4}];
-using Sums = float[kMmasM][kMmasN][4];
-
-struct Place {{  // where a warp works: its tile of the CTA's tile, and its slice of every K block
-  int lane, row, column, slice;
-}};
-"""
-
-
-def _kernel(geometry: Geometry) -> str:
-    s = geometry.schedule
-    parameters = "const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ d"
-    if s.reduction == "workspace":
-        parameters += ", unsigned* __restrict__ counters, float4* __restrict__ partials"
-    if not s.constant_shape:
-        parameters += ", int M, int N, int K"
-    return f"""\
-extern "C" __global__ void __launch_bounds__(kThreads, kMinCtas)
-{ENTRY}({parameters}) {{
-  extern __shared__ __align__(128) unsigned char memory[];
-  const unsigned smem = smem_address(memory);
-  const int warp = threadIdx.x / 32;
-  const Place place = {{static_cast<int>(threadIdx.x % 32), warp / kWarpsN % kWarpsM * WARP_M, warp % kWarpsN * WARP_N,
-                       warp / (kWarpsN * kWarpsM)}};
-
-{_raster(geometry)}
-{_k_range(geometry)}{_programmatic(geometry)}
-  Accumulators accumulators = {{}};
-  multiply(accumulators, smem, place, a, b, m0, n0, k_begin, k_blocks, M, N, K);
-
-{_finish(geometry)}}}
-"""
-
-
-def _raster(geometry: Geometry) -> str:
-    s = geometry.schedule
-    block = "blockIdx.x" if s.split_k == 1 else "tile"
-    cut = ""
-    if s.split_k > 1:
-        cut = "  // The CTAs that share a tile are neighbours, so that their sums are ready at about the same time.\n"
-        cut += "  const int tile = blockIdx.x / kSplits, split = blockIdx.x % kSplits;\n"
-    if s.group_m == 1:
-        return f"""\
-{cut}  const int blocks_n = (N + BLOCK_N - 1) / BLOCK_N;
-  const int m0 = {block} / blocks_n * BLOCK_M, n0 = {block} % blocks_n * BLOCK_N;
-"""
-    return f"""\
-{cut}  const TileIndex block = grouped_raster<kGroupM>({block}, (M + BLOCK_M - 1) / BLOCK_M, (N + BLOCK_N - 1) / BLOCK_N);
-  const int m0 = block.m * BLOCK_M, n0 = block.n * BLOCK_N;
-"""
-
-
-def _k_range(geometry: Geometry) -> str:
-    if geometry.schedule.split_k == 1:
-        return "  const int k_begin = 0, k_blocks = (K + BLOCK_K - 1) / BLOCK_K;\n"
-    return """\
-  // Splits are whole K blocks, so that only the last one can reach past K.
-  const int split_blocks = (K + BLOCK_K * kSplits - 1) / (BLOCK_K * kSplits);
-  const int k_begin = split * split_blocks * BLOCK_K;
-  const int k_blocks = min(split_blocks, (K - k_begin + BLOCK_K - 1) / BLOCK_K);
-"""
-
-
-def _programmatic(geometry: Geometry) -> str:
-    if not geometry.schedule.programmatic:
-        return ""
-    return """
-  // The next kernel may start its own prologue at once: it waits, as this one does, before it touches memory.
-  launch_dependents();
-  wait_for_dependencies();
-"""
-
-
-def _finish(geometry: Geometry) -> str:
-    s = geometry.schedule
-    packed = geometry.task.accumulate is AccumulatorType.F16
-    sums = "sums" if packed else "accumulators"
-    lines = ["Sums sums;", "widen(sums, accumulators);"] if packed else []
-    if s.warps_k > 1:
-        lines.append(f"sum_slices({sums}, memory, place);")
-    if s.reduction == "workspace":
-        lines.append(f"if (!sum_splits({sums}, partials, counters, place, tile, split)) return;")
-    if s.reduction == "cluster":
-        lines.append(f"store_cluster_sum(d, {sums}, memory, place, m0, n0, M, N);")
-    elif s.epilogue == "staged":
-        lines.append(f"store_tile(d, {sums}, memory, place, m0, n0, M, N);")
-    else:
-        lines.append(f"store_tile(d, {sums}, place, m0, n0, M, N);")
-    return "".join(f"  {line}\n" for line in lines)
+    chosen = {
+        "vectors-a" if copy_width(geometry.a_columns) > 1 else "elements-a",
+        "vectors-b" if copy_width(geometry.b_columns) > 1 else "elements-b",
+        "one-stage" if s.stages == 1 else "pipeline",
+        "floats" if task.accumulate is AccumulatorType.F32 else "packed",
+        "cluster" if s.reduction == "cluster" else s.epilogue,
+        "one-split" if s.split_k == 1 else "splits",
+        "one-row" if s.group_m == 1 else "grouped",
+    }
+    wanted = {
+        "slices": s.warps_k > 1,
+        "workspace": s.reduction == "workspace",
+        "any-shape": not s.constant_shape,
+        "programmatic": s.programmatic,
+    }
+    return chosen | {name for name, used in wanted.items() if used}

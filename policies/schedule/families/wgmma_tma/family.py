@@ -1,35 +1,24 @@
-"""The `wgmma_tma` family (sm_90a): TMA loads, an mbarrier ring, one producer warp, warpgroups that multiply with wgmma.
-
-The source is `wgmma_tma.cu`, generic in shape; a schedule sets the constants at its top and the launch plan.
-"""
+"""The `wgmma_tma` family as the schedule policy sees it: which tasks it supports, its schedules, their cost model inputs."""
 
 from collections.abc import Iterator
 
-from pydantic import ValidationError
-
-from contract.candidate import Candidate, ScheduleValue
 from contract.chip import Chip
 from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.protocol import Work, cluster_sms
+from policies.schedule.families.protocol import Family, KernelParts, Work, cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
-from policies.schedule.families.wgmma_tma.writer import write_candidate
+from policies.schedule.families.wgmma_tma.writer import constants, plan
 
 
-class WgmmaTma:
-    """The family: its space, its cost model inputs, its source."""
+class WgmmaTma(Family[WgmmaTmaSchedule]):
+    """TMA loads, an mbarrier ring, one producer warp, consumer warpgroups that multiply with wgmma (sm_90a)."""
 
     name = "wgmma_tma"
+    schedule = WgmmaTmaSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """Rows of A, B and D must be multiples of 16 bytes for TMA."""
+        """TMA needs rows of A, B and D that are multiples of 16 bytes."""
         return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
-
-    def parse(self, values: dict[str, ScheduleValue]) -> WgmmaTmaSchedule:
-        try:
-            return WgmmaTmaSchedule.model_validate(values)
-        except ValidationError as exc:
-            raise ValueError(f"not a {self.name} schedule: {exc.errors(include_url=False)[0]['msg']}") from exc
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
         if not self.supports(task):
@@ -42,8 +31,8 @@ class WgmmaTma:
         ctas = tiles * s.cluster * s.splits
         resident = s.ctas_per_sm * cluster_sms(chip, s.cluster)
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
-        rows_a = s.block_m / s.cluster_n * _lines_a_row(task.k)
-        rows_b = s.block_n / s.cluster_m * _lines_a_row(task.n if task.layout is Layout.NN else task.k)
+        rows_a = s.block_m / s.cluster_n * _lines_per_row(task.k)
+        rows_b = s.block_n / s.cluster_m * _lines_per_row(task.n if task.layout is Layout.NN else task.k)
         per_block = 2 * s.block_k * (rows_a + rows_b)
         partial = s.block_m * s.block_n * 4
         return Work(
@@ -63,25 +52,26 @@ class WgmmaTma:
             alternating=s.pingpong,
         )
 
-    def write(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Candidate:
-        """Raises: ValueError for a schedule that is not valid for the task."""
-        if not self.supports(task) or not is_valid(schedule, task):
-            raise ValueError(f"{schedule.values()} is not valid for {task.shape}")
-        return write_candidate(schedule, task)
+    def violation(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> str | None:
+        valid = self.supports(task) and is_valid(schedule, task)
+        return None if valid else f"{schedule.values()} is not valid"
+
+    def parts(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelParts:
+        return KernelParts(plan(schedule, task), constants(schedule, task))
 
 
 def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    """Rows of shared memory that arrive for a K block, or lines of L2 that this CTA asks for, whichever are more."""
+    """Rows of shared memory written per K block, or lines of L2 that this CTA requests, whichever is larger."""
     panels = s.block_k // 64
     rows_a = s.block_m * panels
     rows_b = s.block_n // s.columns * s.block_k if task.layout is Layout.NN else s.block_n * panels
     columns_b = task.n if task.layout is Layout.NN else task.k
-    asked = rows_a // s.cluster_n * _lines_a_row(task.k) + rows_b // s.cluster_m * _lines_a_row(columns_b)
-    return max(rows_a + rows_b, asked)
+    requested = rows_a // s.cluster_n * _lines_per_row(task.k) + rows_b // s.cluster_m * _lines_per_row(columns_b)
+    return max(rows_a + rows_b, requested)
 
 
-def _lines_a_row(columns: int) -> int:
-    """L2 lines behind each 128-byte row of a box: two where rows of the operand do not start on a line.
+def _lines_per_row(columns: int) -> int:
+    """L2 lines per 128-byte row of a box: two where rows of the operand do not start on a line.
 
     Measured: 1000x1000x1000 takes 11.4 us without multicast and 8.2 us with.
     """
@@ -89,10 +79,10 @@ def _lines_a_row(columns: int) -> int:
 
 
 def _mma_efficiency(s: WgmmaTmaSchedule) -> float:
-    """Share of the tensor rate that shared memory can feed, at 128 bytes a cycle.
+    """Share of the tensor rate that the throughput of shared memory allows, at 128 bytes per cycle.
 
-    An m64nNk16 reads 2 KiB of A and 32·N bytes of B for N/2 cycles of math; meanwhile TMA writes the operands of later
-    steps, of which about half is hidden. One warpgroup with one instruction in flight cannot hide its own waits.
+    An m64nNk16 reads 2 KiB of A and 32·N bytes of B for N/2 cycles of math. At the same time TMA writes the operands of
+    later steps; about half of that is hidden. One warpgroup with one instruction in flight cannot hide its own latency.
     """
     cycles_math = s.block_n / 2
     cycles_read = (2048 + 32 * s.block_n) / 128

@@ -8,9 +8,9 @@ from contract.chip import LIMITS
 from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.families.protocol import Schedule
 
-OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state beside the accumulators
-INSTRUCTION_OVERHEAD = 24  # the assembler refuses one wgmma whose registers nearly fill the count at launch (C7602)
-MAX_ACCUMULATORS = 128  # 32-bit accumulator registers a thread
+OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state, beside the accumulators
+INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)
+MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
 MAX_WORKSPACE_BYTES = 256 * 1024**2
@@ -19,12 +19,13 @@ Axis = Annotated[int, Field(ge=1)]
 
 
 class WgmmaTmaSchedule(Schedule):
-    """`consumers` × `atoms` × 64 rows by `block_n` columns a tile, or with `pingpong` `atoms` × 64 rows, and the consumers take
-    turns, so that one stores its tile while the other multiplies. `cluster_*`: CTAs that share operands (m, n) or a sum (k).
+    """A tile has `consumers` × `atoms` × 64 rows and `block_n` columns. With `pingpong` it has `atoms` × 64 rows.
 
-    `splits`: parts of K summed through the workspace. `group`: tile rows visited together. `store_boxes`: boxes in flight
-    between a warp and its TMA stores, where a persistent CTA cannot use the pipeline's memory for them. `exclusive`: asks for
-    so much shared memory that no other CTA fits beside it; the hardware otherwise packs the CTAs of a cluster onto few SMs.
+    `pingpong`: consumers alternate over tiles, so that one stores its tile while the other multiplies. `cluster_*`: CTAs
+    that share operands (m, n) or a sum (k). `splits`: parts of K summed through the workspace. `group`: tile rows visited
+    together. `store_boxes`: boxes in flight between a warp and its TMA stores, where a persistent CTA cannot use the
+    pipeline's memory for them. `exclusive`: requests so much shared memory that no other CTA fits on the SM; otherwise the
+    hardware packs the CTAs of a cluster onto few SMs.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -52,22 +53,22 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def threads(self) -> int:
-        """Consumers, and a producer warp; a producer warpgroup where its registers go to the consumers."""
+        """Threads of the consumers and the producer: a warp, or a warpgroup where it hands its registers to the consumers."""
         return 128 * self.consumers + (128 if self.hands_over else 32)
 
     @property
     def hands_over(self) -> bool:
-        """Whether the producer is a whole warpgroup that hands its registers to the consumers."""
+        """Whether the producer is a warpgroup that hands its registers to the consumers."""
         return self.consumers > 1 or self.ctas_per_sm > 1
 
     @property
     def launch_registers(self) -> int:
-        """Registers a thread starts with."""
+        """Registers of a thread at launch."""
         return min(255, 65536 // (self.threads * self.ctas_per_sm) // 8 * 8)
 
     @property
     def consumer_registers(self) -> int:
-        """Registers a consumer thread may use: an even share, or what is left when the producer gives up its own."""
+        """Maximum registers of a consumer thread: an even share, or what the producer leaves after it gives up its own."""
         if not self.hands_over:
             return 255
         return min(255, (512 // self.ctas_per_sm - 40) // self.consumers // 8 * 8)
@@ -87,7 +88,7 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def box_bytes(self) -> int:
-        """A store box: 16 rows, a warp's own."""
+        """Bytes of a store box: 16 rows of one warp."""
         return 16 * 2 * self.columns
 
     @property
@@ -97,7 +98,7 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def needed_smem_bytes(self) -> int:
-        """What the kernel uses of it."""
+        """The part of it that the kernel uses."""
         store = 4 * self.consumers * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
         return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
 
@@ -107,7 +108,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
-    """Whether the kernel's own static assertions, the chip and the task allow a schedule."""
+    """Whether the kernel's static assertions, the chip and the task allow a schedule."""
     s = schedule
     if s.block_n not in accumulator_widths(task):
         return False
@@ -142,7 +143,7 @@ def _cluster_sum_fits(s: WgmmaTmaSchedule) -> bool:
 
 
 def accumulator_widths(task: GemmTask) -> tuple[int, ...]:
-    """Widths N of the wgmma instructions the device library wraps for the task's accumulator."""
+    """Widths N of the wgmma instructions that the device headers wrap for the task's accumulator."""
     wide = (32, 64, 96, 128, 160, 192, 224, 256)
     return (16, *wide) if task.accumulate is AccumulatorType.F16 else (16, *wide, 48, 80, 112)
 
@@ -156,7 +157,7 @@ def counter_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 
 
 def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    """Counters first, then one float32 slot a tile and split; nothing without split-K."""
+    """Counters first, then one f32 slot per tile and split; 0 without split-K."""
     if s.splits == 1:
         return 0
     slot = s.block_m * s.block_n * 4 // s.cluster_k

@@ -18,7 +18,7 @@ from policies.schedule.families.wgmma_tma.schedule import (
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
-    """Tile, then pipeline, then clusters and splits, then the launch; each step leaves out what cannot pay."""
+    """Tile, then pipeline, then clusters and splits, then the launch; each step leaves out what cannot be faster."""
     for shape in _tile_shapes(task):
         for pipeline in _pipelines(shape, task):
             for cut in _cuts(pipeline, task, chip):
@@ -26,7 +26,7 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule
 
 
 def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
-    """(consumers, atoms, block_n, pingpong) whose accumulators fit, no larger than twice what the task fills."""
+    """(consumers, atoms, block_n, pingpong) whose accumulators fit, at most twice as large as the task in each dimension."""
     packed = 2 if task.accumulate is AccumulatorType.F32 else 4
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
     for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
@@ -38,9 +38,9 @@ def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
 
 
 def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
-    """K block 64, or 128 where at least four fit; as many stages as fit one or two CTAs an SM, and half as many.
+    """K block 64, or 128 where at least four fit; the maximum stages for one or two CTAs per SM, and half as many.
 
-    Two CTAs share an SM only where one warpgroup multiplies; stores go straight from registers only for narrow tiles.
+    Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles are stored straight from registers.
     """
     consumers, atoms, block_n, pingpong = shape
     for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2) if consumers == 1 else (1,), (True, False)):
@@ -68,13 +68,13 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[Wg
 
 
 def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
-    """Ways to share operands in a cluster, and to split K while everything still runs in one wave."""
+    """Ways to share operands in a cluster, and to split K while all CTAs still run in one wave."""
     for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)):
         if cluster_m >= 2 * ceil_div(task.m, base.block_m) or cluster_n >= 2 * ceil_div(task.n, base.block_n):
             continue
         shared = base.model_copy(update={"cluster_m": cluster_m, "cluster_n": cluster_n})
         tiles = cluster_tiles(shared, task) * shared.cluster
-        # Clusters of four leave SMs idle and pay only where they still take one wave.
+        # Clusters of four leave SMs idle, and are faster only where one wave still suffices.
         if shared.cluster == 4 and tiles > cluster_sms(chip, 4) * base.ctas_per_sm:
             continue
         for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
@@ -88,12 +88,12 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
 
 
 def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:
-    """Whether two CTAs that want an SM each would fit on one (measured: 10.0 us for 6.6 at 128x128x16384)."""
+    """Whether two CTAs that need an SM each would fit on one (measured at 128x128x16384: 10.0 us instead of 6.6)."""
     return cut.ctas_per_sm == 1 and cut.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES
 
 
 def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
-    """Where there is more than one wave: persistent or not, ping-pong or not, and how many tile rows are visited together."""
+    """For more than one wave: persistent or not, and how many tile rows are visited together."""
     if cluster_tiles(cut, task) * cut.cluster <= cluster_sms(chip, cut.cluster) * cut.ctas_per_sm:
         if not cut.pingpong:
             yield cut

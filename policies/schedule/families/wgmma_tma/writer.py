@@ -1,10 +1,7 @@
-"""From a schedule of the `wgmma_tma` family to a complete source: `wgmma_tma.cu` with its constants and launch plan."""
+"""From a schedule of the `wgmma_tma` family to the constants of its source, and to its launch plan."""
 
-from functools import cache
-from importlib.resources import files
 from typing import Literal
 
-from contract.candidate import Candidate, Origin
 from contract.plan import (
     Launch,
     LaunchPlan,
@@ -14,60 +11,42 @@ from contract.plan import (
     TensorMapSpec,
     Workspace,
     WorkspaceArg,
-    render_plan,
 )
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from contract.task import Arch, GemmTask, Layout
+from policies.schedule.families.template import KernelConstant
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 
 ENTRY = "wgmma_tma_gemm"
 
 
-def write_candidate(schedule: WgmmaTmaSchedule, task: GemmTask) -> Candidate:
-    """A complete source for a schedule that is valid for the task."""
-    plan = _plan(schedule, task)
-    source = render_plan(plan) + _template().replace("//@constants", _constants(schedule, task))
-    return Candidate(source=source, plan=plan, origin=Origin(policy="schedule", schedule=schedule.values()))
+def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
+    """The constants at the top of `wgmma_tma.cu`."""
+    return [
+        KernelConstant("kConsumers", s.consumers, "warpgroups that multiply"),
+        KernelConstant("kAtoms", s.atoms, "64-row instructions a warpgroup has in flight"),
+        KernelConstant("BLOCK_N", s.block_n),
+        KernelConstant("BLOCK_K", s.block_k),
+        KernelConstant("kStages", s.stages),
+        KernelConstant("kClusterM", s.cluster_m, "CTAs that share their columns of B by multicast"),
+        KernelConstant("kClusterN", s.cluster_n, "CTAs that share their rows of A by multicast"),
+        KernelConstant("kClusterK", s.cluster_k, "CTAs that sum parts of K through distributed shared memory"),
+        KernelConstant("kSplits", s.splits, "parts of K summed through the workspace"),
+        KernelConstant("kGroup", s.group, "rows of tiles visited together"),
+        KernelConstant("kPersistent", s.persistent),
+        KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
+        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kTmaStore", s.tma_store),
+        KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
+        KernelConstant("kCtasPerSm", s.ctas_per_sm),
+    ]
 
 
-@cache
-def _template() -> str:
-    return files("policies.schedule.families.wgmma_tma").joinpath("wgmma_tma.cu").read_text()
-
-
-def _constants(s: WgmmaTmaSchedule, task: GemmTask) -> str:
-    element = "__half" if task.element is ElementType.F16 else "__nv_bfloat16"
-    register = "float" if task.accumulate is AccumulatorType.F32 else "unsigned"
-    flag = {True: "true", False: "false"}
-    return "\n".join(
-        [
-            "// ---- schedule " + "-" * 111,
-            f"using Element = {element};",
-            f"using Register = {register};  // of the accumulator: a float, or two packed halves",
-            f"constexpr int kConsumers = {s.consumers};  // warpgroups that multiply",
-            f"constexpr int kAtoms = {s.atoms};  // 64-row instructions a warpgroup has in flight",
-            f"constexpr int BLOCK_N = {s.block_n};",
-            f"constexpr int BLOCK_K = {s.block_k};",
-            f"constexpr int kStages = {s.stages};",
-            f"constexpr int kClusterM = {s.cluster_m};  // CTAs that share their columns of B by multicast",
-            f"constexpr int kClusterN = {s.cluster_n};  // CTAs that share their rows of A by multicast",
-            f"constexpr int kClusterK = {s.cluster_k};  // CTAs that sum parts of K through distributed shared memory",
-            f"constexpr int kSplits = {s.splits};  // parts of K summed through the workspace",
-            f"constexpr int kGroup = {s.group};  // rows of tiles visited together",
-            f"constexpr bool kPersistent = {flag[s.persistent]};",
-            f"constexpr bool kPingpong = {flag[s.pingpong]};  // warpgroups take turns over whole tiles",
-            f"constexpr bool kRowMajorB = {flag[task.layout is Layout.NN]};",
-            f"constexpr bool kTmaStore = {flag[s.tma_store]};",
-            f"constexpr int kStoreBoxes = {s.store_boxes};  // a warp's boxes in flight, in a persistent CTA",
-            f"constexpr int kCtasPerSm = {s.ctas_per_sm};",
-        ]
-    )
-
-
-def _plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
+def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
+    """The launch plan. With splits, arrival counters come first in the workspace and the partial sums behind them."""
     tiles = f"ceil(M/{s.cluster_m * s.block_m})*ceil(N/{s.cluster_n * s.block_n})"
     ctas = f"{tiles}*{s.splits * s.cluster}"
-    places = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
-    whole = places if s.cluster == 1 else f"{places}//{s.cluster}*{s.cluster}"
+    slots = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
+    whole = slots if s.cluster == 1 else f"{slots}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
     if task.layout is Layout.TN:
         box_b = (64, s.block_n // s.cluster_m)
@@ -76,7 +55,7 @@ def _plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
     swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
     counters = f"ceil({tiles}*{s.cluster}*4/256)*256"
-    slots = f"{tiles}*{s.cluster * s.splits * (s.block_m * s.block_n * 4 // s.cluster_k)}"
+    partials = f"{tiles}*{s.cluster * s.splits * (s.block_m * s.block_n * 4 // s.cluster_k)}"
     requires = ["N%8==0", "K%8==0"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
@@ -102,7 +81,7 @@ def _plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 ),
             ),
         ),
-        workspace=Workspace(bytes=f"{counters}+{slots}", zero="restored", zero_bytes=counters) if s.splits > 1 else None,
+        workspace=Workspace(bytes=f"{counters}+{partials}", zero="restored", zero_bytes=counters) if s.splits > 1 else None,
         accumulate=task.accumulate,
         requires=tuple(requires),
     )

@@ -5,8 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from agent.cli.render.meter import Meter
+from agent.cli.render.meter import IndexMeter
 from agent.cli.render.progress import Progress, StatusLine
+from contract.candidate import Origin
 from contract.evaluation import CompileFailed, TestResult, Witness, Wrong
 from contract.events import (
     Event,
@@ -23,7 +24,7 @@ from contract.events import (
     WorkerRestarted,
 )
 from contract.exchange import Usage
-from tests.doubles import INSPECTION, TASK, measured
+from tests.doubles import INSPECTION, TASK, candidate, measured, unmeasured
 
 STARTED = RunStarted(run_id="r", task=TASK, device="H200", budget=8, minutes=2.0, resumed_at_step=3)
 
@@ -89,6 +90,42 @@ def test_a_proof_is_one_line_of_100_columns_and_sets_the_best(evaluation: object
     assert len(line) <= 100
 
 
+LONG = "the index could not be read; " * 8
+LABEL = candidate(0).model_copy(
+    update={"origin": Origin(policy="schedule", schedule={"family": "wgmma_tma", **{f"axis_{n}": n for n in range(2, 20)}})}
+)
+LONG_EVENTS: list[Event] = [
+    STARTED.model_copy(update={"run_id": "16384x16384x16384-20261121-130401-ab12", "device": "NVIDIA H100 80GB HBM3"}),
+    Notice(message=LONG),
+    WorkerRestarted(reason=LONG),
+    finished(0, measured(12345.0)).model_copy(update={"label": LABEL.short_name}),
+    finished(1, CompileFailed(message=LONG, log="")).model_copy(update={"label": LABEL.short_name}),
+    finished(2, unmeasured(3.0).model_copy(update={"reason": LONG})).model_copy(update={"label": LABEL.short_name}),
+    RunFinished(run_id="16384x16384x16384-20261121-130401-ab12", reason=LONG, steps=2, best_candidate_id="a"),
+]
+
+
+@pytest.mark.parametrize("event", LONG_EVENTS, ids=lambda event: event.event)
+def test_no_row_of_progress_is_longer_than_100_columns(event: Event) -> None:
+    file = io.StringIO()
+    with Progress(Console(file=file, force_terminal=False, width=200, soft_wrap=True, highlight=False)) as progress:
+        progress.emit(event)
+    rows = file.getvalue().splitlines()
+    assert rows
+    assert max(map(len, rows)) <= 100
+    assert all(row.startswith("  ") for row in rows[1:])
+    if isinstance(event, StepFinished):
+        assert len(rows) == 1
+        assert rows[0].startswith(f"step {event.index:>3}  wgmma_tma {LABEL.id[:8]}  ")
+
+
+def test_a_long_notice_is_shown_whole() -> None:
+    file = io.StringIO()
+    with Progress(Console(file=file, force_terminal=False, width=200, soft_wrap=True, highlight=False)) as progress:
+        progress.emit(Notice(message=LONG))
+    assert file.getvalue().replace("\n  ", " ").strip() == f"note: {LONG}".strip()
+
+
 class Ticking:
     now_s = 0.0
 
@@ -102,7 +139,7 @@ def embedding(done: int, total: int | None = 1000) -> IndexProgress:
 
 def test_the_meter_tells_rate_and_time_left() -> None:
     ticking = Ticking()
-    meter = Meter(ticking)
+    meter = IndexMeter(ticking)
     assert meter.line(embedding(0)) == "cutlass-4.2.0: embedding pieces 0 of 1,000"
     ticking.now_s = 2.0
     assert meter.line(embedding(200)) == "cutlass-4.2.0: embedding pieces 200 of 1,000, 100/s, 8 s left"
@@ -113,7 +150,7 @@ def test_the_meter_tells_rate_and_time_left() -> None:
 
 def test_a_log_gets_few_lines_of_indexing() -> None:
     ticking = Ticking()
-    meter = Meter(ticking)
+    meter = IndexMeter(ticking)
     said = []
     for done in range(1001):
         ticking.now_s = done / 40
@@ -176,14 +213,14 @@ def test_replies_under_way_share_one_status_and_leave_a_line_each() -> None:
             stages.append(progress._status.status.doing)
     assert stages == [
         "waiting for candidates",
-        "1 reply under way, 900 characters",
-        "2 replies under way, 1,200 characters",
-        "2 replies under way, 1,300 characters",
-        "1 reply under way, 300 characters",
+        "1 reply in progress, 900 characters",
+        "2 replies in progress, 1,200 characters",
+        "2 replies in progress, 1,300 characters",
+        "1 reply in progress, 300 characters",
         "waiting for replies",
-        "1 reply under way, 7 characters",
+        "1 reply in progress, 7 characters",
         "building",
-        "1 reply under way, 5 characters",
+        "1 reply in progress, 5 characters",
     ]
     assert "reply 2.1: 1,200 tokens in 61 s, a candidate; 12,300 tokens so far" in file.getvalue()
     assert "reply 2.4: 1,200 tokens in 61 s, no code; 12,300 tokens so far" in file.getvalue()

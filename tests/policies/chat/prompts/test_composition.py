@@ -1,4 +1,4 @@
-"""Prompts: their contents, the order of omission when space is short, and quoting of data."""
+"""Prompts: their sections, which sections are dropped first, and that data stays data."""
 
 import re
 from pathlib import Path
@@ -142,7 +142,7 @@ def test_a_prediction_is_marked_as_one() -> None:
 
 
 def test_what_no_model_can_time_is_not_said_to_be_fast() -> None:
-    """Without a GPU, a free-form candidate has the roofline in place of a prediction: it would lead the table."""
+    """Without a GPU, the prediction for free code is the roofline, which would put it first in the table."""
     free = Attempt(candidate_id="f" * 16, policy="chat", schedule=None, status="unmeasured", predicted_us=1.0)
     searched = free.model_copy(
         update={"candidate_id": "5" * 16, "policy": "schedule", "schedule": {"stages": 4}, "predicted_us": 8.0}
@@ -196,7 +196,7 @@ def test_equal_observations_make_equal_prompts_whatever_the_time() -> None:
 
 
 def fixed_tokens(template: str, observation: Observation) -> int:
-    """The tokens of a template by itself."""
+    """The tokens of a template without values."""
     return estimate_tokens(_render(f"{template}.md", _values(observation)))
 
 

@@ -1,4 +1,4 @@
-"""The example in the first round's prompt is proved right on the GPU for every kind of task."""
+"""The example kernel of the first prompt is verified on the GPU for every kind of task."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_the_example_is_right(task: GemmTask, tmp_path: Path) -> None:
     observation = observe(task=task, chip=REFERENCE_CHIPS[arch])
     text = blocks(Prompts(24_000, ()).first(observation, Assignment(0, None, ())).prompt)[1]
     sandbox = open_sandbox(
-        task=task,
+        arch=task.arch,
         device="cuda:0",
         compile_options=CompileOptions(cache_dir=str(tmp_path)),
         verify_options=VerifyOptions(),

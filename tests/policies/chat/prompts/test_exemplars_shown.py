@@ -1,4 +1,4 @@
-"""A prompt lists exactly the exemplars that it contains."""
+"""A prompt records the exemplars that it contains."""
 
 from contract.trajectory import Attempt, Exemplar
 from policies.chat.assignment import Assignment

@@ -1,4 +1,4 @@
-"""The digest of the device headers matches their present contents."""
+"""The digest of the device headers lists all that they offer."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Quoted text stays inside its fence."""
+"""Untrusted text stays inside its fence."""
 
 import re
 
@@ -9,7 +9,7 @@ from policies.chat.prompts.quoting import fenced, inline, plain
 
 
 def closing_lines(text: str) -> list[int]:
-    """Lines of a fenced text that Markdown would read as the end of the block, given the block's first line."""
+    """Lines of a fenced text that Markdown takes for the end of the block, given its first line."""
     opening = re.match(r"`+", text)
     assert opening
     lines = text.split("\n")

@@ -1,4 +1,4 @@
-"""The prompts' statements about the sandbox hold: each rule is tried on the sandbox."""
+"""The prompts describe the sandbox correctly: each rule is tested on the sandbox."""
 
 import re
 from collections.abc import Iterator
@@ -26,8 +26,13 @@ from tests.policies.chat.prompts.test_composition import EXAMPLES, blocks
 SYSTEM = Prompts(24_000, ()).first(observe(), Assignment(0, None, ())).prompt.messages[0].content
 
 
+def rejection(candidate: Candidate) -> Rejected | None:
+    found = check(candidate, TASK, LIMITS[TASK.arch], CHIP.sms)
+    return found if isinstance(found, Rejected) else None
+
+
 def rejected(body: str) -> Rejected | None:
-    return check(candidate(1, body=body), TASK, LIMITS[TASK.arch], CHIP.sms)
+    return rejection(candidate(1, body=body))
 
 
 def test_every_header_that_is_offered_is_allowed() -> None:
@@ -72,7 +77,7 @@ def test_a_model_that_obeys_injected_text_gets_nowhere() -> None:
     obeying = written(1, body='#include <cstdlib>\nint main() { return system("id"); }\n')
     read = read_reply(obeying)
     assert isinstance(read, KernelFile)
-    found = check(Candidate.from_source(read.source, Origin(policy="chat")), TASK, LIMITS[TASK.arch], CHIP.sms)
+    found = rejection(Candidate.from_source(read.source, Origin(policy="chat")))
     assert found is not None
     assert found.rule == "include"
     assert source(1).splitlines()[0] in read.source
@@ -85,7 +90,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def built(one: Candidate, task: GemmTask, cache: Path) -> Iterator[Built | Evaluation]:
     sandbox = open_sandbox(
-        task=task,
+        arch=task.arch,
         device="none",
         compile_options=CompileOptions(cache_dir=str(cache)),
         verify_options=VerifyOptions(),

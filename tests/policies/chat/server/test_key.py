@@ -1,4 +1,4 @@
-"""The key comes from its documented sources and is removed from every server text."""
+"""A key comes from its configured source, and is removed from everything that a server sends."""
 
 import base64
 import json

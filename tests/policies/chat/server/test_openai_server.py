@@ -1,4 +1,4 @@
-"""Every misbehaviour of a real HTTP server ends in time, as documented, with its record and without the key."""
+"""Whatever an HTTP server does, a request ends on time, as documented, with its partial result and without the key."""
 
 import logging
 import threading
@@ -16,8 +16,8 @@ from contract.errors import EndpointError, UsageError
 from contract.events import Event, Notice, Replying
 from contract.exchange import Usage
 from contract.options import ChatOptions
+from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
 from policies.chat.server.opening import open_server
-from policies.chat.server.protocol import ChatServer, ExchangePlace, Limit, Reply
 from policies.chat.server.replay import RecordedFirst
 from policies.trajectories.exchanges import RunExchanges
 from policies.trajectories.store import open_store
@@ -48,7 +48,7 @@ HERE: ExchangePlace = (1, 2, 0)
 
 
 class Session:
-    """A scripted server and a client of it."""
+    """A scripted server with a client."""
 
     def __init__(
         self, script: Script, *, key: str | None = KEY, models: tuple[str, ...] = ("test",), **changes: object
@@ -73,7 +73,7 @@ Open = Callable[..., Session]
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Opens sessions whose retry delays are hundredths of a second."""
+    """Opens sessions with a back-off of hundredths of a second."""
     monkeypatch.setattr("policies.chat.server.retrying._FIRST_S", 0.01)
     monkeypatch.setattr("policies.chat.server.retrying._JITTER_S", 0.01)
     opened: list[Session] = []
@@ -444,7 +444,7 @@ def _spoken(request: Request) -> object:
 def test_the_key_appears_in_no_reply_error_event_log_or_record(
     session: Open, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The key is searched for in whole and in usable parts, in every encoding of the server."""
+    """The key is searched for as a whole and in every useful part, in every form that the server can send."""
     caplog.set_level(logging.DEBUG)
     for name in ("openai", "httpx2", "httpcore2", "policies", "asyncio"):
         caplog.set_level(logging.DEBUG, logger=name)
@@ -480,7 +480,7 @@ EMPTY = Text("", usage=None, finish=None)
 
 
 def test_an_empty_stream_is_asked_for_once_more_without_streaming_for_the_true_error(session: Open) -> None:
-    """The answer of llama.cpp's Python server when a prompt does not fit."""
+    """llama.cpp's Python server sends this for a prompt that does not fit."""
     chat = session(lambda one: EMPTY if one.body.get("stream") else Status(400, {"error": {"message": "9000 tokens"}}))
     reply = chat.ask()
     assert (reply.status, reply.problem, reply.usage.tokens) == ("failed", "HTTP 400: 9000 tokens", 0)
@@ -522,7 +522,7 @@ def test_a_server_that_does_not_stream_may_take_longer_than_a_first_token(sessio
 
 
 def limited(most: int, message: str) -> Callable[[Request], object]:
-    """A server that refuses a reply limit above its own."""
+    """A server that refuses a token limit above its own."""
 
     def answer(request: Request) -> object:
         if request.body["max_tokens"] <= most:

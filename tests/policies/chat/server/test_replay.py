@@ -1,10 +1,10 @@
-"""Replies come from a record instead of a server, and a resumed run never repeats a paid request."""
+"""Replies come from a record in place of a server, and nothing is paid twice."""
 
 import pytest
 
 from contract.errors import UsageError
 from contract.exchange import Exchange, Prompt
-from policies.chat.server.protocol import ExchangePlace, Limit, NoReply, Reply
+from policies.chat.server.chat_server import ExchangePlace, Limit, NoReply, Reply
 from policies.chat.server.replay import RecordedFirst, ReplayServer
 from tests.policies.chat.exchanges import exchange, prompt, usage
 
@@ -86,7 +86,7 @@ def test_past_the_record_is_one_line() -> None:
 
 
 def test_a_run_without_replies_cannot_be_replayed() -> None:
-    with pytest.raises(UsageError, match="holds no reply"):
+    with pytest.raises(UsageError, match="has no reply"):
         ReplayServer([]).ask(prompt(), (1, 0, 0), LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""The delays before a request is retried."""
+"""The wait before a request is sent again."""
 
 import asyncio
 from email.utils import formatdate

@@ -1,4 +1,4 @@
-"""A stream is read as it arrives, whatever its form, chunking and length."""
+"""A server's data is read as it arrives, in any form, in any pieces, of any length."""
 
 import asyncio
 import json

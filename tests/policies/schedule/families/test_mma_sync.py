@@ -173,11 +173,31 @@ def test_copies_are_as_wide_as_rows_are_aligned(columns: int, width: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("k", "call"), [(96, "load_tile<BLOCK_M, BLOCK_K, 8, false>"), (100, "BLOCK_K, 4, true>"), (101, "load_tile_odd<")]
+    ("k", "lines"),
+    [
+        (
+            96,
+            [
+                "load_tile<BLOCK_M, BLOCK_K, kVectorA, kGuardA>(",
+                "constexpr int kVectorA = 8;",
+                "constexpr bool kGuardA = false;",
+            ],
+        ),
+        (
+            100,
+            [
+                "load_tile<BLOCK_M, BLOCK_K, kVectorA, kGuardA>(",
+                "constexpr int kVectorA = 4;",
+                "constexpr bool kGuardA = true;",
+            ],
+        ),
+        (101, ["load_tile_odd<BLOCK_M, BLOCK_K>("]),
+    ],
 )
-def test_the_text_copies_a_as_its_rows_allow(k: int, call: str) -> None:
+def test_the_text_copies_a_as_its_rows_allow(k: int, lines: list[str]) -> None:
     source = FAMILY.write(FAMILY.parse(PLAIN), task((64, 64, k))).source
-    assert call in source.split("load_block(")[1]
+    assert all(source.count(line) == 1 for line in lines), source
+    assert ("kVectorA" in source) == (k % 2 == 0)
 
 
 def test_work_counts_ctas_and_bytes() -> None:

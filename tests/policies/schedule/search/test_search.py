@@ -14,8 +14,8 @@ from policies.schedule.families.registry import families
 from policies.schedule.search.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.search.encoding import Encoding
 from policies.schedule.search.gaussian_process import GaussianProcess
-from policies.schedule.search.pool import MAX_OF_FAMILY, Pool
 from policies.schedule.search.risk import Risk
+from policies.schedule.search.schedule_pool import MAX_OF_FAMILY, SchedulePool
 from policies.schedule.search.surrogate import Surrogate
 
 TASK = GemmTask(m=256, n=256, k=1024, arch=Arch.SM_80)
@@ -23,20 +23,20 @@ CHIP = REFERENCE_CHIPS[Arch.SM_80]
 
 
 @pytest.fixture(scope="module")
-def pool() -> Pool:
-    return Pool([MmaSync()], TASK, CHIP, seed=0)
+def pool() -> SchedulePool:
+    return SchedulePool([MmaSync()], TASK, CHIP, seed=0)
 
 
-def test_a_pool_holds_a_sample_of_each_family(pool: Pool) -> None:
+def test_a_pool_holds_a_sample_of_each_family(pool: SchedulePool) -> None:
     assert 0 < len(pool.entries) <= MAX_OF_FAMILY
     assert len({entry.key for entry in pool.entries}) == len(pool.entries)
     assert pool.predicted_us.shape == (len(pool.entries),)
     assert (pool.predicted_us > 0).all()
-    again = Pool([MmaSync()], TASK, CHIP, seed=0)
+    again = SchedulePool([MmaSync()], TASK, CHIP, seed=0)
     assert [entry.key for entry in again.entries] == [entry.key for entry in pool.entries]
 
 
-def test_neighbours_are_valid_and_one_or_two_steps_away(pool: Pool) -> None:
+def test_neighbours_are_valid_and_one_or_two_steps_away(pool: SchedulePool) -> None:
     entry = pool.entries[len(pool.entries) // 2]
     neighbours = list(pool.neighbours(entry, np.random.default_rng(0)))
     assert len(neighbours) > 5
@@ -46,14 +46,14 @@ def test_neighbours_are_valid_and_one_or_two_steps_away(pool: Pool) -> None:
         neighbour.family.write(neighbour.schedule, TASK)
 
 
-def test_schedules_of_nobody_have_no_entry(pool: Pool) -> None:
+def test_schedules_of_nobody_have_no_entry(pool: SchedulePool) -> None:
     assert pool.entry({"family": "wgmma_tma", "consumers": 2}) is None
     assert pool.entry({"family": "mma_sync", "block_m": -64}) is None
     assert pool.entry({}) is None
 
 
 def test_what_was_read_once_is_not_confused_with_what_equals_it() -> None:
-    fresh = Pool([MmaSync()], TASK, CHIP, seed=0)
+    fresh = SchedulePool([MmaSync()], TASK, CHIP, seed=0)
     values = fresh.entries[0].values
     assert fresh.entry(values | {"programmatic": 0}) is None
     first = fresh.entry(values)
@@ -62,7 +62,7 @@ def test_what_was_read_once_is_not_confused_with_what_equals_it() -> None:
     assert fresh.entry(values) is first
 
 
-def test_the_prior_alone_ranks_diversely(pool: Pool) -> None:
+def test_the_prior_alone_ranks_diversely(pool: SchedulePool) -> None:
     ranked = list(islice(rank_by_prior(pool.entries, pool.predicted_us, []), 8))
     assert ranked[0] is pool.entries[int(np.argmin(pool.predicted_us))]
     assert len({entry.key for entry in ranked}) == 8
@@ -71,7 +71,7 @@ def test_the_prior_alone_ranks_diversely(pool: Pool) -> None:
     assert after.group != ranked[0].group
 
 
-def test_the_prior_ranks_everything_once(pool: Pool) -> None:
+def test_the_prior_ranks_everything_once(pool: SchedulePool) -> None:
     some = pool.entries[:40]
     assert {entry.key for entry in rank_by_prior(some, pool.predicted_us[:40], [])} == {entry.key for entry in some}
     assert list(rank_by_prior([], np.array([]), [])) == []
@@ -107,7 +107,7 @@ def test_one_point_or_equal_points_are_enough_to_fit() -> None:
         assert np.isfinite(deviation).all()
 
 
-def test_a_surrogate_carries_a_mistake_of_the_prior_to_similar_schedules(pool: Pool) -> None:
+def test_a_surrogate_carries_a_mistake_of_the_prior_to_similar_schedules(pool: SchedulePool) -> None:
     encode = Encoding(pool.entries)
     wide = np.array([entry.work.tile[0] >= 128 for entry in pool.entries])
     rng = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def test_a_surrogate_carries_a_mistake_of_the_prior_to_similar_schedules(pool: P
     assert mean[wide].mean() > mean[~wide].mean() + 0.25
 
 
-def test_what_failures_have_in_common_is_risky(pool: Pool) -> None:
+def test_what_failures_have_in_common_is_risky(pool: SchedulePool) -> None:
     split = [entry for entry in pool.entries if entry.values["split_k"] == 2][:6]
     whole = [entry for entry in pool.entries if entry.values["split_k"] == 1][:6]
     risk = Risk([*split, *whole], [True] * 6 + [False] * 6)
@@ -127,12 +127,12 @@ def test_what_failures_have_in_common_is_risky(pool: Pool) -> None:
     assert risk(unseen).min() == pytest.approx(6 / 8)
 
 
-def test_without_failures_there_is_no_risk(pool: Pool) -> None:
+def test_without_failures_there_is_no_risk(pool: SchedulePool) -> None:
     assert not Risk([], [])(pool.entries).any()
     assert not Risk(pool.entries[:5], [False] * 5)(pool.entries).any()
 
 
-def test_draws_rank_the_truly_fast_first(pool: Pool) -> None:
+def test_draws_rank_the_truly_fast_first(pool: SchedulePool) -> None:
     encode = Encoding(pool.entries)
     deep = np.array([entry.work.stages >= 4 for entry in pool.entries])
     truth = np.where(deep, 0.0, math.log(3.0))
@@ -143,14 +143,14 @@ def test_draws_rank_the_truly_fast_first(pool: Pool) -> None:
     assert np.mean(deep[chosen]) > 0.8
 
 
-def test_fewer_schedules_than_draws_are_each_chosen_once(pool: Pool) -> None:
+def test_fewer_schedules_than_draws_are_each_chosen_once(pool: SchedulePool) -> None:
     encode = Encoding(pool.entries)
     surrogate = Surrogate(encode.fitted[:5], np.array([0.1, 0.0, 0.2, 0.4, 0.3]))
     chosen = rank_by_draws(pool.predicted_us[:3], encode.fitted[:3], surrogate, np.random.default_rng(0), 8)
     assert sorted(chosen) == [0, 1, 2]
 
 
-def test_encoding_places_what_it_never_saw(pool: Pool) -> None:
+def test_encoding_places_what_it_never_saw(pool: SchedulePool) -> None:
     encode = Encoding(pool.entries[:10])
     rows = encode(pool.entries[-5:])
     assert rows.shape == (5, encode.fitted.shape[1])
@@ -160,7 +160,7 @@ def test_encoding_places_what_it_never_saw(pool: Pool) -> None:
 
 def test_a_mutation_that_cannot_run_is_never_asked_for_its_work() -> None:
     task = GemmTask(m=128, n=128, k=16384)
-    pool = Pool(families(task.arch), task, REFERENCE_CHIPS[task.arch], seed=0)
+    pool = SchedulePool(families(task.arch), task, REFERENCE_CHIPS[task.arch], seed=0)
     valid = next(entry for entry in pool.entries if entry.values.get("cluster_k") == 8)
     assert pool.entry(valid.values) is not None
     assert pool.entry(valid.values | {"cluster_k": 16, "cluster_m": 4, "cluster_n": 4}) is None

@@ -17,8 +17,8 @@ from contract.task import Arch, GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
-from policies.schedule.search.pool import Entry, Pool
 from policies.schedule.search.relief import RELIEFS, relieves
+from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
 from policies.schedule.search.steering import TRUST, Neighbourhood, steer
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -40,8 +40,8 @@ SPLIT = {"split_k": 4, "reduction": "workspace"}
 
 
 @functools.cache
-def pool_of(task: GemmTask) -> Pool:
-    return Pool(families(task.arch), task, CHIP, seed=0)
+def pool_of(task: GemmTask) -> SchedulePool:
+    return SchedulePool(families(task.arch), task, CHIP, seed=0)
 
 
 @functools.cache
@@ -50,7 +50,7 @@ def policy(*, steered: bool) -> SchedulePolicy:
     return SchedulePolicy(families(LONG.arch), steer=steered)
 
 
-def entry(values: dict[str, Any], task: GemmTask = LONG, **changes: Any) -> Entry:
+def entry(values: dict[str, Any], task: GemmTask = LONG, **changes: Any) -> PoolEntry:
     pool = pool_of(task)
     full = pool.families[values["family"]].parse(values | changes).values()
     found = pool.entry(full)
@@ -63,7 +63,7 @@ def diagnosis(*found: tuple[Bottleneck, float], basis: str = "counters") -> Diag
     return Diagnosis.model_validate({"basis": basis, "findings": findings})
 
 
-def attempt(tried: Entry, time_us: float | None, task: GemmTask = LONG) -> Attempt:
+def attempt(tried: PoolEntry, time_us: float | None, task: GemmTask = LONG) -> Attempt:
     status = "wrong" if time_us is None else "measured"
     schedule = tried.values
     identity = tried.family.write(tried.schedule, task).id
@@ -74,7 +74,7 @@ def observe(attempts: list[Attempt], found: Diagnosis | None, diagnosed: str | N
     return Observation(task=task, chip=CHIP, round=2, seed=0, attempts=tuple(attempts), diagnosis=found, diagnosed=diagnosed)
 
 
-def steering_of(parent: Entry, found: Diagnosis, others: list[tuple[Entry, float | None]] | None = None) -> Any:
+def steering_of(parent: PoolEntry, found: Diagnosis, others: list[tuple[PoolEntry, float | None]] | None = None) -> Any:
     pairs = [(attempt(parent, 10.0), parent), *((attempt(other, time_us), other) for other, time_us in others or [])]
     return steer(observe([pair[0] for pair in pairs], found, pairs[0][0].candidate_id), pairs, pool_of(LONG))
 

@@ -7,12 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from contract.chip import REFERENCE_CHIPS, roofline_us
+from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES
+from contract.roofline import roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from sandbox.backend import driver_present
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
-from sandbox.cuda.timing.plan import (
+from sandbox.cuda.timing.sample_plan import (
     L2_MULTIPLE,
     MAX_SETS,
     RING_BYTES,
@@ -29,7 +31,6 @@ from sandbox.cuda.timing.plan import (
     trimmed_mean,
 )
 from sandbox.cuda.timing.telemetry import name_reasons, open_sampler
-from sandbox.local import driver_present
 
 L2 = 60 * 1024**2
 MEMORY = 140 * 1024**3
@@ -42,7 +43,7 @@ def test_every_grid_shape_fits_and_rotates_through_far_more_than_l2():
         for n in GRID:
             for k in GRID:
                 task = GemmTask(m=m, n=n, k=k)
-                floor_us = roofline_us(task.flops, task.operand_bytes, REFERENCE_CHIPS[Arch.SM_90A])
+                floor_us = roofline_us(task, REFERENCE_CHIPS[Arch.SM_90A])
                 sets = count_sets(task, math.ceil(ROUND_US / floor_us), L2, MEMORY)
                 slots = count_slots(task, 0, MEMORY)
                 assert 4 <= sets <= MAX_SETS

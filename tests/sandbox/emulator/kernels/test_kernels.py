@@ -9,7 +9,7 @@ from contract.chip import LIMITS
 from contract.plan import resolve
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, cluster_tiles
-from sandbox.building.check import check
+from sandbox.building.check import Checked, check
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS, TRAITS, FamilyKernel, sampled
 from tests.sandbox.emulator.kernels.written import WRITTEN, WrittenKernel
@@ -37,7 +37,7 @@ def test_a_written_kernel_compiles_to_what_it_is_there_for(compiler: PtxCompiler
         pytest.skip(reason)
     candidate = kernel.candidate()
     for task in kernel.tasks:
-        assert check(candidate, task, LIMITS[task.arch], CHIP.sms) is None
+        assert isinstance(check(candidate, task, LIMITS[task.arch], CHIP.sms), Checked)
         assert resolve(candidate.plan, task, LIMITS[task.arch], CHIP.sms).launches
     ptx = compiler.compile(candidate, kernel.tasks[0].arch)
     absent = [opcode for opcode in kernel.opcodes if not re.search(rf"^[^/\n]*\b{re.escape(opcode)}", ptx, re.MULTILINE)]

@@ -112,8 +112,9 @@ def test_a_source_with_its_shape_compiled_in_is_not_run_as_it_is(source, changes
 def test_persistent_clusters_walk_several_tiles_at_a_reduced_size_and_one_where_all_would_be_too_many():
     persistent = plan(launch={"grid": ("min(ceil(M/128)*ceil(N/128)*2, SMS//2*2)", 1, 1), "cluster": (2, 1, 1)})
     assert resolve_for_few_sms(persistent, LARGE).launches[0].grid == (2, 1, 1)
-    assert resolve_for_sampling(persistent, LARGE, 132, 2**31).launches[0].grid == (132, 1, 1)
-    assert resolve_for_sampling(persistent, LARGE, 132, 2**24).launches[0].grid == (512, 1, 1)
+    resolved = resolve(persistent, LARGE, LIMITS[LARGE.arch], 132)
+    assert resolve_for_sampling(persistent, resolved, LARGE, 2**31).launches[0].grid == (132, 1, 1)
+    assert resolve_for_sampling(persistent, resolved, LARGE, 2**24).launches[0].grid == (512, 1, 1)
 
 
 def test_a_sample_begins_with_the_corners_and_has_every_split():

@@ -1,0 +1,81 @@
+"""The flags that several commands share, and the task that they describe."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from pydantic import ValidationError
+
+from contract.errors import UsageError
+from contract.run_settings import RunSettings
+from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode, parse_shape
+
+if TYPE_CHECKING:
+    from contract.settings import Settings
+
+E = TypeVar("E", bound=StrEnum)
+
+Shape = Annotated[str, typer.Option("--shape", help="M x N x K, like 4096x1024x512.", show_default=False)]
+Accumulate = Annotated[str, typer.Option("--accumulate", help="Accumulator type: f32 or f16.")]
+Element = Annotated[str, typer.Option("--element", help="Element type of A, B and D: f16 or bf16.")]
+LayoutName = Annotated[str, typer.Option("--layout", help="nn: B row-major; tn: B column-major.")]
+ArchName = Annotated[
+    str | None,
+    typer.Option(
+        "--arch", help="sm_80, sm_86, sm_89, sm_90a or sm_100a; default: the device's, else sm_90a.", show_default=False
+    ),
+]
+Mode = Annotated[str, typer.Option("--mode", help="Timing: offline (back to back) or server (idle GPU, cold L2).")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device", help="auto, emulator, cuda:N or none.", show_default=str(RunSettings.model_fields["device"].default)
+    ),
+]
+ReleaseName = Annotated[str, typer.Argument(metavar="RELEASE", help="A release, as `index list` names it.", show_default=False)]
+NoKnowledge = Annotated[bool, typer.Option("--no-knowledge", help="Do not search the knowledge base.")]
+TrustHost = Annotated[
+    bool | None,
+    typer.Option("--trust-host", help="Allow --host files, which run their own code on this machine.", show_default=False),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
+
+
+def read_task(
+    shape: str, accumulate: str, element: str, layout: str, arch: str | None, mode: str, settings: "Settings"
+) -> GemmTask:
+    """The task that the flags describe. Raises: UsageError, naming the wrong flag."""
+    m, n, k = parse_shape(shape)
+    chosen = _choice("--arch", Arch, arch) if arch is not None else _default_arch(settings)
+    try:
+        return GemmTask(
+            m=m,
+            n=n,
+            k=k,
+            element=_choice("--element", ElementType, element),
+            accumulate=_choice("--accumulate", AccumulatorType, accumulate),
+            layout=_choice("--layout", Layout, layout),
+            arch=chosen,
+            mode=_choice("--mode", TimingMode, mode),
+        )
+    except ValidationError as exc:
+        raise UsageError(exc.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from exc
+
+
+def read_arch(text: str) -> Arch:
+    """The target that `--arch` names; `sm_90` is `sm_90a`. Raises: UsageError."""
+    wanted = text.lower()
+    return next((arch for arch in Arch if arch.rstrip("a") == wanted), None) or _choice("--arch", Arch, text)
+
+
+def _choice(flag: str, choices: type[E], text: str) -> E:
+    try:
+        return choices(text.lower())
+    except ValueError as exc:
+        raise UsageError(f"{flag} {text!r} is not known; choose from {', '.join(choices)}") from exc
+
+
+def _default_arch(settings: "Settings") -> Arch:
+    from agent.wiring.gpus import default_arch
+
+    return default_arch(settings.device)

@@ -1,0 +1,32 @@
+"""Opens the real parts of a run, as the settings say."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from agent.index.default_index import open_retriever
+from agent.run.dependencies import Dependencies
+from agent.wiring.policy import open_policy
+from agent.wiring.sandbox import open_sandbox_for
+from contract.events import Emit
+from contract.settings import Settings
+from contract.task import GemmTask
+from policies.trajectories.store import Store
+from sandbox.diagnosis.diagnosis import diagnose_built
+from sandbox.diagnosis.differences import explain
+
+
+@contextmanager
+def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: str, emit: Emit) -> Iterator[Dependencies]:
+    """Everything a run needs, checked before any work. `run_id`: the run in whose log the policy records its exchanges.
+
+    Raises: UsageError for an impossible policy or operands that do not fit, MachineError for a missing compiler or device.
+    """
+    # The sandbox opens before the index, so that errors of task and machine appear before minutes of indexing.
+    with (
+        open_policy(task.arch, settings, store, run_id, emit) as policy,
+        open_sandbox_for(task, settings, emit) as sandbox,
+        open_retriever(settings, emit) as retriever,
+    ):
+        yield Dependencies(
+            sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose_built, explain=explain
+        )

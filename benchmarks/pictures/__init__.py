@@ -1,0 +1,9 @@
+"""The pictures of docs/, drawn from committed results. Run: python -m benchmarks.pictures.NAME RESULT PICTURE
+
+- `shapes`: speedup over each baseline, by shape
+- `author`: what became of each reply of the scripted author
+- `diagnosis`: kernels with a known fault and their remedies
+- `faults`: seeded faults by class and by the tool that finds them
+- `redteam`: attacks on the timer, before and after
+- `svg`: SVG elements and a logarithmic axis
+"""

@@ -1,0 +1,124 @@
+"""The schedules that a policy chooses from for one task on one chip, with their predicted times."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from contract.candidate import ScheduleValue
+from contract.chip import Chip
+from contract.task import GemmTask
+from policies.schedule.families.protocol import Family, Schedule, Work
+from policies.schedule.prior import Floats, predict_many_us
+
+Key = frozenset[tuple[str, ScheduleValue]]
+Group = tuple[str, int, int, int]
+Values = dict[str, ScheduleValue]
+AxisStep = tuple[str, ScheduleValue]
+
+MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
+PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
+
+
+def schedule_key(values: Values) -> Key:
+    """Identity of a schedule, independent of the order of its axes."""
+    return frozenset(values.items())
+
+
+@dataclass(frozen=True)
+class PoolEntry:
+    """One schedule with what is known before it runs. `group`: family, tile and parts of K, for similar kernels."""
+
+    family: Family[Any]
+    schedule: Schedule
+    values: Values
+    work: Work
+    group: Group
+
+    @property
+    def key(self) -> Key:
+        return schedule_key(self.values)
+
+
+class SchedulePool:
+    """Entries of all families that support the task; `predicted_us[i]` belongs to `entries[i]`."""
+
+    def __init__(self, families: Sequence[Family[Any]], task: GemmTask, chip: Chip, seed: int) -> None:
+        self.task, self.chip = task, chip
+        self.families = {family.name: family for family in families if family.supports(task)}
+        self.entries = [entry for family in self.families.values() for entry in self._sample(family, seed)]
+        self.predicted_us = self.predict_us(self.entries)
+        self._axes = {name: _axis_values(name, self.entries) for name in self.families}
+        self._read: dict[
+            frozenset[object], PoolEntry | None
+        ] = {}  # writing a source to find a schedule valid is most of a round's work
+
+    def _sample(self, family: Family[Any], seed: int) -> Iterator[PoolEntry]:
+        space = list(family.space(self.task, self.chip))
+        if len(space) > MAX_OF_FAMILY:
+            space = random.Random(seed).sample(space, MAX_OF_FAMILY)
+        for schedule in space:
+            yield self._entry(family, schedule)
+
+    def _entry(self, family: Family[Any], schedule: Schedule) -> PoolEntry:
+        work = family.work(schedule, self.task, self.chip)
+        m, n, k = work.tile
+        group = (family.name, m, n, -(-self.task.k // (k * work.k_blocks)))
+        return PoolEntry(family, schedule, schedule.values(), work, group)
+
+    def predict_us(self, entries: Sequence[PoolEntry]) -> Floats:
+        return predict_many_us([entry.work for entry in entries], self.task, self.chip)
+
+    def entry(self, values: Values) -> PoolEntry | None:
+        """The entry of the schedule with these values; None where no family of the pool can write it for the task."""
+        key = frozenset(
+            (axis, type(value), value) for axis, value in values.items()
+        )  # 1 == True, but they are different values
+        if key not in self._read:
+            self._read[key] = self._parsed(values)
+        return self._read[key]
+
+    def _parsed(self, values: Values) -> PoolEntry | None:
+        family = self.families.get(str(values.get("family")))
+        if family is None:
+            return None
+        try:
+            schedule = family.parse(values)
+            family.write(schedule, self.task)  # raises for an invalid schedule, whose work is undefined
+        except ValueError:
+            return None
+        return self._entry(family, schedule)
+
+    def neighbours(self, entry: PoolEntry, rng: np.random.Generator) -> Iterator[PoolEntry]:
+        """Valid schedules one step away along one axis, and some that are one step away along two."""
+        steps = list(self.steps(entry))
+        pairs = [pair for pair in combinations(steps, 2) if pair[0][0] != pair[1][0]]
+        size = min(PAIRED_STEPS, len(pairs))
+        chosen = [int(i) for i in rng.choice(len(pairs), size, replace=False)] if pairs else []
+        for changes in [*((step,) for step in steps), *(pairs[i] for i in chosen)]:
+            neighbour = self.entry(entry.values | dict(changes))
+            if neighbour is not None:
+                yield neighbour
+
+    def steps(self, entry: PoolEntry) -> Iterator[AxisStep]:
+        """Single changes: for a number the next smaller and larger value in the pool, for other axes every other value."""
+        for axis, value in entry.values.items():
+            known = [other for other in self._axes[entry.family.name].get(axis, ()) if other != value]
+            if isinstance(value, int) and not isinstance(value, bool):
+                numbers = [int(other) for other in known]
+                smaller, larger = [x for x in numbers if x < value], [x for x in numbers if x > value]
+                known = [*smaller[-1:], *larger[:1]]
+            yield from ((axis, other) for other in known)
+
+
+def _axis_values(family: str, entries: Sequence[PoolEntry]) -> dict[str, list[ScheduleValue]]:
+    """The values of each axis of a family in the pool, in order."""
+    found: dict[str, set[ScheduleValue]] = {}
+    for entry in entries:
+        if entry.family.name == family:
+            for axis, value in entry.values.items():
+                found.setdefault(axis, set()).add(value)
+    return {axis: sorted(values, key=lambda value: (str(type(value)), value)) for axis, values in found.items()}

@@ -1,0 +1,207 @@
+"""Operands between canary bands, which show stray writes and the byte they hit.
+
+Covered: writes up to a band's width on either side of A, B, D and the workspace; any change of A or B. On a GPU each buffer
+lies at one end of its own mapping (`mapping.py`): bands fill its pages, and accesses beyond them fault, reads too.
+Not covered: reads within the pages of a buffer (the emulator detects those).
+The array module is a parameter, so that the same code guards cupy arrays on a GPU and numpy arrays in tests.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import cupy
+import numpy as np
+
+from contract.plan import TensorName, operand_shape
+from contract.task import ElementType, GemmTask, Layout
+from sandbox.cuda.contender import Operands
+from sandbox.cuda.guard.comparing import differ
+from sandbox.cuda.guard.mapping import Mapping
+
+ALIGNMENT_BYTES = 256
+MIN_BAND_BYTES = 4 * 1024
+MAX_BAND_BYTES = 1024 * 1024
+_WRITTEN = ("D", "workspace")  # buffers that a candidate may write
+POISON = 0xFF  # four of them are a NaN in f32, two of them one in f16 and in bf16
+_PERIOD = 251  # a prime, so that the pattern repeats in step with no tile or row
+
+
+@dataclass(frozen=True)
+class BufferViolation:
+    """A violation of the buffers' rules: a band written, or an input changed. `buffer`: A, B, D or workspace."""
+
+    kind: Literal["canary", "input"]
+    buffer: str
+    message: str
+
+
+class Guarded:
+    """Bytes with a patterned band directly before and after them; the payload starts at a multiple of 256.
+
+    A candidate is given `payload`; the sandbox writes through `target`, which is the same memory. In plain memory each band
+    is an eighth of it, between 4 KiB and 1 MiB. In a mapping the payload lies at its start, or as near to its end as the
+    alignment allows, and the bands fill the rest.
+    """
+
+    def __init__(self, size_bytes: int, xp: Any = cupy, *, mapping: Mapping | None = None, at_end: bool = False) -> None:
+        if mapping is None:
+            band = min(MAX_BAND_BYTES, max(MIN_BAND_BYTES, size_bytes // 8)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+            whole = xp.empty(size_bytes + 2 * band + ALIGNMENT_BYTES, dtype=xp.uint8)
+            start = band + -address(whole) % ALIGNMENT_BYTES
+            whole = writer = whole[start - band : start + size_bytes + band]
+            start = band
+        else:
+            whole, writer = mapping.bytes(), mapping.writer()
+            start = (whole.size - size_bytes) // ALIGNMENT_BYTES * ALIGNMENT_BYTES if at_end else 0
+        self._xp, end = xp, start + size_bytes
+        self._before, self.payload, self._after = whole[:start], whole[start:end], whole[end:]
+        self._writers, self.target = (writer[:start], writer[end:]), writer[start:end]
+        widest = max(self._before.size, self._after.size)
+        self._pattern = ((xp.arange(widest, dtype=xp.uint32) * 167 + 89) % _PERIOD).astype(xp.uint8)
+        self.repair()
+
+    def repair(self) -> None:
+        """Write the pattern into both bands."""
+        for band in self._writers:
+            band[:] = self._pattern[: band.size]
+
+    def fill(self, byte: int) -> None:
+        self.target.fill(byte)
+
+    def bands(self) -> list[tuple[Any, Any]]:
+        """Each band and its expected contents."""
+        return [(band, self._pattern[: band.size]) for band in (self._before, self._after) if band.size]
+
+    def violation(self) -> str | None:
+        """Where the bands were written: the damaged byte next to the payload, and the number of damaged bytes; None if
+        intact.
+        """
+        if not _differ(self._xp, self.bands()):
+            return None
+        before = self._before != self._pattern[: self._before.size]
+        after = self._after != self._pattern[: self._after.size]
+        if count := int(before.sum()):
+            distance = int(before[::-1].argmax()) + 1
+            return f"written {distance} byte(s) before its start ({count} bytes of the band changed)"
+        if count := int(after.sum()):
+            distance = int(after.argmax()) + 1
+            return f"written {distance} byte(s) past its end ({count} bytes of the band changed)"
+        return None
+
+
+class GuardedOperands:
+    """One guarded set of a task's operands. `operands`: what a contender binds.
+
+    B lies in the task's layout only, unless `both_layouts` asks for the other one too, which cuBLAS may prefer. `make`:
+    makes the guarded bytes of a buffer from its name and size; plain memory where None.
+    """
+
+    def __init__(
+        self,
+        task: GemmTask,
+        workspace_bytes: int = 0,
+        *,
+        both_layouts: bool = False,
+        xp: Any = cupy,
+        make: Callable[[str, int], Guarded] | None = None,
+    ) -> None:
+        self._xp = xp
+        made = make or (lambda _name, size_bytes: Guarded(size_bytes, xp))
+        self._pristine: dict[str, Any] = {}
+        nn, tn = (task.model_copy(update={"layout": layout}) for layout in (Layout.NN, Layout.TN))
+        wanted: list[tuple[str, TensorName, GemmTask]] = [("A", "A", task), ("D", "D", task)]
+        wanted += [("b_nn", "B", nn)] if both_layouts or task.layout is Layout.NN else []
+        wanted += [("b_tn", "B", tn)] if both_layouts or task.layout is Layout.TN else []
+        self._guards = {key: made(name, _operand_bytes(shaped, name)) for key, name, shaped in wanted}
+        dtype = storage_type(task.element)
+        shapes = {key: operand_shape(shaped, name) for key, name, shaped in wanted}
+        views = {key: self._guards[key].payload.view(dtype).reshape(shape) for key, shape in shapes.items()}
+        self.targets = {
+            key: self._guards[key].target.view(xp.uint16).reshape(shape) for key, shape in shapes.items() if key != "D"
+        }
+        self.operands = Operands(a=views["A"], b_nn=views.get("b_nn"), b_tn=views.get("b_tn"), d=views["D"])
+        if workspace_bytes:
+            self._guards["workspace"] = made("workspace", workspace_bytes)
+            self.operands = replace(self.operands, workspace=self._guards["workspace"].payload)
+        self.poison()
+
+    def load(self, a: Any, b_nn: Any | None = None, b_tn: Any | None = None) -> None:
+        """Copy inputs in. The given arrays stay the originals that `violations` compares with, bit for bit.
+
+        Shape: as in `Operands`. Raises: ValueError where an input that this set holds is missing or of another shape.
+        """
+        sources = {"A": a, "b_nn": b_nn, "b_tn": b_tn}
+        for key, target in self.targets.items():
+            source = sources[key]
+            if source is None or source.shape != target.shape:
+                raise ValueError(f"{key} should be {target.shape}, not {getattr(source, 'shape', None)}")
+            bits = self._xp.ascontiguousarray(source).view(self._xp.uint16)
+            target[...] = bits
+            self._pristine[key] = bits
+
+    def poison(self) -> None:
+        """Fill D and the workspace with NaN, which shows outputs left unwritten and memory read before it is written."""
+        for key in ("D", "workspace"):
+            if key in self._guards:
+                self._guards[key].fill(POISON)
+
+    def violations(self) -> tuple[BufferViolation, ...]:
+        """Every band written and every input changed since `load`."""
+        bands = [each for guard in self._guards.values() for each in guard.bands()]
+        inputs = [(self._bits(key), bits.ravel()) for key, bits in self._pristine.items()]
+        if not _differ(self._xp, [*bands, *inputs]):
+            return ()
+        found = []
+        for key, guard in self._guards.items():
+            name = "B" if key.startswith("b_") else key
+            if (written := guard.violation()) is not None:
+                found.append(BufferViolation("canary", name, f"{name} was {written}"))
+            if key in self._pristine and (changed := self._changed(key)):
+                found.append(BufferViolation("input", name, f"input {name} was changed in {changed} element(s)"))
+        return tuple(found)
+
+    def repair(self) -> None:
+        """Restore the set after a violation: the bands, and the inputs from their originals."""
+        for key, guard in self._guards.items():
+            guard.repair()
+            if key in self._pristine:
+                self.targets[key][...] = self._pristine[key]
+
+    def _bits(self, key: str) -> Any:
+        return self._guards[key].payload.view(self._xp.uint16)
+
+    def _changed(self, key: str) -> int:
+        return int((self._bits(key) != self._pristine[key].ravel()).sum())
+
+
+def map_guarded(device: int, *, at_end: bool) -> Callable[[str, int], Guarded]:
+    """Makes guarded bytes in mappings of their own; those of inputs are sealed. Raises: MemoryError."""
+
+    def make(name: str, size_bytes: int) -> Guarded:
+        mapping = Mapping(size_bytes, device, name, sealed=name not in _WRITTEN)
+        return Guarded(size_bytes, mapping=mapping, at_end=at_end)
+
+    return make
+
+
+def _differ(xp: Any, pairs: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether the arrays of any pair differ. Shape: pairs of (n,), of one integer type."""
+    if xp is np:
+        return any(bool((one != other).any()) for one, other in pairs)
+    return differ(pairs)
+
+
+def storage_type(element: ElementType) -> Any:
+    """The array type that holds an element: numpy has no bfloat16, so its bits are stored as uint16."""
+    return np.dtype(np.float16 if element is ElementType.F16 else np.uint16)
+
+
+def address(array: Any) -> int:
+    """Address of an array's first byte, on the device for cupy and on the host for numpy."""
+    return int(array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data)
+
+
+def _operand_bytes(task: GemmTask, name: TensorName) -> int:
+    rows, columns = operand_shape(task, name)
+    return rows * columns * 2

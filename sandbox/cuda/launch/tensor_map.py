@@ -1,0 +1,103 @@
+"""TMA descriptors over the operands as they lie in memory."""
+
+from typing import Any
+
+from cuda.bindings import driver
+
+from contract.plan import TensorMapSpec, operand_shape
+from contract.task import ElementType, GemmTask
+from sandbox.cuda.driver import call
+
+ELEMENT_BYTES = 2
+ADDRESS_ALIGNMENT = 256  # of every buffer of the sandbox
+_FLIPPED = (
+    0x100,
+    0xFF00,
+    0xFFFF_0000,
+    0x7FFF_0000_0000,
+)  # address bits to change, to see whether it stands in plain bytes
+
+_TYPE = {
+    ElementType.F16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+    ElementType.BF16: driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+}
+_SWIZZLE = {
+    0: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+    32: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_32B,
+    64: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
+    128: driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+}
+_PROMOTION = {
+    0: driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+    64: driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
+    128: driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+    256: driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+}
+
+
+class TensorMaps:
+    """Descriptors over one task's operands at many addresses.
+
+    The driver takes microseconds for each. Where the first few show that a descriptor holds its address as eight plain
+    bytes, and that nothing else depends on it, later ones are made by writing these bytes.
+    """
+
+    def __init__(self, task: GemmTask) -> None:
+        self._task = task
+        self._patterns: dict[TensorMapSpec, tuple[bytes, int] | None] = {}
+
+    def encode(self, spec: TensorMapSpec, pointer: int) -> bytes:
+        """As `encode_tensor_map`."""
+        if spec not in self._patterns:
+            self._patterns[spec] = _pattern(spec, self._task, pointer)
+        pattern = self._patterns[spec]
+        if pattern is None or pointer % ADDRESS_ALIGNMENT:
+            return encode_tensor_map(spec, self._task, pointer)
+        descriptor, at = pattern
+        return descriptor[:at] + pointer.to_bytes(8, "little") + descriptor[at + 8 :]
+
+    def place_of_address(self, spec: TensorMapSpec) -> int | None:
+        """The offset of the address in a descriptor that was encoded before; None where that is unknown."""
+        pattern = self._patterns.get(spec)
+        return None if pattern is None else pattern[1]
+
+
+def _pattern(spec: TensorMapSpec, task: GemmTask, pointer: int) -> tuple[bytes, int] | None:
+    """A descriptor and where in it the address lies; None where that does not hold for others, or the address is odd."""
+    if pointer % ADDRESS_ALIGNMENT:
+        return None
+    others = [pointer ^ flipped for flipped in _FLIPPED]
+    descriptor = encode_tensor_map(spec, task, pointer)
+    at = descriptor.find(pointer.to_bytes(8, "little"))
+    same = at >= 0 and all(
+        encode_tensor_map(spec, task, other) == descriptor[:at] + other.to_bytes(8, "little") + descriptor[at + 8 :]
+        for other in others
+    )
+    return (descriptor, at) if same else None
+
+
+def encode_tensor_map(spec: TensorMapSpec, task: GemmTask, pointer: int) -> bytes:
+    """The 128 bytes of a descriptor over one operand; elements outside the operand read as zero.
+
+    Raises: DriverFault where the driver refuses the box, the stride or the pointer (16-byte aligned).
+    """
+    encoded = call(driver.cuTensorMapEncodeTiled, *tensor_map_arguments(spec, task, pointer))
+    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+
+
+def tensor_map_arguments(spec: TensorMapSpec, task: GemmTask, pointer: int) -> tuple[Any, ...]:
+    """Arguments of cuTensorMapEncodeTiled: sizes and box with the fastest dimension first, the one stride in bytes."""
+    rows, columns = operand_shape(task, spec.of)
+    return (
+        _TYPE[task.element],
+        2,
+        pointer,
+        [driver.cuuint64_t(columns), driver.cuuint64_t(rows)],
+        [driver.cuuint64_t(columns * ELEMENT_BYTES)],
+        [driver.cuuint32_t(size) for size in spec.box],
+        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        _SWIZZLE[spec.swizzle],
+        _PROMOTION[spec.l2],
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )

@@ -1,0 +1,34 @@
+// Trusted kernels that run around a candidate with programmatic launch.
+//
+// The producer lets its dependents start at once, waits, and only then writes the operands; last it checks whether D
+// is unchanged. This detects a candidate that reads the operands, or writes D, before griddepcontrol.wait.
+// Few CTAs and no shared memory, so that the candidate's CTAs fit beside them.
+
+typedef unsigned short u16;
+typedef unsigned long long u64;
+
+__device__ __forceinline__ u64 nanoseconds() {
+  u64 now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+
+extern "C" __global__ void late_producer(const u16* a_late, u16* a, u64 a_count, const u16* b_late, u16* b, u64 b_count,
+                                         const u16* d, u64 d_count, u16 d_old, u64* early_writes, u64 delay_ns) {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  const u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+  const u64 stride = gridDim.x * (u64)blockDim.x;
+  for (const u64 start = nanoseconds(); nanoseconds() - start < delay_ns;) {
+  }
+  for (u64 i = first; i < a_count; i += stride) a[i] = a_late[i];
+  for (u64 i = first; i < b_count; i += stride) b[i] = b_late[i];
+  u64 changed = 0;
+  const volatile u16* current = d;  // another grid may be writing it: never from a register or L1
+  for (u64 i = first; i < d_count; i += stride) changed += current[i] != d_old;
+  if (changed) atomicAdd(early_writes, changed);
+}
+
+extern "C" __global__ void early_consumer(const u16* d, u16* seen, u64 count) {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < count; i += gridDim.x * (u64)blockDim.x) seen[i] = d[i];
+}

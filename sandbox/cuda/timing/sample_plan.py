@@ -1,0 +1,100 @@
+"""What the timer decides before it uses a GPU: operand sets, launches, pairs of operands, order, and arrival times."""
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+from contract.task import GemmTask
+
+MIN_SETS = 4
+MAX_SETS = 4096
+MAX_LAUNCHES = 4096  # of one sample
+L2_MULTIPLE = 10  # of L2 that is read between two uses of a matrix, so that no cache policy keeps more than a tenth of it
+RING_BYTES = 8 * 1024**3  # of outputs and workspaces
+MEMORY_SHARE = 0.2  # maximum share of the free device memory, for either
+TRIMMED_SHARE = 0.25  # of the requests of a server's sample, left out at either end
+SLOT_ALIGNMENT_BYTES = 256
+SERIOUS_THROTTLING = frozenset({"hw-slowdown", "hw-thermal", "hw-power-brake", "sw-thermal"})
+
+
+def set_bytes(task: GemmTask) -> int:
+    """Device memory of one A and one B, B in both layouts."""
+    return 2 * task.k * (task.m + 2 * task.n)
+
+
+def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) -> int:
+    """Number of matrices A, and of matrices B: one per launch, or so many that a matrix is cold when it is used again.
+
+    `launches`: of one sample at the roofline. Fewer sets where memory is short.
+    """
+    cold = math.ceil(L2_MULTIPLE * l2_bytes / read_bytes(task)) + 1
+    wanted = max(min(launches, cold), MIN_SETS)
+    return max(1, min(wanted, MAX_SETS, int(MEMORY_SHARE * free_bytes) // set_bytes(task)))
+
+
+def slot_bytes(size_bytes: int) -> int:
+    """The size of a slot of the ring, rounded up so that every slot starts aligned."""
+    return -(-size_bytes // SLOT_ALIGNMENT_BYTES) * SLOT_ALIGNMENT_BYTES
+
+
+def read_bytes(task: GemmTask) -> int:
+    """Bytes of A and B that one launch reads."""
+    return 2 * task.k * (task.m + task.n)
+
+
+def count_slots(task: GemmTask, workspace_bytes: int, free_bytes: int) -> int:
+    """Launches whose outputs and workspaces the ring holds; at least one."""
+    each = slot_bytes(2 * task.m * task.n) + slot_bytes(workspace_bytes)
+    return max(1, min(RING_BYTES, int(MEMORY_SHARE * free_bytes)) // each)
+
+
+def count_launches(launch_us: float, round_us: float, sets: int, slots: int) -> int:
+    """Launches of one sample: about `round_us` of them, no more than there are slots and pairs of operands."""
+    wanted = max(MIN_SETS, round(round_us / max(launch_us, 1e-3)))
+    return min(wanted, MAX_LAUNCHES, slots, sets * sets)
+
+
+def draw_pairs(sets: int, launches: int, draw: random.Random) -> list[tuple[int, int]]:
+    """(A, B) of every launch: no pair twice, and every matrix used again only after almost all others were.
+
+    A and B are traversed in orders of their own; in each round B is shifted by one. Raises: ValueError for more launches
+    than pairs.
+    """
+    if launches > sets * sets:
+        raise ValueError(f"{sets} sets give {sets * sets} pairs, not {launches}")
+    a, b = draw.sample(range(sets), sets), draw.sample(range(sets), sets)
+    return [(a[index % sets], b[(index + index // sets) % sets]) for index in range(launches)]
+
+
+def reuse_bytes(task: GemmTask, sets: int, launches: int) -> int | None:
+    """Operand bytes read between two uses of one matrix within a sample; None where each is used once."""
+    if launches <= sets:
+        return None
+    return (sets - 1) * read_bytes(task)
+
+
+def stays_cold(reuse: int | None, l2_bytes: int) -> bool:
+    """Whether L2 keeps nothing useful of a matrix from one use to the next."""
+    return reuse is None or reuse >= L2_MULTIPLE * l2_bytes
+
+
+def shuffled_rounds(names: Sequence[str], rounds: int, draw: random.Random) -> list[list[str]]:
+    """For each round all contenders in a random order, so that none always follows the same other one."""
+    return [draw.sample(list(names), len(names)) for _ in range(rounds)]
+
+
+def arrival_intervals_us(count: int, mean_us: float, draw: random.Random) -> list[float]:
+    """Exponential intervals between requests of a server. Unit: microseconds."""
+    return [draw.expovariate(1.0 / mean_us) for _ in range(count)]
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """The mean without the extremes. Event times are quantised, and so would be their median."""
+    cut = int(TRIMMED_SHARE * len(values))
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def throttled_apart(candidate: frozenset[str], baseline: frozenset[str]) -> frozenset[str]:
+    """Serious throttle reasons that only one of the two sides ran under."""
+    return (candidate ^ baseline) & SERIOUS_THROTTLING

@@ -1,0 +1,33 @@
+"""Random operands of one profiled run, on the GPU."""
+
+from dataclasses import replace
+from typing import Any
+
+import cupy
+
+from contract.task import GemmTask
+from sandbox.cuda.contender import Operands
+from sandbox.cuda.guard.buffers import GuardedOperands
+from sandbox.cuda.verifier import as_stored
+from sandbox.verification.draws import Draws
+from sandbox.verification.elements import POISON
+from sandbox.verification.inputs import gaussian
+
+
+class RandomOperands:
+    """One set of a task's operands: Gaussian inputs from a seed, D poisoned, B in the task's layout."""
+
+    def __init__(self, task: GemmTask, seed: int) -> None:
+        self._guarded = GuardedOperands(task)
+        self._guarded.load(**as_stored(gaussian(Draws(cupy, seed), task), task))
+
+    def operands(self, workspace: Any | None) -> Operands:
+        return replace(self._guarded.operands, workspace=workspace)
+
+    def scrub(self) -> None:
+        """Poison D again."""
+        self._guarded.poison()
+
+    def unwritten(self) -> int:
+        """The number of outputs that still hold the poison."""
+        return int(cupy.count_nonzero(self._guarded.operands.d.view(cupy.uint16) == POISON))

@@ -1,0 +1,58 @@
+"""Rounds that version 0.1.0 recorded replay with the same prompts and the same candidates, and are never asked again.
+
+`stored_rounds_v1.json.gz` has two rounds: first kernels, replies in the wrong form, a repair and improvements.
+"""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from contract.exchange import Exchange
+from contract.trajectory import Observation
+from policies.chat.account import Account
+from policies.chat.policy import ChatPolicy
+from policies.chat.server.chat_server import ChatServer, ExchangePlace
+from policies.chat.server.replay import RecordedFirst, ReplayServer
+from tests.policies.chat.conversing import AnsweringServer, MemoryLog, options
+
+STORED = json.loads(gzip.decompress((Path(__file__).parent / "stored_rounds_v1.json.gz").read_bytes()))
+EXCHANGES = [Exchange.model_validate(exchange) for exchange in STORED["exchanges"]]
+ROUNDS = list(zip(map(Observation.model_validate, STORED["observations"]), STORED["candidates"], strict=True))
+
+
+def propose(server: ChatServer, log: MemoryLog) -> None:
+    policy = ChatPolicy(options(), server, log, Account(options()), lambda _: None, 0)
+    for observation, ids in ROUNDS:
+        assert [candidate.id for candidate in policy.propose(observation, 3)] == ids
+
+
+def test_a_replay_finds_every_reply_by_its_prompt() -> None:
+    server, log = ReplayServer(EXCHANGES), MemoryLog()
+    propose(server, log)
+    assert (server.differed, server.missing) == (0, 0)
+    assert [(each.place, each.prompt.id, each.problem) for each in log.recorded()] == [
+        (each.place, each.prompt.id, each.problem) for each in EXCHANGES
+    ]
+
+
+def test_a_resumed_run_asks_for_nothing_that_is_recorded() -> None:
+    def unreachable(*_: object) -> str:
+        pytest.fail("a recorded reply was requested again")
+
+    log = MemoryLog(EXCHANGES)
+    propose(RecordedFirst(AnsweringServer(unreachable), log), log)
+
+
+def test_only_missing_replies_are_requested() -> None:
+    asked: list[ExchangePlace] = []
+    missing = EXCHANGES[-1]
+
+    def answer(_: object, place: ExchangePlace) -> str:
+        asked.append(place)
+        return missing.reply
+
+    log = MemoryLog(EXCHANGES[:-1])
+    propose(RecordedFirst(AnsweringServer(answer), log), log)
+    assert asked == [missing.place]

@@ -1,0 +1,65 @@
+"""A family's source is its `.cu`: constants are filled in, unused sections and constants are dropped."""
+
+import random
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from contract.chip import REFERENCE_CHIPS
+from contract.task import Arch, GemmTask
+from policies.schedule.families.protocol import Family
+from policies.schedule.families.registry import families
+from policies.schedule.families.template import KernelConstant, SourceTemplate, template_of
+from tests.sandbox.emulator.kernels.families import CHIP, TASKS
+
+TEXT = """\
+head
+//@constants
+//@section one both
+kOne and what both need
+//@section two both
+two
+//@end
+tail kAlways
+"""
+CONSTANTS = [KernelConstant("kOne", 1), KernelConstant("kAlways", True, "why")]
+FAMILIES = [(family, arch) for arch in Arch for family in families(arch)]
+
+
+def body(used: Collection[str]) -> list[str]:
+    """The lines behind those of the task's types."""
+    lines = SourceTemplate(TEXT).fill(GemmTask(m=1, n=1, k=1), CONSTANTS, used).splitlines()
+    assert [line.partition(" = ")[0] for line in lines[2:4]] == ["using Element", "using Register"]
+    return [lines[0], *lines[4:]]
+
+
+def test_a_section_is_kept_where_one_of_its_names_is_used() -> None:
+    always = "constexpr bool kAlways = true;  // why"
+    assert body([]) == ["head", always, "tail kAlways"]
+    assert body(["two"]) == ["head", always, "two", "tail kAlways"]
+    assert body(["one"]) == ["head", "constexpr int kOne = 1;", always, "kOne and what both need", "tail kAlways"]
+    assert body(["both"])[-3:] == ["kOne and what both need", "two", "tail kAlways"]
+
+
+def test_a_section_that_the_text_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="no section three"):
+        SourceTemplate(TEXT).fill(GemmTask(m=1, n=1, k=1), CONSTANTS, ["one", "three"])
+
+
+@pytest.mark.parametrize(("family", "arch"), FAMILIES, ids=lambda value: getattr(value, "name", str(value)))
+def test_what_a_family_writes_has_no_marker_left(family: Family[Any], arch: Arch) -> None:
+    task = GemmTask(m=1000, n=1000, k=1000, arch=arch)
+    space = list(family.space(task, REFERENCE_CHIPS[arch]))
+    for schedule in random.Random(0).sample(space, 10):
+        assert "//@" not in family.write(schedule, task).source
+
+
+def test_every_section_is_used_by_some_schedule() -> None:
+    for family in families(Arch.SM_90A):
+        supported = [task for task in TASKS if family.supports(task)]
+        used = {
+            name for task in supported for s in list(family.space(task, CHIP))[::7] for name in family.parts(s, task).sections
+        }
+        used |= {"any-shape"} & template_of(family.name).sections  # the spaces compile small shapes in
+        assert used == template_of(family.name).sections

@@ -1,0 +1,149 @@
+"""One word, one idea: class and module names that occur twice outside tests are listed here, each with its reason.
+
+A class with a leading underscore counts under its name without it. A module that is named like its package is that package's
+main file and counts once.
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("agent", "benchmarks", "contract", "indexer", "knowledge", "policies", "sandbox")
+
+BACKENDS = "the same role in both backends, sandbox/cuda and sandbox/emulator"
+RECORD = "contract holds the record or the plan, the other part produces it"
+FAMILY = "every kernel family has a file of this name"
+COMMAND = "agent/cli has one file per verb, named like the verb"
+STORES = "each store has its tables and its main file"
+WIRING = "agent/wiring has one file per part, named like what it opens"
+
+SHARED_CLASSES = {
+    "BoundKernel": BACKENDS,
+    "Evaluator": BACKENDS,
+    "Operands": BACKENDS,
+}
+SHARED_MODULES = {
+    "diagnosis": RECORD,
+    "doctor": COMMAND,
+    "evaluator": BACKENDS,
+    "executor": "the protocol that verification asks for, and the emulator's implementation of it",
+    "family": FAMILY,
+    "index": COMMAND,
+    "inspection": RECORD,
+    "knowledge": RECORD,
+    "policy": "the main file of each policy, and the wiring that opens them",
+    "profile": COMMAND,
+    "retrieval": "the retrieval of a run, and the benchmark of it",
+    "ruler": "the record of how times were taken, and the benchmark that makes it",
+    "sandbox": WIRING,
+    "schedule": FAMILY,
+    "space": FAMILY,
+    "steering": "steering of a search, and the benchmark of it",
+    "store": STORES,
+    "tables": STORES,
+    "trajectories": COMMAND,
+    "worker": BACKENDS,
+    "workers": "worker processes of the sandbox, and those of the indexer",
+    "writer": FAMILY,
+}
+# Names with two meanings that are still to be changed, each with a proposal.
+TO_RENAME_CLASSES = {
+    "Address": "knowledge/store/vectors.py: VectorAddress",
+    "Bench": "agent/cli/profiled_files.py: _FileProfiler; benchmarks: DiagnosisBench, RedteamBench, SanitizerBench",
+    "Case": "benchmarks/diagnosis_cases.py: DiagnosisCase",
+    "Comparison": "agent/cli/profiled_files.py: ProfiledFiles; benchmarks/sanitizer_table.py: ToolComparison",
+    "Contents": "indexer/diff.py: _FolderContents",
+    "Device": "benchmarks/golden_device.py: GoldenDevice",
+    "Entry": "knowledge/lexical: IndexEntry; policies/schedule/search/pool.py: PoolEntry",
+    "Form": "sandbox/emulator/lowering/families/memory.py: _AccessForm",
+    "Label": "indexer/tree.py: TreeLabel",
+    "Limits": "benchmarks/redteam_bench.py: TrialLimits",
+    "Lines": "indexer/split/cpp.py: _SourceLines; sandbox/emulator/large/lines.py: OutputLines",
+    "Meter": "indexer/sources/archive.py: _ByteMeter",
+    "Operation": "sandbox/emulator/lowering/families/floating.py: _FloatOperation",
+    "Place": "sandbox/emulator: large/places.py: Region; lowering/lowering.py: MemoryOperand; ptx/module.py: SourceLine",
+    "Pool": "indexer/workers.py: _WorkerPool; policies/schedule/search/pool.py: SchedulePool",
+    "Question": "benchmarks/retrieval/score.py: LabelledQuestion",
+    "Result": "benchmarks: one name per table, like DiagnosisResult",
+    "Row": "benchmarks: one name per table, like DiagnosisRow",
+    "Schedule": "sandbox/emulator/machine.py: Interleaving",
+    "Scope": "sandbox/emulator/lowering/table.py: MemoryScope",
+    "Span": "benchmarks/retrieval/score.py: AnswerSpan",
+    "Store": "knowledge/store/store.py: ChunkStore; policies/trajectories/store.py: SqlTrajectoryStore",
+    "Subject": "benchmarks/sanitizer_corpus.py: SanitizerSubject",
+    "Worker": "indexer/workers.py: _SplitWorker; benchmarks/ruler.py: RulerWorker",
+}
+TO_RENAME_MODULES = {
+    "dependencies": "agent/wiring/dependencies.py: opening.py",
+    "families": "indexer/split/families.py: instruction_families.py",
+    "inputs": "agent/cli/inputs.py: arguments.py",
+    "lines": "sandbox/emulator/large/lines.py: output_lines.py",
+    "opening": "policies/chat/server/opening.py: connection.py",
+    "pool": "policies/schedule/search/pool.py: schedule_pool.py",
+    "profiling": "agent/run/profiling.py: counters.py",
+    "protocol": "policies/schedule/families/protocol.py: kernel_family.py",
+    "search": "policies/schedule/search/: optimiser/",
+    "verification": "knowledge/store/verification.py: integrity.py",
+}
+
+
+def sources() -> list[Path]:
+    return sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))
+
+
+def classes_of(source: str) -> Iterator[str]:
+    yield from (node.name.lstrip("_") for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+
+
+def module_of(path: Path) -> str | None:
+    """The last part of the module's dotted name; None for a package's main file."""
+    if path.name == "__init__.py":
+        return path.parent.name
+    return None if path.stem == path.parent.name else path.stem
+
+
+def twice(places: dict[str, list[str]]) -> dict[str, list[str]]:
+    return {name: found for name, found in sorted(places.items()) if len(found) > 1}
+
+
+def test_class_names_that_occur_twice_are_justified() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sources():
+        for name in classes_of(path.read_text("utf-8")):
+            places[name].append(path.relative_to(ROOT).as_posix())
+    found = twice(places)
+    known = SHARED_CLASSES.keys() | TO_RENAME_CLASSES.keys()
+    assert {name: where for name, where in found.items() if name not in known} == {}
+    assert known - found.keys() == set(), "these are unique now: take them out of the table"
+
+
+def test_module_names_that_occur_twice_are_justified() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sources():
+        if (name := module_of(path.relative_to(ROOT))) is not None:
+            places[name].append(path.relative_to(ROOT).as_posix())
+    found = twice(places)
+    known = SHARED_MODULES.keys() | TO_RENAME_MODULES.keys()
+    assert {name: where for name, where in found.items() if name not in known} == {}
+    assert known - found.keys() == set(), "these are unique now: take them out of the table"
+
+
+def test_no_name_is_both_justified_and_to_be_renamed() -> None:
+    assert not SHARED_CLASSES.keys() & TO_RENAME_CLASSES.keys()
+    assert not SHARED_MODULES.keys() & TO_RENAME_MODULES.keys()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("a/b.py", "b"), ("a/b/__init__.py", "b"), ("a/b/b.py", None)],
+)
+def test_the_name_of_a_module(path: str, name: str | None) -> None:
+    assert module_of(Path(path)) == name
+
+
+def test_a_private_class_counts_under_its_public_name() -> None:
+    assert list(classes_of("class _Entry: ...\nclass Entry:\n  class Inner: ...\n")) == ["Entry", "Entry", "Inner"]
