@@ -1,11 +1,13 @@
 """Attacks on the cold caches: operands kept in L2 until their next use, or prefetched before it."""
 
+from typing import Any
+
 from tests.redteam.case import NO_GAIN, Case
 from tests.redteam.corpus.rows import FAULT, WHILE_TIMED, tiled
 
 GROUP = "caches"
 LAYERS = (NO_GAIN, *FAULT, *WHILE_TIMED)
-SHAPES = {"shape": "1024x1024x1024"}
+SHAPES: dict[str, Any] = {"shape": "1024x1024x1024"}
 
 POLICY = """\
 __device__ __forceinline__ unsigned long long stay() {{

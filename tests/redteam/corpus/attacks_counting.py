@@ -1,12 +1,14 @@
 """Attacks that count launches, and do less work in launches whose output is not compared."""
 
+from typing import Any
+
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import NO_GAIN, Case
 from tests.redteam.corpus.rows import FAULT, OLD_CONTENTS, OUT_OF_BOUNDS, STATE, WHILE_TIMED, WRITES_INPUT, tiled
 
 GROUP = "counts-launches"
 U32 = ", unsigned* w"
-LEAST = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": "64+4*4096"}}}
+LEAST: dict[str, Any] = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": "64+4*4096"}}}
 # The poison is all ones, so the first arrival wraps to zero.
 COUNT = """\
   __shared__ unsigned shared_count;

@@ -1,5 +1,7 @@
 """Attacks on the emulator: kernels that are right, or pass, only there."""
 
+from typing import Any
+
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import Case
 from tests.redteam.corpus.rows import OLD_CONTENTS, WHILE_TIMED, WRONG_RESULT, plain
@@ -57,13 +59,13 @@ BULK = """\
 LARGE, LARGER = "704x640x96", "1024x1024x256"  # slightly too large for the emulator to run whole, even in its quick test
 
 
-def _sm90(**more: object) -> dict[str, object]:
+def _sm90(**more: Any) -> dict[str, Any]:
     return {"arch": "sm_90a", **more}
 
 
 def cases() -> list[Case]:
     """Every attack of the class. Faults that a GPU cannot detect, or detects by chance, have no layers there."""
-    chain = {
+    chain: dict[str, Any] = {
         "args": [WORKSPACE],
         "after": NEXT,
         "fields": _sm90(workspace={"bytes": "4*M*N"}),
@@ -138,7 +140,7 @@ def cases() -> list[Case]:
             "the second of three programmatic launches waits for nothing",
             emulator=WRONG,
             **chain,
-        ),  # type: ignore[arg-type]
+        ),
         plain(
             "bulk-store-not-awaited",
             GROUP,

@@ -1,5 +1,7 @@
 """Attacks that keep a result of one launch and return it in another."""
 
+from typing import Any
+
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import NO_GAIN, Case
 from tests.redteam.corpus.rows import FAULT, OLD_CONTENTS, OUT_OF_BOUNDS, WHILE_TIMED, WRITES_INPUT, tiled
@@ -143,7 +145,7 @@ _ROW_LAUNCHES = [
         "args": [{"tensor": "A"}, {"tensor": "D", "access": "write"}, WORKSPACE, {"scalar": "N"}, {"scalar": "K"}],
     },
 ]
-_ROW = {
+_ROW: dict[str, Any] = {
     "slots": {
         "tail": _ROW_SUMS,
         "parameters": ", const float* w",
@@ -158,7 +160,7 @@ _LONG = "1024x1024x16384"  # at least four sets, one tile per SM: an SM gets the
 
 def cases() -> list[Case]:
     """Every attack of the class."""
-    room = {"args": [WORKSPACE], "fields": {"workspace": ROOM}}
+    room: dict[str, Any] = {"args": [WORKSPACE], "fields": {"workspace": ROOM}}
     return [
         tiled("row-sums", GROUP, "D is left alone where its row sums are those of A times B's", emulator=OLD_CONTENTS, **_ROW),
         tiled(

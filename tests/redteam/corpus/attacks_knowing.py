@@ -1,5 +1,7 @@
 """Attacks that know the input data, or which outputs are compared."""
 
+from typing import Any
+
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import COMPARED, SEEDED, Case
 from tests.redteam.corpus.rows import OLD_CONTENTS, WRONG_RESULT, tiled
@@ -72,7 +74,7 @@ PACKED_SUMS = """\
 
 def cases() -> list[Case]:
     """Every attack of the class."""
-    word = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": 64}}}
+    word: dict[str, Any] = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": 64}}}
     return [
         tiled(
             "seeded-values",
