@@ -1,1 +1,13 @@
-"""Kernels executed and proved without a GPU: PTX parsed, lowered and run by a warp-vectorised interpreter."""
+"""Kernels executed and proved without a GPU: PTX parsed, lowered and run by a warp-vectorised interpreter.
+
+| file | what is in it |
+|---|---|
+| `ptx/`, `lowering/` | PTX as records; records as operations of the core |
+| `core/`, `core_module.py`, `_core.pyi` | the C++ core, its import, its generated stub |
+| `machine.py` | memory with operands, tensor maps, launches |
+| `kernel.py`, `chain.py` | a plan's launches, and which of them may run concurrently |
+| `judgement.py`, `detector.py` | findings judged and in words; the names of detectors |
+| `executor.py` | the tests' backend: every run under another schedule |
+| `large/` | what is run of a large task |
+| `evaluator.py`, `worker.py` | a candidate's outcome; the worker process |
+"""

@@ -1,21 +1,22 @@
-"""Which launches of a plan may still run beside each of them, as far as `griddepcontrol` orders them.
+"""Which launches of a plan may still run concurrently with each of them, by the order of `griddepcontrol`.
 
-A programmatic launch starts when every CTA of the one before it has let it, or has ended; its `griddepcontrol.wait` returns
-when that one has completed and its memory is flushed. A launch that does not wait itself may complete before those ahead of
-it, so a wait for it alone does not order anything behind them. Source: PTX ISA, griddepcontrol.
-A launch without a programmatic edge follows everything before it in its stream.
+A secondary launch starts when every CTA of the primary one has executed `launch_dependents` or has ended. Its
+`griddepcontrol.wait` returns when the primary launch has completed and its memory is flushed. A launch that does not wait may
+complete before the launches that precede it, so a wait for it alone does not order anything after those.
+A launch without a programmatic edge follows everything before it in its stream. Source: PTX ISA, griddepcontrol.
 """
 
 from dataclasses import dataclass
 
+from sandbox.emulator.core_module import core
 from sandbox.emulator.machine import Order
 
-OTHERS = 1  # the bit of the kernels ahead of the plan
+OTHERS = core.running_others  # the bit of the kernels that precede the plan
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """A launch that was run. `waited`: some CTA waited; `held`: one did so before it let the next launch start."""
+    """A launch that was run. `waited`: some CTA waited; `held`: one waited before it triggered the next launch."""
 
     order: Order
     waited: bool
@@ -23,13 +24,13 @@ class _Ended:
 
 
 class Chain:
-    """The launches of one run after another, in the order in which they are launched."""
+    """The launches of one run, in their order."""
 
     def __init__(self) -> None:
         self._last: _Ended | None = None
 
     def next(self, number: int, *, programmatic: bool) -> Order:
-        """The next launch, which is to be `ended` before another is asked for. `number`: larger than any before."""
+        """The next launch. It must be `ended` before the one after it. `number`: larger than any before."""
         last = self._last
         if last is None:
             return Order(number, running=OTHERS if programmatic else 0)
@@ -43,7 +44,7 @@ class Chain:
 
     @property
     def left(self) -> int:
-        """Launches that may still run when the last one has completed, a bit for each."""
+        """Launches that may still run when the last one has completed, a bit per launch."""
         if self._last is None:
             return 0
         return self._last.order.running_after if self._last.waited else self._last.order.running

@@ -1,4 +1,4 @@
-"""The compiled core, and what to do where it was not built."""
+"""The compiled core, and the error where it was not built."""
 
 from contract.errors import DeviceUnavailable
 

@@ -1,4 +1,7 @@
-"""What the emulator's detectors are called: the names under which faults are reported and recorded."""
+"""The names of the emulator's detectors, under which faults are reported and recorded.
+
+Stored records are read without the core, so the names stand here as well; a test compares them with the core's.
+"""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""What an emulator's worker does with one candidate: load it, prove it; it never measures."""
+"""What an emulator's worker does with one candidate: it loads and proves it, and never measures it."""
 
 import secrets
 import time
@@ -29,8 +29,8 @@ from sandbox.verification.executor import Traits
 from sandbox.verification.tiers import Proof, run_until_failure
 from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
-ATTEMPT_SHARE = 0.25  # of a proof's time, for what can only add to it
-MOST_SEED = 2**48
+ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
+MAX_SEED = 2**48
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
 
 
@@ -46,15 +46,15 @@ class Evaluator:
         self._store: tuple[GemmTask, CaseStore] | None = None
 
     def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted:
-        """The candidate's outcome; what is raised is a bug of ours.
+        """The candidate's outcome. An exception is a bug of ours.
 
-        A request without a seed gets one drawn here, from which all data and schedules of the proof follow.
+        A request without a seed gets one here; all data and schedules of the proof follow from it.
         """
         seeded = request.verify.model_copy(update={"seed": seed_of(request.verify)})
         request = request.model_copy(update={"verify": seeded})
         inspection = request.built.inspection
-        if drawn := not request.verify.seed:  # what is sampled and compared is not to be foreseen
-            options = request.verify.model_copy(update={"seed": 1 + secrets.randbelow(MOST_SEED)})
+        if drawn := not request.verify.seed:  # what is sampled and compared must be unpredictable
+            options = request.verify.model_copy(update={"seed": 1 + secrets.randbelow(MAX_SEED)})
             request = request.model_copy(update={"verify": options})
         try:
             tests = self._evaluate(request)
@@ -99,7 +99,7 @@ class Evaluator:
         return self._in_parts(kernel, smaller, request)
 
     def _smaller(self, request: Evaluate) -> EmulatedKernel | None:
-        """The kernel at a reduced size, the same source where nobody wrote one; None where the plan rules that out."""
+        """The kernel at a reduced size, or the same source if none was written for it. None if the plan rules that out."""
         if (reduced := request.reduced) is not None:
             built, task = reduced.built, reduced.task
             return load_kernel(built, resolve_for_few_sms(plan_of(built), task), task)
@@ -137,7 +137,7 @@ class Evaluator:
     def _reduced(
         self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions, deadline: float
     ) -> tuple[TestResult, ...]:
-        """All tiers on the schedule as it was written for a smaller task, then what they were run on."""
+        """All tiers on the kernel that its schedule writes for a smaller task, then a test that names the task."""
         proof = run_until_failure(self._whole(smaller, options, deadline))
         if not (last := proof[-1]).passed:
             told = last.model_copy(update={"message": f"{last.message} (at the reduced size {smaller.task.shape})"})
@@ -146,7 +146,7 @@ class Evaluator:
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
 
     def _attempt(self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions) -> tuple[TestResult, ...]:
-        """The same with a source that may have its sizes compiled in: a failure is no verdict, so only a pass is kept."""
+        """The same with a source that may have its sizes compiled in. A failure proves nothing, so only a pass is kept."""
         try:
             proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE)))
         except (OutOfTime, Unsupported):

@@ -1,6 +1,6 @@
 """The tiers' `Executor` over the emulated machine: every run under another schedule, with all detectors on.
 
-Covered: what the tiers ask of a backend, and what the core finds beside it. Bounds are exact, so there are no canaries.
+Covered: what the tiers need of a backend, and the core's findings. Bounds are exact, so there are no canaries.
 """
 
 import random
@@ -21,9 +21,9 @@ from sandbox.verification.executor import SLOTS, Fill, Run, Violation
 from sandbox.verification.inputs import Inputs
 
 POISON_BYTE = 0xFF
-_POISONS = (POISON_BYTE, 0xFE, 0xFD, 0x7F, 0x7E)  # of unwritten memory and registers: NaN, or too large to be overlooked
+_POISONS = (POISON_BYTE, 0xFE, 0xFD, 0x7F, 0x7E)  # of unwritten memory and registers: NaN, or conspicuously large
 _FIXED = (Schedule.LATEST, Schedule.EAGER)
-LEAST_OPERATIONS = 1 << 28  # of warps, that a run may take at the least
+MIN_OPERATIONS = 1 << 28  # of warps: the minimum that a run may take
 OPERATIONS_PER_PRODUCT = 2  # beyond that: 64 instructions for each multiply-add of a lane
 
 
@@ -35,11 +35,11 @@ class Schedules:
 
     def __init__(self, task: GemmTask, seed: int, deadline: float) -> None:
         self.seed, self._deadline = seed, deadline
-        self._most = LEAST_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
+        self._most = MIN_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
         self.used: Counter[str] = Counter()
 
     def aside(self) -> Conditions:
-        """Conditions of a run that proves nothing."""
+        """Conditions of a run that is not part of the proof."""
         return Conditions(Schedule.EAGER, seed=self.seed, most_instructions=self._most, deadline_s=self._left_s)
 
     def next(self) -> Conditions:
@@ -79,7 +79,7 @@ class EmulatorExecutor:
         return None
 
     def summary(self) -> TestResult:
-        """Under which schedules the runs were, and what was suspected and found harmless."""
+        """The schedules of the runs, and the suspects that were found harmless."""
         runs = ", ".join(f"{count} {name}" for name, count in self._schedules.used.items())
         message = f"{self._schedules.used.total()} runs ({runs}) without a fault"
         if self._benign:
@@ -111,7 +111,7 @@ class EmulatorExecutor:
 
 
 class Restorer:
-    """Puts D and the workspace back into the state they had when it was made."""
+    """Restores the state that D and the workspace had when it was made."""
 
     def __init__(self, operands: Operands) -> None:
         self._operands = operands

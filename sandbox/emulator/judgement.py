@@ -1,14 +1,12 @@
-"""Whether a run was right but for its result: what the core found, told so that a kernel's author can act on it.
+"""Whether a run had a fault besides a wrong result: the core's findings, in terms that a kernel's author can act on.
 
-A suspect finding is a fault only if the value read matters. For a read of what nobody wrote the run is repeated under the same
-schedule with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For a race
-with a read the run is repeated with another poison in its place, and D compared bit for bit.
+A suspect finding is a fault only if the value read matters. For a read of uninitialised memory the run is repeated under the
+same schedule with taint: old contents that reach an output, an address or a branch are a fault, whatever their values. For a
+race with a read the run is repeated with another poison in its place, and D is compared bit for bit.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -21,18 +19,15 @@ from sandbox.emulator.machine import Conditions, Schedule
 from sandbox.emulator.ptx.module import Instruction, Unsupported
 from sandbox.verification.executor import Violation
 
-# Kinds of the core's findings that are no faults of the kernel.
-UNSUPPORTED, DEADLINE = "unsupported", "deadline"
+# Kinds of findings that are not faults of the kernel.
+UNSUPPORTED, DEADLINE = core.unsupported, core.deadline
 # In place of the first poison, a NaN: zeros in one run, small numbers in the next (as halves 1.06, as f32 0.0115).
 OTHER_POISONS = (0x00, 0x3C)
-MOST_SUSPECTS = 64  # that the core keeps of a run
 _TEXT_CHARS = 96
-_WAITS = re.compile(r"CTA \(([\d,]+)\) warp (\d+) at #(\d+)")  # as the core words it
-_RANK_SHIFT, _OFFSET_MASK = 24, (1 << 24) - 1
 
 
 class OutOfTime(Exception):
-    """A run was stopped because the time for the proof is over; in words, what the run had taken of it."""
+    """A run was stopped because the time of the proof is over. The message says how much of it the run took."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ def run_and_judge(
 
     `after_others`, `ctas`: as in `BoundKernel.run`.
 
-    Raises: OutOfTime, Unsupported where the core met what it does not know.
+    Raises: OutOfTime, Unsupported for a feature that the core lacks.
     """
     prepare()
     launched = bound.run(conditions, after_others=after_others, ctas=ctas)
@@ -87,9 +82,9 @@ def run_and_judge(
 
 
 def _races(launched: Launched) -> bool:
-    """Whether a launch had, or may have had, other suspects than reads of what nobody wrote."""
+    """Whether a launch had, or may have had, other suspects than reads of uninitialised memory."""
     findings, suspects = launched.outcome.findings, launched.outcome.suspects
-    known = all(finding.kind == Detector.UNINITIALISED_READ for finding in findings) and len(findings) < MOST_SUSPECTS
+    known = all(finding.kind == Detector.UNINITIALISED_READ for finding in findings) and len(findings) < core.max_suspects
     return bool(suspects) or not known
 
 
@@ -103,7 +98,7 @@ def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions
     elements = -(-sum(size for _, size, _, _ in left) // ELEMENT_BYTES)
     each = launched[launch]
     parts = [
-        f"old contents, which nobody wrote, reach an output, element ({row}, {column}) of D,"
+        f"old, uninitialised contents reach an output, element ({row}, {column}) of D,"
         f" stored at {_at(each.program, instruction)}",
         each.launch.entry,
         *([f"{elements} elements"] if elements > 1 else []),
@@ -113,7 +108,7 @@ def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions
 
 
 def _with_read(reached: Violation, read: Violation | None) -> Violation:
-    """What old contents reached with where they were read; a race with a write that came too late is told as the cause."""
+    """What old contents reached, with the read of them. A race with a later write is reported as the cause."""
     if read is None or reached.kind != Detector.UNINITIALISED_READ:
         return reached
     if read.kind != Detector.UNINITIALISED_READ:
@@ -122,7 +117,7 @@ def _with_read(reached: Violation, read: Violation | None) -> Violation:
 
 
 def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditions, *, suspect: bool) -> Violation | None:
-    """The first finding of a kind in words. Raises: OutOfTime, Unsupported."""
+    """The first fault, or the first suspect, in words. Raises: OutOfTime, Unsupported."""
     for each in launched:
         findings = {finding.kind: finding for finding in reversed(each.outcome.findings)}
         if (unknown := findings.get(UNSUPPORTED)) is not None:
@@ -142,10 +137,10 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
     return None
 
 
-def _cause(findings: Sequence[Any], bound: BoundKernel) -> Any:
-    """The first finding; of a read that nobody had written yet, the race with the write that came too late.
+def _cause(findings: Sequence[core.Finding], bound: BoundKernel) -> core.Finding:
+    """The first finding. For a read of uninitialised memory: the race with the later write, if there is one.
 
-    D is an exception: it is written in the end, and no read of it was meant to wait for that.
+    D is an exception: it is written at the end, and no read of it was meant to wait for that.
     """
     first = findings[0]
     if first.kind != Detector.UNINITIALISED_READ:
@@ -160,10 +155,12 @@ def _cause(findings: Sequence[Any], bound: BoundKernel) -> Any:
     return next(late, first)
 
 
-def describe(finding: Any, launch: ResolvedLaunch, program: Program, bound: BoundKernel, conditions: Conditions) -> str:
+def describe(
+    finding: core.Finding, launch: ResolvedLaunch, program: Program, bound: BoundKernel, conditions: Conditions
+) -> str:
     """A finding in one line: what, which instruction, against which, where, how often, and how to see it again."""
     waits = finding.kind in (Detector.DEADLOCK, Detector.ENDLESS)
-    parts = [_waiting(finding.message, program) if waits else finding.message + _who(finding, program)]
+    parts = [_waiting(finding, program) if waits else finding.message + _who(finding, program)]
     if not waits:
         cta = "({}, {}, {})".format(*finding.cta)
         where = f", {place}" if (place := _place(finding.address, bound)) else ""
@@ -180,20 +177,20 @@ def schedule_name(conditions: Conditions) -> str:
     return f"the {conditions.schedule.name.lower()} schedule"
 
 
-def _waiting(message: str, program: Program) -> str:
-    """Who waits where, the warps of a CTA that wait at one instruction together."""
-    warps: dict[tuple[str, str], list[str]] = {}
-    for cta, warp, index in _WAITS.findall(message):
-        warps.setdefault((cta, index), []).append(warp)
-    told = [
-        f"CTA ({cta.replace(',', ', ')}) warp{'s' * (len(each) > 1)} {', '.join(each)} at {_at(program, int(index))}"
-        for (cta, index), each in warps.items()
+def _waiting(finding: core.Finding, program: Program) -> str:
+    """Which warps wait where; those of a CTA that wait at one instruction are named together."""
+    warps: dict[tuple[tuple[int, int, int], int], list[int]] = {}
+    for each in finding.waiting:
+        warps.setdefault((each.cta, each.instruction), []).append(each.warp)
+    places = [
+        f"CTA {cta} warp{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} at {_at(program, index)}"
+        for (cta, index), numbers in warps.items()
     ]
-    before, after = message.partition(": CTA")[0], re.search(r"; and \d+ more$", message)
-    return f"{before}: {'; '.join(told)}{after[0] if after else ''}"
+    more = f"; and {finding.more_waiting} more" if finding.more_waiting else ""
+    return f"{finding.message}: {'; '.join(places)}{more}"
 
 
-def _who(finding: Any, program: Program) -> str:
+def _who(finding: core.Finding, program: Program) -> str:
     who = f", at {_at(program, finding.instruction)}" if finding.instruction >= 0 else ""
     return who + (f", against {_at(program, finding.other)}" if finding.other >= 0 else "")
 
@@ -209,7 +206,7 @@ def _instruction(program: Program, index: int) -> Instruction:
 
 
 def _place(address: int, bound: BoundKernel) -> str:
-    """An address in a kernel author's terms; empty where a finding has none."""
+    """An address by buffer and byte; empty for a finding without an address."""
     if not address:
         return ""
     for name, base in bound.machine.addresses.items():
@@ -217,7 +214,7 @@ def _place(address: int, bound: BoundKernel) -> str:
         if base <= address < base + size:
             return f"byte {address - base} of {name}"
     if address < 1 << 32:
-        rank = address >> _RANK_SHIFT
+        rank, offset = divmod(address, 1 << core.rank_shift)
         of = f" of CTA rank {rank}" if rank else ""
-        return f"byte {(address & _OFFSET_MASK) - core.shared_base} of shared memory{of}"
+        return f"byte {offset - core.shared_base} of shared memory{of}"
     return f"address {address:#x}"

@@ -10,6 +10,7 @@ from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.chain import OTHERS, Chain
+from sandbox.emulator.core_module import core
 from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Order, SuspectRead, TensorMap, pack_parameters
 from sandbox.emulator.ptx.module import Unsupported
@@ -40,11 +41,11 @@ class Operands:
 
 @dataclass(frozen=True)
 class Launched:
-    """One launch that was run. `outcome`: the core's, with its findings and suspects. `again`: in the run that follows."""
+    """One launch that was run. `outcome`: the core's report. `again`: in the run that follows."""
 
     launch: ResolvedLaunch
     program: Program
-    outcome: Any
+    outcome: core.RunReport
     again: bool = False
 
 
@@ -101,11 +102,11 @@ class BoundKernel:
         ctas: Sequence[Sequence[int]] = (),
         poisoned: Sequence[Sequence[SuspectRead]] | None = None,
     ) -> tuple[Launched, ...]:
-        """Zero what the plan asks for, then run every launch until one goes wrong; D and workspace count as unwritten.
+        """Zero what the plan requires, then run every launch until one fails. D and workspace count as unwritten.
 
-        `after_others`: kernels ahead may still run when a first launch with a programmatic edge begins. `ctas`: by launch,
+        `after_others`: preceding kernels may still run when a first launch with a programmatic edge begins. `ctas`: by launch,
         those whose clusters are run, none of a launch that is left out; all where empty. `poisoned`: by launch, reads that
-        give poison. Where a launch may outlive the run, because one behind it does not wait, the run is followed by another.
+        give poison. If a launch may outlive the run, because a later one does not wait, the run is followed by another.
         """
         plan, launched, chain = self._kernel.plan, list[Launched](), Chain()
         if zeroes_every_run(plan):
@@ -130,8 +131,8 @@ class BoundKernel:
                 break
         return tuple(launched)
 
-    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> Any:
-        """The outcome of some CTAs of one launch on memory as it is, as if nothing else ran."""
+    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> core.RunReport:
+        """The report of some CTAs of one launch, run alone on the present memory."""
         program = self._kernel.programs[index]
         return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas)
 

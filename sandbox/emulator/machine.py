@@ -4,8 +4,6 @@ import random
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -14,27 +12,20 @@ from sandbox.emulator.lowering.program import Program
 
 # Buffers lie as a driver's large allocations do, on 2 MiB, somewhere below the windows of the other spaces.
 LOWEST_ADDRESS, ADDRESS_SPAN = 0x7B00_0000_0000, 1 << 39
-GRANULE_BYTES = 2 << 20  # also the least between buffers, so that what runs past one hits nothing
-MOST_GRANULES_BETWEEN = 64
+GRANULE_BYTES = 2 << 20  # also the minimum between buffers, so that an access past one is out of bounds
+MAX_GRANULES_BETWEEN = 64
 TENSOR_MAP_BYTES = 128
 
+Schedule = core.Schedule
 Triple = tuple[int, int, int]
 SuspectRead = tuple[int, int, int]  # linear CTA, warp, moment
-
-
-class Schedule(IntEnum):
-    """When asynchronous work is done and whose turn it is: as early as allowed, as late as allowed, or drawn from a seed."""
-
-    EAGER = 0
-    LATEST = 1
-    RANDOM = 2
 
 
 @dataclass(frozen=True)
 class Conditions:
     """How a grid is run. `races`: whether accesses are checked for order; `poison`: the byte that unwritten memory holds.
 
-    `taint`: whether old contents are followed to where they arrive; only with `races`.
+    `taint`: whether old contents are followed to their uses; only with `races`.
 
     `most_instructions`: of all warps together, 0 for no limit. `deadline_s`: wall-clock, 0 for none.
     """
@@ -50,9 +41,9 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Order:
-    """A launch's number in its plan, from 1 on, and which others may still run, before it waits for them and after.
+    """A launch's number in its plan, from 1 on, and the launches that may still run before and after its wait.
 
-    `running`, `running_after`: a bit for each launch by its number; bit 0 stands for the kernels ahead of the plan.
+    `running`, `running_after`: a bit for each launch by its number; bit 0 stands for the kernels that precede the plan.
     """
 
     number: int = 1
@@ -62,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Grid:
-    """A launch in plain numbers. `parameters`: the packed kernel parameters. `dependent`: kernels ahead may still run.
+    """A launch in plain numbers. `parameters`: the packed kernel parameters. `dependent`: preceding kernels may still run.
 
     `order`: the same of a plan's launches. `sms`, `warp_slots`: of the chip, and of one of its SMs.
     """
@@ -97,11 +88,11 @@ class TensorMap:
 class Machine:
     """Global memory with buffers in it. Arrays are used in place: what a kernel writes is written into them.
 
-    `seed`: of the buffers' addresses; drawn where it is None.
+    `seed`: of the buffers' addresses; drawn if it is None.
     """
 
     seed: int | None = None
-    memory: Any = field(default_factory=core.Memory)
+    memory: core.Memory = field(default_factory=core.Memory)
     addresses: dict[str, int] = field(default_factory=dict)
     _maps: int = 0
     _constants: set[int] = field(default_factory=set)
@@ -118,7 +109,7 @@ class Machine:
         address = self._end
         known = array.nbytes if written_bytes is None else written_bytes
         self.memory.add_buffer(name, address, data, writable=writable, written_bytes=known)
-        granules = -(-array.nbytes // GRANULE_BYTES) + self._random.randint(1, MOST_GRANULES_BETWEEN)
+        granules = -(-array.nbytes // GRANULE_BYTES) + self._random.randint(1, MAX_GRANULES_BETWEEN)
         self._end += granules * GRANULE_BYTES
         self.addresses[name] = address
         return address
@@ -128,7 +119,7 @@ class Machine:
         element_bytes = ELEMENT_BYTES[tensor.type]
         self.memory.add_map(
             address=address,
-            type=list(ELEMENT_BYTES).index(tensor.type),
+            type=core.TensorType[tensor.type.upper()],
             element_bytes=element_bytes,
             swizzle=tensor.swizzle,
             sizes=list(tensor.sizes),
@@ -147,8 +138,8 @@ class Machine:
         *,
         ctas: Sequence[int] = (),
         poisoned: Sequence[SuspectRead] = (),
-    ) -> Any:
-        """Run one grid, or the clusters of the given CTAs of it. Returns the core's outcome, its faults included."""
+    ) -> core.RunReport:
+        """Run one grid, or the clusters of the given CTAs of it. Returns the core's report."""
         for constant in program.constants:
             if constant.address not in self._constants:
                 data = np.frombuffer(constant.data, dtype=np.uint8).copy()
@@ -169,7 +160,7 @@ class Machine:
             number=grid.order.number,
             sms=grid.sms,
             warp_slots=grid.warp_slots,
-            schedule=int(conditions.schedule),
+            schedule=conditions.schedule,
             seed=conditions.seed,
             races=conditions.races,
             poison=conditions.poison,
@@ -181,7 +172,6 @@ class Machine:
         )
 
 
-# In the core's order (TensorType in core/machine.hpp).
 ELEMENT_BYTES = {"u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f64": 8, "bf16": 2}
 
 

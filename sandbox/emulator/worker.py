@@ -17,7 +17,7 @@ MEMORY_BYTES = 16 * 1024**3
 
 
 def command(arch: Arch, python: str | None = None) -> list[str]:
-    """What starts a worker for one architecture."""
+    """The command line of a worker for one architecture."""
     return [python or sys.executable, "-P", "-m", "sandbox.emulator.worker", "--arch", arch.value]
 
 

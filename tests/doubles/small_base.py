@@ -25,7 +25,7 @@ NOTE = "# Barriers\n\n## Release\n\nRelease a buffer after the last read of it.\
 
 
 def plant(folder: Path) -> None:
-    """Write Write `notes/` and the code of a release in `tree/`."""
+    """Write Write Write `notes/` and the code of a release in `tree/`."""
     for path, text in (("notes/barriers.md", NOTE), ("tree/ring/ring.hpp", RING)):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)

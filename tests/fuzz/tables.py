@@ -10,7 +10,7 @@ import numpy as np
 from sandbox.emulator.lowering import program
 from sandbox.emulator.lowering.table import OPERATION
 
-_SLOTS = ("guard", "d", "a", "b", "c", "e", "meeting")
+_SLOTS = ("guard", "d", "a", "b", "c", "e", "members")
 _NUMBERS = ("list", "count", "p", "q", "r", "s", "instruction")
 _VALUES = (0, 1, 2, 3, 4, 5, 8, 16, 17, 32, 64, 100, 128, 255, 256, 1000, 1024, 4096, 2**16, 2**20, 2**31, 2**32 - 1)
 _HANDLERS = 700  # a few more than there are

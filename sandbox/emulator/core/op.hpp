@@ -1,7 +1,7 @@
 // A program as the core executes it: a flat table of operations over register slots.
 //
 // A slot holds one register of all 32 lanes, lane after lane, at a byte offset of the warp's register file; offset 0 is no
-// slot. A predicate is one 32-bit mask with a bit a lane. Constants are slots at the file's beginning that no operation writes.
+// slot. Constants are slots at the file's beginning that no operation writes.
 #pragma once
 
 #include <string>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bits.hpp"
+#include "operand.hpp"
 
 namespace emulator {
 
@@ -17,89 +18,75 @@ struct Op;
 
 using Handler = void (*)(Warp&, const Op&, u32 mask);
 
-// How the interpreter goes on after an operation; everything but kPlain touches program counters.
+// How the interpreter goes on after an operation. Every kind but kPlain and kPoll changes program counters.
 enum Kind : u8 {
   kPlain,
   kBranch,         // imm: target
   kBranchIndexed,  // a: index slot (4 bytes), list: targets
   kExit,
   kWaiting,  // the handler may block lanes, set warp.yielded, or set warp.waiting to be executed again later
-  kPoll,     // as kPlain, but that the handler may set warp.yielded
+  kPoll,     // as kPlain, but the handler may set warp.yielded
 };
 
 enum Flags : u8 {
   kNegated = 1,     // the guard predicate is inverted
-  kCollective = 2,  // lanes of the mask in slot `meeting` (all live lanes where that is 0) execute it together
+  kCollective = 2,  // lanes of the mask in slot `members` (all live lanes where that is 0) execute it together
   kTracked = 4,     // touches registers that a wgmma reads or writes asynchronously (lists in Program::tracked)
 };
-
-// As the Python side lays it out (lowering/table.py has the same fields in the same order).
-struct OpRecord {
-  u16 handler;  // index in the registry
-  u8 kind;
-  u8 flags;
-  u32 guard;          // predicate slot, 0: always
-  u32 d, a, b, c, e;  // slots
-  u32 meeting;        // slot of the member mask of a collective
-  u32 list, count;    // range of Program::lists: slots of vector operands, branch targets
-  u32 p, q, r, s;     // small numbers whose meaning is the handler's
-  u32 instruction;    // index of the PTX instruction, for reports
-  i64 imm;
-};
-static_assert(sizeof(OpRecord) == 72, "the table is shared with Python");
 
 struct Op : OpRecord {
   Handler run;
 };
 
-// Bytes a lane of every slot that a handler touches; kMask: a predicate. Checked once when a program is loaded.
-constexpr u8 kMask = 255;
+// Bytes per lane of every slot that a handler touches, which follow from its operands. Checked once when a program is loaded.
 struct Signature {
   u8 d = 0, a = 0, b = 0, c = 0, e = 0;
-  u8 list = 0;   // bytes a lane of every listed slot
-  u8 least = 0;  // listed slots at the least
+  u8 list = 0;     // bytes per lane of every listed slot
+  u8 minimum = 0;  // of listed slots
 };
 
-// Whether a handler takes an operation's kind, list and numbers, where it does not take all: lengths of what it copies.
+// Whether a handler accepts an operation's kind, list and numbers. Null where it accepts all of them.
 using Legal = bool (*)(const OpRecord&);
 
 struct Registered {
+  std::string name;
   Handler run;
   Signature signature;
-  Legal legal;  // null: anything is
+  Legal legal;
+  std::vector<Operand> operands;
 };
 
-// Handlers by name. A lowering rule asks by name; a name that is not here makes the kernel unsupported.
+// Handlers by name. A lowering rule asks by name; a kernel that needs a name that is not here is unsupported.
 class Registry {
  public:
-  void add(std::string name, Handler run, Signature signature, Legal legal = nullptr) {
-    index_.emplace(name, static_cast<u32>(entries_.size()));
-    names_.push_back(std::move(name));
-    entries_.push_back({run, signature, legal});
-  }
-  const std::vector<std::string>& names() const { return names_; }
+  void add(std::string name, Handler run, std::vector<Operand> operands, Legal legal = nullptr);
+  const std::vector<Registered>& all() const { return entries_; }
   const Registered* find(u32 index) const { return index < entries_.size() ? &entries_[index] : nullptr; }
 
  private:
-  std::unordered_map<std::string, u32> index_;
-  std::vector<std::string> names_;
   std::vector<Registered> entries_;
 };
 
 const Registry& registry();
 
 // One file of handlers each.
-void register_integer(Registry&);  // integer and logic, comparisons, selection
-void register_float(Registry&);    // f32, f64, f16, bf16 arithmetic
-void register_convert(Registry&);  // cvt, cvta, mov, pack and unpack
-void register_warp(Registry&);     // shfl, vote, match, redux, elect, activemask
-void register_memory(Registry&);   // ld, st, discard, mapa
-void register_atomics(Registry&);  // atom, red
-void register_matrix(Registry&);   // ldmatrix, stmatrix, movmatrix, wmma.load, wmma.store
-void register_mma(Registry&);      // mma, wmma.mma
-void register_wgmma(Registry&);    // wgmma
-void register_copy(Registry&);     // cp.async
-void register_bulk(Registry&);     // cp.async.bulk, tensor copies and reductions
-void register_barrier(Registry&);  // bar, barrier.cluster, mbarrier, fences, griddepcontrol
+void register_integer(Registry&);          // integer and logic, comparisons, selection
+void register_float(Registry&);            // f32, f64, f16, bf16 arithmetic
+void register_convert(Registry&);          // cvt, cvta, mov, pack and unpack
+void register_warp(Registry&);             // shfl, vote, match, redux, elect, activemask
+void register_memory(Registry&);           // ld, st, discard, mapa
+void register_atomics(Registry&);          // atom, red
+void register_matrix(Registry&);           // ldmatrix, stmatrix, movmatrix
+void register_wmma(Registry&);             // wmma.load, wmma.store
+void register_mma(Registry&);              // mma, wmma.mma
+void register_wgmma(Registry&);            // wgmma
+void register_copy(Registry&);             // cp.async
+void register_bulk_load(Registry&);        // cp.async.bulk into shared memory
+void register_bulk_store(Registry&);       // cp.async.bulk into global memory, reductions, groups
+void register_remote_store(Registry&);     // st.async
+void register_named_barrier(Registry&);    // bar
+void register_cluster_barrier(Registry&);  // barrier.cluster
+void register_mbarrier(Registry&);         // mbarrier
+void register_fence(Registry&);            // fences, griddepcontrol
 
 }  // namespace emulator

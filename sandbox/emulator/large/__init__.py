@@ -1,5 +1,10 @@
 """What is run of a task that is too large to be run whole.
 
-`coverage`: the reduced task. `sample`: the sample at full size, with `points` (which clusters), `places` (which parts of D),
-`producers` (the clusters of earlier launches that they need), `lines` (the inputs) and `expectation` (their reference).
+| file | what is in it |
+|---|---|
+| `coverage.py` | the reduced task, and which tasks are run whole |
+| `sample.py`, `tally.py` | the sample at full size; what it has run and compared |
+| `points.py`, `places.py` | the clusters of a sample; the parts of D that they are to touch |
+| `producers.py` | the clusters of earlier launches that a sample needs |
+| `lines.py`, `expectation.py` | its inputs and their reference |
 """

@@ -1,10 +1,10 @@
-"""What is run of a task too large to be run whole: the same schedule on a reduced task, and a sample at full size.
+"""The reduced task on which the schedule of a large one is proved, and the limits beyond which a task is large.
 
 Covered: a task of up to `WHOLE_WORK` is run whole in every test. Beyond it all tests run whole grids on a task
 that keeps each size's residue modulo the tile, with two tiles or more along M and N (as many as `REDUCED_WORK` allows) and
 a K that fills the pipeline of each split several times; persistent CTAs walk several tiles there: the plan is resolved for
 few SMs.
-Not covered: where the source has its shape compiled in and nobody rewrites it, a reduced run shows nothing (`needs_rewriting`).
+Not covered: a source that has its shape compiled in and is not rewritten; a reduced run proves nothing (`needs_rewriting`).
 """
 
 import math
@@ -35,7 +35,7 @@ _CHIPS = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows and columns of D that one row or column of clusters makes, as far as the plan tells."""
+    """Rows and columns of D that one row or column of clusters makes, as far as the plan shows."""
 
     rows: int
     columns: int
@@ -53,7 +53,7 @@ def work_of(task: GemmTask) -> int:
 def reduced_task(task: GemmTask, plan: LaunchPlan) -> GemmTask | None:
     """The task to prove a large one's schedule on; None where the task is run whole or no smaller one would do.
 
-    Conditions of the plan that pin a size (`M==4096`) are left to whoever rewrites the candidate (`needs_rewriting`).
+    Conditions of the plan that pin a size (`M==4096`) are left to the rewriting of the candidate (`needs_rewriting`).
     """
     if runs_whole(task):
         return None
@@ -125,7 +125,7 @@ def resolve_for_few_sms(plan: LaunchPlan, task: GemmTask) -> ResolvedPlan:
 
 
 def _whole_where_equal(few: ResolvedPlan, plan: LaunchPlan, task: GemmTask) -> ResolvedPlan:
-    """The plan for the whole chip where it differs from one for few SMs in their number alone."""
+    """The plan for the whole chip if it differs from one for few SMs only in their number."""
     try:
         whole = resolve(plan, task, LIMITS[task.arch], REFERENCE_CHIPS[task.arch].sms)
     except PlanError:
@@ -134,7 +134,7 @@ def _whole_where_equal(few: ResolvedPlan, plan: LaunchPlan, task: GemmTask) -> R
 
 
 def resolve_for_sampling(plan: LaunchPlan, resolved: ResolvedPlan, task: GemmTask, max_work: int) -> ResolvedPlan:
-    """The resolved plan; where a persistent cluster then takes more than `max_work`, the plan for so many SMs that each
+    """The resolved plan. If a persistent cluster then takes more than `max_work`, the plan for so many SMs that each cluster
     takes one tile. Raises: PlanError.
     """
     launch = resolved.launches[-1]
@@ -144,7 +144,7 @@ def resolve_for_sampling(plan: LaunchPlan, resolved: ResolvedPlan, task: GemmTas
 
 
 def tile_of(plan: LaunchPlan, task: GemmTask) -> Tile:
-    """Found by asking the plan how its grid grows with M and with N; 256 where it does not tell."""
+    """Found from how the plan's grid grows with M and with N; 256 if the grid does not show it."""
     return Tile(_tile_along(plan, task, "M"), _tile_along(plan, task, "N"))
 
 

@@ -1,4 +1,4 @@
-"""What a sample should have written at full size, from the reference of the small product that its inputs are made of."""
+"""The expected outputs of a sample at full size, from the reference of the small product that its inputs repeat."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

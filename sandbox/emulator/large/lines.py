@@ -1,4 +1,4 @@
-"""Inputs whose reference is that of a small product, though no row of A and no column of B is another again.
+"""Inputs whose reference is that of a small product, although all rows of A and all columns of B differ.
 
 Row i of A is row i mod P of a small matrix times s(i), column j of B is column j mod P times t(j), so that D[i,j] is s(i)·t(j)
 times the small product's. P is a prime; the factors are signs and, where the case's sums leave room, powers of two: exact in

@@ -1,8 +1,8 @@
-"""The places of D that a sample is to touch, and guesses which clusters write them, kept while what was seen agrees.
+"""The places of D that a sample is to touch, and guesses at the clusters that write them.
 
 Covered: grids that go over the tiles in rows, in columns, or in groups of either, with splits beside each other or far apart,
 and persistent clusters that take every n-th tile.
-Not covered: other orders. A wrong guess costs a run and never shows in the record, which tells what was compared.
+Not covered: other orders. A wrong guess costs a run; the record names only what was compared.
 """
 
 import math
@@ -19,7 +19,7 @@ _GROUPS = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True)
 class Place:
-    """A corner of D, what lies between two of them at least a tile away from both, or the interior."""
+    """A corner of D, an edge at least a tile away from its corners, or the interior."""
 
     name: str
     rows: range
@@ -65,12 +65,12 @@ class Raster:
         return index * self.splits % self.clusters
 
     def agrees(self, tiles: Collection[tuple[int, int]], clusters: Collection[int]) -> bool:
-        """Whether these tiles are what these clusters write, as far as the guess goes."""
+        """Whether the guess maps these clusters to these tiles."""
         return all(self.cluster(row, column) in clusters for row, column in tiles)
 
 
 def rasters(task: GemmTask, tile: Tile, clusters: int) -> Iterator[Raster]:
-    """All guesses for a grid of so many clusters."""
+    """All guesses for a grid of that number of clusters."""
     tiles = math.ceil(task.m / tile.rows), math.ceil(task.n / tile.columns)
     for splits in {1, max(1, clusters // (tiles[0] * tiles[1]))}:
         for group in _GROUPS:

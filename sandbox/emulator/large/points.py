@@ -38,7 +38,7 @@ def corners_first(launch: ResolvedLaunch, count: int, source: random.Random) -> 
 
 
 def widened(point: tuple[int, ...], clusters: int, width: int) -> Iterator[tuple[int, ...]]:
-    """A point as it is, where no wider one was needed before; then the splits of its tile: neighbours, or far apart."""
+    """The point itself, unless a wider one was needed before; then with the splits of its tile: neighbours, or far apart."""
     if width <= len(point):
         yield point
     if len(point) > 1:

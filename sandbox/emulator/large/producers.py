@@ -16,17 +16,17 @@ Ranges = Mapping[str, Sequence[tuple[int, int]]]  # bytes of buffers, by their n
 Missing = Mapping[str, np.ndarray]  # places in buffers, in pieces of `PIECE_BYTES`
 PIECE_BYTES = 2
 FEW_CLUSTERS = 32  # a grid of as many is tried out cluster by cluster
-MOST_WRITERS = 512
-MOST_PIECES = 2**22
+MAX_WRITERS = 512
+MAX_PIECES = 2**22
 
 
 class TooMany(Exception):
-    """More clusters or bytes than are looked at."""
+    """More clusters or bytes than are considered."""
 
 
 def pieces(ranges: Ranges) -> dict[str, np.ndarray]:
     """The places that ranges hold, in order. Raises: TooMany."""
-    if sum(end - start for spans in ranges.values() for start, end in spans) > PIECE_BYTES * MOST_PIECES:
+    if sum(end - start for spans in ranges.values() for start, end in spans) > PIECE_BYTES * MAX_PIECES:
         raise TooMany
     return {
         name: np.concatenate([np.arange(start, end, PIECE_BYTES) for start, end in spans])
@@ -48,7 +48,7 @@ class Footprint:
         return (at >= 0) & (places < self._ends[at])
 
     def base(self, along: tuple[int, int, int]) -> np.ndarray:
-        """How far what each cluster writes lies behind what the first does. Shape: (clusters,), in linear order."""
+        """The offset of what each cluster writes from what the first writes. Shape: (clusters,), in linear order."""
         z, y, x = np.meshgrid(*(np.arange(size, dtype=np.int64) for size in reversed(along)), indexing="ij")
         return np.asarray((x * self._shifts[0] + y * self._shifts[1] + z * self._shifts[2]).reshape(-1))
 
@@ -67,7 +67,7 @@ class Writers:
         found: set[int] = set()
         left = {}
         for name, places in missing.items():
-            more, rest = self._tried_out(name, places) if self._count <= FEW_CLUSTERS else self._foretold(name, places)
+            more, rest = self._tried_out(name, places) if self._count <= FEW_CLUSTERS else self._predicted(name, places)
             found |= more
             if len(rest):
                 left[name] = rest
@@ -84,8 +84,8 @@ class Writers:
                 found |= {cluster} if held.any() else set()
         return found, places[left]
 
-    def _foretold(self, name: str, places: np.ndarray) -> tuple[set[int], np.ndarray]:
-        """By the shift of what the first cluster writes."""
+    def _predicted(self, name: str, places: np.ndarray) -> tuple[set[int], np.ndarray]:
+        """Predicted from the shift of what the first cluster writes."""
         footprint = self._footprint(name)
         if footprint is None:
             return set(), places
@@ -99,12 +99,12 @@ class Writers:
             for writer in writers:
                 places = places[~footprint.holds(places - base[writer])]
             found |= set(writers.tolist())
-            if len(found) > MOST_WRITERS or len(unknown) > MOST_WRITERS:
+            if len(found) > MAX_WRITERS or len(unknown) > MAX_WRITERS:
                 raise TooMany
         return found, np.array(unknown, dtype=np.int64)
 
     def _footprint(self, name: str) -> Footprint | None:
-        """None where the first cluster writes nothing of a buffer, or where the last one's place is not as foretold."""
+        """None if the first cluster writes nothing of a buffer, or the last one not where the shift predicts."""
         if name not in self._footprints:
             self._footprints[name] = self._shifting(name)
         return self._footprints[name]
@@ -122,8 +122,8 @@ class Writers:
             shifts.append(spans[0][0] - first[0][0])
         footprint = Footprint(first, shifts)
         last = self._written(self._count - 1).get(name)
-        foretold = footprint.base(self._along)[-1]
-        return footprint if last and last[0][0] == first[0][0] + foretold else None
+        predicted = footprint.base(self._along)[-1]
+        return footprint if last and last[0][0] == first[0][0] + predicted else None
 
     def _written(self, cluster: int) -> Ranges:
         if cluster not in self._probed:

@@ -1,18 +1,18 @@
 """A seeded sample of a large grid at full size: some clusters are run, and what they write is compared.
 
 Covered: clusters of the grid's corners, edges and interior, with all splits of their tiles, on exact and Gaussian inputs,
-under one schedule after another with all detectors on. Then the whole grid once without looking for races, where that is
+each under another schedule with all detectors on. Then the whole grid once without race detection, where that is
 quick; else more clusters, until the corners, edges and interior of D were written too.
 Not covered: clusters outside the sample, and what needs them: a sample that waits for them, or reads what they should have
 written, is widened, at last to the whole grid where that is affordable. Of a plan of several launches the clusters sampled are
 those of the last one that writes D; with them run what earlier launches write for them, as far as `producers` finds it.
-The summary names the places of D that nobody wrote.
+The summary names the untouched places of D.
 """
 
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from sandbox.emulator.large.lines import PERIODS, Lines
 from sandbox.emulator.large.places import places_of, rasters
 from sandbox.emulator.large.points import clusters_along, corners_first, first_cta, last_to_write, widened, with_splits
 from sandbox.emulator.large.producers import TooMany, Writers, pieces
+from sandbox.emulator.large.tally import Tally
 from sandbox.emulator.machine import Conditions
 from sandbox.verification.cases import GAUSSIAN, SPARSE, WIDE, Case, cases_for
 from sandbox.verification.draws import Draws
@@ -36,40 +37,24 @@ from sandbox.verification.executor import Violation
 from sandbox.verification.inputs import Inputs
 from sandbox.verification.reference import Reference
 
-MOST_POINTS = 12
-LEAST_POINTS = 3
+MAX_POINTS = 12
+MIN_POINTS = 3
 SAMPLE_WORK = 2**28  # multiply-adds that the sample takes in all, unless the fewest points take more
 POINT_WORK = 2**31  # multiply-adds of the clusters of one point, at the most
 WHOLE_ONCE = 2**30  # multiply-adds of a grid that is run whole where no sample will do
-QUICK_WORK = 2**32  # work (`work_of`) of a grid that is run whole once more, without looking for races
+QUICK_WORK = 2**32  # work (`work_of`) of a grid that is run whole once more, without race detection
 QUICK_OPERATIONS = 2**24  # of warps, after which that run is given up: a product without tensor cores takes many more
-SEARCH_WORK = 2**32  # multiply-adds after which no more clusters are run for the places of D that nobody wrote
-MOST_SEARCHED = 24
-MOST_ROUNDS = 4  # in which clusters of earlier launches are looked for
+SEARCH_WORK = 2**32  # multiply-adds after which no more clusters are run for untouched places of D
+MAX_SEARCHED = 24
+MAX_ROUNDS = 4  # of the search for clusters of earlier launches
 # The largest powers of two that rows of A and columns of B are multiplied by, as exponents: the wide sums leave no room.
 _POWERS = {SPARSE.name: (2, 1), GAUSSIAN.name: (2, 1)}
-# What a sample may show for lack of the clusters outside it.
+# What a sample may report only because the clusters outside it are missing.
 _INCONCLUSIVE = frozenset({Detector.DEADLOCK, Detector.ENDLESS, Detector.UNINITIALISED_READ})
 
 
 class NotCovered(Exception):
     """Nothing can be run at full size, in words for the record."""
-
-
-@dataclass
-class Tally:
-    """What was run and compared. `width`: clusters that make a tile together, as far as they were needed.
-
-    `clusters`, `work`: run with all detectors, the work in multiply-adds. `earlier`: clusters of launches before that one.
-    `quickly`: whether the whole grid was run besides, without looking for races. Shape: compared (M, N).
-    """
-
-    compared: np.ndarray
-    clusters: set[int] = field(default_factory=set)
-    earlier: dict[int, set[int]] = field(default_factory=dict)
-    width: int = 1
-    work: int = 0
-    quickly: bool = False
 
 
 class Sample:
@@ -113,7 +98,7 @@ class Sample:
         each = self._work // self._clusters
         if each > POINT_WORK:
             raise NotCovered(f"one of the {self._clusters} clusters takes {each:.1e} multiply-adds")
-        count = max(LEAST_POINTS, min(MOST_POINTS, SAMPLE_WORK // max(each, 1)))
+        count = max(MIN_POINTS, min(MAX_POINTS, SAMPLE_WORK // max(each, 1)))
         return corners_first(self._launch, count, self._random)
 
     def _affordable(self, points: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
@@ -123,10 +108,10 @@ class Sample:
                 yield point
 
     def _search(self) -> Iterator[tuple[int, ...]]:
-        """Clusters that may write a place of D that nobody wrote; where no guess is left, any."""
+        """Clusters that may write an untouched place of D; any cluster if no guess is left."""
         width, height, _ = clusters_along(self._launch)
-        others = self._random.sample(range(width * height), min(width * height, 2 * MOST_SEARCHED))
-        for _ in range(MOST_SEARCHED):
+        others = self._random.sample(range(width * height), min(width * height, 2 * MAX_SEARCHED))
+        for _ in range(MAX_SEARCHED):
             untouched = [place for place in self._places if not place.touched(self.tally.compared)]
             if not untouched or self.tally.work > SEARCH_WORK:
                 return
@@ -163,7 +148,7 @@ class Sample:
         return TestResult(tier=case.tier, name=f"{case.name}-{part}", passed=True, worst=worst)
 
     def _quickly(self, expected: Expected) -> TestResult | None:
-        """The whole grid without looking for races; None where that would take long."""
+        """The whole grid without race detection; None where that would take long."""
         if work_of(self._task) > QUICK_WORK:
             return None
         fault = self._run_whole(quickly=True)
@@ -206,7 +191,7 @@ class Sample:
         return self._run_whole()
 
     def _run_whole(self, *, quickly: bool = False) -> Violation | None:
-        """All clusters; `quickly`: without looking for races, and given up as endless after `QUICK_OPERATIONS`."""
+        """All clusters; `quickly`: without race detection, and given up as endless after `QUICK_OPERATIONS`."""
         conditions = self._schedules.next()
         if quickly:
             conditions = replace(conditions, races=False, most_instructions=QUICK_OPERATIONS)
@@ -224,7 +209,7 @@ class Sample:
     def _run_with_producers(self, clusters: Sequence[int], conditions: Conditions) -> Violation | None:
         """Clusters with those of earlier launches that write what they read. Raises: NotCovered."""
         earlier: list[set[int]] = [set() for _ in self._writers]
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MAX_ROUNDS):
             fault = self._run(clusters, conditions, earlier)
             more = self._producers() if fault is None or fault.kind in _INCONCLUSIVE else []
             new = [known | found for known, found in zip(earlier, more, strict=bool(more))]
@@ -253,7 +238,7 @@ class Sample:
         return found[::-1]
 
     def _prober(self, index: int) -> Callable[[int], dict[str, list[tuple[int, int]]]]:
-        """Runs one cluster of a launch alone, on memory that nobody wrote; what it wrote."""
+        """Runs one cluster of a launch alone, on unwritten memory. Returns what it wrote."""
 
         def probe(cluster: int) -> dict[str, list[tuple[int, int]]]:
             bound, launch = self._loaded(), self._kernel.plan.launches[index]
@@ -286,7 +271,7 @@ class Sample:
         return run_and_judge(bound, conditions, self._poison, after_others=True, ctas=ctas if clusters else ()).fault
 
     def _learn(self, clusters: Sequence[int]) -> None:
-        """Drop the guesses that what these clusters wrote refutes."""
+        """Drop the guesses that contradict what these clusters wrote."""
         rows, columns = np.divmod(self._written(), self._task.n)
         across = math.ceil(self._task.n / self._tile.columns)
         numbers = np.unique(rows // self._tile.rows * across + columns // self._tile.columns)
@@ -319,16 +304,6 @@ class Sample:
             raise NotCovered(f"{why}, and the whole grid takes {self._work:.1e} multiply-adds")
 
     def _summary(self) -> str:
-        tally, task = self.tally, self._task
-        splits = f", {tally.width} at a time" if tally.width > 1 else ""
-        of = f" of {self._launch.entry}" if self._writers else ""
-        ran = f"{task.shape}: {len(tally.clusters)} of {self._clusters} clusters{of} run{splits}"
-        for index, clusters in tally.earlier.items():
-            ran += f", with {len(clusters)} of {self._kernel.plan.launches[index].entry} before it"
-        if tally.compared.all():
-            once = ", then the whole grid without looking for races" if tally.quickly else ""
-            return f"{ran}{once}; all {tally.compared.size} outputs compared; seed {self._seed}"
-        untouched = [place.name for place in self._places if not place.touched(tally.compared)]
-        reached = f"of D not touched: {', '.join(untouched)}" if untouched else "corners, edges and interior of D touched"
-        compared = f"{np.count_nonzero(tally.compared)} outputs compared of the {tally.compared.size} there are"
-        return f"{ran}; {compared}; {reached}; seed {self._seed}"
+        launches, of = self._kernel.plan.launches, f" of {self._launch.entry}" if self._writers else ""
+        ran = f"{self._task.shape}: {len(self.tally.clusters)} of {self._clusters} clusters{of} run"
+        return f"{self.tally.summary(ran, [launch.entry for launch in launches], self._places)}; seed {self._seed}"

@@ -57,7 +57,7 @@ class _Frame:
 
     @property
     def after(self) -> str:
-        """The label behind the body; no label of PTX is an empty name with a mark."""
+        """The label after the body; no label of PTX is an empty name with a mark."""
         return self.mark
 
 
@@ -106,7 +106,7 @@ class _Inlining:
 
     # ---- calls --------------------------------------------------------------------------------------------------------------
     def _call(self, frame: _Frame, instruction: Instruction) -> _Frame:
-        """The frame of what an instruction calls, behind a jump around it where the call is guarded."""
+        """The frame of a called function, after a jump around it if the call is guarded."""
         callee = self._callee(instruction)
         if callee.name in self.active:
             raise Unsupported(f"call of {callee.name}, which is recursive,", instruction.line)
@@ -127,7 +127,7 @@ class _Inlining:
         return callee
 
     def _arguments(self, frame: _Frame, callee: Function, instruction: Instruction) -> dict[str, str]:
-        """Names of the caller's variables by the callee's parameters. PTX lets nobody change one during the call."""
+        """Names of the caller's variables by the callee's parameters. PTX allows no change to one during the call."""
         returned, _, given = instruction.operands
         assert isinstance(returned, Vector)
         assert isinstance(given, Vector)

@@ -50,7 +50,7 @@ class Loops:
 
 
 class _Extremes:
-    """The least or greatest value in any span: a table of those in spans of every power of two."""
+    """The minimum or maximum in any span, from a table of those in spans of every power of two."""
 
     def __init__(self, choose: Any, values: Any) -> None:
         self._choose = choose

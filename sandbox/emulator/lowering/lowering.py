@@ -1,11 +1,11 @@
 """What the rules of one function's lowering share: slots of operands, and the operations emitted so far."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sandbox.emulator.lowering.slots import SlotFile
-from sandbox.emulator.lowering.table import NO_FLAGS, SPECIALS, Flag, Kind
+from sandbox.emulator.lowering.table import HANDLERS, NO_FLAGS, SPECIALS, Flag, Kind, MemoryOperand, Value
 from sandbox.emulator.ptx.module import (
     Address,
     Float,
@@ -22,7 +22,7 @@ from sandbox.emulator.ptx.module import (
 )
 
 WIDTHS = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
-MASK = 0  # the size by which a rule asks for a predicate: a mask with a bit a lane
+MASK = 0  # the size by which a rule asks for a predicate: a mask with a bit per lane
 
 
 def width_of(kind: str) -> int:
@@ -37,38 +37,22 @@ def width_of(kind: str) -> int:
     return WIDTHS[digits]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Operation:
-    """One operation, before it is laid out. The fields are those of `table.OPERATION`."""
+    """One operation, before it is laid out. `operands`: slots and numbers by the names that its handler declares.
+
+    `handler`: empty for exits and branches. `targets`: labels; `index`: the slot that chooses among several.
+    """
 
     handler: str
+    operands: dict[str, Value]
+    instruction: int
     kind: Kind = Kind.PLAIN
     flags: Flag = NO_FLAGS
     guard: int = 0
-    d: int = 0
-    a: int = 0
-    b: int = 0
-    c: int = 0
-    e: int = 0
-    meeting: int = 0
-    listed: tuple[int, ...] = ()
-    p: int = 0
-    q: int = 0
-    r: int = 0
-    s: int = 0
-    instruction: int = 0
-    imm: int = 0
-    target: str | None = None  # label of a branch
-    targets: tuple[str, ...] = ()  # labels of an indexed branch
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A memory operand: the slot of its base, how many bytes a lane that has, and a constant offset."""
-
-    slot: int
-    slot_bytes: int
-    offset: int
+    members: int = 0
+    index: int = 0
+    targets: tuple[str, ...] = ()
 
 
 @dataclass
@@ -90,11 +74,11 @@ class Lowering:
     specials: dict[int, int] = field(default_factory=dict)
     symbols: dict[tuple[int, int, bool], int] = field(default_factory=dict)
     current: Instruction | None = None
-    carry_slot: int = 0  # of the flag that add.cc and its kin pass on; 0 until one is met
+    carry_slot: int = 0  # of the carry flag that add.cc and its kin write; 0 before the first of them
 
     # ---- operands -----------------------------------------------------------------------------------------------------------
     def source(self, operand: Operand, size: int) -> int:
-        """The slot that holds an operand with `size` bytes a lane (MASK: a predicate). Raises: Unsupported."""
+        """The slot that holds an operand with `size` bytes per lane (MASK: a predicate). Raises: Unsupported."""
         match operand:
             case Register(type=kind):
                 if width_of(kind) != size:
@@ -113,7 +97,7 @@ class Lowering:
         raise Unsupported(f"operand {operand}", self._line)
 
     def target(self, operand: Operand, size: int) -> int:
-        """The slot that an operand is written to; a sink gets one that nobody reads. Raises: Unsupported."""
+        """The slot that an operand is written to; a sink gets one that is never read. Raises: Unsupported."""
         match operand:
             case Register(type=kind):
                 if width_of(kind) != size:
@@ -127,12 +111,12 @@ class Lowering:
         """The slot of a predicate that is read, negated ones through an operation of their own. Raises: Unsupported."""
         if isinstance(operand, Negated):
             slot = self.slots.scratch(MASK)
-            self.emit("not.pred", d=slot, a=self.source(operand.operand, MASK))
+            self.emit("not.pred", result=slot, value=self.source(operand.operand, MASK))
             return slot
         return self.source(operand, MASK)
 
     def width(self, operand: Operand) -> int:
-        """Bytes a lane of a register operand as declared. Raises: Unsupported for what is no register."""
+        """Bytes per lane of a register operand as declared. Raises: Unsupported for another operand."""
         if not isinstance(operand, Register):
             raise Unsupported(f"operand {operand} where a register is needed", self._line)
         return width_of(operand.type)
@@ -140,7 +124,7 @@ class Lowering:
     def scratch(self, size: int) -> int:
         return self.slots.scratch(size)
 
-    def place(self, operand: Operand, *, short: bool) -> Place:
+    def place(self, operand: Operand, *, short: bool) -> MemoryOperand:
         """A memory operand. `short`: addresses of its space have 4 bytes where a register does not say. Raises: Unsupported."""
         if not isinstance(operand, Address):
             raise Unsupported(f"operand {operand} where an address is needed", self._line)
@@ -149,61 +133,44 @@ class Lowering:
             size = width_of(base.type)
             if size not in (4, 8):
                 raise Unsupported(f"address register %{base.name} of type .{base.type}", self._line)
-            return Place(self.slots.register(base.name), size, operand.offset)
+            return MemoryOperand(self.slots.register(base.name), size, operand.offset)
         size = 4 if short else 8
-        return Place(self.source(base, size), size, operand.offset)
+        return MemoryOperand(self.source(base, size), size, operand.offset)
 
     # ---- operations ---------------------------------------------------------------------------------------------------------
     def emit(
-        self,
-        handler: str,
-        *,
-        kind: Kind = Kind.PLAIN,
-        flags: Flag = NO_FLAGS,
-        d: int = 0,
-        a: int = 0,
-        b: int = 0,
-        c: int = 0,
-        e: int = 0,
-        meeting: int = 0,
-        listed: Sequence[int] = (),
-        p: int = 0,
-        q: int = 0,
-        r: int = 0,
-        s: int = 0,
-        imm: int = 0,
-        target: str | None = None,
-        targets: tuple[str, ...] = (),
+        self, handler: str, kind: Kind = Kind.PLAIN, flags: Flag = NO_FLAGS, members: int = 0, /, **operands: Value
     ) -> None:
-        """Append an operation under the current instruction's guard."""
+        """Append an operation under the current instruction's guard.
+
+        `members`: the slot of a collective's member mask, 0 for all live lanes.
+        Raises: Unsupported for a handler that the core does not have, OperandError for operands that it does not declare.
+        """
+        declared = HANDLERS.get(handler)
+        if declared is None:
+            raise Unsupported(f"the operation {handler}", self._line)
+        declared.check(operands)
+        self._append(Operation(handler, operands, 0, kind, flags, members=members))
+
+    def branch(self, label: str) -> None:
+        self._append(Operation("", {}, 0, Kind.BRANCH, targets=(label,)))
+
+    def branch_indexed(self, index: int, labels: tuple[str, ...]) -> None:
+        """`index`: the slot of the number of the label to go to."""
+        self._append(Operation("", {}, 0, Kind.BRANCH_INDEXED, index=index, targets=labels))
+
+    def exit(self) -> None:
+        self._append(Operation("", {}, 0, Kind.EXIT))
+
+    def _append(self, operation: Operation) -> None:
         instruction = self.current
         assert instruction is not None
-        guard = self.slots.register(instruction.predicate.name) if instruction.predicate is not None else 0
+        operation.instruction = instruction.index
+        if instruction.predicate is not None:
+            operation.guard = self.slots.register(instruction.predicate.name)
         if instruction.negated:
-            flags |= Flag.NEGATED
-        self.operations.append(
-            Operation(
-                handler=handler,
-                kind=kind,
-                flags=flags,
-                guard=guard,
-                d=d,
-                a=a,
-                b=b,
-                c=c,
-                e=e,
-                meeting=meeting,
-                listed=tuple(listed),
-                p=p,
-                q=q,
-                r=r,
-                s=s,
-                instruction=instruction.index,
-                imm=imm,
-                target=target,
-                targets=targets,
-            )
-        )
+            operation.flags |= Flag.NEGATED
+        self.operations.append(operation)
 
     # ---- what operands stand for --------------------------------------------------------------------------------------------
     def _special(self, name: str, size: int) -> int:
@@ -217,9 +184,9 @@ class Lowering:
             return slot
         converted = self.slots.scratch(size)
         if size == MASK:
-            self.emit("setp.ne.b32", d=converted, a=slot, b=self.slots.constant(0, 4))
+            self.emit("setp.ne.b32", result=converted, left=slot, right=self.slots.constant(0, 4))
         else:
-            self.emit("cvt.u64.u32" if size == 8 else "cvt.u16.u32", d=converted, a=slot)
+            self.emit("cvt.u64.u32" if size == 8 else "cvt.u16.u32", result=converted, value=slot)
         return converted
 
     def _symbol(self, symbol: Symbol, size: int) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from sandbox.emulator.lowering.lowering import MASK, WIDTHS, Lowering, width_of
+from sandbox.emulator.lowering.table import HANDLERS, Value
 from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Unsupported
 
 Rule: TypeAlias = Callable[[Lowering, Instruction], None]
@@ -23,7 +24,7 @@ TYPES = frozenset({*(kind + bits for kind in "bus" for bits in WIDTHS), *FLOATS,
 
 @dataclass(frozen=True, slots=True)
 class Opcode:
-    """An opcode's parts behind its name. `modifiers`: in the order in which they are written."""
+    """The parts of an opcode after its name. `modifiers`: in the order in which they are written."""
 
     base: str
     modifiers: tuple[str, ...]
@@ -58,18 +59,25 @@ def lanewise(
     instruction: Instruction,
     handler: str,
     sizes: Sequence[int],
-    *,
     operands: Sequence[Operand] | None = None,
-    p: int = 0,
-    q: int = 0,
+    /,
+    **numbers: int,
 ) -> None:
-    """Emit a handler with the operands in their order, the result first. `sizes`: bytes a lane, MASK for predicates."""
+    """Emit a handler with the operands in the order that it declares, the result first.
+
+    `sizes`: bytes per lane, MASK for predicates. `numbers`: what the handler declares besides.
+    Raises: Unsupported for a handler that the core does not have, or another number of operands.
+    """
     written = instruction.operands if operands is None else operands
     if len(written) != len(sizes):
         raise unsupported(instruction, f"with {len(written)} operands")
     slots = [read(lowering, operand, size) for operand, size in zip(written[1:], sizes[1:], strict=True)]
-    a, b, c, e = [*slots, 0, 0, 0, 0][:4]
-    lowering.emit(handler, d=lowering.target(written[0], sizes[0]), a=a, b=b, c=c, e=e, p=p, q=q)
+    target = lowering.target(written[0], sizes[0])
+    declared = HANDLERS.get(handler)
+    if declared is None:
+        raise Unsupported(f"the operation {handler}", instruction.line)
+    sources: dict[str, Value] = dict(zip(declared.sources, slots, strict=True))
+    lowering.emit(handler, result=target, **sources, **numbers)
 
 
 def read(lowering: Lowering, operand: Operand, size: int) -> int:
@@ -83,13 +91,13 @@ class Form:
 
     `types`: what may stand for the type, several joined by points. `handler`: with {types}, {bits} (b32 for s32) and
     {unsigned} (u32 for b32) to fill in. `shape`: a letter an operand, the result first: T as wide as the type, W twice that,
-    4 a 32-bit register, P a predicate. `p`: handed to the handler.
+    4 a 32-bit register, P a predicate. `mode`: a number of the handler, None where it declares none.
     """
 
     types: tuple[str, ...]
     handler: str
     shape: str
-    p: int = 0
+    mode: int | None = None
 
     def sizes(self, size: int) -> tuple[int, ...]:
         meaning = {"T": size, "W": 2 * size, "4": 4, "P": MASK}
@@ -112,7 +120,8 @@ def by_form(forms: Forms, special: Mapping[str, Rule]) -> Rule:
         for form in forms.get(opcode.key, ()):
             if types in form.types:
                 sizes = form.sizes(bytes_of(opcode.types[0]))
-                lanewise(lowering, instruction, form.handler_of(types), sizes, p=form.p)
+                numbers = {} if form.mode is None else {"mode": form.mode}
+                lanewise(lowering, instruction, form.handler_of(types), sizes, **numbers)
                 return
         if opcode.key not in special:
             raise unsupported(instruction)

@@ -13,11 +13,11 @@ from sandbox.emulator.ptx.module import Address, Function, Instruction, Negated,
 
 LANES = 32
 ALIGNMENT = 32
-MASK_BYTES = 4  # of a predicate: one bit a lane
+MASK_BYTES = 4  # of a predicate: one bit per lane
 
 
 def slot_bytes(size: int) -> int:
-    """Bytes of a slot with `size` bytes a lane; 0 stands for a predicate."""
+    """Bytes of a slot with `size` bytes per lane; 0 stands for a predicate."""
     wanted = LANES * size if size else MASK_BYTES
     return -(-wanted // ALIGNMENT) * ALIGNMENT
 

@@ -1,8 +1,8 @@
-"""Registers that some path reads before anything has written them: on a GPU they hold what an earlier kernel left there.
+"""Registers that some path reads before any write: on a GPU they hold what an earlier kernel left there.
 
 Covered: every path through branches and indexed branches; a guarded write counts as none.
-Not covered: a read of a register that a write under the same guard precedes is listed, although it is in order. Whether a
-warpgroup's product reads the sums that it writes is only known when it runs: the core notices that, as every read of them.
+Not covered: a read after a write under the same guard is listed, although it is in order. Whether a warpgroup's product reads
+the accumulators that it writes is only known when it runs: the core detects that, as it does every read of them.
 """
 
 import heapq

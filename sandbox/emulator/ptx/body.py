@@ -8,20 +8,20 @@ import re
 from dataclasses import dataclass, field, replace
 
 from sandbox.emulator.ptx.declarations import registers, variables
-from sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, Source, shown, tokens
+from sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown, tokens
 from sandbox.emulator.ptx.module import (
     Function,
     Instruction,
     Label,
-    Place,
     PtxError,
     Register,
+    SourceLine,
     Symbol,
     Variable,
 )
 from sandbox.emulator.ptx.operands import operands
 from sandbox.emulator.ptx.quota import Quota
-from sandbox.emulator.ptx.scopes import Scope
+from sandbox.emulator.ptx.scopes import NameScope
 
 # The last named group to match is the kind of the statement.
 _STATEMENT = re.compile(
@@ -43,11 +43,11 @@ _STATEMENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement where it stands. `kind`: the name of a group of the pattern."""
+    """One statement with its position. `kind`: the name of a group of the pattern."""
 
     match: re.Match[str]
     kind: str
-    scope: Scope
+    scope: NameScope
     line: int
 
 
@@ -56,7 +56,7 @@ class Body:
     """Reads one function's statements. `files`: names by number."""
 
     header: Function
-    scope: Scope
+    scope: NameScope
     files: dict[int, str]
     quota: Quota
     registers: dict[str, str] = field(default_factory=dict)
@@ -64,10 +64,10 @@ class Body:
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)
     branch_targets: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    place: Place | None = None
-    seen: dict[tuple[str, str], Place] = field(default_factory=dict)  # places so far, by file, and line with column
+    place: SourceLine | None = None
+    seen: dict[tuple[str, str], SourceLine] = field(default_factory=dict)  # places so far, by file, and line with column
 
-    def read(self, source: Source) -> Function:
+    def read(self, source: PtxText) -> Function:
         """The function whose opening brace was taken last. Raises: PtxError, Unsupported."""
         for statement in self._cut(source):
             _READERS[statement.kind](self, statement.match, statement.scope, statement.line)
@@ -83,8 +83,8 @@ class Body:
             branch_targets=self.branch_targets,
         )
 
-    def _cut(self, source: Source) -> list[Statement]:
-        """The statements up to the closing brace; scopes know their labels afterwards."""
+    def _cut(self, source: PtxText) -> list[Statement]:
+        """The statements up to the closing brace. Their scopes then have all labels."""
         statements: list[Statement] = []
         scope, scopes = self.scope, 0
         while True:
@@ -103,16 +103,16 @@ class Body:
             else:
                 scope = scope.outer
 
-    def _label(self, match: re.Match[str], scope: Scope, line: int) -> None:
+    def _label(self, match: re.Match[str], scope: NameScope, line: int) -> None:
         self.labels[scope.label(match["label"], line).name] = len(self.instructions)
 
-    def _table(self, match: re.Match[str], scope: Scope, line: int) -> None:
+    def _table(self, match: re.Match[str], scope: NameScope, line: int) -> None:
         if match["table"] == "branchtargets":
             names = [token for token in tokens(match["listed"], line) if token != ","]
             targets = tuple(scope.label(name, line).name for name in names)
             self.branch_targets[scope.label(match["label"], line).name] = targets
 
-    def _place(self, match: re.Match[str], _scope: Scope, _line: int) -> None:
+    def _place(self, match: re.Match[str], _scope: NameScope, _line: int) -> None:
         """Where the next instructions come from. A call that was itself inlined stood in the text before what it calls."""
         place = self._at(match["file"], match["place"])
         if place is not None and match["into"]:
@@ -122,21 +122,21 @@ class Body:
             self.seen[match["file"], match["place"]] = place
         self.place = place
 
-    def _at(self, file: str, place: str) -> Place | None:
+    def _at(self, file: str, place: str) -> SourceLine | None:
         """A place without its caller; None for the compiler's own code, which has line 0."""
         name, number = self.files.get(int(file)), int(place.split()[0])
-        return Place(name, number) if name is not None and number else None
+        return SourceLine(name, number) if name is not None and number else None
 
-    def _pragma(self, match: re.Match[str], scope: Scope, line: int) -> None:
+    def _pragma(self, match: re.Match[str], scope: NameScope, line: int) -> None:
         """Advice to ptxas; nothing depends on it."""
 
-    def _registers(self, match: re.Match[str], scope: Scope, line: int) -> None:
+    def _registers(self, match: re.Match[str], scope: NameScope, line: int) -> None:
         for register in registers(match["registers"], line, self.quota, any_form=scope.any_form):
             unique = Register(register.name + scope.mark, register.type) if scope.mark else register
             scope.declare(register.name, unique, line)
             self.registers[unique.name] = unique.type
 
-    def _variables(self, match: re.Match[str], scope: Scope, line: int) -> None:
+    def _variables(self, match: re.Match[str], scope: NameScope, line: int) -> None:
         external = ".extern" in match["linkage"]
         for variable in variables(match["variables"], match["space"], line, self.quota, external=external):
             taken = variable.name in self.variables or self.scope.find(variable.name) is not None
@@ -144,7 +144,7 @@ class Body:
             scope.declare(variable.name, Symbol(unique, 0), line)
             self.variables[unique] = replace(variable, name=unique)
 
-    def _operands(self, match: re.Match[str], scope: Scope, line: int) -> None:
+    def _operands(self, match: re.Match[str], scope: NameScope, line: int) -> None:
         opcode = "".join(match["opcode"].split())
         call = opcode == "call" or opcode.startswith("call.")
         instruction = Instruction(
@@ -173,13 +173,13 @@ _READERS = {
 }
 
 
-def _labelled(match: re.Match[str], scope: Scope) -> Label | Symbol:
+def _labelled(match: re.Match[str], scope: NameScope) -> Label | Symbol:
     """What a label stands for: a place in the code, a table of such, or the types of an indirect call."""
     unique = match["label"] + scope.mark
     return Symbol(unique, 0) if match["table"] in ("calltargets", "callprototype") else Label(unique)
 
 
-def _predicate(name: str | None, scope: Scope, line: int) -> Register | None:
+def _predicate(name: str | None, scope: NameScope, line: int) -> Register | None:
     if name is None:
         return None
     register = scope.register(name, line)

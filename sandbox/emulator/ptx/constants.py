@@ -56,7 +56,7 @@ def constant(tokens: Sequence[str], start: int, line: int) -> tuple[Immediate | 
 
 
 def literal(token: str, line: int) -> Immediate | Float:
-    """Raises: PtxError for what is no number, or does not fit into 64 bits."""
+    """Raises: PtxError for text that is not a number, or does not fit into 64 bits."""
     if match := _INTEGER.fullmatch(token):
         kind = match.lastgroup or ""
         value = int(match[kind], _BASES[kind])
@@ -73,7 +73,7 @@ def literal(token: str, line: int) -> Immediate | Float:
 
 
 class _Expression:
-    """Operators wait on a stack until one that binds less tightly comes: nesting costs no recursion."""
+    """Operators stay on a stack until one of lower precedence follows, so nesting needs no recursion."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -124,7 +124,7 @@ class _Expression:
         return True
 
     def _apply_down_to(self, priority: int) -> None:
-        """Apply what waits since the last open parenthesis and binds at least as tightly."""
+        """Apply the operators since the last open parenthesis that have at least this precedence."""
         while self._waiting and self._waiting[-1] != "(":
             operator = self._waiting[-1]
             if operator in _OPERATORS and _OPERATORS[operator][0] < priority:

@@ -30,7 +30,7 @@ _TOKEN = re.compile(
 )
 
 
-class Source:
+class PtxText:
     """PTX without comments, read from front to back. `line`: of the last thing taken."""
 
     def __init__(self, original: str) -> None:

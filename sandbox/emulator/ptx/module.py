@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 
 class PtxError(Exception):
-    """The text is not PTX, or goes past a limit of the parser."""
+    """The text is not PTX, or exceeds a limit of the parser."""
 
     def __init__(self, what: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {what}")
@@ -19,7 +19,7 @@ class PtxError(Exception):
 class Unsupported(Exception):
     """Real PTX that the emulator does not handle. `place`: in the source, where an instruction is to blame that has one."""
 
-    def __init__(self, what: str, line: int, place: "Place | None" = None) -> None:
+    def __init__(self, what: str, line: int, place: "SourceLine | None" = None) -> None:
         super().__init__(f"PTX line {line}: {what} is not supported")
         self.what = what
         self.line = line
@@ -104,19 +104,19 @@ class Negated:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """`_`: a result that nobody wants."""
+    """`_`: a result that is not used."""
 
 
 Operand: TypeAlias = Register | Immediate | Float | Special | Symbol | Label | Vector | Address | Pair | Negated | Sink
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A source line. `caller`: the outermost line where the call was inlined that it comes from."""
+class SourceLine:
+    """A source line. `caller`: of an inlined function, the line of the outermost call."""
 
     file: str
     line: int
-    caller: "Place | None" = None
+    caller: "SourceLine | None" = None
 
     def __str__(self) -> str:
         own = f"{self.file.rpartition('/')[2]}:{self.line}"
@@ -138,7 +138,7 @@ class Instruction:
     negated: bool
     index: int
     line: int
-    place: Place | None
+    place: SourceLine | None
     text: str
 
 

@@ -17,7 +17,7 @@ from sandbox.emulator.ptx.module import (
     Unsupported,
     Vector,
 )
-from sandbox.emulator.ptx.scopes import Scope
+from sandbox.emulator.ptx.scopes import NameScope
 
 MAX_OPERANDS = 64
 MAX_VECTOR = 256  # the longest of an instruction is 128 registers
@@ -26,7 +26,7 @@ _SELECTOR = re.compile(r"\.[bh][0-3]+")
 _CLOSING = {"{": "}", "(": ")"}
 
 
-def operands(text: str, scope: Scope, line: int, *, call: bool = False) -> tuple[Operand, ...]:
+def operands(text: str, scope: NameScope, line: int, *, call: bool = False) -> tuple[Operand, ...]:
     """The operands written in a text; of a call as `Instruction` wants them. Raises: PtxError, Unsupported."""
     if text.isspace() or not text:
         found: list[Operand] = []
@@ -37,7 +37,7 @@ def operands(text: str, scope: Scope, line: int, *, call: bool = False) -> tuple
     return tuple(_call(found, line) if call else found)
 
 
-def _plain(text: str, scope: Scope) -> list[Operand] | None:
+def _plain(text: str, scope: NameScope) -> list[Operand] | None:
     """Operands that are all names; most instructions have no other."""
     found = []
     for piece in text.split(","):
@@ -64,7 +64,7 @@ def _call(found: list[Operand], line: int) -> list[Operand]:
 class _Reader:
     """Reads the operands of one statement from its tokens."""
 
-    def __init__(self, text: str, scope: Scope, line: int) -> None:
+    def __init__(self, text: str, scope: NameScope, line: int) -> None:
         self._tokens = tokens(text, line)
         self._at = 0
         self._scope = scope

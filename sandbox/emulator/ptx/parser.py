@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from sandbox.emulator.ptx.body import Body
 from sandbox.emulator.ptx.declarations import parameters, variables
-from sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, Source, shown
+from sandbox.emulator.ptx.lexer import LINKAGE, NAME, PRAGMA, PtxText, shown
 from sandbox.emulator.ptx.module import Function, Module, PtxError, Symbol, Unsupported, Variable
 from sandbox.emulator.ptx.quota import Quota
-from sandbox.emulator.ptx.scopes import Scope
+from sandbox.emulator.ptx.scopes import NameScope
 
 # The last named group to match says what it is.
 _TOP = re.compile(
@@ -49,16 +49,16 @@ def parse(text: str, *, any_form: bool = False) -> Module:
     `any_form`: also vector registers, their components, selectors of video instructions and parameters in registers, which
     inspection reads and nothing executes: a component stands as its whole register. Raises: PtxError, Unsupported.
     """
-    return _ModuleReader(Source(text), any_form).read()
+    return _ModuleReader(PtxText(text), any_form).read()
 
 
 class _ModuleReader:
     """Reads what stands outside functions."""
 
-    def __init__(self, source: Source, any_form: bool) -> None:
+    def __init__(self, source: PtxText, any_form: bool) -> None:
         self._source = source
         self._quota = Quota()
-        self._scope = Scope(any_form=any_form)
+        self._scope = NameScope(any_form=any_form)
         # nvcc prints the names of files after the code that refers to them.
         self._files = {int(match["number"]): match["name"] for match in _FILE.finditer(source.text)}
         self._target: str | None = None
@@ -113,7 +113,7 @@ class _ModuleReader:
                 raise PtxError(f"{shown(header.name)} is defined twice", line)
             self._functions[header.name] = Body(header, scope, self._files, self._quota).read(self._source)
 
-    def _header(self, match: re.Match[str], line: int) -> tuple[Function, Scope]:
+    def _header(self, match: re.Match[str], line: int) -> tuple[Function, NameScope]:
         head = _HEAD.fullmatch(match["head"])
         if head is None:
             raise PtxError(f"{shown(match[0][:60])} is no head of a function", line)

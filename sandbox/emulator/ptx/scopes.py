@@ -1,4 +1,4 @@
-"""Which thing a name means: scopes of a function inside each other, the module around them, and PTX's own names outside."""
+"""What a name denotes: nested scopes of a function, then the module, then PTX's predefined names."""
 
 from itertools import product
 
@@ -30,28 +30,28 @@ _PREDEFINED: dict[str, Operand] = {
 }
 
 
-class Scope:
+class NameScope:
     """Names declared between two braces.
 
     `mark`: what makes them unique in their function; empty outside inner scopes. `any_form`: as of `parse`.
     """
 
-    def __init__(self, outer: "Scope | None" = None, mark: str = "", depth: int = 0, *, any_form: bool = False) -> None:
+    def __init__(self, outer: "NameScope | None" = None, mark: str = "", depth: int = 0, *, any_form: bool = False) -> None:
         self.outer = outer
         self.mark = mark
         self.any_form = any_form
         self._depth = depth
         self._names: dict[str, Operand] = dict(_PREDEFINED) if outer is None else {}
 
-    def inner(self, number: int, line: int) -> "Scope":
+    def inner(self, number: int, line: int) -> "NameScope":
         """The scope inside this one, of its number in its function; a function's own is 0. Raises: PtxError if too deep."""
         if self._depth == MAX_NESTING:
             raise PtxError(f"scopes nested more than {MAX_NESTING} deep", line)
-        return Scope(self, f"@{number}" if number else "", self._depth + 1, any_form=self.any_form)
+        return NameScope(self, f"@{number}" if number else "", self._depth + 1, any_form=self.any_form)
 
     def find(self, name: str) -> Operand | None:
         """What a name means here."""
-        scope: Scope | None = self
+        scope: NameScope | None = self
         while scope is not None:
             operand = scope._names.get(name)
             if operand is not None:

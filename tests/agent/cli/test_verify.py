@@ -68,7 +68,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> str:
             f"    __syncthreads();\n{STEPS}",
             f'    if (thread < 128) asm volatile("bar.sync 1, 256;" ::: "memory");\n    __syncthreads();\n{STEPS}',
             1,
-            ["emulator/deadlock", "no warp can go on", "warps 0, 1, 2, 3 at `bar.sync 1, 256` (kernel.cu:"],
+            ["emulator/deadlock", "no warp can make progress", "warps 0, 1, 2, 3 at `bar.sync 1, 256` (kernel.cu:"],
         ),
         (
             "  float sums",

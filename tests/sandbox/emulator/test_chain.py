@@ -136,7 +136,7 @@ def test_operands_may_be_read_early_where_the_launch_ahead_lets_nobody_start_bef
 
 
 def test_operands_are_not_read_before_the_wait(build: Build) -> None:
-    """Only reads of data that the preceding kernel may still write; the stores follow the wait."""
+    """Reads alone, of what the preceding kernel may still write; stores come behind the wait."""
     source = HEAD + part("low", 0, first=WAIT) + part("high", 1, before=WAIT) + finish()
     assert (
         " of A before griddepcontrol.wait"
@@ -180,7 +180,7 @@ def test_the_next_run_is_behind_this_one_only_where_its_last_launch_waits(build:
 def test_a_first_launch_that_does_not_wait_leaves_kernels_ahead_running(build: Build, first: str, right: bool) -> None:
     makes = kernel("makes", WAIT + "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n")
     answer = prove(build(HEAD + kernel("nothing", first) + makes, chain([("nothing", True), ("makes", True)])))
-    assert isinstance(answer, Verified) if right else "a kernel ahead of the plan" in dependency(answer).message
+    assert isinstance(answer, Verified) if right else "a kernel that precedes the plan" in dependency(answer).message
 
 
 def test_a_launch_is_told_which_others_may_run() -> None:

@@ -105,7 +105,9 @@ def test_a_broken_rule_is_named(build: Build, source: str, tier: str, name: str 
 
 def test_a_deadlock_says_who_waits_where(build: Build) -> None:
     message = failure(prove(build(naive(first=ALONE)))).message
-    assert re.match(r"no warp can go on: CTA \(\d, \d, 0\) warp 0 at `bar[^`]*1, 64` \(kernel\.cu:\d+\)", message), message
+    assert re.match(r"no warp can make progress: CTA \(\d, \d, 0\) warp 0 at `bar[^`]*1, 64` \(kernel\.cu:\d+\)", message), (
+        message
+    )
 
 
 def test_a_read_of_nothing_is_a_fault_only_where_it_reaches_an_output(build: Build) -> None:

@@ -7,7 +7,7 @@ namespace emulator {
 namespace {
 
 // ---- formats ---------------------------------------------------------------------------------------------------------------
-// How a floating-point format lies in a lane, and the type that computes with it.
+// The storage of a floating-point format in a lane, and the type to compute with.
 template <typename Format>
 struct Stored {  // Half, Bfloat
   using Lane = u16;
@@ -35,20 +35,19 @@ template <typename S>
 typename Stored<S>::Value operand(const OpRecord& op, typename Stored<S>::Lane lane) {
   const auto value = Stored<S>::value(lane);
   if constexpr (std::is_same_v<S, float>) {
-    if (op.q & kFlush) return flushed(value);
+    if (kModifiers(op) & kFlush) return flushed(value);
   }
   return value;
 }
 
-// p: mode. q: modifiers.
 template <typename Format, typename Value>
 u16 to_half(const OpRecord& op, Value value) {
   float rounded_once = odd_float(value);  // subnormals of f32 count even under .ftz
-  if (op.q & kSaturate) rounded_once = saturated_unit(rounded_once);
-  if (op.q & kRelu) rounded_once = rectified(rounded_once);
-  const u16 bits = Format::rounded(rounded_once, op.p);
+  if (kModifiers(op) & kSaturate) rounded_once = saturated_unit(rounded_once);
+  if (kModifiers(op) & kRelu) rounded_once = rectified(rounded_once);
+  const u16 bits = Format::rounded(rounded_once, kRounding(op));
   const bool infinite = (bits & 0x7FFF) == Format::kInfinity;
-  return infinite && (op.q & kSatFinite) ? static_cast<u16>((bits & 0x8000) | Format::kLargest) : bits;
+  return infinite && (kModifiers(op) & kSatFinite) ? static_cast<u16>((bits & 0x8000) | Format::kLargest) : bits;
 }
 
 // In a RoundingScope. A NaN of f64 keeps its sign and upper bits.
@@ -57,8 +56,8 @@ D to_word(const OpRecord& op, Value value) {
   constexpr bool kNarrows = std::is_same_v<D, float> && std::is_same_v<Value, double>;
   D result = static_cast<D>(value);
   if (std::is_integral_v<Value> && value == 0) result = 0;  // the compiler's sequence may give -0 where all is rounded down
-  if (std::is_same_v<D, float> && (op.q & kFlush)) result = flushed(result);
-  if (op.q & kSaturate) result = saturated_unit(result);
+  if (std::is_same_v<D, float> && (kModifiers(op) & kFlush)) result = flushed(result);
+  if (kModifiers(op) & kSaturate) result = saturated_unit(result);
   if constexpr (std::is_same_v<D, float> && !kNarrows) result = canonical(result);
   return result;
 }
@@ -76,21 +75,21 @@ D to_integer(S value, u32 mode) {
 }
 
 float to_tf32(const OpRecord& op, float value) {
-  if (value != value) return std::bit_cast<float>((op.p == kAway ? std::bit_cast<u32>(value) : 0x7FFFFFFF) & ~0x1FFFu);
-  const u32 bits = std::bit_cast<u32>(op.q & kRelu ? rectified(value) : value);
-  const u32 half = op.p == kZero ? 0 : op.p == kAway ? 0x1000 : 0xFFF + (bits >> 13 & 1);
+  if (value != value) return std::bit_cast<float>((kRounding(op) == kAway ? std::bit_cast<u32>(value) : 0x7FFFFFFF) & ~0x1FFFu);
+  const u32 bits = std::bit_cast<u32>(kModifiers(op) & kRelu ? rectified(value) : value);
+  const u32 half = kRounding(op) == kZero ? 0 : kRounding(op) == kAway ? 0x1000 : 0xFFF + (bits >> 13 & 1);
   return std::bit_cast<float>((bits + half) & ~0x1FFFu);
 }
 
 template <typename Lanes>
 void rounded_by_mode(Warp& warp, const Op& op, u32 mask) {
-  const RoundingScope scope(op.p, op.q & kFlush);
+  const RoundingScope scope(kRounding(op), kModifiers(op) & kFlush);
   Lanes::run(warp, op, mask);
 }
 
 template <typename Compute>
 void add_rounded(Registry& r, const std::string& name, Compute) {
-  r.add(name, rounded_by_mode<LanewiseFor<Compute>>, LanewiseFor<Compute>::signature());
+  r.add(name, rounded_by_mode<LanewiseFor<Compute>>, with_modifiers(LanewiseFor<Compute>::operands()));
 }
 
 // ---- whole warps of 16-bit numbers -----------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ void narrow(Warp& warp, const Op& op, u32 mask) {
   for_lanes(mask, [&](int lane) { d[lane] = values[lane]; });
 }
 
-// a: the upper half of d. b: the lower.
+// `upper` becomes the upper half of the result, `lower` the lower half.
 template <typename Format>
 void narrow_two(Warp& warp, const Op& op, u32 mask) {
   u16 upper[kLanes], lower[kLanes];
@@ -145,9 +144,10 @@ void unpack(Warp& warp, const Op& op, u32 mask) {
 
 template <typename Element, int kCount>
 void add_vector(Registry& r, const std::string& shape) {
-  constexpr u8 one = sizeof(Element), all = sizeof(Element) * kCount;
-  r.add("pack." + shape, pack<Element, kCount>, {.d = all, .list = one, .least = kCount});
-  r.add("unpack." + shape, unpack<Element, kCount>, {.a = all, .list = one, .least = kCount});
+  constexpr u8 all = sizeof(Element) * kCount;
+  constexpr Operand elements = list("elements", sizeof(Element), kCount, kCount);
+  r.add("pack." + shape, pack<Element, kCount>, {slot("result", Field::kD, all), elements});
+  r.add("unpack." + shape, unpack<Element, kCount>, {elements, slot("value", Field::kA, all)});
 }
 
 // ---- addresses -------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ void add_addresses(Registry& r) {
   add_lanes(r, "isspacep.param", [](u64 a) { return in_window(a, kParamWindow); });
   add_lanes(r, "isspacep.global",
             [](u64 a) { return !in_window(a, kSharedWindow) && !in_window(a, kLocalWindow) && !in_window(a, kParamWindow); });
-  r.add("isspacep.cta", is_of_this_cta, {.d = kMask, .a = 8});
+  r.add("isspacep.cta", is_of_this_cta, {slot("result", Field::kD, kMask), slot("value", Field::kA, 8)});
 }
 
 // ---- tables ----------------------------------------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ void add_from_integer(Registry& r, const std::string& from) {
 template <typename D, typename S>
 void add_to_integer(Registry& r, const std::string& name) {
   using Lane = typename Stored<S>::Lane;
-  add_lanes(r, name, [](const OpRecord& op, Lane a) { return to_integer<D>(operand<S>(op, a), op.p); });
+  add_lanes(r, name, [](const OpRecord& op, Lane a) { return to_integer<D>(operand<S>(op, a), kRounding(op)); });
 }
 
 template <typename S>
@@ -210,9 +210,9 @@ void add_from_float(Registry& r, const std::string& from) {
   add_rounded(r, "cvt.f64." + from, [](const OpRecord& op, Lane a) { return to_word<double>(op, operand<S>(op, a)); });
   add_lanes(r, "cvt.f16." + from, [](const OpRecord& op, Lane a) { return to_half<Half>(op, Stored<S>::value(a)); });
   add_lanes(r, "cvt.bf16." + from, [](const OpRecord& op, Lane a) { return to_half<Bfloat>(op, Stored<S>::value(a)); });
-  // To an integer in the same format. p: mode.
+  // To an integer in the same format.
   add_lanes(r, "integral." + from, [](const OpRecord& op, Lane a) -> Lane {
-    const double whole = integral(operand<S>(op, a), op.p);
+    const double whole = integral(operand<S>(op, a), kRounding(op));
     if constexpr (kIsHalf<S>) {
       return S::rounded(static_cast<float>(whole), kNearest);
     } else {
@@ -223,9 +223,10 @@ void add_from_float(Registry& r, const std::string& from) {
 
 template <typename Format>
 void add_narrow(Registry& r, const std::string& type) {
-  r.add("widen." + type, widen<Format>, {.d = 4, .a = 2});
-  r.add("narrow." + type, narrow<Format>, {.d = 2, .a = 4});
-  r.add("narrow." + type + "x2", narrow_two<Format>, {.d = 4, .a = 4, .b = 4});
+  r.add("widen." + type, widen<Format>, {slot("result", Field::kD, 4), slot("value", Field::kA, 2)});
+  r.add("narrow." + type, narrow<Format>, {slot("result", Field::kD, 2), slot("value", Field::kA, 4)});
+  r.add("narrow." + type + "x2", narrow_two<Format>,
+        {slot("result", Field::kD, 4), slot("upper", Field::kA, 4), slot("lower", Field::kB, 4)});
 }
 
 void add_moves(Registry& r) {

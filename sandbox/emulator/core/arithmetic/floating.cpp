@@ -27,20 +27,20 @@ struct Plain {
   T operator()(A... operands) const { return settled(static_cast<T>(Compute{}(operands...)), operands...); }
 };
 
-// The same with modifiers in q.
+// The same with modifiers.
 template <typename T, typename Compute, typename... A>
 struct Modified {
   T operator()(const OpRecord& op, A... operands) const {
-    const bool flush = op.q & kFlush;
+    const bool flush = kModifiers(op) & kFlush;
     const T value = static_cast<T>(Compute{}((flush ? flushed(operands) : operands)...));
-    return settled(op.q & kSaturate ? saturated_unit(value) : value, operands...);
+    return settled(kModifiers(op) & kSaturate ? saturated_unit(value) : value, operands...);
   }
 };
 
-// p: the mode by which everything is rounded. Results are flushed if they would be too small with exponents of any size.
+// Rounds everything by the operation's mode. Results are flushed if they would be too small with exponents of any size.
 template <typename Lanes>
 void rounded_by_mode(Warp& warp, const Op& op, u32 mask) {
-  const RoundingScope scope(op.p, op.q & kFlush);
+  const RoundingScope scope(kRounding(op), kModifiers(op) & kFlush);
   Lanes::run(warp, op, mask);
 }
 
@@ -48,8 +48,8 @@ template <typename T, typename Compute, std::size_t... kIndex>
 void add_arithmetic(Registry& r, const std::string& name, std::index_sequence<kIndex...>) {
   using Fast = LanewiseFor<Plain<T, Compute, Repeat<T, kIndex>...>>;
   using Full = LanewiseFor<Modified<T, Compute, Repeat<T, kIndex>...>>;
-  r.add(name, Fast::run, Fast::signature());
-  r.add(name + ".modified", rounded_by_mode<Full>, Full::signature());
+  r.add(name, Fast::run, Fast::operands());
+  r.add(name + ".modified", rounded_by_mode<Full>, with_modifiers(Full::operands()));
 }
 
 template <int kOperands, typename Compute>
@@ -108,15 +108,16 @@ inline T extreme_magnitude(T a, T b) {
   return with_sign(sign, kNan ? extreme_or_nan<kGreater>(left, right) : extreme<kGreater>(left, right));
 }
 
-// neg and abs: a NaN of f64 keeps its sign. q: kFlush.
+// neg and abs: a NaN of f64 keeps its sign.
 template <typename T>
 void add_signs(Registry& r, const std::string& type) {
   add_lanes(r, "flush." + type, [](T a) { return flushed(a); });
   add_lanes(r, "neg." + type,
-            [](const OpRecord& op, T a) { return settled(a == a ? negated(op.q & kFlush ? flushed(a) : a) : a, a); });
-  add_lanes(r, "abs." + type,
-            [](const OpRecord& op, T a) { return settled(a == a ? magnitude(op.q & kFlush ? flushed(a) : a) : a, a); });
-  add_lanes(r, "copysign." + type, [](T sign, T value) { return with_sign(sign, value); });
+            [](const OpRecord& op, T a) { return settled(a == a ? negated(kModifiers(op) & kFlush ? flushed(a) : a) : a, a); });
+  add_lanes(r, "abs." + type, [](const OpRecord& op, T a) {
+    return settled(a == a ? magnitude(kModifiers(op) & kFlush ? flushed(a) : a) : a, a);
+  });
+  add_lanes(r, "copysign." + type, [](T sign, T value) { return with_sign(sign, value); }, {"sign", "value"});
   add_lanes(r, "testp.finite." + type, [](T a) { return magnitude(a) <= std::numeric_limits<T>::max(); });
   add_lanes(r, "testp.infinite." + type, [](T a) { return magnitude(a) == std::numeric_limits<T>::infinity(); });
   add_lanes(r, "testp.number." + type, [](T a) { return a == a; });
@@ -137,7 +138,7 @@ void halves(Warp& warp, const Op& op, u32 mask) {
   for (int i = 0; i < kOperands; ++i) {
     const u16* from = warp.lanes<u16>(slots[i]);
     std::copy(from, from + kCount, results);
-    if (op.q & kFlush) std::transform(results, results + kCount, results, flushed_bits<Format>);
+    if (kModifiers(op) & kFlush) std::transform(results, results + kCount, results, flushed_bits<Format>);
     Format::widen(results, operands[i], kCount);
   }
   for (int i = 0; i < kCount; ++i) {
@@ -145,9 +146,9 @@ void halves(Warp& warp, const Op& op, u32 mask) {
     if constexpr (kOperands == 2) values[i] = Compute{}(Format{}, operands[0][i], operands[1][i]);
     if constexpr (kOperands == 3) values[i] = Compute{}(Format{}, operands[0][i], operands[1][i], operands[2][i]);
   }
-  if (op.q & kRelu) std::transform(values, values + kCount, values, rectified<float>);
-  if (op.q & kSaturate) std::transform(values, values + kCount, values, saturated_unit<float>);
-  if (op.q & kFlush) std::transform(values, values + kCount, values, flushed_value<Format>);
+  if (kModifiers(op) & kRelu) std::transform(values, values + kCount, values, rectified<float>);
+  if (kModifiers(op) & kSaturate) std::transform(values, values + kCount, values, saturated_unit<float>);
+  if (kModifiers(op) & kFlush) std::transform(values, values + kCount, values, flushed_value<Format>);
   Format::narrow(values, results, kCount);
   u16* d = warp.lanes<u16>(op.d);
   for_lanes(mask, [&](int lane) {
@@ -157,29 +158,33 @@ void halves(Warp& warp, const Op& op, u32 mask) {
 
 template <int kOperands, typename Compute>
 void add_halves(Registry& r, const std::string& name, Compute) {
-  constexpr auto signature = [](u8 bytes) {
-    return Signature{.d = bytes, .a = bytes, .b = kOperands > 1 ? bytes : u8{0}, .c = kOperands > 2 ? bytes : u8{0}};
+  const auto operands = [](u8 bytes) {
+    constexpr Field kFields[] = {Field::kA, Field::kB, Field::kC};
+    const Names names = usual_names(kOperands);
+    std::vector<Operand> made{slot("result", Field::kD, bytes)};
+    for (std::size_t i = 0; i < kOperands; ++i) made.push_back(slot(names[i], kFields[i], bytes));
+    return with_modifiers(std::move(made));
   };
-  r.add(name + ".f16", halves<Half, 1, Compute, kOperands>, signature(2));
-  r.add(name + ".f16x2", halves<Half, 2, Compute, kOperands>, signature(4));
-  r.add(name + ".bf16", halves<Bfloat, 1, Compute, kOperands>, signature(2));
-  r.add(name + ".bf16x2", halves<Bfloat, 2, Compute, kOperands>, signature(4));
+  r.add(name + ".f16", halves<Half, 1, Compute, kOperands>, operands(2));
+  r.add(name + ".f16x2", halves<Half, 2, Compute, kOperands>, operands(4));
+  r.add(name + ".bf16", halves<Bfloat, 1, Compute, kOperands>, operands(2));
+  r.add(name + ".bf16x2", halves<Bfloat, 2, Compute, kOperands>, operands(4));
 }
 
 // ---- comparison ------------------------------------------------------------------------------------------------------------
 template <typename T>
 inline T comparable(const OpRecord& op, T value) {
-  return op.q & kFlush ? flushed(value) : value;
+  return kModifiers(op) & kFlush ? flushed(value) : value;
 }
 
-// Under the names of setp, ordered and unordered. q: kFlush.
+// Under the names of setp, ordered and unordered.
 template <typename T, typename Compare>
 void add_comparison(Registry& r, const std::string& name, Compare) {
   if constexpr (std::is_floating_point_v<T>) {
     add_lanes(r, name, [](const OpRecord& op, T a, T b) { return Compare{}(comparable(op, a), comparable(op, b)); });
   } else {
     add_lanes(r, name, [](const OpRecord& op, u16 a, u16 b) {
-      const bool flush = op.q & kFlush;
+      const bool flush = kModifiers(op) & kFlush;
       const float left = T::widened(flush ? flushed_bits<T>(a) : a), right = T::widened(flush ? flushed_bits<T>(b) : b);
       return Compare{}(left, right);
     });

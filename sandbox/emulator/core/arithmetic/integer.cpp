@@ -1,204 +1,23 @@
 // Integer arithmetic, logic, bit fields, selection and comparison.
 #include <limits>
 
+#include "arithmetic/integer_functions.hpp"
 #include "arithmetic/lanes.hpp"
+#include "arithmetic/permutation.hpp"
 
 namespace emulator {
 
 namespace {
 
-template <typename T>
-constexpr u32 kBits = 8 * sizeof(T);
-template <typename T>
-using Unsigned = std::make_unsigned_t<T>;
-
-// Twice the width, where the compiler has one.
-template <typename T>
-struct Twice;
-template <>
-struct Twice<u16> {
-  using Type = u32;
-};
-template <>
-struct Twice<u32> {
-  using Type = u64;
-};
-template <>
-struct Twice<u64> {
-  using Type = unsigned __int128;
-};
-template <>
-struct Twice<i16> {
-  using Type = i32;
-};
-template <>
-struct Twice<i32> {
-  using Type = i64;
-};
-template <>
-struct Twice<i64> {
-  using Type = __int128;
-};
-template <typename T>
-using Wide = typename Twice<T>::Type;
-
-template <typename T>
-T upper_half(T a, T b) {
-  return static_cast<T>(static_cast<Wide<T>>(a) * static_cast<Wide<T>>(b) >> kBits<T>);
-}
-
-// Division by zero, which PTX leaves open, gives all ones on the hardware, as quotient and as remainder.
-template <typename T>
-T divide(T a, T b) {
-  if (b == 0) return static_cast<T>(-1);
-  if (std::is_signed_v<T> && b == static_cast<T>(-1)) return static_cast<T>(Unsigned<T>{0} - static_cast<Unsigned<T>>(a));
-  return static_cast<T>(a / b);
-}
-template <typename T>
-T remainder(T a, T b) {
-  if (b == 0) return static_cast<T>(-1);
-  if (std::is_signed_v<T> && b == static_cast<T>(-1)) return 0;
-  return static_cast<T>(a % b);
-}
-
-template <typename T>
-T distance(T a, T b) {
-  using U = Unsigned<T>;
-  return static_cast<T>(a < b ? static_cast<U>(b) - static_cast<U>(a) : static_cast<U>(a) - static_cast<U>(b));
-}
-
-i32 saturated(i64 value) { return static_cast<i32>(value > INT32_MAX ? INT32_MAX : value < INT32_MIN ? INT32_MIN : value); }
-
-// ---- bits ------------------------------------------------------------------------------------------------------------------
-template <typename T>
-T ones(u32 count) {
-  return count >= kBits<T> ? static_cast<T>(-1) : static_cast<T>((T{1} << count) - 1);
-}
-
-template <typename T>
-T shift_left(T a, u32 count) {
-  return count < kBits<T> ? static_cast<T>(a << (count & (kBits<T> - 1))) : T{0};
-}
-template <typename T>
-T shift_right(T a, u32 count) {
-  const T shifted = static_cast<T>(a >> (count & (kBits<T> - 1)));
-  return count < kBits<T> ? shifted : a < 0 ? static_cast<T>(-1) : T{0};
-}
-
-template <typename T>
-T reversed(T value) {
-  T result = 0;
-  for (u32 bit = 0; bit < kBits<T>; ++bit) result = static_cast<T>(result << 1 | (value >> bit & 1));
-  return result;
-}
-
-// Position of the most significant bit that is no copy of the sign.
-template <typename T>
-u32 leading_bit(T value) {
-  const auto magnitude = static_cast<Unsigned<T>>(value < 0 ? ~value : value);
-  return magnitude ? static_cast<u32>(std::bit_width(magnitude)) - 1 : 0xFFFFFFFF;
-}
-
-// Position or length of a bit field: the low byte of 32 bits. Fields of 64 bits are several instructions to the hardware, which
-// look at all of it.
-template <typename T>
-u32 field_bound(u32 value) {
-  return sizeof(T) == 8 ? std::min(value, 0xFFu) : value & 0xFF;
-}
-
-template <typename T>
-T extract_field(T a, u32 first, u32 length) {
-  using U = Unsigned<T>;
-  const u32 position = field_bound<T>(first), wanted = field_bound<T>(length);
-  const u32 present = position < kBits<T> ? std::min(wanted, kBits<T> - position) : 0;
-  const U field = present ? static_cast<U>(static_cast<U>(a) >> position) & ones<U>(present) : U{0};
-  const u32 last = std::min(position + wanted - 1, kBits<T> - 1);
-  const bool negative = std::is_signed_v<T> && wanted && (static_cast<U>(a) >> last & 1);
-  return static_cast<T>(negative ? field | static_cast<U>(~ones<U>(present)) : field);
-}
-
-i64 product_of_24_bits(i32 a, i32 b) { return i64{extract_field(a, 0, 24)} * extract_field(b, 0, 24); }
-
-template <typename T>
-T insert_field(T field, T into, u32 first, u32 length) {
-  const u32 position = field_bound<T>(first);
-  if (position >= kBits<T>) return into;
-  const T where = static_cast<T>(ones<T>(field_bound<T>(length)) << position);
-  return static_cast<T>((into & ~where) | (static_cast<T>(field << position) & where));
-}
-
-u32 find_nth_set(u32 mask, u32 base, i32 offset) {
-  if (offset == INT32_MIN) return 0;  // what the hardware's sequence makes of it
-  if (base >= 32) return 0xFFFFFFFF;
-  if (offset == 0) return mask >> base & 1 ? base : 0xFFFFFFFF;
-  const i32 step = offset > 0 ? 1 : -1;
-  u32 left = offset > 0 ? static_cast<u32>(offset) : 0u - static_cast<u32>(offset);
-  for (i32 at = static_cast<i32>(base); at >= 0 && at < 32; at += step) {
-    if ((mask >> at & 1) && --left == 0) return static_cast<u32>(at);
-  }
-  return 0xFFFFFFFF;
-}
-
-u32 permute(u32 a, u32 b, u32 selector) {
-  const u64 bytes = static_cast<u64>(b) << 32 | a;
-  u32 result = 0;
-  for (int i = 0; i < 4; ++i) {
-    const u32 choice = selector >> 4 * i & 0xF;
-    const u32 byte = static_cast<u32>(bytes >> 8 * (choice & 7)) & 0xFF;
-    result |= (choice & 8 ? (byte & 0x80 ? 0xFFu : 0u) : byte) << 8 * i;
-  }
-  return result;
-}
-
-// Selectors of prmt's modes by the two low bits of c: f4e, b4e, rc8, ecl, ecr, rc16.
-constexpr u16 kPermutations[6][4] = {
-    {0x3210, 0x4321, 0x5432, 0x6543}, {0x5670, 0x6701, 0x7012, 0x0123}, {0x0000, 0x1111, 0x2222, 0x3333},
-    {0x3210, 0x3211, 0x3222, 0x3333}, {0x0000, 0x1110, 0x2210, 0x3210}, {0x1010, 0x3232, 0x1010, 0x3232},
-};
-
-u32 funnel_left(u32 low, u32 high, u32 count) { return static_cast<u32>((static_cast<u64>(high) << 32 | low) << count >> 32); }
-u32 funnel_right(u32 low, u32 high, u32 count) { return static_cast<u32>((static_cast<u64>(high) << 32 | low) >> count); }
-
-u32 extended(u32 a, u32 width, bool clamp, bool is_signed) {
-  if (clamp && width >= 32) return a;
-  const u32 bits = width & 31, above = ~ones<u32>(bits);
-  const bool negative = is_signed && bits && (a >> ((bits - 1) & 31) & 1);
-  return (a & ~above) | (negative ? above : 0);
-}
-
-u32 bit_mask(u32 first, u32 width, bool clamp) {
-  const u32 position = first & 31, bits = width & 31;
-  const u32 from = clamp && first >= 32 ? 0 : ~ones<u32>(position);
-  if (position + bits >= 32 || (clamp && (first >= 32 || width >= 32))) return from;
-  return from & ones<u32>(position + bits);
-}
-
-// Sum of products of bytes with bytes (dp4a) or, from `first` on, with 16-bit halves (dp2a).
-template <typename A, typename B, int kProducts>
-u32 dot(u32 a, u32 b, u32 c, int first) {
-  for (int i = 0; i < kProducts; ++i) {
-    const auto left = static_cast<A>(a >> i * static_cast<int>(kBits<A>));
-    const auto right = static_cast<B>(b >> 8 * (first + i));
-    c += static_cast<u32>(static_cast<i32>(left) * static_cast<i32>(right));
-  }
-  return c;
-}
-
-// Applies a 16-bit function to both halves of 32-bit words.
-template <typename T, typename Compute>
-u32 paired(u32 a, u32 b, Compute compute) {
-  const auto low = static_cast<u16>(compute(static_cast<T>(a), static_cast<T>(b)));
-  const auto high = static_cast<u16>(compute(static_cast<T>(a >> 16), static_cast<T>(b >> 16)));
-  return static_cast<u32>(high) << 16 | low;
-}
-
 // ---- carries ---------------------------------------------------------------------------------------------------------------
-// d = a + b + carry, or a - b - borrow; c: carry in, e: carry out.
+// The sum of two numbers and the carry, or their difference less the borrow.
+constexpr Operand kCarryIn = slot("carry_in", Field::kC, kMask), kCarryOut = slot("carry_out", Field::kE, kMask);
+
 template <typename T, bool kSubtract>
 void with_carry(Warp& warp, const Op& op, u32 mask) {
   const T *a = warp.lanes<T>(op.a), *b = warp.lanes<T>(op.b);
   T* d = warp.lanes<T>(op.d);
-  const u32 in = warp.mask(op.c);
+  const u32 in = warp.mask(kCarryIn(op));
   u32 out = 0;
   for_lanes(mask, [&](int lane) {
     T result;
@@ -214,7 +33,7 @@ void with_carry(Warp& warp, const Op& op, u32 mask) {
     d[lane] = result;
     out |= static_cast<u32>(beyond) << lane;
   });
-  write_mask(warp, op.e, mask, out);
+  write_mask(warp, kCarryOut(op), mask, out);
 }
 
 // ---- predicates ------------------------------------------------------------------------------------------------------------
@@ -245,10 +64,11 @@ void add_bits(Registry& r, const std::string& type) {
   add_lanes(r, "xor." + type, [](T a, T b) { return static_cast<T>(a ^ b); });
   add_lanes(r, "not." + type, [](T a) { return static_cast<T>(~a); });
   add_lanes(r, "cnot." + type, [](T a) { return static_cast<T>(a == 0); });
-  add_lanes(r, "shl." + type, [](T a, u32 b) { return shift_left(a, b); });
-  add_lanes(r, "selp." + type, [](T a, T b, bool p) { return p ? a : b; });
-  add_lanes(r, "slct." + type + ".s32", [](T a, T b, i32 c) { return c >= 0 ? a : b; });
-  add_lanes(r, "slct." + type + ".f32", [](T a, T b, float c) { return c >= 0 ? a : b; });
+  add_lanes(r, "shl." + type, [](T a, u32 b) { return shift_left(a, b); }, {"value", "amount"});
+  add_lanes(r, "selp." + type, [](T a, T b, bool p) { return p ? a : b; }, {"if_true", "if_false", "predicate"});
+  add_lanes(r, "slct." + type + ".s32", [](T a, T b, i32 c) { return c >= 0 ? a : b; }, {"if_positive", "if_negative", "sign"});
+  add_lanes(r, "slct." + type + ".f32", [](T a, T b, float c) { return c >= 0 ? a : b; },
+            {"if_positive", "if_negative", "sign"});
   add_lanes(r, "setp.eq." + type, [](T a, T b) { return a == b; });
   add_lanes(r, "setp.ne." + type, [](T a, T b) { return a != b; });
 }
@@ -264,7 +84,7 @@ void add_integers(Registry& r, const std::string& type) {
   add_lanes(r, "sad." + type, [](T a, T b, T c) {
     return static_cast<T>(static_cast<Unsigned<T>>(distance(a, b)) + static_cast<Unsigned<T>>(c));
   });
-  add_lanes(r, "shr." + type, [](T a, u32 b) { return shift_right(a, b); });
+  add_lanes(r, "shr." + type, [](T a, u32 b) { return shift_right(a, b); }, {"value", "amount"});
   add_lanes(r, "setp.lt." + type, [](T a, T b) { return a < b; });
   add_lanes(r, "setp.le." + type, [](T a, T b) { return a <= b; });
   add_lanes(r, "setp.gt." + type, [](T a, T b) { return a > b; });
@@ -288,7 +108,7 @@ void add_signed(Registry& r, const std::string& type) {
 
 template <typename T>
 void add_fields(Registry& r, const std::string& type) {
-  add_lanes(r, "bfe." + type, [](T a, u32 b, u32 c) { return extract_field(a, b, c); });
+  add_lanes(r, "bfe." + type, [](T a, u32 b, u32 c) { return extract_field(a, b, c); }, {"value", "position", "length"});
   add_lanes(r, "bfind." + type, [](T a) { return leading_bit(a); });
   add_lanes(r, "bfind.shiftamt." + type, [](T a) {
     const u32 position = leading_bit(a);
@@ -301,10 +121,13 @@ void add_counts(Registry& r, const std::string& type) {
   add_lanes(r, "popc." + type, [](T a) { return static_cast<u32>(std::popcount(a)); });
   add_lanes(r, "clz." + type, [](T a) { return static_cast<u32>(std::countl_zero(a)); });
   add_lanes(r, "brev." + type, [](T a) { return reversed(a); });
-  add_lanes(r, "bfi." + type, [](T a, T b, u32 c, u32 d) { return insert_field(a, b, c, d); });
+  add_lanes(r, "bfi." + type, [](T a, T b, u32 c, u32 d) { return insert_field(a, b, c, d); },
+            {"field", "base", "position", "length"});
   constexpr u8 bytes = sizeof(T);
-  r.add("addc." + type, with_carry<T, false>, {.d = bytes, .a = bytes, .b = bytes, .c = kMask, .e = kMask});
-  r.add("subc." + type, with_carry<T, true>, {.d = bytes, .a = bytes, .b = bytes, .c = kMask, .e = kMask});
+  const std::vector<Operand> operands{slot("result", Field::kD, bytes), slot("left", Field::kA, bytes),
+                                      slot("right", Field::kB, bytes), kCarryIn, kCarryOut};
+  r.add("addc." + type, with_carry<T, false>, operands);
+  r.add("subc." + type, with_carry<T, true>, operands);
 }
 
 template <typename A, typename B>
@@ -322,6 +145,9 @@ void add_pairs(Registry& r, const std::string& type) {
   add_lanes(r, "max." + type, [](u32 a, u32 b) { return paired<T>(a, b, [](T x, T y) { return x > y ? x : y; }); });
 }
 
+constexpr Operand kMode = number("mode", Field::kP, "Permutation");  // of prmt
+constexpr Operand kTable = number("table", Field::kP);               // of lop3
+
 void add_words(Registry& r) {
   add_lanes(r, "add.sat.s32", [](i32 a, i32 b) { return saturated(i64{a} + b); });
   add_lanes(r, "sub.sat.s32", [](i32 a, i32 b) { return saturated(i64{a} - b); });
@@ -329,36 +155,47 @@ void add_words(Registry& r) {
   add_lanes(r, "mul24.hi.u32", [](u32 a, u32 b) { return static_cast<u32>(u64{a & 0xFFFFFF} * (b & 0xFFFFFF) >> 16); });
   add_lanes(r, "mul24.lo.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b)); });
   add_lanes(r, "mul24.hi.s32", [](i32 a, i32 b) { return static_cast<i32>(product_of_24_bits(a, b) >> 16); });
-  add_lanes(r, "fns.b32", [](u32 mask, u32 base, i32 offset) { return find_nth_set(mask, base, offset); });
-  add_lanes(r, "prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); });
-  add_lanes(r, "prmt.mode.b32",
-            [](const OpRecord& op, u32 a, u32 b, u32 c) { return permute(a, b, kPermutations[op.p % 6][c & 3]); });
-  add_lanes(r, "lop3.b32", [](const OpRecord& op, u32 a, u32 b, u32 c) {
-    u32 result = 0;
-    for (u32 term = 0; term < 8; ++term) {
-      const u32 chosen = op.p >> term & 1 ? ~0u : 0u;
-      result |= chosen & (term & 4 ? a : ~a) & (term & 2 ? b : ~b) & (term & 1 ? c : ~c);
-    }
-    return result;
-  });
-  add_lanes(r, "shf.l.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c < 32 ? c : 32); });
-  add_lanes(r, "shf.l.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c & 31); });
-  add_lanes(r, "shf.r.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c < 32 ? c : 32); });
-  add_lanes(r, "shf.r.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c & 31); });
-  add_lanes(r, "szext.clamp.u32", [](u32 a, u32 b) { return extended(a, b, true, false); });
-  add_lanes(r, "szext.clamp.s32", [](u32 a, u32 b) { return extended(a, b, true, true); });
-  add_lanes(r, "szext.wrap.u32", [](u32 a, u32 b) { return extended(a, b, false, false); });
-  add_lanes(r, "szext.wrap.s32", [](u32 a, u32 b) { return extended(a, b, false, true); });
-  add_lanes(r, "bmsk.clamp.b32", [](u32 a, u32 b) { return bit_mask(a, b, true); });
-  add_lanes(r, "bmsk.wrap.b32", [](u32 a, u32 b) { return bit_mask(a, b, false); });
+  add_lanes(r, "fns.b32", [](u32 mask, u32 base, i32 offset) { return find_nth_set(mask, base, offset); },
+            {"mask", "base", "offset"});
+  add_lanes(r, "prmt.b32", [](u32 a, u32 b, u32 c) { return permute(a, b, c); }, {"low", "high", "selector"});
+  add_lanes(
+      r, "prmt.mode.b32",
+      [](const OpRecord& op, u32 a, u32 b, u32 c) { return permute(a, b, kPermutations[kMode(op) % 6][c & 3]); },
+      {"low", "high", "selector"}, kMode);
+  add_lanes(
+      r, "lop3.b32",
+      [](const OpRecord& op, u32 a, u32 b, u32 c) {
+        u32 result = 0;
+        for (u32 term = 0; term < 8; ++term) {
+          const u32 chosen = kTable(op) >> term & 1 ? ~0u : 0u;
+          result |= chosen & (term & 4 ? a : ~a) & (term & 2 ? b : ~b) & (term & 1 ? c : ~c);
+        }
+        return result;
+      },
+      {"first", "second", "third"}, kTable);
+  add_lanes(r, "shf.l.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c < 32 ? c : 32); },
+            {"low", "high", "amount"});
+  add_lanes(r, "shf.l.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_left(a, b, c & 31); }, {"low", "high", "amount"});
+  add_lanes(r, "shf.r.clamp.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c < 32 ? c : 32); },
+            {"low", "high", "amount"});
+  add_lanes(r, "shf.r.wrap.b32", [](u32 a, u32 b, u32 c) { return funnel_right(a, b, c & 31); }, {"low", "high", "amount"});
+  add_lanes(r, "szext.clamp.u32", [](u32 a, u32 b) { return extended(a, b, true, false); }, {"value", "width"});
+  add_lanes(r, "szext.clamp.s32", [](u32 a, u32 b) { return extended(a, b, true, true); }, {"value", "width"});
+  add_lanes(r, "szext.wrap.u32", [](u32 a, u32 b) { return extended(a, b, false, false); }, {"value", "width"});
+  add_lanes(r, "szext.wrap.s32", [](u32 a, u32 b) { return extended(a, b, false, true); }, {"value", "width"});
+  add_lanes(r, "bmsk.clamp.b32", [](u32 a, u32 b) { return bit_mask(a, b, true); }, {"position", "width"});
+  add_lanes(r, "bmsk.wrap.b32", [](u32 a, u32 b) { return bit_mask(a, b, false); }, {"position", "width"});
 }
 
 void add_predicates(Registry& r) {
-  r.add("not.pred", logic<kNot>, {.d = kMask, .a = kMask});
-  r.add("mov.pred", logic<kMove>, {.d = kMask, .a = kMask});
-  r.add("and.pred", logic<kAnd>, {.d = kMask, .a = kMask, .b = kMask});
-  r.add("or.pred", logic<kOr>, {.d = kMask, .a = kMask, .b = kMask});
-  r.add("xor.pred", logic<kXor>, {.d = kMask, .a = kMask, .b = kMask});
+  constexpr Operand result = slot("result", Field::kD, kMask);
+  const std::vector<Operand> one{result, slot("value", Field::kA, kMask)};
+  const std::vector<Operand> two{result, slot("left", Field::kA, kMask), slot("right", Field::kB, kMask)};
+  r.add("not.pred", logic<kNot>, one);
+  r.add("mov.pred", logic<kMove>, one);
+  r.add("and.pred", logic<kAnd>, two);
+  r.add("or.pred", logic<kOr>, two);
+  r.add("xor.pred", logic<kXor>, two);
 }
 
 }  // namespace

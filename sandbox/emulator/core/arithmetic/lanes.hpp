@@ -43,13 +43,35 @@ constexpr u8 lane_bytes() {
   return std::is_same_v<T, bool> ? kMask : sizeof(T);
 }
 
+using Names = std::vector<const char*>;
+
+inline Names usual_names(std::size_t sources) {
+  return sources == 1 ? Names{"value"} : sources == 2 ? Names{"left", "right"} : Names{"left", "right", "addend"};
+}
+
+// How a result is rounded and what else happens to it (rounding.hpp).
+constexpr Operand kRounding = optional(number("rounding", Field::kP, "Rounding"));
+constexpr Operand kModifiers = optional(number("modifiers", Field::kQ, "Modifier"));
+
+inline std::vector<Operand> with_modifiers(std::vector<Operand> operands) {
+  operands.push_back(kRounding);
+  operands.push_back(kModifiers);
+  return operands;
+}
+
 template <typename Compute, bool kWithOp, typename D, typename... A>
 struct Lanewise {
+  static constexpr bool kTakesOp = kWithOp;
   static_assert(sizeof...(A) <= 4, "an operation has four source slots");
 
-  static constexpr Signature signature() {
-    constexpr u8 bytes[] = {lane_bytes<A>()..., 0, 0, 0, 0};
-    return {lane_bytes<D>(), bytes[0], bytes[1], bytes[2], bytes[3]};
+  // `names`: of the sources where they are not of one kind.
+  static std::vector<Operand> operands(Names names = {}) {
+    constexpr Field kFields[] = {Field::kA, Field::kB, Field::kC, Field::kE};
+    constexpr u8 kBytes[] = {lane_bytes<A>()..., 0};
+    const Names& chosen = names.empty() ? usual_names(sizeof...(A)) : names;
+    std::vector<Operand> made{slot("result", Field::kD, lane_bytes<D>())};
+    for (std::size_t i = 0; i < sizeof...(A); ++i) made.push_back(slot(chosen[i], kFields[i], kBytes[i]));
+    return made;
   }
   static void run(Warp& warp, const Op& op, u32 mask) { run(warp, op, mask, std::index_sequence_for<A...>{}); }
 
@@ -92,10 +114,21 @@ struct LanewiseOf<D (Compute::*)(const OpRecord&, A...) const> {
 template <typename Compute>
 using LanewiseFor = typename LanewiseOf<decltype(&Compute::operator())>::Type;
 
-// Registers a lambda without captures.
+// Registers a lambda without captures. One that takes the operation reads how to round from it.
 template <typename Compute>
-void add_lanes(Registry& registry, const std::string& name, Compute) {
-  registry.add(name, LanewiseFor<Compute>::run, LanewiseFor<Compute>::signature());
+void add_lanes(Registry& registry, const std::string& name, Compute, Names names = {}) {
+  using Made = LanewiseFor<Compute>;
+  std::vector<Operand> operands = Made::operands(std::move(names));
+  registry.add(name, Made::run, Made::kTakesOp ? with_modifiers(std::move(operands)) : std::move(operands));
+}
+
+// The same with a number of its own.
+template <typename Compute>
+void add_lanes(Registry& registry, const std::string& name, Compute, Names names, Operand number) {
+  using Made = LanewiseFor<Compute>;
+  std::vector<Operand> operands = Made::operands(std::move(names));
+  operands.push_back(number);
+  registry.add(name, Made::run, std::move(operands));
 }
 
 }  // namespace emulator

@@ -1,12 +1,23 @@
-// cp.async: copies of a few bytes a lane from global to shared memory, complete when their group is waited for.
+// cp.async: copies of 4, 8 or 16 bytes per lane from global to shared memory, in groups that are waited for.
 //
-// The source is read at once. The destination is written at once under the eager schedule, when the group is waited for under
-// the latest, and at either time under random ones; to the race detector it is written by an agent of its own all the while.
+// The source is read at issue. The destination is written at issue under the eager schedule, at the wait under the latest, and
+// at either time under random ones. To the race detector, an agent of the warp writes it from issue to wait.
 #include "machine/machine.hpp"
 
 namespace emulator {
 
 namespace {
+
+constexpr Operand kTarget = address("target", Field::kA, Field::kQ, Field::kS);
+constexpr Operand kSource = address("source", Field::kB, Field::kR, Field::kImm);
+constexpr Operand kBytes = number("bytes", Field::kP);
+constexpr Operand kRead = optional(slot("read_bytes", Field::kC, 4));           // the rest is zero; all where there is none
+constexpr Operand kIgnore = optional(slot("ignore_source", Field::kE, kMask));  // nothing is read where it holds
+constexpr Operand kPendingGroups = number("pending", Field::kImm);              // groups that may stay incomplete
+constexpr Operand kAll = optional(number("all", Field::kP));  // wait_all, copies that were not committed included
+constexpr Operand kMbarrier = address("mbarrier", Field::kA, Field::kP, Field::kImm);
+constexpr Operand kGenericMbarrier = number("generic", Field::kQ);
+constexpr Operand kCounted = number("counted", Field::kR);  // the arrival was counted when the mbarrier was initialised
 
 void apply(Warp& warp, const LaneCopy& copy) {
   std::memcpy(cta_of(warp, copy.address)->smem.data() + (copy.address & kOffsetMask), copy.data, copy.bytes);
@@ -23,7 +34,7 @@ bool at_once(Run& run) {
   return run.options.schedule == Schedule::kEager || (run.options.schedule == Schedule::kRandom && run.random() % 2);
 }
 
-// Copies whose end is told to an mbarrier instead of being waited for.
+// Copies that arrive at an mbarrier when they complete, instead of being waited for.
 struct CopyArrival : Pending {
   CopyArrival(Warp& warp, MBarrier& barrier, u32 arrivals, u32 number)
       : Pending(warp.cta->cluster), warp(warp), barrier(barrier), arrivals(arrivals), number(number) {}
@@ -31,7 +42,7 @@ struct CopyArrival : Pending {
   void complete() override {
     apply(warp, copies);
     barrier.open.events.raise(warp.copies(), number);
-    barrier.open.join(knows);
+    barrier.open.join(view);
     barrier.pending -= std::min(arrivals, barrier.pending);
     settle_phase(*warp.run, barrier);
   }
@@ -39,7 +50,7 @@ struct CopyArrival : Pending {
   Warp& warp;
   MBarrier& barrier;
   u32 arrivals, number;
-  Knowledge knows;
+  View view;
   std::vector<LaneCopy> copies;
 };
 
@@ -52,29 +63,28 @@ void complete_arrivals(Warp& warp) {
   warp.copy_arrivals.clear();
 }
 
-// a: destination (q: bytes of its address, s: offset), b: source (r: bytes of its address, imm: offset), p: bytes to copy,
-// c: bytes to read, the rest zero (0: all), e: predicate that nothing is read (0: none)
 void copy(Warp& warp, const Op& op, u32 mask) {
   Run& run = *warp.run;
-  const u32 ignored = op.e ? warp.mask(op.e) : 0;
+  const u32 ignored = kIgnore(op) ? warp.mask(kIgnore(op)) : 0;
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     LaneCopy made;
-    made.address = static_cast<u32>(lane_address(warp, op.a, op.q, lane)) + op.s;
-    made.bytes = op.p;
+    made.address =
+        static_cast<u32>(lane_address(warp, kTarget(op), kTarget.bytes_of(op), lane)) + static_cast<u32>(kTarget.offset_of(op));
+    made.bytes = kBytes(op);
     made.lane = static_cast<u32>(lane);
     std::memset(made.data, 0, sizeof made.data);
-    const u64 source = lane_address(warp, op.b, op.r, lane) + static_cast<u64>(op.imm);
-    u32 bytes = op.c ? warp.lanes<u32>(op.c)[lane] : op.p;
+    const u64 source = lane_address(warp, kSource(op), kSource.bytes_of(op), lane) + static_cast<u64>(op.imm);
+    u32 bytes = kRead(op) ? warp.lanes<u32>(kRead(op))[lane] : kBytes(op);
     if (ignored >> lane & 1) bytes = 0;
-    if (bytes > op.p) {
-      report(warp, op, 1u << lane, "misaligned", source,
-             "cp.async of " + std::to_string(op.p) + " bytes is to read " + std::to_string(bytes));
-      bytes = op.p;
+    if (bytes > kBytes(op)) {
+      report(warp, op, 1u << lane, detector::kMisaligned, source,
+             "cp.async of " + std::to_string(kBytes(op)) + " bytes is to read " + std::to_string(bytes));
+      bytes = kBytes(op);
     }
-    if (bytes && source % op.p) {
-      report(warp, op, 1u << lane, "misaligned", source,
-             "cp.async of " + std::to_string(op.p) + " bytes from an address that is no multiple of them");
+    if (bytes && source % kBytes(op)) {
+      report(warp, op, 1u << lane, detector::kMisaligned, source,
+             "cp.async of " + std::to_string(kBytes(op)) + " bytes from an address that is not a multiple of them");
       continue;
     }
     if (bytes) {
@@ -90,7 +100,7 @@ void copy(Warp& warp, const Op& op, u32 mask) {
       made.taint = keep_taint(warp, op, lane, source, bytes);
     Touch touch;
     touch.epoch = {warp.copies(), warp.copy_number + 1};
-    if (!shared_at(warp, op, lane, made.address, op.p, Access::kWrite, nullptr, touch)) continue;
+    if (!shared_at(warp, op, lane, made.address, kBytes(op), Access::kWrite, nullptr, touch)) continue;
     if (at_once(run)) {
       apply(warp, made);
     } else {
@@ -116,12 +126,9 @@ void commit(Warp& warp, const Op&, u32 mask) {
   count_issued(warp);
 }
 
-// imm: groups that may stay incomplete; p: 1 for wait_all, which includes what was not committed
 void wait(Warp& warp, const Op& op, u32 mask) {
   complete_arrivals(warp);
-  if (op.p) {
-    commit(warp, op, mask);
-  }
+  if (kAll(op)) commit(warp, op, mask);
   u32 kept[kLanes] = {};
   u32 still = mask;  // lanes that may keep the next group incomplete
   if (op.imm <= 0) still = 0;
@@ -139,22 +146,22 @@ void wait(Warp& warp, const Op& op, u32 mask) {
       if (mine(copy)) apply(warp, copy);
     }
     std::erase_if(group.copies, mine);
-    // The warp's clock speaks for all lanes, so a group counts as done when no lane waits for it any more.
-    if (!(group.lanes & warp.live)) warp.hear(warp.copies(), group.number);
+    // The warp has one clock for all lanes, so a group is complete when every lane has waited for it.
+    if (!(group.lanes & warp.live)) warp.acquire(warp.copies(), group.number);
   }
   std::erase_if(warp.copy_groups, [&](const CopyGroup& group) { return !(group.lanes & warp.live); });
 }
 
-// a: address of the mbarrier (p: its bytes, q: generic), imm: offset, r: 1 where the arrival was counted at initialisation
 void arrive(Warp& warp, const Op& op, u32 mask) {
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
-    const u64 address = lane_address(warp, op.a, op.p, lane) + static_cast<u64>(op.imm);
-    MBarrier* barrier = mbarrier_at(warp, op, lane, static_cast<u32>(op.q ? address - kSharedWindow : address), false);
+    const u64 address = lane_address(warp, kMbarrier(op), kMbarrier.bytes_of(op), lane) + static_cast<u64>(op.imm);
+    MBarrier* barrier =
+        mbarrier_at(warp, op, lane, static_cast<u32>(kGenericMbarrier(op) ? address - kSharedWindow : address), false);
     if (!barrier) continue;
-    if (!op.r) ++barrier->pending;
+    if (!kCounted(op)) ++barrier->pending;
     auto arrival = std::make_shared<CopyArrival>(warp, *barrier, 1, warp.copy_number + 1);
-    arrival->knows = warp.now();
+    arrival->view = warp.now();
     const auto mine = [lane](const LaneCopy& copy) { return copy.lane == static_cast<u32>(lane); };
     for (CopyGroup& group : warp.copy_groups) {
       std::copy_if(group.copies.begin(), group.copies.end(), std::back_inserter(arrival->copies), mine);
@@ -180,11 +187,11 @@ void finish_copies(Warp& warp) {
 }
 
 void register_copy(Registry& to) {
-  to.add("cp.async", copy, {.a = 8, .b = 8, .c = 4, .e = kMask},
-         [](const OpRecord& op) { return op.p == 4 || op.p == 8 || op.p == 16; });
+  to.add("cp.async", copy, {kTarget, kSource, kBytes, kRead, kIgnore},
+         [](const OpRecord& op) { return kBytes(op) == 4 || kBytes(op) == 8 || kBytes(op) == 16; });
   to.add("cp.async.commit", commit, {});
-  to.add("cp.async.wait", wait, {});
-  to.add("cp.async.arrive", arrive, {.a = 8});
+  to.add("cp.async.wait", wait, {kPendingGroups, kAll});
+  to.add("cp.async.arrive", arrive, {kMbarrier, kGenericMbarrier, kCounted});
 }
 
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// The interpreter's loop: one operation of one warp at a time, all lanes that stand at it together.
+// The interpreter's loop: one operation of one warp at a time, for all lanes with that program counter.
 #include <utility>
 
 #include "machine/machine.hpp"
@@ -57,7 +57,7 @@ u32 branch_target(Warp& warp, const Op& op, int lane) {
   return warp.run->program.lists[op.list + std::min(index, op.count - 1)];
 }
 
-// Sends lanes on their ways; the warp stays converged where all take the same.
+// Branches; the warp stays converged if all lanes take the same path.
 void branch(Warp& warp, const Op& op, u32 lanes, u32 taken, u32 pc) {
   if (op.kind == kBranch && warp.converged && (taken == lanes || !taken)) {
     warp.pc = taken ? static_cast<u32>(op.imm) : pc + 1;
@@ -73,15 +73,15 @@ void branch(Warp& warp, const Op& op, u32 lanes, u32 taken, u32 pc) {
   }
 }
 
-// Whether the lanes are all that a collective waits for.
+// Whether the lanes include all members of a collective.
 bool complete(Warp& warp, const Op& op, u32 lanes) {
   if (!(op.flags & kCollective)) return true;
-  const u32 wanted = op.meeting ? warp.lanes<u32>(op.meeting)[first_lane(lanes)] & warp.live : warp.live;
+  const u32 wanted = op.members ? warp.lanes<u32>(op.members)[first_lane(lanes)] & warp.live : warp.live;
   return (lanes & wanted) == wanted;
 }
 
-// The lanes to go on with: the lowest program counter first, so that lanes which left a branch early wait for the others, and
-// in turn where that is in vain. Groups at a collective wait for the lanes they lack.
+// The group of lanes to execute: the lowest program counter first, so that lanes reconverge after a branch. Groups take turns
+// if that makes no progress. A group at a collective waits for its missing members.
 Group choose(Warp& warp, u32* limit) {
   const Op* ops = warp.run->program.ops.data();
   Group groups[kLanes];
@@ -100,10 +100,10 @@ Group choose(Warp& warp, u32* limit) {
     if (complete(warp, ops[groups[i].pc], groups[i].lanes)) able[ready++] = groups[i];
   }
   if (!ready) {
-    // Every group waits at a collective: for lanes behind a barrier, or in vain.
+    // Every group waits at a collective, for lanes at a barrier or for lanes that never arrive.
     if (warp.blocked & warp.live) return {};
     const Group& first = groups[0];
-    report(warp, ops[first.pc], first.lanes, "divergent", 0, "lanes that take part are elsewhere and do not come");
+    report(warp, ops[first.pc], first.lanes, detector::kDivergent, 0, "other member lanes never arrive");
     able[ready++] = first;
   }
   const Group chosen = able[warp.vain % ready];
@@ -114,7 +114,7 @@ Group choose(Warp& warp, u32* limit) {
   return chosen;
 }
 
-// Executes lanes of a diverged warp until they meet others, wait, or branch. False where the warp gives up its turn.
+// Executes lanes of a diverged warp until they reconverge with others, wait, or branch. False if the warp yields its turn.
 bool advance_group(Warp& warp, u64* left) {
   u32 limit = 0;
   const Group group = choose(warp, &limit);
@@ -169,7 +169,7 @@ bool advance_group(Warp& warp, u64* left) {
   return true;
 }
 
-// Executes a converged warp until it diverges, waits or ends. False where it gives up its turn.
+// Executes a converged warp until it diverges, waits or ends. False if it yields its turn.
 bool advance_converged(Warp& warp, u64* left) {
   const Op* ops = warp.run->program.ops.data();
   const u32 live = warp.live;
@@ -222,7 +222,7 @@ u64 advance(Warp& warp, u64 most) {
   while (left && warp.runnable()) {
     if (!(warp.converged ? advance_converged(warp, &left) : advance_group(warp, &left))) break;
   }
-  if (!left && !warp.converged) ++warp.vain;  // lanes that spin until others of their warp come let them have a turn
+  if (!left && !warp.converged) ++warp.vain;  // lanes that spin on others of their warp yield to them
   return most - std::exchange(left, 0);
 }
 

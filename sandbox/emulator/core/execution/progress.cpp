@@ -1,8 +1,8 @@
-// Loops in which a warp waits for others: reads of memory that come out as before, while no memory has changed.
+// Loops in which a warp waits for other agents: reads that return the same value while no memory has changed.
 //
-// Such a read gives the turn away, so that waiting costs one passage of the loop a turn. Where the registers are the same as
-// well, the warp repeats itself until another agent acts: nobody else left to act makes that a deadlock. Where they differ, it
-// may be counting how often it tried; after some rounds of everybody it then spins through whole turns until it is done.
+// Such a read yields the turn, so that waiting costs one iteration of the loop per turn. If the registers are unchanged as
+// well, the warp repeats itself until another agent acts; if no other agent can act, that is a deadlock. If the registers
+// differ, the warp may be counting attempts: after some rounds it then gets whole turns until the loop ends.
 #include <cstring>
 
 #include "machine/machine.hpp"
@@ -11,9 +11,9 @@ namespace emulator {
 
 namespace {
 
-constexpr u32 kLookedAt = 8;  // rounds without an event after which registers are looked at
+constexpr u32 kLookedAt = 8;  // rounds without an event after which registers are compared
 
-// Of what a warp has for itself; never 0.
+// A hash of a warp's registers and local memory; never 0.
 u64 state_of(const Warp& warp) {
   const u32 words = warp.run->program.register_bytes / 8;
   u64 lanes[4] = {1, 2, 3, 4};
@@ -49,7 +49,7 @@ void note_poll(Warp& warp, const Op& op, u64 seen) {
   if (run.hurried()) return;
   warp.yielded = true;
   const u64 state = run.idle() < kLookedAt ? 0 : state_of(warp);
-  run.restless = run.restless || !state || poll.state != state;
+  run.progressed = run.progressed || !state || poll.state != state;
   poll.state = state;
 }
 

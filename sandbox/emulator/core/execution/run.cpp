@@ -1,4 +1,4 @@
-// One grid, from launch to end: which clusters are under way, whose turn it is, and when nothing goes on any more.
+// One grid from launch to end: which clusters are resident, which warp has its turn, and when the run ends.
 #include <chrono>
 #include <cmath>
 #include <numeric>
@@ -11,18 +11,15 @@ namespace emulator {
 
 namespace {
 
-constexpr u64 kTurn = 1 << 16;      // operations of a warp at a time
-constexpr u32 kRandomTurn = 192;    // the same, at the most, under random schedules
-constexpr u32 kRandomResident = 3;  // clusters under way together under random schedules
-constexpr u32 kPatience = 40;       // turns of everybody in vain before it is a deadlock: more than a warp has groups of lanes
-constexpr u32 kStale = 64;          // rounds without a change of memory, though warps meet at barriers
-constexpr u32 kSpinTurn = 512;      // operations that a warp that polls gets at the least where nobody else goes on
-constexpr u32 kSpins = 24;          // turns without an event, used up by warps that may wait for one in loops of their own
-constexpr u32 kMostNamed = 12;      // warps that a deadlock's report names
-constexpr std::size_t kAlignment = 64;
-constexpr u32 kSmemUnit = 128;  // of shared memory's allocation
+constexpr u64 kTurn = 1 << 16;      // operations of a warp per turn
+constexpr u32 kRandomTurn = 192;    // maximum under random schedules
+constexpr u32 kRandomResident = 3;  // resident clusters under random schedules
+constexpr u32 kPatience = 40;   // rounds without progress before a deadlock is reported: more than a warp has groups of lanes
+constexpr u32 kStale = 64;      // rounds without a change of memory, although warps arrive at barriers
+constexpr u32 kSpinTurn = 512;  // minimum of operations of a polling warp while no other warp makes progress
+constexpr u32 kSpins = 24;      // rounds without an event in which warps use up their turns, perhaps in waiting loops
 
-// IEEE arithmetic for as long as a run lasts, whatever a library has set in this thread.
+// IEEE arithmetic during a run, whatever a library has set in this thread.
 class FloatingEnvironment {
  public:
   FloatingEnvironment() : before_(_mm_getcsr()) { _mm_setcsr(kStandard); }
@@ -36,18 +33,18 @@ class FloatingEnvironment {
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// A window of its own for each space, `slot` choosing where, on 4 GiB as generic addresses of peers need it.
+// A window of 4 GiB for one space; `slot` selects a range of addresses.
 u64 drawn_window(u64 slot) {
   std::random_device source;
   return (slot << 40) + (u64{source() % 128} << 32);
 }
 
+}  // namespace
+
 u64 drawn(u64& state) {
   state += 0x9E3779B97F4A7C15ull;
   return mixed(mixed(0, state), state >> 32);
 }
-
-}  // namespace
 
 const u64 kSharedWindow = drawn_window(0x7F), kParamWindow = drawn_window(0x7E), kLocalWindow = drawn_window(0x7D);
 
@@ -74,8 +71,8 @@ Run::Run(const Program& program, const Launch& launch, const Options& options, s
   whole_ = ctas.empty();
   if (whole_) {
     const u64 count = width * height * depth;
-    waiting_.reserve(count > kMostCtas ? 0 : count);
-    for (u64 index = count > kMostCtas ? 0 : count; index > 0; --index) waiting_.push_back(static_cast<u32>(index - 1));
+    waiting_.reserve(count > kMaxCtas ? 0 : count);
+    for (u64 index = count > kMaxCtas ? 0 : count; index > 0; --index) waiting_.push_back(static_cast<u32>(index - 1));
   } else {
     waiting_.assign(wanted.rbegin(), wanted.rend());
   }
@@ -103,7 +100,7 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
     if (pending_.size() >= sweep_at_) {
       std::erase_if(pending_, [](const auto& each) { return each->done; });
       sweep_at_ = std::max<std::size_t>(sweep_at_, 2 * pending_.size());
-      if (pending_.size() >= kMostPending) stop("unsupported", "more than 65536 asynchronous operations under way together");
+      if (pending_.size() >= kMaxPending) stop(detector::kUnsupported, "more than 65536 asynchronous operations in flight");
     }
     return;
   }
@@ -113,17 +110,17 @@ void Run::enqueue(std::shared_ptr<Pending> work) {
 
 Finding* Run::stop(const char* kind, const std::string& message) {
   stopped = true;
-  instructions -= std::exchange(left, 0);  // which its turn counts as executed
+  instructions -= std::exchange(left, 0);  // counted as executed by its turn
   Finding* finding = report.open(kind, kNoInstruction, kNoInstruction, false);
   if (finding) finding->message = message;
   return finding;
 }
 
 void Run::stop_in_the_middle(const char* kind, const std::string& message) {
-  if (Finding* finding = stop(kind, message)) tell_whereabouts(*finding);
+  if (Finding* finding = stop(kind, message)) add_waiting(*finding);
 }
 
-void Run::late() { stop_in_the_middle("deadline", "the run did not end within its time"); }
+void Run::late() { stop_in_the_middle(detector::kDeadline, "the run did not end within its time"); }
 
 void Run::look_at_clock() {
   constexpr u32 kLooks = 64;
@@ -131,16 +128,17 @@ void Run::look_at_clock() {
 }
 
 void count_issued(Warp& warp) {
-  if (++warp.issued < kMostIssued) return;
+  if (++warp.issued < kMaxIssued) return;
   std::size_t open = warp.open_copies.size() + warp.copy_arrivals.size() + warp.open_products.size() + warp.open_stores.size();
   for (const CopyGroup& group : warp.copy_groups) open += 1 + group.copies.size();
   for (const auto& group : warp.product_groups) open += 1 + group.size();
   for (const StoreGroup& group : warp.store_groups) open += 1 + group.stores.size();
-  warp.issued = open > kMostIssued / 2 ? 0 : static_cast<u32>(open);
-  if (open > kMostIssued / 2) warp.run->stop("unsupported", "a warp with more asynchronous work under way than is kept");
+  warp.issued = open > kMaxIssued / 2 ? 0 : static_cast<u32>(open);
+  if (open > kMaxIssued / 2)
+    warp.run->stop(detector::kUnsupported, "a warp with more asynchronous work in flight than the emulator keeps");
 }
 
-// Of a cluster when it starts; shadows grow with what is accessed.
+// Memory of a cluster when it starts. Shadows grow with accesses.
 u64 Run::cluster_bytes() const {
   const u64 threads = u64{launch.block[0]} * launch.block[1] * launch.block[2], warps = (threads + kLanes - 1) / kLanes;
   const u64 of_registers = u64{program.register_bytes} + u64{program.local_bytes} * kLanes;
@@ -151,37 +149,37 @@ u64 Run::cluster_bytes() const {
 
 void Run::execute() {
   const FloatingEnvironment standard;
-  if (cluster_bytes() > kMostClusterBytes) stop("unsupported", "a cluster that takes more than 1 GiB");
-  if (whole_ && waiting_.empty()) stop("unsupported", "a grid of more than 2^24 CTAs");
+  if (cluster_bytes() > kMaxClusterBytes) stop(detector::kUnsupported, "a cluster that takes more than 1 GiB");
+  if (whole_ && waiting_.empty()) stop(detector::kUnsupported, "a grid of more than 2^24 CTAs");
   deadline_ = options.deadline_s > 0 ? now_s() + options.deadline_s : HUGE_VAL;
-  // Rounds without an event, those behind the last in which somebody used up a turn or its registers changed, and rounds
-  // without a change of memory.
+  // Rounds without an event; rounds since a warp last used up its turn or changed its registers; rounds without a change of
+  // memory.
   u32 vain = 0, still = 0, stale = 0;
   while (!stopped) {
     if (options.schedule == Schedule::kRandom && resident_.size() < kRandomResident && random() % 4 == 0) admit();
     if (resident_.empty() && !admit()) break;
     const u64 before = events, changed = changes();
-    restless = false;
+    progressed = false;
     const bool used_up = take_turns();
     retire();
     vain = events != before ? 0 : vain + 1;
     stale = changes() != changed ? 0 : stale + 1;
     idle_ = vain && !used_up ? idle_ + 1 : 0;
-    still = idle_ && !restless ? still + 1 : 0;
+    still = idle_ && !progressed ? still + 1 : 0;
     if ((idle_ > 1 || vain > kSpins || stale > kStale) && unblock()) vain = stale = still = idle_ = 0;
     if (still > kPatience && waiting_.empty()) report_deadlock();
     if (still > kPatience && !waiting_.empty())
-      stop("unsupported", "more CTAs wait for others than the emulator runs together");
+      stop(detector::kUnsupported, "more CTAs wait for others than the emulator runs concurrently");
     if (idle_ > 2 * kPatience) hurry_ = events;
     if (!stopped && options.most_instructions && instructions > options.most_instructions) {
-      stop_in_the_middle("endless",
+      stop_in_the_middle(detector::kEndless,
                          "the kernel did not end within " + std::to_string(options.most_instructions) + " operations of warps");
     }
   }
   pending_.clear();
 }
 
-// Every warp's turn; true where one used it up.
+// One turn of every warp; true if one used it up.
 bool Run::take_turns() {
   bool used_up = false;
   const bool shuffle = options.schedule == Schedule::kRandom;
@@ -200,17 +198,17 @@ bool Run::take_turns() {
   return used_up;
 }
 
-// True where the warp used up its turn.
+// True if the warp used up its turn.
 bool Run::take_turn(Warp& warp, bool shuffle) {
   u64 most = shuffle ? 4 + random() % kRandomTurn : kTurn;
-  if (idle_ && warp.polls.spins) most = std::max<u64>(most, kSpinTurn);  // enough for its loop
+  if (idle_ && warp.polls.spins) most = std::max<u64>(most, kSpinTurn);  // enough for an iteration
   const u64 executed = advance(warp, most);
   warp.polls.spins = warp.yielded;
   instructions += executed;
   return executed == most && !warp.yielded;
 }
 
-// Lets something happen that did not have to happen yet: an asynchronous operation, or the start of another cluster.
+// Executes work that was deferred: an asynchronous operation, or the start of another cluster.
 bool Run::unblock() { return complete_one() || admit(); }
 
 bool Run::complete_one() {
@@ -226,7 +224,7 @@ bool Run::complete_one() {
 }
 
 bool Run::admit() {
-  if (waiting_.empty() || (resident_.size() + 1) * cluster_bytes() > kMostResidentBytes) return false;
+  if (waiting_.empty() || (resident_.size() + 1) * cluster_bytes() > kMaxResidentBytes) return false;
   if (spare_.empty()) spare_.push_back(std::make_unique<Cluster>());
   resident_.push_back(std::move(spare_.back()));
   spare_.pop_back();
@@ -249,14 +247,14 @@ void Run::retire() {
   }
 }
 
-// What is still under way when a cluster ends has nowhere to go.
+// Reports what is still in flight when a cluster ends.
 void Run::finish(Cluster& cluster) {
   ctas_run += cluster.ctas.size();
   for (const Cta& cta : cluster.ctas) held = held || (cta.waited && !cta.triggered);
   for (const auto& work : pending_) {
     if (work->cluster != &cluster || work->done) continue;
     work->done = true;
-    if (Finding* finding = report.open("async-race", kNoInstruction, kNoInstruction, false)) {
+    if (Finding* finding = report.open(detector::kAsyncRace, kNoInstruction, kNoInstruction, false)) {
       finding->message = "the CTA ended while a bulk copy into its shared memory was in flight";
       std::copy(std::begin(cluster.ctas[0].id), std::end(cluster.ctas[0].id), finding->cta);
     }
@@ -264,188 +262,14 @@ void Run::finish(Cluster& cluster) {
   for (Cta& cta : cluster.ctas) {
     for (const auto& [offset, barrier] : cta.mbarriers) {
       if (barrier.transactions == 0) continue;
-      if (Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false)) {
+      if (Finding* finding = report.open(detector::kTransactionMismatch, barrier.instruction, kNoInstruction, false)) {
         finding->message =
-            "the kernel ended with " + std::to_string(barrier.transactions) + " announced bytes still expected at the mbarrier";
+            "the kernel ended with " + std::to_string(barrier.transactions) + " expected bytes outstanding at the mbarrier";
         std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
         finding->address = offset;
       }
     }
   }
-}
-
-void Run::start(Cluster& cluster, u32 index) {
-  const auto& grid = launch.grid;
-  const auto& shape = launch.cluster;
-  const u32 width = grid[0] / shape[0], height = grid[1] / shape[1];
-  const u32 size = shape[0] * shape[1] * shape[2];
-  const u32 threads = launch.block[0] * launch.block[1] * launch.block[2];
-  const u32 warps = (threads + kLanes - 1) / kLanes;
-  cluster.run = this;
-  cluster.index = index;
-  cluster.id[0] = index % width;
-  cluster.id[1] = index / width % height;
-  cluster.id[2] = index / width / height;
-  cluster.agents.assign(1, {AgentKind::kDependency, 0, 0});
-  cluster.barrier_phase = cluster.barrier_arrived = 0;
-  cluster.barrier_open.clear();
-  cluster.barrier_done.clear();
-  cluster.live_warps = size * warps;
-  const std::size_t file = u64{shadow_offset} * (options.taint ? 2 : 1);
-  cluster.register_files.assign(file * size * warps + kAlignment, options.poison);
-  const auto address = reinterpret_cast<std::uintptr_t>(cluster.register_files.data());
-  u8* registers = cluster.register_files.data() + (kAlignment - address % kAlignment) % kAlignment;
-  cluster.ctas.resize(size);
-  for (u32 rank = 0; rank < size; ++rank) {
-    Cta& cta = cluster.ctas[rank];
-    cta.cluster = &cluster;
-    cta.rank = rank;
-    cta.id[0] = cluster.id[0] * shape[0] + rank % shape[0];
-    cta.id[1] = cluster.id[1] * shape[1] + rank / shape[0] % shape[1];
-    cta.id[2] = cluster.id[2] * shape[2] + rank / shape[0] / shape[1];
-    cta.linear = (static_cast<u64>(cta.id[2]) * grid[1] + cta.id[1]) * grid[0] + cta.id[0];
-    cta.smem_end = program.static_smem_end + launch.dynamic_smem;
-    cta.smem.assign(cta.smem_end + 16, options.poison);
-    if (options.races) cta.shadow.reset(cta.smem_end + 16);
-    if (options.taint) cta.taint.assign(cta.smem_end + 16, 0xFF);
-    for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
-    cta.mbarriers.clear();
-    cta.invalidated.clear();
-    cta.live_warps = warps;
-    cta.waited = cta.triggered = false;
-    place(cta, warps);
-    cta.warps.clear();
-    cta.warps.resize(warps);
-    for (u32 i = 0; i < warps; ++i) {
-      cta.warps[i].registers = registers;
-      registers += file;
-      start(cta.warps[i], cta, i);
-    }
-  }
-}
-
-// The SM and the warps' places there. CTAs go round the SMs; under random schedules some share one with the CTA before, and
-// begin where others left room.
-void Run::place(Cta& cta, u32 warps) {
-  const bool random = options.schedule == Schedule::kRandom;
-  const u64 draw = drawn(placing_);
-  if (!random || draw % 4) {
-    last_sm_ = placed_;
-    placed_ = static_cast<u32>((u64{placed_} + stride_) % launch.sms);
-  }
-  cta.smid = last_sm_;
-  const u32 room = launch.warp_slots > warps ? launch.warp_slots - warps : 0;
-  cta.first_warp = random ? static_cast<u32>(draw >> 8) % (room / 4 + 1) * 4 : 0;
-}
-
-void Run::start(Warp& warp, Cta& cta, u32 index) {
-  Cluster& cluster = *cta.cluster;
-  const auto& block = launch.block;
-  const u32 threads = block[0] * block[1] * block[2];
-  warp.run = this;
-  warp.cta = &cta;
-  warp.index = index;
-  warp.component = static_cast<u32>(cluster.agents.size());
-  for (AgentKind kind : {AgentKind::kWarp, AgentKind::kCopies, AgentKind::kProducts, AgentKind::kStores}) {
-    cluster.agents.push_back({kind, cta.rank, index});
-  }
-  const u32 left = threads - index * kLanes;
-  warp.live = left >= kLanes ? kAllLanes : (1u << left) - 1;
-  warp.register_dirty.assign(program.register_bytes / 32 + 1, 0);
-  warp.sums_written.assign(program.register_bytes / 32 + 1, 0);
-  warp.products_writing.assign(program.register_bytes / 32 + 1, 0);
-  warp.products_reading.assign(program.register_bytes / 32 + 1, 0);
-  warp.local.assign(static_cast<std::size_t>(program.local_bytes) * kLanes, options.poison);
-  std::copy(program.constants.begin(), program.constants.end(), warp.registers);
-  if (!launch.running) warp.knows.events.set(kDependencyComponent, 1);
-  const auto& grid = launch.grid;
-  const auto& shape = launch.cluster;
-  const u32 in_cluster[3] = {cta.rank % shape[0], cta.rank / shape[0] % shape[1], cta.rank / shape[0] / shape[1]};
-  for (const SpecialSlot& special : program.specials) {
-    u32* lanes = warp.lanes<u32>(special.slot);
-    for (u32 lane = 0; lane < kLanes; ++lane) {
-      const u32 thread = index * kLanes + lane, which = special.which;
-      // clang-format off
-      const u32 values[kSpecials] = {
-          thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1],
-          block[0], block[1], block[2],
-          cta.id[0], cta.id[1], cta.id[2],
-          grid[0], grid[1], grid[2],
-          lane, cta.first_warp + index, launch.warp_slots,
-          in_cluster[0], in_cluster[1], in_cluster[2],
-          shape[0], shape[1], shape[2],
-          cta.rank, shape[0] * shape[1] * shape[2],
-          cluster.id[0], cluster.id[1], cluster.id[2],
-          grid[0] / shape[0], grid[1] / shape[1], grid[2] / shape[2],
-          launch.dynamic_smem, (cta.smem_end - kSharedBase + kSmemUnit - 1) / kSmemUnit * kSmemUnit,
-          1u << lane, (1u << lane) - 1, (2u << lane) - 1, ~((2u << lane) - 1), ~((1u << lane) - 1),
-          cta.smid, launch.sms, shape[0] * shape[1] * shape[2] > 1};
-      // clang-format on
-      lanes[lane] = values[which];
-    }
-  }
-  for (const SymbolSlot& symbol : program.symbols) {
-    const u64 address = static_cast<u64>(cta.rank) << kRankShift | symbol.offset;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      if (symbol.bytes == 4) {
-        warp.lanes<u32>(symbol.slot)[lane] = static_cast<u32>(address);
-      } else {
-        warp.lanes<u64>(symbol.slot)[lane] = symbol.generic ? kSharedWindow + address : address;
-      }
-    }
-  }
-  if (options.taint) start_taint(warp);
-}
-
-// Barriers that nothing but bytes keeps from completing, where no bytes are under way.
-void Run::report_missing_transactions() {
-  for (const auto& cluster : resident_) {
-    for (const Cta& cta : cluster->ctas) {
-      for (const auto& [offset, barrier] : cta.mbarriers) {
-        if (barrier.pending || !barrier.transactions) continue;
-        Finding* finding = report.open("transaction-mismatch", barrier.instruction, kNoInstruction, false);
-        if (!finding) continue;
-        const bool short_of = barrier.transactions > 0;
-        finding->message = "all arrivals at the mbarrier have come, and " + std::to_string(std::abs(barrier.transactions)) +
-                           (short_of ? " announced bytes have not" : " bytes more than were announced");
-        std::copy(std::begin(cta.id), std::end(cta.id), finding->cta);
-        finding->address = static_cast<u64>(cta.rank) << kRankShift | offset;
-      }
-    }
-  }
-}
-
-// Where warps that have not ended stand, the first of them in the finding itself.
-void Run::tell_whereabouts(Finding& finding) const {
-  u32 named = 0, in_all = 0;
-  for (const auto& cluster : resident_) {
-    for (Cta& cta : cluster->ctas) {
-      for (Warp& warp : cta.warps) {
-        if (!warp.live) continue;
-        ++in_all;
-        const int lane = first_lane(warp.runnable() ? warp.runnable() : warp.live);
-        const u32 pc = warp.converged ? warp.pc : warp.lane_pc[lane];
-        // Lanes at a barrier stand behind it, and a failed try_wait is followed by its loop.
-        const u32 at = program.ops[pc ? pc - (warp.blocked || !warp.waiting) : 0].instruction;
-        if (!named) {
-          finding.instruction = at;
-          std::copy(std::begin(cta.id), std::end(cta.id), finding.cta);
-        }
-        if (named++ < kMostNamed) {
-          finding.message += (named == 1 ? ": CTA (" : "; CTA (") + std::to_string(cta.id[0]) + ',' +
-                             std::to_string(cta.id[1]) + ',' + std::to_string(cta.id[2]) + ") warp " +
-                             std::to_string(warp.index) + " at #" + std::to_string(at);
-        }
-      }
-    }
-  }
-  if (in_all > kMostNamed) finding.message += "; and " + std::to_string(in_all - kMostNamed) + " more";
-}
-
-// Nobody can go on, nothing is under way, and no CTA is left to start.
-void Run::report_deadlock() {
-  report_missing_transactions();
-  stop_in_the_middle("deadlock", "no warp can go on");
 }
 
 }  // namespace emulator

@@ -1,6 +1,6 @@
 // Blocks of 8x8 elements: what one register of a matrix fragment holds, and products of them.
 //
-// A register with two halves a lane is a block in row-major order: lane 4*r + c/2 holds columns c and c + 1 of row r. An f32
+// A register with two halves per lane is a block in row-major order: lane 4*r + c/2 holds columns c and c + 1 of row r. An f32
 // accumulator block takes two registers, the even columns and the odd ones.
 // Source: PTX ISA, "Matrix Fragments for mma.m16n8k16".
 #pragma once
@@ -14,6 +14,9 @@ namespace emulator {
 #define EMULATOR_INLINE inline __attribute__((always_inline))
 
 constexpr int kBlock = 8;
+
+// Layouts of wmma fragments: of A, of B, of accumulators of m16n16k16 and of m32n8k16.
+enum Fragment : u32 { kLeft, kRight, kSquare, kTall };
 
 enum class Element : u8 { kHalf, kBfloat };
 enum class Sum : u8 { kFloat, kHalf };

@@ -68,7 +68,12 @@ struct FragmentProduct {
 template <Extent kExtent, Element kElement, Sum kTo, Sum kFrom>
 void add(Registry& registry, const char* name) {
   using Product = FragmentProduct<kExtent, kElement, kTo, kFrom>;
-  registry.add(name, Product::run, {.list = 4, .least = Product::kRegisters});
+  constexpr u8 kTotal = Product::kRegisters, kFirstOfA = Product::kLeft, kFirstOfB = Product::kRight,
+               kFirstOfC = Product::kSums;
+  const auto registers = [](const char* matrix, u8 count) { return list(matrix, 4, count, count); };
+  registry.add(name, Product::run,
+               {registers("d", kFirstOfA), registers("a", kFirstOfB - kFirstOfA), registers("b", kFirstOfC - kFirstOfB),
+                registers("c", kTotal - kFirstOfC)});
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ EMULATOR_INLINE __m128i load_line(const SharedView& smem, u32 offset) {
 }
 
 // A core matrix with one row of the operand, eight k, in each vector.
-EMULATOR_INLINE void load_core(const SharedView& smem, const Operand& operand, bool mn_major, u32 group, u32 half,
+EMULATOR_INLINE void load_core(const SharedView& smem, const SharedMatrix& operand, bool mn_major, u32 group, u32 half,
                                __m128i (&rows)[kBlock]) {
   for (u32 i = 0; i < kBlock; ++i) rows[i] = load_line(smem, operand.line(group, half, i));
   if (mn_major) transpose(rows);
@@ -31,7 +31,7 @@ EMULATOR_INLINE void negate(float* values, int count) {
 
 template <Element kElement>
 void widen_shared_left(const ProductForm& form, const SharedView& smem, u64 descriptor, Widened& out) {
-  const Operand operand(descriptor, form.a_mn_major);
+  const SharedMatrix operand(descriptor, form.a_mn_major);
   for (u32 group = 0; group < kRows / kBlock; ++group) {
     for (u32 half = 0; half < 2; ++half) {
       __m128i rows[kBlock];
@@ -55,7 +55,7 @@ void widen_register_left(const ProductRegisters& registers, Widened& out) {
 
 template <Element kElement, Order kOrder>
 void widen_shared_right(const ProductForm& form, const SharedView& smem, u64 descriptor, Widened& out) {
-  const Operand operand(descriptor, form.b_mn_major);
+  const SharedMatrix operand(descriptor, form.b_mn_major);
   for (u32 group = 0; group < form.columns / kBlock; ++group) {
     for (u32 half = 0; half < 2; ++half) {
       float* block = out.right[group] + half * kBlock * kBlock;

@@ -12,9 +12,9 @@ namespace emulator {
 // eight k. Without swizzle the lines of a core matrix are contiguous; with it each is a part of a line of the swizzle's width,
 // and XOR moves it within that. Source: PTX ISA, "Strides" and "Matrix Descriptor Format" of wgmma; the layouts are those that
 // CUTLASS's make_gmma_desc documents.
-class Operand {
+class SharedMatrix {
  public:
-  Operand(u64 descriptor, bool mn_major) {
+  SharedMatrix(u64 descriptor, bool mn_major) {
     constexpr u32 kWidths[4] = {16, 128, 64, 32};  // bytes of a line, by swizzle mode
     const u32 width = kWidths[descriptor >> 62];
     const u32 leading = field(descriptor, 16), stride = field(descriptor, 32);
@@ -43,8 +43,8 @@ class Operand {
     }
   }
 
-  // Whether the descriptor has a base offset, for patterns that do not begin at a multiple of their own size. What the hardware
-  // makes of it is not known here.
+  // Whether the descriptor has a base offset, for patterns that do not begin at a multiple of their own size. Its effect on
+  // the hardware is not modelled.
   static bool has_base_offset(u64 descriptor) { return descriptor >> 49 & 7; }
 
  private:
@@ -60,6 +60,17 @@ class Operand {
 struct SharedView {
   const u8* bytes;
   u32 begin, end;
+};
+
+// Bits of an operation that say what is multiplied.
+enum WgmmaForm : u32 {
+  kBfloatOperands = 1,
+  kHalfSums = 2,
+  kNegativeA = 4,
+  kNegativeB = 8,
+  kColumnsOfA = 16,
+  kRowsOfB = 32,
+  kRegistersOfA = 64,
 };
 
 struct ProductForm {

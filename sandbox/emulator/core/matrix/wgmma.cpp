@@ -1,7 +1,7 @@
-// wgmma: products of a warpgroup that go on while its warps do, in groups that are waited for.
+// wgmma: asynchronous products of a warpgroup, in groups that are waited for.
 //
-// A product is executed once for the four warps, when all have committed its group: as soon as that under the eager schedule,
-// when a warp waits for it under the latest. To the race detector an agent of the warpgroup reads the operands all the while.
+// A product is executed once for the four warps, after all have committed its group: at once under the eager schedule, when a
+// warp waits for it under the latest. To the race detector, an agent of the warpgroup reads the operands from issue to wait.
 #include "machine/machine.hpp"
 #include "matrix/product.hpp"
 
@@ -11,28 +11,27 @@ namespace {
 
 constexpr u32 kWarpgroup = 4;
 
-enum FormBits : u32 {
-  kBfloat = 1,
-  kHalfSum = 2,
-  kNegativeA = 4,
-  kNegativeB = 8,
-  kColumnsOfA = 16,
-  kRowsOfB = 32,
-  kRegisterA = 64
-};
+constexpr Operand kD = list("d", 4, 2), kA = optional(list("a", 4));  // registers; A may lie in shared memory instead
+constexpr Operand kDescriptorA = optional(slot("descriptor_a", Field::kA, 8)),
+                  kDescriptorB = slot("descriptor_b", Field::kB, 8);
+constexpr Operand kAccumulate = slot("accumulate", Field::kC, kMask);  // whether D is added to
+constexpr Operand kN = number("n", Field::kP);
+constexpr Operand kForm = number("form", Field::kQ, "WgmmaForm");
+constexpr Operand kPendingGroups = number("pending", Field::kImm);  // groups that may stay incomplete
 
 ProductForm form_of(const Op& op) {
+  const u32 bits = kForm(op);
   ProductForm form;
-  form.columns = op.p;
-  form.element = op.q & kBfloat ? Element::kBfloat : Element::kHalf;
-  form.sum = op.q & kHalfSum ? Sum::kHalf : Sum::kFloat;
-  form.negative = !(op.q & kNegativeA) != !(op.q & kNegativeB);
-  form.a_mn_major = op.q & kColumnsOfA;
-  form.b_mn_major = op.q & kRowsOfB;
+  form.columns = kN(op);
+  form.element = bits & kBfloatOperands ? Element::kBfloat : Element::kHalf;
+  form.sum = bits & kHalfSums ? Sum::kHalf : Sum::kFloat;
+  form.negative = !(bits & kNegativeA) != !(bits & kNegativeB);
+  form.a_mn_major = bits & kColumnsOfA;
+  form.b_mn_major = bits & kRowsOfB;
   return form;
 }
 
-u32 sums_of(const Op& op) { return op.p / (op.q & kHalfSum ? 4 : 2); }
+u32 sums_of(const Op& op) { return kN(op) / (kForm(op) & kHalfSums ? 4 : 2); }
 
 Warp* warpgroup_of(Warp& warp) {
   std::vector<Warp>& warps = warp.cta->warps;
@@ -40,14 +39,14 @@ Warp* warpgroup_of(Warp& warp) {
   return first + kWarpgroup <= warps.size() ? &warps[first] : nullptr;
 }
 
-// Notes what the operands read; one warp speaks for the warpgroup.
+// Records the reads of an operand; the first warp does so for the warpgroup.
 void touch_operand(Warp& warp, const Op& op, u64 descriptor, bool mn_major, u32 rows) {
   Touch touch;
   touch.async = touch.together = true;
   touch.epoch = {warp.products(), warp.product_number + 1};
   const u32 rank = warp.cta->rank << kRankShift;
   bool inside = true;
-  Operand(descriptor, mn_major).visit_lines(rows, [&](u32 offset) {
+  SharedMatrix(descriptor, mn_major).visit_lines(rows, [&](u32 offset) {
     if (inside) inside = shared_range(warp, op, 0, rank | (offset & kOffsetMask), 16, Access::kRead, nullptr, touch) != nullptr;
   });
 }
@@ -58,13 +57,13 @@ void check_registers(Warp& warp, const Op& op, bool accumulate) {
   bool dirty = !warp.product_fenced;
   for (u32 i = accumulate ? 0 : sums; i < op.count && !dirty; ++i) dirty = warp.register_dirty[lists[op.list + i] / 32];
   if (dirty) {
-    report(warp, op, kAllLanes, "missing-wgmma-fence", 0,
+    report(warp, op, kAllLanes, detector::kMissingWgmmaFence, 0,
            warp.product_fenced ? "a register of this wgmma was written since the last wgmma.fence"
-                               : "no wgmma.fence came before the first wgmma");
+                               : "no wgmma.fence precedes the first wgmma");
   }
 }
 
-// Sums that are added to must have been written; a suspect, for the elements may be dropped later.
+// Accumulators that are added to must have been written. A suspect only, because the elements may be dropped later.
 void check_sums(Warp& warp, const Op& op, bool accumulate) {
   const u32* slots = &warp.run->program.lists[op.list];
   bool written = true;
@@ -74,7 +73,7 @@ void check_sums(Warp& warp, const Op& op, bool accumulate) {
     known = 1;
   }
   if (accumulate && !written) {
-    report(warp, op, kAllLanes, "uninitialised-read", 0, "adds to registers that nobody wrote", kNoInstruction, true);
+    report(warp, op, kAllLanes, detector::kUninitialisedRead, 0, "adds to uninitialised registers", kNoInstruction, true);
   }
 }
 
@@ -88,20 +87,19 @@ void own_registers(Warp& warp, const Op& op, int change) {
   }
 }
 
-// list: sums, then A's registers; a, b: descriptors, c: predicate that D is added to, p: N, q: FormBits
 void wgmma(Warp& warp, const Op& op, u32 mask) {
   if (!require_whole_warp(warp, op, mask)) return;
-  if (!warpgroup_of(warp) || op.count != sums_of(op) + (op.q & kRegisterA ? 4 : 0)) {
-    report(warp, op, mask, "divergent", 0, "wgmma by a warp that belongs to no warpgroup of four");
+  if (!warpgroup_of(warp) || op.count != sums_of(op) + (kForm(op) & kRegistersOfA ? 4 : 0)) {
+    report(warp, op, mask, detector::kDivergent, 0, "wgmma by a warp that belongs to no warpgroup of four");
     return;
   }
   Product product;
   product.op = &op;
-  product.a = op.q & kRegisterA ? 0 : warp.lanes<u64>(op.a)[0];
-  product.b = warp.lanes<u64>(op.b)[0];
-  product.accumulate = warp.mask(op.c) & 1;
-  if (Operand::has_base_offset(product.a) || Operand::has_base_offset(product.b)) {
-    report(warp, op, mask, "unsupported", product.b, "a matrix descriptor with a base offset");
+  product.a = kForm(op) & kRegistersOfA ? 0 : warp.lanes<u64>(kDescriptorA(op))[0];
+  product.b = warp.lanes<u64>(kDescriptorB(op))[0];
+  product.accumulate = warp.mask(kAccumulate(op)) & 1;
+  if (SharedMatrix::has_base_offset(product.a) || SharedMatrix::has_base_offset(product.b)) {
+    report(warp, op, mask, detector::kUnsupported, product.b, "a matrix descriptor with a base offset");
     warp.run->stopped = true;
     return;
   }
@@ -109,8 +107,8 @@ void wgmma(Warp& warp, const Op& op, u32 mask) {
     check_registers(warp, op, product.accumulate);
     check_sums(warp, op, product.accumulate);
     if (warp.index % kWarpgroup == 0) {
-      if (!(op.q & kRegisterA)) touch_operand(warp, op, product.a, op.q & kColumnsOfA, 64);
-      touch_operand(warp, op, product.b, op.q & kRowsOfB, op.p);
+      if (!(kForm(op) & kRegistersOfA)) touch_operand(warp, op, product.a, kForm(op) & kColumnsOfA, 64);
+      touch_operand(warp, op, product.b, kForm(op) & kRowsOfB, kN(op));
     }
   }
   own_registers(warp, op, 1);
@@ -126,13 +124,14 @@ void execute(Warp* warps, const Product* products[kWarpgroup]) {
   for (u32 i = 1; i < kWarpgroup; ++i) {
     const Product& other = *products[i];
     if (other.op == &op && other.a == product.a && other.b == product.b && other.accumulate == product.accumulate) continue;
-    report(warps[i], op, kAllLanes, "divergent", 0, "the warps of a warpgroup issue different products", other.op->instruction);
+    report(warps[i], op, kAllLanes, detector::kDivergent, 0, "the warps of a warpgroup issue different products",
+           other.op->instruction);
     return;
   }
   ProductRegisters registers;
   for (u32 i = 0; i < kWarpgroup; ++i) registers.files[i] = warps[i].registers;
   registers.sums = &lists[op.list];
-  registers.a = op.q & kRegisterA ? &lists[op.list + sums_of(op)] : nullptr;
+  registers.a = kForm(op) & kRegistersOfA ? &lists[op.list + sums_of(op)] : nullptr;
   const SharedView smem{warp.cta->smem.data(), kSharedBase, warp.cta->smem_end};
   const ProductForm form = form_of(op);
   if (warp.run->options.taint) [[unlikely]]
@@ -148,7 +147,7 @@ void release_registers(Warp& warp, const std::vector<Product>& products) {
 
 u32 oldest(const Warp& warp) { return warp.product_number - static_cast<u32>(warp.product_groups.size()) + 1; }
 
-// Executes the warpgroup's groups up to `number` that all its warps have committed; false where a warp has yet to.
+// Executes the warpgroup's groups up to `number` that all its warps have committed; false if a warp has not.
 bool complete_groups(Warp& warp, u32 number) {
   Warp* warps = warpgroup_of(warp);
   if (!warps) return true;
@@ -170,7 +169,7 @@ bool complete_groups(Warp& warp, u32 number) {
         u32 longest = 0;
         while (warps[longest].product_groups.front().size() != size) ++longest;
         const Op& op = *warps[longest].product_groups.front().back().op;
-        report(warp, op, kAllLanes, "divergent", 0, "the warps of a warpgroup commit different numbers of products");
+        report(warp, op, kAllLanes, detector::kDivergent, 0, "the warps of a warpgroup commit different numbers of products");
         break;
       }
       execute(warps, products);
@@ -201,7 +200,6 @@ void commit(Warp& warp, const Op&, u32) {
   }
 }
 
-// imm: groups that may stay incomplete
 void wait(Warp& warp, const Op& op, u32) {
   const u32 pending = static_cast<u32>(std::clamp<i64>(op.imm, 0, warp.product_number));
   const u32 number = warp.product_number - pending;
@@ -209,10 +207,13 @@ void wait(Warp& warp, const Op& op, u32) {
     warp.waiting = true;
     return;
   }
-  warp.hear(warp.products(), number);
+  warp.acquire(warp.products(), number);
 }
 
-bool legal(const OpRecord& op) { return op.p % 8 == 0 && op.p >= 8 && op.p <= 256 && !(op.q & kBfloat && op.q & kHalfSum); }
+bool legal(const OpRecord& op) {
+  const u32 n = kN(op), form = kForm(op);
+  return n % 8 == 0 && n >= 8 && n <= 256 && !(form & kBfloatOperands && form & kHalfSums);
+}
 
 }  // namespace
 
@@ -221,9 +222,9 @@ void finish_products(Warp& warp) {
   if (!open && warp.product_groups.empty()) return;
   const std::vector<Product>& left = open ? warp.open_products : warp.product_groups.front();
   if (left.empty()) return;
-  report(warp, *left.front().op, kAllLanes, "wgmma-in-flight", 0,
+  report(warp, *left.front().op, kAllLanes, detector::kWgmmaInFlight, 0,
          open ? "the warp ended with a product that was never committed"
-              : "the warp ended with a product that it did not wait for");
+              : "the warp ended with a product that was not waited for");
 }
 
 void note_tracked(Warp& warp, const Op& op, u32 index) {
@@ -235,22 +236,23 @@ void note_tracked(Warp& warp, const Op& op, u32 index) {
     busy = busy || warp.products_writing[slot / 32];
     written = written && warp.sums_written[slot / 32];
   }
-  if (!written) report(warp, op, kAllLanes, "uninitialised-read", 0, "reads registers that nobody wrote", kNoInstruction, true);
+  if (!written)
+    report(warp, op, kAllLanes, detector::kUninitialisedRead, 0, "reads uninitialised registers", kNoInstruction, true);
   for (u32 slot : program.tracked_writes[index]) {
     busy = busy || warp.products_writing[slot / 32] || warp.products_reading[slot / 32];
     warp.register_dirty[slot / 32] = 1;
     if (!op.guard && warp.converged) warp.sums_written[slot / 32] = 1;
   }
   if (busy) {
-    report(warp, op, kAllLanes, "wgmma-in-flight", 0, "touches a register of a wgmma that has not been waited for");
+    report(warp, op, kAllLanes, detector::kWgmmaInFlight, 0, "accesses a register of a wgmma that has not been waited for");
   }
 }
 
 void register_wgmma(Registry& to) {
-  to.add("wgmma", wgmma, {.a = 8, .b = 8, .c = kMask, .list = 4, .least = 2}, legal);
+  to.add("wgmma", wgmma, {kD, kA, kDescriptorA, kDescriptorB, kAccumulate, kN, kForm}, legal);
   to.add("wgmma.fence", fence, {});
   to.add("wgmma.commit", commit, {});
-  to.add("wgmma.wait", wait, {});
+  to.add("wgmma.wait", wait, {kPendingGroups});
 }
 
 }  // namespace emulator

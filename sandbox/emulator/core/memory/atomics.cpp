@@ -1,5 +1,4 @@
-// Atomics and reductions. The list has the results, then the operands, then (for cas) what to put where they match; vectors
-// have several of each. Lanes take their turn by number.
+// Atomics and reductions. Vectors have several results, operands and, for cas, replacements. Lanes execute in order.
 #include <cmath>
 
 #include "memory/access.hpp"
@@ -8,7 +7,7 @@ namespace emulator {
 
 namespace {
 
-constexpr u32 kMostElements = 8;
+constexpr u32 kMaxElements = 8;
 
 bool is_shared(u32 space, u64 address) { return space == kShared || (space == kGeneric && address - kSharedWindow < kWindow); }
 
@@ -16,26 +15,26 @@ template <typename T, typename Operation, typename Address>
 void atomic(Warp& warp, const Op& op, u32 mask) {
   constexpr u32 kSets = 2 + Operation::kSecond;  // results, operands, second operands
   const u32* slots = listed(warp, op);
-  const u32 count = std::min(op.count / kSets, kMostElements);
+  const u32 count = std::min(op.count / kSets, kMaxElements);
   u64 seen = mask;
   for (u32 rest = mask; rest; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const u64 address = effective_address<Address>(warp, op, lane);
-    note_combined(warp, op, lane, static_cast<Space>(op.p), address, sizeof(T) * count);
+    note_combined(warp, op, lane, space_of(op), address, sizeof(T) * count);
     u8* at = reach(warp, op, lane, address, sizeof(T) * count, Access::kWrite, nullptr);
-    T old[kMostElements];
+    T old[kMaxElements];
     std::memset(old, warp.run->options.poison, sizeof old);
     if (at) {
-      T made[kMostElements];
+      T made[kMaxElements];
       std::memcpy(old, at, sizeof(T) * count);
       for (u32 i = 0; i < count; ++i) {
         const T value = warp.lanes<T>(slots[count + i])[lane];
         const T second = Operation::kSecond ? warp.lanes<T>(slots[(kSets - 1) * count + i])[lane] : T{};
-        made[i] = Operation::apply(old[i], value, second, is_shared(op.p, address));
+        made[i] = Operation::apply(old[i], value, second, is_shared(space_of(op), address));
       }
       if (std::memcmp(at, made, sizeof(T) * count)) ++warp.run->events;
       std::memcpy(at, made, sizeof(T) * count);
-      synchronise(warp, static_cast<Space>(op.p), address, order_of(op), true);
+      synchronise(warp, space_of(op), address, order_of(op), true);
     }
     seen = mixed(seen, address);
     for (u32 i = 0; i < count; ++i) {
@@ -47,7 +46,7 @@ void atomic(Warp& warp, const Op& op, u32 mask) {
 }
 
 // ---- integers ---------------------------------------------------------------------------------------------------------------
-// One operand besides what the memory holds.
+// One operand besides the old value.
 struct Single {
   static constexpr u32 kSecond = 0;
 };
@@ -110,7 +109,7 @@ struct CompareAndSwap {
 // ---- floating point ---------------------------------------------------------------------------------------------------------
 float flushed(float value) { return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value; }
 
-// The unit beside the L2 cache knows no subnormal numbers, that of shared memory does.
+// The unit at the L2 cache flushes subnormal numbers, that of shared memory does not.
 struct AddFloat : Single {
   static u32 apply(u32 old, u32 value, u32, bool shared) {
     const float a = std::bit_cast<float>(old), b = std::bit_cast<float>(value);
@@ -167,9 +166,10 @@ struct Both : Single {
 // ---- names ------------------------------------------------------------------------------------------------------------------
 template <typename T, typename Operation>
 void add(Registry& registry, const std::string& name) {
-  constexpr u8 kLeast = 2 + Operation::kSecond;
-  registry.add("atom." + name + ".a32", atomic<T, Operation, u32>, {.a = 4, .list = sizeof(T), .least = kLeast}, has_order);
-  registry.add("atom." + name + ".a64", atomic<T, Operation, u64>, {.a = 8, .list = sizeof(T), .least = kLeast}, has_order);
+  std::vector<Operand> values{list("results", sizeof(T)), list("operands", sizeof(T))};
+  if (Operation::kSecond) values.push_back(list("replacements", sizeof(T)));  // of cas
+  registry.add("atom." + name + ".a32", atomic<T, Operation, u32>, memory_operands<u32>(values), has_order);
+  registry.add("atom." + name + ".a64", atomic<T, Operation, u64>, memory_operands<u64>(values), has_order);
 }
 
 template <typename Operation>

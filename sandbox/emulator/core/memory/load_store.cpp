@@ -9,24 +9,24 @@ struct Wide {
   u64 low, high;
 };
 
-// Memory around a lane's address in which accesses need no more than bounds and alignment checked.
+// Memory around a lane's address in which accesses need only checks of bounds and alignment.
 struct Piece {
   u8* host = nullptr;
   u64 begin = 0, size = 0;
 };
 
-// None where the order of accesses is noted, or where every lane has memory of its own.
+// None if the order of accesses is recorded, or if every lane has its own memory.
 Piece piece_at(Warp& warp, const Op& op, u64 address, Access access) {
   const bool races = warp.run->options.races;
   if (warp.run->shadowing) return {};
-  const bool windowed = op.p == kGeneric && address - kSharedWindow < kWindow;
-  if (op.p == kShared || windowed) {
+  const bool windowed = kSpaceOf(op) == kGeneric && address - kSharedWindow < kWindow;
+  if (kSpaceOf(op) == kShared || windowed) {
     Cta& cta = *warp.cta;
     if (races) return {};
     const u64 begin = (windowed ? kSharedWindow : 0) + (u64{cta.rank} << kRankShift) + kSharedBase;
     return {cta.smem.data() + kSharedBase, begin, cta.smem_end - kSharedBase};
   }
-  if (op.p == kParam || op.p == kLocal) return {};
+  if (kSpaceOf(op) == kParam || kSpaceOf(op) == kLocal) return {};
   Buffer* buffer = buffer_at(*warp.run, address);
   if (!buffer || (races && buffer->shadow) || (access == Access::kWrite && !buffer->writable)) return {};
   if (running(warp) & kRunningOthers && !buffer->constant) return {};
@@ -39,7 +39,7 @@ class Accesses {
  public:
   Accesses(Warp& warp, const Op& op, u32 mask, u32 bytes, Access access) : bytes_(bytes), access_(access) {
     for (int lane = 0; lane < kLanes; ++lane) addresses_[lane] = effective_address<Address>(warp, op, lane);
-    if (op.q == kWeak || !warp.run->options.races) find_together(warp, op, mask);
+    if (kSemanticsOf(op) == kWeak || !warp.run->options.races) find_together(warp, op, mask);
   }
 
   // Whether all lanes lie in one piece of memory: `at` then needs no more checks.
@@ -51,9 +51,9 @@ class Accesses {
   }
   u64 address(int lane) const { return addresses_[lane]; }
   void synchronise(Warp& warp, const Op& op, int lane) const {
-    if (op.q == kWeak) return;
+    if (kSemanticsOf(op) == kWeak) return;
     const bool writes = access_ == Access::kWrite;
-    emulator::synchronise(warp, static_cast<Space>(op.p), addresses_[lane], order_of(op), writes);
+    emulator::synchronise(warp, space_of(op), addresses_[lane], order_of(op), writes);
   }
 
  private:
@@ -114,7 +114,7 @@ void load(Warp& warp, const Op& op, u32 mask) {
   note_poll(warp, op, seen);
 }
 
-// A store that changes nothing is no event: who polls with one waits all the same.
+// A store that changes no memory is no event, because a loop that polls may contain one.
 template <typename Memory, typename Value, typename Address>
 void store(Warp& warp, const Op& op, u32 mask) {
   const u32* slots = listed(warp, op);
@@ -131,10 +131,10 @@ void store(Warp& warp, const Op& op, u32 mask) {
     }
     accesses.synchronise(warp, op, lane);
   }
-  if (changed) ++(op.p == kLocal ? warp.local_changes : warp.run->events);
+  if (changed) ++(kSpaceOf(op) == kLocal ? warp.local_changes : warp.run->events);
 }
 
-// Whoever reads what was discarded reads something undefined.
+// A read of discarded memory is undefined.
 void discard(Warp& warp, const Op& op, u32 mask) {
   constexpr u32 kLine = 128;
   for (u32 rest = mask; rest; rest &= rest - 1) {
@@ -145,16 +145,18 @@ void discard(Warp& warp, const Op& op, u32 mask) {
   }
 }
 
-// The same place in the shared memory of another CTA of the cluster. A rank that no cluster has stays one.
+constexpr Operand kRank = slot("rank", Field::kB, 4);
+
+// The same offset in the shared memory of another CTA of the cluster. A rank that no cluster has stays one.
 template <typename Address>
 void map_to_rank(Warp& warp, const Op& op, u32 mask) {
-  constexpr u32 kMostRank = 0xFF;
+  constexpr u32 kMaxRank = 0xFF;
   Address* d = warp.lanes<Address>(op.d);
   const Address* a = warp.lanes<Address>(op.a);
-  const u32* rank = warp.lanes<u32>(op.b);
+  const u32* rank = warp.lanes<u32>(kRank(op));
   for_lanes(mask, [=](int lane) {
-    const Address own = a[lane] & ~(Address{kMostRank} << kRankShift);
-    d[lane] = own | Address{rank[lane] < kMostRank ? rank[lane] : kMostRank} << kRankShift;
+    const Address own = a[lane] & ~(Address{kMaxRank} << kRankShift);
+    d[lane] = own | Address{rank[lane] < kMaxRank ? rank[lane] : kMaxRank} << kRankShift;
   });
 }
 
@@ -165,7 +167,7 @@ void rank_of(Warp& warp, const Op& op, u32 mask) {
   for_lanes(mask, [=](int lane) { d[lane] = static_cast<u32>(a[lane] >> kRankShift) & 0xFF; });
 }
 
-// No more than poison_bytes, which a load may give instead of memory.
+// At most sizeof poison_bytes, which a load may return instead of memory.
 bool is_vector(const OpRecord& op) {
   return has_order(op) && (op.count == 1 || op.count == 2 || op.count == 4 || op.count == 8);
 }
@@ -178,13 +180,13 @@ std::string bits_of() {
 template <typename Memory, typename Value, typename Address>
 void add_load(Registry& registry, const std::string& type) {
   const std::string name = "ld." + type + ".b" + bits_of<Value>() + ".a" + bits_of<Address>();
-  registry.add(name, load<Memory, Value, Address>, {.a = sizeof(Address), .list = sizeof(Value), .least = 1}, is_vector);
+  registry.add(name, load<Memory, Value, Address>, memory_operands<Address>({list("values", sizeof(Value))}), is_vector);
 }
 
 template <typename Memory, typename Value, typename Address>
 void add_store(Registry& registry) {
   const std::string name = "st.b" + bits_of<Memory>() + ".b" + bits_of<Value>() + ".a" + bits_of<Address>();
-  registry.add(name, store<Memory, Value, Address>, {.a = sizeof(Address), .list = sizeof(Value), .least = 1}, is_vector);
+  registry.add(name, store<Memory, Value, Address>, memory_operands<Address>({list("values", sizeof(Value))}), is_vector);
 }
 
 // One type in memory with every register that can hold it.
@@ -220,11 +222,11 @@ void add_address(Registry& registry) {
 void register_memory(Registry& registry) {
   add_address<u32>(registry);
   add_address<u64>(registry);
-  registry.add("discard", discard, {.a = 8});
-  registry.add("mapa.u32", map_to_rank<u32>, {.d = 4, .a = 4, .b = 4});
-  registry.add("mapa.u64", map_to_rank<u64>, {.d = 8, .a = 8, .b = 4});
-  registry.add("getctarank.u32", rank_of<u32>, {.d = 4, .a = 4});
-  registry.add("getctarank.u64", rank_of<u64>, {.d = 4, .a = 8});
+  registry.add("discard", discard, {kAddressOf<u64>, kSpaceOf});
+  registry.add("mapa.u32", map_to_rank<u32>, {slot("result", Field::kD, 4), slot("address", Field::kA, 4), kRank});
+  registry.add("mapa.u64", map_to_rank<u64>, {slot("result", Field::kD, 8), slot("address", Field::kA, 8), kRank});
+  registry.add("getctarank.u32", rank_of<u32>, {slot("result", Field::kD, 4), slot("address", Field::kA, 4)});
+  registry.add("getctarank.u64", rank_of<u64>, {slot("result", Field::kD, 4), slot("address", Field::kA, 8)});
 }
 
 }  // namespace emulator

@@ -1,7 +1,8 @@
-// Memory as kernels address it: windows, bounds, permissions, and the order of accesses.
+// Memory as kernels address it: windows, bounds, permissions, and the record of accesses.
 #include <cstdio>
 
 #include "machine/machine.hpp"
+#include "memory/conflict.hpp"
 
 namespace emulator {
 
@@ -13,129 +14,30 @@ std::string hex(u64 value) {
   return text;
 }
 
-const char* verb(Access access) { return access == Access::kRead ? "read" : "write"; }
-
-// Who an event belongs to, in words.
-std::string name_of(const Cluster& cluster, Epoch event) {
-  if (event.component >= cluster.agents.size()) return "another warp";
-  const Agent& agent = cluster.agents[event.component];
-  const std::string warp = "warp " + std::to_string(agent.warp) +
-                           (cluster.ctas.size() > 1 ? " of CTA rank " + std::to_string(agent.cta) : std::string());
-  switch (agent.kind) {
-    case AgentKind::kDependency:
-      return "a kernel ahead";
-    case AgentKind::kWarp:
-      return warp;
-    case AgentKind::kCopies:
-      return "the cp.async in flight of " + warp;
-    case AgentKind::kProducts:
-      return "the wgmma in flight of the warpgroup of " + warp;
-    case AgentKind::kStores:
-      return "the bulk store in flight of " + warp;
-    case AgentKind::kBarrier:
-      return "a bulk copy in flight";
-  }
-  return warp;
-}
-
-// The same, from the view of a warp: what lanes of its own are not in order with, for want of __syncwarp.
-std::string who(const Warp& warp, const Cluster& cluster, Epoch event) {
-  const bool own = event.component - warp.component < kAgentsPerWarp;
-  if (event.component == warp.component) return "another lane of the warp, without __syncwarp between them";
-  if (!warp.knows.events.covers(event)) return name_of(cluster, event);
-  return name_of(cluster, event) + (own ? ", begun and" : ",") + " waited for by another lane, without __syncwarp behind it";
-}
-
-bool is_async(const Cluster& cluster, Epoch event) {
-  return event.component < cluster.agents.size() && cluster.agents[event.component].kind != AgentKind::kWarp;
-}
-
-// Why a launch ahead may still run.
-const char* unordered_because(const Warp& warp) {
-  return warp.knows.events.at(kDependencyComponent) ? "the launch waited for ends without griddepcontrol.wait of its own"
-                                                    : "before griddepcontrol.wait";
-}
-
-// Says what an access met; whether the value read must be replaced by poison.
-bool judge(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access, const Meeting& met, const Touch& touch,
-           const Cluster* other_cluster, const char* space) {
-  if (met.trouble == Trouble::kNone) return false;
-  const std::string what = std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes";
-  const std::string other = other_cluster ? who(warp, *other_cluster, met.other) : std::string("another CTA");
-  const bool flying = (other_cluster && is_async(*other_cluster, met.other)) || touch.epoch.value;
-  const std::string race = flying ? "async-race" : std::string(space) + "-race";
-  const u32 lanes = 1u << lane;
-  switch (met.trouble) {
-    case Trouble::kUnwritten:
-      report(warp, op, lanes, "uninitialised-read", address, what + " that nobody wrote", kNoInstruction, true);
-      return true;
-    case Trouble::kReadBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, met.instruction,
-             !touch.epoch.value);
-      return true;
-    case Trouble::kWriteBehindWrite:
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the write by " + other, met.instruction);
-      return false;
-    case Trouble::kWriteBehindRead: {
-      // A read whose value goes nowhere harms nobody: whether this one does is found by giving it poison in another run.
-      const bool by_warp =
-          other_cluster && met.other.component < other_cluster->agents.size() && !is_async(*other_cluster, met.other);
-      if (by_warp) {
-        const Agent& agent = other_cluster->agents[met.other.component];
-        const Cta& reader = other_cluster->ctas[agent.cta];
-        if (warp.run->suspects.size() >= kMostSuspects) {
-          warp.run->stop("unsupported", "more than 2^20 reads that race with a write");
-        } else {
-          warp.run->suspects.insert({static_cast<u32>(reader.linear), agent.warp, met.other.value});
-        }
-      }
-      report(warp, op, lanes, race.c_str(), address, what + " is not ordered after the read by " + other, met.instruction,
-             by_warp);
-      return false;
-    }
-    case Trouble::kUnfenced:
-      report(warp, op, lanes, "missing-proxy-fence", address,
-             what + " through the async proxy of what " + other + " wrote as usual, without fence.proxy.async between them",
-             met.instruction);
-      return true;
-    case Trouble::kUnfinished: {
-      const std::string other = "launch " + std::to_string(met.cluster) + " of the plan may still be using";
-      report(warp, op, lanes, "dependency", address, what + " that " + other + ": " + unordered_because(warp));
-      return false;
-    }
-    case Trouble::kBarrier:
-      report(warp, op, lanes, "barrier-misuse", address, what + " touches a live mbarrier", met.instruction);
-      return false;
-    case Trouble::kNone:
-      break;
-  }
-  return false;
-}
-
 bool is_poisoned(Warp& warp) {
   return !warp.run->poisoned.empty() && warp.run->poisoned.count({static_cast<u32>(warp.cta->linear), warp.index, warp.moment});
 }
 
 Toucher toucher(Warp& warp, const Op& op, int lane, const Touch& touch) {
   const Epoch epoch = touch.epoch.value ? touch.epoch : Epoch{warp.component, warp.moment};
-  const bool uninformed = warp.informed && (touch.together || !(warp.informed >> lane & 1));
-  return {epoch,       warp.component,
-          warp.moment, touch.together ? kTogether : static_cast<u8>(lane),
-          warp.met,    uninformed ? &warp.common : &warp.knows.events,
-          &warp.knows, op.instruction,
-          touch.async, touch.strong};
+  const bool behind = warp.ahead && (touch.together || !(warp.ahead >> lane & 1));
+  return {epoch,        warp.component,
+          warp.moment,  touch.together ? kTogether : static_cast<u8>(lane),
+          warp.ordered, behind ? &warp.common : &warp.view.events,
+          &warp.view,   op.instruction,
+          touch.async,  touch.strong};
 }
 
 u8* out_of_shared(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Access access) {
   const i64 offset = static_cast<i64>(address & kOffsetMask) - kSharedBase;
-  report(warp, op, 1u << lane, "shared-out-of-bounds", address,
+  report(warp, op, 1u << lane, detector::kSharedOutOfBounds, address,
          std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) + " of " +
              std::to_string(warp.cta->smem_end - kSharedBase) + " bytes of shared memory");
   return nullptr;
 }
 
 u8* misaligned(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access access) {
-  report(warp, op, 1u << lane, "misaligned", address,
+  report(warp, op, 1u << lane, detector::kMisaligned, address,
          std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at " + hex(address));
   return nullptr;
 }
@@ -158,14 +60,14 @@ u8* out_of_global(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Ac
     message += ", from byte " + std::to_string(address - nearest->base) + " of " + nearest->name + ", which has " +
                std::to_string(nearest->size);
   }
-  report(warp, op, 1u << lane, "global-out-of-bounds", address, message);
+  report(warp, op, 1u << lane, detector::kGlobalOutOfBounds, address, message);
   return nullptr;
 }
 
 u8* local_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access access) {
   const u64 size = warp.run->program.local_bytes;
   if (offset > size || bytes > size - offset) {
-    report(warp, op, 1u << lane, "local-out-of-bounds", offset,
+    report(warp, op, 1u << lane, detector::kLocalOutOfBounds, offset,
            std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of " +
                std::to_string(size) + " bytes of local memory");
     return nullptr;
@@ -177,41 +79,13 @@ u8* local_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access a
 u8* param_at(Warp& warp, const Op& op, int lane, u64 offset, u32 bytes, Access access) {
   const auto& parameters = warp.run->launch.parameters;
   if (access == Access::kWrite || offset > parameters.size() || bytes > parameters.size() - offset) {
-    report(warp, op, 1u << lane, "param-out-of-bounds", offset,
+    report(warp, op, 1u << lane, detector::kParamOutOfBounds, offset,
            std::string(verb(access)) + " of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) + " of " +
                std::to_string(parameters.size()) + " bytes of parameters");
     return nullptr;
   }
   if (warp.run->shadowing) return warp.run->clean_bytes;
   return const_cast<u8*>(parameters.data()) + offset;
-}
-
-// ---- synchronisation through memory -----------------------------------------------------------------------------------------
-Publication publication(const Warp& warp, Scope scope, bool shared, u64 address) {
-  const u64 group = scope == kCtaScope ? warp.cta->linear : scope == kClusterScope ? warp.cta->cluster->index : 0;
-  return {scope, shared, group, address};
-}
-
-void hear_published(Warp& warp, const Publication& at, bool acquires) {
-  const auto found = warp.run->published.find(at);
-  if (found == warp.run->published.end()) return;
-  if (acquires) hear_wait(warp, *found->second);
-  join_foreign(acquires ? warp.knows.foreign : warp.knows.heard[at.scope], found->second);
-  if (!acquires) return;
-  if (const auto own = found->second->find(warp.cta->cluster->index); own != found->second->end()) warp.hear(own->second);
-}
-
-void publish(Warp& warp, const Publication& at, bool releases) {
-  const Clock& fenced = warp.knows.fenced[at.scope];
-  if (!releases && fenced.empty()) return;  // sums of a whole matrix would fill the map in vain
-  if (warp.run->published.size() >= kMostPublished) {
-    warp.run->stop("unsupported", "more than 2^20 places that warps synchronise by");
-    return;
-  }
-  auto mine = std::make_shared<ForeignClocks>();
-  if (warp.knows.foreign) *mine = *warp.knows.foreign;
-  (*mine)[warp.cta->cluster->index].join(releases ? warp.now().events : fenced);
-  join_foreign(warp.run->published[at], mine);
 }
 
 }  // namespace
@@ -249,16 +123,17 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
     return out_of_shared(warp, op, lane, address, bytes, access);
   }
   if (cta != warp.cta && !cta->live_warps) {
-    report(warp, op, 1u << lane, "cluster-exit", address,
+    report(warp, op, 1u << lane, detector::kClusterExit, address,
            std::string(verb(access)) + " of shared memory of CTA rank " + std::to_string(cta->rank) + ", which has ended");
     return nullptr;
   }
   if (warp.run->shadowing) [[unlikely]]
     return cta->taint.data() + offset;
   if (warp.run->options.races) {
-    const Meeting met = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
-    if (met.trouble != Trouble::kNone &&
-        judge(warp, op, lane, address, bytes, access, met, touch, warp.cta->cluster, "shared") && poison) {
+    const Conflict conflict = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
+    if (conflict.kind != ConflictKind::kNone &&
+        report_conflict(warp, op, lane, address, bytes, access, conflict, touch, warp.cta->cluster, detector::kSharedRace) &&
+        poison) {
       *poison = true;
     }
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
@@ -276,44 +151,37 @@ u8* global_at(Warp& warp, const Op& op, int lane, u64 address, u32 bytes, Access
   Buffer* buffer = buffer_at(run, address);
   const u64 offset = buffer ? address - buffer->base : 0;
   if (!buffer || bytes > buffer->size - offset) return out_of_global(warp, op, lane, address, bytes, access);
-  // The async proxy has alignment rules of its own, which its instructions check.
+  // Instructions of the async proxy check their own alignment rules.
   if (!touch.async && std::has_single_bit(bytes) && address & (bytes - 1))
     return misaligned(warp, op, lane, address, bytes, access);
   if (access == Access::kWrite && !buffer->writable) {
-    report(warp, op, 1u << lane, "input-written", address, "write to " + buffer->name + ", which is read only");
+    report(warp, op, 1u << lane, detector::kInputWritten, address, "write to " + buffer->name + ", which is read only");
     return nullptr;
   }
   if (run.shadowing) [[unlikely]] {
     return buffer->taint ? buffer->taint->access(offset, bytes, access == Access::kWrite, op.instruction) : run.clean_bytes;
   }
   if (running(warp) & kRunningOthers && !buffer->constant) {
-    const bool waited = warp.knows.events.at(kDependencyComponent);
-    report(warp, op, 1u << lane, "dependency", address,
+    const bool waited = warp.view.events.at(kDependencyComponent);
+    report(warp, op, 1u << lane, detector::kDependency, address,
            std::string(verb(access)) + " of " + buffer->name +
-               (waited ? ", while a kernel ahead of the plan may still run: " : " ") + unordered_because(warp) +
-               (waited ? "" : ", while the kernel ahead may still run"));
+               (waited ? ", while a kernel that precedes the plan may still run: " : " ") + unordered_because(warp) +
+               (waited ? "" : ", while the preceding kernel may still run"));
   }
   if (run.options.races && buffer->shadow) {
     const Cluster& cluster = *warp.cta->cluster;
     Toucher by = toucher(warp, op, lane, touch);
     by.running = running(warp);
     by.launch = static_cast<u8>(run.launch.number);
-    const Meeting met = buffer->shadow->touch(offset, bytes, access, by, cluster.index);
-    if (met.trouble != Trouble::kNone) {
-      const Cluster* other = met.cluster == cluster.index ? &cluster : nullptr;
-      if (judge(warp, op, lane, address, bytes, access, met, touch, other, "global") && poison) *poison = true;
+    const Conflict conflict = buffer->shadow->touch(offset, bytes, access, by, cluster.index);
+    if (conflict.kind != ConflictKind::kNone) {
+      const Cluster* other = conflict.cluster == cluster.index ? &cluster : nullptr;
+      if (report_conflict(warp, op, lane, address, bytes, access, conflict, touch, other, detector::kGlobalRace) && poison)
+        *poison = true;
     }
     if (access == Access::kRead && poison && is_poisoned(warp)) *poison = true;
   }
   return buffer->host + offset;
-}
-
-// A CTA of another cluster that waited for the kernels ahead has passed that on.
-void hear_wait(Warp& warp, const ForeignClocks& heard) {
-  if (!warp.run->launch.running) return;
-  for (const auto& [cluster, clock] : heard) {
-    if (clock.at(kDependencyComponent)) warp.hear(kDependencyComponent, 1);
-  }
 }
 
 u8* memory_at(Warp& warp, const Op& op, int lane, Space space, u64 address, u32 bytes, Access access, bool* poison,
@@ -351,31 +219,14 @@ void note_combined(Warp& warp, const Op& op, int lane, Space space, u64 address,
     written = buffer->shadow->written(address - buffer->base, bytes);
   }
   if (written) return;
-  report(warp, op, 1u << lane, "uninitialised-read", address,
-         "read and write of " + std::to_string(bytes) + " bytes that nobody wrote", kNoInstruction, true);
+  report(warp, op, 1u << lane, detector::kUninitialisedRead, address,
+         "read and write of " + std::to_string(bytes) + " bytes of uninitialised memory", kNoInstruction, true);
 }
 
 bool require_whole_warp(Warp& warp, const Op& op, u32 mask) {
   if (mask == warp.live) return true;
-  report(warp, op, mask, "divergent", 0, "executed by a part of the warp's lanes");
+  report(warp, op, mask, detector::kDivergent, 0, "executed by a part of the warp's lanes");
   return false;
-}
-
-// Who publishes: everything known where the access itself releases, what a fence made ready where it is relaxed. Who hears
-// keeps it for a fence to acquire, or knows it at once where the access acquires. Each does so at every scope that its access
-// reaches, so that two of them meet at the narrowest that holds both, if both reach it.
-void synchronise(Warp& warp, Space space, u64 address, MemoryOrder order, bool writes) {
-  if (order.semantics == kWeak || !warp.run->options.races || warp.run->shadowing) return;
-  if (space == kGeneric && address - kSharedWindow < kWindow) {
-    space = kShared;
-    address -= kSharedWindow;
-  }
-  const Scope widest = space == kShared ? std::min(order.scope, kClusterScope) : order.scope;
-  for (u32 scope = 0; scope <= widest; ++scope) {
-    const Publication at = publication(warp, static_cast<Scope>(scope), space == kShared, address);
-    hear_published(warp, at, order.acquires());
-    if (writes) publish(warp, at, order.releases());
-  }
 }
 
 }  // namespace emulator

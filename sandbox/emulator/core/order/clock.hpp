@@ -1,8 +1,8 @@
-// Vector clocks: what an agent knows to have happened.
+// Vector clocks: the events that happen before an agent's present.
 //
-// Every warp and every asynchronous agent of a cluster is a component. The value of a warp is its instruction count, that of
-// an asynchronous agent counts its groups or phases. An event (component, value) happened before a warp's present if the warp's
-// clock holds at least that value for the component. Source: Flanagan and Freund, FastTrack (PLDI 2009).
+// Every warp and every asynchronous agent of a cluster has a component. The value of a warp is its operation count; that of an
+// asynchronous agent counts its groups or phases. An event (component, value) happens before a warp's present if the warp's
+// clock has at least that value for the component. Source: Flanagan and Freund, FastTrack (PLDI 2009).
 #pragma once
 
 #include <algorithm>
@@ -62,33 +62,32 @@ inline void join_foreign(std::shared_ptr<const ForeignClocks>& mine, const std::
   mine = std::move(merged);
 }
 
-// How far a memory order reaches: what one of a narrower scope passes on is nothing to who is outside of it.
+// The scope of a memory order: a release is visible only to acquires within its scope.
 enum Scope : u32 { kCtaScope, kClusterScope, kDeviceScope };
 constexpr u32 kScopes = 3;
 
-// All that a warp or a synchronisation object knows.
+// What happens before the present of a warp, or what a synchronisation object has released.
 //
-// `events`: what has happened. `proxied`: the part that a fence.proxy.async has made visible to the async proxy. `fenced`: the
-// part that a fence of that scope or a wider one has made ready to be published by a relaxed atomic. `barriers`: mbarriers (by
-// their component) whose initialisation is published. `foreign`: events of other clusters, learnt through global memory.
-// `heard`: what relaxed atomics and loads of that scope or a wider one have seen published, until a fence acquires it. The
-// last two are null while there is nothing.
-struct Knowledge {
+// `events`: of this cluster. `proxied`: the part that a fence.proxy.async has made visible to the async proxy. `fenced`: the
+// part that a fence of that scope or a wider one lets a relaxed atomic release. `barriers`: mbarriers, by their component,
+// whose initialisation is released. `foreign`: events of other clusters, acquired through global memory. `observed`: what
+// relaxed accesses of that scope or a wider one have read, until a fence acquires it. The last two are null while empty.
+struct View {
   Clock events, proxied, fenced[kScopes], barriers;
-  std::shared_ptr<const ForeignClocks> foreign, heard[kScopes];
+  std::shared_ptr<const ForeignClocks> foreign, observed[kScopes];
 
-  void join(const Knowledge& other) {
+  void join(const View& other) {
     events.join(other.events);
     proxied.join(other.proxied);
     barriers.join(other.barriers);
     join_foreign(foreign, other.foreign);
     for (u32 scope = 0; scope < kScopes; ++scope) {
       fenced[scope].join(other.fenced[scope]);
-      join_foreign(heard[scope], other.heard[scope]);
+      join_foreign(observed[scope], other.observed[scope]);
     }
   }
 
-  void clear() { *this = Knowledge(); }
+  void clear() { *this = View(); }
 };
 
 }  // namespace emulator

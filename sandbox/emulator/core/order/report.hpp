@@ -6,29 +6,40 @@
 #include <vector>
 
 #include "bits.hpp"
+#include "order/detector.hpp"
 
 namespace emulator {
 
 constexpr u32 kNoInstruction = 0xFFFFFFFF;
 
+// The location of a warp that has not ended.
+struct WaitingWarp {
+  u32 cta[3];
+  u32 warp;
+  u32 instruction;
+};
+
 // One fault, the first of its kind at its instruction; `count` is how often it occurred.
 //
-// `suspect`: a fault only if the value read matters (a race with a read, a read of what nobody wrote). The reader was given
-// poison, or is to be given poison or taint when the run is repeated.
+// `suspect`: a fault only if the value read matters (a race with a read, a read of unwritten memory). The read returned
+// poison, or returns poison or taint when the run is repeated.
 struct Finding {
   std::string kind;
   std::string message;
   u32 instruction = kNoInstruction;
-  u32 other = kNoInstruction;  // the instruction it collides with
+  u32 other = kNoInstruction;  // the conflicting instruction
   u32 cta[3] = {0, 0, 0};
   u32 warp = 0;
   u32 lanes = 0;
   u64 address = 0;
   bool suspect = false;
   u64 count = 1;
+  // Of a run that ended in the middle: warps that had not ended, and how many more there were.
+  std::vector<WaitingWarp> waiting;
+  u32 more_waiting = 0;
 };
 
-// A read that a later write collided with: (linear CTA, warp, instruction count of the warp at the read).
+// A read that a later write conflicted with: (linear CTA, warp, operation count of the warp at the read).
 struct SuspectRead {
   u32 cta, warp, moment;
   auto operator<=>(const SuspectRead&) const = default;
@@ -36,14 +47,17 @@ struct SuspectRead {
 
 class Report {
  public:
-  // The finding to fill in where this is its first occurrence, else null; counts either way.
+  // Faults that are kept, and as many suspects, so that neither hides the others. What ended the run comes on top.
+  static constexpr u64 kMaxFindings = 64;
+
+  // The finding to fill in if this is its first occurrence, else null. Counts either way.
   Finding* open(const std::string& kind, u32 instruction, u32 other, bool suspect) {
     const std::string key = kind + '/' + std::to_string(instruction) + '/' + std::to_string(other) + (suspect ? "?" : "");
     if (const auto at = index_.find(key); at != index_.end()) {
       ++findings_[at->second].count;
       return nullptr;
     }
-    if (instruction != kNoInstruction && count_[suspect]++ >= kMost) return nullptr;
+    if (instruction != kNoInstruction && count_[suspect]++ >= kMaxFindings) return nullptr;
     index_.emplace(key, findings_.size());
     findings_.push_back({});
     Finding& finding = findings_.back();
@@ -57,7 +71,6 @@ class Report {
   const std::vector<Finding>& findings() const { return findings_; }
 
  private:
-  static constexpr u64 kMost = 64;  // faults, and as many suspects, so that neither hides the others; and what ended the run
   u64 count_[2] = {};
   std::vector<Finding> findings_;
   std::unordered_map<std::string, std::size_t> index_;

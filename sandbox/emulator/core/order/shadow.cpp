@@ -4,25 +4,25 @@ namespace emulator {
 
 namespace {
 
-// Whether an event of the same cluster happened before the access. `own`: the lane that makes the access made the event.
+// Whether an event of the same cluster happened before the access. `own`: the event is of the lane that makes the access.
 bool before(Epoch event, bool own, const Toucher& by) {
   const u32 agent = event.component - by.self;
   if (agent >= kAgentsPerWarp || agent == kOwnProducts) return by.events->covers(event);
-  if (agent != kOwnWarp && !by.knows->events.covers(event)) return false;
-  return own || event.value <= by.met[agent] || (agent == kOwnWarp && event.value == by.moment);
+  if (agent != kOwnWarp && !by.view->events.covers(event)) return false;
+  return own || event.value <= by.ordered[agent] || (agent == kOwnWarp && event.value == by.moment);
 }
 
 bool owns_write(u8 lane, const Toucher& by) { return lane == kAnybody || lane == by.lane; }
 bool owns_read(u8 lane, const Toucher& by) { return lane == by.lane; }
 
-// The lane of an access to what `last` touched before.
+// The lane to record for an access after `last`.
 u8 lane_of_write(Epoch last, u8 last_lane, const Toucher& by) {
   const bool again = last.component == by.epoch.component && last.value == by.epoch.value;
   return again && last_lane != by.lane ? kAnybody : by.lane;
 }
 u8 lane_of_read(Epoch last, u8 last_lane, const Toucher& by) {
   const u32 agent = last.component - by.self;
-  const bool behind = agent < kAgentsPerWarp && last.value <= by.met[agent];
+  const bool behind = agent < kAgentsPerWarp && last.value <= by.ordered[agent];
   return behind || last_lane == by.lane ? by.lane : kSeveral;
 }
 
@@ -35,8 +35,8 @@ void SharedShadow::reset(u32 bytes) {
   parts_.clear();
 }
 
-Meeting SharedShadow::touch(u32 offset, u32 size, Access access, const Toucher& by) {
-  Meeting worst;
+Conflict SharedShadow::touch(u32 offset, u32 size, Access access, const Toucher& by) {
+  Conflict worst;
   const u32 end = offset + size;
   for (u32 at = offset / 16 * 16; at < end; at += 16) {
     Cell& cell = cells_[at / 16];
@@ -74,8 +74,8 @@ void SharedShadow::mark_barrier(u32 offset, bool barrier) {
 }
 
 // A part of a cell that is `4 * unit` bytes wide: its parts are `unit` bytes wide.
-Meeting SharedShadow::touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by) {
-  Meeting worst;
+Conflict SharedShadow::touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by) {
+  Conflict worst;
   Parts& parts = split(cell);
   for (u32 part = begin / unit; part * unit < end; ++part) {
     Cell& inner = parts.parts[part];
@@ -110,28 +110,28 @@ SharedShadow::Parts& SharedShadow::split(Cell& cell) {
   return *parts_[cell.split - 1];
 }
 
-Meeting SharedShadow::read(Cell& cell, const Toucher& by) {
+Conflict SharedShadow::read(Cell& cell, const Toucher& by) {
   note_reader(cell, by);
-  if (cell.barrier) return {Trouble::kBarrier, cell.write, cell.write_instruction};
-  if (!cell.written) return {Trouble::kUnwritten, {}, kNoInstruction};
+  if (cell.barrier) return {ConflictKind::kBarrier, cell.write, cell.write_instruction};
+  if (!cell.written) return {ConflictKind::kUnwritten, {}, kNoInstruction};
   if (!(cell.write_strong && by.strong) && !before(cell.write, owns_write(cell.write_lane, by), by)) {
-    return {Trouble::kReadBehindWrite, cell.write, cell.write_instruction};
+    return {ConflictKind::kReadBehindWrite, cell.write, cell.write_instruction};
   }
-  if (by.async && !cell.write_async && !by.knows->proxied.covers(cell.write)) {
-    return {Trouble::kUnfenced, cell.write, cell.write_instruction};
+  if (by.async && !cell.write_async && !by.view->proxied.covers(cell.write)) {
+    return {ConflictKind::kUnfenced, cell.write, cell.write_instruction};
   }
   return {};
 }
 
-Meeting SharedShadow::write(Cell& cell, const Toucher& by) {
-  Meeting worst;
-  if (cell.barrier) worst = {Trouble::kBarrier, cell.write, cell.write_instruction};
+Conflict SharedShadow::write(Cell& cell, const Toucher& by) {
+  Conflict worst;
+  if (cell.barrier) worst = {ConflictKind::kBarrier, cell.write, cell.write_instruction};
   if (cell.written && !(cell.write_strong && by.strong) && !before(cell.write, owns_write(cell.write_lane, by), by)) {
-    worst.worsen({Trouble::kWriteBehindWrite, cell.write, cell.write_instruction});
+    worst.worsen({ConflictKind::kWriteBehindWrite, cell.write, cell.write_instruction});
   }
   const auto meet = [&](const Reader& reader) {
     if (!(reader.strong && by.strong) && !before(reader.epoch, owns_read(reader.lane, by), by)) {
-      worst.worsen({Trouble::kWriteBehindRead, reader.epoch, reader.instruction});
+      worst.worsen({ConflictKind::kWriteBehindRead, reader.epoch, reader.instruction});
     }
   };
   for (u32 i = 0; i < cell.readers; ++i) meet(cell.reads[i]);
@@ -149,7 +149,7 @@ Meeting SharedShadow::write(Cell& cell, const Toucher& by) {
   return worst;
 }
 
-// Readers that happened before this one are forgotten: whoever is ordered behind this one is ordered behind them.
+// Readers that happened before this one are dropped: an access that is ordered after this one is ordered after them.
 void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
   Reader reader{by.epoch, by.instruction, by.strong, by.lane};
   for (u32 i = 0; i < cell.readers; ++i) {
@@ -183,8 +183,8 @@ void SharedShadow::note_reader(Cell& cell, const Toucher& by) {
 // ---- global memory ----------------------------------------------------------------------------------------------------------
 GlobalShadow::GlobalShadow(u64 bytes, u64 written_bytes) : written_bytes_(written_bytes), pages_((bytes / 2 + kPage) / kPage) {}
 
-Meeting GlobalShadow::touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster) {
-  Meeting worst;
+Conflict GlobalShadow::touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster) {
+  Conflict worst;
   Toucher each = by;
   if (size < 2) each.lane = kAnybody;  // the other half of the piece may be another lane's
   for (u64 index = offset / 2; 2 * index < offset + size; ++index) {
@@ -210,7 +210,7 @@ GlobalShadow::Piece& GlobalShadow::piece(u64 index) {
   return page->pieces[index % kPage];
 }
 
-// Whether a launch that may still run touched the piece, so that nothing orders the two.
+// Whether a launch that may still run accessed the piece, so that the two are unordered.
 bool GlobalShadow::unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch) {
   const bool written = piece.write_launch && by.running >> piece.write_launch & 1 && !(piece.write_strong && by.strong);
   const bool read =
@@ -219,25 +219,25 @@ bool GlobalShadow::unfinished(const Piece& piece, Access access, const Toucher& 
   return written || read;
 }
 
-Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster) {
+Conflict GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster) {
   const auto ordered = [&](Epoch event, u32 of, bool strong, bool own) {
     if (!event.value || (strong && by.strong)) return true;
     if (of == cluster) return before(event, own, by);
-    if (!by.knows->foreign) return false;
-    const auto known = by.knows->foreign->find(of);
-    return known != by.knows->foreign->end() && known->second.covers(event);
+    if (!by.view->foreign) return false;
+    const auto known = by.view->foreign->find(of);
+    return known != by.view->foreign->end() && known->second.covers(event);
   };
-  Meeting met;
+  Conflict conflict;
   u32 launch = 0;
   const bool collides = by.running && unfinished(piece, access, by, &launch);
   const bool write_ordered = ordered(piece.write, piece.write_cluster, piece.write_strong, owns_write(piece.write_lane, by));
   if (access == Access::kRead) {
     if (!piece.written) {
-      met = {Trouble::kUnwritten, {}, kNoInstruction};
+      conflict = {ConflictKind::kUnwritten, {}, kNoInstruction};
       piece.missed = true;
     }
-    if (!write_ordered) met = {Trouble::kReadBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
-    if (collides) met = {Trouble::kUnfinished, {}, kNoInstruction, launch};
+    if (!write_ordered) conflict = {ConflictKind::kReadBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+    if (collides) conflict = {ConflictKind::kUnfinished, {}, kNoInstruction, launch};
     const bool again = piece.read.value && piece.read_cluster == cluster && piece.read.component == by.epoch.component;
     piece.read_lane = again ? lane_of_read(piece.read, piece.read_lane, by) : by.lane;
     piece.read = by.epoch;
@@ -246,13 +246,13 @@ Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by
     piece.read_strong = by.strong;
     // The older launch where it may still run.
     if (!piece.read_launch || !(by.running >> piece.read_launch & 1)) piece.read_launch = by.launch;
-    return met;
+    return conflict;
   }
   if (!ordered(piece.read, piece.read_cluster, piece.read_strong, owns_read(piece.read_lane, by))) {
-    met = {Trouble::kWriteBehindRead, piece.read, piece.read_instruction, piece.read_cluster};
+    conflict = {ConflictKind::kWriteBehindRead, piece.read, piece.read_instruction, piece.read_cluster};
   }
-  if (!write_ordered) met = {Trouble::kWriteBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
-  if (collides) met = {Trouble::kUnfinished, {}, kNoInstruction, launch};
+  if (!write_ordered) conflict = {ConflictKind::kWriteBehindWrite, piece.write, piece.write_instruction, piece.write_cluster};
+  if (collides) conflict = {ConflictKind::kUnfinished, {}, kNoInstruction, launch};
   piece.write_lane =
       piece.write.value && piece.write_cluster == cluster ? lane_of_write(piece.write, piece.write_lane, by) : by.lane;
   piece.write = by.epoch;
@@ -263,7 +263,7 @@ Meeting GlobalShadow::touch_piece(Piece& piece, Access access, const Toucher& by
   piece.read = {};
   piece.write_launch = by.launch;
   piece.read_launch = 0;
-  return met;
+  return conflict;
 }
 
 void GlobalShadow::settle() {

@@ -1,4 +1,4 @@
-// Shadows of memory: who wrote and read each piece last, to tell races and reads of what nobody wrote.
+// Shadows of memory: the last accesses to each piece, by which races and reads of unwritten memory are found.
 #pragma once
 
 #include <array>
@@ -11,32 +11,31 @@
 
 namespace emulator {
 
-// How an access takes part in synchronisation: strong ones (atomic, volatile, relaxed and stronger) never race with each other.
 enum class Access : u8 { kRead, kWrite };
 
-//
-// Lanes: whoever made an access is in order behind it, other lanes of the warp are once they have met. kTogether: an access of
-// the whole warp, where fragments decide which lane has which bytes; loads and stores of fragments have them alike.
-// kAnybody: writes of several lanes in one instruction. kSeveral: reads of several lanes.
+// The lane of an access. An access happens before later accesses of the same lane; other lanes of the warp are ordered after it
+// once they reconverge. kTogether: an access of the whole warp, where fragments decide which lane has which bytes. kAnybody:
+// writes of several lanes in one instruction. kSeveral: reads of several lanes.
 constexpr u8 kTogether = 32, kAnybody = 33, kSeveral = 34;
 
+// Who makes an access, and how. Strong accesses (atomic, volatile, relaxed and stronger) never race with each other.
 struct Toucher {
-  Epoch epoch;             // the event that the access is
-  u32 self;                // component of the warp that issues it
-  u32 moment;              // of that warp
-  u8 lane;                 // or kTogether
-  const u32* met;          // by OwnAgent: up to which event of the warp its lanes are in order
-  const Clock* events;     // what those who make the access know of other warps and their engines
-  const Knowledge* knows;  // what some lane of the warp knows
+  Epoch epoch;          // the event that the access is
+  u32 self;             // component of the warp that issues it
+  u32 moment;           // of that warp
+  u8 lane;              // or kTogether
+  const u32* ordered;   // by OwnAgent: the last event of the warp that is ordered before all its lanes
+  const Clock* events;  // events of other warps and their engines that happen before the access
+  const View* view;     // what happens before the present of any lane of the warp
   u32 instruction;
   bool async = false;  // through the async proxy
   bool strong = false;
-  u32 running = 0;  // launches that may still run beside it, by their numbers
-  u8 launch = 0;    // its own
+  u32 running = 0;  // launches that may still run concurrently, by their numbers
+  u8 launch = 0;    // the number of its own launch
 };
 
-// In order of weight: an access that meets several is told the last.
-enum class Trouble : u8 {
+// In order of severity: of several conflicts of an access, the most severe is reported.
+enum class ConflictKind : u8 {
   kNone,
   kUnwritten,
   kWriteBehindRead,
@@ -47,30 +46,30 @@ enum class Trouble : u8 {
   kUnfinished
 };
 
-// What an access met, with the event it collides with.
-struct Meeting {
-  Trouble trouble = Trouble::kNone;
+// A conflict of an access with an earlier event.
+struct Conflict {
+  ConflictKind kind = ConflictKind::kNone;
   Epoch other;
   u32 instruction = kNoInstruction;
   u32 cluster = 0;  // of the other, in global memory; kUnfinished: the number of its launch
 
-  void worsen(const Meeting& found) {
-    if (found.trouble > trouble) *this = found;
+  void worsen(const Conflict& found) {
+    if (found.kind > kind) *this = found;
   }
 };
 
-// Shared memory of one CTA, in cells of 16 bytes that are split into words, and words into bytes, where accesses are smaller.
+// Shared memory of one CTA, in cells of 16 bytes. Smaller accesses split a cell into words, and a word into bytes.
 class SharedShadow {
  public:
   void reset(u32 bytes);
 
-  // Notes an access to [offset, offset + size) and returns the worst that it met.
-  Meeting touch(u32 offset, u32 size, Access access, const Toucher& by);
+  // Records an access to [offset, offset + size) and returns its most severe conflict.
+  Conflict touch(u32 offset, u32 size, Access access, const Toucher& by);
 
-  // Whether somebody has written all of it.
+  // Whether all of the range has been written.
   bool written(u32 offset, u32 size) const;
 
-  // Declares the 8 bytes of an mbarrier closed to ordinary accesses, or open again.
+  // Marks the 8 bytes of an mbarrier as reserved, or as ordinary memory again.
   void mark_barrier(u32 offset, bool barrier);
 
  private:
@@ -96,10 +95,10 @@ class SharedShadow {
   };
 
   bool written_within(const Cell& cell, u32 unit, u32 begin, u32 end) const;
-  static Meeting read(Cell& cell, const Toucher& by);
-  static Meeting write(Cell& cell, const Toucher& by);
+  static Conflict read(Cell& cell, const Toucher& by);
+  static Conflict write(Cell& cell, const Toucher& by);
   static void note_reader(Cell& cell, const Toucher& by);
-  Meeting touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by);
+  Conflict touch_within(Cell& cell, u32 unit, u32 begin, u32 end, Access access, const Toucher& by);
   Parts& split(Cell& cell);
 
   std::vector<Cell> cells_;
@@ -109,17 +108,17 @@ class SharedShadow {
 // Global memory of one buffer that the kernel may write, in pieces of two bytes.
 class GlobalShadow {
  public:
-  // `written_bytes`: the beginning that holds something before the kernel runs.
+  // `written_bytes`: at the beginning, initialised before the kernel runs.
   GlobalShadow(u64 bytes, u64 written_bytes);
 
-  Meeting touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
+  Conflict touch(u64 offset, u32 size, Access access, const Toucher& by, u32 cluster);
 
   bool written(u64 offset, u32 size);
 
-  // A kernel ended: what it did happened before all that follows, but for launches that may run beside it.
+  // After a kernel: its accesses happen before all later ones, except those of launches that may run concurrently.
   void settle();
 
-  // Ranges of bytes, in order: those that a launch wrote last, or that were read unwritten (launch 0).
+  // Ranges of bytes, in order, that a launch wrote last. Launch 0: those that were read unwritten.
   std::vector<std::pair<u64, u64>> ranges(u32 launch) const;
 
  private:
@@ -138,7 +137,7 @@ class GlobalShadow {
 
   Piece& piece(u64 index);
   static bool unfinished(const Piece& piece, Access access, const Toucher& by, u32* launch);
-  static Meeting touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster);
+  static Conflict touch_piece(Piece& piece, Access access, const Toucher& by, u32 cluster);
 
   u64 written_bytes_;
   std::vector<std::unique_ptr<Page>> pages_;

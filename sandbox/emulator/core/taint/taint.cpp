@@ -168,7 +168,7 @@ namespace {
 
 // Lines of an operand, rows of A or columns of B, that hold an old element; `groups` of eight.
 void read_operand(const Cta& cta, u64 descriptor, bool mn_major, u32 groups, u8* lines) {
-  const Operand operand(descriptor, mn_major);
+  const SharedMatrix operand(descriptor, mn_major);
   for (u32 group = 0; group < groups; ++group) {
     for (u32 half = 0; half < 2; ++half) {
       for (u32 index = 0; index < kBlock; ++index) {
@@ -188,10 +188,10 @@ void read_operand(const Cta& cta, u64 descriptor, bool mn_major, u32 groups, u8*
 }  // namespace
 
 void taint_product(Warp& first, const ProductForm& form, const Product& product, const ProductRegisters& registers) {
-  constexpr u32 kRowGroups = 8, kMostColumnGroups = 32;
+  constexpr u32 kRowGroups = 8, kMaxColumnGroups = 32;
   const bool floats = form.sum == Sum::kFloat;
   const u32 step = floats ? 4 : 2, offset = first.run->shadow_offset;
-  u8 rows[kRowGroups] = {}, columns[kMostColumnGroups] = {};
+  u8 rows[kRowGroups] = {}, columns[kMaxColumnGroups] = {};
   const auto shadow = [&](u32 warp, u32 slot) { return registers.files[warp] + offset + slot; };
   if (registers.a) {
     for (u32 i = 0; i < 16; ++i) rows[2 * (i / 4) + (i & 1)] |= rows_of(shadow(i / 4, registers.a[i % 4]));

@@ -1,8 +1,8 @@
-// Taint of old contents: what memory and registers hold that this run has not written, followed to where it arrives.
+// Taint of old contents: what memory and registers hold that this run has not written, followed to its uses.
 //
 // A run with `Options::taint` keeps a shadow of every register, of shared, local and writable global memory. A bit of the
 // shadow is set where that bit of the value depends on old contents. Most operations move bits, so their own handlers are
-// executed once more, on the shadow; the others have a rule each, or the general one: a result is old in a lane where any
+// executed once more, on the shadow. Other operations have a rule, or the general one: a result is old in a lane if any
 // source is. Old contents that decide a branch, an address that is written to, a barrier or an asynchronous operation are a
 // fault at once; those left in an output are found in `GlobalTaint` after the last launch. A load from an old address gives an
 // old value. Source: Stepanov and Serebryany, MemorySanitizer (CGO 2015), for the shadow bits.
@@ -26,7 +26,7 @@ struct ProductForm;
 struct ProductRegisters;
 class Run;
 
-// The shadow of a buffer that kernels may write, and who wrote what is in it.
+// The shadow of a buffer that kernels may write, and the last writer of each piece.
 class GlobalTaint {
  public:
   // `written_bytes`: the beginning that is not old.
@@ -50,7 +50,7 @@ class GlobalTaint {
   static constexpr u64 kPage = 4096, kWriters = kPage / 2, kSlack = 128;
   struct Page {
     u8 old[kPage + kSlack];
-    u64 writers[kWriters];  // of two bytes each: 0 nobody, else the launch and 1 + the instruction
+    u64 writers[kWriters];  // of two bytes each: 0 none, else the launch and 1 + the instruction
   };
   Page& page(u64 offset);
   void note_writer(u64 offset, u64 bytes, u32 instruction);
@@ -60,7 +60,7 @@ class GlobalTaint {
 };
 
 // ---- a run -----------------------------------------------------------------------------------------------------------------
-// The program with operations that propagate taint before they do what they do.
+// The program with operations that propagate taint before they execute.
 Program with_taint(const Program& program);
 // From a register's slot to that of its shadow.
 u32 shadow_offset(const Program& program);

@@ -8,12 +8,12 @@ Not covered: fence.proxy.tensormap.
 from collections.abc import Iterable
 
 from sandbox.emulator.lowering.families.warp import warp_barrier
-from sandbox.emulator.lowering.lowering import MASK, Lowering, Place
+from sandbox.emulator.lowering.lowering import MASK, Lowering
 from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.table import NO_FLAGS, SCOPES, Flag, Kind, Scope
+from sandbox.emulator.lowering.table import NO_FLAGS, SCOPES, BarrierReduction, Flag, Kind, MemoryOperand, Scope
 from sandbox.emulator.ptx.module import Address, Instruction, Operand, Sink, Unsupported
 
-_REDUCTIONS = {"and": 1, "or": 2, "popc": 3}
+_REDUCTIONS = {"and": BarrierReduction.AND, "or": BarrierReduction.OR, "popc": BarrierReduction.POPC}
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 
 
@@ -42,10 +42,10 @@ def _meet(lowering: Lowering, instruction: Instruction, how: str) -> None:
         raise refuse(instruction)
     lowering.emit(
         f"bar.{how}",
-        kind=Kind.WAITING if how == "sync" else Kind.PLAIN,
-        flags=_together(instruction),
-        a=lowering.source(number, 4),
-        b=lowering.source(count[0], 4) if count else 0,
+        Kind.WAITING if how == "sync" else Kind.PLAIN,
+        _together(instruction),
+        barrier=lowering.source(number, 4),
+        threads=lowering.source(count[0], 4) if count else 0,
     )
 
 
@@ -60,22 +60,22 @@ def _reduce(lowering: Lowering, instruction: Instruction, how: str) -> None:
         raise refuse(instruction)
     lowering.emit(
         "bar.sync",
-        kind=Kind.WAITING,
-        flags=_together(instruction),
-        d=lowering.target(result, 4 if how == "popc" else MASK),
-        a=lowering.source(number, 4),
-        b=lowering.source(count[0], 4) if count else 0,
-        c=lowering.predicate(predicate),
-        p=_REDUCTIONS[how],
+        Kind.WAITING,
+        _together(instruction),
+        result=lowering.target(result, 4 if how == "popc" else MASK),
+        barrier=lowering.source(number, 4),
+        threads=lowering.source(count[0], 4) if count else 0,
+        predicate=lowering.predicate(predicate),
+        reduction=_REDUCTIONS[how],
     )
 
 
 def _cluster(lowering: Lowering, instruction: Instruction) -> None:
     rest = set(instruction.parts[2:]) - {"aligned", "release", "acquire"}
     if "arrive" in rest and rest <= {"arrive", "relaxed"}:
-        lowering.emit("barrier.cluster.arrive", flags=_together(instruction), p=int("relaxed" in rest))
+        lowering.emit("barrier.cluster.arrive", Kind.PLAIN, _together(instruction), relaxed=int("relaxed" in rest))
     elif rest == {"wait"}:
-        lowering.emit("barrier.cluster.wait", kind=Kind.WAITING, flags=_together(instruction))
+        lowering.emit("barrier.cluster.wait", Kind.WAITING, _together(instruction))
     else:
         raise refuse(instruction)
 
@@ -93,7 +93,7 @@ def _mbarrier(lowering: Lowering, instruction: Instruction) -> None:
         _arrive(lowering, instruction, expects="expect_tx" in rest, drops=what == "arrive_drop")
     elif what == "pending_count" and not rest:
         result, state = instruction.operands
-        lowering.emit("mbarrier.pending", d=lowering.target(result, 4), a=lowering.source(state, 8))
+        lowering.emit("mbarrier.pending", result=lowering.target(result, 4), state=lowering.source(state, 8))
     elif what in ("try_wait", "test_wait") and rest <= {"parity"}:
         _test(lowering, instruction, parity="parity" in rest)
     else:
@@ -106,17 +106,12 @@ def _state(lowering: Lowering, instruction: Instruction, what: str) -> None:
     if len(given) != (0 if what == "inval" else 1):
         raise refuse(instruction)
     count = lowering.source(given[0], 4) if given else 0
-    handler = what if what in ("init", "inval") else "expect"
-    lowering.emit(
-        f"mbarrier.{handler}",
-        a=place.slot,
-        b=count if what == "init" else 0,
-        c=count if handler == "expect" else 0,
-        p=place.slot_bytes,
-        q=generic,
-        s=int(what == "complete_tx"),
-        imm=place.offset,
-    )
+    if what == "init":
+        lowering.emit("mbarrier.init", mbarrier=place, generic=generic, arrivals=count)
+    elif what == "inval":
+        lowering.emit("mbarrier.inval", mbarrier=place, generic=generic)
+    else:
+        lowering.emit("mbarrier.expect", mbarrier=place, generic=generic, bytes=count, complete=int(what == "complete_tx"))
 
 
 def _arrive(lowering: Lowering, instruction: Instruction, *, expects: bool, drops: bool) -> None:
@@ -130,15 +125,14 @@ def _arrive(lowering: Lowering, instruction: Instruction, *, expects: bool, drop
     number = lowering.source(operands[1], 4) if len(operands) == 2 else 0
     lowering.emit(
         "mbarrier.arrive",
-        d=0 if isinstance(token, Sink) else lowering.target(token, 8),
-        a=place.slot,
-        b=0 if expects else number,
-        c=number if expects else 0,
-        p=place.slot_bytes,
-        q=generic,
-        r=int("relaxed" in instruction.parts),
-        s=int(drops) + 2 * int("noComplete" in instruction.parts),
-        imm=place.offset,
+        state=0 if isinstance(token, Sink) else lowering.target(token, 8),
+        mbarrier=place,
+        generic=generic,
+        arrivals=0 if expects else number,
+        expected_bytes=number if expects else 0,
+        relaxed=int("relaxed" in instruction.parts),
+        drop=int(drops),
+        no_complete=int("noComplete" in instruction.parts),
     )
 
 
@@ -148,19 +142,16 @@ def _test(lowering: Lowering, instruction: Instruction, *, parity: bool) -> None
     result, address, state = instruction.operands[:3]
     place, generic = _barrier_place(lowering, instruction, address)
     lowering.emit(
-        "mbarrier.test",
-        kind=Kind.WAITING,
-        d=lowering.target(result, MASK),
-        a=place.slot,
-        b=lowering.source(state, 4 if parity else 8),
-        p=place.slot_bytes,
-        q=generic,
-        r=int(parity),
-        imm=place.offset,
+        "mbarrier.test.parity" if parity else "mbarrier.test.state",
+        Kind.WAITING,
+        done=lowering.target(result, MASK),
+        mbarrier=place,
+        generic=generic,
+        phase=lowering.source(state, 4 if parity else 8),
     )
 
 
-def _barrier_place(lowering: Lowering, instruction: Instruction, operand: Operand) -> tuple[Place, int]:
+def _barrier_place(lowering: Lowering, instruction: Instruction, operand: Operand) -> tuple[MemoryOperand, int]:
     """Where an mbarrier lies, and whether its address is generic."""
     shared = not set(_SHARED).isdisjoint(instruction.parts)
     return lowering.place(operand, short=shared), int(not shared)
@@ -177,7 +168,7 @@ def _fence(lowering: Lowering, instruction: Instruction) -> None:
             raise refuse(instruction)
         lowering.emit("nothing" if "alias" in kind else "fence.proxy.async")
     elif parts <= {"acq_rel", "sc", "acquire", "release", "sync_restrict::shared::cluster", *SCOPES}:
-        lowering.emit("fence", p=_scope(parts))
+        lowering.emit("fence", scope=_scope(parts))
     else:
         raise refuse(instruction)
 
@@ -185,11 +176,11 @@ def _fence(lowering: Lowering, instruction: Instruction) -> None:
 def _membar(lowering: Lowering, instruction: Instruction) -> None:
     if "proxy" in instruction.parts:
         raise refuse(instruction)
-    lowering.emit("fence", p=_scope(instruction.parts))
+    lowering.emit("fence", scope=_scope(instruction.parts))
 
 
 def _scope(parts: Iterable[str]) -> Scope:
-    """How far a fence reaches: the whole device where it does not say, as in membar.gl."""
+    """The scope of a fence: the device if it names none, as in membar.gl."""
     return next((SCOPES[part] for part in parts if part in SCOPES), Scope.DEVICE)
 
 
@@ -201,7 +192,7 @@ def _dependency(lowering: Lowering, instruction: Instruction) -> None:
 
 
 def _registers(lowering: Lowering, instruction: Instruction) -> None:  # noqa: ARG001 (a rule's signature)
-    lowering.emit("nothing", flags=Flag.COLLECTIVE)
+    lowering.emit("nothing", Kind.PLAIN, Flag.COLLECTIVE)
 
 
 RULES: dict[str, Rule] = {

@@ -1,6 +1,5 @@
 """setp and set: comparisons, joined with a predicate where the instruction says so."""
 
-from sandbox.emulator.lowering.families.floating import FLAGS
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
 from sandbox.emulator.lowering.opcode import (
     BITS,
@@ -14,6 +13,7 @@ from sandbox.emulator.lowering.opcode import (
     refuse_integers,
     unsupported,
 )
+from sandbox.emulator.lowering.table import Modifier
 from sandbox.emulator.ptx.module import Instruction, Operand, Pair
 
 _JOINS = ("and", "or", "xor")
@@ -44,7 +44,7 @@ def _setp(lowering: Lowering, instruction: Instruction) -> None:
         masks = [_joined(lowering, join, mask, other) for mask in masks]
     # Last what guards the instruction: it must hold until then.
     for target, mask in sorted(zip(targets, masks, strict=True), key=lambda pair: pair[0] == instruction.predicate):
-        lowering.emit("mov.pred", d=lowering.target(target, MASK), a=mask)
+        lowering.emit("mov.pred", result=lowering.target(target, MASK), value=mask)
 
 
 def _masks(
@@ -56,7 +56,7 @@ def _masks(
             raise unsupported(instruction, "with one result")
         return _compare_pairs(lowering, instruction, comparison, kind, operands)
     mask = _compare(lowering, instruction, comparison, kind, operands, lowering.scratch(MASK))
-    return [mask, _joined(lowering, "not", mask)][:count]
+    return [mask, _negated(lowering, mask)][:count]
 
 
 def _set(lowering: Lowering, instruction: Instruction) -> None:
@@ -73,15 +73,15 @@ def _set(lowering: Lowering, instruction: Instruction) -> None:
         masks = [_joined(lowering, join, mask, other) for mask in masks]
     if packed:
         halves = [_chosen(lowering, lowering.scratch(2), 2, held, mask) for mask in masks]
-        lowering.emit("pack.2x16", d=lowering.target(target, 4), listed=halves)
+        lowering.emit("pack.2x16", result=lowering.target(target, 4), elements=halves)
     else:
         size = width_of(result)
         _chosen(lowering, lowering.target(target, size), size, held, masks[0])
 
 
 def _chosen(lowering: Lowering, slot: int, size: int, held: int, mask: int) -> int:
-    a, b = lowering.slots.constant(held, size), lowering.slots.constant(0, size)
-    lowering.emit(f"selp.b{8 * size}", d=slot, a=a, b=b, c=mask)
+    one, zero = lowering.slots.constant(held, size), lowering.slots.constant(0, size)
+    lowering.emit(f"selp.b{8 * size}", result=slot, if_true=one, if_false=zero, predicate=mask)
     return slot
 
 
@@ -119,8 +119,8 @@ def _compare(
         name = kind
     else:
         name = f"b{8 * size}" if comparison in _EQUALITIES else kind
-    a, b = (lowering.source(operand, size) for operand in operands)
-    lowering.emit(f"setp.{comparison}.{name}", d=mask, a=a, b=b, q=_flags(instruction))
+    left, right = (lowering.source(operand, size) for operand in operands)
+    lowering.emit(f"setp.{comparison}.{name}", result=mask, left=left, right=right, **_modifiers(instruction))
     return mask
 
 
@@ -130,22 +130,30 @@ def _compare_pairs(
     halves = []
     for operand in operands:
         two = (lowering.scratch(2), lowering.scratch(2))
-        lowering.emit("unpack.2x16", a=lowering.source(operand, 4), listed=two)
+        lowering.emit("unpack.2x16", value=lowering.source(operand, 4), elements=two)
         halves.append(two)
     masks = []
-    for a, b in zip(*halves, strict=True):
+    for left, right in zip(*halves, strict=True):
         masks.append(lowering.scratch(MASK))
-        lowering.emit(f"setp.{comparison}.{kind.removesuffix('x2')}", d=masks[-1], a=a, b=b, q=_flags(instruction))
+        handler = f"setp.{comparison}.{kind.removesuffix('x2')}"
+        lowering.emit(handler, result=masks[-1], left=left, right=right, **_modifiers(instruction))
     return masks
 
 
-def _flags(instruction: Instruction) -> int:
-    return FLAGS["ftz"] if "ftz" in instruction.parts else 0
+def _modifiers(instruction: Instruction) -> dict[str, int]:
+    """Numbers of a comparison; only those of floating-point numbers declare one."""
+    return {"modifiers": Modifier.FTZ} if "ftz" in instruction.parts else {}
 
 
-def _joined(lowering: Lowering, logic: str, mask: int, other: int = 0) -> int:
+def _joined(lowering: Lowering, logic: str, mask: int, other: int) -> int:
     slot = lowering.scratch(MASK)
-    lowering.emit(f"{logic}.pred", d=slot, a=mask, b=other)
+    lowering.emit(f"{logic}.pred", result=slot, left=mask, right=other)
+    return slot
+
+
+def _negated(lowering: Lowering, mask: int) -> int:
+    slot = lowering.scratch(MASK)
+    lowering.emit("not.pred", result=slot, value=mask)
     return slot
 
 

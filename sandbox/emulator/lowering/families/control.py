@@ -2,7 +2,6 @@
 
 from sandbox.emulator.lowering.lowering import Lowering
 from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.table import Kind
 from sandbox.emulator.ptx.module import Instruction, Label, Unsupported
 
 
@@ -10,7 +9,7 @@ def _branch(lowering: Lowering, instruction: Instruction) -> None:
     target = instruction.operands[0] if len(instruction.operands) == 1 else None
     if not isinstance(target, Label) or target.name not in lowering.function.labels:
         raise Unsupported(instruction.opcode, instruction.line)
-    lowering.emit("", kind=Kind.BRANCH, target=target.name)
+    lowering.branch(target.name)
 
 
 def _indexed_branch(lowering: Lowering, instruction: Instruction) -> None:
@@ -18,11 +17,11 @@ def _indexed_branch(lowering: Lowering, instruction: Instruction) -> None:
     if not isinstance(table, Label) or not lowering.function.branch_targets.get(table.name):
         raise Unsupported(instruction.opcode, instruction.line)
     targets = lowering.function.branch_targets[table.name]
-    lowering.emit("", kind=Kind.BRANCH_INDEXED, a=lowering.source(instruction.operands[0], 4), targets=targets)
+    lowering.branch_indexed(lowering.source(instruction.operands[0], 4), tuple(targets))
 
 
 def _exit(lowering: Lowering, instruction: Instruction) -> None:  # noqa: ARG001 (a rule's signature)
-    lowering.emit("", kind=Kind.EXIT)
+    lowering.exit()
 
 
 RULES: dict[str, Rule] = {"bra": _branch, "brx": _indexed_branch, "ret": _exit, "exit": _exit}

@@ -5,7 +5,7 @@ Not covered: 8-bit and smaller floating-point formats, .rs, packed conversions o
 of 32 bits in the generic space.
 """
 
-from sandbox.emulator.lowering.families.floating import FLAGS, ROUNDINGS
+from sandbox.emulator.lowering.families.floating import MODIFIERS, ROUNDINGS, numbers_of
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
 from sandbox.emulator.lowering.opcode import (
     HALVES,
@@ -18,12 +18,12 @@ from sandbox.emulator.lowering.opcode import (
     refuse_integers,
     unsupported,
 )
+from sandbox.emulator.lowering.table import Rounding
 from sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Special, Vector
 
 _NUMBERS = (*WORDS, *HALVES)
 _SCALARS = frozenset({*_NUMBERS, *INTEGERS, "u8", "s8"})
-_TO_INTEGER = {"rni": 0, "rmi": 1, "rpi": 2, "rzi": 3}
-_AWAY = 4
+_TO_INTEGER = {f"{word}i": mode for word, mode in ROUNDINGS.items()}
 _PRECISION = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _RANGE = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 _SHAPES = frozenset({"2x8", "4x8", "2x16", "4x16", "2x32", "4x32", "2x64"})
@@ -82,11 +82,11 @@ def _modifiers(instruction: Instruction, rounding: str, flags: set[str]) -> tupl
     others = [word for word in words if word not in modes]
     if len(chosen) != bool(modes) or not flags.issuperset(others):
         raise unsupported(instruction)
-    return sum(chosen), sum(FLAGS[word] for word in others)
+    return sum(chosen), sum(MODIFIERS[word] for word in others)
 
 
 def _between_floats(instruction: Instruction, result: str, source: str) -> tuple[str, int, int]:
-    """Handler, mode and flags; the common conversions have handlers of their own that know neither."""
+    """Handler, mode and flags; the common conversions have separate handlers without either."""
     words = opcode_of(instruction).modifiers
     allowed = {"ftz", "sat", *(("relu", "satfinite") if result in HALVES else ())}
     if result == source:
@@ -118,22 +118,23 @@ def _clamped(lowering: Lowering, slot: int, source: str, result: str) -> tuple[i
     least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     kind = "s64" if source[0] == "s" else "u64"
     wide = lowering.scratch(8)
-    lowering.emit(f"cvt.u64.{source}", d=wide, a=slot)
+    lowering.emit(f"cvt.u64.{source}", result=wide, value=slot)
     if kind == "s64":
-        lowering.emit("max.s64", d=wide, a=wide, b=lowering.slots.constant(least, 8))
+        lowering.emit("max.s64", result=wide, left=wide, right=lowering.slots.constant(least, 8))
         most = min(most, (1 << 63) - 1)
-    lowering.emit(f"min.{kind}", d=wide, a=wide, b=lowering.slots.constant(most, 8))
+    lowering.emit(f"min.{kind}", result=wide, left=wide, right=lowering.slots.constant(most, 8))
     return wide, kind
 
 
 def _to_tf32(lowering: Lowering, instruction: Instruction) -> None:
     opcode = opcode_of(instruction)
     words = [word for word in opcode.modifiers if word != "tf32"]
-    modes = {"rn": 0, "rz": ROUNDINGS["rz"], "rna": _AWAY}
+    modes = {"rn": Rounding.NEAREST, "rz": Rounding.ZERO, "rna": Rounding.AWAY}
     if opcode.types != ("f32",) or not words or words[0] not in modes or words[1:] not in ([], ["relu"]):
         raise unsupported(instruction)
     refuse_integers(instruction, instruction.operands)
-    lanewise(lowering, instruction, "cvt.tf32.f32", (4, 4), p=modes[words[0]], q=sum(FLAGS[word] for word in words[1:]))
+    numbers = numbers_of(modes[words[0]], sum(MODIFIERS[word] for word in words[1:]))
+    lanewise(lowering, instruction, "cvt.tf32.f32", (4, 4), **numbers)
 
 
 def _to_packed(lowering: Lowering, instruction: Instruction) -> None:
@@ -149,8 +150,9 @@ def _to_packed(lowering: Lowering, instruction: Instruction) -> None:
     halves = []
     for operand in reversed(instruction.operands[1:]):
         halves.append(lowering.scratch(2))
-        lowering.emit(f"cvt.{result.removesuffix('x2')}.f32", d=halves[-1], a=lowering.source(operand, 4), p=mode, q=flags)
-    lowering.emit("pack.2x16", d=lowering.target(instruction.operands[0], 4), listed=halves)
+        slot = lowering.source(operand, 4)
+        lowering.emit(f"cvt.{result.removesuffix('x2')}.f32", result=halves[-1], value=slot, **numbers_of(mode, flags))
+    lowering.emit("pack.2x16", result=lowering.target(instruction.operands[0], 4), elements=halves)
 
 
 def _operand(lowering: Lowering, operand: Operand, kind: str) -> int:
@@ -161,7 +163,7 @@ def _operand(lowering: Lowering, operand: Operand, kind: str) -> int:
     if held <= size:
         return slot
     low = lowering.scratch(size)
-    lowering.emit(f"cvt.u{8 * size}.u{8 * held}", d=low, a=slot)
+    lowering.emit(f"cvt.u{8 * size}.u{8 * held}", result=low, value=slot)
     return low
 
 
@@ -170,12 +172,12 @@ def _store(lowering: Lowering, target: Operand, kind: str, handler: str, slot: i
     size = width_of(kind)
     held = size if isinstance(target, Sink) else lowering.width(target)
     if held <= size:
-        lowering.emit(handler, d=lowering.target(target, size), a=slot, p=mode, q=flags)
+        lowering.emit(handler, result=lowering.target(target, size), value=slot, **numbers_of(mode, flags))
         return
     result = lowering.scratch(size)
-    lowering.emit(handler, d=result, a=slot, p=mode, q=flags)
+    lowering.emit(handler, result=result, value=slot, **numbers_of(mode, flags))
     sign = "s" if kind[0] == "s" else "u"
-    lowering.emit(f"cvt.u{8 * held}.{sign}{8 * size}", d=lowering.target(target, held), a=result)
+    lowering.emit(f"cvt.u{8 * held}.{sign}{8 * size}", result=lowering.target(target, held), value=result)
 
 
 # ---- mov --------------------------------------------------------------------------------------------------------------------
@@ -191,11 +193,11 @@ def _mov(lowering: Lowering, instruction: Instruction) -> None:
     if isinstance(source, Vector):
         shape, elements = _elements(instruction, source, size)
         slots = [lowering.source(item, elements) for item in source.items]
-        lowering.emit(f"pack.{shape}", d=lowering.target(target, size), listed=slots)
+        lowering.emit(f"pack.{shape}", result=lowering.target(target, size), elements=slots)
     elif isinstance(target, Vector):
         shape, elements = _elements(instruction, target, size)
         slot = lowering.source(source, size)
-        lowering.emit(f"unpack.{shape}", a=slot, listed=[lowering.target(item, elements) for item in target.items])
+        lowering.emit(f"unpack.{shape}", value=slot, elements=[lowering.target(item, elements) for item in target.items])
     else:
         lanewise(lowering, instruction, "mov.pred" if size == MASK else f"mov.b{8 * size}", (size, size))
 

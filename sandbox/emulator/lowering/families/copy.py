@@ -1,4 +1,4 @@
-"""Asynchronous copies: cp.async a few bytes a lane, cp.async.bulk of tensors and ranges.
+"""Asynchronous copies: cp.async of 4 to 16 bytes per lane, cp.async.bulk of tensors and ranges.
 
 Covered: cp.async with source sizes, ignored sources, groups and mbarriers; bulk tensor loads, stores and reductions
 in tile mode of one to five dimensions, multicast; bulk copies and reductions of ranges, also into shared memory; groups and
@@ -6,16 +6,19 @@ waits; st.async; prefetches (nothing).
 Not covered: im2col and gather modes, byte masks, red.async.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from sandbox.emulator.lowering.families.barrier import refuse
-from sandbox.emulator.lowering.lowering import MASK, Lowering, Place, width_of
+from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
 from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.table import Kind
+from sandbox.emulator.lowering.table import MemoryOperand, Reduction, TensorType
 from sandbox.emulator.ptx.module import Address, Immediate, Instruction, Operand, Register, Vector
 
 _HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
-_REDUCTIONS = {"add": 1, "min": 2, "max": 3, "inc": 4, "dec": 5, "and": 6, "or": 7, "xor": 8}
-# Element types as the core numbers them (TensorType in machine.hpp); b32 and b64 hold bits.
-TYPES = {"u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8, "bf16": 9, "b32": 2, "b64": 4}
+_REDUCTIONS = {each.name.lower(): each for each in Reduction if each is not Reduction.STORE}
+# b32 and b64 hold bits.
+TYPES = {**{each.name.lower(): each for each in TensorType}, "b32": TensorType.U32, "b64": TensorType.U64}
 _DIMENSIONS = {f"{count}d": count for count in range(1, 6)}
 _MBARRIER = "mbarrier::complete_tx::bytes"
 
@@ -31,19 +34,18 @@ def _cp(lowering: Lowering, instruction: Instruction) -> None:
     elif parts[2] == "commit_group":
         lowering.emit("cp.async.commit")
     elif parts[2] == "wait_group":
-        lowering.emit("cp.async.wait", imm=_constant(instruction, 0))
+        lowering.emit("cp.async.wait", pending=_constant(instruction, 0))
     elif parts[2] == "wait_all":
-        lowering.emit("cp.async.wait", imm=0, p=1)
+        lowering.emit("cp.async.wait", pending=0, all=1)
     elif parts[2:4] == ("mbarrier", "arrive"):
         shared = "shared" in parts or "shared::cta" in parts
         place = lowering.place(instruction.operands[0], short=shared)
-        generic = int(not shared)
-        lowering.emit("cp.async.arrive", a=place.slot, p=place.slot_bytes, q=generic, r=int("noinc" in parts), imm=place.offset)
+        lowering.emit("cp.async.arrive", mbarrier=place, generic=int(not shared), counted=int("noinc" in parts))
     else:
         raise refuse(instruction)
 
 
-# ---- a few bytes a lane ------------------------------------------------------------------------------------------------------
+# ---- cp.async --------------------------------------------------------------------------------------------------------------
 def _copy(lowering: Lowering, instruction: Instruction) -> None:
     rest = set(instruction.parts[3:]) - _HINTS - {"shared", "shared::cta", "global"}
     if rest - {""}:  # NVRTC writes the level of a prefetch behind a dot of its own
@@ -61,15 +63,11 @@ def _copy(lowering: Lowering, instruction: Instruction) -> None:
         read = lowering.source(more[0], 4)
     lowering.emit(
         "cp.async",
-        a=to.slot,
-        b=come.slot,
-        c=read,
-        e=skipped,
-        p=size.value,
-        q=to.slot_bytes,
-        r=come.slot_bytes,
-        s=to.offset & 0xFFFFFFFF,
-        imm=come.offset,
+        target=replace(to, offset=to.offset & 0xFFFFFFFF),
+        source=come,
+        bytes=size.value,
+        read_bytes=read,
+        ignore_source=skipped,
     )
 
 
@@ -78,7 +76,7 @@ def _bulk(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) 
     if parts[0] == "commit_group":
         lowering.emit("cp.async.bulk.commit")
     elif parts[0] == "wait_group":
-        lowering.emit("cp.async.bulk.wait", kind=Kind.PLAIN, imm=_constant(instruction, 0))
+        lowering.emit("cp.async.bulk.wait", pending=_constant(instruction, 0))
     elif parts[0] == "prefetch":
         lowering.emit("nothing")
     elif parts[0] == "tensor":
@@ -95,58 +93,51 @@ def _tensor(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]
     operands = _without_hint(instruction)
     if _MBARRIER in parts:
         target, source, barrier, *mask = operands
-        map_slot, map_offset, coordinates = _tensor_operand(lowering, instruction, source, parts[0])
+        tensor_map, coordinates = _tensor_operand(lowering, instruction, source, parts[0])
         to, signalled = lowering.place(target, short=True), lowering.place(barrier, short=True)
         if len(mask) != int("multicast::cluster" in parts) or to.offset or signalled.offset:
             raise refuse(instruction)
         lowering.emit(
             "cp.async.bulk.tensor.load",
-            a=to.slot,
-            b=map_slot,
-            c=signalled.slot,
-            e=lowering.source(mask[0], 2) if mask else 0,
-            listed=coordinates,
-            p=to.slot_bytes,
-            q=signalled.slot_bytes,
-            imm=map_offset,
+            target=to,
+            map=tensor_map,
+            coordinates=coordinates,
+            mbarrier=signalled,
+            ctas=lowering.source(mask[0], 2) if mask else 0,
         )
         return
     target, source = operands
-    map_slot, map_offset, coordinates = _tensor_operand(lowering, instruction, target, parts[0])
+    tensor_map, coordinates = _tensor_operand(lowering, instruction, target, parts[0])
     come = lowering.place(source, short=True)
     if come.offset:
         raise refuse(instruction)
-    how = next((_REDUCTIONS[part] for part in parts if part in _REDUCTIONS), 0)
-    lowering.emit(
-        "cp.async.bulk.tensor.store",
-        a=come.slot,
-        b=map_slot,
-        listed=coordinates,
-        p=come.slot_bytes,
-        r=how,
-        imm=map_offset,
-    )
+    how = _reduction(parts)
+    lowering.emit("cp.async.bulk.tensor.store", source=come, map=tensor_map, coordinates=coordinates, reduction=how)
+
+
+def _reduction(parts: Sequence[str]) -> Reduction:
+    return next((_REDUCTIONS[part] for part in parts if part in _REDUCTIONS), Reduction.STORE)
 
 
 def _tensor_operand(
     lowering: Lowering, instruction: Instruction, operand: Operand, dimensions: str
-) -> tuple[int, int, list[int]]:
-    """Slot and offset of a tensor map's address, and the slots of the coordinates."""
+) -> tuple[MemoryOperand, list[int]]:
+    """A tensor map's address, and the slots of the coordinates."""
     if not isinstance(operand, Address) or len(operand.rest) != 1 or not isinstance(operand.rest[0], Vector):
         raise refuse(instruction)
     place = lowering.place(operand, short=False)
     coordinates = operand.rest[0].items
     if place.slot_bytes != 8 or len(coordinates) != _DIMENSIONS[dimensions]:
         raise refuse(instruction)
-    return place.slot, place.offset, [lowering.source(each, 4) for each in coordinates]
+    return place, [lowering.source(each, 4) for each in coordinates]
 
 
 def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...]) -> None:
-    """cp.async.bulk and cp.reduce.async.bulk: target space, source space, how its end is told."""
+    """cp.async.bulk and cp.reduce.async.bulk: target space, source space, completion mechanism."""
     spaces = [part for part in parts if part in ("global", "shared::cta", "shared::cluster")]
     rest = set(parts) - set(spaces) - _HINTS - {_MBARRIER, "bulk_group", "multicast::cluster", "noftz"}
-    how = next((_REDUCTIONS[part] for part in parts if part in _REDUCTIONS), 0)
-    kind = next((TYPES[part] for part in parts if part in TYPES), 0)
+    how = _reduction(parts)
+    kind = next((TYPES[part] for part in parts if part in TYPES), TensorType.U8)
     if rest - set(_REDUCTIONS) - set(TYPES) or len(spaces) != 2:
         raise refuse(instruction)
     operands = _without_hint(instruction)
@@ -157,13 +148,11 @@ def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...])
             raise refuse(instruction)
         lowering.emit(
             "cp.async.bulk.store",
-            d=lowering.source(size, 4),
-            a=come.slot,
-            b=to.slot,
-            p=come.slot_bytes,
-            r=how,
-            s=kind,
-            imm=to.offset,
+            source=come,
+            target=to,
+            bytes=lowering.source(size, 4),
+            reduction=how,
+            type=kind,
         )
         return
     target, source, size, barrier, *mask = operands
@@ -172,23 +161,20 @@ def _range(lowering: Lowering, instruction: Instruction, parts: tuple[str, ...])
     come = lowering.place(source, short=shares)
     if how and not shares or to.offset or signalled.offset or len(mask) != int("multicast::cluster" in parts):
         raise refuse(instruction)
+    numbers = {"reduction": how, "type": kind} if shares else {}
     lowering.emit(
-        "cp.async.bulk.load",
-        d=lowering.source(size, 4),
-        a=to.slot,
-        b=come.slot,
-        c=signalled.slot,
-        e=lowering.source(mask[0], 2) if mask else 0,
-        p=to.slot_bytes,
-        q=signalled.slot_bytes,
-        r=come.slot_bytes if shares else 0,
-        s=how + (kind << 8),
-        imm=come.offset,
+        "cp.async.bulk.shared" if shares else "cp.async.bulk.load",
+        target=to,
+        source=come,
+        bytes=lowering.source(size, 4),
+        mbarrier=signalled,
+        ctas=lowering.source(mask[0], 2) if mask else 0,
+        **numbers,
     )
 
 
 def lower_remote_store(lowering: Lowering, instruction: Instruction) -> None:
-    """st.async: values into a peer's shared memory, told to an mbarrier there."""
+    """st.async: values stored into a peer's shared memory, with bytes completed at an mbarrier there."""
     kind = instruction.parts[-1]
     target, values, barrier = instruction.operands
     size = width_of(kind)
@@ -197,19 +183,10 @@ def lower_remote_store(lowering: Lowering, instruction: Instruction) -> None:
         raise refuse(instruction)
     to, signalled = lowering.place(target, short=True), _at_zero(lowering, instruction, barrier)
     slots = [lowering.source(item, size) for item in items]
-    lowering.emit(
-        "st.async",
-        a=to.slot,
-        c=signalled.slot,
-        listed=slots,
-        p=to.slot_bytes,
-        q=signalled.slot_bytes,
-        r=size,
-        imm=to.offset,
-    )
+    lowering.emit("st.async", target=to, mbarrier=signalled, values=slots, value_bytes=size)
 
 
-def _at_zero(lowering: Lowering, instruction: Instruction, operand: Operand) -> Place:
+def _at_zero(lowering: Lowering, instruction: Instruction, operand: Operand) -> MemoryOperand:
     place = lowering.place(operand, short=True)
     if place.offset:
         raise refuse(instruction)

@@ -20,11 +20,11 @@ from sandbox.emulator.lowering.opcode import (
     refuse_integers,
     unsupported,
 )
+from sandbox.emulator.lowering.table import Modifier, Rounding
 from sandbox.emulator.ptx.module import Instruction
 
-# As the core numbers them (core/rounding.hpp).
-ROUNDINGS = {"rn": 0, "rm": 1, "rp": 2, "rz": 3}
-FLAGS = {"ftz": 1, "sat": 2, "relu": 4, "satfinite": 8}
+ROUNDINGS = {"rn": Rounding.NEAREST, "rm": Rounding.DOWN, "rp": Rounding.UP, "rz": Rounding.ZERO}
+MODIFIERS = {name.lower(): each for name, each in Modifier.__members__.items()}  # ftz, sat, relu, satfinite
 _APPROXIMATE = frozenset({"approx", "full"})
 _ROUNDED = frozenset(ROUNDINGS)
 _ALL_HALVES = (*HALVES, *PACKED_HALVES)
@@ -76,16 +76,17 @@ def _arithmetic(lowering: Lowering, instruction: Instruction) -> None:
     if (modifiers & _APPROXIMATE and modifiers & _ROUNDED) or ("abs" in modifiers) != ("xorsign" in modifiers):
         raise unsupported(instruction)
     refuse_integers(instruction, instruction.operands)
-    mode = sum(ROUNDINGS[word] for word in modifiers & _ROUNDED)
-    flags = sum(FLAGS[word] for word in modifiers & FLAGS.keys())
+    rounding = sum(ROUNDINGS[word] for word in modifiers & _ROUNDED)
+    flags = sum(MODIFIERS[word] for word in modifiers & MODIFIERS.keys())
     variant = "".join(name for word, name in _VARIANTS.items() if word in modifiers)
     if opcode.base == "div" and "approx" in modifiers:
         variant = ".approx"
     handler = f"{'fma' if opcode.base == 'mad' else opcode.base}{variant}.{kind}"
-    if kind in WORDS and (mode or flags):
+    numbers = numbers_of(rounding, flags)
+    if kind in WORDS and numbers:
         handler += ".modified"
     sizes = (width_of(kind),) * (1 + operation.operands)
-    lanewise(lowering, instruction, handler, sizes, p=mode, q=flags)
+    lanewise(lowering, instruction, handler, sizes, **numbers)
 
 
 def _sign(lowering: Lowering, instruction: Instruction) -> None:
@@ -95,7 +96,9 @@ def _sign(lowering: Lowering, instruction: Instruction) -> None:
     if kind not in FLOATS or opcode.modifiers and (not flush or kind not in ("f32", "f16", "f16x2")):
         raise unsupported(instruction)
     refuse_integers(instruction, instruction.operands)
-    lanewise(lowering, instruction, f"{opcode.base}.{kind}", (width_of(kind),) * 2, q=FLAGS["ftz"] if flush else 0)
+    lanewise(
+        lowering, instruction, f"{opcode.base}.{kind}", (width_of(kind),) * 2, **numbers_of(0, Modifier.FTZ if flush else 0)
+    )
 
 
 def _property(lowering: Lowering, instruction: Instruction) -> None:
@@ -114,6 +117,11 @@ def _copysign(lowering: Lowering, instruction: Instruction) -> None:
         raise unsupported(instruction)
     refuse_integers(instruction, instruction.operands)
     lanewise(lowering, instruction, f"copysign.{kind}", (width_of(kind),) * 3)
+
+
+def numbers_of(rounding: int, modifiers: int) -> dict[str, int]:
+    """The numbers of a handler that rounds; one that only rounds to nearest declares none."""
+    return {name: value for name, value in (("rounding", rounding), ("modifiers", modifiers)) if value}
 
 
 def _type(instruction: Instruction, opcode: Opcode) -> str:

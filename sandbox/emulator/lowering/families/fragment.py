@@ -1,9 +1,9 @@
-"""Operands of instructions on matrix fragments: registers of 32 bits a lane, all lanes of the warp together."""
+"""Operands of instructions on matrix fragments: registers of 32 bits per lane, of all lanes of the warp."""
 
 from collections.abc import Sequence
 
-from sandbox.emulator.lowering.lowering import Lowering, Place
-from sandbox.emulator.lowering.table import Flag, Space
+from sandbox.emulator.lowering.lowering import Lowering
+from sandbox.emulator.lowering.table import Flag, Kind, MemoryOperand, Space
 from sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Unsupported, Vector
 
 WHOLE_WARP = frozenset(("sync", "aligned"))
@@ -37,29 +37,14 @@ def value(lowering: Lowering, instruction: Instruction, operand: Operand) -> int
 def emit_memory(
     lowering: Lowering,
     handler: str,
-    place: Place,
+    place: MemoryOperand,
     space: Space,
     registers: Sequence[int],
-    *,
-    b: int = 0,
-    q: int = 0,
-    r: int = 0,
-    s: int = 0,
+    **operands: int,
 ) -> None:
-    """A copy between a fragment and memory, by the handler for addresses of the place's width."""
+    """A copy between a fragment and memory, by the handler for addresses of the place's width. `operands`: others."""
     width = "u32" if place.slot_bytes == 4 else "u64"
-    lowering.emit(
-        f"{handler}.{width}",
-        flags=Flag.COLLECTIVE,
-        a=place.slot,
-        imm=place.offset,
-        listed=registers,
-        b=b,
-        p=space,
-        q=q,
-        r=r,
-        s=s,
-    )
+    lowering.emit(f"{handler}.{width}", Kind.PLAIN, Flag.COLLECTIVE, address=place, space=space, values=registers, **operands)
 
 
 def unsupported(instruction: Instruction) -> Unsupported:

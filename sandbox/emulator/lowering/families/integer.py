@@ -22,12 +22,12 @@ from sandbox.emulator.lowering.opcode import (
     opcode_of,
     unsupported,
 )
+from sandbox.emulator.lowering.table import Permutation
 from sandbox.emulator.ptx.module import Immediate, Instruction
 
 _WIDENING = ("u16", "s16", "u32", "s32")
 _WORD_BITS = ("b32", "b64")
 _FIELDS = ("u32", "s32", "u64", "s64")
-_PERMUTATIONS = ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16")
 _DOTS = tuple(f"{a}.{b}" for a, b in product(("u32", "s32"), repeat=2))
 _LOGIC = {name: (Form(BITS, name + ".{bits}", "TTT"), Form(("pred",), name + ".pred", "PPP")) for name in ("and", "or", "xor")}
 _EXTREMES = {
@@ -66,7 +66,7 @@ _FORMS: dict[str, tuple[Form, ...]] = {
     "bfi": (Form(_WORD_BITS, "bfi.{bits}", "TTT44"),),
     "fns": (Form(("b32",), "fns.b32", "TTTT"),),
     "prmt": (Form(("b32",), "prmt.b32", "TTTT"),),
-    **{f"prmt.{mode}": (Form(("b32",), "prmt.mode.b32", "TTTT", i),) for i, mode in enumerate(_PERMUTATIONS)},
+    **{f"prmt.{mode.name.lower()}": (Form(("b32",), "prmt.mode.b32", "TTTT", mode),) for mode in Permutation},
     **{f"shf.{way}": (Form(("b32",), f"shf.{way}.b32", "TTTT"),) for way in ("l.clamp", "l.wrap", "r.clamp", "r.wrap")},
     **{f"szext.{mode}": (Form(("u32", "s32"), f"szext.{mode}.{{types}}", "TTT"),) for mode in ("clamp", "wrap")},
     **{f"bmsk.{mode}": (Form(("b32",), f"bmsk.{mode}.b32", "TTT"),) for mode in ("clamp", "wrap")},
@@ -81,7 +81,8 @@ def _lop3(lowering: Lowering, instruction: Instruction) -> None:
     *operands, table = instruction.operands or (None,)
     if opcode_of(instruction).types != ("b32",) or not isinstance(table, Immediate) or not 0 <= table.value <= 255:
         raise unsupported(instruction)
-    lanewise(lowering, instruction, "lop3.b32", (4, 4, 4, 4), operands=[o for o in operands if o is not None], p=table.value)
+    sources = [operand for operand in operands if operand is not None]
+    lanewise(lowering, instruction, "lop3.b32", (4, 4, 4, 4), sources, table=table.value)
 
 
 def _slct(lowering: Lowering, instruction: Instruction) -> None:
@@ -95,10 +96,11 @@ def _slct(lowering: Lowering, instruction: Instruction) -> None:
     size, slot = width_of(opcode.types[0]), lowering.source(sign, 4)
     if opcode.modifiers:
         flushed = lowering.scratch(4)
-        lowering.emit("flush.f32", d=flushed, a=slot)
+        lowering.emit("flush.f32", result=flushed, value=slot)
         slot = flushed
-    a, b = lowering.source(first, size), lowering.source(second, size)
-    lowering.emit(f"slct.b{8 * size}.{opcode.types[1]}", d=lowering.target(result, size), a=a, b=b, c=slot)
+    handler = f"slct.b{8 * size}.{opcode.types[1]}"
+    positive, negative = lowering.source(first, size), lowering.source(second, size)
+    lowering.emit(handler, result=lowering.target(result, size), if_positive=positive, if_negative=negative, sign=slot)
 
 
 def _relu(lowering: Lowering, instruction: Instruction) -> None:
@@ -109,7 +111,7 @@ def _relu(lowering: Lowering, instruction: Instruction) -> None:
     (kind,) = opcode.types
     lanewise(lowering, instruction, f"{opcode.base}.{kind}", (4, 4, 4))
     target = lowering.target(instruction.operands[0], 4)
-    lowering.emit(f"max.{kind}", d=target, a=target, b=lowering.slots.constant(0, 4))
+    lowering.emit(f"max.{kind}", result=target, left=target, right=lowering.slots.constant(0, 4))
 
 
 # ---- multiply, then add -----------------------------------------------------------------------------------------------------
@@ -124,16 +126,17 @@ def _multiply_add(lowering: Lowering, instruction: Instruction) -> None:
     if opcode.base == "mad24" and size != 4:
         raise unsupported(instruction)
     product_slot = _product(lowering, instruction, opcode.base.replace("mad", "mul"), half, kind)
-    c = lowering.source(instruction.operands[3], size)
+    addend = lowering.source(instruction.operands[3], size)
     handler = "add.sat.s32" if saturate else f"add.b{8 * size}"
-    lowering.emit(handler, d=lowering.target(instruction.operands[0], size), a=product_slot, b=c)
+    lowering.emit(handler, result=lowering.target(instruction.operands[0], size), left=product_slot, right=addend)
 
 
 def _product(lowering: Lowering, instruction: Instruction, name: str, half: str, kind: str) -> int:
     size = width_of(kind)
-    a, b = (lowering.source(operand, size) for operand in instruction.operands[1:3])
+    left, right = (lowering.source(operand, size) for operand in instruction.operands[1:3])
     slot = lowering.scratch(size)
-    lowering.emit(f"mul.lo.b{8 * size}" if (name, half) == ("mul", "lo") else f"{name}.{half}.{kind}", d=slot, a=a, b=b)
+    handler = f"mul.lo.b{8 * size}" if (name, half) == ("mul", "lo") else f"{name}.{half}.{kind}"
+    lowering.emit(handler, result=slot, left=left, right=right)
     return slot
 
 
@@ -146,19 +149,19 @@ def _extended(lowering: Lowering, instruction: Instruction) -> None:
     if size not in (4, 8) or len(instruction.operands) != (4 if multiply else 3):
         raise unsupported(instruction)
     if multiply:
-        a = _product(lowering, instruction, "mul", opcode.modifiers[0], kind)
+        left = _product(lowering, instruction, "mul", opcode.modifiers[0], kind)
     else:
-        a = lowering.source(instruction.operands[1], size)
-    b = lowering.source(instruction.operands[-1], size)
+        left = lowering.source(instruction.operands[1], size)
+    right = lowering.source(instruction.operands[-1], size)
     reads, writes = opcode.base in ("addc", "subc", "madc"), "cc" in opcode.modifiers
     carry = lowering.carry_slot = lowering.carry_slot or lowering.slots.fixed(MASK)
     lowering.emit(
         f"{'subc' if opcode.base.startswith('sub') else 'addc'}.b{8 * size}",
-        d=lowering.target(instruction.operands[0], size),
-        a=a,
-        b=b,
-        c=carry if reads else lowering.slots.constant(0, MASK),
-        e=carry if writes else lowering.scratch(MASK),
+        result=lowering.target(instruction.operands[0], size),
+        left=left,
+        right=right,
+        carry_in=carry if reads else lowering.slots.constant(0, MASK),
+        carry_out=carry if writes else lowering.scratch(MASK),
     )
 
 

@@ -17,7 +17,7 @@ from sandbox.emulator.lowering.families.fragment import (
 from sandbox.emulator.lowering.families.wmma import lower_wmma
 from sandbox.emulator.lowering.lowering import Lowering
 from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.table import Flag, Space
+from sandbox.emulator.lowering.table import Flag, Kind, Space
 from sandbox.emulator.ptx.module import Instruction
 
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
@@ -56,7 +56,7 @@ def _movmatrix(lowering: Lowering, instruction: Instruction) -> None:
         raise unsupported(instruction)
     result, source = instruction.operands
     slot = value(lowering, instruction, source)
-    lowering.emit("movmatrix.trans", flags=Flag.COLLECTIVE, d=lowering.target(result, REGISTER_BYTES), a=slot)
+    lowering.emit("movmatrix.trans", Kind.PLAIN, Flag.COLLECTIVE, result=lowering.target(result, REGISTER_BYTES), value=slot)
 
 
 def _mma(lowering: Lowering, instruction: Instruction) -> None:
@@ -68,11 +68,15 @@ def _mma(lowering: Lowering, instruction: Instruction) -> None:
     if registers is None or sums is None:
         raise unsupported(instruction)
     d, a, b, c = instruction.operands
-    listed = results(lowering, instruction, d, sums)
-    listed += values(lowering, instruction, a, registers[0])
-    listed += values(lowering, instruction, b, registers[1])
-    listed += values(lowering, instruction, c, sums)
-    lowering.emit(f"mma.{shape}.{to}.{left}.{addend}", flags=Flag.COLLECTIVE, listed=listed)
+    lowering.emit(
+        f"mma.{shape}.{to}.{left}.{addend}",
+        Kind.PLAIN,
+        Flag.COLLECTIVE,
+        d=results(lowering, instruction, d, sums),
+        a=values(lowering, instruction, a, registers[0]),
+        b=values(lowering, instruction, b, registers[1]),
+        c=values(lowering, instruction, c, sums),
+    )
 
 
 RULES: dict[str, Rule] = {

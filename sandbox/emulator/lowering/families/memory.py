@@ -6,15 +6,17 @@ Not covered: multimem, st.async, red.async, 128-bit atomics.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
-from sandbox.emulator.lowering.table import SCOPES, Kind, Scope, Space
+from sandbox.emulator.lowering.table import SCOPES, Kind, Scope, Semantics, Space
 from sandbox.emulator.ptx.module import Address, Instruction, Operand, Register, Sink, Symbol, Unsupported, Vector
 
-# As the core numbers them.
-_WEAK = 0
-_SEMANTICS = {"weak": _WEAK, "relaxed": 1, "volatile": 1, "mmio": 1, "acquire": 2, "release": 3, "acq_rel": 4}
+_SEMANTICS = {
+    **{each.name.lower(): each for each in Semantics},
+    "volatile": Semantics.RELAXED,
+    "mmio": Semantics.RELAXED,
+}
 _SPACES = {
     "global": Space.GLOBAL,
     "shared": Space.SHARED,
@@ -30,7 +32,7 @@ _VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 _WITHOUT_EFFECT = frozenset({"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified"})
 _HINT = "L2::cache_hint"
 
-_MOST_VECTOR_BYTES = 32
+_MAX_VECTOR_BYTES = 32
 _MEMORY_TYPES = frozenset({*(f"{kind}{bits}" for kind in "bus" for bits in (8, 16, 32, 64)), "f32", "f64", "b128"})
 
 _INTEGERS = ("u32", "s32", "u64", "s64")
@@ -56,7 +58,7 @@ class _Form:
 
     space: Space
     own: bool
-    semantics: int
+    semantics: Semantics
     scope: Scope
     count: int
     type: str
@@ -66,7 +68,16 @@ class _Form:
 
 def _form(instruction: Instruction) -> _Form:
     """The modifiers of a memory instruction; ptxas takes them in any order."""
-    space, own, semantics, scope, count, kind, hinted, rest = Space.GENERIC, False, _WEAK, Scope.DEVICE, 1, "", False, []
+    space, own, semantics, scope, count, kind, hinted, rest = (
+        Space.GENERIC,
+        False,
+        Semantics.WEAK,
+        Scope.DEVICE,
+        1,
+        "",
+        False,
+        [],
+    )
     for part in instruction.parts[1:]:
         if part in _SPACES:
             space, own = _SPACES[part], part in _OWN_SHARED
@@ -93,8 +104,8 @@ def _load(lowering: Lowering, instruction: Instruction) -> None:
     size, width = _sizes(lowering, form, items, instruction)
     signed = form.type.startswith("s") and width > size
     slots = [lowering.target(item, width) for item in items]
-    kind = Kind.PLAIN if form.semantics == _WEAK else Kind.POLL
-    _emit(lowering, f"ld.{'s' if signed else 'u'}{8 * size}.b{8 * width}", form, address, slots, instruction, kind=kind)
+    kind = Kind.PLAIN if form.semantics == Semantics.WEAK else Kind.POLL
+    _emit(lowering, f"ld.{'s' if signed else 'u'}{8 * size}.b{8 * width}", form, address, instruction, kind=kind, values=slots)
 
 
 def _store(lowering: Lowering, instruction: Instruction) -> None:
@@ -105,12 +116,12 @@ def _store(lowering: Lowering, instruction: Instruction) -> None:
     items = _items(values, form.count, instruction)
     size, width = _sizes(lowering, form, items, instruction)
     slots = [_value(lowering, item, width, instruction) for item in items]
-    _emit(lowering, f"st.b{8 * size}.b{8 * width}", form, address, slots, instruction)
+    _emit(lowering, f"st.b{8 * size}.b{8 * width}", form, address, instruction, values=slots)
 
 
 def _plain_form(instruction: Instruction) -> _Form:
     form = _form(instruction)
-    if form.rest or form.type not in _MEMORY_TYPES or form.count * width_of(form.type) > _MOST_VECTOR_BYTES:
+    if form.rest or form.type not in _MEMORY_TYPES or form.count * width_of(form.type) > _MAX_VECTOR_BYTES:
         raise Unsupported(instruction.opcode, instruction.line)
     return form
 
@@ -133,11 +144,11 @@ def _atomic(lowering: Lowering, instruction: Instruction) -> None:
     results = operands[0] if returns else Vector((Sink(),) * form.count) if form.count > 1 else Sink()
     address, *values = operands[returns:]
     size = width_of(form.type)
-    slots = [lowering.target(item, size) for item in _items(results, form.count, instruction)]
-    for value in values:
-        slots += [_value(lowering, item, size, instruction) for item in _items(value, form.count, instruction)]
-    kind, semantics = Kind.POLL if returns else Kind.PLAIN, max(form.semantics, 1)
-    _emit(lowering, f"atom.{operation}.{form.type}", form, address, slots, instruction, semantics=semantics, kind=kind)
+    slots = {"results": [lowering.target(item, size) for item in _items(results, form.count, instruction)]}
+    for name, value in zip(("operands", "replacements"), values, strict=False):
+        slots[name] = [_value(lowering, item, size, instruction) for item in _items(value, form.count, instruction)]
+    kind, strong = Kind.POLL if returns else Kind.PLAIN, replace(form, semantics=max(form.semantics, Semantics.RELAXED))
+    _emit(lowering, f"atom.{operation}.{form.type}", strong, address, instruction, kind=kind, **slots)
 
 
 def _atomic_operation(form: _Form, instruction: Instruction) -> str:
@@ -189,11 +200,10 @@ def _emit(
     handler: str,
     form: _Form,
     address: Operand,
-    slots: Sequence[int],
     instruction: Instruction,
     *,
-    semantics: int | None = None,
     kind: Kind = Kind.PLAIN,
+    **registers: Sequence[int],
 ) -> None:
     """`kind`: POLL for what a warp may repeat until others change memory."""
     base = address.base if isinstance(address, Address) else None
@@ -202,14 +212,13 @@ def _emit(
     place = lowering.place(address, short=form.space == Space.SHARED)
     lowering.emit(
         f"{handler}.a{8 * place.slot_bytes}",
-        kind=kind,
-        a=place.slot,
-        imm=_signed(place.offset),
-        listed=slots,
-        p=form.space,
-        q=form.semantics if semantics is None else semantics,
-        r=int(form.own),
-        s=form.scope,
+        kind,
+        address=replace(place, offset=_signed(place.offset)),
+        space=form.space,
+        semantics=form.semantics,
+        own_shared=int(form.own),
+        scope=form.scope,
+        **registers,
     )
 
 
@@ -231,7 +240,7 @@ def _discard(lowering: Lowering, instruction: Instruction) -> None:
     if place.slot_bytes != 8:
         raise Unsupported(f"{instruction.opcode} of a 32-bit address", instruction.line)
     space = Space.GLOBAL if "global" in instruction.parts else Space.GENERIC
-    lowering.emit("discard", a=place.slot, imm=_signed(place.offset), p=space)
+    lowering.emit("discard", address=replace(place, offset=_signed(place.offset)), space=space)
 
 
 def _policy(lowering: Lowering, instruction: Instruction) -> None:
@@ -239,7 +248,7 @@ def _policy(lowering: Lowering, instruction: Instruction) -> None:
     if not instruction.operands:
         raise Unsupported(f"{instruction.opcode} without operands", instruction.line)
     target = lowering.target(instruction.operands[0], 8)
-    lowering.emit("cvt.u64.u32", d=target, a=lowering.slots.constant(0, 4))
+    lowering.emit("cvt.u64.u32", result=target, value=lowering.slots.constant(0, 4))
 
 
 # ---- clusters --------------------------------------------------------------------------------------------------------------
@@ -247,14 +256,14 @@ def _map_to_rank(lowering: Lowering, instruction: Instruction) -> None:
     kind, size = _peer_type(instruction)
     target, address, rank = _operands(instruction, 3)
     own, of_rank = _peer_address(lowering, address, size, instruction), lowering.source(rank, 4)
-    lowering.emit(f"mapa.{kind}", d=lowering.target(target, size), a=own, b=of_rank)
+    lowering.emit(f"mapa.{kind}", result=lowering.target(target, size), address=own, rank=of_rank)
 
 
 def _rank(lowering: Lowering, instruction: Instruction) -> None:
     kind, size = _peer_type(instruction)
     target, address = _operands(instruction, 2)
     own = _peer_address(lowering, address, size, instruction)
-    lowering.emit(f"getctarank.{kind}", d=lowering.target(target, 4), a=own)
+    lowering.emit(f"getctarank.{kind}", result=lowering.target(target, 4), address=own)
 
 
 def _peer_type(instruction: Instruction) -> tuple[str, int]:

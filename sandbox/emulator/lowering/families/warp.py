@@ -6,7 +6,7 @@ Not covered: the forms without .sync, which sm_70 dropped, and redux of f32.
 
 from sandbox.emulator.lowering.lowering import MASK, Lowering
 from sandbox.emulator.lowering.opcode import Rule, opcode_of, read, unsupported
-from sandbox.emulator.lowering.table import Flag
+from sandbox.emulator.lowering.table import Flag, Kind
 from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Pair, Sink
 
 _ALL_LANES = 0xFFFFFFFF
@@ -45,17 +45,18 @@ def _shfl(lowering: Lowering, instruction: Instruction) -> None:
     if mode not in _SHUFFLES or opcode.types != ("b32",):
         raise unsupported(instruction)
     results, *sources, members = instruction.operands
-    a, b, c = (lowering.source(operand, 4) for operand in sources)
+    value, lane, clamp = (lowering.source(operand, 4) for operand in sources)
     target, within = _two(lowering, results)
     lowering.emit(
         f"shfl.{mode}",
-        flags=Flag.COLLECTIVE,
-        meeting=_members(lowering, members),
-        d=lowering.target(target, 4),
-        a=a,
-        b=b,
-        c=c,
-        e=within,
+        Kind.PLAIN,
+        Flag.COLLECTIVE,
+        _members(lowering, members),
+        result=lowering.target(target, 4),
+        value=value,
+        lane=lane,
+        clamp=clamp,
+        within=within,
     )
 
 
@@ -93,13 +94,16 @@ def _emit(lowering: Lowering, instruction: Instruction, handler: str, result: in
     if isinstance(results, Pair) and not handler.startswith("match.all"):
         raise unsupported(instruction, "with two results")
     target, second = _two(lowering, results)
-    meeting, a = _members(lowering, members), read(lowering, operand, source)
-    lowering.emit(handler, flags=Flag.COLLECTIVE, meeting=meeting, d=lowering.target(target, result), a=a, e=second)
+    mask, value = _members(lowering, members), read(lowering, operand, source)
+    operands = {"predicate" if handler.startswith("vote") else "value": value}
+    if handler.startswith("match.all"):
+        operands["equal"] = second
+    lowering.emit(handler, Kind.PLAIN, Flag.COLLECTIVE, mask, result=lowering.target(target, result), **operands)
 
 
 def _activemask(lowering: Lowering, instruction: Instruction) -> None:
     _check(instruction, (), 1)
-    lowering.emit("activemask", d=lowering.target(instruction.operands[0], 4))
+    lowering.emit("activemask", result=lowering.target(instruction.operands[0], 4))
 
 
 def _elect(lowering: Lowering, instruction: Instruction) -> None:
@@ -107,13 +111,13 @@ def _elect(lowering: Lowering, instruction: Instruction) -> None:
     results, members = instruction.operands
     target, elected = _two(lowering, results)
     slot = lowering.scratch(4) if isinstance(target, Sink) else lowering.target(target, 4)
-    lowering.emit("elect", flags=Flag.COLLECTIVE, meeting=_members(lowering, members), d=slot, e=elected)
+    lowering.emit("elect", Kind.PLAIN, Flag.COLLECTIVE, _members(lowering, members), result=slot, elected=elected)
 
 
 def warp_barrier(lowering: Lowering, instruction: Instruction) -> None:
-    """bar.warp.sync: the lanes meet."""
+    """bar.warp.sync: the lanes reconverge."""
     _check(instruction, ("warp", "sync"), 1)
-    lowering.emit("bar.warp", flags=Flag.COLLECTIVE, meeting=_members(lowering, instruction.operands[0]))
+    lowering.emit("bar.warp", Kind.PLAIN, Flag.COLLECTIVE, _members(lowering, instruction.operands[0]))
 
 
 def _nanosleep(lowering: Lowering, instruction: Instruction) -> None:

@@ -9,25 +9,25 @@ import re
 from sandbox.emulator.lowering.families.barrier import refuse
 from sandbox.emulator.lowering.lowering import MASK, Lowering
 from sandbox.emulator.lowering.opcode import Rule
-from sandbox.emulator.lowering.table import Flag, Kind
+from sandbox.emulator.lowering.table import Flag, Kind, WgmmaForm
 from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Register, Vector
 
 _SHAPE = re.compile(r"m64n(\d+)k16")
-_TYPES = {("f32", "f16", "f16"): 0, ("f32", "bf16", "bf16"): 1, ("f16", "f16", "f16"): 2}
-_HALF_SUM, _NEGATIVE_A, _NEGATIVE_B, _COLUMNS_OF_A, _ROWS_OF_B, _REGISTER_A = 2, 4, 8, 16, 32, 64
+_NONE = WgmmaForm(0)
+_TYPES = {("f32", "f16", "f16"): _NONE, ("f32", "bf16", "bf16"): WgmmaForm.BF16, ("f16", "f16", "f16"): WgmmaForm.F16_SUMS}
 
 
 def _wgmma(lowering: Lowering, instruction: Instruction) -> None:
     what = instruction.parts[1]
     if what == "fence":
-        lowering.emit("wgmma.fence", flags=Flag.COLLECTIVE)
+        lowering.emit("wgmma.fence", Kind.PLAIN, Flag.COLLECTIVE)
     elif what == "commit_group":
-        lowering.emit("wgmma.commit", kind=Kind.WAITING, flags=Flag.COLLECTIVE)
+        lowering.emit("wgmma.commit", Kind.WAITING, Flag.COLLECTIVE)
     elif what == "wait_group":
         pending = instruction.operands[0]
         if not isinstance(pending, Immediate) or not 0 <= pending.value < 2**31:
             raise refuse(instruction)
-        lowering.emit("wgmma.wait", kind=Kind.WAITING, flags=Flag.COLLECTIVE, imm=pending.value)
+        lowering.emit("wgmma.wait", Kind.WAITING, Flag.COLLECTIVE, pending=pending.value)
     elif what == "mma_async":
         _multiply(lowering, instruction)
     else:
@@ -42,27 +42,31 @@ def _multiply(lowering: Lowering, instruction: Instruction) -> None:
     if form is None or columns % 8 or not 8 <= columns <= 256 or len(instruction.operands) < 6:
         raise refuse(instruction)
     sums, a, b, accumulate, *factors = instruction.operands
-    listed = _slots(lowering, instruction, sums, columns // (4 if form & _HALF_SUM else 2))
+    results = _slots(lowering, instruction, sums, columns // (4 if form & WgmmaForm.F16_SUMS else 2))
+    registers_of_a: list[int] = []
     if isinstance(a, Vector):
-        listed += _slots(lowering, instruction, a, 4)
-        form |= _REGISTER_A
+        registers_of_a = _slots(lowering, instruction, a, 4)
+        form |= WgmmaForm.REGISTERS_OF_A
     numbers = [factor.value for factor in factors if isinstance(factor, Immediate)]
-    if len(numbers) != len(factors) or len(numbers) != (3 if form & _REGISTER_A else 4):
+    if len(numbers) != len(factors) or len(numbers) != (3 if registers_of_a else 4):
         raise refuse(instruction)
     if not {*numbers[:2]} <= {1, -1} or not {*numbers[2:]} <= {0, 1}:
         raise refuse(instruction)
-    form |= (_NEGATIVE_A if numbers[0] < 0 else 0) | (_NEGATIVE_B if numbers[1] < 0 else 0)
-    form |= _ROWS_OF_B if numbers[-1] else 0
-    form |= _COLUMNS_OF_A if len(numbers) == 4 and numbers[2] else 0
+    form |= WgmmaForm.NEGATIVE_A if numbers[0] < 0 else _NONE
+    form |= WgmmaForm.NEGATIVE_B if numbers[1] < 0 else _NONE
+    form |= WgmmaForm.ROWS_OF_B if numbers[-1] else _NONE
+    form |= WgmmaForm.COLUMNS_OF_A if len(numbers) == 4 and numbers[2] else _NONE
     lowering.emit(
         "wgmma",
-        flags=Flag.COLLECTIVE,
-        a=0 if form & _REGISTER_A else lowering.source(a, 8),
-        b=lowering.source(b, 8),
-        c=lowering.source(accumulate, MASK),
-        listed=listed,
-        p=columns,
-        q=form,
+        Kind.PLAIN,
+        Flag.COLLECTIVE,
+        d=results,
+        a=registers_of_a,
+        descriptor_a=0 if registers_of_a else lowering.source(a, 8),
+        descriptor_b=lowering.source(b, 8),
+        accumulate=lowering.source(accumulate, MASK),
+        n=columns,
+        form=form,
     )
 
 

@@ -9,30 +9,30 @@ from dataclasses import dataclass
 
 from sandbox.emulator.lowering.families.fragment import SPACES, WHOLE_WARP, emit_memory, results, unsupported, value, values
 from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.table import Flag, Space
+from sandbox.emulator.lowering.table import Flag, Fragment, Kind, Space
 from sandbox.emulator.ptx.module import Immediate, Instruction, Operand
 
 
 @dataclass(frozen=True, slots=True)
 class _Fragment:
-    """`number`: of its layout in core/matrix.cpp. `registers`: without repetitions."""
+    """`registers`: without repetitions."""
 
-    number: int
+    layout: Fragment
     registers: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of the core. `sums`: the number of its accumulators' layout."""
+    """A product of the core. `sums`: the layout of its accumulators."""
 
     name: str
     a: _Fragment
     b: _Fragment
-    sums: int
+    sums: Fragment
 
 
-_SQUARE = _Product("m16n16k16", _Fragment(0, 4), _Fragment(1, 4), 2)
-_TALL = _Product("m32n8k16", _Fragment(0, 8), _Fragment(1, 2), 3)
+_SQUARE = _Product("m16n16k16", _Fragment(Fragment.A, 4), _Fragment(Fragment.B, 4), Fragment.SQUARE)
+_TALL = _Product("m32n8k16", _Fragment(Fragment.A, 8), _Fragment(Fragment.B, 2), Fragment.TALL)
 _WIDE = "m8n32k16"  # the transpose of a tall product: A and B change places, rows and columns of all three too
 _PRODUCTS = {"m16n16k16": _SQUARE, "m32n8k16": _TALL, _WIDE: _TALL}
 _SIZES = {"m16n16k16": (16, 16, 16), "m32n8k16": (32, 8, 16), _WIDE: (8, 32, 16)}
@@ -65,11 +65,15 @@ def _multiply(lowering: Lowering, instruction: Instruction) -> None:
     d, a, b, c = instruction.operands
     if shape == _WIDE:
         a, b = b, a
-    listed = results(lowering, instruction, d, _SUM_REGISTERS[to])
-    for operand, fragment in ((a, product.a), (b, product.b)):
-        listed += values(lowering, instruction, operand, _count(fragment, element))[: fragment.registers]
-    listed += values(lowering, instruction, c, _SUM_REGISTERS[addend])
-    lowering.emit(f"mma.{product.name}.{to}.{element}.{addend}", flags=Flag.COLLECTIVE, listed=listed)
+    lowering.emit(
+        f"mma.{product.name}.{to}.{element}.{addend}",
+        Kind.PLAIN,
+        Flag.COLLECTIVE,
+        d=results(lowering, instruction, d, _SUM_REGISTERS[to]),
+        a=values(lowering, instruction, a, _count(product.a, element))[: product.a.registers],
+        b=values(lowering, instruction, b, _count(product.b, element))[: product.b.registers],
+        c=values(lowering, instruction, c, _SUM_REGISTERS[addend]),
+    )
 
 
 def _count(fragment: _Fragment, element: str) -> int:
@@ -150,8 +154,8 @@ def _emit(
         place,
         stored.space,
         registers,
-        b=pitch,
-        q=fragment.number,
-        r=int(stored.columns),
-        s=fragment.registers,
+        pitch=pitch,
+        layout=fragment.layout,
+        columns=int(stored.columns),
+        distinct=fragment.registers,
     )

@@ -229,7 +229,7 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
     """The wrong corner is not a corner of the grid."""
     monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     monkeypatch.setattr("sandbox.emulator.large.sample.QUICK_WORK", 1000)
-    monkeypatch.setattr("sandbox.emulator.large.sample.MOST_POINTS", 3)
+    monkeypatch.setattr("sandbox.emulator.large.sample.MAX_POINTS", 3)
     task = GemmTask(m=512, n=384, k=16)
     right = persistent(build, task)
     wrong = persistent(
@@ -239,7 +239,7 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
     answer = prove(wrong, task)
     assert isinstance(answer, Done), answer
     assert "first D[0,383] is 0.5" in answer.evaluation.test.message
-    monkeypatch.setattr("sandbox.emulator.large.sample.MOST_SEARCHED", 0)
+    monkeypatch.setattr("sandbox.emulator.large.sample.MAX_SEARCHED", 0)
     assert re.search(r"of D not touched: .*top right", messages(prove(right, task))["full-size"])
     assert isinstance(prove(wrong, task), Verified)
 
@@ -263,7 +263,7 @@ def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
     monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=512, n=384, k=16)
     said = messages(prove(persistent(build, task), task))["full-size"]
-    assert said.endswith("clusters run, then the whole grid without looking for races; all 196608 outputs compared; seed 2")
+    assert said.endswith("clusters run, then the whole grid without race detection; all 196608 outputs compared; seed 2")
     for before, name in (
         ("sum = row == 100 && column == 200;", "gaussian"),
         ("if (row == 100 && column == 200) return;", "unwritten"),

@@ -146,7 +146,7 @@ def build(request: pytest.FixtureRequest) -> Build:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, limit in (("WHOLE_ONCE", 1000), ("QUICK_WORK", 1000), ("MOST_SEARCHED", 4)):
+    for name, limit in (("WHOLE_ONCE", 1000), ("QUICK_WORK", 1000), ("MAX_SEARCHED", 4)):
         monkeypatch.setattr(f"sandbox.emulator.large.sample.{name}", limit)
     monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 100_000)
 

@@ -5,7 +5,7 @@ import pytest
 from sandbox.emulator.lowering.families.memory import RULES
 from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
 from sandbox.emulator.lowering.slots import SlotFile, lives_of
-from sandbox.emulator.lowering.table import Space
+from sandbox.emulator.lowering.table import Semantics, Space
 from sandbox.emulator.ptx.module import Unsupported
 from tests.sandbox.emulator.ptx.small_ptx import module
 
@@ -13,7 +13,7 @@ _DECLARED = (
     ".reg .pred %p<4>; .reg .b32 %r<9>; .reg .b64 %rd<9>; .reg .f32 %f<9>; .reg .b16 %h<9>; .reg .f64 %fd<4>; .reg .b128 %q<2>;"
     ".shared .align 16 .b8 tile[64]; .local .align 8 .b8 depot[32];"
 )
-_WEAK, _RELAXED, _ACQUIRE, _RELEASE, _BOTH = range(5)
+_WEAK, _RELAXED, _ACQUIRE, _RELEASE, _BOTH = Semantics
 
 
 def lowered(text: str) -> tuple[Lowering, list[Operation]]:
@@ -91,31 +91,33 @@ def test_handlers(text: str, handler: str) -> None:
     ],
 )
 def test_space_and_order(text: str, space: Space, semantics: int, own: int) -> None:
-    operation = one(text)
-    assert (operation.p, operation.q, operation.r) == (space, semantics, own)
+    given = one(text).operands
+    assert (given["space"], given["semantics"], given["own_shared"]) == (space, semantics, own)
 
 
 def test_an_offset_wraps_to_64_bits() -> None:
-    assert one("ld.global.u32 %r1, [%rd1+-16];").imm == -16
-    assert one("ld.global.u32 %r1, [%rd1+18446744073709551600];").imm == -16
+    assert one("ld.global.u32 %r1, [%rd1+-16];").operands["address"].offset == -16
+    assert one("ld.global.u32 %r1, [%rd1+18446744073709551600];").operands["address"].offset == -16
 
 
 def test_values_stand_in_the_list_in_their_order() -> None:
     lowering, (operation,) = lowered("st.global.v4.b32 [%rd1], {%r1, 7, %r2, %r1};")
-    first, second, third, fourth = operation.listed
+    first, second, third, fourth = operation.operands["values"]
     assert first == fourth == lowering.slots.register("%r1")
     assert (second, third) == (lowering.slots.constant(7, 4), lowering.slots.register("%r2"))
 
 
 def test_results_operands_and_swaps_stand_in_the_list() -> None:
     lowering, (operation,) = lowered("atom.global.cas.b32 %r1, [%rd1], %r2, %r3;")
-    assert list(operation.listed) == [lowering.slots.register(f"%r{i}") for i in (1, 2, 3)]
+    given = [operation.operands[name] for name in ("results", "operands", "replacements")]
+    assert given == [[lowering.slots.register(f"%r{i}")] for i in (1, 2, 3)]
 
 
 def test_a_vector_reduction_has_as_many_results_as_operands() -> None:
     operation = one("red.global.add.v4.f32 [%rd1], {%f1, %f2, %f3, %f4};")
-    assert len(operation.listed) == 8
-    assert set(operation.listed[:4]).isdisjoint(operation.listed[4:])
+    results, operands = operation.operands["results"], operation.operands["operands"]
+    assert len(results) == len(operands) == 4
+    assert set(results).isdisjoint(operands)
 
 
 def test_advice_does_nothing() -> None:
@@ -129,7 +131,7 @@ def test_advice_does_nothing() -> None:
 
 def test_a_policy_is_some_number() -> None:
     lowering, (operation,) = lowered("createpolicy.fractional.L2::evict_first.b64 %rd1, 1.0;")
-    assert operation.d == lowering.slots.register("%rd1")
+    assert operation.operands["result"] == lowering.slots.register("%rd1")
 
 
 def test_addresses_of_peers() -> None:

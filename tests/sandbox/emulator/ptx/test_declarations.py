@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from sandbox.emulator.ptx.module import Place, PtxError, Unsupported, Variable
+from sandbox.emulator.ptx.module import PtxError, SourceLine, Unsupported, Variable
 from sandbox.emulator.ptx.parser import parse
 from tests.sandbox.emulator.ptx.small_ptx import HEAD, kernel, module
 
@@ -176,8 +176,15 @@ def test_each_instruction_has_the_innermost_source_line() -> None:
         "\t.section\t.debug_str\n\t{\n$L__info_string0:\n.b8 95,90\n\n\t}\n\t.section .debug_loc { }\n"
     )
     found = module(f".entry k {{\n{body}}}{after}").functions["k"].instructions
-    outer, inner = Place("/src/a//b.cu", 16), Place("c.hpp", 140, Place("/src/a//b.cu", 27))
-    assert [one.place for one in found] == [None, outer, inner, Place("c.hpp", 7, Place("/src/a//b.cu", 2)), None, None]
+    outer, inner = SourceLine("/src/a//b.cu", 16), SourceLine("c.hpp", 140, SourceLine("/src/a//b.cu", 27))
+    assert [one.place for one in found] == [
+        None,
+        outer,
+        inner,
+        SourceLine("c.hpp", 7, SourceLine("/src/a//b.cu", 2)),
+        None,
+        None,
+    ]
 
 
 def test_an_inlined_place_names_the_outermost_call() -> None:
@@ -193,7 +200,7 @@ def test_an_inlined_place_names_the_outermost_call() -> None:
 
 def test_a_place_does_not_outlive_its_function() -> None:
     found = module('.file 1 "a.cu"\n.entry k { .loc 1 2 3 ret; } .entry l { ret; }').functions
-    assert (found["k"].instructions[0].place, found["l"].instructions[0].place) == (Place("a.cu", 2), None)
+    assert (found["k"].instructions[0].place, found["l"].instructions[0].place) == (SourceLine("a.cu", 2), None)
 
 
 def test_an_error_names_the_line_of_the_text() -> None:

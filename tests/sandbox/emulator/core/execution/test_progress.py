@@ -65,7 +65,7 @@ def test_warps_that_spin_for_ever_are_a_deadlock(schedule: Schedule, seed: int, 
     body = f"{LOWERED} WAIT: {poll} @%p1 bra WAIT;"
     found = launch(kernel(body, 0, FLAG), block=(64, 1, 1), schedule=schedule, seed=seed, most_instructions=200_000)
     assert (found.kinds, found.stopped) == (["deadlock"], True)
-    assert all(f"CTA (0,0,0) warp {warp} at #" in found.findings[0].message for warp in (0, 1))
+    assert [(each.cta, each.warp) for each in found.findings[0].waiting] == [((0, 0, 0), warp) for warp in (0, 1)]
 
 
 @under_every_schedule

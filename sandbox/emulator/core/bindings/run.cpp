@@ -1,0 +1,138 @@
+// Runs as Python starts them, and what they found.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <optional>
+#include <stdexcept>
+
+#include "bindings/bindings.hpp"
+#include "bindings/memory.hpp"
+#include "machine/machine.hpp"
+
+namespace emulator {
+
+namespace {
+
+// What a run found and did.
+struct RunReport {
+  std::vector<Finding> findings;
+  std::vector<SuspectRead> suspects;
+  u64 instructions = 0, ctas = 0;
+  bool stopped = false, waited = false, held = false;
+};
+
+using Triple = std::array<u32, 3>;
+
+RunReport run(const Program& program, Memory& memory, const Triple& grid, const Triple& block, const Triple& cluster,
+              u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
+              u64 most_instructions, double deadline_s, std::vector<u64> ctas,
+              const std::vector<std::tuple<u32, u32, u32>>& poisoned, u32 running, u32 running_after, u32 number, u32 sms,
+              u32 warp_slots, bool taint) {
+  Launch launch;
+  u64 threads = 1, size = 1, total = 1;
+  for (int i = 0; i < 3; ++i) {
+    launch.grid[i] = grid[i];
+    launch.block[i] = block[i];
+    launch.cluster[i] = cluster[i];
+    const u32 most_ctas = i ? 0xFFFF : 0x7FFFFFFF;
+    if (block[i] > 1024 || cluster[i] > 16 || grid[i] > most_ctas) throw std::invalid_argument("the launch is out of bounds");
+    if (!cluster[i] || grid[i] % cluster[i]) throw std::invalid_argument("the grid is not a multiple of the cluster");
+    threads *= block[i];
+    size *= cluster[i];
+    total *= grid[i];
+  }
+  if (!threads || threads > 1024 || !size || size > 16 || !total || total >= 1ull << 31) {
+    throw std::invalid_argument("the launch is out of bounds");
+  }
+  if (dynamic_smem > 1 << 20) throw std::invalid_argument("the launch asks for too much shared memory");
+  for (u64 cta : ctas) {
+    if (cta >= total) throw std::invalid_argument("a selected CTA lies outside the grid");
+  }
+  launch.dynamic_smem = dynamic_smem;
+  if (!sms || !warp_slots || !number || number >= 32) throw std::invalid_argument("the launch is out of bounds");
+  launch.running = running | (dependent ? kRunningOthers : 0);
+  launch.running_after = running_after;
+  launch.number = number;
+  launch.sms = sms;
+  launch.warp_slots = warp_slots;
+  const auto* bytes = static_cast<const u8*>(parameters.data());
+  launch.parameters.assign(bytes, bytes + parameters.size());
+  Options options;
+  options.schedule = static_cast<Schedule>(std::min<u32>(schedule, 2));
+  options.seed = seed;
+  options.races = races;
+  options.taint = races && taint;
+  options.poison = static_cast<u8>(poison);
+  options.most_instructions = most_instructions;
+  options.deadline_s = deadline_s;
+  std::set<SuspectRead> reads;
+  for (const auto& [cta, warp, moment] : poisoned) reads.insert({cta, warp, moment});
+  RunReport found;
+  nb::gil_scoped_release unlocked;
+  std::optional<Program> watched;
+  if (options.taint) {
+    watched = with_taint(program);
+    memory.follow();
+  }
+  Run made(watched ? *watched : program, launch, options, memory.buffers, memory.maps, std::move(ctas), std::move(reads));
+  made.execute();
+  found.findings = made.report.findings();
+  found.suspects.assign(made.suspects.begin(), made.suspects.end());
+  found.instructions = made.instructions;
+  found.ctas = made.ctas_run;
+  found.stopped = made.stopped;
+  found.waited = made.waited;
+  found.held = made.held;
+  return found;
+}
+
+}  // namespace
+
+void bind_run(nb::module_& module) {
+  nb::class_<WaitingWarp>(module, "WaitingWarp")
+      .def_prop_ro("cta", [](const WaitingWarp& at) { return std::tuple(at.cta[0], at.cta[1], at.cta[2]); })
+      .def_ro("warp", &WaitingWarp::warp)
+      .def_ro("instruction", &WaitingWarp::instruction);
+  nb::class_<Finding>(module, "Finding")
+      .def_ro("kind", &Finding::kind)
+      .def_ro("message", &Finding::message)
+      .def_prop_ro(
+          "instruction",
+          [](const Finding& found) { return found.instruction == kNoInstruction ? -1 : static_cast<i64>(found.instruction); })
+      .def_prop_ro("other",
+                   [](const Finding& found) { return found.other == kNoInstruction ? -1 : static_cast<i64>(found.other); })
+      .def_prop_ro("cta", [](const Finding& found) { return std::tuple(found.cta[0], found.cta[1], found.cta[2]); })
+      .def_ro("warp", &Finding::warp)
+      .def_ro("lanes", &Finding::lanes)
+      .def_ro("address", &Finding::address)
+      .def_ro("suspect", &Finding::suspect)
+      .def_ro("count", &Finding::count)
+      .def_ro("waiting", &Finding::waiting)
+      .def_ro("more_waiting", &Finding::more_waiting);
+  nb::class_<RunReport>(module, "RunReport")
+      .def_ro("findings", &RunReport::findings)
+      .def_prop_ro("suspects",
+                   [](const RunReport& found) {
+                     std::vector<std::tuple<u32, u32, u32>> reads;
+                     for (const SuspectRead& read : found.suspects) reads.emplace_back(read.cta, read.warp, read.moment);
+                     return reads;
+                   })
+      .def_ro("instructions", &RunReport::instructions)
+      .def_ro("ctas", &RunReport::ctas)
+      .def_ro("stopped", &RunReport::stopped)
+      .def_ro("waited", &RunReport::waited)
+      .def_ro("held", &RunReport::held);
+  module.def("run", &run, nb::arg("program"), nb::arg("memory"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
+             nb::arg("dynamic_smem"), nb::arg("parameters"), nb::arg("dependent"), nb::arg("schedule"), nb::arg("seed"),
+             nb::arg("races"), nb::arg("poison"), nb::arg("most_instructions"), nb::arg("deadline_s"), nb::arg("ctas"),
+             nb::arg("poisoned"), nb::arg("running") = 0, nb::arg("running_after") = 0, nb::arg("number") = 1,
+             nb::arg("sms") = 132, nb::arg("warp_slots") = 64, nb::arg("taint") = false);
+}
+
+}  // namespace emulator
