@@ -1,4 +1,4 @@
-"""The analytic prior: every term moves the way the hardware does, and the best prediction follows what a library measured."""
+"""The analytic prior: every term follows the hardware, and the best prediction follows measured library times."""
 
 import random
 from typing import Any

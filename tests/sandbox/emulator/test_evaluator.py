@@ -1,4 +1,4 @@
-"""The emulator's verdicts on small kernels: each breaks one rule, and the report says which, where and under what schedule."""
+"""The emulator's verdicts on small kernels: each violates one rule; the report names the rule, the place and the schedule."""
 
 import re
 
@@ -56,7 +56,7 @@ RACE = """\
 
 
 def staged(barrier: str, after: str) -> str:
-    """Sums pass through shared memory, to the thread of the next warp and back."""
+    """Sums pass through shared memory to a thread of the next warp and back."""
     store = RACE.format(barrier=barrier, after=after) + "  if (row < m && column < n) d[row * n + column] = "
     return naive(guard="", total=SUM.replace("i < k", "i < k && row < m && column < n"), store=store + "sums[threadIdx.x];\n")
 

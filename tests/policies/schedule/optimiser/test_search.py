@@ -1,4 +1,4 @@
-"""The parts of the search: the pool of schedules, the surrogate that learns, the choice of what to try."""
+"""The parts of the search: the pool of schedules, the surrogate, the choice of the next candidates."""
 
 import math
 from collections import Counter
