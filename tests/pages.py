@@ -13,6 +13,7 @@ ELSEWHERE = frozenset({"report.md", "progress.svg", "cute/layout.hpp"})  # files
 _LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _MODULE = re.compile(r"python -m ((?:agent|benchmarks|contract|indexer|knowledge|policies|sandbox|tests)(?:\.\w+)*)")
+_FUNCTION = re.compile(r"[\w/]+\.py:\w+")
 _FILE = re.compile(r"[\w*][\w.*-]*(?:/[\w.*-]+)*(?:/|\.(?:py|cpp|hpp|cuh|md|svg|jsonl))")
 
 
@@ -44,7 +45,21 @@ def _slug(heading: str) -> str:
 
 def named_files(page: str) -> list[str]:
     """Files and folders of the repository that a page names in backticks; `*` stands for any part of a name."""
-    return [name for name in _CODE.findall(text(page)) if _FILE.fullmatch(name) and name not in ELSEWHERE]
+    return [
+        name for name in _CODE.findall(text(page)) if _FILE.fullmatch(name) and name not in ELSEWHERE and "NAME" not in name
+    ]
+
+
+def named_functions(page: str) -> list[tuple[str, str]]:
+    """(file, function) of every `path.py:function` in backticks."""
+    found = (name.partition(":") for name in _CODE.findall(text(page)) if _FUNCTION.fullmatch(name))
+    return [(path, function) for path, _, function in found]
+
+
+def defines(path: str, function: str) -> bool:
+    """Whether a file of the repository exists and defines a function or method of this name."""
+    file = ROOT / path
+    return file.exists() and re.search(rf"^\s*def {function}\(", file.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def named_modules(page: str) -> list[str]:

@@ -11,7 +11,6 @@ DERIVED = frozenset({".pyc", ".so"})
 
 LISTS = {
     "agent/cli": "one file per verb",
-    "benchmarks": "one script per experiment, with its table and its plot",
     "benchmarks/results": "one file per measurement",
     "contract": "one file per kind of record",
     "docs": "one page per topic, with its pictures",

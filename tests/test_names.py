@@ -28,6 +28,7 @@ SHARED_CLASSES = {
     "Operands": BACKENDS,
 }
 SHARED_MODULES = {
+    "__main__": "what `python -m` runs of a package",
     "diagnosis": RECORD,
     "doctor": COMMAND,
     "evaluator": BACKENDS,

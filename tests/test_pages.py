@@ -4,7 +4,20 @@ import re
 
 import pytest
 
-from tests.pages import HISTORY, PAGES, ROOT, anchors, exists, links, named_files, named_modules, runs, text
+from tests.pages import (
+    HISTORY,
+    PAGES,
+    ROOT,
+    anchors,
+    defines,
+    exists,
+    links,
+    named_files,
+    named_functions,
+    named_modules,
+    runs,
+    text,
+)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -28,6 +41,12 @@ def test_every_named_file_exists(page: str) -> None:
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in HISTORY])
 def test_every_named_module_runs(page: str) -> None:
     missing = [name for name in named_modules(page) if not runs(name)]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in HISTORY])
+def test_every_named_function_exists(page: str) -> None:
+    missing = [f"{path}:{function}" for path, function in named_functions(page) if not defines(path, function)]
     assert not missing
 
 

@@ -1,7 +1,7 @@
 """How often the diagnosis is right: kernels with a known fault. Run: python -m benchmarks.diagnosis
 
 - `__main__`: measures, profiles and diagnoses each kernel, then measures remedies and controls
-- `cases`: the kernels, with the bottlenecks that the diagnosis should name
-- `table`: the result as a record and as tables
+- `faulty_kernels`: the kernels, with the bottlenecks that the diagnosis should name
+- `diagnosis_table`: the result as a record and as tables
 - `kernels/`: hand-written CUDA sources whose faults are macros
 """

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.wiring.sandbox import open_sandbox_for
-from benchmarks.diagnosis.cases import FaultyCase, all_cases
-from benchmarks.diagnosis.table import DiagnosisResult, DiagnosisRow, Trial, render
+from benchmarks.diagnosis.diagnosis_table import DiagnosisResult, DiagnosisRow, Trial, render
+from benchmarks.diagnosis.faulty_kernels import FaultyCase, all_cases
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import Chip

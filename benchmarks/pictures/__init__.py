@@ -4,6 +4,6 @@
 - `author`: what became of each reply of the scripted author
 - `diagnosis`: kernels with a known fault and their remedies
 - `faults`: seeded faults by class and by the tool that finds them
-- `redteam`: attacks on the timer, before and after
+- `attacks`: attacks on the timer, before and after
 - `svg`: SVG elements and a logarithmic axis
 """

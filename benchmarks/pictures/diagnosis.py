@@ -6,7 +6,7 @@ Run from the repository's root: python -m benchmarks.pictures.diagnosis benchmar
 from collections.abc import Iterator, Sequence
 from statistics import geometric_mean, median
 
-from benchmarks.diagnosis.table import IMPROVED, DiagnosisResult, DiagnosisRow, ratios
+from benchmarks.diagnosis.diagnosis_table import IMPROVED, DiagnosisResult, DiagnosisRow, ratios
 from benchmarks.pictures.svg import BAD, FAINT, GOOD, INK, OTHERS, OURS, LogAxis, badge, bar, document, dot, line, main, text
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 900, 20, 880, 100, 31

@@ -7,7 +7,7 @@ The findings of GPU and emulator come from the committed table of `emulator_agre
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks.pictures.svg import FAINT, GOOD, OURS, RULE, bar, document, line, main, text
-from benchmarks.sanitizer_corpus.table import (
+from benchmarks.sanitizer_corpus.sanitizer_table import (
     AGREEMENT,
     TOOLS,
     Detection,

@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.redteam.bench import RedteamBench, RedteamLimits
-from benchmarks.redteam.table import RedteamResult, RedteamRow, bad, render, short
+from benchmarks.redteam.redteam_bench import RedteamBench, RedteamLimits
+from benchmarks.redteam.redteam_table import RedteamResult, RedteamRow, bad, render, short
 from tests.redteam.case import Case
 from tests.redteam.corpus import corpus
 

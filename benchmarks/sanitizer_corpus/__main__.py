@@ -21,8 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.sanitizer_corpus.launch import ENDED, FAULT, HUNG, Launchable, put
-from benchmarks.sanitizer_corpus.table import (
+from benchmarks.sanitizer_corpus.sanitizer_table import (
     AGREEMENT,
     PLAIN,
     TOOLS,
@@ -33,6 +32,7 @@ from benchmarks.sanitizer_corpus.table import (
     render,
     right_name,
 )
+from benchmarks.sanitizer_corpus.watched_launch import ENDED, FAULT, HUNG, Launchable, put
 from contract.candidate import Candidate
 from contract.chip import LIMITS
 from contract.options import CompileOptions
@@ -43,7 +43,7 @@ from sandbox.cuda.device import Device
 from sandbox.workers.process import Limits, run
 from tests.sandbox.emulator.corpus import FAULTS
 
-PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_corpus.launch")
+PROGRAM = (sys.executable, "-m", "benchmarks.sanitizer_corpus.watched_launch")
 SAID_CHARS, SAID_LINES = 300, 3
 # API errors are not reported, because the launcher queries kernel parameters until the driver returns an error.
 # Each concurrent tool takes one connection, which is a port.

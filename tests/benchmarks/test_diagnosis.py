@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from benchmarks.diagnosis.__main__ import run
-from benchmarks.diagnosis.cases import FaultyCase, all_cases
-from benchmarks.diagnosis.table import DiagnosisResult, DiagnosisRow, Trial, render
+from benchmarks.diagnosis.diagnosis_table import DiagnosisResult, DiagnosisRow, Trial, render
+from benchmarks.diagnosis.faulty_kernels import FaultyCase, all_cases
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.chip import LIMITS, REFERENCE_CHIPS, Chip

@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from benchmarks.diagnosis.table import DiagnosisResult, DiagnosisRow, Trial, ratios
+from benchmarks.diagnosis.diagnosis_table import DiagnosisResult, DiagnosisRow, Trial, ratios
 from benchmarks.pictures.diagnosis import LATER, PLOT, SECOND, draw
 from benchmarks.pictures.svg import BAD, GOOD, OTHERS, OURS, LogAxis
 from tests.benchmarks.pictures import dots, outside, words

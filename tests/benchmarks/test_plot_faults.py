@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.pictures.faults import CLASSES, SANITIZER, draw
 from benchmarks.pictures.svg import GOOD, OURS
-from benchmarks.sanitizer_corpus.table import PLAIN, SanitizerResult, SanitizerRow
+from benchmarks.sanitizer_corpus.sanitizer_table import PLAIN, SanitizerResult, SanitizerRow
 from tests.benchmarks.pictures import SVG, outside, words
 from tests.benchmarks.test_sanitizer_table import VERDICTS, result, row
 from tests.sandbox.emulator.corpus import FAULTS

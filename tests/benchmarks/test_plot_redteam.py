@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pictures.redteam import draw
+from benchmarks.pictures.attacks import draw
 from benchmarks.pictures.svg import GOOD
-from benchmarks.redteam.table import RedteamResult
+from benchmarks.redteam.redteam_table import RedteamResult
 from tests.benchmarks.pictures import dots, outside, words
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks.sanitizer_corpus import __main__ as sanitizer_corpus
 from benchmarks.sanitizer_corpus.__main__ import OPTIONS, Job, SanitizerBench, check, judge, prepare, subjects, told, version
-from benchmarks.sanitizer_corpus.launch import ENDED, FAULT, HUNG, Launchable
-from benchmarks.sanitizer_corpus.table import PLAIN, TOOLS, SanitizerRow
+from benchmarks.sanitizer_corpus.sanitizer_table import PLAIN, TOOLS, SanitizerRow
+from benchmarks.sanitizer_corpus.watched_launch import ENDED, FAULT, HUNG, Launchable
 from tests.sandbox.emulator.corpus import FAULTS
 
 BANNER = "========= COMPUTE-SANITIZER\n"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sanitizer_corpus.table import (
+from benchmarks.sanitizer_corpus.sanitizer_table import (
     AGREEMENT,
     PLAIN,
     TOOLS,

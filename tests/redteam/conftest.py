@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.redteam.bench import RedteamBench, RedteamLimits
+from benchmarks.redteam.redteam_bench import RedteamBench, RedteamLimits
 
 CANDIDATE_S = 60.0
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from benchmarks.redteam.__main__ import _chosen, _resumed
-from benchmarks.redteam.bench import ENDED, RedteamBench, RedteamLimits
-from benchmarks.redteam.table import RedteamResult, RedteamRow, bad, render, short
+from benchmarks.redteam.redteam_bench import ENDED, RedteamBench, RedteamLimits
+from benchmarks.redteam.redteam_table import RedteamResult, RedteamRow, bad, render, short
 from contract.errors import WorkerError
 from tests.redteam.base import PLAIN
 from tests.redteam.case import Case, task

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.redteam.bench import RedteamBench
+from benchmarks.redteam.redteam_bench import RedteamBench
 from tests.redteam.case import Case
 from tests.redteam.corpus import VARIANTS, corpus
 

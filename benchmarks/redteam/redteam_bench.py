@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from benchmarks.redteam.table import RedteamRow
+from benchmarks.redteam.redteam_table import RedteamRow
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate, Origin
 from contract.chip import REFERENCE_CHIPS

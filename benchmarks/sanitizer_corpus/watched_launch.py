@@ -1,6 +1,6 @@
 """One launch of a kernel in a minimal process that compute-sanitizer watches.
 
-Run: python -m benchmarks.sanitizer_corpus.launch FOLDER, where FOLDER holds what `put` wrote. No other kernel runs.
+Run: python -m benchmarks.sanitizer_corpus.watched_launch FOLDER, where FOLDER holds what `put` wrote. No other kernel runs.
 Each operand is a separate allocation of exactly its size, so that memcheck knows its end. Memory that the plan does not zero
 is left as allocated, so that initcheck knows what was written.
 The process prints how the launch ended: `ENDED`, or `FAULT` with CUDA's error, or `HUNG` from Python's watchdog.

@@ -1,6 +1,6 @@
 """Draws what the attacks on the timer gained before and after, as an SVG: their time relative to the honest kernel.
 
-Run from the repository's root: python -m benchmarks.pictures.redteam BEFORE.json AFTER.json docs/h200_redteam.svg
+Run from the repository's root: python -m benchmarks.pictures.attacks BEFORE.json AFTER.json docs/h200_redteam.svg
 Rows are the attacks that were faster before than the honest kernel of the same tile.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.pictures.svg import BAD, FAINT, GOOD, RULE, bar, document, dot, line, text
-from benchmarks.redteam.table import RedteamResult, RedteamRow
+from benchmarks.redteam.redteam_table import RedteamResult, RedteamRow
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 960, 330, 640, 92, 26
 MAXIMUM = 1.25  # of the honest time, at the right edge of the bars
