@@ -13,7 +13,6 @@ LISTS = {
     "agent/cli": "one file per verb",
     "benchmarks/results": "one file per measurement",
     "contract": "one file per kind of record",
-    "docs": "one page per topic, with its pictures",
     "knowledge/notes": "one page per topic",
     "sandbox/include/cudal2": "one header per instruction family",
     "tests/gpu/attacks": "one kernel per attack",
@@ -38,8 +37,8 @@ def test_no_folder_is_crowded() -> None:
     assert {name: count for name, count in crowded(ROOT).items() if name not in LISTS} == {}
 
 
-def test_every_exception_is_a_folder() -> None:
-    assert [name for name in LISTS if not (ROOT / name).is_dir()] == []
+def test_every_exception_is_needed() -> None:
+    assert LISTS.keys() - crowded(ROOT).keys() == set(), "these hold 15 files or fewer: take them out of the table"
 
 
 @pytest.mark.parametrize(("count", "found"), [(MAX_FILES, {}), (MAX_FILES + 1, {"agent/room": MAX_FILES + 1})])

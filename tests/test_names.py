@@ -28,7 +28,6 @@ SHARED_CLASSES = {
     "Operands": BACKENDS,
 }
 SHARED_MODULES = {
-    "__main__": "what `python -m` runs of a package",
     "diagnosis": RECORD,
     "doctor": COMMAND,
     "evaluator": BACKENDS,
@@ -48,13 +47,6 @@ SHARED_MODULES = {
     "worker": BACKENDS,
     "workers": "worker processes of the sandbox, and those of the indexer",
     "writer": FAMILY,
-}
-# Names with two meanings that are still to be changed, each with a proposal.
-TO_RENAME_CLASSES: dict[str, str] = {}
-TO_RENAME_MODULES = {
-    "families": "indexer/split/families.py: instruction_families.py",
-    "opening": "policies/chat/server/opening.py: connection.py",
-    "verification": "knowledge/store/verification.py: integrity.py",
 }
 
 
@@ -85,8 +77,7 @@ def test_class_names_that_occur_twice_are_justified() -> None:
         for name in classes_of(path.read_text("utf-8")):
             places[name].append(path.relative_to(ROOT).as_posix())
     found = twice(places)
-    known = SHARED_CLASSES.keys() | TO_RENAME_CLASSES.keys()
-    assert {name: where for name, where in found.items() if name not in known} == {}
+    assert {name: where for name, where in found.items() if name not in SHARED_CLASSES} == {}
     assert SHARED_CLASSES.keys() - found.keys() == set(), "these are unique now: take them out of the table"
 
 
@@ -96,14 +87,8 @@ def test_module_names_that_occur_twice_are_justified() -> None:
         if (name := module_of(path.relative_to(ROOT))) is not None:
             places[name].append(path.relative_to(ROOT).as_posix())
     found = twice(places)
-    known = SHARED_MODULES.keys() | TO_RENAME_MODULES.keys()
-    assert {name: where for name, where in found.items() if name not in known} == {}
+    assert {name: where for name, where in found.items() if name not in SHARED_MODULES} == {}
     assert SHARED_MODULES.keys() - found.keys() == set(), "these are unique now: take them out of the table"
-
-
-def test_no_name_is_both_justified_and_to_be_renamed() -> None:
-    assert not SHARED_CLASSES.keys() & TO_RENAME_CLASSES.keys()
-    assert not SHARED_MODULES.keys() & TO_RENAME_MODULES.keys()
 
 
 @pytest.mark.parametrize(

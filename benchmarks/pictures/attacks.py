@@ -1,6 +1,6 @@
 """Draws what the attacks on the timer gained before and after, as an SVG: their time relative to the honest kernel.
 
-Run from the repository's root: python -m benchmarks.pictures.attacks BEFORE.json AFTER.json docs/h200_redteam.svg
+Run from the repository's root: python -m benchmarks.pictures.attacks BEFORE.json AFTER.json docs/pictures/h200_redteam.svg
 Rows are the attacks that were faster before than the honest kernel of the same tile.
 """
 

@@ -1,6 +1,6 @@
 """Draws a result of `strong_author` as an SVG: the outcome of each reply, and the device time of the right kernels.
 
-Run from the repository's root: python -m benchmarks.pictures.author benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.author benchmarks/results/NAME.json docs/pictures/NAME.svg
 """
 
 import json

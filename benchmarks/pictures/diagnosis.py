@@ -1,6 +1,6 @@
 """Draws a result of `diagnosis` as an SVG: whether each known fault was found, and the speedup by its remedy.
 
-Run from the repository's root: python -m benchmarks.pictures.diagnosis benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.diagnosis benchmarks/results/NAME.json docs/pictures/NAME.svg
 """
 
 from collections.abc import Iterator, Sequence

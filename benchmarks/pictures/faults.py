@@ -1,6 +1,6 @@
 """Draws the seeded faults that compute-sanitizer, the tests on the GPU and the emulator find, as an SVG.
 
-Run from the repository's root: python -m benchmarks.pictures.faults benchmarks/results/NAME.json docs/h200_faults.svg
+Run from the repository's root: python -m benchmarks.pictures.faults benchmarks/results/NAME.json docs/pictures/h200_faults.svg
 The findings of GPU and emulator come from the committed table of `emulator_agreement`.
 """
 

@@ -1,6 +1,6 @@
 """Draws a result of `optimize_shapes` as an SVG: speedup over each baseline, one group of bars per shape.
 
-Run from the repository's root: python -m benchmarks.pictures.shapes benchmarks/results/NAME.json docs/NAME.svg
+Run from the repository's root: python -m benchmarks.pictures.shapes benchmarks/results/NAME.json docs/pictures/NAME.svg
 """
 
 import json

@@ -19,7 +19,7 @@ TIMED = [row for row in SEARCHED if row["status"] == "measured"]
 
 
 def test_the_committed_picture_shows_the_committed_result() -> None:
-    assert (ROOT / "docs/h200_author.svg").read_text(encoding="utf-8") == draw(RESULT)
+    assert (ROOT / "docs/pictures/h200_author.svg").read_text(encoding="utf-8") == draw(RESULT)
 
 
 def test_every_reply_is_there_in_order_and_marked_by_what_became_of_it() -> None:

@@ -28,7 +28,7 @@ def _trials(**found: list[float]) -> tuple[Trial, ...]:
 
 
 def test_the_committed_picture_shows_the_committed_result() -> None:
-    assert (ROOT / "docs/h200_diagnosis.svg").read_text(encoding="utf-8") == draw(RESULT)
+    assert (ROOT / "docs/pictures/h200_diagnosis.svg").read_text(encoding="utf-8") == draw(RESULT)
 
 
 def test_every_kernel_has_its_mark_and_the_legend_counts_them() -> None:

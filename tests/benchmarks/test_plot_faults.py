@@ -65,6 +65,6 @@ def test_no_text_leaves_the_picture() -> None:
 
 def test_the_committed_picture_is_the_committed_result_drawn() -> None:
     stored = Path("benchmarks/results/h200_sanitizer_2026-11-22.json").read_text(encoding="utf-8")
-    assert draw(SanitizerResult.model_validate_json(stored), VERDICTS) == Path("docs/h200_faults.svg").read_text(
+    assert draw(SanitizerResult.model_validate_json(stored), VERDICTS) == Path("docs/pictures/h200_faults.svg").read_text(
         encoding="utf-8"
     )

@@ -11,7 +11,7 @@ RESULT = json.loads((ROOT / "benchmarks/results/h200_optimize_2026-11-21_prior.j
 
 
 def test_the_readme_shows_the_committed_result() -> None:
-    assert (ROOT / "docs/h200_speedups.svg").read_text(encoding="utf-8") == draw(RESULT)
+    assert (ROOT / "docs/pictures/h200_speedups.svg").read_text(encoding="utf-8") == draw(RESULT)
 
 
 def test_every_shape_has_its_bars_and_its_time() -> None:

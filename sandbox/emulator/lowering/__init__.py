@@ -6,7 +6,7 @@
 | `lowering.py` | the state that the rules share: slots of operands, operations emitted so far |
 | `table.py` | the core's declarations: enums, the record, every handler with its operands |
 | `opcode.py` | how opcodes are read, and rules for operations of one lane |
-| `families/` | the rules, one module per instruction family |
+| `rules/` | the rules, one module per instruction family |
 | `inlining.py` | calls replaced by the bodies of what they call |
 | `slots.py`, `loops.py` | the register file; how far a register's life reaches |
 | `unwritten.py`, `tracked.py` | registers read before they are written; registers of a wgmma |

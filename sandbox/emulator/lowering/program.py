@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sandbox.emulator.core_module import core
-from sandbox.emulator.lowering.families.rules import RULES
 from sandbox.emulator.lowering.inlining import inline_calls
 from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
+from sandbox.emulator.lowering.rules.rules import RULES
 from sandbox.emulator.lowering.slots import SlotFile, lives_of
 from sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Kind, PlaceOf
 from sandbox.emulator.lowering.tracked import registers_of_products, touched

@@ -10,14 +10,14 @@ import pytest
 
 from sandbox.emulator.core_module import core
 from sandbox.emulator.detector import Detector
-from sandbox.emulator.lowering import families
-from sandbox.emulator.lowering.families import rules
+from sandbox.emulator.lowering import rules
 from sandbox.emulator.lowering.lowering import Lowering
+from sandbox.emulator.lowering.rules import rules
 from sandbox.emulator.lowering.slots import SlotFile
 from sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Handler, MemoryOperand, OperandError
 from tests.sandbox.emulator.ptx.small_ptx import module
 
-_FOLDER = Path(families.__file__).parent
+_FOLDER = Path(rules.__file__).parent
 _STUB = Path(core.__file__).with_name("_core.pyi")
 _OPTIONS = 4  # positions of emit: handler, kind, flags, members
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sandbox.emulator.lowering.families.memory import RULES
 from sandbox.emulator.lowering.lowering import Lowering, Operation, width_of
+from sandbox.emulator.lowering.rules.memory import RULES
 from sandbox.emulator.lowering.slots import SlotFile, lives_of
 from sandbox.emulator.lowering.table import Semantics, Space
 from sandbox.emulator.ptx.module import Unsupported

@@ -6,9 +6,9 @@ operands, scale factors. Not covered: tf32, 8-bit and sparse operands, descripto
 
 import re
 
-from sandbox.emulator.lowering.families.barrier import refuse
 from sandbox.emulator.lowering.lowering import MASK, Lowering
 from sandbox.emulator.lowering.opcode import Rule
+from sandbox.emulator.lowering.rules.barrier import refuse
 from sandbox.emulator.lowering.table import Flag, Kind, WgmmaForm
 from sandbox.emulator.ptx.module import Immediate, Instruction, Operand, Register, Vector
 

@@ -5,7 +5,6 @@ Not covered: 8-bit and smaller floating-point formats, .rs, packed conversions o
 of 32 bits in the generic space.
 """
 
-from sandbox.emulator.lowering.families.floating import MODIFIERS, ROUNDINGS, numbers_of
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
 from sandbox.emulator.lowering.opcode import (
     HALVES,
@@ -18,6 +17,7 @@ from sandbox.emulator.lowering.opcode import (
     refuse_integers,
     unsupported,
 )
+from sandbox.emulator.lowering.rules.floating import MODIFIERS, ROUNDINGS, numbers_of
 from sandbox.emulator.lowering.table import Rounding
 from sandbox.emulator.ptx.module import Instruction, Operand, Register, Sink, Special, Vector
 

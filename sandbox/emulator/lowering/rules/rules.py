@@ -5,7 +5,9 @@ An opcode that integers and floating-point numbers share (`add`, `min`) goes by 
 
 from collections.abc import Mapping
 
-from sandbox.emulator.lowering.families import (
+from sandbox.emulator.lowering.lowering import Lowering
+from sandbox.emulator.lowering.opcode import FLOATS, Rule
+from sandbox.emulator.lowering.rules import (
     barrier,
     compare,
     control,
@@ -18,8 +20,6 @@ from sandbox.emulator.lowering.families import (
     warp,
     wgmma,
 )
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.opcode import FLOATS, Rule
 from sandbox.emulator.ptx.module import Instruction
 
 

@@ -4,7 +4,9 @@ Covered: 8x8 matrices of 16-bit elements; mma m16n8k16 and m16n8k8, and wmma (se
 Not covered: other shapes and element types, sparse operands.
 """
 
-from sandbox.emulator.lowering.families.fragment import (
+from sandbox.emulator.lowering.lowering import Lowering
+from sandbox.emulator.lowering.opcode import Rule
+from sandbox.emulator.lowering.rules.fragment import (
     REGISTER_BYTES,
     SPACES,
     WHOLE_WARP,
@@ -14,9 +16,7 @@ from sandbox.emulator.lowering.families.fragment import (
     value,
     values,
 )
-from sandbox.emulator.lowering.families.wmma import lower_wmma
-from sandbox.emulator.lowering.lowering import Lowering
-from sandbox.emulator.lowering.opcode import Rule
+from sandbox.emulator.lowering.rules.wmma import lower_wmma
 from sandbox.emulator.lowering.table import Flag, Kind, Space
 from sandbox.emulator.ptx.module import Instruction
 

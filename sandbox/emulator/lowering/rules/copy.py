@@ -9,9 +9,9 @@ Not covered: im2col and gather modes, byte masks, red.async.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sandbox.emulator.lowering.families.barrier import refuse
 from sandbox.emulator.lowering.lowering import MASK, Lowering, width_of
 from sandbox.emulator.lowering.opcode import Rule
+from sandbox.emulator.lowering.rules.barrier import refuse
 from sandbox.emulator.lowering.table import MemoryOperand, Reduction, TensorType
 from sandbox.emulator.ptx.module import Address, Immediate, Instruction, Operand, Register, Vector
 

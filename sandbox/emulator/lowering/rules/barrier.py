@@ -7,9 +7,9 @@ Not covered: fence.proxy.tensormap.
 
 from collections.abc import Iterable
 
-from sandbox.emulator.lowering.families.warp import warp_barrier
 from sandbox.emulator.lowering.lowering import MASK, Lowering
 from sandbox.emulator.lowering.opcode import Rule
+from sandbox.emulator.lowering.rules.warp import warp_barrier
 from sandbox.emulator.lowering.table import NO_FLAGS, SCOPES, BarrierReduction, Flag, Kind, MemoryOperand, Scope
 from sandbox.emulator.ptx.module import Address, Instruction, Operand, Sink, Unsupported
 
