@@ -1,7 +1,7 @@
-"""What all tests share."""
+"""Settings of all tests."""
 
 from hypothesis import settings
 
-# CI must answer the same for the same commit; `pytest --hypothesis-profile=default` looks for new examples.
+# The result of CI depends only on the commit; `pytest --hypothesis-profile=default` searches for new examples.
 settings.register_profile("steady", derandomize=True)
 settings.load_profile("steady")

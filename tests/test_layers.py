@@ -1,4 +1,4 @@
-"""The layers hold: contract <- {knowledge, indexer, sandbox, policies} <- agent, and each border's packages stay behind it."""
+"""The layers: contract <- {knowledge, indexer, sandbox, policies} <- agent; each border's packages are imported only there."""
 
 import ast
 import sys
@@ -12,9 +12,9 @@ SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies"})
 LAYERS = SIBLINGS | {"contract", "agent"}
 STDLIB = frozenset(sys.stdlib_module_names)
 
-# What a bare GPU worker does not have.
+# Packages that a GPU worker lacks.
 NOT_ON_WORKERS = frozenset({"langgraph", "chromadb", "openai", "sqlalchemy", "typer", "rich", "pydantic_settings"})
-# Modules that draw on a terminal; libraries emit events instead.
+# Modules that print to a terminal; libraries emit events instead.
 MAY_IMPORT_RICH = ("agent/cli/render/",)
 # The settings, the clean environment that a worker's child processes are given, and the launcher that marks it.
 MAY_READ_ENVIRONMENT = frozenset({"contract/settings.py", "sandbox/workers/process.py", "sandbox/workers/confined.py"})
@@ -25,7 +25,7 @@ def sources() -> list[Path]:
 
 
 def imports_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, dotted module) of every import anywhere in a module, those inside functions and TYPE_CHECKING included."""
+    """(line, dotted module) of every import of a module, including those in functions and under TYPE_CHECKING."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -43,7 +43,7 @@ def _callee(node: ast.Call) -> str:
 
 
 def broken_imports(name: str, source: str) -> list[str]:
-    """What is wrong with the imports of one module; `name` is its path from the root of the project."""
+    """Forbidden imports of one module; `name`: its path from the project's root."""
     layer = name.partition("/")[0]
     broken = []
     for line, module in imports_of(ast.parse(source)):

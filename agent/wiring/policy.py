@@ -12,8 +12,8 @@ from contract.task import Arch
 from policies.chat.account import Account
 from policies.chat.policy import ChatPolicy
 from policies.chat.server.chat_server import ChatServer
+from policies.chat.server.connection import open_server
 from policies.chat.server.key import checked_base_url, resolve_key
-from policies.chat.server.opening import open_server
 from policies.chat.server.replay import RecordedFirst, ReplayServer
 from policies.portfolio.policy import Portfolio
 from policies.schedule.families.registry import families

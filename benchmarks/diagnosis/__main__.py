@@ -36,8 +36,8 @@ from contract.protocols import Sandbox
 from contract.settings import load_settings
 from contract.speedup import ratio_over
 from policies.schedule.families.registry import families
-from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
-from policies.schedule.search.steering import Neighbourhood
+from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.optimiser.steering import Neighbourhood
 from sandbox.diagnosis.diagnosis import diagnose_built
 
 TRIED = 3  # neighbours of each kind

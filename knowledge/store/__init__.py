@@ -10,7 +10,7 @@
 - `reembedding`: vectors for new documents, and for all documents with another model.
 - `generations`: generations of the lexical index.
 - `lock`: the write lock.
-- `verification`: consistency checks.
+- `integrity`: consistency checks.
 """
 
 from knowledge.store.rows import Row

@@ -14,7 +14,7 @@ from contract.base import digest
 from contract.errors import KnowledgeError, ModelMismatch
 from contract.knowledge import Piece, Release, SplitFile, StoreCounts
 from knowledge.embedding.embedder import Embedder, Vectors
-from knowledge.store import reembedding, verification
+from knowledge.store import integrity, reembedding
 from knowledge.store.database import get, open_reader, open_writer, put, translated, writing
 from knowledge.store.generations import Generations
 from knowledge.store.lock import write_lock
@@ -209,7 +209,7 @@ class KnowledgeBase:
 
     def verify(self) -> list[str]:
         with self._reading() as connection:
-            return verification.problems(connection, self._generations, self._vectors)
+            return integrity.problems(connection, self._generations, self._vectors)
 
     def reembed(self, advance: Callable[[int, int], None] = lambda _done, _total: None) -> int:
         """Embed all texts with this embedder into a new collection, then switch to it. Returns their number.

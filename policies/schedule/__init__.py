@@ -1,8 +1,8 @@
 """The schedule policy: searches the schedules of its kernel families and writes whole sources from them.
 
-- `policy`: proposes candidates, round by round.
-- `prior`: the analytic model of a schedule's time.
-- `prediction`: the predicted time of a candidate that cannot be timed.
+- `policy.py`: proposes candidates, round by round.
+- `prior.py`: the analytic model of a schedule's time.
+- `prediction.py`: the predicted time of a candidate that cannot be timed.
 - `families/`: the kernel families, each with its CUDA source and its schedules.
-- `search/`: which schedules to try next, from the prior, the times and failures of the run, and the diagnosis.
+- `optimiser/`: which schedules to try next, from the prior, the times and failures of the run, and the diagnosis.
 """

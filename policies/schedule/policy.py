@@ -1,7 +1,7 @@
 """The schedule policy: proposes written kernels by searching the schedule spaces of the families. No key, no network.
 
-Each part can be replaced alone: the prior (`prior`), the correction by a run's measurements (`search.surrogate`), its
-failures (`search.risk`), the leader's diagnosis (`search.steering`), and the choice of what to try (`search.acquisition`).
+Each part can be replaced alone: the prior (`prior`) and, in `optimiser/`, its correction by a run's measurements
+(`surrogate`), the run's failures (`risk`), the leader's diagnosis (`steering`) and the choice of what to try (`acquisition`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ from contract.chip import Chip
 from contract.diagnosis import Bottleneck
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
-from policies.schedule.families.protocol import Family
-from policies.schedule.search.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.search.around import Around, Pick, choose, neighbours_of_best
-from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.risk import Risk
-from policies.schedule.search.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
-from policies.schedule.search.steering import Steering, steer
-from policies.schedule.search.surrogate import Surrogate
+from policies.schedule.families.kernel_family import Family
+from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best
+from policies.schedule.optimiser.risk import Risk
+from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
+from policies.schedule.optimiser.steering import Steering, steer
+from policies.schedule.optimiser.surrogate import Surrogate
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
 MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the cost grows with the cube of their number
@@ -97,7 +97,7 @@ class SchedulePolicy:
             return by_prior
         drawn = rank_by_draws(expected_us, encode.fitted[free], learned, rng, count)
         near = [entry for entry in neighbours_of_best(pool, tried, rng) if entry.key not in keys]
-        chosen = choose(Around(pool, encode, learned, risk, rng), near, keys, count // 2, steering)
+        chosen = choose(NeighbourDraws(pool, encode, learned, risk, rng), near, keys, count // 2, steering)
         return chain(chosen, ((entries[index], None) for index in drawn), by_prior)
 
 
@@ -110,7 +110,7 @@ def _signed(candidate: Candidate, relieved: Bottleneck | None, parent: str | Non
 
 
 def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:
-    """The entry behind an attempt; None where another policy wrote it or no family can write it here."""
+    """The entry behind an attempt; None where another policy wrote it, or no family can write it for the task."""
     return pool.entry(attempt.schedule) if attempt.schedule else None
 
 

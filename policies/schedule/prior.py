@@ -17,7 +17,7 @@ import numpy.typing as npt
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.roofline import memory_us, tensor_flops_per_us
 from contract.task import Arch, GemmTask
-from policies.schedule.families.protocol import Work, cluster_sms
+from policies.schedule.families.kernel_family import Work, cluster_sms
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,8 +1,8 @@
 """The trajectory store, which records every attempt of every run, and its exports.
 
-- `store`: writes and reads runs, observations, candidates, steps and exchanges.
-- `tables`: its tables.
-- `engine`: opens its database.
-- `exchanges`: the exchanges of one run.
-- `export`: steps as JSON lines.
+- `store.py`: writes and reads runs, observations, candidates, steps and exchanges.
+- `tables.py`: its tables.
+- `engine.py`: opens its database.
+- `exchanges.py`: the exchanges of one run.
+- `export.py`: steps as JSON lines.
 """

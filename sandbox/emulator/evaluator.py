@@ -61,7 +61,7 @@ class Evaluator:
         except NotEmulated as exc:
             return NotExecuted(reason=str(exc))
         except Unsupported as exc:
-            return NotExecuted(reason=f"the emulator does not know {exc.what} ({exc.place or f'PTX line {exc.line}'})")
+            return NotExecuted(reason=f"the emulator does not support {exc.what} ({exc.place or f'PTX line {exc.line}'})")
         except PtxError as exc:
             return NotExecuted(reason=f"the emulator cannot read the kernel: {exc}")
         except MemoryError:

@@ -1,7 +1,7 @@
-"""A machine with a scripted GPU for the author's kernels: builds are real, what a GPU would say of them is not.
+"""A machine with a scripted GPU for the author's kernels: builds are real, verification and times are scripted.
 
-The wrong kernel's mistake is known, so its result is computed and given to the sandbox's own comparison: the failure reads
-as a GPU's does. Times and counters are invented, in the order that the kernels were written to come out in.
+The wrong kernel's mistake is known, so its result is computed and passed to the sandbox's own comparison: the report reads
+as a GPU's does. Times and counters are invented, in the order that the kernels are designed for.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from sandbox.verification.elements import Array, decode, encode
 from sandbox.verification.reference import Reference
 from tests import doubles
 
-FOOLED_US = 9.0  # within the roofline, and near enough to it to end a search
+FOOLED_US = 9.0  # above the roofline's bound, and close enough to it to end a search
 WRONG_ORDER = "b[j][0], b[j + 1][0], b[j][1], b[j + 1][1]"
 INVENTED_US = {"hgemm_mma": 60.0, "hgemm_ring": 25.0, "hgemm_wgmma": 16.0, "hgemm_cluster": 14.0}
 INVENTED_COUNTERS = {
@@ -71,7 +71,7 @@ class Machine:
 
 
 class Fooled(Machine):
-    """A GPU on which the wrong kernel passes and is the fastest. Beside it the real emulator, as on a machine with a GPU."""
+    """A GPU on which the wrong kernel passes and is the fastest, with the real emulator as second witness."""
 
     def __init__(self, options: CompileOptions, emulator: LocalSandbox) -> None:
         super().__init__(options)
@@ -96,7 +96,7 @@ def entry_of(built: Built) -> str:
 
 
 def wrong_result(task: GemmTask) -> TestResult:
-    """What the first exact test says of the kernel that mixes up B's fragments."""
+    """The first exact test's report on the kernel that exchanges B's fragments."""
     inputs = SPARSE.make(Draws(np, 0), task)
     a, b = (decode(np, bits, task.element).astype(np.float64) for bits in (inputs.a, inputs.b))
     comparison = compare_exact(np, task, encode(np, a @ mixed_up(b), task.element), Reference(np, task, inputs, keep=False))
@@ -104,9 +104,9 @@ def wrong_result(task: GemmTask) -> TestResult:
 
 
 def mixed_up(b: Array) -> Array:
-    """B as the tensor cores get it when the two middle registers of `ldmatrix.x4.trans` are exchanged.
+    """B as the tensor cores receive it when the two middle registers of `ldmatrix.x4.trans` are exchanged.
 
-    In every 16x16 block, k 8..15 of the first 8 columns changes places with k 0..7 of the last 8. Shape: (K, N).
+    In every 16x16 block, k 8..15 of the first 8 columns and k 0..7 of the last 8 are exchanged. Shape: (K, N).
     """
     blocks = b.reshape(b.shape[0] // 16, 2, 8, b.shape[1] // 16, 2, 8).copy()
     blocks[:, 1, :, :, 0], blocks[:, 0, :, :, 1] = blocks[:, 0, :, :, 1].copy(), blocks[:, 1, :, :, 0].copy()

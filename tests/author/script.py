@@ -1,7 +1,7 @@
-"""The author's script: which reply comes when, and what a prompt must hold for its writer to have come to it.
+"""The author's script: the order of the replies, and what a prompt must hold before each of them.
 
-`Author` is a script for `tests.chat_server.ScriptedServer`. It looks at each prompt before it answers; where something that
-the next reply builds on is missing, it says so in `missing` and answers without code, as a model that does not know would.
+`Author` is a script for `ScriptedServer`. It checks each prompt before it answers. If the prompt lacks
+what the next reply builds on, the lack is noted in `missing` and the answer has no code.
 """
 
 import re
@@ -17,14 +17,14 @@ from tests.doubles.chat_server import Request, Text
 FOLDER = Path(__file__).parent
 TASK = GemmTask(m=2048, n=2048, k=1024, arch=Arch.SM_90A)
 
-# How much the machine tells: `built`, what compilers say; `executed`, results and times as well; `profiled`, counters too.
+# What the machine reports: `built`, compiler logs; `executed`, also results and times; `profiled`, also counters.
 Sight = Literal["built", "emulated", "executed", "profiled"]
 _SIGHTS: tuple[Sight, ...] = ("built", "emulated", "executed", "profiled")
 
 
 @dataclass(frozen=True)
 class Need:
-    """Something a prompt must hold where the machine tells at least as much as `sight`; `only`: where it tells just that."""
+    """A text that a prompt must hold if the machine reports at least `sight`; `only`: if it reports exactly that."""
 
     what: str
     pattern: str
@@ -37,7 +37,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Turn:
-    """A reply and what it answers to. `name`: of its file, without the suffix."""
+    """A reply and the texts that its prompt must hold. `name`: of its file, without the suffix."""
 
     name: str
     needs: tuple[Need, ...]
@@ -131,7 +131,7 @@ SCRIPT = (
 
 
 class Author:
-    """Plays the script, a reply a request. `missing`: what prompts lacked, each with the reply that it kept from coming."""
+    """Plays the script, one reply per request. `missing`: what prompts lacked, each with the reply that it delayed."""
 
     def __init__(self, sight: Sight, script: Sequence[Turn] = SCRIPT) -> None:
         self.missing: list[str] = []

@@ -1,4 +1,4 @@
-"""The author's kernels through the real check, compiler and inspection: each fails, or is built, as its name says."""
+"""The author's kernels in the real check, compiler and inspection: each fails or builds as its name says."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.author.script import SCRIPT, TASK, Author
 from tests.doubles.chat_server import Request
 
 TURNS = {turn.name: turn for turn in SCRIPT}
-# The instructions that a kernel was written for; without them it would be another kernel.
+# The instructions that define a kernel.
 OPCODES = {
     "04_wrong_result": {"HMMA", "LDSM", "LDGSTS"},
     "05_right": {"HMMA", "LDSM", "LDGSTS"},

@@ -1,4 +1,4 @@
-"""What the tests of the pictures read out of an SVG."""
+"""What the tests of the pictures read from an SVG."""
 
 import xml.etree.ElementTree as ElementTree
 
@@ -16,7 +16,7 @@ def dots(picture: str, colour: str) -> list[tuple[float, float]]:
 
 
 def outside(picture: str) -> list[str]:
-    """Texts that would leave the picture, were they set in a wide font."""
+    """Texts that exceed the picture when set in a wide font."""
     root = ElementTree.fromstring(picture)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     found = []

@@ -1,4 +1,4 @@
-"""The faulty kernels build and are faulty; the benchmark counts what it says it counts."""
+"""The faulty kernels build and have their fault; the benchmark counts what it states."""
 
 import math
 import shutil
@@ -38,7 +38,7 @@ STATIC = {  # faults that the compiled code shows without running
 
 
 class Box:
-    """Builds anything; `time_us` decides what a candidate takes; counters as `profile` says."""
+    """Builds any candidate; `time_us` gives its time, `profile` its counters."""
 
     def __init__(self, time_us: Callable[[AnyCandidate], float], profile: Exception | Profile | None = None) -> None:
         self._time_us = time_us

@@ -1,4 +1,4 @@
-"""The schedules that are drawn: as many of each family as asked, all different, over every task that it supports."""
+"""The drawn schedules: the requested number per family, all different, over every supported task."""
 
 from collections import Counter
 

@@ -15,7 +15,7 @@ OF_CLASS = [fault.id for fault in FAULTS if fault.detectors[0] in CLASSES[CLASS]
 
 
 def squares(picture: str, colour: str) -> list[float]:
-    """Sides of the squares of a colour."""
+    """Side lengths of the squares of one colour."""
     every = ElementTree.fromstring(picture).iter(f"{SVG}rect")
     return [float(one.attrib["width"]) for one in every if one.attrib["fill"] == colour]
 

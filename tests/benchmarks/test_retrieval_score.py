@@ -1,4 +1,4 @@
-"""The question sets are whole, and the scorer counts what it says it counts."""
+"""The question sets are complete, and the scorer counts what it states."""
 
 import json
 from collections import Counter

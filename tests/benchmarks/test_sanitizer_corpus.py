@@ -1,4 +1,4 @@
-"""compute-sanitizer on the corpus: what its output means, and which launches are made in which order; with a fake tool."""
+"""compute-sanitizer on the corpus, with a fake tool: the meaning of its output, and the order of the launches."""
 
 import math
 import sys
@@ -31,7 +31,7 @@ RACES = """\
 =========     and Write access at hgemm+0x20 in kernel.cu:8 [1 hazards]
 =========
 """
-# The program under the tool prints what its folder says, then the fake tool what it has to say of that kernel.
+# The program under the tool prints its folder's text, then the fake tool prints its report on that kernel.
 PROGRAM = """\
 import pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
@@ -119,7 +119,7 @@ def test_what_is_kept_are_reports_or_else_why_the_launch_failed() -> None:
 
 
 class Corner:
-    """A folder of kernels that the fake program and the fake tool know what to do with."""
+    """A folder of kernels with the output of the fake program and the fake tool."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root = root

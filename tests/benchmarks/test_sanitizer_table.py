@@ -1,4 +1,4 @@
-"""What counts as found: a report that the right kernel does not get too, or, apart from it, a crash or a hang."""
+"""What counts as found: a report that the right kernel does not get, or, counted apart, a crash or a hang."""
 
 from pathlib import Path
 

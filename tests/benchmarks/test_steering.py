@@ -1,4 +1,4 @@
-"""The ablation: equal budgets, shared measurements, arms that differ in nothing but what steers them; what it counts."""
+"""The ablation: equal budgets, shared measurements, and arms that differ only in their steering; its counts."""
 
 import json
 import time
@@ -29,7 +29,7 @@ PROFILE = Profile(
 
 
 class Box:
-    """A candidate's time follows from its id; every tenth one does not compile."""
+    """A candidate's time is a function of its id; every tenth does not compile."""
 
     def __init__(self, profile: Profile | Exception = PROFILE) -> None:
         self._profile = profile

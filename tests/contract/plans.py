@@ -1,4 +1,4 @@
-"""Plans and tasks that the contract's tests vary, one field at a time."""
+"""Plans and tasks of which each test of the contract changes one field."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ LAUNCH: dict[str, Any] = {
 
 
 def plan(launch: dict[str, Any] | None = None, **fields: Any) -> LaunchPlan:
-    """The plain plan for sm_80 with some fields of its launch and of itself replaced."""
+    """The plain plan for sm_80 with some fields of the launch and of the plan replaced."""
     return plan_from_json({"arch": "sm_80", "launches": [LAUNCH | (launch or {})], **fields})
 
 

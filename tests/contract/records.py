@@ -1,4 +1,4 @@
-"""One evaluation of every kind, with every field away from its default."""
+"""One evaluation of every kind, with no field at its default."""
 
 from contract.evaluation import (
     AUTOTUNED,

@@ -10,7 +10,7 @@ from contract.chip import LIMITS
 from contract.plan import resolve
 from contract.task import Arch, GemmTask
 from tests.doubles import INSPECTION, TASK, candidate
-from tests.sandbox.build_kernels import host
+from tests.sandbox.building.build_kernels import host
 
 SMS = 132
 ONE = candidate(1)

@@ -1,4 +1,4 @@
-"""The error tree: everything under one root, with the exit codes that the command line promises."""
+"""The error tree: one root, and the exit codes that the command line documents."""
 
 import re
 

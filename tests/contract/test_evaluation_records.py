@@ -1,4 +1,4 @@
-"""Outcomes survive the store, and none can be built that looks like a result it lacks."""
+"""Evaluations survive the store, and none can be built with the appearance of a result that it lacks."""
 
 import typing
 

@@ -1,4 +1,4 @@
-"""Expressions of a launch plan: exact arithmetic, and nothing but PlanError on whatever a model writes."""
+"""Expressions of a launch plan: exact arithmetic, and only PlanError on any text."""
 
 import math
 from fractions import Fraction
@@ -144,7 +144,7 @@ Worth = tuple[str, Fraction | None]
 
 
 def _join(op: str, left: Worth, right: Worth) -> Worth:
-    """The text of an operation with its value by Fraction arithmetic; None where it divides by zero or leaves the range."""
+    """An operation's text and its value in Fraction arithmetic; None on division by zero or overflow."""
     text = f"({left[0]}{op}{right[0]})"
     a, b = left[1], right[1]
     if a is None or b is None or (op in {"/", "//", "%"} and b == 0):

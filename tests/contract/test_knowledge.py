@@ -1,4 +1,4 @@
-"""Chunks, arch tags and file keys: what indexer, store and search rely on alike."""
+"""Chunks, arch tags and file keys, on which indexer, store and search rely."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every rule of `resolve`: a plan that breaks it, with the rule's name, and the nearest plan that keeps it."""
+"""Every rule of `resolve`: a plan that violates it, the rule's name, and the nearest valid plan."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def test_expressions_become_numbers() -> None:
     assert launch.args[1:] == (ScalarArg(scalar=8), WorkspaceArg(workspace=32))
 
 
-# (rule, a plan that breaks it, the nearest one that keeps it, the task for both), on one line each to be read as a table
+# (rule, a plan that violates it, the nearest valid plan, the task of both), one row per line
 BROKEN_AND_KEPT = [
     ("plan-arch", plan(arch="sm_86"), plan(arch="sm_80"), AMPERE),
     ("plan-arch", hopper(), plan(arch="sm_80"), AMPERE),

@@ -1,4 +1,4 @@
-"""The plan's comment: found, parsed, rendered, and refused in one line."""
+"""The plan's comment is found, parsed and rendered; a malformed one is refused in one line."""
 
 import json
 

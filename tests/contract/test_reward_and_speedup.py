@@ -1,4 +1,4 @@
-"""The reward is monotone in the paired speedup, floors what is not verified, and is silent where nothing was measured."""
+"""The reward is monotone in the paired speedup, at its floor without verification, and absent without a measurement."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Settings: defaults < cudal2.toml < CUDAL2_* < flags, and one line for a wrong one."""
+"""Settings: defaults < cudal2.toml < CUDAL2_* < flags; an invalid one is refused in one line."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from contract.settings import CONFIG_FILE, Settings, load_settings
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working folder and an environment in which nobody has set anything."""
+    """A working folder and an environment without settings."""
     import os
 
     monkeypatch.chdir(tmp_path)

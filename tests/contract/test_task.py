@@ -1,4 +1,4 @@
-"""Tasks and shapes: what a user may write, and one line for what not."""
+"""Tasks and shapes: the valid forms; an invalid one is refused in one line."""
 
 import pytest
 from pydantic import ValidationError

@@ -18,19 +18,19 @@ from sandbox.building import compiler
 from sandbox.building.compile_child import compile_source
 from sandbox.inspect import sass
 from sandbox.inspect.sass import Sass
-from sandbox.workers.process import Finished
+from sandbox.workers.process import ChildExit
 
 
 def compile_in_this_process(patch: pytest.MonkeyPatch) -> None:
     """NVRTC compiles here instead of in a child; nvcc still runs in its own."""
     in_child = compiler.run
 
-    def run(command: Sequence[str], *, scratch: Path, stdin: bytes = b"", **options: Any) -> Finished:
+    def run(command: Sequence[str], *, scratch: Path, stdin: bytes = b"", **options: Any) -> ChildExit:
         if "sandbox.building.compile_child" not in command:
             return in_child(command, scratch=scratch, stdin=stdin, **options)
         request, started = json.loads(stdin), time.monotonic()
         verdict = compile_source(request["source"], request["options"], request["headers"], scratch)
-        return Finished(verdict, b"", b"", time.monotonic() - started, "itself")
+        return ChildExit(verdict, b"", b"", time.monotonic() - started, "itself")
 
     patch.setattr(compiler, "run", run)
 

@@ -1,27 +1,27 @@
-"""A chat server for tests: a real HTTP server on 127.0.0.1 that speaks the OpenAI protocol and does as it is told.
+"""A chat server for tests: a real HTTP server on 127.0.0.1 that speaks the OpenAI protocol and follows a script.
 
     with ScriptedServer([Text("hello"), Status(500), Cut("hel")]) as server:
         options = ChatOptions(model="test", base_url=server.base_url)
         ...
         assert server.requests[0].body["messages"][0]["role"] == "user"
 
-A script is a list, used up one behaviour a request in the order of arrival (a request past its end gets a 500 that says
-so), or a function from the `Request` to a behaviour, which is what requests in parallel want. `/v1/models` offers
-`models`. `requests` holds every chat request as it came, `Request.prompt` is the text of its messages. Behaviours:
+A script is a list, one behaviour per request in the order of arrival (a request past its end gets a 500 that says so), or,
+for parallel requests, a function from the `Request` to a behaviour. `/v1/models` offers `models`. `requests` holds every chat
+request as received, `Request.prompt` is the text of its messages. Behaviours:
 
     Text(text)            a whole reply: piece by piece, usage at the end; see its fields for reasoning, finish reasons, …
-    NoStream(text)        one JSON body, whatever the request said about streaming
+    NoStream(text)        one JSON body, whether or not the request asked for streaming
     Refusal(text)         a streamed `refusal`
-    HugeReply(tokens)     a reply of so many tokens of text
+    HugeReply(tokens)     a reply of that many tokens of text
     Endless()             a reply that never ends; `comments=True`: keep-alive comments only, no token ever
     SlowFirstByte(s)      silence for s seconds, then a reply; `headers=True`: headers at once, silence after them
     Cut(text)             some text, then the connection closes without an end; `reset=True`: it is reset
     Status(code, body)    an HTTP error; `headers` such as {"Retry-After": "1"}
     StreamError(message)  an error object inside the stream
-    InvalidJson(text)     some text, then a `chunk` that is no JSON; `body=True`: the whole body is none
+    InvalidJson(text)     some text, then a `chunk` that is not JSON; `body=True`: the whole body is not
     EndlessError(code)    an HTTP error whose body never ends
     EchoKey(code)         an error whose body and headers repeat the request's key
-    Rejects(name, then)   a 400 that names a parameter as long as the request has it, else behaviour `then`
+    Rejects(name, then)   a 400 that names a parameter while the request has it, else behaviour `then`
 """
 
 import base64
@@ -39,7 +39,7 @@ _MODEL = "test"
 
 @dataclass(frozen=True)
 class Request:
-    """A chat request as it came."""
+    """A chat request as received."""
 
     number: int
     path: str
@@ -60,7 +60,7 @@ Script = Sequence[Behaviour] | Callable[[Request], Behaviour]
 
 
 class ScriptedServer:
-    """Starts on a free port when entered, ends whatever it is in the midst of when left."""
+    """Starts on a free port on entry; on exit it ends every reply in progress."""
 
     def __init__(self, script: Script, models: Sequence[str] = (_MODEL,)) -> None:
         self.models = list(models)
@@ -98,7 +98,7 @@ class ScriptedServer:
 
 @dataclass(frozen=True)
 class Text:
-    """A whole reply. `pieces`: characters a chunk. `usage`: (prompt, completion) tokens, None for a server that tells none."""
+    """A whole reply. `pieces`: characters per chunk. `usage`: (prompt, completion) tokens, None if the server reports none."""
 
     text: str
     reasoning: str = ""
@@ -267,7 +267,7 @@ class Rejects:
 
 
 class Answer:
-    """What a behaviour answers one request with."""
+    """The answer to one request, written by a behaviour."""
 
     def __init__(self, handler: "_Handler", request: Request) -> None:
         self.request = request
@@ -305,7 +305,7 @@ class Answer:
         self._handler.wfile.write(content)
 
     def close(self, *, reset: bool = False) -> None:
-        """Close the connection in the middle of the reply; a reset drops what is under way."""
+        """Close the connection during the reply; a reset drops bytes in flight."""
         if reset:
             self._handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self._handler.connection.close()
@@ -353,7 +353,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
 
     def handle_error(self, *_: object) -> None:
-        """A client that hangs up in the middle of a reply is what many tests are about."""
+        """A client that disconnects during a reply is expected."""
 
 
 def _pieces(text: str, size: int) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Doubles for what needs a GPU or a compiler: a scripted policy and a scripted sandbox; the graph and the store are real."""
+"""Doubles for what needs a GPU or a compiler: a scripted policy and a scripted sandbox. The graph and the store are real."""
 
 import time
 import zlib
@@ -85,7 +85,7 @@ PASSED = TestResult(tier="exact", name="zero-one", passed=True)
 
 
 def candidate(number: int, padding: int = 0) -> Candidate:
-    """The `number`th candidate of a script; `padding`: characters of source beyond the least."""
+    """The `number`th candidate of a script; `padding`: additional characters of source."""
     schedule: dict[str, ScheduleValue] = {"family": "mma_sync", "block_m": 64, "block_n": 64, "block_k": 32, "number": number}
     source = f"// candidate {number}\n" + "x" * padding
     return Candidate(source=source, plan=PLAN, origin=Origin(policy="scripted", schedule=schedule))
@@ -124,7 +124,7 @@ def unmeasured(predicted_us: float, verified_by: Literal["nothing", "emulator"] 
 
 
 def diagnose(_: Built, __: GemmTask, ___: Chip, evaluation: Evaluation, profile: Profile | None = None) -> Diagnosis:
-    """By counters a tail wave, else too little occupancy."""
+    """A tail wave by counters, else low occupancy."""
     if profile is not None:
         finding = Finding(bottleneck="tail-wave", evidence="2 waves", remedy="use whole waves", weight=1.0)
         return Diagnosis(basis="counters", findings=(finding,))
@@ -143,7 +143,7 @@ def profile(duration_ns: float = 5000.0) -> Profile:
 
 
 class ScriptedPolicy:
-    """Hands out the candidates of a list, a round at a time, starting after those already attempted."""
+    """Proposes the candidates of a list round by round, after those already attempted."""
 
     name = "scripted"
     exhausted = ""
@@ -162,8 +162,8 @@ class ScriptedPolicy:
 class ScriptedSandbox:
     """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, in full 10 % slower.
 
-    `emulates`: what it executes it finds right, and predicts `times_us`. `witness`: what the emulator says beside the GPU;
-    it finds right what is not in there.
+    `emulates`: every execution is right, with predicted `times_us`. `witness`: the emulator's verdicts beside the GPU;
+    candidates not listed are right.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class ScriptedSandbox:
         return ENVIRONMENT if self.can_measure else None
 
     def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
-        for position, one in reversed(list(enumerate(candidates))):  # out of order, as a parallel build finishes
+        for position, one in reversed(list(enumerate(candidates))):  # out of order, as in a parallel build
             if number_of(one) in self._failures:
                 yield position, CompileFailed(message=f"line 1: error in {number_of(one)} for {task.shape}", log="long log")
             else:
@@ -243,7 +243,7 @@ class ScriptedSandbox:
 
 
 class ScriptedRetriever:
-    """Always the same hit; keeps the queries."""
+    """Returns one hit for every query and keeps the queries."""
 
     def __init__(self) -> None:
         self.queries: list[Query] = []
@@ -256,7 +256,7 @@ class ScriptedRetriever:
 
 
 class WordEmbedder:
-    """Texts that share words lie near one another; no weights. Deterministic, and quick enough for any test."""
+    """An embedder without weights: texts that share words have similar vectors. Deterministic and fast."""
 
     identity = "words-8"
     dimensions = 8

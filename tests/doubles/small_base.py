@@ -1,4 +1,4 @@
-"""A knowledge base small enough for any test: one header, one note, an embedder without weights."""
+"""A minimal knowledge base: one header, one note, and an embedder without weights."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ NOTE = "# Barriers\n\n## Release\n\nRelease a buffer after the last read of it.\
 
 
 def plant(folder: Path) -> None:
-    """`notes/` and the code of a release in `tree/`."""
+    """Write Write Write `notes/` and the code of a release in `tree/`."""
     for path, text in (("notes/barriers.md", NOTE), ("tree/ring/ring.hpp", RING)):
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -33,6 +33,6 @@ def plant(folder: Path) -> None:
 
 
 def use_small_parts(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Notes from the folder instead of the product's, and the embedder without weights."""
+    """Use the folder's notes instead of the product's, and the embedder without weights."""
     monkeypatch.setattr("agent.index.indexing.NOTES_FOLDER", folder / "notes")
     monkeypatch.setattr("agent.index.knowledge_base.make_embedder", lambda *_: WordEmbedder())

@@ -1,8 +1,8 @@
-"""Mutants through the core for some minutes: `python -m tests.fuzz.core --minutes 10 --core build/_core….so`.
+"""Runs mutants through the core for some minutes: `python -m tests.fuzz.core --minutes 10 --core build/_core….so`.
 
-A worker process tries mutant after mutant, with a core that is best built under sanitizers (EMULATOR_SANITIZE). Where it ends
-before its time, the mutant it was at is kept with what the worker said, and another worker goes on behind it.
-`--only N` tries one mutant again.
+A worker process runs one mutant after another, preferably with a core built under sanitizers (EMULATOR_SANITIZE). If the
+worker dies, its last mutant is kept with its output, and a new worker continues with the next one.
+`--only N` runs one mutant again.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-ADDRESS_SPACE_BYTES = 16 * 1024**3  # of workers without sanitizers, as the emulator's own has
-RESIDENT_MB = 6000  # of workers with them, whose address space says nothing
-SLOW_S = 30.0  # a mutant that takes longer is worth a look
+ADDRESS_SPACE_BYTES = 16 * 1024**3  # memory of workers without sanitizers, as the emulator's worker has
+RESIDENT_MB = 6000  # memory of workers with sanitizers, which reserve a large address space
+SLOW_S = 30.0  # a slower mutant is reported
 _MODULE = "sandbox.emulator._core"
 
 
@@ -63,7 +63,7 @@ def _compile(corpus: Path) -> None:
 
 # ---- the parent -------------------------------------------------------------------------------------------------------------
 def drive(options: Any, folder: Path) -> int:
-    """Workers until the time is over; 1 where one of them failed."""
+    """Run workers until the time is over; the exit code is 1 if one failed."""
     end = time.monotonic() + 60 * options.minutes
     number, failures, total = options.first, 0, Counter[str]()
     began = time.monotonic()
@@ -98,7 +98,7 @@ def _gist(words: str) -> str:
 
 
 def _environment(core: Path | None) -> dict[str, str]:
-    """Sanitizers must be loaded before Python; what Python itself leaks says nothing."""
+    """The environment that loads sanitizers before Python; leaks of Python itself are ignored."""
     environment = dict(os.environ)
     if core is not None and b"libasan.so" in core.read_bytes():
         libraries = [_library(name) for name in ("libasan.so", "libubsan.so", "libstdc++.so")]
@@ -114,7 +114,7 @@ def _library(name: str) -> str:
 
 # ---- the worker -------------------------------------------------------------------------------------------------------------
 def work(options: Any) -> int:
-    """Mutants from `--first` on; what must not leave the emulator ends the process."""
+    """Run mutants from `--first` on; an unexpected exception ends the process."""
     if options.core is not None:
         _load(options.core)
     from tests.fuzz.mutation import vocabulary
@@ -149,7 +149,7 @@ def work(options: Any) -> int:
 
 
 def _load(path: Path) -> None:
-    """Have the emulator find this build of its core."""
+    """Make the emulator import this build of its core."""
     import sandbox.emulator
 
     spec = importlib.util.spec_from_file_location(_MODULE, path)

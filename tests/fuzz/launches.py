@@ -1,4 +1,4 @@
-"""Changes to launches: other grids, blocks, clusters, shared memory and parameters."""
+"""Mutations of launches: grids, blocks, clusters, shared memory and parameters."""
 
 import random
 from dataclasses import replace
@@ -7,7 +7,7 @@ from tests.fuzz.seed import Argument, Launch, MapOf, Pointer
 
 
 def mutate_launch(launch: Launch, rng: random.Random) -> Launch:
-    """Another grid, block, cluster, shared memory, or other parameters."""
+    """A launch with another grid, block, cluster, shared memory size, or parameter."""
     match rng.randrange(6):
         case 0:
             cluster = rng.choice(((1, 1, 1), (2, 1, 1), (1, 2, 1), (4, 1, 1), (2, 2, 2), (16, 1, 1), (3, 1, 1)))

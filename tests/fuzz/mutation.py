@@ -1,4 +1,4 @@
-"""Changes to PTX text that mostly leave it readable, and to launches. Equal seeds give equal mutants."""
+"""Mutations of PTX text, most of which still parse, and of launches. Equal seeds give equal mutants."""
 
 import random
 import re
@@ -25,7 +25,7 @@ _LAUNCH_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What instructions are made of: whole instructions, and opcodes by their first part."""
+    """Parts for new instructions: whole instructions, and opcodes by their first component."""
 
     instructions: tuple[str, ...]
     opcodes: dict[str, tuple[str, ...]]
@@ -40,7 +40,7 @@ def vocabulary(texts: Iterable[str]) -> Vocabulary:
 
 
 def mutate(seed: Seed, words: Vocabulary, rng: random.Random) -> Seed:
-    """One to several changes to the text, now and then to the launches."""
+    """Change the text in one or several places, and sometimes the launches."""
     launches = seed.launches
     if rng.random() < _LAUNCH_SHARE:
         launches = tuple(mutate_launch(launch, rng) for launch in launches)
@@ -56,7 +56,7 @@ def mutate_text(text: str, words: Vocabulary, rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class _Mutation:
-    """A text on its way to being a mutant."""
+    """A text under mutation."""
 
     lines: list[str]
     words: Vocabulary
@@ -175,7 +175,7 @@ class _Mutation:
 
     # ---- draws --------------------------------------------------------------------------------------------------------------
     def _instruction(self) -> int | None:
-        """The line of some instruction; None where none is found soon."""
+        """The line of a random instruction; None if a few draws find none."""
         for _ in range(30 if self.lines else 0):
             at = self.rng.randrange(len(self.lines))
             if _INSTRUCTION.match(self.lines[at]):
@@ -183,7 +183,7 @@ class _Mutation:
         return None
 
     def _like(self, name: str) -> str:
-        """A register of the text whose name begins alike."""
+        """A register of the text with the same name prefix."""
         alike = re.compile(rf"{name.rstrip('0123456789')}\d+\b")
         for _ in range(20):
             if found := alike.findall(self.rng.choice(self.lines)):

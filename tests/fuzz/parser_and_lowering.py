@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the parser and the lowering: `python -m tests.fuzz.parser_and_lowering --minutes 10`.
 
-Needs atheris. Nothing but PtxError and Unsupported may leave them, and no text may keep them busy. What does otherwise is
-kept in the folder, one file for each place that it comes from, and the search goes on.
+Needs atheris. Only PtxError and Unsupported may be raised, and no text may take long. Every other text is kept in the folder,
+one file per source of the exception, and the search continues.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from tests.fuzz.mutation import mutate_text, vocabulary
 
 LARGEST_BYTES = 48 * 1024
 SLOW_S = 10.0
-_STRUCTURED_SHARE = 0.6  # of the mutants: libFuzzer makes the others
+_STRUCTURED_SHARE = 0.6  # share of our mutants; libFuzzer makes the others
 
 
 class Target:
-    """What is fuzzed, with what came of it."""
+    """The fuzz target with its counts."""
 
     def __init__(self, folder: Path, texts: list[str]) -> None:
         self._folder = folder
@@ -70,7 +70,7 @@ class Target:
 
 
 def read_and_lower(text: str) -> str:
-    """How far a text gets. Raises: what must not leave the emulator."""
+    """The stage that a text reaches. Raises: every exception that is a fault of the emulator."""
     try:
         module = parse(text)
     except PtxError:
@@ -96,7 +96,7 @@ def _place(exc: Exception) -> str:
 
 
 def write_corpus(folder: Path) -> None:
-    """Real PTX for a start: both schedule families, the tests' kernels, and a golden case of every kernel."""
+    """Real PTX as seeds: both schedule families, the tests' kernels, and a golden case of every kernel."""
     from contract.options import CompileOptions
     from sandbox.building.compiler import Compiler
     from tests.fuzz.seeds import all_seeds

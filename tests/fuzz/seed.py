@@ -1,4 +1,4 @@
-"""What a fuzzer starts from: real PTX with launches that run it, in plain numbers that can be changed at will."""
+"""A seed of the fuzzer: real PTX and its launches as plain numbers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from sandbox.emulator.machine import Conditions, Grid, Machine, TensorMap, Tripl
 
 @dataclass(frozen=True)
 class Pointer:
-    """The address of a buffer, by its number, plus bytes."""
+    """The address of a buffer by its number, plus an offset in bytes."""
 
     buffer: int
     offset: int = 0
@@ -30,7 +30,7 @@ Argument = Pointer | MapOf | bytes
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. `noise`: (byte, value) put into the packed parameters."""
+    """One kernel launch. `noise`: (byte, value) written into the packed parameters."""
 
     entry: str
     grid: Triple
@@ -62,7 +62,7 @@ class Seed:
 
 
 def launch(launched: Launch, program: Program, machine: Machine, addresses: list[int], conditions: Conditions) -> Any:
-    """The core's outcome. Raises: ValueError where the core refuses the launch."""
+    """The core's result. Raises: ValueError if the core refuses the launch."""
     values = [_value(argument, machine, addresses) for argument in launched.arguments]
     parameters = bytearray(program.parameter_bytes)
     for (offset, size), value in zip(program.parameters, values, strict=False):

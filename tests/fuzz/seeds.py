@@ -1,4 +1,4 @@
-"""Seeds compiled on the spot: kernels of both schedule families, the tests' own kernels, and the golden cases."""
+"""Seeds compiled at start: kernels of both schedule families, the tests' own kernels, and the golden cases."""
 
 import random
 import re
@@ -26,7 +26,7 @@ _NUMBERS = 8  # parameters of golden kernels
 
 
 def all_seeds(compiler: Compiler, cases_a_kernel: int = 2) -> list[Seed]:
-    """Everything there is to compile here, in a fixed order."""
+    """All seeds that this machine can compile, in a fixed order."""
     return [
         *(family_seed(kernel, compiler) for kernel in one_of_each_trait()),
         *written_seeds(compiler),
@@ -89,7 +89,7 @@ def _argument(arg: Arg, task: GemmTask) -> Argument:
 
 # ---- golden cases -----------------------------------------------------------------------------------------------------------
 def golden_seeds(family: Family, cases_a_kernel: int) -> Iterator[Seed]:
-    """Some cases of every kernel of a family, each with a module of its own."""
+    """Some cases of every kernel of a family, each in its own module."""
     modules = dict(_modules(compile_family(family, "compute_90a").ptx))
     by_kernel: dict[str, list[Case]] = {}
     for case in family.cases:
@@ -118,7 +118,7 @@ def _map(spec: MapSpec) -> MapOf:
 
 
 def _modules(ptx: str) -> Iterator[tuple[str, str]]:
-    """Each entry of a module with what stands before the first one, by its name."""
+    """Each entry of a module by name, with the declarations before the first entry."""
     starts = [(match.start(), match[1]) for match in _ENTRY.finditer(ptx)]
     ends = [start for start, _ in starts[1:]] + [len(ptx)]
     for (start, name), end in zip(starts, ends, strict=True):

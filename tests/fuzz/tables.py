@@ -1,4 +1,4 @@
-"""Tables of operations changed at random, below the lowering: the core must refuse them or stay within its memory."""
+"""Random changes to tables of operations, after the lowering: the core must refuse them or stay within its memory."""
 
 import random
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _MOST_CHANGES = 5
 
 
 class Changing:
-    """While it is entered, programs that are lowered get a changed table."""
+    """Within this context, lowered programs get a changed table."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -32,7 +32,7 @@ class Changing:
 
 
 def change(fields: dict[str, Any], rng: random.Random) -> None:
-    """One to a few changes to what a program is made of."""
+    """Change one or a few fields of a program."""
     table = _Table(fields["table"].view(OPERATION).copy(), fields, rng)
     fields["lists"] = fields["lists"].copy()
     for _ in range(rng.randint(1, _MOST_CHANGES)):
@@ -41,7 +41,7 @@ def change(fields: dict[str, Any], rng: random.Random) -> None:
 
 
 class _ChangedCore:
-    """The core, but for programs, which are changed before they are made."""
+    """The core with a `Program` whose arguments are changed first."""
 
     def __init__(self, core: Any, change: Callable[[dict[str, Any]], None]) -> None:
         self._core, self._change = core, change
@@ -57,7 +57,7 @@ class _ChangedCore:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table on its way to being a mutant, and what else its program is made of."""
+    """A table under mutation, and the other parts of its program."""
 
     rows: Any
     fields: dict[str, Any]
@@ -79,7 +79,7 @@ class _Table:
             rows[name][at] = rng.choice(_VALUES)
 
     def _mix(self) -> None:
-        """Some fields of one operation in another."""
+        """Copy some fields of one operation into another."""
         at, other = self.rng.randrange(len(self.rows)), self.rng.randrange(len(self.rows))
         for name in self.rng.sample(OPERATION.names, self.rng.randint(1, len(OPERATION.names))):
             self.rows[name][at] = self.rows[name][other]

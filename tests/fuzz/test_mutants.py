@@ -1,4 +1,4 @@
-"""A few hundred mutants in the ordinary tests: nothing leaves the emulator but what may, and the process survives."""
+"""A few hundred mutants: the emulator raises only its documented exceptions, and the process survives."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""One mutant read, lowered and run, and how far it got."""
+"""Parses, lowers and runs one mutant, and reports the stage it reached."""
 
 import random
 from collections import Counter
@@ -16,11 +16,11 @@ from tests.fuzz.tables import Changing
 
 MOST_INSTRUCTIONS = 20_000
 DEADLINE_S = 2.0
-TABLES_SHARE = 0.35  # of the mutants are changed below the lowering
+TABLES_SHARE = 0.35  # share of mutants that are changed after the lowering
 
 
 class Fate(StrEnum):
-    """How far a mutant got."""
+    """The stage that a mutant reached."""
 
     NO_PTX = "no PTX"
     UNSUPPORTED = "unsupported"
@@ -32,7 +32,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class Tried:
-    """`runs`: grids that the core executed; `findings`: kinds that it named."""
+    """`runs`: grids that the core executed; `findings`: kinds that it reported."""
 
     fate: Fate
     runs: int = 0
@@ -46,7 +46,7 @@ class Mutants:
         self._seeds, self._words, self._seed = seeds, words, seed
 
     def draw(self, number: int) -> tuple[Seed, random.Random, bool]:
-        """A mutant, what else is drawn for it, and whether its table is to be changed instead of its text."""
+        """A mutant, its random stream, and whether its table is changed instead of its text."""
         rng = random.Random(f"{self._seed} {number}")
         chosen = rng.choice(self._seeds)
         below = rng.random() < TABLES_SHARE
@@ -54,7 +54,7 @@ class Mutants:
 
 
 def attempt(mutant: Seed, rng: random.Random, below: bool) -> Tried:
-    """Lower and run a mutant under conditions drawn for it. Raises: what must not leave the emulator."""
+    """Lower and run a mutant under drawn conditions. Raises: every exception that is a fault of the emulator."""
     try:
         module = parse(mutant.ptx)
         with Changing(rng) if below else nullcontext():

@@ -1,4 +1,4 @@
-"""Kernels that are wrong or hostile, each in one way, through the whole sandbox: the tier that is there for it must say so."""
+"""Wrong or hostile kernels in the whole sandbox: the tier designed for the fault must report it."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Both kernel families over a seeded sample of their spaces: every kernel that is written must be proved right on the GPU."""
+"""A seeded sample of both kernel families: every kernel must be proved right on the GPU."""
 
 import random
 from collections.abc import Iterator

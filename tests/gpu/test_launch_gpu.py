@@ -32,14 +32,14 @@ HEAD = """#include <cuda_fp16.h>
 #define FOLLOW()
 #endif
 """
-# Every CTA adds one to its counter in the workspace and writes what it found there.
+# Every CTA increments its counter in the workspace and writes the old value.
 COUNTING = """
 extern "C" __global__ void count(__half* d, unsigned* counters) {
   FOLLOW();
   if (threadIdx.x == 0) d[blockIdx.x] = __float2half(float(counters[blockIdx.x]++));
 }
 """
-# Adds one to the whole of D, a CTA a row; a lost dependency loses additions.
+# Adds one to all of D, one row per CTA; a lost dependency loses additions.
 ADDING = """
 extern "C" __global__ void add(__half* d, int n) {
   FOLLOW();

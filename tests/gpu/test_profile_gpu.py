@@ -1,4 +1,4 @@
-"""Nsight Compute on a real GPU: counters that must be plausible, and candidates that crash, hang or leave things undone."""
+"""Nsight Compute on a real GPU: plausible counters, and candidates that crash, hang or do not finish."""
 
 import json
 import subprocess
@@ -125,7 +125,7 @@ def honest(sandbox: LocalSandbox, task: GemmTask) -> Built:
 
 
 def first_choice(task: GemmTask, sandbox: LocalSandbox) -> Candidate:
-    """Some kernel with tensor cores, from the family that this GPU has of its own where there is one."""
+    """A tensor-core kernel, from the family specific to this GPU if there is one."""
     family = [family for family in families(task.arch) if family.supports(task)][-1]
     return family.write(next(iter(family.space(task, sandbox.chip))), task)
 
@@ -159,12 +159,12 @@ def test_every_launch_of_a_run_is_counted_in_order(sandbox: LocalSandbox, arch: 
     assert (split.entry, split.grid, split.block) == ("split", (64, 64, 2), (16, 16, 1))
     assert (reduce.entry, reduce.grid, reduce.block) == ("reduce", (4096, 1, 1), (256, 1, 1))
     assert split.metrics["duration_ns"] > reduce.metrics["duration_ns"]
-    # Constants pass through the tensor pipe, an instruction a warp; a multiplication is more.
+    # Constants take one tensor-pipe instruction per warp; a multiplication takes more.
     assert split.metrics["tensor_instructions"] <= 64 * 64 * 2 * 8
 
 
 def test_counters_repeat(sandbox: LocalSandbox, arch: Arch) -> None:
-    """Instructions are the kernel's own: two profiles of it count the same."""
+    """Only the kernel's instructions are counted: two profiles agree."""
     task = GemmTask(arch=arch, **SHAPE)
     built = honest(sandbox, task)
     first, second = (sandbox.profile(built, task).launches[0].metrics for _ in range(2))

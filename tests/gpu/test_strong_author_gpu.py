@@ -95,7 +95,7 @@ def test_each_step_of_the_script_is_faster_than_the_one_before(evaluations: dict
 
 
 def sight(sandbox: LocalSandbox) -> Sight:
-    """Whether this machine lets us read counters."""
+    """Whether this machine allows reading counters."""
     try:
         sandbox.profile(build(sandbox, "05_right"), TASK)
     except ProfilerUnavailable:

@@ -1,4 +1,4 @@
-"""Baselines, verification of what is known to be right, and timing, in this process on a GPU."""
+"""Baselines, verification of right kernels, and timing, in this process on a GPU."""
 
 import random
 import statistics
@@ -51,7 +51,7 @@ def honest(device, tmp_path_factory) -> Iterator:
     "shape", [(64, 64, 64), (40, 56, 72), (37, 53, 71), (1000, 1000, 1000), (4096, 1024, 512), (128, 128, 16384)]
 )
 def test_cublas_passes_every_tier(device, shape, layout, accumulate):
-    """The bounds must let through what is known to be right."""
+    """The bounds must pass right kernels."""
     from sandbox.cuda.baselines.cublas import CublasGemm
     from sandbox.cuda.verifier import Verifier
 
@@ -144,7 +144,7 @@ def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):
 
 
 def test_same_kernel_against_itself_is_no_faster(device):
-    """cuBLASLt's choice timed as the candidate: the method has no bias for either side."""
+    """cuBLASLt's choice as the candidate: the method has no bias."""
     from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
     from sandbox.cuda.timing.timer import Timer
 
@@ -173,7 +173,7 @@ def test_cold_operands_take_longer_than_hot_ones(device):
 @pytest.mark.parametrize("name", ["unwritten", "zero_one_only"])
 @pytest.mark.parametrize("mode", ["offline", "server"])
 def test_wrong_outputs_of_timed_launches_are_a_fault(device, honest, name, mode):
-    """The outputs of every timed launch are judged: proof and timing cannot be told apart."""
+    """The outputs of every timed launch are compared: a kernel cannot distinguish verification from timing."""
     from sandbox.cuda.timing.timer import Timer
     from sandbox.cuda.timing.watch import WrongWhileTimed
 
@@ -248,7 +248,7 @@ def test_numbers_of_a_pool_are_normal(device):
 
 @pytest.mark.usefixtures("device")
 def test_memory_past_a_buffer_is_not_there():
-    """In a process of its own, because the fault ends its context."""
+    """In its own process, because the fault destroys the context."""
     import subprocess
     import sys
 

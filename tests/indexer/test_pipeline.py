@@ -125,7 +125,7 @@ def test_a_file_that_breaks_the_splitter_is_split_by_lines(folder: Path, name: s
     assert notice.isprintable()
     expected = split_plain(name, b"int a;\n\nint b;\n").pieces
     assert store.files[store.manifest("lib-1.0")[name]].pieces == expected
-    assert indexed(folder, store, heard, split_badly, split_timeout_s=1).split == 0  # it is not tried every time
+    assert indexed(folder, store, heard, split_badly, split_timeout_s=1).split == 0  # it is not tried again
 
 
 def test_many_files_that_kill_cost_only_themselves(folder: Path) -> None:

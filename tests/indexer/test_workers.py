@@ -104,7 +104,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_ctrl_c_ends_the_run_and_its_workers_with_one_traceback(running: subprocess.Popen[str]) -> None:
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to every process of the group
+    os.killpg(running.pid, signal.SIGINT)  # to every process of the group, as a terminal does
     _, said = running.communicate(timeout=30)
     assert said.count("Traceback") == 1
     assert said.rstrip().endswith("KeyboardInterrupt")
@@ -124,7 +124,7 @@ def test_workers_end_when_their_parent_is_killed(running: subprocess.Popen[str])
 
 
 def _group(leader: int) -> list[int]:
-    """Workers in the process group of the leader."""
+    """Workers in the leader's process group."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The glossary that ships is well formed, and a question finds its concepts by name, by words and by meaning."""
+"""The shipped glossary is well formed, and a question finds its concepts by name, words and meaning."""
 
 import tomllib
 from collections import Counter

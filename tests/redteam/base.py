@@ -1,4 +1,4 @@
-"""Honest kernels with slots: an attack or an unusual kernel is one of them with some of its slots filled."""
+"""Honest kernels with slots: an attack or an unusual kernel fills some of the slots."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A candidate of the red team: an attack with the layers that may refuse it, or an unusual kernel that must pass."""
+"""A case of the red team: an attack with the layers that may refuse it, or an unusual kernel that must pass."""
 
 import fnmatch
 from collections.abc import Mapping
@@ -11,23 +11,23 @@ from contract.candidate import Candidate, Origin
 from contract.evaluation import CompileFailed, Crashed, Evaluation, Measured, Rejected, TimedOut, Unmeasured, Wrong
 from contract.task import GemmTask, parse_shape
 
-NO_GAIN = "no-gain"  # a layer: the kernel was measured and is no faster than the honest one, because its trick found nothing
-GAIN = 0.97  # of the honest kernel's time, below which an attack has gained something
-SECRET = "CUDAL2_SECRET_FILE"  # stands in a source for the path of a file that no compiler may open
-SEEDED = "CUDAL2_SEEDED"  # for the first eight bytes of every A that the public code makes of the timer's seed
-COMPARED = "CUDAL2_COMPARED"  # for a mask of the sets that the public code draws for comparison
-MARKERS = ("file-that-nobody-may-read", "root:x:0:0", "THE-FILE-EXISTS")  # what a leak of it shows in an outcome
+NO_GAIN = "no-gain"  # a layer: the measured kernel is no faster than the honest one
+GAIN = 0.97  # share of the honest kernel's time below which an attack counts as a gain
+SECRET = "CUDAL2_SECRET_FILE"  # placeholder in a source: the path of a file that no compiler may open
+SEEDED = "CUDAL2_SEEDED"  # placeholder: the first eight bytes of every A, computed from the timer's public code and seed
+COMPARED = "CUDAL2_COMPARED"  # placeholder: a mask of the sets that the public code draws for comparison
+MARKERS = ("file-that-nobody-may-read", "root:x:0:0", "THE-FILE-EXISTS")  # texts in an evaluation that prove a leak
 
 Layers = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """`task`: where there is a clock; `small`: on the emulator.
+    """`task`: on a GPU; `small`: on the emulator.
 
-    `gpu`, `emulator`: the layers that may refuse it there, as `label` names them; empty where the backend cannot see it.
-    `base`: the honest kernel of the same tile whose time is the measure; None where time does not matter. `hangs`: whether
-    it is there to be stopped, so that it may be given little time. `gain`: what the author of a blind attack expects.
+    `gpu`, `emulator`: the layers that may refuse the case there, as `label` names them; empty if that backend cannot detect it.
+    `base`: the honest kernel of the same tile, for comparison of times; None if time does not matter. `hangs`: whether the
+    case runs until its limit, which is then short. `gain`: the gain that the author of a blind attack expects.
     """
 
     name: str
@@ -57,11 +57,11 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """Hash of what is evaluated, so that a changed case is evaluated anew."""
+        """Hash of the evaluated inputs: a changed case is evaluated again."""
         return digest([self.source, list(self.flags), self.task.id, self.small.id])
 
     def candidate(self, secret: str = "/nonexistent", known: Mapping[str, str] = MappingProxyType({})) -> Candidate:
-        """The candidate with its plan. `known`: what an attacker knows beforehand, for `SEEDED` and `COMPARED`.
+        """The candidate with its plan. `known`: values for `SEEDED` and `COMPARED` that an attacker knows in advance.
 
         Raises: PlanError where the plan in the source cannot be read.
         """
@@ -84,7 +84,7 @@ def task(shape: str, **fields: Any) -> GemmTask:
 
 
 def label(outcome: Evaluation) -> str:
-    """The layer that spoke: a status, with the rule, the stage or the test that decided."""
+    """The deciding layer: a status with its rule, stage or test."""
     match outcome:
         case Rejected(rule=rule):
             return f"rejected:{rule}"
@@ -117,20 +117,20 @@ def message_of(outcome: Evaluation) -> str:
 
 
 def named(layer: str, layers: Layers) -> bool:
-    """Whether a label is one of the layers, which may be patterns; a bare status stands for all labels that it begins."""
+    """Whether a label is one of the layers, which may be patterns; a bare status matches every label of that status."""
     return any(fnmatch.fnmatchcase(layer, each) or layer.startswith(f"{each}:") for each in layers)
 
 
 def leaked(outcome: Evaluation) -> bool:
-    """Whether an outcome, which a model is sent, tells something of a file that its source may not read."""
+    """Whether an evaluation, which a model may receive, reveals a forbidden file."""
     text = outcome.model_dump_json()
     return any(marker in text for marker in MARKERS)
 
 
 def verdict(case: Case, outcome: Evaluation, *, gpu: bool, ratio: float | None = None) -> str:
-    """What came of a case on a backend: `as expected`, or what is not.
+    """The verdict on a case's evaluation on one backend.
 
-    `ratio`: the measured time over the honest kernel's, None where there is none.
+    `ratio`: the measured time over the honest kernel's, or None.
     """
     layer = label(outcome)
     passed = layer in ("verified", "measured")

@@ -1,4 +1,4 @@
-"""One sandbox for a process that runs the red team; compiled kernels are kept between runs."""
+"""One sandbox per process; compiled kernels are kept between runs."""
 
 from collections.abc import Iterator
 from pathlib import Path

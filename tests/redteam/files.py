@@ -1,6 +1,6 @@
-"""Cases that are whole files: where the text is the attack, and the attacks of somebody who has not seen the defence.
+"""Cases in files of their own: attacks in the source text, and attacks by authors who have not seen the defence.
 
-The comment `// redteam: {...}` in the file says what a row of the tables says; `// blind: {...}` what its author meant.
+The comment `// redteam: {...}` holds the fields of a table row; `// blind: {...}` holds the author's intention.
 """
 
 import json
@@ -16,7 +16,7 @@ from contract.task import GemmTask, parse_shape
 from tests.redteam.case import Case, fields_of, task
 
 FOLDER = Path(__file__).parent
-SMALLER = ("128x128x64", "256x256x128", "512x512x256")  # for the emulator, where an author names no size
+SMALLER = ("128x128x64", "256x256x128", "512x512x256")  # for the emulator, if the author names no size
 _COMMENT = re.compile(r"^//\s*(redteam|blind):\s*", re.MULTILINE)
 _STOPPED = {"20_white_space_flood"}  # the compiler works on it until its limit
 _JUDGED_LATER = ("rejected", "compile_failed", "crashed", "timed_out", "wrong:*", "no-gain")
@@ -52,7 +52,7 @@ def _written(path: Path, source: str, data: dict[str, Any]) -> Case:
 
 
 def _blind(path: Path, source: str, data: dict[str, Any]) -> Case:
-    """An attack whose author names no layers: on a GPU any refusal counts, and so does that it gains nothing."""
+    """An attack without layers by its author: on a GPU any refusal counts, and so does a kernel without gain."""
     fields = fields_of(data)
     whole = task(data["shape"], **fields)
     return Case(
@@ -71,7 +71,7 @@ def _blind(path: Path, source: str, data: dict[str, Any]) -> Case:
 
 
 def _smaller(source: str, whole: GemmTask) -> GemmTask:
-    """The first small task that the plan allows; the whole one where it allows none, or cannot be read."""
+    """The first small task that the plan allows, else the whole task."""
     for shape in SMALLER:
         m, n, k = parse_shape(shape)
         small = whole.model_copy(update={"m": m, "n": n, "k": k})

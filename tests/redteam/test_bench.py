@@ -1,4 +1,4 @@
-"""The benchmark's own parts: what a candidate does to the sandbox becomes its row, and the table shows the holes."""
+"""The benchmark's parts: a failure of the sandbox becomes the candidate's row, and the table shows undetected attacks."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The corpus is what it says: enough of each, every row with its layers, and a verdict that tells a hole from a refusal."""
+"""The corpus is complete: enough cases of each class, layers in every row, and verdicts that separate misses from refusals."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Every attack is refused by a layer that is there for it, and no right kernel is, through the sandbox's own path.
+"""Every attack is refused by its layer, and no right kernel is refused, on the sandbox's own path.
 
-What needs a clock or a GPU's memory is seen there only: those cases have the mark `gpu`.
+Faults that only a clock or a GPU's memory shows have the mark `gpu`.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ REFUSED = ("refused", "harmless")
 
 
 def each(cases: Iterable[Case]) -> list[Any]:
-    """Parameters with their names; variants are slow."""
+    """Parameters with ids; variants are marked slow."""
     return [pytest.param(case, id=case.id, marks=[pytest.mark.slow] if case.id in VARIANTS else []) for case in cases]
 
 

@@ -1,4 +1,4 @@
-"""The local sandbox where there is no GPU for the task, with and without the emulator; its refusals before anything runs."""
+"""The local sandbox without a GPU for the task, with and without the emulator; its refusals before execution."""
 
 import importlib.util
 import sys
@@ -70,7 +70,7 @@ def without_driver(monkeypatch):
 
 @pytest.fixture
 def with_script(monkeypatch):
-    """A driver, and in the worker's place the scripted one, which says that it holds an H200."""
+    """A driver, and the scripted worker, which reports an H200."""
 
     def pretend(start: str = "ready"):
         real = WorkerPool
@@ -104,14 +104,14 @@ def scripted(sandbox: LocalSandbox, *acts: str) -> Built:
 
 @pytest.fixture
 def without_emulator(monkeypatch):
-    """The emulator's worker ends as one does whose core was not built."""
+    """The emulator's worker ends as if the core was not built."""
     command = [sys.executable, "-P", SCRIPT, "no-core"]
     monkeypatch.setattr("sandbox.workers.pool.BACK_OFF_S", 0.01)
     monkeypatch.setattr(backend.emulator_worker, "command", lambda _arch, _python: command)
 
 
 def test_a_host_candidate_is_refused_unless_it_is_trusted(options):
-    """Whoever hands it in: a policy, a checkpoint or a store. Nothing of it is compiled or run."""
+    """From any source, such as a policy, a checkpoint or a store. It is neither compiled nor run."""
     host = HostCandidate(source=HOST, origin=Origin(policy="chat"))
     sandbox, _ = opened(options, device="none")
     [(_, outcome)] = sandbox.build([host], TASK)

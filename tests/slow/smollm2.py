@@ -23,14 +23,14 @@ START_S = 300.0
 
 @dataclass(frozen=True)
 class ModelServer:
-    """A running server. `model`: the name it answers to."""
+    """A running server. `model`: its model name."""
 
     model: str
     base_url: str
 
 
 def missing() -> list[str]:
-    """The modules without which there is no model to serve."""
+    """The missing modules that serving a model needs."""
     return [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
@@ -46,9 +46,9 @@ def unpack(folder: Path) -> Path:
     [weights] = home.glob("*.gguf")
     tokenizer = AutoTokenizer.from_pretrained(home, gguf_file=weights.name)
     model = AutoModelForCausalLM.from_pretrained(home, gguf_file=weights.name, dtype=torch.float32)
-    model.hf_quantizer = None  # the weights are plain now, and are to be saved as such
+    model.hf_quantizer = None  # the weights are dequantised, and saved as such
     del model.config.quantization_config
-    model.generation_config.do_sample = True  # without it the server takes every request as greedy, whatever it asks
+    model.generation_config.do_sample = True  # without it the server decodes greedily, whatever the request
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -56,7 +56,7 @@ def unpack(folder: Path) -> Path:
 
 @contextmanager
 def serving(folder: Path, log: Path) -> Iterator[ModelServer]:
-    """`transformers serve` over a model folder on a free port of this machine, in a process of its own."""
+    """`transformers serve` over a model folder on a free local port, in its own process."""
     port = _free_port()
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder)]
     options = ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--default-seed", "0"]

@@ -1,6 +1,6 @@
 """Whole `optimize` runs against a real language model behind a real server. The model is too small to write a kernel.
 
-So what is seen is everything around a model: that runs end as documented, lose nothing, count truly and keep the key.
+The tests cover everything around a model: runs end as documented, lose no record, count exactly and keep the key secret.
 """
 
 import json
@@ -27,13 +27,13 @@ pytestmark = [
 KEY = "sk-a-key-that-is-to-be-found-nowhere-0123456789"
 REPLY_TOKENS = 64
 SAMPLES = 2
-CAP = 20_000  # tokens: room for a round whose replies are sent back once, and little more
+CAP = 20_000  # tokens: enough for one round with one correction per reply
 ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A command that has ended, and the home folder that it used."""
+    """A finished command and its home folder."""
 
     code: int
     out: str
@@ -65,18 +65,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModelServer]:
 
 @pytest.fixture(scope="module")
 def alone(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that the model drives alone."""
+    """A run with the model as only policy."""
     return optimize(server, tmp_path_factory.mktemp("alone"), "chat", "--tokens", str(CAP))
 
 
 @pytest.fixture(scope="module")
 def shared(server: ModelServer, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that the model shares with the schedule policy."""
+    """A run of the portfolio of model and schedule policy."""
     return optimize(server, tmp_path_factory.mktemp("shared"), "portfolio", "--budget", "8")
 
 
 def command(home: Path, *arguments: str) -> Run:
-    """The command line in a process of its own, in an environment that says how little the model can take."""
+    """The command line in its own process, with settings for the model's small context."""
     settings = {
         "CUDAL2_HOME": str(home),
         "CUDAL2_API_KEY": KEY,
@@ -109,7 +109,7 @@ def optimize(server: ModelServer, home: Path, policy: str, *more: str) -> Run:
 
 
 def check_exchanges(run: Run) -> None:
-    """What holds for every exchange with this server and this model."""
+    """Invariants of every exchange with this server and model."""
     exchanges = run.exchanges
     assert exchanges
     assert len({exchange.place for exchange in exchanges}) == len(exchanges)
@@ -191,7 +191,7 @@ def test_a_run_shared_with_the_schedule_policy_finds_a_kernel(shared: Run) -> No
 
 
 def test_a_run_replays_without_its_server(alone: Run) -> None:
-    """The same store, an address where nothing listens."""
+    """The same store, with an address on which nothing listens."""
     nowhere = "http://127.0.0.1:9/v1"
     again = command(alone.home, "optimize", "--replay", alone.answer["run_id"], "--base-url", nowhere, "--json")
     assert again.code == 1, again.err

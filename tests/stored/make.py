@@ -27,7 +27,7 @@ CHAT = """
 import sys
 from pathlib import Path
 from tests.author.script import Author, SCRIPT
-from tests.chat_server import ScriptedServer
+from tests.doubles.chat_server import ScriptedServer
 from agent.cli.main import main
 with ScriptedServer(Author("built")) as server:
     words = ["optimize", "--shape", "2048x2048x1024", "--arch", "sm_90a", "--device", "none", "--no-knowledge"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from agent.cli.files import FileResult
 from agent.cli.render.run_answer import speedup_lines
-from contract.evaluation import NOT_COVERED, Evaluation, Measured, Wrong
+from contract.evaluation import NOT_COVERED, Evaluation, Measured
 
 
 def print_verdict(result: FileResult, as_json: bool) -> None:
@@ -13,7 +13,7 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         return
     evaluation = result.evaluation
     # The failed test follows in full, so that the headline would repeat it.
-    print(f"{result.file}: {'wrong' if isinstance(evaluation, Wrong) else verdict(evaluation)}{mark_of(result)}")
+    print(f"{result.file}: {'wrong' if evaluation.status == 'wrong' else verdict(evaluation)}{mark_of(result)}")
     for test in evaluation.tests:
         mark = "not run" if test.name == NOT_COVERED else "passed" if test.passed else "FAILED"
         again = "" if test.passed or test.seed is None else f" (again with --seed {test.seed})"

@@ -30,7 +30,6 @@ from contract.events import (
     Witnessed,
     WorkerRestarted,
 )
-from contract.speedup import median_us
 
 LINE_CHARS = 100
 _INDENT = "  "
@@ -121,11 +120,7 @@ class Progress:
 
     def _step(self, event: StepFinished) -> None:
         self._line(_fitted(f"step {event.index:>3}  {event.label}  {result_of(event.evaluation)}"))
-        match event.evaluation:
-            case Measured(timing=timing) if event.candidate_id == event.best_candidate_id:
-                self._best = f"best {median_us(timing):.2f} us"
-            case Unmeasured(prediction=prediction) if event.candidate_id == event.best_candidate_id:
-                self._best = f"best {predicted_of(prediction)}"
+        self._note_best(event)
         self._now("next")
 
     def _witnessed(self, event: Witnessed) -> None:
@@ -136,9 +131,17 @@ class Progress:
             case _:
                 said = f"refused: {event.evaluation.fault}"
         self._line(_fitted(f"second witness {event.candidate_id[:8]} in {event.seconds:.1f} s: {' '.join(said.split())}"))
-        if isinstance(event.evaluation, Measured) and event.candidate_id == event.best_candidate_id:
-            self._best = f"best {median_us(event.evaluation.timing):.2f} us"
+        self._note_best(event)
         self._now("next")
+
+    def _note_best(self, event: StepFinished | Witnessed) -> None:
+        """Keeps the time of the best candidate for the status line."""
+        if event.candidate_id != event.best_candidate_id:
+            return
+        if event.evaluation.time_us is not None:
+            self._best = f"best {event.evaluation.time_us:.2f} us"
+        elif isinstance(event.evaluation, Unmeasured):
+            self._best = f"best {predicted_of(event.evaluation.prediction)}"
 
     def _replied(self, event: Replied) -> None:
         said = event.problem or "a candidate"

@@ -1,7 +1,7 @@
 """The border to a chat server.
 
 - `chat_server`: the `ChatServer` protocol, with the limits of a request and its reply.
-- `opening`: opens the server that a run asks.
+- `connection`: opens the server that a run asks.
 - `openai_server`: asks an OpenAI-compatible server, within time limits and with retries.
 - `client`: the `openai` client that sends requests.
 - `pending`: a request in flight, and the ways in which a try of it can end.

@@ -4,8 +4,8 @@ from typing import Any
 
 from contract.candidate import Candidate
 from contract.task import Arch, GemmTask
+from policies.schedule.families.kernel_family import Family
 from policies.schedule.families.mma_sync.family import MMA_SYNC_RATE, MmaSync
-from policies.schedule.families.protocol import Family
 from policies.schedule.families.wgmma_tma.family import WgmmaTma
 
 

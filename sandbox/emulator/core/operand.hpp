@@ -21,7 +21,7 @@ enum class Role : u8 {
   kNumber,   // a constant, or some bits of one
 };
 
-// As the Python side lays it out (the numpy dtype is made of `fields()`, see module.cpp).
+// As the Python side lays it out; bindings/declarations.cpp exports the layout.
 struct OpRecord {
   u16 handler;  // index in the registry
   u8 kind;

@@ -6,5 +6,5 @@
 | `sample.py`, `tally.py` | the sample at full size; what it has run and compared |
 | `points.py`, `places.py` | the clusters of a sample; the parts of D that they are to touch |
 | `producers.py` | the clusters of earlier launches that a sample needs |
-| `lines.py`, `expectation.py` | its inputs and their reference |
+| `operand_lines.py`, `expectation.py` | its inputs and their reference |
 """

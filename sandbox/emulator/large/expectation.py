@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from contract.task import GemmTask
-from sandbox.emulator.large.lines import Lines
+from sandbox.emulator.large.operand_lines import OperandLines
 from sandbox.verification.cases import Case
 from sandbox.verification.comparison import Comparison, compare_bounded, compare_exact
 from sandbox.verification.reference import Block, Reference
@@ -21,8 +21,8 @@ class Expected:
     case: Case
     task: GemmTask
     block: Block
-    rows: Lines
-    columns: Lines
+    rows: OperandLines
+    columns: OperandLines
 
     def compare(self, output: np.ndarray, places: np.ndarray) -> Comparison:
         """Some outputs, as one long column, with what they should be. Shape: output (M, N); places: flat."""

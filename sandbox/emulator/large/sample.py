@@ -24,7 +24,7 @@ from sandbox.emulator.judgement import run_and_judge
 from sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, EmulatedKernel
 from sandbox.emulator.large.coverage import Tile, work_of
 from sandbox.emulator.large.expectation import Expected
-from sandbox.emulator.large.lines import PERIODS, Lines
+from sandbox.emulator.large.operand_lines import PERIODS, OperandLines
 from sandbox.emulator.large.places import places_of, rasters
 from sandbox.emulator.large.points import clusters_along, corners_first, first_cta, last_to_write, widened, with_splits
 from sandbox.emulator.large.producers import TooMany, Writers, pieces
@@ -131,7 +131,9 @@ class Sample:
         small = task.model_copy(update={"m": min(task.m, period), "n": min(task.n, period)})
         inputs = case.make(Draws(np, seed), small)
         powers = _POWERS.get(case.name, (0, 0))
-        rows, columns = (Lines.drawn(source, size, period, most) for size, most in zip((task.m, task.n), powers, strict=True))
+        rows, columns = (
+            OperandLines.drawn(source, size, period, most) for size, most in zip((task.m, task.n), powers, strict=True)
+        )
         b = columns.spread(np.ascontiguousarray(inputs.b.T), task.element).T
         load(bound.operands, Inputs(rows.spread(inputs.a, task.element), b), task)
         [block] = Reference(np, small, inputs, keep=False).blocks()

@@ -1,4 +1,4 @@
-"""Bad input gets one clear line on stderr and exit code 2, nothing on stdout, and loses nothing."""
+"""Bad input gets one line on stderr and exit code 2, prints nothing on stdout, and changes no stored data."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line with which a command line is refused."""
+    """The one line that refuses a command line."""
     code = main(arguments)
     captured = capsys.readouterr()
     errors = [line for line in captured.err.splitlines() if not line.startswith(("note: ", "  "))]  # a note may take rows

@@ -11,7 +11,7 @@ from agent.wiring import doctor
 
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """The check of the tool, where `doctor` still finds that optimize works."""
+    """The check of the tool; `doctor` still reports that optimize works."""
     monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
     ncu = tmp_path / "ncu"
     ncu.write_text("#!/bin/sh\necho 'Version 2025.3.1.0 (build 36398880)'\n")

@@ -1,4 +1,4 @@
-"""Every command explains itself with an example that parses, and quickly."""
+"""Every command's help has an example that parses, and `--help` is fast."""
 
 import shlex
 import subprocess
@@ -50,7 +50,7 @@ def test_every_command_has_json(words: tuple[str, ...], capsys: pytest.CaptureFi
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """What takes seconds to import is imported by the command that needs it."""
+    """Packages that take seconds to import are imported only by the command that needs them."""
     code = (
         "import sys, agent.cli.main as cli; cli.main(['--help']); "
         "heavy = {'torch', 'cupy', 'langgraph', 'sqlalchemy', 'rich', 'numpy', 'chromadb', 'tree_sitter', 'bm25s'}; "

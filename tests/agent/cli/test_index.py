@@ -25,7 +25,7 @@ class Base:
         self.stderr = ""
 
     def run(self, *words: str, code: int = 0) -> str:
-        """What the command prints."""
+        """The output of a command."""
         ended = main(["index", *words])
         captured = self.capsys.readouterr()
         self.stderr = captured.err
@@ -36,7 +36,7 @@ class Base:
         return json.loads(self.run(*words, "--json", code=code))
 
     def refused(self, *words: str, code: int = 2) -> str:
-        """The one line of a refusal."""
+        """The one line of a refused command."""
         assert self.run(*words, code=code) == ""
         [line] = [line for line in self.stderr.splitlines() if line.startswith("error: ")]
         return line
@@ -61,7 +61,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Base:
-    """Nothing is indexed yet."""
+    """An empty index."""
     plant(tmp_path)
     settle(monkeypatch, tmp_path)
     made = Base(tmp_path, capsys)
@@ -171,7 +171,7 @@ def test_status_tells_what_the_default_index_lacks(built: Base) -> None:
 
 
 def test_status_tells_how_much_of_the_glossary_leads_somewhere(built: Base) -> None:
-    """An invented library has none of the names; the next CUTLASS may lose some."""
+    """An invented library defines none of the names; a future CUTLASS may drop some."""
     status = built.json("status")
     assert 0 <= status["placed"] < status["concepts"] / 2
     assert f"{status['placed']:,} of {status['concepts']:,} concepts" in built.run("status")

@@ -1,4 +1,4 @@
-"""`profile`: what it answers with counters, without them, and for kernels that do not pass. The sandbox's GPU is pretended."""
+"""`profile`: its answers with counters, without counters, and for kernels that fail. The GPU is scripted."""
 
 import json
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ def profile_of(table: str) -> Profile:
 
 
 class PretendedSandbox:
-    """Answers from lists, one item a file."""
+    """Answers from lists, one item per file."""
 
     chip = REFERENCE_CHIPS[Arch.SM_90A]
 

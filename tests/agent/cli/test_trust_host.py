@@ -27,7 +27,7 @@ WORDS = ["--shape", "64x64x64", "--arch", "sm_80", "--device", "none"]
 @pytest.fixture(autouse=True)
 def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("CUDAL2_NVCC", "/no/such/nvcc")  # what is reached by the trusted, and by nobody else
+    monkeypatch.setenv("CUDAL2_NVCC", "/no/such/nvcc")  # reached only with --trust-host
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""`verify` on the emulator as its user meets it: what is said of right, wrong, unknown and endless kernels, and how it ends."""
+"""`verify` on the emulator: its output and exit code for right, wrong, unsupported and endless kernels."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def written(tmp_path: Path, old: str = "", new: str = "") -> str:
-    """The kernel, a part of it replaced."""
+    """The kernel with a part replaced."""
     source = KERNEL.read_text()
     assert old in source
     (tmp_path / "mine.cu").write_text(source.replace(old, new, 1) if old else source)
@@ -74,7 +74,7 @@ def written(tmp_path: Path, old: str = "", new: str = "") -> str:
             "  float sums",
             '  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n  float sums',
             1,
-            ["mine.cu: compiles, verified by nothing: the emulator does not know opcode vadd.u32.u32.u32 (kernel.cu:21)"],
+            ["mine.cu: compiles, verified by nothing: the emulator does not support opcode vadd.u32.u32.u32 (kernel.cu:21)"],
         ),
     ],
     ids=["right", "past-the-edge", "missing-barrier", "half-at-a-barrier", "unknown-opcode"],
@@ -165,7 +165,7 @@ def test_an_interrupt_leaves_no_worker_behind(sent: signal.Signals, after_s: flo
 
 
 def test_what_only_a_run_needs_is_not_loaded() -> None:
-    """Two and a half seconds of every command's start."""
+    """Saves 2.5 s of every command's start."""
     loads = "import sys, agent.cli.files; print({'langgraph', 'chromadb', 'openai', 'torch'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", loads], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -1,4 +1,4 @@
-"""The index that a first run builds, and what a run does where it cannot be built."""
+"""The index that a first run builds, and how a run continues when it cannot be built."""
 
 import shutil
 import socket
@@ -35,7 +35,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Nothing is indexed yet."""
+    """An empty index."""
     plant(tmp_path)
     use_small_parts(monkeypatch, tmp_path)
     return settings_in(tmp_path, tmp_path)
@@ -50,7 +50,7 @@ def built(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 
 
 def releases_found(settings: Settings, events: list[Event] | None = None) -> set[str]:
-    """The releases of the hits that a run would see."""
+    """The releases of the hits that a run retrieves."""
     with open_retriever(settings, events.append if events is not None else (lambda _: None)) as retriever:
         return {hit.chunk.release for hit in look_up(retriever, ["release a buffer"], TASK)}
 
@@ -166,7 +166,7 @@ def test_an_interrupt_ends_the_run(settings: Settings, monkeypatch: pytest.Monke
 
 
 class Failing:
-    """Answers twice, then its server is gone."""
+    """Answers twice, then its server disappears."""
 
     asked = 0
 

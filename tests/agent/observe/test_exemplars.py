@@ -23,7 +23,7 @@ def chosen(history: list[Ranked], count: int = 2, seed: int | str = 0, shown: Ca
 
 
 def test_two_exemplars_contrast() -> None:
-    """Two groups of like times: never two of one group."""
+    """Two groups of similar times: a draw never takes two of one group."""
     history = ranked(*(measured(us) for us in (5.0, 5.01, 5.02, 9.0, 9.01)))
     for seed in range(50):
         better, worse = choose_exemplars(history, 2, seed)
@@ -40,7 +40,7 @@ def test_the_better_bucket_is_drawn_more_often_and_the_worse_ones_too() -> None:
 
 
 def test_the_draw_follows_the_exponential_law() -> None:
-    """Two buckets, 1.25 temperatures apart or so: as often as exp says, within what chance allows in 2000 draws."""
+    """Two buckets about 1.25 temperatures apart: frequencies follow the exponential weights within the error of 2000 draws."""
     history = ranked(measured(5.0), measured(10.0))  # ln 2 apart; width ln 2 / 4, temperature ln 2 / 2
     share = sum(chosen(history, 1, seed) == [0] for seed in range(2000)) / 2000
     assert share == pytest.approx(1 / (1 + 2.718281828**-2), abs=0.04)

@@ -1,4 +1,4 @@
-"""Which failures are still to be repaired, and how often that was tried."""
+"""Which failures remain to be repaired, and the number of attempts at each."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which step leads where nothing is executed, and what a step looks like in short."""
+"""Which step leads when nothing is executed, and the short form of a step."""
 
 from agent.observe.ranking import leader, rank
 from agent.run.stopping import no_better_prediction
@@ -8,7 +8,7 @@ from tests.doubles import CHIP, INSPECTION, TASK, measured, step, unmeasured
 
 
 def floor(us: float) -> Unmeasured:
-    """What a candidate gets that no model knows: the time that no kernel can beat."""
+    """The evaluation of a candidate without a predicted time: the roofline's lower bound."""
     prediction = Prediction(predicted_us=us, model="roofline", floor_us=us)
     return Unmeasured(verified_by="nothing", prediction=prediction, inspection=INSPECTION)
 
@@ -30,7 +30,7 @@ def test_among_floors_the_first_leads_and_any_measured_time_beats_them() -> None
 
 
 def test_floors_do_not_hide_whether_a_round_brought_a_better_model() -> None:
-    """A floor below every modelled time neither keeps a run going nor ends it."""
+    """A lower bound below every predicted time neither prolongs a run nor ends it."""
 
     def ended(*steps: Step) -> bool:
         return no_better_prediction([rank(one, TASK, CHIP) for one in steps], 2)

@@ -77,7 +77,7 @@ def test_notes_and_code_are_asked_apart() -> None:
 
 
 class Library:
-    """Answers every question with pieces of its own, and one that is in every answer."""
+    """Answers every query with its own chunks and one chunk that is in every answer."""
 
     def __init__(self, characters: int) -> None:
         self.queries: list[Query] = []

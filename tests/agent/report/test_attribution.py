@@ -1,4 +1,4 @@
-"""Which steps took the lead and what their authors had seen; as records and as text that nobody's words can break."""
+"""Which steps took the lead and what their prompts held, as records and as text that no quoted content can break."""
 
 from collections.abc import Mapping
 
@@ -49,13 +49,13 @@ OBSERVATIONS: Mapping[str, Observation] = {OBSERVATION.id: OBSERVATION, SHOWN.id
 
 
 def written(number: int, *parents: Candidate, **changes: object) -> Candidate:
-    """What a model wrote after a prompt with chunk 1 in it."""
+    """A candidate that a model wrote after a prompt with chunk 1."""
     fields = {"policy": "chat", "parents": tuple(one.id for one in parents), "chunk_ids": (chunk(1).id,), "prompt_hash": "pp"}
     return candidate(number).model_copy(update={"origin": Origin.model_validate({**fields, **changes})})
 
 
 def after(index: int, new: Candidate, evaluation: Evaluation) -> Step:
-    """A step whose author saw all there is; the emulator agreed to what was measured."""
+    """A step whose prompt held every kind of context; the emulator confirmed the measured candidate."""
     if isinstance(evaluation, Measured):
         evaluation = evaluation.model_copy(update={"witness": Witness(status="agreed")})
     return step(index, candidate=new, evaluation=evaluation, observation_id=SHOWN.id, round=2)
@@ -129,7 +129,7 @@ def test_a_parent_that_came_later_or_nowhere_is_no_repair() -> None:
 
 def test_what_stood_in_prompts_is_counted_for_both_outcomes() -> None:
     steps = [
-        step(0, evaluation=measured(9.0)),  # a schedule: read nothing
+        step(0, evaluation=measured(9.0)),  # a schedule: its prompt is empty
         after(1, written(1, exemplar_ids=(candidate(90).id,)), measured(5.0)),
         after(2, written(2, exemplar_ids=(candidate(91).id,)), measured(7.0)),
         after(3, written(3, exemplar_ids=()), BROKEN),

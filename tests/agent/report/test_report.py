@@ -121,7 +121,7 @@ def test_what_was_looked_up_is_named_with_its_lines() -> None:
     chunk = Chunk(release="notes", path="wgmma.md", start_line=3, end_line=9, symbol="wgmma > Fences", kind="section", text="x")
     shown = OBSERVATION.model_copy(update={"hits": (Hit(chunk=chunk, score=1.0),)})
     outcome = replace(outcome_of(full()), observations={OBSERVATION.id: shown})
-    assert "nothing was looked up" in render_report(outcome, Path("out"))  # its author says that none of it was read
+    assert "nothing was looked up" in render_report(outcome, Path("out"))  # the author's prompt held none of it
     assert outcome.best is not None
     read = with_chunks(candidate(0), shown.hits)
     outcome = replace(outcome, best=outcome.best.model_copy(update={"candidate": read}))

@@ -1,7 +1,7 @@
-"""A run in a process of its own, for a test that kills it: `killed_run.py HOME (start|resume) [written]`. Not a test itself.
+"""A run in its own process, started by a test that kills it: `killed_run.py HOME (start|resume) [written]`. Not a test.
 
-Every evaluation is written to HOME/evaluated.txt when it has ended, before the graph hears of it. With `written` the
-candidates are a model's, each of which the emulator proves; HOME/witness.txt says when each proof began and ended.
+Every evaluation is written to HOME/evaluated.txt when it ends, before the graph receives it. With `written` the candidates
+are a model's and the emulator proves each; HOME/witness.txt records when each proof began and ended.
 """
 
 import sys

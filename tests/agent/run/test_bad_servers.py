@@ -1,7 +1,7 @@
 """Whole `optimize` runs against servers that misbehave: real command line, graph, store, builder and HTTP.
 
-After the misbehaviour the server answers with a good small kernel. A run goes on to it by itself, or stops with one line
-and goes on when it is resumed. Nothing that happened is lost, and the key is nowhere.
+After the misbehaviour the server answers with a good small kernel. The run reaches that kernel by itself, or stops with one
+line and reaches it when it is resumed. No record is lost, and the key is stored nowhere.
 """
 
 import json
@@ -65,10 +65,10 @@ BAD_ASM = kernel(EXAMPLE.replace("  const int lane", '  asm volatile("mul.rn.f33
 
 @dataclass(frozen=True)
 class Bad:
-    """What a server does before it behaves, and what the run makes of it.
+    """The misbehaviour of a server before its good reply, and the records that the run makes of it.
 
     `ends`: (status, part of the problem) of each exchange before the good one's; `steps`: what becomes of the candidates
-    before the good one; `vain`: requests that no exchange is of, since they were made again.
+    before the good one; `vain`: requests without an exchange, because they were retried.
     """
 
     behaviours: Sequence[Behaviour]
@@ -112,7 +112,7 @@ STOPS = {
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that has ended, with the run it was about."""
+    """A finished command and its run."""
 
     code: int
     out: str
@@ -144,7 +144,7 @@ Command = Callable[..., Ended]
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One home for the module, so that the good kernel is compiled once."""
+    """One home for the module: the good kernel is compiled once."""
     return tmp_path_factory.mktemp("home")
 
 
@@ -161,7 +161,7 @@ def home(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def command(home: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Iterator[Command]:
-    """Runs command lines; in the end looks for the key in all that they left behind."""
+    """Runs command lines; on teardown it searches everything that they wrote for the key."""
     said: list[str] = []
 
     def run(*words: str) -> Ended:
@@ -230,7 +230,7 @@ def test_what_was_wrong_is_in_the_record_and_in_the_next_prompt(command: Command
 
 @pytest.mark.parametrize("name", STOPS)
 def test_the_run_stops_with_one_line_and_is_resumable(name: str, command: Command) -> None:
-    """The first round went well; the good kernel of the second is written after the server was mended."""
+    """The first round succeeds; the good kernel of the second round is written after the server recovers."""
     behaviour, said = STOPS[name]
     mended: list[bool] = []
 
@@ -367,7 +367,7 @@ def test_a_cap_on_money_without_prices_is_refused(command: Command, monkeypatch:
 
 
 def test_a_replay_past_its_record_ends_with_that_reason(command: Command) -> None:
-    """The run was stopped by its server; its replay ends where the record does."""
+    """The server stopped the run; its replay ends where the record ends."""
     with ScriptedServer([Text(INCLUDES), Text("No."), Text("No.")]) as server:
         stopped = command(*optimize(server, 3))
     assert (stopped.code, stopped.statuses, len(stopped.exchanges)) == (2, ["rejected"], 3)

@@ -1,4 +1,4 @@
-"""`kill -9` in the middle of a run: no finished step is lost, none is repeated."""
+"""`kill -9` during a run: no finished step is lost, and none is repeated."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def steps_in(home: Path) -> list[Step]:
 
 
 def count_in(home: Path) -> int:
-    """The number of steps, asked often and therefore cheaply."""
+    """The number of steps; polled often, so the query is cheap."""
     try:
         with closing(sqlite3.connect(f"file:{home / 'trajectories.sqlite'}?mode=ro", uri=True)) as connection:
             return int(connection.execute("SELECT count(*) FROM steps").fetchone()[0])
@@ -44,7 +44,7 @@ def count_in(home: Path) -> int:
 
 
 def kill_after(process: subprocess.Popen[bytes], home: Path, count: int) -> list[Step]:
-    """The steps that were in the store at some moment before the kill."""
+    """The steps that the store held at some time before the kill."""
     deadline_s = time.monotonic() + 60
     while count_in(home) < count:
         assert process.poll() is None, "the run ended before it was killed"
@@ -89,7 +89,7 @@ def proofs_in(home: Path) -> list[str]:
 
 
 def kill_in_proof(process: subprocess.Popen[bytes], home: Path, count: int) -> None:
-    """Kill the process while proof number `count` is under way, whoever it is of."""
+    """Kill the process during proof number `count`, whichever candidate it proves."""
     deadline_s = time.monotonic() + 60
     while len(proofs_in(home)) < count or proofs_in(home)[-1].startswith("end"):
         assert process.poll() is None, "the run ended before it was killed"

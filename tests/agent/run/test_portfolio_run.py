@@ -20,7 +20,7 @@ from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandb
 
 
 def free(number: int) -> Candidate:
-    """What a model would have written."""
+    """A candidate in the form that a model writes."""
     return candidate(number).model_copy(update={"origin": Origin(policy="chat", prompt_hash="p")})
 
 
@@ -29,7 +29,7 @@ def scheduled(number: int) -> Candidate:
 
 
 class Failing(ScriptedPolicy):
-    """Its server is gone in the third round."""
+    """Its server disappears in the third round."""
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         if observation.round > 2:

@@ -120,7 +120,7 @@ def test_ends_when_the_policy_has_nothing_new(settings: Settings, store: Store) 
 
 
 class Hesitant(ScriptedPolicy):
-    """Says nothing in some rounds."""
+    """Proposes nothing in some rounds."""
 
     def __init__(self, script: Sequence[Candidate], silent: Sequence[int], *, reads_code: bool) -> None:
         super().__init__(script, reads_code=reads_code)
@@ -238,7 +238,7 @@ def test_the_query_asks_for_what_is_wrong(settings: Settings, store: Store) -> N
 
 
 class Lost(ScriptedSandbox):
-    """Fails at its fourth evaluation, as often as told, with whatever it is given."""
+    """Raises the given error at its fourth evaluation, the given number of times."""
 
     def __init__(self, error: BaseException, *, emulates: bool = False) -> None:
         super().__init__(emulates=emulates)
@@ -265,7 +265,7 @@ def test_interrupted_ends_cleanly_and_continues(settings: Settings, store: Store
 
 
 def unprofiled(steps: Sequence[Step]) -> list[Step]:
-    """The steps as they were before a round's end had one of them profiled."""
+    """The steps as they were before the end of a round profiled one of them."""
     return [step.model_copy(update={"profile": None, "diagnosis": None, "seconds": {}}) for step in steps]
 
 
@@ -317,7 +317,7 @@ def test_a_run_that_failed_on_a_candidate_goes_on_after_it(
 
 
 def test_what_the_machine_lacks_is_no_candidates_fault(settings: Settings, store: Store) -> None:
-    """The candidate is tried again when the run is resumed; as long as the machine fails, so does the run."""
+    """A resumed run evaluates the candidate again; the run fails for as long as the machine fails."""
     sandbox = Hostile(MachineError("no space left on the device"))
     made = parts(store, sandbox)
     with pytest.raises(MachineError):
@@ -340,7 +340,7 @@ def test_a_diagnosis_that_fails_costs_only_itself(settings: Settings, store: Sto
 
 
 def fill_up(store: Store, pages: int) -> Callable[[], None]:
-    """Lets the store's database grow by so many pages only, as on a full disk; what is returned frees it again."""
+    """Limits the growth of the store's database to some pages, as on a full disk; the returned function lifts the limit."""
 
     def limit(connection: sqlite3.Connection, _: object) -> None:
         [[there]] = connection.execute("PRAGMA page_count").fetchall()
@@ -403,7 +403,7 @@ def test_without_its_checkpoints_a_run_goes_on_from_its_steps(settings: Settings
 
 
 def test_time_spent_before_counts(settings: Settings, store: Store) -> None:
-    """A run that has used its time does not get it again by being resumed."""
+    """A resumed run does not get a new time budget."""
     sandbox = Lost(KeyboardInterrupt())
     made = parts(store, sandbox)
     outcome = drive(settings, made)
@@ -480,7 +480,7 @@ def test_the_leader_of_a_round_is_profiled_once_and_its_step_recorded_anew(setti
     sandbox = ScriptedSandbox({0: 8.0, 5: 6.0, 9: 7.0}, profile_s=0.5)
     events: list[Event] = []
     outcome = drive(settings.model_copy(update={"profile": "leaders"}), parts(store, sandbox), events)
-    assert sandbox.profiled == [0, 5]  # 5 leads at once, but profiling has had its share; it is profiled as the winner
+    assert sandbox.profiled == [0, 5]  # 5 leads at once, but the profiling budget is spent; it is profiled as the winner
     [step] = [step for step in outcome.steps if step.index == 0]
     assert step.profile == doubles.profile(8000.0)
     assert step.diagnosis is not None
@@ -538,7 +538,7 @@ def test_a_model_sees_sources_for_contrast_and_failures_and_a_schedule_search_do
 
 
 def test_what_a_model_wrote_is_profiled_in_every_round(settings: Settings, store: Store) -> None:
-    """It costs a reply to write and waits for one anyway; its author needs the counters though it does not lead."""
+    """A model's candidate costs a request; its author needs the counters even when it does not lead."""
     script = [candidate(number).model_copy(update={"origin": Origin(policy="chat")}) for number in range(12)]
     sandbox = ScriptedSandbox({0: 5.0, 5: 7.0, 10: 6.0}, profile_s=0.5)
     drive(settings, replace(parts(store, sandbox), policy=ScriptedPolicy(script, reads_code=True)))

@@ -1,8 +1,8 @@
 """A scripted strong author behind a real HTTP server drives whole runs: real command line, graph, store and builder.
 
-With nothing that executes, a wrong result cannot be seen: `04_wrong_result` is built and marked as not executed, as are all
-kernels after it. The emulator sees it. What the author is told where there is a GPU is shown with a scripted one; the real one
-is `tests/gpu/test_strong_author_gpu.py`.
+Without an executor a wrong result cannot be detected: `04_wrong_result` is built and marked as not executed, as are all
+kernels after it. The emulator detects it. A scripted GPU shows what the author's prompts hold on a machine with one; the run
+on a real GPU is `tests/gpu/test_strong_author_gpu.py`.
 """
 
 import json
@@ -40,7 +40,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _settings(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One home for the module, so that the compile cache serves all of its runs."""
+    """One home for the module: all runs share its compile cache."""
     monkeypatch.setenv("CUDAL2_HOME", str(home))
     monkeypatch.setenv("CUDAL2_API_KEY", KEY)
     monkeypatch.setenv("CUDAL2_CHAT_SAMPLES", "1")
@@ -63,7 +63,7 @@ def answer(capsys: pytest.CaptureFixture[str]) -> Answer:
 
 
 def optimize(answer: Answer, server: ScriptedServer, out: Path, device: str = "none") -> str:
-    """A run of the author's; its id."""
+    """Starts a run of the author and returns its id."""
     words = [
         "optimize",
         "--shape",
@@ -85,7 +85,7 @@ def opened(home: Path) -> Store:
 
 
 def statuses(steps: Sequence[Step]) -> list[str]:
-    """Of the search; the steps after it measure the best again."""
+    """Statuses of the search; the steps after it measure the best candidates again."""
     return [step.evaluation.status for step in steps[: len(SCRIPT)]]
 
 
@@ -145,7 +145,7 @@ def check_what_shows_it(answer: Answer, run_id: str, steps: Sequence[Step], tmp_
 
 
 def check_replay(answer: Answer, home: Path, run_id: str, steps: Sequence[Step], tmp_path: Path) -> None:
-    """The server is gone; the recorded replies lead to the same candidates."""
+    """Without the server, the recorded replies lead to the same candidates."""
     words = ["optimize", "--replay", run_id, "--device", "none", "--no-knowledge", "--json", "--out", str(tmp_path / "again")]
     again = json.loads(answer(*words))["run_id"]
     assert again != run_id
@@ -185,7 +185,7 @@ def test_results_and_counters_reach_the_author_where_there_are_any(
 def test_a_wrong_kernel_that_fools_the_gpu_is_refuted_by_the_emulator_and_mended(
     answer: Answer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the fastest by far and near the roofline; what the emulator finds is what its author mends it by."""
+    """The wrong kernel is the fastest by far and near the roofline; the author repairs it from the emulator's report."""
     opened_machines: list[Fooled] = []
 
     def fooled(**given: Any) -> Fooled:
@@ -220,7 +220,7 @@ def test_a_wrong_kernel_that_fools_the_gpu_is_refuted_by_the_emulator_and_mended
 
 
 def test_the_run_ends_when_the_author_is_not_told_what_it_needs(answer: Answer, home: Path, tmp_path: Path) -> None:
-    """The author of a machine with a GPU, on one without: it waits for the wrong result that nothing here can show."""
+    """A script for a machine with a GPU on one without: it waits for a wrong result that nothing here reports."""
     author = Author("executed")
     with ScriptedServer(author) as server:
         run_id = optimize(answer, server, tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Kernels that a model wrote are proved on the emulator before their times count: attacks, gaps, kills, words."""
+"""The emulator proves a model's kernels before their times count: attacks, unsupported kernels, kills, messages."""
 
 import json
 import time
@@ -63,7 +63,7 @@ NOT_KNOWN = unmeasured(20.0).model_copy(update={"reason": "the emulator does not
 
 
 def free(number: int) -> Candidate:
-    """What a model would have written."""
+    """A candidate in the form that a model writes."""
     return candidate(number).model_copy(update={"origin": Origin(policy="chat", prompt_hash="p")})
 
 
@@ -158,7 +158,7 @@ def test_only_the_best_is_proved_and_only_what_is_proved_is_rewarded(settings: S
 
 
 def test_a_finalist_is_proved_before_it_wins(settings: Settings, store: Store) -> None:
-    """Candidate 5 is proved in the search; 10, slower then, is the fastest in full, and the emulator refutes it."""
+    """Candidate 5 is proved in the search; 10, slower there, is the fastest in full, and the emulator refutes it."""
 
     class Turning(ScriptedSandbox):
         def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
@@ -196,7 +196,7 @@ def test_without_an_emulator_the_time_stays_and_the_reward_is_withheld(settings:
 
 @pytest.mark.parametrize("origin", ["schedule", "emulated"])
 def test_nothing_is_proved_twice_over(settings: Settings, store: Store, origin: str) -> None:
-    """Neither what the trusted writer made, nor on a machine where the emulator is the first witness."""
+    """No proof for the trusted writer's kernels, and none on a machine where the emulator verified first."""
     script = [candidate(number) if origin == "schedule" else free(number) for number in range(12)]
     sandbox = ScriptedSandbox({5: 7.0}, emulates=origin == "emulated")
     outcome = drive(settings, parts(store, sandbox, script))
@@ -227,7 +227,7 @@ def test_an_unproved_time_near_the_roofline_ends_no_search(settings: Settings, s
 
 
 class Interrupted(ScriptedSandbox):
-    """Its first proof is interrupted, before or after the emulator has answered."""
+    """A proof is interrupted before or after the emulator answers."""
 
     def __init__(self, times_us: dict[int, float], witness: dict[int, Evaluation] | None = None) -> None:
         super().__init__(times_us, witness=witness)
@@ -267,7 +267,7 @@ def test_killed_between_measurement_and_proof_it_is_proved_after_the_resume(
 
 @pytest.mark.parametrize("verdict", [FAULT, unmeasured(20.0, "emulator"), NOT_KNOWN])
 def test_a_verdict_recorded_with_one_step_is_not_asked_for_again(store: Store, verdict: Evaluation) -> None:
-    """As a kill leaves it between the two steps of a candidate: the one has the verdict, the other does not."""
+    """The state that a kill leaves between the two steps of a candidate: only one of them has the verdict."""
     run = doubles.run_record()
     store.start_run(run)
     store.record_observation(doubles.OBSERVATION)

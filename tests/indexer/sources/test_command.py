@@ -1,4 +1,4 @@
-"""Commands run under a limit, without a terminal, and leave nothing running."""
+"""Commands run under a time limit, without a terminal, and leave no process."""
 
 import os
 import sys

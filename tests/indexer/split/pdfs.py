@@ -7,7 +7,7 @@ from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
 
 def pdf(pages: list[str], outline: dict[str, int], *, title: str = "", password: str = "") -> bytes:
-    """A page for each text; `outline`: page number from 0 by heading."""
+    """One page per text; `outline`: page number from 0 by heading."""
     writer = PdfWriter()
     for text in pages:
         page = writer.add_blank_page(300, 300)

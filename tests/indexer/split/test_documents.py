@@ -177,7 +177,7 @@ def titles(lines: list[str]) -> set[int]:
 
 
 def front_matter(lines: list[str]) -> set[int]:
-    """Lines of front matter without values, which hypothesis finds at once."""
+    """Lines of front matter without values."""
     if lines and lines[0] == "---" and "---" in lines[1:]:
         return set(range(1, lines.index("---", 1) + 2))
     return set()

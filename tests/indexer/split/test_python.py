@@ -1,4 +1,4 @@
-"""Modules of the Python DSL are cut at their classes and functions."""
+"""Modules of the Python DSL are split at classes and functions."""
 
 import pytest
 

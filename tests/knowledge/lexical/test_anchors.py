@@ -60,7 +60,7 @@ def test_a_file_by_its_stem(name: str) -> None:
 
 
 def test_a_member_that_no_piece_is_named_after_is_found_in_its_class() -> None:
-    """`try_wait` stands in Ring's pieces and in no name."""
+    """`try_wait` is in the text of Ring's pieces and in no name."""
     assert set(places("Ring::try_wait")) == {1}
     assert places("Ring::try_wait")[1] < places("Ring::acquire")[1]
 

@@ -17,7 +17,7 @@ CORPORA = st.lists(st.lists(st.sampled_from(WORDS), max_size=12), min_size=1, ma
 @given(CORPORA, st.lists(st.sampled_from([*WORDS, "unheard"]), max_size=6))
 def test_scores_are_those_of_bm25(corpus: list[list[str]], question: list[str]) -> None:
     other = bm25s.BM25(method="lucene", k1=1.5, b=0.75)
-    other.index([["\0"], *corpus], show_progress=False)  # it takes no corpus without words
+    other.index([["\0"], *corpus], show_progress=False)  # the reference library refuses a corpus without words
     ours = WordIndex.build([["\0"], *corpus]).scores(question)
     expected = other.get_scores([word for word in question if word != "unheard"] or ["\0\0"])
     assert np.allclose(ours, expected, rtol=1e-5, atol=1e-6)

@@ -16,7 +16,7 @@ Lines = tuple[int, int]
 
 @st.composite
 def file_versions(draw: st.DrawFn) -> list[IndexedPiece]:
-    """The pieces of one file version, some of them parts of a longer definition; path and releases are set later."""
+    """The pieces of one file version, some of them parts of a longer definition, without path and releases."""
     line, pieces = 1, []
     for _ in range(draw(st.integers(1, 6))):
         line += draw(st.sampled_from([0, 0, 1, 5, 90]))

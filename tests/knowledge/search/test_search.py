@@ -1,4 +1,4 @@
-"""Search over a small invented library in two releases: filters, twins, versions, files, budgets, damage."""
+"""Search in a small invented library with two releases: filters, twins, versions, files, budgets, damage."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,7 +129,7 @@ def test_each_release_has_its_own_lines(store: KnowledgeBase) -> None:
 
 
 def test_the_latest_version_comes_first_and_holds_the_older_one(store: KnowledgeBase) -> None:
-    """1.10 is later than 1.9; the barrier changed by a word, so that both versions are near the same."""
+    """1.10 is later than 1.9; the barrier changed by one word, so both versions match."""
     hits = words_alone(store).search(Query(words="PhaseBarrier flipped", count=50))
     barriers = [hit for hit in hits if hit.chunk.path == "ring/barrier.hpp"]
     assert [hit.chunk.release for hit in barriers] == ["ring-1.10"]
@@ -344,7 +344,7 @@ def test_a_damaged_lexical_index_is_said_when_search_opens(tmp_path: Path) -> No
 
 
 def test_staged_files_are_not_found(tmp_path: Path) -> None:
-    """Their vectors are in Chroma already."""
+    """The vectors are already in Chroma."""
     with open_store(tmp_path, MODEL) as writer:
         take_in(writer, "ring-1.9", {"ring/barrier.hpp": FIRST["ring/barrier.hpp"]})
         writer.stage([split_and_analyse("tile/xor_fold.hpp", FIRST["tile/xor_fold.hpp"].encode())], quiet)

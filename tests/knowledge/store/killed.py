@@ -1,6 +1,6 @@
-"""Writers that are killed, each at the place that its folder is named after; a fork each, since the imports take seconds.
+"""Writers that are killed, each at the point that its folder names; one fork each, because the imports take seconds.
 
-Usage: python -m tests.knowledge.store.killed FOLDER...; exit code 0 where all were killed.
+Usage: python -m tests.knowledge.store.killed FOLDER...; exit code 0 if all were killed.
 """
 
 import os

@@ -49,7 +49,7 @@ def test_a_killed_writer_leaves_a_whole_state_and_the_next_goes_on(killed_in: Pa
         assert 0 < counts.pieces < 48
     if place == "between vectors and rows":
         assert counts.pieces == 48
-        assert counts.embedded == 16  # those of the killed run's first batch are found again
+        assert counts.embedded == 16  # the killed run's first batch is reused
 
 
 def test_vectors_made_anew_by_a_killed_run_are_kept_for_the_next(killed_in: Path) -> None:

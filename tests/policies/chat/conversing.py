@@ -43,7 +43,7 @@ def options(**changes: Any) -> ChatOptions:
 
 
 class MemoryLog:
-    """An exchange log that keeps the latest record of each place."""
+    """An exchange log with the latest record of each place."""
 
     def __init__(self, exchanges: Sequence[Exchange] = ()) -> None:
         self.kept = {exchange.place: exchange for exchange in exchanges}

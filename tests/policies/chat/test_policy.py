@@ -145,12 +145,12 @@ def test_what_was_tried_before_is_dropped_with_the_reason() -> None:
     table = Table(by_sample)
     assert [one.source for one in table.propose(attempts=(attempt,))] == [source(1), source(2)]
     assert "tried before" in table.log.recorded()[0].problem
-    assert len(table.server.asked) == 3  # nothing was wrong with its form
+    assert len(table.server.asked) == 3  # its form was valid
 
 
 def test_one_candidate_from_two_replies_is_one() -> None:
     def answer(_: Prompt, place: ExchangePlace) -> str:
-        time.sleep(0.05 if place[1] == 0 else 0)  # the first sample ends last
+        time.sleep(0.05 if place[1] == 0 else 0)  # the first sample finishes last
         return written(0 if place[1] < 2 else 5)
 
     table = Table(answer, parallel=3)
@@ -209,7 +209,7 @@ def test_the_time_left_bounds_a_request() -> None:
     table = Table(by_sample)
     table.propose(seconds_left=20.0)
     assert all(15 < limit.seconds <= 20 for _, _, limit in table.server.asked)
-    assert len({prompt.id for _, prompt, _ in table.server.asked}) == 1  # and does not show in the prompt
+    assert len({prompt.id for _, prompt, _ in table.server.asked}) == 1  # and is not in the prompt
 
 
 def test_a_cap_ends_the_asking_and_exhausts_the_policy() -> None:
@@ -219,7 +219,7 @@ def test_a_cap_ends_the_asking_and_exhausts_the_policy() -> None:
     assert "cap of 9000 tokens" in table.policy.exhausted
     assert table.propose(round=2) == []
     assert table.propose(round=3) == []
-    assert table.told("notice") == []  # why a run ends is told at its end
+    assert table.told("notice") == []  # the reason of a run's end is reported at its end
     assert len(table.server.asked) == len(table.log.recorded())
     assert table.account.totals.tokens <= 9000
 
@@ -234,7 +234,7 @@ def test_an_endpoint_that_fails_midway_keeps_what_was_written() -> None:
     table = Table(answer, parallel=2, samples=4)
     assert [one.source for one in table.propose()] == [source(0)]
     assert [exchange.place for exchange in table.log.recorded()] == [(1, 0, 0)]
-    assert [place for place, _, _ in table.server.asked] == [(1, 0, 0), (1, 1, 0)]  # the others were not sent any more
+    assert [place for place, _, _ in table.server.asked] == [(1, 0, 0), (1, 1, 0)]  # the other requests were not sent
     assert "the key was refused" in table.told("notice")[0].message
 
 
@@ -326,7 +326,7 @@ def test_a_run_replays_without_a_server() -> None:
 
 
 def test_a_reply_that_a_record_lacks_ends_its_conversation_only() -> None:
-    """The server had failed for one sample when the run was recorded."""
+    """The recorded run has a server failure for one sample."""
     whole = Table(lambda _, place: "no" if place[1:] == (1, 0) else written(place[1]), temperature=0.5)
     whole.propose()
     replay = ReplayServer([one for one in whole.log.recorded() if one.place != (1, 1, 1)])

@@ -1,4 +1,4 @@
-"""The split of slots: it follows what pays for what it costs, forgets, and gives every slot away."""
+"""The split of slots follows reward per cost, discounts old rounds, and assigns every slot."""
 
 import random
 from statistics import mean
@@ -17,7 +17,7 @@ def pulls(arm: str, won: int, lost: int, cost: float = 1.0) -> list[Pull]:
 
 
 def share(history: list[Pull], arm: str = "two", missing: dict[str, int] | None = None) -> float:
-    """Part of 2000 slots that an arm is given."""
+    """An arm's share of 2000 slots."""
     return split(posteriors(ARMS, history, missing or {}), 2000, 0, random.Random(0))[arm] / 2000
 
 

@@ -1,4 +1,4 @@
-"""What attempts show about the policies that made them."""
+"""The evidence of attempts about their policies."""
 
 from contract.reward import FLOOR
 from contract.trajectory import Attempt

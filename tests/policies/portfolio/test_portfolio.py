@@ -1,4 +1,4 @@
-"""The portfolio over scripted arms: who opens, who is asked for what, what happens when an arm falls short or fails."""
+"""The portfolio over scripted arms: the opening arm, each arm's slots, and arms that fall short or fail."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def made(arm: str, number: int) -> Candidate:
 
 
 class Arm:
-    """Writes its candidates one after another, those tried left out, at most `most` a round; or fails."""
+    """Proposes its untried candidates in order, at most `most` per round; or fails."""
 
     reads_code = False
 
@@ -88,7 +88,7 @@ def test_where_the_opener_has_nothing_the_others_open() -> None:
 
 
 def test_every_arm_has_a_slot_in_the_sure_rounds() -> None:
-    """Chat has failed with everything; it is still asked."""
+    """An arm whose candidates all failed still gets slots."""
     arms = Arm("schedule"), Arm("chat")
     history = tuple(attempt(made("chat", n)) for n in range(30))
     for number in range(2, 2 + SURE_ROUNDS):
@@ -239,7 +239,7 @@ def test_a_candidate_carries_the_time_that_its_own_arm_took() -> None:
 
 
 def test_an_arm_that_never_writes_is_asked_less_than_one_never_asked() -> None:
-    """Round 6: the sure rounds are over, and nothing of chat's has come."""
+    """Round 6: the guaranteed rounds are over, and the chat arm has no candidate."""
     history = tuple(attempt(made("schedule", n), 100.0 * 0.97**n) for n in range(40))
 
     def asked(number: int) -> int:

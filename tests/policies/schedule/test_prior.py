@@ -1,4 +1,4 @@
-"""The analytic prior: every term moves the way the hardware does, and the best prediction follows what a library measured."""
+"""The analytic prior: every term follows the hardware, and the best prediction follows measured library times."""
 
 import random
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 from contract.chip import REFERENCE_CHIPS
 from contract.roofline import roofline_us
 from contract.task import Arch, GemmTask
-from policies.schedule.families.protocol import Work
+from policies.schedule.families.kernel_family import Work
 from policies.schedule.families.registry import families
 from policies.schedule.prior import predict_many_us, predict_us
 

@@ -1,4 +1,4 @@
-"""The prior against what was measured: every candidate of the runs in benchmarks/results/h200_optimize_2026-11-21.json."""
+"""The prior against measurements: every candidate of the runs in benchmarks/results/h200_optimize_2026-11-21.json."""
 
 import json
 from collections import defaultdict
@@ -32,7 +32,7 @@ def log_times(shape: str) -> tuple[np.ndarray, np.ndarray]:
     return np.log(measured), np.log(predicted)
 
 
-# On 64x64x64 all candidates were close to each other, and nothing is asked of their order.
+# On 64x64x64 all candidates took about the same time; their order is not tested.
 @pytest.mark.parametrize("shape", sorted(set(MEASURED) - {"64x64x64"}))
 def test_within_a_shape_predictions_go_with_measurements(shape: str) -> None:
     measured, predicted = log_times(shape)

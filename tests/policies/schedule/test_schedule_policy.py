@@ -1,4 +1,4 @@
-"""The schedule policy: what it proposes first, how feedback moves it, what it never does."""
+"""The schedule policy: its first proposals, its response to feedback, and its invariants."""
 
 import time
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def attempt(candidate: Candidate, time_us: float | None, status: str) -> Attempt
 
 
 def play(policy: Policy, rounds: int, measure: Time, task: GemmTask = TASK, status: str = "measured") -> list[list[Candidate]]:
-    """Rounds of eight proposals, each answered at once."""
+    """Rounds of eight proposals, each answered immediately."""
     attempts: tuple[Attempt, ...] = ()
     played = []
     for round in range(rounds):
@@ -107,7 +107,7 @@ def test_a_candidate_seen_under_another_name_is_not_repeated() -> None:
 
 
 def test_feedback_moves_the_search_to_what_is_fast() -> None:
-    """The truth contradicts the prior: direct stores and a K block of 128 are what counts."""
+    """The true times contradict the prior: direct stores and a K block of 128 are fastest."""
 
     def truth(candidate: Candidate) -> float:
         s = schedule_of(candidate)

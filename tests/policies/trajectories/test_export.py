@@ -1,4 +1,4 @@
-"""The export: a step a line, each complete by itself, and lines of the first release still load."""
+"""The export: one complete step per line; lines of the first release still load."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The trajectory store: what goes in comes out, twice is once, and a bad file is left as it was."""
+"""The trajectory store: records survive, duplicates are stored once, and a bad file is left unchanged."""
 
 import math
 import multiprocessing
@@ -255,7 +255,7 @@ def test_an_exchange_that_does_not_load_is_named(store: Store, url: str) -> None
         store.exchanges("run-1")
 
 
-# The tables as the version before exchanges made them.
+# The tables of the version before exchanges.
 VERSION_1 = """
 CREATE TABLE cudal2_meta ("key" VARCHAR(64) NOT NULL, value VARCHAR(255) NOT NULL, PRIMARY KEY ("key"));
 CREATE TABLE runs (run_id VARCHAR(128) NOT NULL, created_at VARCHAR(40) NOT NULL, status VARCHAR(16) NOT NULL,
@@ -273,7 +273,7 @@ INSERT INTO cudal2_meta VALUES ('schema', '1');
 
 @pytest.fixture
 def older(tmp_path: Path) -> str:
-    """A store that the version before exchanges made, with a run in it."""
+    """A store of the version before exchanges, with one run."""
     path = tmp_path / "older.sqlite"
     connection = sqlite3.connect(path)
     connection.executescript(VERSION_1)

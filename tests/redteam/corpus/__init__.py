@@ -42,7 +42,7 @@ def corpus() -> list[Case]:
     return found
 
 
-# Cases whose mechanism another case shows as well: left to the benchmark and to `-m slow`, so that CI's minute holds the rest.
+# Cases whose mechanism another case tests too. They run in the benchmark and under `-m slow`, not in CI.
 VARIANTS = frozenset(
     {
         "keeps-the-result/row-sums-4096",

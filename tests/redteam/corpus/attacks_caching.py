@@ -1,11 +1,13 @@
-"""Attacks on the cold caches: operands kept in L2 for their next use, or brought there before it."""
+"""Attacks on the cold caches: operands kept in L2 until their next use, or prefetched before it."""
+
+from typing import Any
 
 from tests.redteam.case import NO_GAIN, Case
 from tests.redteam.corpus.rows import FAULT, WHILE_TIMED, tiled
 
 GROUP = "caches"
 LAYERS = (NO_GAIN, *FAULT, *WHILE_TIMED)
-SHAPES = {"shape": "1024x1024x1024"}
+SHAPES: dict[str, Any] = {"shape": "1024x1024x1024"}
 
 POLICY = """\
 __device__ __forceinline__ unsigned long long stay() {{
@@ -34,7 +36,7 @@ STORES = """{
           asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(d + (size_t)row * n + column),
                        "r"(*reinterpret_cast<const unsigned*>(&pair)), "l"(policy) : "memory");
         }"""
-# What lies behind an operand in its pool is the same operand of the next set.
+# In a pool, the same operand of the next set follows an operand.
 PREFETCH = """\
   for (int i = t; i < kTile * k / 64; i += kThreads) {{
     const half* next_a = a + (size_t)m * k + (size_t)m0 * k + 64 * (size_t)i;
@@ -67,7 +69,7 @@ RAISE = """\
 
 
 def cases() -> list[Case]:
-    """Every attack of the class. The emulator has no caches, so that it can only refuse reads beyond an operand."""
+    """Every attack of the class. The emulator has no caches, so it refuses only reads beyond an operand."""
     beyond = ("wrong:emulator/global-out-of-bounds",)
     return [
         tiled(

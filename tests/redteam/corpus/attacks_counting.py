@@ -1,4 +1,6 @@
-"""Attacks that count launches, and do less once nobody looks."""
+"""Attacks that count launches, and do less work in launches whose output is not compared."""
+
+from typing import Any
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import NO_GAIN, Case
@@ -6,8 +8,8 @@ from tests.redteam.corpus.rows import FAULT, OLD_CONTENTS, OUT_OF_BOUNDS, STATE,
 
 GROUP = "counts-launches"
 U32 = ", unsigned* w"
-LEAST = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": "64+4*4096"}}}
-# The poison is all ones, so that the first arrival makes it zero.
+LEAST: dict[str, Any] = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": "64+4*4096"}}}
+# The poison is all ones, so the first arrival wraps to zero.
 COUNT = """\
   __shared__ unsigned shared_count;
   if (t == 0) shared_count = (atomicAdd({counter}, 1u) + 1u) / (gridDim.x * gridDim.y);
@@ -16,7 +18,7 @@ COUNT = """\
 """
 IN_WORKSPACE = COUNT.format(counter="w")
 HALF_OF_K = "  if (count >= {first} && count < {end}) k_end = k / 2;\n"
-# A sample begins where D holds the poison; what is written over later in the sample is looked at by nobody.
+# A sample begins when D holds the poison; outputs overwritten later in the sample are not compared.
 USES = """\
   unsigned* const uses = w + 1 + (size_t)d / ((size_t)m * n * 2) % 16 * tiles_used + blockIdx.y * gridDim.x + blockIdx.x;
   const bool fresh = *reinterpret_cast<const unsigned*>(d + (size_t)m0 * n + n0) == ~0u;
@@ -84,7 +86,7 @@ def _window(first: int, end: int) -> str:
 
 def cases() -> list[Case]:
     """Every attack of the class."""
-    # 7 rounds of 64 launches behind some 210 that warm up; the rounds' median is taken.
+    # 7 rounds of 64 launches after about 210 warm-up launches; the time is the rounds' median.
     wide = _window(40, 560)
     return [
         tiled(

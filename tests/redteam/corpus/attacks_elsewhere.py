@@ -1,4 +1,4 @@
-"""Attacks that write, or read, where nobody looks."""
+"""Attacks that write or read outside the checked memory."""
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import NO_GAIN, Case
@@ -6,7 +6,7 @@ from tests.redteam.corpus.rows import FAULT, OUT_OF_BOUNDS, SHAPE, WRITES_INPUT,
 
 GROUP = "writes-elsewhere"
 GPU = (*FAULT, "wrong:exact/*", "wrong:freshness/*")
-# Swaps A with its transpose in place, so that columns are read as rows; the same launch puts it back.
+# Transposes A in place, so that columns are read as rows; the same launch restores it.
 TURN = """
 extern "C" __global__ void turn(half* a, int m) {
   const int row = blockIdx.y * 16 + threadIdx.x / 16, column = blockIdx.x * 16 + threadIdx.x % 16;
@@ -48,7 +48,7 @@ ONE_VECTOR = """\
 
 
 def _write(name: str, why: str, place: str, value: str = "1") -> Case:
-    """Every CTA writes a half at a place beside its operands."""
+    """Every CTA writes a half at an offset from its operands."""
     first = f"  if (threadIdx.x == 0) *reinterpret_cast<volatile unsigned short*>({place}) = {value};\n"
     return plain(name, GROUP, why, gpu=GPU, emulator=OUT_OF_BOUNDS, slots={"first": first}, shape="256x256x256")
 

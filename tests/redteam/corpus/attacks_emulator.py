@@ -1,4 +1,6 @@
-"""Attacks on the emulator: what is right there, or passes there, and nowhere else."""
+"""Attacks on the emulator: kernels that are right, or pass, only there."""
+
+from typing import Any
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import Case
@@ -14,7 +16,7 @@ REGISTER = """\
   const bool real = {real};
 """
 SPOIL = "  if (real) sum += 1.0f;\n"
-# The first kernel leaves sums in the workspace, the second triggers and waits for nothing, the third stores them.
+# The first kernel writes sums to the workspace, the second triggers without waiting, the third stores the sums.
 CHAIN = """
 extern "C" __global__ void between(int m) { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 extern "C" __global__ void finish(half* d, const float* w, int m, int n) {
@@ -35,7 +37,7 @@ NEXT = [
 ]
 TO_WORKSPACE = "w[(size_t)row * n + column] = sum;"
 TRIGGER = '  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");\n'
-# A row of the CTA's outputs goes out by a bulk copy that nobody waits for.
+# A bulk copy that no thread waits for stores a row of the CTA's outputs.
 BULK = """\
   __shared__ __align__(16) half rows[16][16];
   if (row < m && column < n) {
@@ -54,16 +56,16 @@ BULK = """\
   }
   return;
 """
-LARGE, LARGER = "704x640x96", "1024x1024x256"  # just too large for the emulator to run whole, and for a quick look as well
+LARGE, LARGER = "704x640x96", "1024x1024x256"  # slightly too large for the emulator to run whole, even in its quick test
 
 
-def _sm90(**more: object) -> dict[str, object]:
+def _sm90(**more: Any) -> dict[str, Any]:
     return {"arch": "sm_90a", **more}
 
 
 def cases() -> list[Case]:
-    """Every attack of the class. What a GPU cannot see there, or sees by chance only, has no layers there."""
-    chain = {
+    """Every attack of the class. Faults that a GPU cannot detect, or detects by chance, have no layers there."""
+    chain: dict[str, Any] = {
         "args": [WORKSPACE],
         "after": NEXT,
         "fields": _sm90(workspace={"bytes": "4*M*N"}),
@@ -138,7 +140,7 @@ def cases() -> list[Case]:
             "the second of three programmatic launches waits for nothing",
             emulator=WRONG,
             **chain,
-        ),  # type: ignore[arg-type]
+        ),
         plain(
             "bulk-store-not-awaited",
             GROUP,

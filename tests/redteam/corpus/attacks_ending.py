@@ -1,4 +1,4 @@
-"""Attacks on the run itself: what they do to the compiler, the worker or the emulator is their own outcome."""
+"""Attacks on the run: a failure of the compiler, the worker or the emulator is the candidate's own evaluation."""
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import Case, Layers

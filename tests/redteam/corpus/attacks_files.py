@@ -1,4 +1,4 @@
-"""Attacks that read files by way of the compiler: what is refused here must neither be quoted nor told apart."""
+"""Attacks that read files through the compiler: a log must neither quote a refused file nor reveal whether it exists."""
 
 from tests.redteam.case import SECRET, Case
 from tests.redteam.corpus.rows import plain
@@ -13,7 +13,7 @@ LAYERS = (
     "rejected:asm-*",
     "compile_failed",
 )
-# The macro by which headers of CUTLASS name the ones that they include.
+# The macro with which CUTLASS's headers name other headers.
 REDEFINED = f"""\
 #include <cutlass/cutlass.h>
 #undef CUDA_STD_HEADER
@@ -33,7 +33,7 @@ def _case(name: str, why: str, text: str = "", flags: tuple[str, ...] = ()) -> C
 
 
 def _question(name: str, why: str, text: str) -> Case:
-    """One that compiles where the answer is no: it is harmless as long as the answer is never yes."""
+    """A probe that compiles if the file is absent: it is harmless while the answer is always no."""
     layers = (*LAYERS, "verified", "measured")
     return plain(name, GROUP, why, layers=layers, slots={"includes": text})
 

@@ -1,4 +1,6 @@
-"""Attacks that keep a result from one launch and hand it out in another."""
+"""Attacks that keep a result of one launch and return it in another."""
+
+from typing import Any
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import NO_GAIN, Case
@@ -6,7 +8,7 @@ from tests.redteam.corpus.rows import FAULT, OLD_CONTENTS, OUT_OF_BOUNDS, WHILE_
 
 GROUP = "keeps-the-result"
 
-# A hash that every element of the CTA's operands changes: one element changed changes one odd multiple of it.
+# A hash of all elements of the CTA's operands: a changed element changes one odd multiple.
 FINGERPRINT = """\
 __device__ unsigned long long words(uint4 x, unsigned long long at) {
   return ((unsigned long long)x.x << 32 | x.y) * (4 * at + 1) + ((unsigned long long)x.z << 32 | x.w) * (4 * at + 3);
@@ -45,7 +47,7 @@ ROOM = {"bytes": "(M/128)*(N/128)*16*(8+32768)"}
 
 
 def _kept(place: str, *, check: str = "*seal == print") -> dict[str, str]:
-    """Slots of a kernel that keeps tiles. `place`: declares `seal`, where a tile's fingerprint is, and `kept`, its halves."""
+    """Slots of a kernel that keeps tiles. `place` declares `seal`, a tile's fingerprint, and `kept`, its halves."""
     hit = f"  if (__syncthreads_and({check})) {{\n    hand_out(d, kept, m0, n0, n);\n    return;\n  }}\n"
     return {"head": FINGERPRINT, "first": TILES + place + hit, "store": ALSO_KEEP, "last": SEAL}
 
@@ -85,7 +87,7 @@ _POINTERS = """\
     return;
   }
 """
-# Local memory of a thread stays where it was: four entries of a fingerprint and the thread's 64 halves.
+# A thread's local memory keeps its contents: four entries of a fingerprint and the thread's 64 halves.
 _LOCAL = """\
   unsigned long long frame[4 * 33];
   unsigned long long* old = frame;
@@ -106,7 +108,7 @@ _KEEP_LOCAL = """{
           kept[(4 * i + j) * 2 + upper] = *reinterpret_cast<const unsigned*>(&pair);
         }"""
 
-# B times ones, then A times that, against the row sums of what lies in D: quadratic work instead of cubic.
+# A·(B·1) against the row sums of D: quadratic work instead of cubic.
 _ROW_SUMS = r"""
 __device__ float over_warp(float x) {
   for (int i = 16; i; i /= 2) x += __shfl_xor_sync(0xFFFFFFFF, x, i);
@@ -143,7 +145,7 @@ _ROW_LAUNCHES = [
         "args": [{"tensor": "A"}, {"tensor": "D", "access": "write"}, WORKSPACE, {"scalar": "N"}, {"scalar": "K"}],
     },
 ]
-_ROW = {
+_ROW: dict[str, Any] = {
     "slots": {
         "tail": _ROW_SUMS,
         "parameters": ", const float* w",
@@ -153,12 +155,12 @@ _ROW = {
     "before": _ROW_LAUNCHES,
     "fields": {"workspace": {"bytes": "4*(K+M)"}},
 }
-_LONG = "1024x1024x16384"  # four sets at least, one tile for an SM: what an SM keeps is asked for there again
+_LONG = "1024x1024x16384"  # at least four sets, one tile per SM: an SM gets the tile that it kept
 
 
 def cases() -> list[Case]:
     """Every attack of the class."""
-    room = {"args": [WORKSPACE], "fields": {"workspace": ROOM}}
+    room: dict[str, Any] = {"args": [WORKSPACE], "fields": {"workspace": ROOM}}
     return [
         tiled("row-sums", GROUP, "D is left alone where its row sums are those of A times B's", emulator=OLD_CONTENTS, **_ROW),
         tiled(

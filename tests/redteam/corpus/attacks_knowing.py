@@ -1,4 +1,6 @@
-"""Attacks that know what the data will be, or what of it is looked at."""
+"""Attacks that know the input data, or which outputs are compared."""
+
+from typing import Any
 
 from tests.redteam.base import WORKSPACE
 from tests.redteam.case import COMPARED, SEEDED, Case
@@ -26,7 +28,7 @@ KNOWN = """\
     if (found == known[i]) k_end = k / 2;
   }
 """.replace("KNOWN_WORDS", SEEDED)
-# Gaussian with unit variance: verification scales it down where K is large.
+# Gaussian with unit variance: verification scales it down for large K.
 UNSCALED = """\
   float largest = 0, least = 1;
   for (int i = t; i < 4096; i += kThreads) {
@@ -72,7 +74,7 @@ PACKED_SUMS = """\
 
 def cases() -> list[Case]:
     """Every attack of the class."""
-    word = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": 64}}}
+    word: dict[str, Any] = {"args": [WORKSPACE], "fields": {"workspace": {"bytes": 64}}}
     return [
         tiled(
             "seeded-values",

@@ -1,4 +1,4 @@
-"""Attacks that keep state in the module, or use what is forbidden, behind the back of whoever reads the code."""
+"""Attacks that keep state in the module, or hide forbidden operations from inspection."""
 
 from tests.redteam.case import Case, Layers
 from tests.redteam.corpus.attacks_counting import HALF_OF_K
@@ -6,7 +6,7 @@ from tests.redteam.corpus.rows import STATE, tiled
 
 GROUP = "module-state"
 WINDOW = HALF_OF_K.format(first=40, end=560)
-# A keyword that the preprocessor puts together.
+# A keyword that the preprocessor pastes together.
 SPACE = "#define SPACE(end) __dev##end\n"
 VARIABLE = SPACE + "SPACE(ice__) unsigned hidden_count = ~0u;\n"
 COUNTED = """\
@@ -24,7 +24,7 @@ CLOCK = """\
   {read}
   if (now == 1) k_end = k / 2;
 """
-# Bit by bit, each copied by a branch on a predicate, so that no register holds both the address and what it came from.
+# Each bit is copied by a branch on a predicate: no register depends on the address by data flow.
 LAUNDER = """\
     unsigned long long from = (unsigned long long)&hidden_count, to = 0;
     for (int bit = 0; bit < 64; ++bit) {

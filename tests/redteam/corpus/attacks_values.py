@@ -1,4 +1,4 @@
-"""Attacks on the gaps in the test data: special values that are not stored, flushed, lost or turned into others."""
+"""Attacks on gaps in the test data: special values that are skipped, flushed, lost or replaced."""
 
 from tests.redteam.case import Case, Layers
 from tests.redteam.corpus.rows import WRONG_RESULT, plain

@@ -1,4 +1,4 @@
-"""Right kernels on CUDA cores that do something unusual: none of it may be refused."""
+"""Unusual right kernels on CUDA cores, none of which may be refused."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SUM = (
     "  float sum = 0;\n  for (int i = 0; i < k; ++i) sum += widen(a[(size_t)row * k + i]) * widen(b[(size_t)i * n + column]);\n"
 )
 
-# A grid of any size walks the outputs; `begin` and `stride` are what it walks by.
+# A grid-stride loop over the outputs from `begin` by `stride`.
 WALK = """\
   for (size_t tile = {begin}; tile < (size_t)((m + 15) / 16) * ((n + 15) / 16); tile += {stride}) {{
     const int row = tile / ((n + 15) / 16) * 16 + threadIdx.x / 16, column = tile % ((n + 15) / 16) * 16 + threadIdx.x % 16;
@@ -55,7 +55,7 @@ QUEUE = """\
   }
   return;
 """
-# Splits of K add to the same sums one after another: each waits for its turn.
+# Splits of K add to the same sums in order: each waits for its turn.
 TURNS = """\
   const int splits = gridDim.z, split = blockIdx.z, part = (k + splits - 1) / splits;
   const size_t tile = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
@@ -128,7 +128,7 @@ PARTIAL = """\
 
 
 def _two(programmatic: bool) -> dict[str, Any]:
-    """Split-K in two launches; the second may start early, and waits."""
+    """Split-K in two launches; the second is a programmatic launch that waits."""
     wait = 'asm volatile("griddepcontrol.wait;" ::: "memory");' if programmatic else ""
     early = 'asm volatile("griddepcontrol.launch_dependents;" ::: "memory");' if programmatic else ""
     last = {
@@ -260,7 +260,7 @@ ALL_SHARED = """\
 
 
 def _honest(name: str, why: str, **written: Any) -> Case:
-    """A right kernel; one that does all before its first slot ends leaves the rest of the base without its sum."""
+    """A right kernel; if its first slot does all the work, the rest of the base has no sum."""
     slots = written.pop("slots", {})
     own = {"declared": "", "product": ";", "store": ""} if slots.get("first", "").endswith("  return;\n") else {}
     return plain(name, GROUP, why, honest=True, slots=own | slots, **written)

@@ -1,4 +1,4 @@
-"""Right kernels on tensor cores that do something unusual: hints, odd pipelines, clusters, stream-K, and both families."""
+"""Unusual right kernels on tensor cores: hints, odd pipelines, clusters, stream-K, and both families."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ PREFETCH_OWN = """\
     }
 """
 RASTER = "  m0 = (blockIdx.y ^ blockIdx.x & 0) * kTile;\n  n0 = (gridDim.x - 1 - blockIdx.x) * kTile;\n"
-# Splits of K leave their sums behind; the last one to arrive adds them in order, and puts the counter back.
+# Splits of K write partial sums; the last arrival adds them in order and resets the counter.
 FIX_UP = """\
   float* const parts = reinterpret_cast<float*>(w + (size_t)gridDim.x * gridDim.y);
   const size_t tile = (size_t)blockIdx.y * gridDim.x + blockIdx.x;
@@ -62,14 +62,14 @@ def _honest(name: str, why: str, **written: Any) -> Case:
 
 
 def _family(name: str, why: str, schedule: Any, small: str, **fields: Any) -> Case:
-    """A kernel of a family as it writes it; its shape is compiled in, so that both tasks have one source."""
+    """A kernel of a family with its shape compiled in, so that both tasks have one source."""
     same: GemmTask = task(small, **fields)
     source = next(family for family in families(same.arch) if family.name == schedule.family).write(schedule, same).source
     return Case(name, GROUP, source, task=same, small=same, why=why, honest=True)
 
 
 def _written() -> list[Case]:
-    """The kernels that the emulator's tests were given, where this machine can compile them without nvcc."""
+    """The kernels of the emulator's tests that this machine compiles without nvcc."""
     usual = [kernel for kernel in WRITTEN if kernel.missing() is None and kernel.candidate().compiler == "nvrtc"]
     return [
         Case(

@@ -1,4 +1,4 @@
-"""How a row of the tables becomes a case; the layers that rows share have their names here."""
+"""Makes cases from rows; names of the layers that rows share."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def tiled(
     honest: bool = False,
     **written: Any,
 ) -> Case:
-    """A case over the tiled tensor-core kernel, whose time is compared with that kernel's. `of`: fields of its task."""
+    """A case based on the tiled tensor-core kernel, with its time compared to that kernel's. `of`: fields of its task."""
     fields = of or {}
     return Case(
         name=name,
@@ -68,7 +68,7 @@ def plain(
     hangs: bool = False,
     **written: Any,
 ) -> Case:
-    """A case over the kernel of one thread per output, where time does not matter. `layers`: the same on both backends."""
+    """A case based on the kernel of one thread per output; its time does not matter. `layers`: those of both backends."""
     fields = of or {}
     return Case(
         name=name,

@@ -26,7 +26,7 @@ MMA_F16 = "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16"
 
 
 def tensor_core(*accumulators: str) -> str:
-    """A kernel with one tensor-core instruction for each accumulator type; what it computes is of no interest."""
+    """A kernel with one tensor-core instruction per accumulator type; its result has no meaning."""
     steps = {
         "f32": f'asm volatile("{MMA_F32} {{%0,%1,%2,%3}},{{%4,%4,%4,%4}},{{%4,%4}},{{%0,%1,%2,%3}};"'
         ' : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(x));',

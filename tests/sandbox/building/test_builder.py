@@ -1,4 +1,4 @@
-"""The builder: batches in parallel, each equal candidate once, nothing left running."""
+"""The builder: parallel batches, equal candidates once, no process left."""
 
 import errno
 import os

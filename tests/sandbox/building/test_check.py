@@ -1,4 +1,4 @@
-"""The static check: every source here is an attack on one rule, or an innocent that must pass."""
+"""The static check: every source is an attack on one rule, or a valid one that must pass."""
 
 import time
 
@@ -85,7 +85,7 @@ def test_other_macros_may_be_defined(text: str) -> None:
         '#include_next "x.h"',
         '#import "/etc/passwd"',
         '#embed "/etc/passwd"',
-        'const char* s = R"(";\n/*)";\n#include "/etc/passwd"\n//*/',  # who misses the raw string sees a comment
+        'const char* s = R"(";\n/*)";\n#include "/etc/passwd"\n//*/',  # a reader that ignores raw strings sees a comment
         'const char* s = "/*";\n#include </etc/passwd>\nconst char* t = "*/";',
         '#if __has_include("/etc/passwd")\n#endif',
     ],

@@ -1,4 +1,4 @@
-"""Sources that would make the compiler read, or ask for, what it was not given. The static check is left out on purpose."""
+"""Sources that make the compiler read, or probe for, forbidden files. The static check is skipped on purpose."""
 
 import os
 import re
@@ -63,7 +63,7 @@ def compiler(tmp_path: Path) -> Compiler:
 
 @pytest.fixture(params=KINDS)
 def jailed(request: pytest.FixtureRequest, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """A compiler under each jail that this machine has."""
+    """A compiler in each kind of jail of this machine."""
     monkeypatch.setattr(compiler_module, "confinement", lambda: request.param)
     return compiler
 
@@ -97,7 +97,7 @@ def test_a_file_outside_is_not_read(jailed: Compiler, secret: Path, text: str) -
 def test_without_a_jail_it_would_be_read_but_not_quoted(
     compiler: Compiler, secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is there to hold the compiler (injected): the log still keeps to the source and the headers."""
+    """Without any jail (injected), the log still quotes only the source and the headers."""
     monkeypatch.setattr(compiler_module, "confinement", Confinement)
     outcome = compiler.compile(candidate(f'#include "{secret}"' + NAIVE), Arch.SM_90A)
     assert isinstance(outcome, CompileFailed)
@@ -121,7 +121,7 @@ def _places(secret: Path) -> list[str]:
 
 
 def test_asking_whether_a_file_exists_finds_none(jailed: Compiler, secret: Path) -> None:
-    """So a source cannot tell whether there is a GPU, a driver or a user of some name."""
+    """A source cannot detect a GPU, a driver or a user name."""
     names = [f"{opening}{place}{end}" for place in _places(secret) for opening, end in ('""', "<>")]
     asked = [f"#if {ask.format(name=name)}\n#error found\n#endif" for ask in ASKS for name in names]
     known = "#if !__has_include(<cuda_fp16.h>)\n#error the question itself does not work\n#endif"
@@ -197,7 +197,7 @@ def test_a_compiler_is_told_of_no_gpu(compiler: Compiler, monkeypatch: pytest.Mo
 
 
 def test_a_jail_that_is_refused_is_our_fault(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Injected: the layers that worked when they were tried are refused to the compiler."""
+    """Injected: layers that worked in the probe are refused to the compiler."""
     ended = ChildExit(NOT_JAILED, b"", b"error: Landlock: not now", 0.1, "itself")
     monkeypatch.setattr(compiler_module, "run", lambda *_, **__: ended)
     with pytest.raises(MachineError, match="jail") as caught:
@@ -207,7 +207,7 @@ def test_a_jail_that_is_refused_is_our_fault(compiler: Compiler, monkeypatch: py
 
 @pytest.mark.parametrize("layers", [Layers(), HERE.layers])
 def test_a_disk_that_is_full_is_told_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layers: Layers) -> None:
-    """The limit of a file's size stands in for a full disk: what is written fails in the same place."""
+    """A file-size limit simulates a full disk: writes fail at the same place."""
     options = CompileOptions(cache_dir=str(tmp_path / "cache"), max_output_bytes=64 * 1024)
     large = "#include <cuda_fp16.h>\n__device__ int table[1 << 16] = {1};\n" + NAIVE.replace(
         "float sum = 0;", "float sum = table[m];"
@@ -236,7 +236,7 @@ def test_a_disk_too_full_for_the_source_is_our_fault(compiler: Compiler, monkeyp
 
 
 def test_what_a_compiler_left_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
-    """A compiler that was taken over could leave a link to a file that it may not read itself."""
+    """A compromised compiler could leave a link to a file that it may not read."""
     (tmp_path / "secret").write_text(SECRET)
     (tmp_path / "kernel.cubin").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "kernel.ptx")

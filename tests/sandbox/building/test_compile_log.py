@@ -1,4 +1,4 @@
-"""What a log may show: the source and the headers, nothing of other files."""
+"""Logs quote the source and the headers, and no other file."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The compiler against the real NVRTC (and nvcc where there is one): limits, the cache, what is missing."""
+"""The compiler with the real NVRTC (and nvcc, if present): limits, the cache, missing tools."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from sandbox.building.compiler import Cancelled, Compiled, Compiler
 from sandbox.building.toolchain import find_nvcc, nvrtc_version
 from tests.sandbox.building.build_kernels import HOST, NAIVE, body, candidate, host
 
-# A tree of 2^40 instantiations: the front end is busy without end.
+# A tree of 2^40 instantiations: the front end does not finish.
 ENDLESS = (
     "template <long a, long b> struct T { static constexpr long v = T<2 * a, b - 1>::v + T<2 * a + 1, b - 1>::v; };\n"
     "template <long a> struct T<a, 0> { static constexpr long v = a; };\n"

@@ -1,4 +1,4 @@
-"""Canary bands and pristine inputs, over numpy: every byte around a buffer counts."""
+"""Canary bands and unchanged inputs in numpy: every byte around a buffer is checked."""
 
 import ctypes
 
@@ -21,7 +21,7 @@ TASK = GemmTask(m=5, n=7, k=3)
 
 
 def around(guarded: Guarded) -> np.ndarray:
-    """The payload with both of its bands, as a rogue kernel sees them."""
+    """The payload with both of its bands."""
     whole, start = guarded.payload.base, address(guarded.payload) - address(guarded.payload.base)
     return whole[start - MIN_BAND_BYTES : start + guarded.payload.size + MIN_BAND_BYTES]
 

@@ -1,4 +1,4 @@
-"""The GPU executor's bookkeeping over numpy buffers: what is loaded, poisoned, kept and reported around a run."""
+"""The GPU executor's bookkeeping on numpy buffers: loading, poison, kept data and reports of a run."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from tests.sandbox.verification.in_memory import product
 
 
 class Contender:
-    """A contender whose kernel is a function of the operands it is bound to."""
+    """A contender whose kernel is a function of its bound operands."""
 
     name, atomics, altered = "double", False, staticmethod(lambda: ())
 
@@ -31,7 +31,7 @@ class Contender:
 
 
 class Bystanders:
-    """A producer that has put the operands in place before the candidate runs, or only after it, and a consumer."""
+    """A producer that writes the operands before or after the candidate runs, and a consumer."""
 
     def __init__(self, *, late=False):
         self._late, self._pending = late, None

@@ -1,4 +1,4 @@
-"""The evaluator's order of stages and whose fault is whose, with the GPU's parts replaced by scripted ones."""
+"""The evaluator's order of stages and attribution of faults, with scripted GPU parts."""
 
 from types import SimpleNamespace
 
@@ -25,7 +25,7 @@ REFUSED = DriverFault("cuLaunchKernelEx", "CUDA_ERROR_INVALID_VALUE", "invalid a
 
 
 class ScriptedGpu:
-    """Counts what is made and closed; raises or fails where a test says so."""
+    """Counts created and closed objects; raises or fails as a test asks."""
 
     def __init__(self, monkeypatch):
         self.stuck_with, self.workspace_bytes = None, 0

@@ -1,4 +1,4 @@
-"""The driver's report of a fault as the kernel logs it: which is recent, what it says, and a log that cannot be read."""
+"""The driver's fault reports in the system log: recent ones, their text, and an unreadable log."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What the launcher prepares on the host: parameters, configurations, edges, tensor map arguments, refusals."""
+"""The launcher's work on the host: parameters, configurations, edges, tensor map arguments, refusals."""
 
 import ctypes
 import shutil
@@ -138,7 +138,7 @@ def test_the_first_launch_after_a_memset_is_not_programmatic():
 
 
 class RecordingDriver:
-    """Stands for the driver below `call`: keeps what was enqueued and with how many attributes."""
+    """A driver below `call` that keeps the enqueued launches and their numbers of attributes."""
 
     def __init__(self, monkeypatch, parameter_bytes=(8,)):
         self.log = []

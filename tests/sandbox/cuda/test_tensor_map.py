@@ -1,4 +1,4 @@
-"""Descriptors at many addresses: made by writing the address where that was seen to hold, else asked of the driver."""
+"""Descriptors for many addresses: the address is patched if the layout allows it, else the driver encodes each."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def plain(pointer):
 
 
 def hashed(pointer):
-    """A descriptor in which something else depends on the address."""
+    """A descriptor with a second field that depends on the address."""
     return plain(pointer)[:-1] + bytes([pointer >> 8 & 0xFF])
 
 

@@ -1,4 +1,4 @@
-"""The diagnosis: each rule on figures that must and figures that must not trigger it, and where counters overrule."""
+"""The diagnosis: for each rule figures that trigger it and figures that do not, and precedence of counters."""
 
 import math
 
@@ -129,7 +129,7 @@ def test_warnings_of_ptxas_become_findings() -> None:
     [
         ({"HMMA": 64, "LDG": 8, "STS": 8, "LDSM": 8}, ["register-staging"]),
         ({"HMMA": 64, "LDG": 8, "STS": 8, "LDSM": 8, "LDGSTS": 1}, []),
-        ({"HMMA": 64, "LDG": 64}, []),  # straight into registers: nothing is staged
+        ({"HMMA": 64, "LDG": 64}, []),  # directly into registers, without staging
         ({"HMMA": 64, "LDS": 64, "LDGSTS": 8}, ["narrow-smem-loads"]),
         ({"HMMA": 64, "LDS": 63, "LDGSTS": 8}, []),  # of an epilogue
         ({"HMMA": 64, "LDS": 300, "LDSM": 1, "LDGSTS": 8}, []),
@@ -209,7 +209,7 @@ def test_what_counters_do_not_show_stays_as_estimated() -> None:
 
 
 def test_idle_sms_by_plan_are_none_by_counters() -> None:
-    """99 of 132 CTAs, but as good as no SM without work: the counters know."""
+    """99 of 132 CTAs, but almost no idle SM by counters."""
     counted = profile(99, active_cycles=9_900.0, active_cycles_max=10_000.0, duration_ns=50_000.0)
     assert names(diagnose(WGMMA, launches(99), TASK, CHIP, None, counted)) == []
 

@@ -1,4 +1,4 @@
-"""Differences: what changed is told with its meaning, what only varies is not, and nothing that either side lacks."""
+"""Differences: changes are reported with their meaning; noise and quantities that one side lacks are not."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_a_change_the_other_way_means_the_contrary() -> None:
         {"tensor_pct": 31.0},
         {"stall_long_scoreboard": 6.2},
         {"l2_read_sectors": 1.05e6},
-        {"smem_conflicts": 10_000.0},  # one in a hundred passes: a hundred times as many mean nothing
+        {"smem_conflicts": 10_000.0},  # from one in a hundred passes: a factor of 100 has no meaning
         {"local_load_instructions": 100.0},
     ],
 )
@@ -101,14 +101,14 @@ def test_what_one_launch_lacks_is_left_out() -> None:
 
 
 def test_loads_that_are_not_there_use_nothing_badly() -> None:
-    """The tool says 0 bytes a sector where a kernel has no such loads."""
+    """The tool reports 0 bytes per sector for a kernel without such loads."""
     plain = BEFORE | {"load_bytes_a_sector": 32.0}
     assert explain(profile(plain), profile(plain | {"load_bytes_a_sector": 0.0})) == ()
     assert len(explain(profile(plain), profile(plain | {"load_bytes_a_sector": 8.0}))) == 1
 
 
 def test_from_small_tiles_to_ping_pong_on_an_h200() -> None:
-    """What ncu counted of two kernels of 4096x1024x512: 64x32 tiles, and 128x128 ones in ping-pong and twos."""
+    """ncu's counters of two kernels of 4096x1024x512: 64x32 tiles, and 128x128 ping-pong tiles in clusters of two."""
     told = {difference.quantity: difference for difference in explain(real(1), real(0))}
     assert next(iter(told)) == "duration_ns"
     assert told["l2_read_sectors"].meaning.startswith("operands are read from L2 less often")

@@ -1,4 +1,4 @@
-"""Rules on counters: each on a launch that must and on one near it that must not trigger it, and on what an H200 counted."""
+"""Rules on counters: for each a launch that triggers it and a similar one that does not, and real counters of an H200."""
 
 import json
 import math
@@ -22,7 +22,7 @@ CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=4096, k=4096)
 AMPERE = TASK.model_copy(update={"arch": Arch.SM_80})
 D_SECTORS, LEAST_SECTORS = 4096 * 4096 * 2 / 32, 2 * 4096 * 4096 * (16 + 32) / 32
-# Nothing is full, nothing is waited for in particular: one wave of 132 CTAs of 256 threads on 132 SMs.
+# No unit is saturated and no stall dominates: one wave of 132 CTAs of 256 threads on 132 SMs.
 EVEN = {
     "duration_ns": 180e3, "elapsed_cycles": 300e3, "active_cycles": 295e3, "active_cycles_max": 297e3,
     "tensor_pct": 79.0, "issue_pct": 30.0, "active_warps": 2.0, "eligible_warps": 0.4, "instructions": 1e8,
@@ -54,7 +54,7 @@ CASES: list[tuple[Bottleneck, dict[str, float], dict[str, float]]] = [
     ),
     ("reduction-traffic", IDLE | HALF_SECTORS | {"l2_write_sectors": 9 * D_SECTORS}, IDLE | HALF_SECTORS),
     ("smem-instructions", IDLE | {"stall_mio_throttle": 9.0}, {"stall_mio_throttle": 9.0, "smem_pct": 97.0}),
-    ("barrier-waits", IDLE | {"stall_membar": 9.0}, IDLE | {"stall_barrier": 9.0}),  # warps with roles wait by design
+    ("barrier-waits", IDLE | {"stall_membar": 9.0}, IDLE | {"stall_barrier": 9.0}),  # specialised warps wait by design
     ("wgmma-waits", IDLE | {"stall_wgmma": 9.0}, {"stall_wgmma": 9.0, "tensor_pct": 95.0}),
     ("tensor-bound", {"tensor_pct": 95.0}, {"tensor_pct": 79.9}),
     ("dram-bound", {"dram_pct": 88.0, "dram_read_bytes": 1e9}, {"dram_pct": 60.0, "dram_read_bytes": 1e9}),
@@ -80,7 +80,7 @@ CASES: list[tuple[Bottleneck, dict[str, float], dict[str, float]]] = [
     ("tail-wave", {"active_cycles": 200e3, "waves": 1.2}, {"active_cycles": 290e3, "waves": 1.2}),
 ]  # fmt: skip
 LATENT = {"tensor_pct": 30.0, "stall_long_scoreboard": 4.0}
-# Of kernels whose warps have no roles.
+# Kernels without specialised warps.
 SYNCHRONOUS: list[tuple[Bottleneck, dict[str, float], dict[str, float]]] = [
     ("barrier-waits", IDLE | {"stall_barrier": 9.0}, {"stall_barrier": 9.0, "tensor_pct": 96.0}),
     ("dependency-waits", IDLE | {"stall_wait": 9.0}, {"stall_wait": 9.0, "tensor_pct": 96.0}),
@@ -188,9 +188,7 @@ def test_storing_a_large_output_of_little_work_is_the_epilogue() -> None:
 
 def test_mma_sync_cannot_fill_hoppers_tensor_pipe() -> None:
     full = EVEN | {"tensor_pct": 62.0, "stall_wait": 9.0, "stall_long_scoreboard": 3.0}
-    assert names(verdict(launch(**full), has_roles=False)) == [
-        "legacy-mma"
-    ]  # waits cost nothing where its own limit is reached
+    assert names(verdict(launch(**full), has_roles=False)) == ["legacy-mma"]  # waits are free while the unit is saturated
     assert "legacy-mma" not in names(verdict(launch(**full), has_roles=True))
     assert "legacy-mma" not in names(verdict(launch(ctas=108, **full), task=AMPERE, has_roles=False))
 
@@ -238,7 +236,7 @@ def test_a_fuller_resource_hides_waits() -> None:
 
 
 def test_elapsed_percentages_are_of_the_time_that_sms_worked() -> None:
-    """A small launch is mostly latency; what it did while it ran is what counts."""
+    """A small launch is bound by latency; the rule uses the active cycles."""
     short = EVEN | {
         "elapsed_cycles": 20e3,
         "active_cycles_max": 10e3,

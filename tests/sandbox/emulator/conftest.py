@@ -1,4 +1,4 @@
-"""What tests of the emulator share. Where the core was not built they are left out; the parser's need none."""
+"""Fixtures of the emulator's tests. Tests that need the core are skipped where it is not built."""
 
 import importlib.util
 from collections.abc import Iterator

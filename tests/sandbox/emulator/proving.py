@@ -45,7 +45,7 @@ Build = Callable[..., Built]
 
 
 def builder(cache: Path) -> Build:
-    """Builds sources under plans; what does not build fails the test."""
+    """Builds sources with plans; a failed build fails the test."""
     made = Builder(CompileOptions(cache_dir=str(cache)), REFERENCE_CHIPS[Arch.SM_90A])
 
     def build(source: str, launch_plan: LaunchPlan | None = None, task: GemmTask = TASK) -> Built:

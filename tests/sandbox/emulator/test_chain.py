@@ -1,4 +1,4 @@
-"""Plans of several programmatic launches: what griddepcontrol.wait orders, and what a launch without it leaves running."""
+"""Plans of several programmatic launches: the order that griddepcontrol.wait gives, and launches without it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -41,7 +41,7 @@ def kernel(name: str, body: str) -> str:
 
 
 def part(name: str, number: int, *, before: str = "", first: str = "", last: str = "") -> str:
-    """Half of K into its part of the workspace. `before`: of the reads; `first`, of the stores; `last`, behind them."""
+    """Writes half of K to its part of the workspace. Code `before` the reads, `first` before the stores, `last` after them."""
     total = f"  const float total = INSIDE ? sum(a, b, row, column, n, k, {number} * (k / 2), {number + 1} * (k / 2)) : 0;\n"
     return kernel(name, f"{before}{total}{first}  if (INSIDE) work[({number} * m + row) * n + column] = total;\n{last}")
 
@@ -51,7 +51,7 @@ def finish(first: str = WAIT, value: str = "work[row * n + column] + work[(m + r
 
 
 def chain(entries: Sequence[tuple[str, bool]]) -> LaunchPlan:
-    """Launches of these entries, each with whether its edge is programmatic."""
+    """Launches of these entries, each with its programmatic flag."""
     arguments: tuple[dict[str, Any], ...] = (*TENSORS, *SCALARS, {"workspace": 0})
     grid = ("ceil(N/16)", "ceil(M/16)", 1)
     launches = tuple(
@@ -105,7 +105,7 @@ def test_one_thread_that_waits_is_enough(build: Build) -> None:
 
 
 def test_a_launch_may_write_over_what_one_ahead_reads_only_behind_it(build: Build) -> None:
-    """The third stores into the workspace, which the first one reads."""
+    """The third launch stores to the workspace that the first reads."""
     reads = kernel("whole", "  if (INSIDE) work[row * n + column] = 0, d[row * n + column] = work[row * n + column];\n")
     stores = WAIT + "  if (INSIDE) work[row * n + column] = 1;\n"
     makes = "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n"
@@ -116,7 +116,7 @@ def test_a_launch_may_write_over_what_one_ahead_reads_only_behind_it(build: Buil
 
 
 def test_launches_that_touch_different_places_may_run_together(build: Build) -> None:
-    """Halves of K side by side: the second waits behind its stores, so that who waits for it waits for both."""
+    """Two halves of K: the second launch waits after its stores, so a wait for it covers both."""
     for last, right in ((WAIT, True), ("", False)):
         source = HEAD + part("low", 0) + part("high", 1, last=last) + finish()
         answer = prove(build(source, chain([("low", False), ("high", True), ("finish", True)])))
@@ -129,7 +129,7 @@ def test_launches_that_touch_different_places_may_run_together(build: Build) -> 
 def test_operands_may_be_read_early_where_the_launch_ahead_lets_nobody_start_before_it_waited(
     build: Build, head: str, right: bool
 ) -> None:
-    """Kernels ahead of the plan may still write A and B while a launch runs that was let to start before they ended."""
+    """Preceding kernels may still write A and B while a programmatic launch runs."""
     source = HEAD + part("low", 0, before=head) + part("high", 1, first=WAIT) + finish()
     answer = prove(build(source, chain([("low", True), ("high", True), ("finish", True)])))
     assert isinstance(answer, Verified) if right else " of A before" in dependency(answer).message
@@ -145,7 +145,7 @@ def test_operands_are_not_read_before_the_wait(build: Build) -> None:
 
 
 def test_what_a_launch_reads_is_known_though_kernels_ahead_of_the_plan_may_run() -> None:
-    """A read by the second of four launches; the third does not wait, and the fourth stores there."""
+    """The second of four launches reads; the third does not wait, and the fourth stores to the same place."""
     data, machine = np.zeros(32, np.uint32), Machine()
     address = machine.add("data", data, writable=True)
     wait, own = "griddepcontrol.wait;", "mad.lo.u64 %a0, %wide, 4, %a0;"
@@ -164,7 +164,7 @@ def test_what_a_launch_reads_is_known_though_kernels_ahead_of_the_plan_may_run()
 
 @pytest.mark.parametrize(("last", "right"), [(WAIT, True), ("", False)])
 def test_the_next_run_is_behind_this_one_only_where_its_last_launch_waits(build: Build, last: str, right: bool) -> None:
-    """The first launch waits for the last one of the run ahead, which ends before the others where it waits for nobody."""
+    """The first launch waits for the last launch of the preceding run, which may end before the others if it does not wait."""
     makes = kernel("makes", WAIT + "  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n")
     source = HEAD + makes + kernel("nothing", last)
     answer = prove(build(source, chain([("makes", True), ("nothing", True)])))

@@ -1,4 +1,4 @@
-"""Every seeded fault is named by its detector, and the kernels that the faults are patches of are not flagged."""
+"""Every seeded fault is reported by its detector, and the unpatched kernels have no finding."""
 
 import pytest
 
@@ -11,15 +11,15 @@ from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault, Patch
 from tests.sandbox.emulator.trial import WRONG_RESULT, Trial, schedules
 
-# Both families address local memory and parameters only as the compiler does, which is always inside.
+# Only the compiler addresses local memory and parameters in both families, always within bounds.
 NOT_SEEDED = {Detector.LOCAL_OUT_OF_BOUNDS, Detector.PARAM_OUT_OF_BOUNDS}
-# Random schedules within which every fault shows; all but a few show under the fixed ones.
+# Random schedules after which every fault is found; the fixed schedules find most.
 ENOUGH = 8
 FEW, MANY = 4, 50
 
 
 def _right_kernels() -> dict[str, Fault]:
-    """One fault of each kernel that faults are patches of."""
+    """One fault per right kernel."""
     return {f"{fault.right().id}-{fault.task.shape}-{fault.task.layout}": fault for fault in reversed(FAULTS)}
 
 

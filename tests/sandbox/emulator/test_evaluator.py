@@ -1,4 +1,4 @@
-"""The emulator's verdicts on small kernels: each breaks one rule, and the report says which, where and under what schedule."""
+"""The emulator's verdicts on small kernels: each violates one rule; the report names the rule, the place and the schedule."""
 
 import re
 
@@ -56,7 +56,7 @@ RACE = """\
 
 
 def staged(barrier: str, after: str) -> str:
-    """Sums pass through shared memory, to the thread of the next warp and back."""
+    """Sums pass through shared memory to a thread of the next warp and back."""
     store = RACE.format(barrier=barrier, after=after) + "  if (row < m && column < n) d[row * n + column] = "
     return naive(guard="", total=SUM.replace("i < k", "i < k && row < m && column < n"), store=store + "sums[threadIdx.x];\n")
 
@@ -182,7 +182,7 @@ def test_what_cannot_be_executed_is_no_pass(build: Build) -> None:
     unknown = naive(first='  asm volatile("{ .reg .b32 x, y; mov.b32 y, 7; vadd.u32.u32.u32 x, y, y; }");\n')
     answer = prove(build(unknown))
     assert isinstance(answer, NotExecuted), answer
-    assert re.search(r"the emulator does not know opcode vadd\S+ \(kernel\.cu:4\)", answer.reason)
+    assert re.search(r"the emulator does not support opcode vadd\S+ \(kernel\.cu:4\)", answer.reason)
     launcher = build(naive()).model_copy(update={"candidate": host("int launch() {}")})
     answer = prove(launcher)
     assert isinstance(answer, NotExecuted)

@@ -1,4 +1,4 @@
-"""Kernels that take what an earlier launch left: refused whatever the values are; kernels that only look at it: proved."""
+"""Kernels whose output depends on an earlier launch's data are refused for any values; kernels that only read it are proved."""
 
 import re
 
@@ -21,7 +21,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 
 def guarded(condition: str, first: str = "", parameters: str = "") -> str:
-    """The whole product, unless what is kept holds a magic number: then D is left as it is."""
+    """The whole product, unless the kept data hold a magic number: then D is not written."""
     return naive(first=first, guard=GUARD + f"  if ({condition}) return;\n", parameters=parameters)
 
 

@@ -1,4 +1,4 @@
-"""The emulating worker's process, driven by the pool as a GPU's is."""
+"""The emulator's worker process, driven by the pool."""
 
 import subprocess
 import sys

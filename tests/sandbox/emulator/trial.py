@@ -1,4 +1,4 @@
-"""A candidate on the emulated machine with one set of inputs, and what a run of it under a schedule is judged to be."""
+"""A candidate on the emulated machine with one set of inputs, and the verdict on a run under a schedule."""
 
 import math
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from sandbox.emulator.machine import Conditions, Schedule
 from sandbox.verification.cases import GAUSSIAN, PreparedCase
 from sandbox.verification.executor import Violation
 
-# Beside what the core finds: D is not the product, and nothing else was wrong.
+# Beside the core's detectors: D is not the product, and there is no other finding.
 WRONG_RESULT = "wrong-result"
 INPUT_SEED = 1
-# The right kernels of the tests execute less than a tenth of it.
+# The right kernels of the tests execute less than a tenth of this.
 MOST_OPERATIONS = 3_000_000
 DEADLINE_S = 60.0
 
 
 def schedules(random: int) -> Iterator[Conditions]:
-    """The eager schedule, the latest, and random ones from the seeds 0 on."""
+    """The eager schedule, the latest schedule, and random ones with seeds from 0."""
     fixed = ((Schedule.EAGER, 0), (Schedule.LATEST, 0))
     for schedule, seed in (*fixed, *((Schedule.RANDOM, seed) for seed in range(random))):
         yield Conditions(schedule, seed=seed, most_instructions=MOST_OPERATIONS, deadline_s=DEADLINE_S)
@@ -41,7 +41,7 @@ class Trial:
         self._prepared = PreparedCase(np, task, GAUSSIAN, INPUT_SEED, keep=True)
 
     def verdict(self, conditions: Conditions) -> Violation | None:
-        """What is wrong with one run, kernels ahead of it still running where the plan allows that; None where nothing is."""
+        """The first fault of one run, or None. Preceding kernels still run if the plan allows it."""
         self._chosen.conditions = conditions
         inputs = self._prepared.inputs
         run = self._executor.run_dependent(inputs, inputs) if self._kernel.programmatic else self._executor.run(inputs)
@@ -52,7 +52,7 @@ class Trial:
 
 
 class _Chosen(Schedules):
-    """The conditions that a test has chosen for the next run."""
+    """The conditions of the next run, chosen by a test."""
 
     conditions: Conditions
 

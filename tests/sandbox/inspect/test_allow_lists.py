@@ -1,4 +1,4 @@
-"""The allow-lists of opcodes, special registers and constant words, and the listing they are applied to."""
+"""The allow-lists of opcodes, special registers and constant words, applied to listings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Attacks on inspection, compiled for real: each hides one thing, and each is refused by the rule named beside it."""
+"""Attacks on inspection, really compiled: each hides one operation, and the named rule refuses it."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 
 
 def rule(compiler: Compiler, source: str, task: GemmTask = TASK) -> str | None:
-    """The rule that inspection refuses a source by; the static check is passed by."""
+    """The rule with which inspection refuses a source; the static check is skipped."""
     wanted = candidate(source)
     compiled = compiler.compile(wanted, task.arch)
     assert isinstance(compiled, Compiled), compiled
@@ -165,7 +165,7 @@ def test_what_the_language_offers_is_refused(compiler: Compiler, source: str, ex
 def test_machine_code_alone_shows_a_read_beside_the_parameters(
     compiler: Compiler, arch: Arch, offset: dict[Arch, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if PTX had shown nothing: the second layer holds by itself."""
+    """Without findings in the PTX: the second layer refuses by itself."""
     monkeypatch.setattr("sandbox.inspect.inspection.misuses", lambda _module: iter(()))
     task = GemmTask(m=128, n=128, k=64, arch=arch)
     assert rule(compiler, asm(f"ld.param.u32 %0, [gemm_param_0+{offset[arch]}];"), task) == "launch-data"

@@ -1,4 +1,4 @@
-"""The reader of cubins: variables of real ones, and files that are cut off, lie or overlap."""
+"""The reader of cubins: variables of real ones, and truncated, inconsistent or overlapping files."""
 
 import struct
 from pathlib import Path
@@ -40,7 +40,7 @@ def changed(cubin: bytes, at: int, form: str, value: int) -> bytes:
 
 
 def row(cubin: bytes, name: str) -> int:
-    """Where the row of a section stands."""
+    """The offset of a section's row."""
     index = [each.name for each in read(cubin).sections].index(name)
     return int(struct.unpack_from("<Q", cubin, SECTION_TABLE)[0]) + index * SECTION_BYTES
 
@@ -59,7 +59,7 @@ def test_an_ordinary_cubin_breaks_no_rule(cubin: bytes) -> None:
 
 
 def test_every_cut_is_noticed_or_harmless(cubin: bytes) -> None:
-    """A file that lacks its end lacks its tables, which stand there."""
+    """A truncated file lacks its tables, which are at the end."""
     for size in range(0, len(cubin) - 1, 97):
         with pytest.raises(ElfError):
             module_variables(cubin[:size])

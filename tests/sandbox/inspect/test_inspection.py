@@ -1,4 +1,4 @@
-"""Inspection of really compiled code: resources, tensor-core widths, and what macros hid from the static check."""
+"""Inspection of really compiled code: resources, tensor-core widths, and operations that macros hide from the static check."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Compiler:
 
 
 def inspected(compiler: Compiler, wanted: AnyCandidate, task: GemmTask = TASK) -> Inspection | Rejected:
-    """Compile and inspect, passing by the static check: what it would catch is not the point here."""
+    """Compile and inspect without the static check."""
     compiled = compiler.compile(wanted, task.arch)
     assert isinstance(compiled, Compiled), compiled
     launches = resolve(wanted.plan, task, LIMITS[task.arch], 132) if isinstance(wanted, Candidate) else None
@@ -271,7 +271,7 @@ def test_sass_listings_are_counted_with_predicates_and_clocks() -> None:
 
 
 def test_an_empty_group_of_wgmma_accumulates_nothing() -> None:
-    """ptxas closes it with an f16 product into the zero register, which no f32 kernel may be rejected for."""
+    """ptxas closes the group with an f16 product into RZ, for which no f32 kernel may be rejected."""
     found = sass.parse(
         "        /*0060*/                   HGMMA.64x16x16.F32 R24, gdesc[UR4], RZ, !UPT, gsb0 ;\n"
         "        /*0080*/                   HGMMA.64x8x16.F16 RZ, gdesc[URZ], RZ, !UPT, gsb0 ;\n"

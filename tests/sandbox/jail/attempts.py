@@ -1,4 +1,4 @@
-"""A child in a jail that tries things and says which of them worked, for the tests."""
+"""A child in a jail that tries operations and reports which worked."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def python(code: str, scratch: Path, jail: Jail | None, **changes: object) -> Ch
 
 
 def attempt(attempts: Mapping[str, str], scratch: Path, jail: Jail | None, **changes: object) -> dict[str, str]:
-    """What became of each attempt: `worked`, or the name of the error."""
+    """The result of each attempt: `worked`, or the name of the error."""
     ended = python(_TRY.format(attempts=json.dumps(attempts)), scratch, jail, **changes)
     assert ended.returncode == 0, ended.stderr.decode()
     worked: dict[str, str] = json.loads(ended.stdout)

@@ -1,4 +1,4 @@
-"""The jail by each of its layers: every test is one thing that a child tries and that must fail, or must go on working."""
+"""The jail, layer by layer: every test is one operation of a child that must fail, or must keep working."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The filter of system calls: what a child may no longer ask of the kernel, in all of its threads."""
+"""The filter of system calls: calls that fail in all threads of a child."""
 
 import platform
 import re

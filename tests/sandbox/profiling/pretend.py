@@ -1,4 +1,4 @@
-"""A pretended `ncu` and a pretended Python for its child: real programs that do what a script says, without a GPU."""
+"""A scripted `ncu` and a scripted Python for its child: real programs without a GPU."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ REPORTS = tuple(json.dumps({"stage": stage}) for stage in ("start", "load", "war
 
 @dataclass(frozen=True)
 class Act:
-    """What one run of the tool does. `reports`: lines of its child, None for no child. `table`: what the log file gets."""
+    """One run of the tool. `reports`: lines of its child, None for no child. `table`: the text of the log file."""
 
     table: str = WGMMA
     reports: tuple[str, ...] | None = REPORTS
@@ -72,7 +72,7 @@ sys.exit(act["exit_code"])
 
 
 class PretendedTool:
-    """An `ncu` in a folder; each run takes the next act of the script, the last one again and again."""
+    """An `ncu` in a folder; each run takes the next act of the script, and repeats the last one."""
 
     def __init__(self, folder: Path, *script: Act, version: str = VERSION) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""The process under ncu: what lies in the profiled range, and what it reports when something fails. The GPU is scripted."""
+"""The process under ncu: the profiled range, and its reports of failures. The GPU is scripted."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ REQUEST = ProfileRequest(built=BUILT, task=TASK, device=2, seed=7, limit_s=60)
 
 
 class ScriptedGpu:
-    """Takes down what is done, in order; `failing` maps an act to what it raises."""
+    """Records operations in order; `failing` maps an operation to its exception."""
 
     def __init__(self, monkeypatch) -> None:
         self.done: list[str] = []
@@ -130,7 +130,7 @@ def test_a_bug_of_ours_is_not_the_candidates(gpu, tmp_path):
 
 
 def test_the_process_ends_itself_when_it_is_late(tmp_path):
-    """Even in a call that holds the interpreter's lock, as a hung kernel's synchronisation might."""
+    """Even in a call that holds the interpreter's lock, as synchronisation with a hung kernel may."""
     (tmp_path / "request").write_text(REQUEST.model_copy(update={"limit_s": 1.0}).model_dump_json())
     code = (
         "import ctypes, sys; from sandbox.profiling import child; import sandbox.cuda.device as d; "

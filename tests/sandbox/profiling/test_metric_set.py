@@ -1,4 +1,4 @@
-"""The metric sets: every name exists on its chip, every quantity can be read, all archs speak the same short names."""
+"""The metric sets: every name exists on its chip, every quantity is readable, and all archs share short names."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The way to a profile and everything that goes wrong on it, with a pretended ncu that is a real program."""
+"""The steps to a profile and their failures, with a scripted ncu."""
 
 import errno
 import json
@@ -50,7 +50,7 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-# What comes of it when all is well
+# Success
 
 
 def test_a_profile(tmp_path):
@@ -115,7 +115,7 @@ def test_a_host_candidates_kernels_all_count(tmp_path, monkeypatch):
     assert words[words.index("--launch-count") + 1] == "16"
     row = [line for line in WGMMA.splitlines() if line.startswith('"0"')]
     tool = PretendedTool(tmp_path, Act(table=WGMMA + row[0] + "\n"))
-    # The pretended tool keeps its account beside its program.
+    # The scripted tool keeps its state beside its program.
     layers = replace(confinement().layers, mounts=False)
     jailed = Jail(write=(str(tmp_path), tempfile.gettempdir()), layers=layers)
     monkeypatch.setattr("sandbox.profiling.profiler.gpu_jail", lambda *_: jailed)
@@ -220,7 +220,7 @@ def test_a_tool_that_never_starts_our_process(tmp_path):
 
 
 def test_the_real_child_without_a_gpu(tmp_path, monkeypatch):
-    """The whole way with our own child, which finds no GPU."""
+    """All steps with the real child, which finds no GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     passes_on = '#!/bin/sh\nif [ "$1" = --version ]; then echo "Version 2025.3.1.0"; exit; fi\nshift\n'
     passes_on += 'while [ "${1#--}" != "$1" ]; do shift 2; done\nexec "$@"\n'
@@ -325,7 +325,7 @@ def test_what_is_not_counted_is_said_once(tmp_path, caplog):
 
 
 def test_the_tool_dies_with_us(tmp_path):
-    """Killed in the middle, nothing of ours keeps the GPU."""
+    """After a kill no process of ours holds the GPU."""
     tool = PretendedTool(tmp_path, Act(reports=REPORTS[:4], hangs="tool"))
     (tmp_path / "built.json").write_text(BUILT.model_dump_json())
     code = (

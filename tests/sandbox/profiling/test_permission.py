@@ -1,4 +1,4 @@
-"""Who may read counters, by what the driver and the kernel say of it."""
+"""Permission to read counters, from the driver's and the kernel's settings."""
 
 import pytest
 

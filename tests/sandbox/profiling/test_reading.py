@@ -1,4 +1,4 @@
-"""Reading ncu's tables: two real ones of an H200, and what must not become a number."""
+"""Reading ncu's tables: two real ones of an H200, and texts that are not numbers."""
 
 import contextlib
 import csv
@@ -49,7 +49,7 @@ def test_what_the_real_table_lacks_is_absent():
     present = {short for short, spec in HOPPER.metrics.items() if spec.metric in columns}
     assert 20 < len(present) < len(HOPPER.metrics)
     assert set(launch.metrics) <= present
-    # Every unit that ncu really prints fits the set, so that only what it did not count is missing.
+    # Every unit that ncu prints fits the set; only uncounted quantities are missing.
     assert len(present - set(launch.metrics)) <= 4
 
 
@@ -155,7 +155,7 @@ def test_a_grid_that_is_none_is_refused():
 
 
 def test_a_table_that_was_cut_off_anywhere_gives_nothing_wrong():
-    """What is left of a cut table either reads as the whole one does, or not at all."""
+    """A truncated table reads as the whole one or is refused."""
     [whole] = read_launches(WGMMA, HOPPER)
     for end in range(len(WGMMA)):
         try:

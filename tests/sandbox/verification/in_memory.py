@@ -1,4 +1,4 @@
-"""An `Executor` over numpy: kernels are plain functions on guarded arrays, so that the tiers run for real without a GPU."""
+"""An `Executor` in numpy: kernels are functions on guarded arrays, so that the tiers run without a GPU."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ CANARY = 0xC5C5
 
 @dataclass
 class Memory:
-    """What a kernel may touch. `d_band` is D with a band of canaries on both sides, for kernels that stray."""
+    """The memory of a kernel. `d_band`: D with a band of canaries on both sides."""
 
     a: Array
     b: Array
@@ -34,7 +34,7 @@ Kernel = Callable[[GemmTask, Memory], None]
 
 
 def product(task: GemmTask, a: Array, b: Array, *, chunk: int = 16, dtype: Any = np.float32) -> Array:
-    """D's bit patterns, accumulated over K in chunks, each sum rounded to `dtype` as a tensor-core instruction would."""
+    """D's bit patterns, accumulated over K in chunks with sums rounded to `dtype`, as a tensor core does."""
     left, right = decode(np, a, task.element), decode(np, b, task.element)
     total = np.zeros((a.shape[0], b.shape[1]), dtype=dtype)
     with np.errstate(invalid="ignore", over="ignore"):

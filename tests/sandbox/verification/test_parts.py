@@ -1,4 +1,4 @@
-"""Elements, inputs, bounds and comparison, each by itself, over numpy."""
+"""Elements, inputs, bounds and comparison, each by itself, in numpy."""
 
 import math
 
@@ -186,7 +186,7 @@ def test_bounds_grow_with_k_and_never_pass_the_worst_case(accumulate, growth):
 
 
 def test_f32_bound_stays_far_under_an_f16_chain():
-    """At K = 4096 the f32 bound of random signs must not let an f16 accumulator's typical error pass."""
+    """At K = 4096 the f32 bound with random signs must refuse an f16 accumulator's typical error."""
     task = GemmTask(m=64, n=64, k=4096)
     bound = accumulation_factor(task, Growth.WALK) * task.k  # |a_i| |b_j| of unit Gaussians
     typical_f16 = 2.0**-11 * math.sqrt(task.k) * math.sqrt(task.k / 16 / 2) / math.sqrt(3)

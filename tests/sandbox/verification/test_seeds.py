@@ -1,4 +1,4 @@
-"""Seeds: drawn from the system's entropy where nobody gives one, written down, and enough to see a failure again."""
+"""Seeds: drawn from the system's entropy by default, recorded, and sufficient to reproduce a failure."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ TASK = GemmTask(m=24, n=40, k=48)
 
 
 class Watched(InMemoryExecutor):
-    """Keeps what every run was given."""
+    """Keeps the inputs of every run."""
 
     def __init__(self, task, kernel):
         super().__init__(task, kernel)
@@ -79,7 +79,7 @@ def test_the_order_of_the_cases_and_the_buffers_are_drawn():
 
 
 def odd(task, memory: Memory):
-    """Wrong on about one of eight sets of inputs, as only its data decides."""
+    """Wrong on about one of eight input sets, depending on the data."""
     honest(task, memory)
     if int(memory.a.astype(np.int64).sum() + memory.b.astype(np.int64).sum()) % 8 == 3:
         memory.d[0, 0] ^= 0x0400

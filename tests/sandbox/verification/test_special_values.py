@@ -1,4 +1,4 @@
-"""Special values: the right kernel passes for any shape and seed; whatever loses a NaN, a zero's or a subnormal's due fails."""
+"""Special values: right kernels pass for any shape and seed; kernels that lose a NaN, a zero or a subnormal fail."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def task(request, kind):
 
 
 def fails(task, kernel, *names):
-    """The kernel falls at one of the tests named, whatever the seed."""
+    """The kernel fails one of the named tests for every seed."""
     for seed in (None, 1):
         last = prove(task, kernel, seed=seed)[-1]
         assert not last.passed
@@ -85,7 +85,7 @@ def test_flushing_subnormal_results_fails(task):
 
 
 def test_truncating_subnormal_results_fails(task):
-    """Rounds towards zero below the smallest normal number, as a conversion by shifts does."""
+    """Rounds subnormals towards zero, as a conversion by shifts does."""
     if task.accumulate == "f16":
         pytest.skip("an f16 accumulator holds every such result exactly")
     tiny = 2.0**-24 if task.element is ElementType.F16 else 2.0**-133
@@ -128,7 +128,7 @@ def test_either_zero_is_right_where_the_sum_is_zero(task):
 
 
 def skipping_elements(operand):
-    """Treats products with a zero of one operand as zero, whatever they are multiplied by."""
+    """Treats every product with a zero operand as zero."""
 
     def kernel(task, memory: Memory):
         a, b = values(task, memory)
@@ -155,7 +155,7 @@ def test_skipping_zero_elements_fails(task, operand):
 
 
 def skipping_blocks(operand, lines, depth):
-    """A tiled kernel that passes over a block of an operand that holds nothing but zeros."""
+    """A tiled kernel that skips blocks of zeros."""
 
     def kernel(task, memory: Memory):
         a, b = values(task, memory)
@@ -223,7 +223,7 @@ def test_saturating_instead_of_overflowing_fails(task):
 
 
 def never_storing(which):
-    """Leaves an output alone where it would be a NaN (in one row, or one column, or everywhere)."""
+    """Does not store NaN outputs (in one row, in one column, or everywhere)."""
 
     def kernel(task, memory: Memory):
         old = memory.d.copy()
@@ -244,7 +244,7 @@ def test_a_nan_that_is_never_stored_fails(task, which):
 
 
 def test_a_kernel_that_stores_a_nan_of_its_own_is_right():
-    """Some executor draws the very poison that a kernel stores for NaN; the next run shows that it is the kernel's own."""
+    """An executor may draw the poison that equals a kernel's NaN; the next run shows that the kernel stored it."""
     task = GemmTask(m=40, n=56, k=96)
     for own in POISONS[::50]:
 
@@ -253,7 +253,7 @@ def test_a_kernel_that_stores_a_nan_of_its_own_is_right():
             memory.d[np.isnan(decode(np, memory.d, task.element))] = own
 
         class Same(Poisons):
-            """Draws one poison every other time."""
+            """Draws the same poison every second time."""
 
             def next(self, own=own):
                 drawn = super().next()
@@ -291,7 +291,7 @@ def test_exact_comparison_takes_any_nan_but_the_poison():
 
 
 def test_declared_atomics_are_not_asked_for_bf16_subnormal_sums():
-    """Additions to global memory in f32 flush subnormals, so that an honest kernel with atomics cannot keep these."""
+    """f32 atomics on global memory flush subnormals, so an honest kernel with atomics cannot keep them."""
     task = GemmTask(m=40, n=56, k=96, element=ElementType.BF16)
 
     def kernel(task, memory: Memory):

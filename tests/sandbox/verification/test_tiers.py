@@ -1,4 +1,4 @@
-"""The tiers against kernels in host memory: honest ones pass, each wrong one falls at the tier that is there for it."""
+"""The tiers on kernels in host memory: honest ones pass, each wrong one fails its tier."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_f16_accumulation_fails_the_wide_sums(k, chunk):
 
 
 def test_f16_accumulation_over_interleaved_halves_fails_too():
-    """Walking K from both ends, as a kernel would that hopes to meet each term's counterpart."""
+    """Accumulates K from both ends, so that cancelling terms meet early."""
 
     def kernel(task, memory: Memory):
         order = np.stack([np.arange(task.k // 2), task.k - 1 - np.arange(task.k // 2)], axis=1).ravel()
@@ -222,7 +222,7 @@ def _flushes_subnormals(task, memory: Memory):
 
 
 def test_a_property_that_cublas_lacks_is_not_asked():
-    """The library flushes subnormals too: the chip does not promise them, and the message says so."""
+    """The library flushes subnormals too: the chip does not guarantee them, and the message says so."""
 
     class Flushing(InMemoryExecutor):
         def library(self, inputs):
@@ -239,7 +239,7 @@ def test_a_property_that_cublas_lacks_is_not_asked():
 
 
 def test_double_rounding_of_large_sums_fails_somewhere():
-    """An epilogue that truncates instead of rounding is no honest kernel."""
+    """An epilogue that truncates instead of rounding is wrong."""
 
     def kernel(task, memory: Memory):
         total = decode(np, memory.a, task.element) @ decode(np, memory.b, task.element)

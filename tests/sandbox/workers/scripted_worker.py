@@ -1,7 +1,7 @@
-"""A worker that speaks the protocol without a GPU and misbehaves as each candidate's source tells it to.
+"""A worker that speaks the protocol without a GPU and misbehaves as each candidate's source says.
 
-`python scripted_worker.py START --device N`; START is `ready`, or how to fail to get ready. A line of the candidate's source
-is one act. `state-file` (an environment variable) lets a script behave once.
+`python scripted_worker.py START --device N`; START is `ready` or a way to fail at start. Each line of the candidate's source
+is one act. `state-file` (an environment variable) lets an act happen once.
 """
 
 import os
@@ -83,7 +83,7 @@ def act(what, request: Evaluate):
             say(Done(evaluation=Wrong(test=test, tests=(test,), inspection=inspection)))
         case ["poisoned"]:
             say(Done(evaluation=Crashed(stage="verify", message="CUDA_ERROR_ILLEGAL_ADDRESS"), healthy=False))
-            time.sleep(600)  # pretends to hang on the way out
+            time.sleep(600)  # hangs at exit
         case ["failed"]:
             say(Failed(kind="machine", reason="out of memory", log="a long log"))
         case ["internal", what]:

@@ -1,4 +1,4 @@
-"""Host libraries that do what they may not, loaded as a worker loads them, in a worker's jail. No GPU is needed for that."""
+"""Host libraries with forbidden operations, loaded in a worker's jail as a worker loads them, without a GPU."""
 
 import shutil
 import subprocess
@@ -53,7 +53,7 @@ int launch(const void* a, const void* b, void* d, int m, int n, int k, void* w, 
 
 
 def launched(tmp_path: Path, body: str, *, jailed: bool = True) -> str:
-    """What a worker says of a host library with this body: `worked`, or the errno that it returned."""
+    """A worker's result of a host library with this body: `worked`, or the returned errno."""
     cache, scratch = tmp_path / "cache", tmp_path / "scratch"
     for folder in (cache, scratch):
         folder.mkdir(exist_ok=True)
@@ -118,5 +118,5 @@ def test_a_host_library_keeps_what_launching_needs(tmp_path: Path, body: str) ->
 
 
 def test_without_its_jail_a_worker_loads_no_host_library(tmp_path: Path) -> None:
-    """A worker that did not start in its jail goes on without one, but not with other people's code."""
+    """A worker that cannot enter its jail runs without one, but refuses host candidates."""
     assert "jailed worker only" in launched(tmp_path, "return 0;", jailed=False)

@@ -1,4 +1,4 @@
-"""The worker's protocol survives its own round trip and refuses everything else."""
+"""The worker's protocol survives a round trip; any other text is refused."""
 
 import math
 

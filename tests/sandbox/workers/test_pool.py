@@ -1,4 +1,4 @@
-"""The pool against a worker that misbehaves in every way it can: each costs one worker, never the run, never a hang."""
+"""The pool with misbehaving workers: each costs one worker, and never ends or hangs the run."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ LIMIT_S = 0.4
 
 
 class Bench:
-    """A pool over scripted workers, and what it reported."""
+    """A pool of scripted workers, and its events."""
 
     def __init__(self, scratch: Path, start: str = "ready", workers: int = 1, start_timeout_s: float = 30.0) -> None:
         self.stages: list[str] = []

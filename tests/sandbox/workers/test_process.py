@@ -1,4 +1,4 @@
-"""Children under limits: each test is a child that misbehaves in one way."""
+"""Child processes under limits: each test's child misbehaves in one way."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def python(code: str, scratch: Path, limits: Limits = LIMITS, **changes: object)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie that nobody has reaped does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The emulator beside a GPU: a scripted worker stands for the GPU, the emulator is real, missing or misbehaves."""
+"""The emulator beside a GPU: the GPU's worker is scripted; the emulator is real, missing or misbehaving."""
 
 import sys
 
@@ -31,7 +31,7 @@ SMALL = TASK.model_copy(update={"m": 40, "n": 24, "k": 32})
 
 @pytest.fixture
 def commands(monkeypatch):
-    """What was asked for to start an emulator; `pretend` puts the scripted worker in its place."""
+    """The requests to start an emulator; `pretend` starts the scripted worker instead."""
     real, asked = backend.emulator_worker.command, []
 
     def watched(arch, python):
@@ -154,7 +154,7 @@ def test_closing_ends_both_workers_even_if_one_will_not_close(options, with_scri
 
 @needs_core
 def test_where_the_emulator_is_the_only_backend_it_is_asked_itself(options):
-    """A run that was begun on a GPU and is resumed without one."""
+    """A run that began on a GPU and is resumed without one."""
     sandbox, _ = opened(options, task=SMALL, device="emulator")
     said = sandbox.witness(built_from(sandbox, NAIVE, SMALL), SMALL)
     assert isinstance(said, Unmeasured)

@@ -1,4 +1,4 @@
-"""The real worker process as far as it goes without a GPU: its pipes, its end, its reports."""
+"""The real worker process without a GPU: its pipes, its end, its reports."""
 
 import queue
 import struct
@@ -90,7 +90,7 @@ def test_a_bug_of_ours_is_reported_with_its_traceback():
 
 
 class Raises:
-    """A backend that raises at every candidate; `fault`: what it then says the candidate did to it."""
+    """A backend that raises at every candidate; `fault`: the fault that it attributes to the candidate."""
 
     def __init__(self, error, fault=None):
         self._error, self._fault = error, fault
@@ -105,7 +105,7 @@ class Raises:
 
 
 def answers(evaluator, *lines):
-    """What a session says to requests, `Ready` left out, and the exit code."""
+    """A session's replies without `Ready`, and the exit code."""
     said, waiting = [], queue.SimpleQueue()
     for line in (*lines, None):
         waiting.put(line)

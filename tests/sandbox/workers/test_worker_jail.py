@@ -1,4 +1,4 @@
-"""What workers may touch: every test is one thing that a worker tries in its own jail."""
+"""The files of workers: every test is one operation that a worker tries in its jail."""
 
 import sys
 from contextlib import closing
@@ -127,7 +127,7 @@ def test_a_worker_that_does_not_start_in_its_jail_starts_without_one_and_says_so
 
 @needs_core
 def test_the_emulators_worker_proves_a_kernel_in_its_jail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With nothing readable but programs and the compile cache; a worker that fell back would have warned."""
+    """Only programs and the compile cache are readable; a worker without a jail would warn."""
     compiled = CompileOptions(cache_dir=str(tmp_path / "cache" / "compile"))
     task = GemmTask(m=40, n=24, k=32, arch=Arch.SM_80)
     common = {"quick": TimeOptions(), "full": TimeOptions(), "predict": lambda *_: unmeasured(1.0).prediction}

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from contract.chip import Chip
 from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.protocol import Family, KernelParts, Work, cluster_sms
+from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
 from policies.schedule.families.wgmma_tma.writer import constants, plan

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from contract.chip import LIMITS
 from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.protocol import Schedule
+from policies.schedule.families.kernel_family import Schedule
 
 OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state, beside the accumulators
 INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)

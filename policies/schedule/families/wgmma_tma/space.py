@@ -5,7 +5,7 @@ from itertools import product
 
 from contract.chip import LIMITS, Chip
 from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.protocol import cluster_sms
+from policies.schedule.families.kernel_family import cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import (
     EXCLUSIVE_SMEM_BYTES,
     MAX_ACCUMULATORS,

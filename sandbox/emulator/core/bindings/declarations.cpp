@@ -1,4 +1,4 @@
-// What the lowering needs to know of the core: enums, the record of an operation, and the handlers with their operands.
+// What the lowering uses of the core: enums, the record of an operation, and the handlers with their operands.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>

@@ -33,7 +33,7 @@ _PROPERTIES = ("finite", "infinite", "number", "notanumber", "normal", "subnorma
 
 
 @dataclass(frozen=True, slots=True)
-class _Operation:
+class _FloatOperation:
     """An operation of one, two or three operands, and the modifiers that it takes by type."""
 
     operands: int
@@ -48,22 +48,22 @@ def _modifiers(single: str, double: str | None, half: str | None) -> dict[str, f
 
 _MODES = "rn rz rm rp"
 _OPERATIONS = {
-    "add": _Operation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
-    "sub": _Operation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
-    "mul": _Operation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
-    "fma": _Operation(3, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat relu")),
-    "mad": _Operation(3, _modifiers(f"{_MODES} ftz sat", _MODES, None)),
-    "div": _Operation(2, _modifiers(f"{_MODES} approx full ftz", _MODES, None)),
-    "rcp": _Operation(1, _modifiers(f"{_MODES} approx ftz", f"{_MODES} approx ftz", None)),
-    "sqrt": _Operation(1, _modifiers(f"{_MODES} approx ftz", _MODES, None)),
-    "rsqrt": _Operation(1, _modifiers("approx ftz", "approx ftz", None)),
-    "ex2": _Operation(1, _modifiers("approx ftz", None, "approx ftz")),
-    "lg2": _Operation(1, _modifiers("approx ftz", None, None)),
-    "sin": _Operation(1, _modifiers("approx ftz", None, None)),
-    "cos": _Operation(1, _modifiers("approx ftz", None, None)),
-    "tanh": _Operation(1, _modifiers("approx", None, "approx")),
-    "min": _Operation(2, _modifiers("ftz NaN xorsign abs", "", "ftz NaN xorsign abs")),
-    "max": _Operation(2, _modifiers("ftz NaN xorsign abs", "", "ftz NaN xorsign abs")),
+    "add": _FloatOperation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
+    "sub": _FloatOperation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
+    "mul": _FloatOperation(2, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat")),
+    "fma": _FloatOperation(3, _modifiers(f"{_MODES} ftz sat", _MODES, "rn ftz sat relu")),
+    "mad": _FloatOperation(3, _modifiers(f"{_MODES} ftz sat", _MODES, None)),
+    "div": _FloatOperation(2, _modifiers(f"{_MODES} approx full ftz", _MODES, None)),
+    "rcp": _FloatOperation(1, _modifiers(f"{_MODES} approx ftz", f"{_MODES} approx ftz", None)),
+    "sqrt": _FloatOperation(1, _modifiers(f"{_MODES} approx ftz", _MODES, None)),
+    "rsqrt": _FloatOperation(1, _modifiers("approx ftz", "approx ftz", None)),
+    "ex2": _FloatOperation(1, _modifiers("approx ftz", None, "approx ftz")),
+    "lg2": _FloatOperation(1, _modifiers("approx ftz", None, None)),
+    "sin": _FloatOperation(1, _modifiers("approx ftz", None, None)),
+    "cos": _FloatOperation(1, _modifiers("approx ftz", None, None)),
+    "tanh": _FloatOperation(1, _modifiers("approx", None, "approx")),
+    "min": _FloatOperation(2, _modifiers("ftz NaN xorsign abs", "", "ftz NaN xorsign abs")),
+    "max": _FloatOperation(2, _modifiers("ftz NaN xorsign abs", "", "ftz NaN xorsign abs")),
 }
 
 

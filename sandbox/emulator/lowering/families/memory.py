@@ -53,7 +53,7 @@ _ATOMIC_TYPES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _AccessForm:
     """What the modifiers of a memory instruction say. `own`: only the CTA's own shared memory. `rest`: what else they are."""
 
     space: Space
@@ -66,7 +66,7 @@ class _Form:
     rest: frozenset[str]
 
 
-def _form(instruction: Instruction) -> _Form:
+def _form(instruction: Instruction) -> _AccessForm:
     """The modifiers of a memory instruction; ptxas takes them in any order."""
     space, own, semantics, scope, count, kind, hinted, rest = (
         Space.GENERIC,
@@ -93,7 +93,7 @@ def _form(instruction: Instruction) -> _Form:
             hinted |= part == _HINT
         elif part not in _WITHOUT_EFFECT:
             rest.append(part)
-    return _Form(space, own, semantics, scope, count, kind, hinted, frozenset(rest))
+    return _AccessForm(space, own, semantics, scope, count, kind, hinted, frozenset(rest))
 
 
 # ---- ld and st -------------------------------------------------------------------------------------------------------------
@@ -119,14 +119,14 @@ def _store(lowering: Lowering, instruction: Instruction) -> None:
     _emit(lowering, f"st.b{8 * size}.b{8 * width}", form, address, instruction, values=slots)
 
 
-def _plain_form(instruction: Instruction) -> _Form:
+def _plain_form(instruction: Instruction) -> _AccessForm:
     form = _form(instruction)
     if form.rest or form.type not in _MEMORY_TYPES or form.count * width_of(form.type) > _MAX_VECTOR_BYTES:
         raise Unsupported(instruction.opcode, instruction.line)
     return form
 
 
-def _sizes(lowering: Lowering, form: _Form, items: Sequence[Operand], instruction: Instruction) -> tuple[int, int]:
+def _sizes(lowering: Lowering, form: _AccessForm, items: Sequence[Operand], instruction: Instruction) -> tuple[int, int]:
     """Bytes of a value in memory and in its register, which may be wider."""
     size = width_of(form.type)
     width = next((lowering.width(item) for item in items if isinstance(item, Register)), size)
@@ -151,7 +151,7 @@ def _atomic(lowering: Lowering, instruction: Instruction) -> None:
     _emit(lowering, f"atom.{operation}.{form.type}", strong, address, instruction, kind=kind, **slots)
 
 
-def _atomic_operation(form: _Form, instruction: Instruction) -> str:
+def _atomic_operation(form: _AccessForm, instruction: Instruction) -> str:
     """The operation of an atomic. Raises: Unsupported for one that PTX, or the core, does not have."""
     half = form.type in _HALVES
     operation = next(iter(form.rest - {"noftz"}), "")
@@ -165,7 +165,7 @@ def _atomic_operation(form: _Form, instruction: Instruction) -> str:
 
 
 # ---- operands --------------------------------------------------------------------------------------------------------------
-def _operands(instruction: Instruction, count: int, form: _Form | None = None) -> tuple[Operand, ...]:
+def _operands(instruction: Instruction, count: int, form: _AccessForm | None = None) -> tuple[Operand, ...]:
     """The operands without the cache policy that may follow them. Raises: Unsupported for another number of them."""
     if len(instruction.operands) != count + (form is not None and form.hinted):
         raise Unsupported(f"{instruction.opcode} with {len(instruction.operands)} operands", instruction.line)
@@ -198,7 +198,7 @@ def _named(lowering: Lowering, space: Space) -> Mapping[str, int]:
 def _emit(
     lowering: Lowering,
     handler: str,
-    form: _Form,
+    form: _AccessForm,
     address: Operand,
     instruction: Instruction,
     *,

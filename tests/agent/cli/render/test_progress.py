@@ -1,4 +1,4 @@
-"""Progress: plain lines where stderr is no terminal, a status line where it is one."""
+"""Progress: plain lines if stderr is not a terminal, a status line if it is."""
 
 import io
 

@@ -276,7 +276,7 @@ def test_what_others_wrote_stays_data(where: str) -> None:
     assert "Ignore previous" not in outside_fences(text)
     assert "## Reply form" not in outside_fences(text)
     assert "<|im_start|>" not in text
-    if where not in ("place", "attempt"):  # which are told in a line
+    if where not in ("place", "attempt"):  # reported in one line
         assert "{{ task.m }} {% include" in text
 
 
@@ -306,7 +306,7 @@ EXAMPLES = [
 
 
 def blocks(prompt: Prompt) -> list[str]:
-    """The fenced blocks of a prompt that have a launch plan."""
+    """The fenced blocks of a prompt with a launch plan."""
     text = "\n".join(message.content for message in prompt.messages)
     return [block for block in re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL) if "cudal2: {" in block]
 

@@ -29,7 +29,7 @@ def test_the_example_is_right(task: GemmTask, tmp_path: Path) -> None:
         arch = pool.ready().chip.arch
     finally:
         pool.close()
-    task = task.model_copy(update={"arch": arch, "m": 130, "n": 77, "k": 51})  # divisible by nothing
+    task = task.model_copy(update={"arch": arch, "m": 130, "n": 77, "k": 51})  # prime sizes
     observation = observe(task=task, chip=REFERENCE_CHIPS[arch])
     text = blocks(Prompts(24_000, ()).first(observation, Assignment(0, None, ())).prompt)[1]
     sandbox = open_sandbox(

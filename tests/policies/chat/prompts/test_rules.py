@@ -121,7 +121,7 @@ def test_the_example_builds(task: GemmTask, cache: Path) -> None:
 
 
 def multiply_as_the_example_does(task: GemmTask, text: str) -> bool:
-    """Whether the example's indices, read from its text, put every product where the mma fragment's owner has it.
+    """Whether the example's indices, read from its text, match the owners of the mma fragment's elements.
 
     Lane l of m16n8k16 holds A at rows l/4 (+8), columns 2(l%4) (+1, +8); B at rows 2(l%4) (+1, +8), column l/4.
     Source: PTX ISA, "Matrix Fragments for mma.m16n8k16".
@@ -150,7 +150,7 @@ def multiply_as_the_example_does(task: GemmTask, text: str) -> bool:
 
 
 def _value(expression: str, names: dict[str, int]) -> int:
-    """The value of a product chain such as `i / 2 * 8 + lane % 4 * 2`, in C's whole numbers."""
+    """The value of an expression such as `i / 2 * 8 + lane % 4 * 2` in C's integers."""
     total = 0
     for term in expression.split("+"):
         words = term.split()

@@ -17,7 +17,7 @@ from contract.events import Event, Notice, Replying
 from contract.exchange import Usage
 from contract.options import ChatOptions
 from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, Reply
-from policies.chat.server.opening import open_server
+from policies.chat.server.connection import open_server
 from policies.chat.server.replay import RecordedFirst
 from policies.trajectories.exchanges import RunExchanges
 from policies.trajectories.store import open_store
@@ -190,7 +190,7 @@ def test_a_first_token_that_does_not_come_is_not_waited_for(session: Open, behav
     reply = chat.ask()
     assert (reply.status, reply.text, reply.problem) == ("stopped", "", "no token came within 0.3 s")
     assert reply.seconds < 3
-    assert reply.usage.prompt_tokens > 0  # the server may be at work on it, and be paid for that
+    assert reply.usage.prompt_tokens > 0  # the server may still process it, at a cost
     assert chat.asked == 1
 
 
@@ -204,7 +204,7 @@ def test_a_cut_stream_keeps_what_came(session: Open, reset: bool) -> None:
     chat = session([Cut("the first half", reset=reset)])
     reply = chat.ask()
     assert reply.status == "cut"
-    assert "the first half".startswith(reply.text)  # a reset may drop what was under way
+    assert "the first half".startswith(reply.text)  # a reset may drop bytes in flight
     assert reply.problem
     assert chat.asked == 1
 

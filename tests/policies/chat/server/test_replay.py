@@ -64,7 +64,7 @@ def test_a_known_prompt_at_another_place_gets_one_of_its_replies() -> None:
     texts = [server.ask(prompt("a"), (2, sample, 0), LIMIT).text for sample in range(2)]
     assert texts == ["reply at (1, 0, 0)", "reply at (1, 1, 0)"]
     assert server.differed == 0
-    with pytest.raises(NoReply):  # a model would have written another one
+    with pytest.raises(NoReply):  # a model would write another one
         server.ask(prompt("a"), (2, 2, 0), LIMIT)
 
 

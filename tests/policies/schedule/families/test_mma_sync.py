@@ -1,4 +1,4 @@
-"""The mma_sync family: its space holds only what can run, what it writes compiles, and its plan demands what the text needs."""
+"""The mma_sync family: its space holds only runnable schedules, its sources compile, and its plan states their requirements."""
 
 import random
 from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from contract.chip import REFERENCE_CHIPS
 from contract.task import Arch, GemmTask
-from policies.schedule.families.protocol import Family
+from policies.schedule.families.kernel_family import Family
 from policies.schedule.families.registry import families
 from policies.schedule.families.template import KernelConstant, SourceTemplate, template_of
 from tests.sandbox.emulator.kernels.families import CHIP, TASKS

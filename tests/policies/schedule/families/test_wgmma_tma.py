@@ -1,4 +1,4 @@
-"""The wgmma_tma family: its space holds only what the kernel, the chip and the task allow, and what it writes compiles."""
+"""The wgmma_tma family: its space obeys the limits of kernel, chip and task, and its sources compile."""
 
 import random
 from pathlib import Path
@@ -117,7 +117,7 @@ def test_kernels_compile_to_the_instruction_the_schedule_names(
         assert any(name in mma for mma in outcome.inspection.mma), (name, outcome.inspection.mma)
         assert outcome.inspection.accumulators == (accumulate,)
         assert not outcome.inspection.warnings
-        # Only the summing of splits, once a tile, may be short of registers.
+        # Only the reduction of splits, once per tile, may spill registers.
         assert outcome.inspection.kernels[0].spill_store_bytes <= (256 if schedule.splits > 1 else 0)
         assert outcome.inspection.kernels[0].ctas_per_sm == 1
 

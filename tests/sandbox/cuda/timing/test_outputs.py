@@ -1,4 +1,4 @@
-"""The projection of outputs with numpy in the kernels' place: rounding passes, work left out does not."""
+"""The projection of outputs, with numpy instead of kernels: rounding passes, omitted work does not."""
 
 import random
 
@@ -38,7 +38,7 @@ def task(request):
 
 
 def judge(monkeypatch, task, outputs, seed=0):
-    """A judge over Gaussian operands and the outputs that a function makes of each pair in float64."""
+    """A judge of the outputs that a function computes in float64 from Gaussian operands."""
     monkeypatch.setattr(module, "cupy", np)
     rng = np.random.default_rng(seed)
     a = encode(np, rng.standard_normal((SETS, task.m, task.k)), task.element)
@@ -77,7 +77,7 @@ def test_columns_left_out_are_seen(monkeypatch, task):
         d[:, 32:48] = 0
         return d
 
-    told = judge(monkeypatch, task, outputs)  # of a row whose terms cancel nothing is seen
+    told = judge(monkeypatch, task, outputs)  # rows whose terms cancel show nothing
     assert int(told.split()[0]) > 32
 
 

@@ -1,4 +1,4 @@
-"""What the timer decides without a GPU: sets, launches, pairs, order, arrivals, throttling, and what the libraries are told."""
+"""The timer's decisions without a GPU: sets, launches, pairs, order, arrivals, throttling, and library arguments."""
 
 import ctypes
 import math
@@ -145,7 +145,7 @@ def test_telemetry_is_empty_for_a_gpu_that_is_not_there():
 @pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("shape", [(5, 7, 3), (4, 4, 4), (1, 6, 2)])
 def test_column_major_call_computes_the_row_major_product(layout, shape):
-    """cuBLAS in numpy: operands read column by column with their leading dimensions, as the library would."""
+    """cuBLAS in numpy: column-major operands with leading dimensions."""
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
@@ -170,7 +170,7 @@ def test_scalars_lie_in_the_scale_type(accumulate, dtype):
 
 
 class _Stub:
-    """A suggestion that takes a given time, or does not run."""
+    """A heuristic result with a given time, or one that fails."""
 
     def __init__(self, us):
         self.us, self.detail = us, f"{us} us"

@@ -1,4 +1,4 @@
-"""The timer's rounds with lanes that only pretend to run: pairing, the better layout, throttling, and outputs looked at."""
+"""The timer's rounds with scripted lanes: pairing, the better layout, throttling, and compared outputs."""
 
 import contextlib
 import itertools
@@ -38,7 +38,7 @@ class Lane:
 
 
 class Track:
-    """Memory of which every look finds what it is told to."""
+    """Memory whose checks return a script."""
 
     order = 7
     ring = SimpleNamespace(stride_bytes=256)
@@ -68,7 +68,7 @@ class Pools:
 
 
 class Sampler:
-    """Throttle reasons for one sample after the other."""
+    """Throttle reasons per sample."""
 
     def __init__(self, reasons):
         self._reasons = iter(reasons)
@@ -140,7 +140,7 @@ def _passes():
 
 
 def _throttled(passes):
-    """Reasons for samples in the order that the rounds take them, thermal whenever the candidate ran in the first passes."""
+    """Reasons in the order of the samples: thermal for the candidate's samples in the first passes."""
     hot = [[("hw-thermal",) if name == "candidate" else () for name in names] for names in _passes()]
     return [reasons for each in hot[:passes] for reasons in each] + [()] * 2 * 2 * OPTIONS.rounds
 

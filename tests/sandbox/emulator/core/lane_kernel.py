@@ -1,4 +1,4 @@
-"""Small kernels for tests: each thread loads one element of every input, executes some PTX, and stores its results."""
+"""Small kernels: each thread loads one element of every input, executes a body of PTX, and stores its results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ _REGISTERS = (
 
 
 def execute(body: str, inputs: Sequence[Array], outputs: Sequence[str], fill: int = 0) -> list[Array]:
-    """What the threads of one CTA leave in %d0, %d1, …, whose numpy types are `outputs`; their inputs are in %a0, %a1, …
+    """The values of %d0, %d1, … of one CTA's threads, with the numpy types `outputs`; the inputs are in %a0, %a1, …
 
     `fill`: the byte that results hold before the body. Registers %p, %h, %r and %l from 0 to 8 are free for it.
     """

@@ -20,7 +20,7 @@ _REGISTERS = (
 
 @dataclass(frozen=True)
 class Launched:
-    """What a run found. `stopped`: it did not come to its end. `tainted`: the core's places of the first buffer."""
+    """The result of a run. `stopped`: whether it ended early. `tainted`: tainted ranges of the first buffer."""
 
     findings: tuple[Any, ...]
     stopped: bool

@@ -1,4 +1,4 @@
-"""Runs a few PTX statements on given registers and shared memory, in one CTA, on the emulator's core."""
+"""Runs PTX statements on given registers and shared memory in one CTA on the emulator's core."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ _STEP = 16  # bytes that a thread copies at a time
 
 @dataclass(frozen=True)
 class After:
-    """What the statements left: registers by name, one element a thread; shared memory; kinds and messages of findings.
+    """State after the statements: registers by name, one element per thread; shared memory; kinds and messages of findings.
 
-    `tainted`: of a run with taint, the threads whose registers hold what depends on old contents, by name.
+    `tainted`: the tainted registers of each thread, by name, if taint was tracked.
     """
 
     registers: dict[str, Array]

@@ -1,4 +1,4 @@
-"""The corpus of seeded faults over both families: the emulator must find every one of them, and nothing without them."""
+"""The corpus of seeded faults of both families: the emulator must report every fault, and nothing in the right kernels."""
 
 from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.corpus.mma_sync import MMA_SYNC_FAULTS

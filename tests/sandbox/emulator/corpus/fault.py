@@ -5,13 +5,13 @@ from typing import Any
 
 from contract.candidate import Candidate, Origin
 from contract.task import GemmTask
-from policies.schedule.families.protocol import Schedule
+from policies.schedule.families.kernel_family import Schedule
 from policies.schedule.families.registry import families
 
 
 @dataclass(frozen=True)
 class Patch:
-    """Replaces one occurrence of a text; `of` says how many there are, so that a source that has changed is noticed."""
+    """Replaces one occurrence of a text; `of`: the expected number of occurrences, which detects changed sources."""
 
     old: str
     new: str
@@ -29,9 +29,9 @@ class Patch:
 
 @dataclass(frozen=True)
 class Fault:
-    """`detectors`: what the first finding of a run may be called. `why`: the reason in one line.
+    """`detectors`: the permitted kinds of a run's first finding. `why`: the reason in one line.
 
-    `sms`: SMs of the chip that the plan is resolved for; a persistent CTA takes several tiles only where there are few.
+    `sms`: SMs of the chip for which the plan is resolved; with few SMs a persistent CTA takes several tiles.
     """
 
     name: str

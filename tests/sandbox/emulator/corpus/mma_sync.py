@@ -6,10 +6,10 @@ from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 # Four warps of 16 x 16, three stages, five K blocks; every tile is whole, so that nothing is guarded.
 PIPELINED = MmaSyncSchedule(block_m=32, block_n=32, block_k=32, warps_m=2, warps_n=2, stages=3)
 WHOLE = gemm(64, 64, 160)
-# One K block and no loop: the epilogue follows the last ldmatrix without a barrier between them.
+# One K block and no loop: no barrier separates the last ldmatrix from the epilogue.
 ONE_SHOT = PIPELINED.model_copy(update={"block_k": 64, "stages": 1})
 SHORT = gemm(64, 64, 64)
-# Tiles that reach past every edge; pairs of outputs, stored straight from registers.
+# Tiles that exceed every edge; pairs of outputs stored from registers.
 EDGES = PIPELINED.model_copy(update={"stages": 2, "epilogue": "direct"})
 RAGGED = gemm(45, 50, 52)
 RAGGED_TN = gemm(45, 50, 52, layout="tn")
@@ -23,7 +23,7 @@ _SOURCE = "row0 + row) * columns + column0 + column;\n  hide(source);"
 _LOOP_LOAD = "        if (ahead < k_blocks) load_block(writing, a, b, m0, n0, k_begin + ahead * BLOCK_K, M, N, K);\n"
 _LOOP_WAIT = "        cp_async_wait<kStages - 2>();\n        __syncthreads();\n"
 _ARRIVES = "  if (!arrives_last(counters + tile, kSplits)) return false;\n"
-# arrives_last with one of its fences, or both, left out.
+# arrives_last without one or both of its fences.
 _ARRIVES_BY_HAND = """\
   __shared__ bool is_last;
 {before}  __syncthreads();

@@ -9,16 +9,16 @@ TASK = gemm(128, 128, 320, layout="tn")
 TASK_NN = gemm(128, 128, 320)
 DIRECT = PLAIN.model_copy(update={"tma_store": False})
 RAGGED = gemm(72, 72, 136, layout="tn")
-# Two consumers; the third and last K block lies in the first stage, where the outputs are staged over both their operands.
+# Two consumers; the last of three K blocks is in the first stage, over which both stage their outputs.
 PAIR = PLAIN.model_copy(update={"consumers": 2, "block_n": 128, "stages": 2})
 TASK_PAIR = gemm(128, 256, 192, layout="tn")
-# Boxes of a persistent CTA: two a tile through one buffer.
+# A persistent CTA with two boxes per tile and one buffer.
 PERSISTENT = PLAIN.model_copy(update={"block_n": 128, "persistent": True, "store_boxes": 1})
 TASK_WIDE = gemm(256, 256, 128, layout="tn")
 PINGPONG = PLAIN.model_copy(update={"consumers": 2, "persistent": True, "pingpong": True})
 TASK_TURNS = gemm(128, 256, 256, layout="tn")
 MULTICAST = PLAIN.model_copy(update={"cluster_m": 2})
-# Each CTA of the cluster has three K blocks; the last lies in the first stage, where the partial sums go.
+# Each CTA of the cluster has three K blocks; the last is in the first stage, where the partial sums are written.
 SUMMED = PLAIN.model_copy(update={"consumers": 2, "stages": 2, "cluster_k": 2, "tma_store": False})
 TASK_SUMMED = gemm(128, 128, 384, layout="tn")
 SPLIT = PLAIN.model_copy(update={"splits": 2})

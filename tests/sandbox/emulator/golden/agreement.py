@@ -1,4 +1,4 @@
-"""Whether outputs agree: recorded ones with what numpy expects, and an emulator's with recorded ones."""
+"""Comparison of outputs: recorded ones with numpy's, and the emulator's with recorded ones."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ _FLOAT_BITS = {"f16": (16, 0x7C00), "bf16": (16, 0x7F80), "f32": (32, 0x7F800000
 
 
 def differences(case: Case, given: Bytes, before: Bytes, result: Bytes) -> Iterator[str]:
-    """Where an output differs from what numpy expects; any NaN stands for any other."""
+    """Differences between an output and numpy's; all NaNs are equal."""
     if case.expected is None:
         return
     expected = case.expected(given, before)
@@ -22,7 +22,7 @@ def differences(case: Case, given: Bytes, before: Bytes, result: Bytes) -> Itera
 
 
 def disagreements(case: Case, given: Bytes, golden: Bytes, result: Bytes) -> Iterator[str]:
-    """Where an emulated output differs from the recorded one: any bit, or more than the case's bound."""
+    """Differences between an emulated output and the recorded one: any bit, or beyond the case's bound."""
     if case.comparison is None:
         yield from _compare("b8", golden, result, None, "the GPU")
     else:
@@ -30,7 +30,7 @@ def disagreements(case: Case, given: Bytes, golden: Bytes, result: Bytes) -> Ite
 
 
 def excess(case: Case, given: Bytes, golden: Bytes, result: Bytes) -> Array:
-    """Differences of finite results from the recorded ones, as shares of the case's bound: no more than 1 agrees."""
+    """Differences of finite results from the recorded ones as shares of the case's bound; up to 1 agrees."""
     assert case.comparison is not None
     kind = case.comparison.element.removesuffix("x2")
     want, have = (to_values(one.view(f"u{_FLOAT_BITS[kind][0] // 8}"), kind) for one in (golden, result))

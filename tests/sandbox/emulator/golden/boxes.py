@@ -1,4 +1,4 @@
-"""Boxes of tensor maps: where their elements lie in global and in shared memory."""
+"""Boxes of tensor maps: the addresses of their elements in global and shared memory."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def tensor_bytes(spec: MapSpec) -> int:
 
 
 def places(spec: MapSpec, start: tuple[int, ...]) -> tuple[Array, Array, Array]:
-    """For every element of a box: its byte in global memory, its byte in shared memory, whether it lies in the tensor."""
+    """For every element of a box: its byte in global memory, its byte in shared memory, and whether it is in the tensor."""
     size = ELEMENT_BYTES[spec.element]
     shape = tuple(reversed(spec.box))
     index = np.indices(shape).reshape(len(shape), -1)[::-1]  # fastest first
@@ -38,7 +38,7 @@ def swizzled(address: Array, swizzle: int) -> Array:
 
 
 def gather(spec: MapSpec, start: tuple[int, ...], memory: Array, shared: Array) -> Array:
-    """Shared memory after a load: zero where the box lies outside."""
+    """Shared memory after a load; elements outside the tensor are zero."""
     source, target, inside = places(spec, start)
     result = shared.copy()
     for byte in range(ELEMENT_BYTES[spec.element]):
@@ -47,7 +47,7 @@ def gather(spec: MapSpec, start: tuple[int, ...], memory: Array, shared: Array) 
 
 
 def elements(spec: MapSpec, start: tuple[int, ...], shared: Array) -> tuple[Array, Array]:
-    """What a store or reduction brings to global memory: bytes' addresses and the elements' bits, outside ones left out."""
+    """The byte addresses and bits that a store or reduction writes to global memory, without elements outside the tensor."""
     target, source, inside = places(spec, start)
     size = ELEMENT_BYTES[spec.element]
     picked = source[inside][:, None] + np.arange(size)

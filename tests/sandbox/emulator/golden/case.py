@@ -1,4 +1,4 @@
-"""What one golden case is: a kernel, a launch, inputs from a seed, and how its outputs are compared.
+"""A golden case: a kernel, a launch, seeded inputs, and the comparison of its outputs.
 
 Every kernel has the same parameters: (in, out, Numbers of eight ints[, tensor map]); see golden.cuh.
 """
@@ -16,7 +16,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 Array = np.ndarray[Any, Any]
 Buffers = tuple[Bytes, Bytes]  # the input, and the output before the launch
 Swizzle = Literal[0, 32, 64, 128]
-UNWRITTEN = 0xA5  # in every output byte that a case does not set
+UNWRITTEN = 0xA5  # every output byte that a case does not initialise
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Within:
 
 @dataclass(frozen=True)
 class Case:
-    """One launch. `expected` is what numpy says, where that is easy; `comparison` is None where bits must agree.
+    """One launch. `expected`: numpy's result, where simple; `comparison`: None if bits must agree.
 
-    `loose`: expected values of NaN stand for any NaN. `check`: slack of the hardware against `expected`, where not exact.
+    `check`: tolerance of the hardware against `expected`, if it is not exact.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Case:
     maps: tuple[MapSpec, ...] = ()
     comparison: Within | None = None
     expected: Callable[[Bytes, Bytes], Bytes] | None = None
-    expected_element: str = "b8"  # how NaN and slack of `expected` are to be read: b8, f16, bf16, f32, f64
+    expected_element: str = "b8"  # the type of `expected` for NaN and tolerance: b8, f16, bf16, f32, f64
     check: Callable[[Bytes, Bytes], Array] | None = None
 
     def buffers(self) -> Buffers:

@@ -20,7 +20,7 @@ class Compiled:
 
 
 def compile_family(family: Family, arch: str = "sm_90a") -> Compiled:
-    """Compile a family's source; for `compute_90a` only to PTX, which is quicker.
+    """Compile a family's source; for `compute_90a` to PTX only, which is faster.
 
     Raises: RuntimeError with the compiler's words.
     """

@@ -1,4 +1,4 @@
-"""Arithmetic as IEEE 754 and the PTX ISA define it, on bit patterns and with exact fractions: slow, simple, independent."""
+"""Arithmetic of IEEE 754 and the PTX ISA on bit patterns, with exact fractions: slow, simple, independent."""
 
 import math
 from collections.abc import Callable

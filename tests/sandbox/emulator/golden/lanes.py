@@ -1,4 +1,4 @@
-"""Opcodes that work lane by lane: a form is an opcode with its operand widths, and becomes one kernel and one case."""
+"""Lane-wise opcodes: a form is an opcode with operand widths, and becomes one kernel and one case."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ _TYPE = {16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
 class Form:
     """One opcode. `kinds`: what the operands are filled with. `body`: the statements, where not `opcode %0, %1, ...`.
 
-    `ulps`: recorded and emulated results may differ by so many units in the last place; None where bits must agree.
+    `ulps`: tolerance between recorded and emulated results in units in the last place; None if bits must agree.
     """
 
     opcode: str
@@ -43,7 +43,7 @@ def width_of(kind: str) -> int:
 
 
 def lane_family(name: str, forms: Sequence[Form]) -> Family:
-    """The family of some forms: a kernel each, every thread one row."""
+    """The family of some forms: one kernel per form, one row per thread."""
     source = '#include "golden.cuh"\n\n' + "\n".join(_kernel(form) for form in forms)
     return Family(name, source, tuple(_case(name, form) for form in forms))
 
@@ -102,7 +102,7 @@ def columns_of(form: Form, given: Bytes) -> list[Array]:
 
 
 def _ulps(recorded: Bytes, kind: str, count: float) -> Array:
-    """So many units in the last place of recorded values."""
+    """A tolerance in units in the last place of recorded values."""
     form = FORMATS[kind.removesuffix("x2")]
     bits = recorded.view(f"u{form.width // 8}").astype(np.int64)
     exponent = np.maximum((bits >> form.mantissa) & ((1 << (form.width - 1 - form.mantissa)) - 1), 1)

@@ -45,7 +45,7 @@ def to_values(bits: Array, kind: str) -> Array:
 
 
 def bound(magnitude: Array, accumulator: str, steps: int) -> Array:
-    """How far a result may lie from the exact one, where `magnitude` is the sum of all terms' magnitudes.
+    """The bound on a result's distance from the exact one; `magnitude`: the sum of all terms' magnitudes.
 
     f32: terms are aligned and cut off a little below the 24 bits of the largest, once a step, and the result is cut to 24
     bits. f16: besides, every step rounds to 11 bits. It also bounds how far an emulator that adds in the order of k and rounds

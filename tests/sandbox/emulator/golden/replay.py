@@ -18,14 +18,14 @@ _NUMBERS = 8
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a case left in its output, and what the detectors said."""
+    """A case's output and the detectors' findings."""
 
     output: Bytes
     findings: tuple[str, ...]
 
 
 class Programs:
-    """The kernels of a family, each lowered when it is first asked for."""
+    """The kernels of a family, each lowered on first use."""
 
     def __init__(self, family: Family) -> None:
         self._module: Module = parse(compile_family(family, "compute_90a").ptx)

@@ -1,4 +1,4 @@
-"""Recorded outputs: one NPZ a family, and beside them where and from what they were recorded."""
+"""Recorded outputs: one NPZ per family, and a record of GPU, versions and sources."""
 
 import hashlib
 from pathlib import Path
@@ -30,7 +30,7 @@ _BY_FAMILY = TypeAdapter(dict[str, Record])
 
 
 def fingerprint(family: Family) -> str:
-    """Changes with a family's source, the header, and what any of its cases puts in or asks for."""
+    """A hash of a family's source, the header, and the inputs and launches of its cases."""
     state = hashlib.sha256((family.source + source(HEADER)).encode())
     for case in family.cases:
         launch = (case.name, case.kernel, case.grid, case.block, case.cluster, case.smem, case.numbers, case.maps)
@@ -41,7 +41,7 @@ def fingerprint(family: Family) -> str:
 
 
 def save(folder: Path, family: Family, outputs: dict[str, Bytes]) -> None:
-    """Keep the outputs of a family's cases by name; those of cases that failed are left out."""
+    """Save the outputs of a family's cases by name, without failed cases."""
     folder.mkdir(parents=True, exist_ok=True)
     names = [case.name for case in family.cases if case.name in outputs]
     joined = np.concatenate([outputs[name] for name in names]) if names else np.zeros(0, np.uint8)

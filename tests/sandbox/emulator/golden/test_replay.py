@@ -1,4 +1,4 @@
-"""What an H200 gave, the emulator gives: bit for bit, or within the bound that a case states; and no kernel is condemned."""
+"""The emulator's results equal those of an H200, bit for bit or within a case's bound, and no detector reports a finding."""
 
 import functools
 
@@ -63,7 +63,7 @@ def test_another_instruction_is_seen() -> None:
 
 @pytest.mark.parametrize("name", ["mma", "wgmma"])
 def test_the_bound_on_products_is_no_wider_than_they_need(name: str) -> None:
-    """Sums in another order: half of the bound is used somewhere, none of it where sums are exact."""
+    """Sums in another order use at least half of the bound somewhere."""
     one = family(name)
     programs, recorded = programs_of(one.name), load(one)
     used = {}

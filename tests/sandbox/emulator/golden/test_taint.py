@@ -1,4 +1,4 @@
-"""Every special opcode carries taint: what changes with old contents of the input is tainted, or a fault was reported."""
+"""Every special opcode propagates taint: outputs that depend on old contents are tainted, or a fault is reported."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from tests.sandbox.emulator.golden.replay import MOST_INSTRUCTIONS
 from tests.sandbox.emulator.golden.test_replay import programs_of
 
 NAMES = [one.name for one in families()]
-PIECE = 128  # bytes that no access reaches over
+PIECE = 128  # bytes; no access crosses a multiple of it
 SCHEDULES = (Schedule.LATEST, Schedule.EAGER)
 
 
 @dataclass(frozen=True)
 class Followed:
-    """`tainted`: a flag for each byte of the output. `faults`: what else old contents reached."""
+    """`tainted`: one flag per byte of the output. `faults`: findings about old contents."""
 
     output: Bytes
     tainted: np.ndarray

@@ -1,7 +1,7 @@
-"""A varied sample of what the project's two families write, on tasks that the emulator runs quickly.
+"""A sample of both families' kernels, on tasks that the emulator runs quickly.
 
-Each trait names a part of a family's space; one schedule of each is drawn, so that nothing the families can write is left
-out by chance. The chip has few SMs: small tasks then already have persistent CTAs that take several tiles.
+Each trait names a part of a family's space, and one schedule of each is drawn, so that the sample covers every part. The
+chip has few SMs, so that persistent CTAs take several tiles even of small tasks.
 """
 
 import random
@@ -12,7 +12,7 @@ from typing import Any
 from contract.candidate import Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.task import Arch, GemmTask
-from policies.schedule.families.protocol import Schedule
+from policies.schedule.families.kernel_family import Schedule
 from policies.schedule.families.registry import families
 
 CHIP: Chip = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"sms": 4})

@@ -1,4 +1,4 @@
-"""The kernels that the emulator is tried with compile to what they are there for, and are found right."""
+"""The emulator's test kernels compile to the opcodes that they test, and are verified."""
 
 import re
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Kernels written for the emulator's tests: the source, the tasks it is run with, and what its PTX must contain.
+"""Kernels written for the emulator's tests: the source, its tasks, and the opcodes that its PTX must contain.
 
-What a kernel is there for is what its PTX contains; without that it would test nothing, whatever its result.
+A kernel tests those opcodes; without them its result would mean nothing.
 """
 
 from dataclasses import dataclass

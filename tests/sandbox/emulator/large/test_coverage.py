@@ -1,4 +1,4 @@
-"""Large tasks: what is run instead, and what a sample at full size sees that nothing smaller shows."""
+"""Large tasks: the reduced size, and faults that only a sample at full size shows."""
 
 import random
 import re
@@ -157,7 +157,7 @@ def test_places_of_an_output_are_its_corners_edges_and_interior():
 @pytest.mark.parametrize("group", [1, 4, 8, 32])
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_a_raster_is_known_by_what_its_clusters_wrote(group, by_rows):
-    """Against the order as a kernel walks it (cudal2/raster.cuh), with persistent clusters."""
+    """Against a kernel's raster order (cudal2/raster.cuh), with persistent clusters."""
     task, tile = GemmTask(m=13 * 64, n=10 * 32, k=8), Tile(64, 32)
     wrote: dict[int, set[tuple[int, int]]] = {}
     lines, length = (13, 10) if by_rows else (10, 13)
@@ -226,7 +226,7 @@ def persistent(build, task, before=""):
 
 
 def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build, monkeypatch):
-    """The corner that is wrong is no corner of the grid."""
+    """The wrong corner is not a corner of the grid."""
     monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     monkeypatch.setattr("sandbox.emulator.large.sample.QUICK_WORK", 1000)
     monkeypatch.setattr("sandbox.emulator.large.sample.MAX_POINTS", 3)
@@ -245,7 +245,7 @@ def test_a_sample_of_a_persistent_kernel_reaches_every_place_of_the_output(build
 
 
 def test_what_was_run_before_a_sample_had_to_end_is_told(build, monkeypatch):
-    """Most columns of the grid have no columns of D."""
+    """Most columns of the grid have no outputs."""
     for name, limit in (
         ("large.coverage.WHOLE_WORK", 1000),
         ("large.sample.QUICK_WORK", 1000),
@@ -282,7 +282,7 @@ def test_a_grid_that_is_quick_is_run_whole_at_full_size(build, monkeypatch):
 def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_schedule_alone(
     build, monkeypatch, requires, told
 ):
-    """Not by a smaller run of a source that may do something else at full size."""
+    """A smaller run does not verify a source that may behave differently at full size."""
     monkeypatch.setattr("sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
     monkeypatch.setattr("sandbox.emulator.large.sample.POINT_WORK", 1000)
     launch = plan().launches[0]
@@ -296,7 +296,7 @@ def test_a_large_task_of_which_nothing_is_run_at_full_size_is_verified_by_the_sc
 
 
 def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeypatch):
-    """What is no whole number is lost: the first cases of inputs have none."""
+    """Fractions are lost: the first input cases have only integers."""
     monkeypatch.setattr("sandbox.emulator.large.coverage.WHOLE_WORK", 1000)
     task = GemmTask(m=16, n=16, k=64)
     answer = prove(build(naive(store=STORE.replace("sum", "truncf(sum)")), task=task), task)
@@ -307,7 +307,7 @@ def test_a_grid_of_one_cluster_is_sampled_on_every_case_of_inputs(build, monkeyp
 
 
 def test_a_fault_that_only_a_large_index_shows_is_found_in_the_sample(build):
-    """The row wraps as a 12-bit number: right for every task of up to 4096 rows."""
+    """The row index wraps at 12 bits: right for up to 4096 rows."""
     built = build(naive(store=STORE.replace("row *", "(row & 4095) *")), task=SHORT)
     reduced = reduced_task(SHORT, plan())
     answer = prove(built, SHORT, reduced=Reduced(built=built, task=reduced))
@@ -330,7 +330,7 @@ def test_a_fault_at_the_reduced_size_names_the_size(build):
 
 
 def test_a_sample_of_splits_is_widened_until_it_writes(build, monkeypatch):
-    """Each tile is summed by whichever of four neighbours arrives last."""
+    """The last arrival of four CTAs sums a tile."""
     monkeypatch.setattr("sandbox.emulator.large.coverage.REDUCED_WORK", 1000)
     first = """\
   const int split = blockIdx.x % 4, tile = blockIdx.x / 4;
@@ -366,7 +366,7 @@ def test_a_sample_of_splits_is_widened_until_it_writes(build, monkeypatch):
 @pytest.mark.parametrize("period", [223, 251])
 @pytest.mark.parametrize("seed", [3, 4])
 def test_inputs_at_full_size_have_no_period(build, period, seed):
-    """A kernel that takes an earlier row, or column, for a later one is wrong, whatever their distance."""
+    """A kernel that uses an earlier row or column instead of a later one is wrong at any distance."""
     task = GemmTask(m=8192, n=2048, k=16)
     for index, wrong in (("a[row * k", f"a[(row < 4096 ? row : row % {period}) * k"), ("+ column]", f"+ column % {period}]")):
         built = build(naive(total=SUM.replace(index, wrong)), task=task)

@@ -1,4 +1,4 @@
-"""Large tasks of several launches: clusters of a sample run with those of earlier launches that write what they read."""
+"""Large tasks of several launches: a sample's clusters run with the clusters of earlier launches whose data they read."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 from contract.evaluation import TestResult, Wrong
 from contract.plan import LaunchPlan, ResolvedLaunch
 from contract.task import ElementType, GemmTask
-from sandbox.emulator.large.lines import PERIODS, Lines
+from sandbox.emulator.large.operand_lines import PERIODS, OperandLines
 from sandbox.emulator.large.producers import FEW_CLUSTERS, Ranges, TooMany, Writers, pieces
 from sandbox.verification.elements import decode, encode
 from sandbox.workers.messages import Done, Reduced, Verified
@@ -27,7 +27,7 @@ def launched(grid: tuple[int, int, int]) -> ResolvedLaunch:
 
 
 class Tiles:
-    """Tiles of 4 x 8 words in rows of a matrix, a matrix for each split; the clusters that were run alone are kept."""
+    """Tiles of 4 x 8 words in the rows of a matrix, one matrix per split; keeps the list of single-cluster runs."""
 
     def __init__(self, grid: tuple[int, int, int], *, shuffled: bool = False) -> None:
         self.grid, self.shuffled, self.probed = grid, shuffled, list[int]()
@@ -93,7 +93,7 @@ def test_lines_are_multiples_of_a_small_operand_and_no_two_are_alike_in_step(ele
     period = PERIODS[0]
     values = np.concatenate([source.normal(size=(period, 31)), np.full((period, 1), 2.0**-24)], axis=1)
     small = encode(np, values, element)
-    lines = Lines.drawn(source, 5 * period, period, 2)
+    lines = OperandLines.drawn(source, 5 * period, period, 2)
     whole = decode(np, lines.spread(small, element), element).astype(float)
     exact = decode(np, small, element).astype(float)
     assert np.array_equal(whole, exact[lines.index] * lines.factors[:, None])
@@ -173,7 +173,7 @@ def test_a_sum_of_splits_is_sampled_with_the_splits_that_it_needs(build: Build) 
     assert found, said
     clusters, before, outputs = map(int, found.groups())
     assert 3 <= clusters <= 32
-    assert 4 * clusters <= before <= 64 * clusters  # a piece of 256 outputs of one row lies in 16 tiles
+    assert 4 * clusters <= before <= 64 * clusters  # 256 outputs of one row are in 16 tiles
     assert outputs == 256 * clusters
 
 
@@ -195,14 +195,14 @@ def test_a_fault_of_two_launches_that_only_a_large_size_shows_is_found(
     if found:
         assert failure(answer).name in ("zero-one", "wide-sums", "gaussian")
         return
-    # Nobody writes what is read there: that no writer was found is told, and is no fault.
+    # No launch writes the data: the missing writer is reported, and is not a fault.
     assert isinstance(answer, Verified)
     assert "of earlier launches" in {test.name: test.message for test in answer.tests}["not-covered"]
 
 
 @pytest.mark.usefixtures("large")
 def test_a_launch_behind_the_last_that_writes_the_output_is_left_out(build: Build) -> None:
-    """It would read what the sample did not write."""
+    """Such a launch would read data that the sample did not write."""
     source = PARTS.format(store=PART) + SUM.format(store=RESULT)
     source += 'extern "C" __global__ void clears(float* work) { work[blockIdx.x * 256 + threadIdx.x] = 0; }\n'
     made = two_launches()

@@ -1,4 +1,4 @@
-"""Which operations the memory instructions become, and which forms are refused."""
+"""The operations of memory instructions, and the refused forms."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Small modules around the line that a test is about."""
+"""Small modules around one line under test."""
 
 from sandbox.emulator.ptx.module import Function, Instruction, Module
 from sandbox.emulator.ptx.parser import parse

@@ -1,4 +1,4 @@
-"""What the compiler really prints for both kernel families, as the parser reads it."""
+"""The parser on the compiler's real output for both kernel families."""
 
 import time
 from pathlib import Path

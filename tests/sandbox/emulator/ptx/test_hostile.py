@@ -1,4 +1,4 @@
-"""Hostile text: nothing but PtxError and Unsupported leaves the parser, and a short text cannot buy much time or memory."""
+"""Hostile text: the parser raises only PtxError and Unsupported, and a short text costs little time and memory."""
 
 import time
 
@@ -167,7 +167,7 @@ PIECES += [
 
 
 def outcome(text: str) -> Module | PtxError | Unsupported:
-    """What the parser makes of a text; any other exception is the test's failure."""
+    """The parser's result; any other exception fails the test."""
     try:
         return parse(text)
     except (PtxError, Unsupported) as raised:
@@ -313,7 +313,7 @@ def test_a_short_text_costs_little_time_and_memory(body: str) -> None:
     started = time.process_time()
     outcome(text)
     outcome(HEAD + body)
-    assert time.process_time() - started < 5  # what is quadratic takes minutes
+    assert time.process_time() - started < 5  # a quadratic algorithm takes minutes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every form of operand, and what is none."""
+"""Every form of operand, and malformed ones."""
 
 import math
 import struct

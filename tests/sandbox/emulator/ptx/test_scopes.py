@@ -1,4 +1,4 @@
-"""What a name means where: scopes of inline assembly, labels before they stand, parameters of calls."""
+"""Scopes of names: inline assembly, labels before their definition, parameters of calls."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Integers, floating-point numbers and comparisons of the emulator against Python's exact numbers."""
+"""The emulator's integers, floating-point numbers and comparisons against exact arithmetic in Python."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ EDGES = {
 
 
 def integers(kind: str, count: int = 256) -> tuple[Array, Array]:
-    """Two columns in which every edge meets every edge, and random bits meet random bits."""
+    """Two columns: every pair of edge values, and pairs of random bits."""
     edges = EDGES["u" + kind[1:]]
     pairs = [(a, b) for a in edges for b in edges]
     drawn = RANDOM.integers(0, 2 ** int(kind[1:]), (count - len(pairs), 2), dtype="u8").tolist()

@@ -1,4 +1,4 @@
-"""cvt, mov and address spaces of the emulator against Python's exact numbers."""
+"""The emulator's cvt, mov and address spaces against exact arithmetic in Python."""
 
 import math
 from fractions import Fraction
@@ -14,7 +14,7 @@ INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64")
 
 
 def low(value: int, kind: str) -> int:
-    """The value that the low bits of a register mean."""
+    """The value of a register's low bits."""
     bits = int(kind[1:])
     value %= 1 << bits
     return value - (1 << bits) if kind[0] == "s" and value >> (bits - 1) else value

@@ -1,4 +1,4 @@
-"""Shuffles, votes, matches and reductions of the emulator against a model that goes lane by lane."""
+"""The emulator's shuffles, votes, matches and reductions against a lane-wise model."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ LANES = np.arange(32, dtype="u4")
 
 
 def shuffled(values: list[int], mode: str, b: list[int], c: list[int]) -> tuple[list[int], list[int]]:
-    """What each lane receives, and whether from within its segment, as the PTX manual words it."""
+    """Each lane's value, and whether its source is in its segment, by the PTX ISA."""
     results, within = [], []
     for lane in range(32):
         offset, clamp, segment = b[lane] & 31, c[lane] & 31, c[lane] >> 8 & 31

@@ -1,4 +1,4 @@
-"""States of mbarriers, and what the cluster's barrier publishes: where the rules are broken, and where they just hold."""
+"""States of mbarriers and visibility through the cluster's barrier: violations, and the nearest valid uses."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ _SCHEDULES = (Schedule.LATEST, Schedule.EAGER, Schedule.RANDOM)
 
 
 def _script(steps: str) -> tuple[Launched, list[int]]:
-    """One thread at an mbarrier for three arrivals; %r4 and up are what it answered."""
+    """One thread at an mbarrier with three expected arrivals; %r4 and up hold its results."""
     out = np.zeros(4, "u4")
     body = "mov.u32 %r0, bar; mbarrier.init.shared.b64 [%r0], 3;" + steps + "st.global.v4.u32 [%a0], {%r4, %r5, %r6, %r7};"
     text = kernel(body, 1, ".shared .align 8 .b64 bar; mov.u32 %r4, 0; mov.u32 %r5, 0; mov.u32 %r6, 0; mov.u32 %r7, 0;")
@@ -44,7 +44,7 @@ def test_an_arrival_without_completion_may_not_complete_the_phase(count: int, ki
 def test_a_relaxed_arrival_at_the_cluster_publishes_what_a_fence_came_after(
     fence: str, raced: bool, schedule: Schedule
 ) -> None:
-    """Every CTA writes its own slot and reads that of the other."""
+    """Every CTA writes its own slot and reads the other's."""
     out = np.zeros(64, "u4")
     body = (
         "mov.u32 %r0, slots; mad.lo.u32 %r0, %me, 4, %r0; st.shared.u32 [%r0], %me;"

@@ -1,4 +1,4 @@
-"""Bulk copies out of shared memory: it goes when its CTA ends, so their reads must have ended before."""
+"""Bulk copies from shared memory: their reads must complete before the CTA ends."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
-"""Kernels that want to harm whoever runs them: they are refused or stopped, and nothing outside their memory is touched.
+"""Kernels that attack the emulator: they are refused or stopped, and access no memory outside their own.
 
-What would be read or written outside of it is seen by `tests.fuzz.core` under sanitizers; here the process must survive.
+`tests.fuzz.core` detects such accesses with sanitizers; here the process must survive.
 """
 
 import random
@@ -107,7 +107,7 @@ def test_a_bulk_copy_within_shared_memory_may_overlap_itself() -> None:
     """
     for schedule in Schedule:
         found = launch(kernel(body, 0, SMEM), schedule=schedule)
-        # Done at once its bytes were never announced; else the CTA ends before it is done.
+        # Completed immediately, its bytes are unexpected; otherwise the CTA ends before completion.
         last = "transaction-mismatch" if schedule is Schedule.EAGER else "async-race"
         assert (found.kinds, found.stopped) == (["uninitialised-read", "missing-proxy-fence", last], False)
 
@@ -140,7 +140,7 @@ def test_swizzled_boxes_at_the_end_of_shared_memory_stay_in_it(swizzle: int) -> 
     mbarrier.init.shared.b64 [s], 1; fence.proxy.async;
     cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%z], [%m, {%x}], [%y];
     """
-    # Copied, though not announced; or refused, because its rows would be moved to where the box is not.
+    # Copied without expected bytes, or refused because its rows would lie outside the box.
     for box_bytes, found in ((swizzle, {"transaction-mismatch"}), (16, {"unsupported"})):
         program = lowered(body, f".shared .align 1024 .b8 s[{896 + box_bytes}];", parameters=".param .align 64 .b8 p[128]")
         machine = Machine()

@@ -1,4 +1,4 @@
-"""What tells a kernel where it runs: registers as a chip gives them, addresses that no source can foresee."""
+"""Values by which a kernel could recognise the emulator: special registers match a chip's, addresses are unpredictable."""
 
 import itertools
 from typing import Any
@@ -116,7 +116,7 @@ def test_a_kernel_that_strides_by_the_number_of_sms_is_right(build: Build, task:
 
 
 def test_a_kernel_that_takes_a_hint_from_its_sm_is_right(build: Build) -> None:
-    """Its threads take other outputs of the tile on another SM."""
+    """The mapping of threads to outputs depends on the SM."""
     source = naive(first=READ.format(name="smid")).replace("threadIdx.x", "((threadIdx.x + smid) % 256)")
     assert "smid) % 256) / 16" in source
     answer = prove(build(source))
@@ -130,7 +130,7 @@ def refused(answer: object) -> str:
 
 
 def test_a_kernel_that_takes_its_tile_from_its_sm_is_refused(build: Build) -> None:
-    """No rule says that each SM has one CTA of a grid."""
+    """An SM may run any number of a grid's CTAs."""
     task = GemmTask(m=96, n=512, k=16, arch=TASK.arch)
     assert refused(prove(build(walking("smid", "nsmid"), plan(launch=GRID), task), task)) in ("unwritten", "global-race")
 

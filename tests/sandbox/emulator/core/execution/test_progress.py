@@ -1,4 +1,4 @@
-"""Lanes and warps that wait for each other: what goes on, what stands still, and what must be executed together."""
+"""Lanes and warps that wait for each other: progress, deadlock, and convergence."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def words(count: int) -> Array:
 
 @under_every_schedule
 def test_a_long_loop_is_no_deadlock(schedule: Schedule, seed: int) -> None:
-    """Lanes leave it at different times, and nothing that others could wait for happens in it."""
+    """Lanes leave the loop at different times; the loop has no effect on other lanes."""
     out = words(64)
     body = """
     mov.u32 %r0, 0; mad.lo.u32 %r1, %me, 40, 2000;
@@ -36,7 +36,7 @@ RAISE = "RAISE: mov.u32 %r8, 1; st.volatile.shared.u32 [%r9], %r8; bra DONE;"
 @under_every_schedule
 @pytest.mark.parametrize("order", [(WAIT, RAISE), (RAISE, WAIT)], ids=["waiting-first", "raising-first"])
 def test_lanes_that_spin_let_others_of_their_warp_go_on(schedule: Schedule, seed: int, order: tuple[str, str]) -> None:
-    """Half of a warp waits in a loop for a flag that the other half raises, whichever stands first in the program."""
+    """Half of a warp polls a flag that the other half sets, in either program order."""
     out = words(32)
     body = f"""
     mov.u32 %r9, flag; mov.u32 %r8, 0; st.volatile.shared.u32 [%r9], %r8; bar.warp.sync 0xFFFFFFFF;
@@ -61,7 +61,7 @@ POLLS = {
 @under_every_schedule
 @pytest.mark.parametrize("poll", POLLS.values(), ids=POLLS)
 def test_warps_that_spin_for_ever_are_a_deadlock(schedule: Schedule, seed: int, poll: str) -> None:
-    """Nobody else is left who could raise the flag: that is clear long before the operations allowed are used up."""
+    """No other thread can set the flag: the deadlock is reported long before the limit of operations."""
     body = f"{LOWERED} WAIT: {poll} @%p1 bra WAIT;"
     found = launch(kernel(body, 0, FLAG), block=(64, 1, 1), schedule=schedule, seed=seed, most_instructions=200_000)
     assert (found.kinds, found.stopped) == (["deadlock"], True)
@@ -70,7 +70,7 @@ def test_warps_that_spin_for_ever_are_a_deadlock(schedule: Schedule, seed: int, 
 
 @under_every_schedule
 def test_a_loop_that_polls_and_counts_to_its_end_is_no_deadlock(schedule: Schedule, seed: int) -> None:
-    """It gives up by itself, however long nothing else happens; where it never does it is endless."""
+    """The loop ends by itself after a count; without an end it is reported as endless."""
     out = words(64)
     bound = f"{LOWERED} mov.u32 %r1, 0; WAIT: {POLLS['load']} add.u32 %r1, %r1, 1; setp.lt.and.u32 %p1, %r1, 9000, %p1;"
     store = "@%p1 bra WAIT; mad.lo.u64 %a0, %wide, 4, %a0; st.global.u32 [%a0], %r1;"
@@ -83,7 +83,7 @@ def test_a_loop_that_polls_and_counts_to_its_end_is_no_deadlock(schedule: Schedu
     assert (found.kinds, found.stopped) == (["endless"], True)
 
 
-# Each CTA raises its flag and waits for those of all others: nobody may go on before the last CTA was started.
+# Each CTA sets its flag and waits for all others: no CTA continues before the last one starts.
 MEETING = """
     mov.u32 %r1, %ctaid.x; mov.u32 %r2, %nctaid.x; mul.wide.u32 %rd0, %r1, 4; add.u64 %rd0, %rd0, %a0;
     setp.ne.u32 %p0, %me, 0; @%p0 bra MET;
@@ -101,7 +101,7 @@ NEXT = """add.u32 %r5, %r1, 1; rem.u32 %r5, %r5, %r2; mul.wide.u32 %rd2, %r5, 4;
 @under_every_schedule
 @pytest.mark.parametrize("again", ["", "nanosleep.u32 40;", "add.u32 %r7, %r7, 1;"], ids=["plain", "sleeps", "counts"])
 def test_a_grid_whose_ctas_wait_for_each_other_ends_quickly(schedule: Schedule, seed: int, again: str) -> None:
-    """A barrier of the whole grid made of a counter: each CTA then reads what its neighbour wrote before."""
+    """A grid barrier with a counter: each CTA then reads its neighbour's data."""
     ctas = 48
     text = MEETING.format(arrive=SILENT + ARRIVE, poll=ACQUIRE, again=again, data=NEXT)
     counter, first, second = words(1), words(ctas), words(ctas)
@@ -120,7 +120,7 @@ def test_a_grid_that_waits_for_one_cta_too_many_is_a_deadlock(schedule: Schedule
 
 @under_every_schedule
 def test_warps_that_poll_together_at_a_barrier_let_other_ctas_start(schedule: Schedule, seed: int) -> None:
-    """All warps of a CTA look at the counter and meet, again and again, until the last CTA has raised it."""
+    """All warps of a CTA poll the counter and synchronise, until the last CTA increments it."""
     text = """
     setp.ne.u32 %p0, %me, 0; mov.u32 %r3, 1; mov.u32 %r2, %nctaid.x; @!%p0 red.release.gpu.global.add.u32 [%a0], %r3;
     WAIT: ld.acquire.gpu.global.u32 %r4, [%a0]; setp.lt.u32 %p1, %r4, %r2; bar.red.or.pred %p2, 0, %p1; @%p2 bra WAIT;

@@ -1,4 +1,4 @@
-"""Where PTX puts the elements of matrix fragments, written down from its formulas, and elements as bits."""
+"""The elements of matrix fragments by the formulas of the PTX ISA, and elements as bits."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ GROUP, THREAD = LANE // 4, LANE % 4
 
 
 def bits(values: Array, element: str) -> Array:
-    """f16, bf16 or f32 bits of values that the type holds exactly, or nearly."""
+    """The f16, bf16 or f32 bits of values, rounded to the type."""
     if element == "f16":
         return values.astype(np.float16).view(np.uint16)
     wide = values.astype(np.float32).view(np.uint32)
@@ -24,7 +24,7 @@ def values(pattern: Array, element: str) -> Array:
 
 
 def pairs(matrix: Array) -> Array:
-    """A register a lane of an 8x8 block of halves: row `GROUP`, columns 2*`THREAD` and the next one."""
+    """One register per lane of an 8x8 block of halves: row `GROUP`, columns 2*`THREAD` and the next."""
     low, high = (matrix[GROUP, 2 * THREAD + half].astype(np.uint32) for half in (0, 1))
     return low | high << np.uint32(16)
 

@@ -1,4 +1,4 @@
-"""ldmatrix, stmatrix, movmatrix and mma through the core, against what PTX says of their fragments."""
+"""ldmatrix, stmatrix, movmatrix and mma in the core, against the fragments of the PTX ISA."""
 
 from typing import Any
 
@@ -220,7 +220,7 @@ def test_the_address_may_be_a_result() -> None:
         ("ldmatrix", 8, "misaligned"),
         ("ldmatrix", 1 << 16, "shared-out-of-bounds"),
         ("ldmatrix", 512, "shared-out-of-bounds"),  # one row past the end
-        ("ldmatrix", -1024, "shared-out-of-bounds"),  # what the system keeps
+        ("ldmatrix", -1024, "shared-out-of-bounds"),  # reserved by the system
         ("ldmatrix", 1 << 24, "shared-out-of-bounds"),  # a CTA that the cluster does not have
         ("stmatrix", 12, "misaligned"),
         ("stmatrix", 512, "shared-out-of-bounds"),
@@ -267,7 +267,7 @@ def test_movmatrix() -> None:
 
 
 def test_a_race_with_a_writer_reaches_the_fragment() -> None:
-    """Warp 1 writes what warp 0 reads, with nothing between them."""
+    """Warp 1 writes what warp 0 reads, without synchronisation."""
     tile = np.zeros(1024, np.uint16)
     body = """
 setp.ge.u32 %p0, %me, 32;

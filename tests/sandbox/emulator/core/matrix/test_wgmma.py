@@ -1,4 +1,4 @@
-"""The arithmetic of wgmma through the core: every form of its operands, where descriptors say that they lie."""
+"""The arithmetic of wgmma in the core: every form of its operands, at the addresses of their descriptors."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,7 @@ _XOR = {0: 0, 128: 0x70, 64: 0x30, 32: 0x10}
 
 @dataclass(frozen=True)
 class Layout:
-    """One operand in shared memory. `spread`: bytes between its parts that nothing uses, or a place in another's gaps."""
+    """One operand in shared memory. `spread`: unused bytes between its parts, or an offset into another's gaps."""
 
     swizzle: int = 128
     mn_major: bool = False

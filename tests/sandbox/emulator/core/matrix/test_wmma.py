@@ -1,4 +1,4 @@
-"""wmma through the core: products of every form, and fragments where the hardware has them."""
+"""wmma in the core: products of every form, and fragments as on hardware."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ wmma.store.d.sync.aligned.{of_d}.{shape}.global.{to} [%out], {vector("d", counts
     assert (wrong <= magnitude * 2.0**-24 * (k + 1) + (np.abs(exact) * 2.0**-11 + 2.0**-25 if to == "f16" else 0)).all()
 
 
-# What ptxas makes of wmma.load for sm_90: which 8x8 block each register holds. m8n32k16 is the transpose of m32n8k16.
+# The 8x8 block in each register after wmma.load, as ptxas compiles it for sm_90. m8n32k16 is the transpose of m32n8k16.
 def fragment(shape: str, operand: str, matrix: Array, element: str) -> list[Array]:
     if shape == "m8n32k16":
         return fragment("m32n8k16", {"a": "b", "b": "a"}.get(operand, operand), matrix.T, element)

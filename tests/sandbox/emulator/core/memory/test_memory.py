@@ -275,7 +275,7 @@ def test_polling_with_stores_that_change_nothing_is_no_progress() -> None:
 
 @pytest.mark.parametrize("generic", [True, False])
 def test_shared_memory_of_a_peer(generic: bool) -> None:
-    """Every CTA writes its number to its right neighbour's shared memory."""
+    """Every CTA writes its rank to the next CTA's shared memory."""
     got = np.zeros(4, np.uint32)
     by_generic_address = """
     mov.u64 %rd1, tile; cvta.shared.u64 %rd1, %rd1; mapa.u64 %rd1, %rd1, %r2; st.u32 [%rd1], %r1; getctarank.u64 %r3, %rd1;

@@ -1,4 +1,4 @@
-"""Order among the lanes of one warp: they are threads, which only barriers and what they wait for themselves put in order."""
+"""Order among the lanes of a warp: only barriers and a lane's own waits order their accesses."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from sandbox.emulator.machine import Schedule
 from tests.sandbox.emulator.core.launched import kernel, launch
 
 SMEM = ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 bar;"
-# %r9: the lane's own word, %r10: that of the lane beside it; both in shared memory. %a1, %a2: the same in the first buffer.
+# %r9: the lane's word, %r10: the next lane's, in shared memory. %a1, %a2: the same in the first buffer.
 OWN_AND_NEXT = """
 mov.u32 %r9, s; mad.lo.u32 %r9, %me, 4, %r9;
 add.u32 %r1, %me, 1; and.b32 %r1, %r1, 31; mov.u32 %r10, s; mad.lo.u32 %r10, %r1, 4, %r10;
@@ -79,7 +79,7 @@ STORE_SUMS = f"wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%a0], {FRAGME
     ],
 )
 def test_fragments_are_loaded_and_stored_by_the_same_lanes(body: str, expected: list[str]) -> None:
-    """Sums are added to in place without a barrier; which lane has which of them is nobody else's business."""
+    """Accumulators are updated in place without a barrier; each lane accesses only its own."""
     assert launch(kernel(OWN_AND_NEXT + body, 1, SMEM), np.zeros(256, np.uint32)).kinds == expected
 
 
@@ -122,7 +122,7 @@ def test_what_one_lane_has_waited_for_is_known_to_it_alone(behind: str, expected
 
 
 def test_who_waits_for_the_bulk_store_of_another_lane_waits_for_nothing() -> None:
-    """Lane 0 stores a range of shared memory; whoever overwrites it must come behind the wait of lane 0."""
+    """Lane 0 stores a range of shared memory; an overwrite must be ordered after lane 0's wait."""
     send = (
         f"{WRITE} fence.proxy.async; {MEET} setp.eq.u32 %p0, %me, 0; setp.eq.u32 %p1, %me, 1;"
         "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%a0], [s], 128; @%p0 cp.async.bulk.commit_group;"

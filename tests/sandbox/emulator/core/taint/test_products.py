@@ -1,4 +1,4 @@
-"""An old element of an operand makes its row or column of a warpgroup's product old, and nothing else."""
+"""A tainted operand element taints exactly its row or column of a warpgroup's product."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from tests.sandbox.emulator.core.registers import run_statements
 Array = np.ndarray[Any, Any]
 COLUMNS = 24
 LAYOUTS = [Layout(swizzle, mn_major) for swizzle in (0, 32, 64, 128) for mn_major in (False, True)]
-# Where an element (row, k) of a row-major 64 x 16 operand in registers lies: warp row // 16, then as mma.m16n8k16 has it.
+# The register of element (row, k) of a row-major 64 x 16 operand: warp row // 16, then as in mma.m16n8k16.
 ROW, COLUMN, K = 43, 13, 11
 
 
@@ -41,7 +41,7 @@ wgmma.fence.sync.aligned; {form.statement()} wgmma.commit_group.sync.aligned; wg
 
 
 def _place(form: Form, index: int, thread: int, byte: int) -> tuple[int, int]:
-    """Row and column of what a byte of a thread's register holds. Source: PTX ISA, "Register Fragments for wgmma"."""
+    """Row and column of a byte of a thread's register. Source: PTX ISA, "Register Fragments for wgmma"."""
     if form.accumulator == "f32":
         block, half, odd = index // 4, index // 2 % 2, index % 2
     else:

@@ -1,6 +1,6 @@
-"""Old contents of D, workspace, shared and local memory and registers, followed through every kind of operation.
+"""Taint of old contents of D, workspace, shared and local memory and registers, through every kind of operation.
 
-A kernel here has three buffers: D, an input, and a workspace; nobody has written D and the workspace. %r9 is the address of the
+A kernel here has three buffers: D, an input, and a workspace; D and the workspace are unwritten. %r9 is the address of the
 lane's own word of shared memory, %rd13, %rd14 and %rd15 are those of its words of the buffers. %r1 holds old contents of the
 workspace, %r2 what the input has.
 """
@@ -24,7 +24,7 @@ STORE = "st.global.u32 [%rd13], %r3;"
 
 
 def reached(body: str, *, outside: str = "", schedule: Schedule = Schedule.LATEST, block: int = 32) -> set[str]:
-    """What old contents reach in a kernel."""
+    """The findings of old contents in a kernel."""
     d, given, workspace = (np.zeros(1024, np.uint32) for _ in range(3))
     text = outside + kernel(PROLOGUE + body, 3, VARIABLES)
     arrays = (d, given, workspace)
@@ -163,7 +163,7 @@ AT_LANE = "setp.eq.u32 %p1, %me, {lane}; selp.b32 {register}, %r1, 0, %p1;"
 
 
 def old_sums(register: str, lane: int) -> set[tuple[int, int]]:
-    """Elements of an m16n8 product that are old where a register of one lane is."""
+    """Elements of an m16n8 product that are tainted if one lane's register is."""
     found = set()
     for index in range(4):
         for each in range(32):

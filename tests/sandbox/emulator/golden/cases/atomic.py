@@ -1,4 +1,4 @@
-"""Cases of atom and red: every thread its own slot, in global and shared memory, and many threads on one slot."""
+"""Cases of atom and red in global and shared memory: one slot per thread, and many threads on one slot."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class _Form:
     prefix: str = ""
     operands: int = 1
     red: bool = True
-    ordered: bool = False  # whether the order of updates shows in the end
+    ordered: bool = False  # whether the final value depends on the order
     update_shared: Update | None = None
 
     @property
@@ -64,7 +64,7 @@ def _forms() -> Iterator[_Form]:
         yield _Form(f"cas.b{width}", f"u{width}", lambda old, b, c: c if old == b else old, operands=2, red=False, ordered=True)
     for kind in ("f32", "f64", "f16", "bf16", "f16x2", "bf16x2"):
         flush = "" if kind in ("f32", "f64") else "noftz."
-        here, there = _float_add(kind, ftz=kind == "f32"), _float_add(kind)  # beside the L2 cache f32 has no subnormals
+        here, there = _float_add(kind, ftz=kind == "f32"), _float_add(kind)  # atomics in L2 flush f32 subnormals
         yield _Form(f"add.{flush}{kind}", kind, here, ordered=True, update_shared=there)
     for prefix in (".relaxed.gpu", ".acquire.gpu", ".release.sys", ".acq_rel.cta", ".relaxed.cluster"):
         yield _Form("add.u32", "u32", _integer("add", "u32"), prefix=prefix, red="acq" not in prefix)
@@ -134,7 +134,7 @@ def _case(form: _Form) -> Case:
 
     def build(draw: Draw) -> Buffers:
         old, b, c = (draw.column(form.kind, _THREADS, turn) for turn in range(3))
-        if form.operands == 2:  # a swap that succeeds in every other lane
+        if form.operands == 2:  # a swap that succeeds in every second lane
             b = np.where(np.arange(_THREADS) % 2 == 0, old, b).astype(b.dtype)
         return raw(old, b, c), unwritten(7 * _THREADS * width // 8)
 

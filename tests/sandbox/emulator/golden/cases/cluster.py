@@ -1,4 +1,4 @@
-"""Cases of clusters, distributed shared memory, barriers of a block, and instructions that change nothing."""
+"""Cases of clusters, distributed shared memory, barriers of a CTA, and instructions without effect."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,7 +38,7 @@ def _cases() -> Iterator[Case]:
 def _case(
     kernel: str, grid: Shape, cluster: Shape, threads: int, out: int, given: int, words: Callable[[Array], Array], smem: int = 0
 ) -> Case:
-    """`given`, `out`: words a thread; `words`: from [cta][thread][word] to [cta][thread][word]."""
+    """`given`, `out`: words per thread; `words`: from [cta][thread][word] to [cta][thread][word]."""
     ctas = int(np.prod(grid))
 
     def build(draw: Draw) -> Buffers:

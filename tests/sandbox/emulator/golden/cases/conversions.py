@@ -199,7 +199,7 @@ def _tf32(mode: Mode) -> Callable[..., Array]:
 
     def operation(bits: int) -> int:
         value = decode(bits, exact.F32)
-        if value.nan and mode == "rna":  # cut off as it is; the other modes give the one NaN of arithmetic
+        if value.nan and mode == "rna":  # truncated; the other modes give the canonical NaN
             return bits & ~0x1FFF
         return encode(value, tf32, mode) << 13
 

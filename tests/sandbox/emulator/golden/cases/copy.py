@@ -70,5 +70,5 @@ def _grouped(given: Bytes, _: Bytes) -> Bytes:
 
 
 def _arrived(given: Bytes, _: Bytes) -> Bytes:
-    """The phase before the one that was waited for counts as complete no more once the next is open: parity 1 is open."""
+    """Once the next phase is open, the previous parity no longer reads as complete: parity 1 is open."""
     return raw(given[:2048], np.zeros(_THREADS, np.uint32))

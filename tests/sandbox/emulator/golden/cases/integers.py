@@ -1,4 +1,4 @@
-"""Integer arithmetic, bits, comparisons, selections, and packing by mov."""
+"""Integer arithmetic, bit operations, comparisons, selections, and packing by mov."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

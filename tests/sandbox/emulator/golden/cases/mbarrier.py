@@ -1,4 +1,4 @@
-"""Cases of mbarrier: what its queries answer, and threads that meet at it."""
+"""Cases of mbarrier: results of its queries, and threads that synchronise through it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from tests.sandbox.emulator.golden.draw import Draw
 from tests.sandbox.emulator.golden.sources import source
 
 Array = np.ndarray[Any, Any]
-# What a phase's rules say of each query, in the order of the script: pairs are parity 0 and parity 1.
+# The expected result of each query in the script's order; pairs are parity 0 and parity 1.
 _ANSWERS = {
     "arrivals": [(0, 1), 3, 0, (0, 1), 2, 1, 1, 1, (1, 0), 3, 0, 1, 1, 1, (0, 1)],
     "transactions": [0, (0, 1), 0, 1, (1, 0), 0, 0, 1, (0, 1), (0, 1), 1, (1, 0)],

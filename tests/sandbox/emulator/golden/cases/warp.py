@@ -49,7 +49,7 @@ def _cases() -> Iterator[Case]:
 
 
 def _rows(kernel: str, columns: Callable[[Draw], list[Array]], row: Callable[..., tuple[Array, Array]]) -> Case:
-    """A case of rows of 32 lanes, three words in and two out a lane."""
+    """A case of rows of 32 lanes with three input words and two output words per lane."""
 
     def build(draw: Draw) -> Buffers:
         return raw(*columns(draw)), unwritten(_ROWS * 256)

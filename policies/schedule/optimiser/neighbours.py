@@ -7,19 +7,19 @@ import numpy as np
 
 from contract.diagnosis import Bottleneck
 from contract.trajectory import Attempt
-from policies.schedule.search.acquisition import rank_by_draws
-from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.risk import Risk
-from policies.schedule.search.schedule_pool import Key, PoolEntry, SchedulePool
-from policies.schedule.search.steering import Steering
-from policies.schedule.search.surrogate import Surrogate
+from policies.schedule.optimiser.acquisition import rank_by_draws
+from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.risk import Risk
+from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, SchedulePool
+from policies.schedule.optimiser.steering import Steering
+from policies.schedule.optimiser.surrogate import Surrogate
 
 PARENTS = 3  # the best schedules so far, whose neighbours are tried
 
 Pick = tuple[PoolEntry, Bottleneck | None]  # an entry, and the bottleneck that it was chosen to relieve
 
 
-class Around:
+class NeighbourDraws:
     """Draws among the neighbours of good schedules."""
 
     def __init__(self, pool: SchedulePool, encode: Encoding, learned: Surrogate, risk: Risk, rng: np.random.Generator) -> None:
@@ -44,12 +44,14 @@ class Around:
         return [entries[index] for index in rank_by_draws(favoured_us, self._encode(entries), self._learned, rng, count)]
 
 
-def choose(around: Around, near: Sequence[PoolEntry], keys: set[Key], count: int, steering: Steering | None) -> list[Pick]:
+def choose(
+    draws: NeighbourDraws, near: Sequence[PoolEntry], keys: set[Key], count: int, steering: Steering | None
+) -> list[Pick]:
     """The half around the best. A diagnosis adds neighbours that relieve its findings, and favours them."""
     if steering is None:
-        return around.plain(near, count)
+        return draws.plain(near, count)
     relieving = [entry for entry in steering.neighbours.values() if entry.key not in keys]
-    return around.steered(list({entry.key: entry for entry in (*near, *relieving)}.values()), count, steering)
+    return draws.steered(list({entry.key: entry for entry in (*near, *relieving)}.values()), count, steering)
 
 
 def neighbours_of_best(

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from policies.schedule.optimiser.schedule_pool import PoolEntry
+from policies.schedule.optimiser.surrogate import Surrogate
 from policies.schedule.prior import Floats
-from policies.schedule.search.schedule_pool import PoolEntry
-from policies.schedule.search.surrogate import Surrogate
 
 GROUP_CROWDING = 1.15  # factor on the predicted time of a schedule for each earlier one of its group
 FAMILY_CROWDING = 1.04  # and for each earlier one of its family

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from policies.schedule.optimiser.schedule_pool import PoolEntry
 from policies.schedule.prior import Floats
-from policies.schedule.search.schedule_pool import PoolEntry
 
 
 class Encoding:

@@ -18,7 +18,7 @@ _SMALLEST_NORMAL = {ElementType.F16: 0x0400, ElementType.BF16: 0x0080}
 
 
 @dataclass(frozen=True)
-class Lines:
+class OperandLines:
     """The lines of an operand. `index`: of the small operand's line. Shape: index, powers, negative (lines,)."""
 
     index: np.ndarray
@@ -26,7 +26,7 @@ class Lines:
     negative: np.ndarray
 
     @classmethod
-    def drawn(cls, source: np.random.Generator, count: int, period: int, most_power: int) -> "Lines":
+    def drawn(cls, source: np.random.Generator, count: int, period: int, most_power: int) -> "OperandLines":
         """`most_power`: the largest power of two that a line may be multiplied by, as its exponent."""
         powers, negative = source.integers(0, most_power + 1, count), source.integers(0, 2, count).astype(bool)
         return cls(np.arange(count) % min(period, count), powers, negative)

@@ -1,4 +1,4 @@
-"""The diagnosis steers: which moves relieve what, how much they are favoured, what a policy does with it and never does."""
+"""Steering by diagnosis: which moves relieve which bottleneck, their weights, and the policy's use of them."""
 
 import functools
 import math
@@ -16,10 +16,10 @@ from contract.diagnosis import Bottleneck, Diagnosis, Finding
 from contract.task import Arch, GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.registry import families
+from policies.schedule.optimiser.relief import RELIEFS, relieves
+from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.optimiser.steering import TRUST, Neighbourhood, steer
 from policies.schedule.policy import SchedulePolicy
-from policies.schedule.search.relief import RELIEFS, relieves
-from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
-from policies.schedule.search.steering import TRUST, Neighbourhood, steer
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 LONG = GemmTask(m=512, n=512, k=4096)
@@ -129,8 +129,8 @@ def test_a_move_relieves_in_its_direction_only(
 
 
 def test_full_waves_relieve_a_tail() -> None:
-    tail = entry(HOPPER, LARGE, consumers=2, block_n=128, stages=4)  # 256 tiles: two waves, the second 124 of 132 full
-    worse = entry(HOPPER, LARGE, consumers=2, block_n=224, stages=4)  # 160 tiles: two waves, the second 28 of 132 full
+    tail = entry(HOPPER, LARGE, consumers=2, block_n=128, stages=4)  # 256 tiles: two waves, the second with 124 of 132 SMs busy
+    worse = entry(HOPPER, LARGE, consumers=2, block_n=224, stages=4)  # 160 tiles: two waves, the second with 28 of 132 SMs busy
     assert relieves(worse, tail, "tail-wave", pool_of(LARGE))
     assert not relieves(tail, worse, "tail-wave", pool_of(LARGE))
     assert relieves(worse, entry(worse.values, LARGE, persistent=True), "imbalance", pool_of(LARGE))
@@ -230,7 +230,7 @@ def test_without_a_schedule_behind_it_a_diagnosis_steers_nothing() -> None:
 
 
 def first_round(truth: Any) -> tuple[list[Attempt], str]:
-    """Sixteen schedules that the prior likes, timed; and which of them leads."""
+    """Sixteen timed schedules that the prior prefers, and the id of the fastest."""
     proposed = policy(steered=True).propose(Observation(task=LONG, chip=CHIP, round=1, seed=0), 16)
     attempts = [
         Attempt(candidate_id=c.id, policy="schedule", schedule=c.origin.schedule, status="measured", time_us=truth(c))
@@ -255,7 +255,7 @@ def test_a_diagnosis_makes_some_proposals_relieve() -> None:
     attempts, best = first_round(flat)
     proposed = propose(observe(attempts, diagnosis(("memory-latency", 0.9), ("idle-sms", 0.8)), best))
     relieving = noted(proposed)
-    assert 1 <= len(relieving) <= 4  # of the half around the best; the other half goes anywhere, as ever
+    assert 1 <= len(relieving) <= 4  # of the half around the best; the other half explores, as without steering
     parent = pool_of(LONG).entry(next(one.schedule for one in attempts if one.candidate_id == best) or {})
     assert parent is not None
     for candidate in relieving:
@@ -318,7 +318,7 @@ def test_a_policy_goes_on_when_all_that_relieves_was_tried() -> None:
 
 
 def test_a_true_diagnosis_finds_what_it_says_sooner() -> None:
-    """The truth: only bytes in flight count, and the leader has few; the prior does not know it."""
+    """True times depend only on bytes in flight, of which the leader has few; the prior does not model that."""
     parent = entry(HOPPER, stages=2, block_n=64)
     rng = np.random.default_rng(0)
     others = [pool_of(LONG).entries[int(i)] for i in rng.choice(len(pool_of(LONG).entries), 12, replace=False)]
@@ -341,7 +341,7 @@ def test_steering_costs_little() -> None:
 
     def least_s(steer: bool) -> float:
         spent = []
-        for one in attempts[:5]:  # each with neighbours that the pool has not met
+        for one in attempts[:5]:  # each with neighbours that are not in the pool yet
             started = time.process_time()
             propose(observe(attempts, found, one.candidate_id), steer=steer)
             spent.append(time.process_time() - started)

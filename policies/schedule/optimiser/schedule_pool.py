@@ -11,7 +11,7 @@ import numpy as np
 from contract.candidate import ScheduleValue
 from contract.chip import Chip
 from contract.task import GemmTask
-from policies.schedule.families.protocol import Family, Schedule, Work
+from policies.schedule.families.kernel_family import Family, Schedule, Work
 from policies.schedule.prior import Floats, predict_many_us
 
 Key = frozenset[tuple[str, ScheduleValue]]
@@ -52,9 +52,8 @@ class SchedulePool:
         self.entries = [entry for family in self.families.values() for entry in self._sample(family, seed)]
         self.predicted_us = self.predict_us(self.entries)
         self._axes = {name: _axis_values(name, self.entries) for name in self.families}
-        self._read: dict[
-            frozenset[object], PoolEntry | None
-        ] = {}  # writing a source to find a schedule valid is most of a round's work
+        # By values: most of the time of a round would go into writing sources to find out which schedules are valid.
+        self._read: dict[frozenset[object], PoolEntry | None] = {}
 
     def _sample(self, family: Family[Any], seed: int) -> Iterator[PoolEntry]:
         space = list(family.space(self.task, self.chip))
@@ -74,9 +73,8 @@ class SchedulePool:
 
     def entry(self, values: Values) -> PoolEntry | None:
         """The entry of the schedule with these values; None where no family of the pool can write it for the task."""
-        key = frozenset(
-            (axis, type(value), value) for axis, value in values.items()
-        )  # 1 == True, but they are different values
+        # With the types, because 1 == True although they are different values.
+        key = frozenset((axis, type(value), value) for axis, value in values.items())
         if key not in self._read:
             self._read[key] = self._parsed(values)
         return self._read[key]

@@ -1,4 +1,4 @@
-"""The parts of the search: the pool of schedules, the surrogate that learns, the choice of what to try."""
+"""The parts of the search: the pool of schedules, the surrogate, the choice of the next candidates."""
 
 import math
 from collections import Counter
@@ -11,12 +11,12 @@ from contract.chip import REFERENCE_CHIPS
 from contract.task import Arch, GemmTask
 from policies.schedule.families.mma_sync.family import MmaSync
 from policies.schedule.families.registry import families
-from policies.schedule.search.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.search.encoding import Encoding
-from policies.schedule.search.gaussian_process import GaussianProcess
-from policies.schedule.search.risk import Risk
-from policies.schedule.search.schedule_pool import MAX_OF_FAMILY, SchedulePool
-from policies.schedule.search.surrogate import Surrogate
+from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.gaussian_process import GaussianProcess
+from policies.schedule.optimiser.risk import Risk
+from policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY, SchedulePool
+from policies.schedule.optimiser.surrogate import Surrogate
 
 TASK = GemmTask(m=256, n=256, k=1024, arch=Arch.SM_80)
 CHIP = REFERENCE_CHIPS[Arch.SM_80]

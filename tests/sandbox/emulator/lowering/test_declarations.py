@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
-
 from sandbox.emulator.core_module import core
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.lowering import families

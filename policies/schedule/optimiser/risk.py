@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from contract.candidate import ScheduleValue
+from policies.schedule.optimiser.schedule_pool import PoolEntry
 from policies.schedule.prior import Floats
-from policies.schedule.search.schedule_pool import PoolEntry
 
 PRIOR_SUCCESSES = 2.0  # of every value, before it was tried
 

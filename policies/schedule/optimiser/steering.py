@@ -13,9 +13,9 @@ import numpy as np
 
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.trajectory import Attempt, Observation
+from policies.schedule.optimiser.relief import relieves
+from policies.schedule.optimiser.schedule_pool import AxisStep, Key, PoolEntry, SchedulePool
 from policies.schedule.prior import Floats
-from policies.schedule.search.relief import relieves
-from policies.schedule.search.schedule_pool import AxisStep, Key, PoolEntry, SchedulePool
 
 TRUST = 0.25  # share of the maximum gain that one step is assumed to gain
 NEAR_AXES = 2  # an attempt informs about a step if it differs from the diagnosed schedule in at most this many axes
@@ -53,8 +53,8 @@ def steer(observation: Observation, tried: Tried, pool: SchedulePool) -> Steerin
     if diagnosis is None or candidate_id is None or not found:
         return None
     attempt, parent = found[-1]
-    around = Neighbourhood(parent, pool)
-    relieving_of = {name: around.relieving(name) for name in _weights(diagnosis)}
+    neighbourhood = Neighbourhood(parent, pool)
+    relieving_of = {name: neighbourhood.relieving(name) for name in _weights(diagnosis)}
     neighbours = {entry.key: entry for entries in relieving_of.values() for entry in entries}
     if not neighbours:
         return None

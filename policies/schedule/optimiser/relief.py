@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from contract.diagnosis import Bottleneck
-from policies.schedule.families.protocol import cluster_sms
-from policies.schedule.search.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.families.kernel_family import cluster_sms
+from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
 
 MIN_CHANGE = math.log(1.02)  # of a quantity, to count as a move
 
