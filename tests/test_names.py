@@ -28,7 +28,6 @@ SHARED_CLASSES = {
     "Operands": BACKENDS,
 }
 SHARED_MODULES = {
-    "__main__": "what `python -m` runs of a package",
     "diagnosis": RECORD,
     "doctor": COMMAND,
     "evaluator": BACKENDS,

@@ -10,7 +10,6 @@ from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule import policy
 from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.schedule.search.schedule_pool import SchedulePool
 
 
 def share_pools(patch: pytest.MonkeyPatch) -> None:
