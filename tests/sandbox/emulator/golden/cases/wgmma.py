@@ -73,7 +73,7 @@ class _Layout:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Byte strides between atoms along M or N, and along K. Atoms follow each other first along the dimension that a row spans."""
+        """Byte strides between atoms along M or N, and along K. Atoms lie first along the dimension that a row spans."""
         if self.mn:
             return self.atom * (self.k // 8), self.atom
         return self.atom, self.atom * (self.rows // 8)
