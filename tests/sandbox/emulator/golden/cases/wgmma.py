@@ -1,7 +1,8 @@
 """Cases of wgmma: types, widths, operands from registers and shared memory, major modes, every swizzle, signs, chained steps.
 
-in: 16 steps of (A descriptor, B descriptor, scale-d, unused) without the start of shared memory in the descriptors; from byte
-1024 what is copied to shared memory; then registers of A, [step][register][thread]; then accumulators, [register][thread].
+Input: 16 steps of (A descriptor, B descriptor, scale-d, unused); the descriptors omit the start of shared memory. Byte 1024
+starts the bytes that are copied to shared memory. Registers of A follow as [step][register][thread], then accumulators as
+[register][thread].
 """
 
 import itertools
@@ -24,7 +25,7 @@ _MODE = {0: 0, 32: 3, 64: 2, 128: 1}
 
 @dataclass(frozen=True)
 class _Form:
-    """One instruction: what is fixed when it is compiled. `mn_a`, `mn_b`: whether an operand is MN-major."""
+    """The compile-time properties of one instruction. `mn_a`, `mn_b`: whether an operand is MN-major."""
 
     n: int
     element: str = "f16"
@@ -49,7 +50,7 @@ class _Form:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How an operand lies in shared memory. `rows`: of M or N; `k`: of all steps.
+    """The layout of an operand in shared memory. `rows`: of M or N; `k`: of all steps.
 
     K-major: an atom is 8 rows of `swizzle` bytes along K (16 without swizzle, when atoms are core matrices). MN-major: 8 rows,
     one a k, of `swizzle` bytes along M or N. `pad`: unused bytes behind every atom, so that strides are not the natural ones.
@@ -63,7 +64,7 @@ class _Layout:
 
     @property
     def chunk(self) -> int:
-        """Elements of an atom's row."""
+        """Elements per row of an atom."""
         return (self.swizzle or 16) // 2
 
     @property
@@ -72,7 +73,7 @@ class _Layout:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Bytes from atom to atom along M or N, and along K. Atoms follow each other first along what a row runs across."""
+        """Byte strides between atoms along M or N, and along K. Atoms lie first along the dimension that a row spans."""
         if self.mn:
             return self.atom * (self.k // 8), self.atom
         return self.atom, self.atom * (self.rows // 8)
@@ -82,7 +83,7 @@ class _Layout:
         return self.atom * (self.rows * self.k // (8 * self.chunk))
 
     def addresses(self) -> Array:
-        """Byte of every element, (rows, k), from the start of the operand, which is aligned to 1024."""
+        """Byte offset of every element (rows, k) from the start of the operand, which is aligned to 1024 bytes."""
         row, k = np.indices((self.rows, self.k))
         along_rows, along_k = self.strides
         if self.mn:
@@ -105,7 +106,7 @@ class _Layout:
 
 @dataclass(frozen=True)
 class _Plan:
-    """One case. `scales`: scale-d of every step; 0 forgets what came before."""
+    """One case. `scales`: scale-d of every step; 0 discards the previous sums."""
 
     form: _Form
     scales: tuple[int, ...] = (1,)

@@ -17,7 +17,7 @@ _LAYOUTS = ("row", "col")
 
 
 def wmma_family() -> Family:
-    """D = A·B + C in memory, and what a lane holds of A, B and D: out is D, then registers of A and B, [register][lane].
+    """D = A·B + C in memory, and the fragments of a lane. Output: D, then registers of A and B as [register][lane].
 
     in: A, B, C; rows (or columns) of A and B are padded by 8 elements. C and D are stored alike.
     """
@@ -43,14 +43,14 @@ class _Part:
 
     @property
     def registers(self) -> tuple[int, int, int]:
-        """Registers of A, B and C in a lane: f16 operands always take eight, bf16 ones as many as they need."""
+        """Registers per lane of A, B and C. f16 operands always take eight registers, bf16 operands as many as they need."""
         m, n, _ = self.shape
         operands = (8, 8) if self.element == "f16" else (m // 4, n // 4)
         return *operands, 8 if self.accumulator == "f32" else 4
 
     @property
     def padded(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Rows and columns of A and B as they lie in memory."""
+        """Rows and columns of A and B in memory."""
         m, n, k = self.shape
         return _padded(m, k, self.layouts[0]), _padded(k, n, self.layouts[1])
 
@@ -102,7 +102,7 @@ def _outs(name: str, letter: str, count: int, sign: str = "=") -> str:
 
 
 def _case(part: _Part) -> Case:
-    """Integers, whose sum is exact in any order."""
+    """Integers, so that the sum is exact in any order."""
     (m, n, _), sizes, accumulator = part.shape, part.padded, part.accumulator
     d_bytes = m * n * (4 if accumulator == "f32" else 2)
     lane_bytes = 128 * sum(part.registers[:2])
@@ -112,7 +112,7 @@ def _case(part: _Part) -> Case:
         return raw(*matrices, operand(draw, m * n, accumulator, "integers")), unwritten(d_bytes + lane_bytes)
 
     def expected(given: Bytes, _: Bytes) -> Bytes:
-        """D alone: which element lies in which lane is recorded, not documented."""
+        """D only. The lane of each element is recorded, because no document defines it."""
         counts = [rows * columns * 2 for rows, columns in sizes]
         a, b, c = np.split(given, np.cumsum(counts))
         left = to_values(a.view(np.uint16), part.element).reshape(sizes[0])[:, :-8]
