@@ -10,7 +10,6 @@ import pytest
 
 from sandbox.emulator.core_module import core
 from sandbox.emulator.detector import Detector
-from sandbox.emulator.lowering import rules
 from sandbox.emulator.lowering.lowering import Lowering
 from sandbox.emulator.lowering.rules import rules
 from sandbox.emulator.lowering.slots import SlotFile
