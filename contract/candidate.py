@@ -1,5 +1,6 @@
 """A candidate: one kernel source with its launch plan, and its origin."""
 
+import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
@@ -43,19 +44,20 @@ class Origin(Record):
         return bool(self.schedule)
 
 
+SHORT_CHARS = 36
 _TILE_AXES = ("block_m", "block_n", "block_k")
 
 
 def _short_name(origin: Origin, candidate_id: str) -> str:
-    """The schedule's family, or the policy that wrote the source, with the start of the candidate's id."""
-    family = str((origin.schedule or {}).get("family", ""))
-    return f"{family or origin.policy} {candidate_id[:8]}"
+    """The label, cut behind the last word that fits in `SHORT_CHARS`."""
+    label = _label(origin, candidate_id)
+    return textwrap.shorten(label, SHORT_CHARS, placeholder=" …")
 
 
 def _label(origin: Origin, candidate_id: str) -> str:
     """The axes in use of the schedule behind a candidate; without one, the policy and the candidate's id."""
     if not origin.schedule:
-        return _short_name(origin, candidate_id)
+        return f"{origin.policy} {candidate_id[:8]}"
     rest = dict(origin.schedule)
     words = [str(rest.pop("family", ""))]
     if all(axis in rest for axis in _TILE_AXES):

@@ -1,6 +1,6 @@
 """A candidate in short."""
 
-from contract.candidate import Origin
+from contract.candidate import SHORT_CHARS, Origin
 from tests.doubles import candidate
 
 
@@ -12,8 +12,12 @@ def test_a_label_shows_the_axes_in_use() -> None:
     assert bare.label == f"file {bare.id[:8]}"
 
 
-def test_a_short_name_leaves_the_axes_out() -> None:
-    schedule = {"family": "f", "block_m": 64, "tma": True}
+def test_a_short_name_is_the_label_as_far_as_it_fits() -> None:
+    schedule = {"family": "f", "block_m": 64, "block_n": 32, "block_k": 16, "stages": 4, "splits": 2, "tma": True}
     one = candidate(0).model_copy(update={"origin": Origin.model_validate({"policy": "schedule", "schedule": schedule})})
-    assert one.short_name == f"f {one.id[:8]}"
+    assert one.short_name == one.label == "f 64x32x16 stages=4 splits=2 tma"
+    longer = {**schedule, "programmatic": True}
+    more = one.model_copy(update={"origin": Origin.model_validate({"policy": "schedule", "schedule": longer})})
+    assert more.short_name == "f 64x32x16 stages=4 splits=2 tma …"
+    assert len(more.short_name) <= SHORT_CHARS < len(more.label)
     assert candidate(0).model_copy(update={"origin": Origin(policy="chat")}).short_name == f"chat {candidate(0).id[:8]}"

@@ -62,14 +62,21 @@ def _requirements(geometry: Geometry) -> tuple[str, ...]:
     if not geometry.d_guarded:
         rules |= {"M": s.block_m, "N": s.block_n}
     rules["K"] = max(rules.get("K", 1), copy_width(task.k))
-    across_n = copy_width(task.n) if task.layout is Layout.NN else 8 if s.epilogue == "staged" else 2 - task.n % 2
-    rules["N"] = max(rules.get("N", 1), across_n)
+    rules["N"] = max(rules.get("N", 1), copy_width(task.n) if task.layout is Layout.NN else 1, _stored_together(geometry))
     modulo = [f"{name}%{rules[name]}==0" for name in sorted(rules) if rules[name] > 1]
     if s.stages == 1:
         modulo.append(f"K<={s.block_k * s.split_k}")
     if s.split_k > 1:
         modulo.append(f"ceil(K/{s.block_k * s.split_k})*{s.block_k * (s.split_k - 1)}<K")
     return tuple(modulo)
+
+
+def _stored_together(geometry: Geometry) -> int:
+    """Elements of D that one store of the epilogue writes."""
+    s = geometry.schedule
+    if s.reduction == "cluster":
+        return geometry.d_alignment
+    return 8 if s.epilogue == "staged" else min(2, geometry.d_alignment)
 
 
 def constants(geometry: Geometry) -> list[KernelConstant]:

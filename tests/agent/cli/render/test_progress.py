@@ -116,7 +116,7 @@ def test_no_row_of_progress_is_longer_than_100_columns(event: Event) -> None:
     assert all(row.startswith("  ") for row in rows[1:])
     if isinstance(event, StepFinished):
         assert len(rows) == 1
-        assert rows[0].startswith(f"step {event.index:>3}  wgmma_tma {LABEL.id[:8]}  ")
+        assert rows[0].startswith(f"step {event.index:>3}  wgmma_tma axis_2=2 axis_3=3 …  ")
 
 
 def test_a_long_notice_is_shown_whole() -> None:

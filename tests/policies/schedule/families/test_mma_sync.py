@@ -153,6 +153,17 @@ def test_the_plan_refuses_shapes_the_text_was_not_written_for() -> None:
         resolve(split, task((128, 128, 64)), limits, 132)
 
 
+@pytest.mark.parametrize("layout", ["nn", "tn"])
+def test_a_cluster_that_stores_eight_elements_refuses_rows_that_are_no_multiple(layout: str) -> None:
+    """Written for 136 columns, whose tiles reach past the edge, so that only the width of a store limits N."""
+    limits = LIMITS[Arch.SM_90A]
+    plan = FAMILY.write(FAMILY.parse(CLUSTER), task((128, 136, 512), layout=layout, arch=Arch.SM_90A)).plan
+    assert resolve(plan, task((128, 200, 512), layout=layout, arch=Arch.SM_90A), limits, 132)
+    for columns in (130, 132, 201):
+        with pytest.raises(PlanError, match="requires"):
+            resolve(plan, task((128, columns, 512), layout=layout, arch=Arch.SM_90A), limits, 132)
+
+
 def test_a_text_for_odd_rows_suits_every_shape() -> None:
     plan = FAMILY.write(FAMILY.parse(PLAIN | {"epilogue": "direct"}), task((101, 99, 97))).plan
     for shape in ((1, 1, 1), (128, 128, 128), (65, 2, 4097)):
