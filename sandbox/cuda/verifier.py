@@ -154,7 +154,7 @@ class CudaExecutor:
     def _early(count: int) -> tuple[Violation, ...]:
         if not count:
             return ()
-        message = f"{count} outputs were written before the kernel ahead had finished: griddepcontrol.wait"
+        message = f"{count} outputs were written before the preceding kernel had finished: griddepcontrol.wait"
         return (Violation("order", message, tier="programmatic"),)
 
 

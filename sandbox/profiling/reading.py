@@ -55,7 +55,7 @@ def _rows(lines: Sequence[str]) -> list[list[str]]:
             return list(csv.reader(whole, strict=True))
         except csv.Error as exc:
             error = exc
-    raise Unreadable(f"it is no CSV: {error}") from error
+    raise Unreadable(f"it is not a CSV: {error}") from error
 
 
 def _launch(row: dict[str, str], units: dict[str, str], metrics: MetricSet) -> LaunchProfile:
