@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.emulator import core_module
 from sandbox.emulator.core_module import core
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.lowering.lowering import Lowering
@@ -17,7 +18,7 @@ from sandbox.emulator.lowering.table import COLUMNS, HANDLERS, OPERATION, Handle
 from tests.sandbox.emulator.ptx.small_ptx import module
 
 _FOLDER = Path(rules.__file__).parent
-_STUB = Path(core.__file__).with_name("_core.pyi")
+_STUB = Path(core_module.__file__).with_name("_core.pyi")
 _OPTIONS = 4  # positions of emit: handler, kind, flags, members
 
 
