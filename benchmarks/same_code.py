@@ -36,6 +36,7 @@ FIELDS = [
 COMPARED = (".text", ".nv.constant0", ".nv.constant2", ".nv.constant3", ".nv.shared")
 _CHILD = """
 import json, sys
+from concurrent.futures import ThreadPoolExecutor
 from contract.chip import REFERENCE_CHIPS
 from contract.options import CompileOptions
 from contract.task import GemmTask
@@ -47,14 +48,21 @@ except ImportError:  # where they were up to version 0.1
     from sandbox.builder import Builder
 answers, cache, jobs = sys.stdout, sys.argv[1], int(sys.argv[2])
 sys.stdout = sys.stderr
-for line in sys.stdin:
+
+
+def compiled(line):
     pair = json.loads(line)
     task = GemmTask.model_validate(pair["task"])
     family = next(one for one in families(task.arch) if one.name == pair["schedule"]["family"])
     candidate = family.write(family.parse(pair["schedule"]), task)
-    builder = Builder(CompileOptions(cache_dir=cache, jobs=jobs), REFERENCE_CHIPS[task.arch])
+    builder = Builder(CompileOptions(cache_dir=cache, jobs=1), REFERENCE_CHIPS[task.arch])
     ((_, built),) = builder.build([candidate], task)
-    print(getattr(built, "artifact_path", None) or f"failed: {built}"[:300], file=answers, flush=True)
+    return getattr(built, "artifact_path", None) or f"failed: {built}"[:300]
+
+
+with ThreadPoolExecutor(jobs) as pool:
+    for path in pool.map(compiled, sys.stdin):
+        print(path, file=answers, flush=True)
 """
 
 
