@@ -461,7 +461,7 @@ def test_events_tell_the_run(settings: Settings, store: Store) -> None:
     assert kinds[-1] == "run_finished"
     assert kinds.count("step_finished") == len(outcome.steps)
     finished = [event for event in events if isinstance(event, StepFinished)]
-    assert finished[0].label == f"mma_sync {finished[0].candidate_id[:8]}"
+    assert finished[0].label == "mma_sync 64x64x32 number=0"
 
 
 def test_the_agents_own_time_is_recorded_and_small(settings: Settings, store: Store) -> None:
