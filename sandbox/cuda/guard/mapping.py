@@ -33,6 +33,7 @@ class Mapping:
 
     def __init__(self, size_bytes: int, device: int, name: str, *, sealed: bool = False) -> None:
         self._windows: list[_Window] = []
+        self._handle: Any = None
         self.name = name
         location = _location(device)
         properties = _properties(location)
@@ -65,10 +66,11 @@ class Mapping:
     def close(self) -> None:
         """Unmap and free; idempotent. No work on the memory may be in progress."""
         windows, self._windows = self._windows, []
+        handle, self._handle = self._handle, None
         for window in windows:
             window.close()
-        if windows:
-            call(driver.cuMemRelease, self._handle)
+        if handle is not None:
+            call(driver.cuMemRelease, handle)
 
     def __del__(self) -> None:
         try:

@@ -1,5 +1,6 @@
 """Mappings over a driver that keeps what it was asked: two ranges for sealed inputs, and a driver without read-only memory."""
 
+import gc
 from types import SimpleNamespace
 
 import pytest
@@ -16,16 +17,19 @@ READ, WRITE = mapping._ACCESS.CU_MEM_ACCESS_FLAGS_PROT_READ, mapping._ACCESS.CU_
 
 
 class Driver:
-    """Ranges lie one after another; `refused`: the status that read-only access ends with."""
+    """Ranges lie one after another. `refused`: the status that read-only access ends with. `ranges`: how many there are."""
 
-    def __init__(self, refused=None):
-        self.access, self.freed, self._refused, self._next = {}, [], refused, 1 << 41
+    def __init__(self, refused=None, ranges=2):
+        self.access, self.freed, self._refused, self._next, self._ranges = {}, [], refused, 1 << 41, ranges
 
     def call(self, function, *arguments):
         match function.__name__:
             case "cuMemGetAllocationGranularity":
                 return PAGE
             case "cuMemAddressReserve":
+                if not self._ranges:
+                    raise DriverFault("cuMemAddressReserve", "CUDA_ERROR_OUT_OF_MEMORY", "no room")
+                self._ranges -= 1
                 self._next += 1 << 40
                 return self._next
             case "cuMemSetAccess":
@@ -71,6 +75,17 @@ def test_without_read_only_memory_both_ranges_are_written_and_the_mapping_says_s
     driver, mapping = made(status, sealed=True)
     assert not mapping.read_only
     assert list(driver.access.values()) == [WRITE, WRITE]
+
+
+@pytest.mark.parametrize("ranges", [0, 1])
+def test_a_mapping_that_cannot_be_made_leaves_nothing_behind(monkeypatch, ranges):
+    driver = Driver(ranges=ranges)
+    monkeypatch.setattr(mapping, "call", driver.call)
+    monkeypatch.setattr(mapping, "_location", lambda _: mapping.driver.CUmemLocation())
+    with pytest.raises(DriverFault, match="no room"):
+        Mapping(1000, 0, "A", sealed=True)
+    gc.collect()
+    assert driver.freed == ["cuMemAddressFree"] * ranges + ["cuMemRelease"]
 
 
 def test_statuses_are_names_that_the_driver_has():
