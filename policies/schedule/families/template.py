@@ -9,7 +9,7 @@ Markers stand on lines of their own:
 
 import re
 from collections.abc import Collection, Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -28,9 +28,14 @@ class KernelConstant(NamedTuple):
     comment: str = ""
 
     def line(self) -> str:
-        boolean = isinstance(self.value, bool)
-        value = str(self.value).lower() if boolean else self.value
-        return f"constexpr {'bool' if boolean else 'int'} {self.name} = {value};{self.comment and f'  // {self.comment}'}"
+        return _declaration(self.name, self.value, self.comment)
+
+
+@lru_cache(maxsize=4096, typed=True)  # typed, because True equals 1
+def _declaration(name: str, value: int, comment: str) -> str:
+    boolean = isinstance(value, bool)
+    shown = str(value).lower() if boolean else value
+    return f"constexpr {'bool' if boolean else 'int'} {name} = {shown};{comment and f'  // {comment}'}"
 
 
 class TextBlock(NamedTuple):
