@@ -50,8 +50,7 @@ _TILE_AXES = ("block_m", "block_n", "block_k")
 
 def _short_name(origin: Origin, candidate_id: str) -> str:
     """The label, cut behind the last word that fits in `SHORT_CHARS`."""
-    label = _label(origin, candidate_id)
-    return textwrap.shorten(label, SHORT_CHARS, placeholder=" …")
+    return textwrap.shorten(_label(origin, candidate_id), SHORT_CHARS, placeholder=" …")
 
 
 def _label(origin: Origin, candidate_id: str) -> str:
