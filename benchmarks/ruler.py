@@ -58,14 +58,23 @@ try:
     from sandbox.workers.messages import Evaluate
 except ModuleNotFoundError:
     from sandbox.messages import Evaluate  # where it was up to version 0.1
+from contract.build import Built
+from contract.options import TimeOptions, VerifyOptions
 from sandbox.cuda.device import Device
 from sandbox.cuda.evaluator import Evaluator
+
+def of_this_version(line):
+    plain = json.loads(line)  # a request with fields that this version may not know
+    for name, record in (("built", Built), ("verify", VerifyOptions), ("time", TimeOptions)):
+        plain[name] = {field: value for field, value in plain[name].items() if field in record.model_fields}
+    return Evaluate.model_validate(plain)
+
 answers = sys.stdout
 sys.stdout = sys.stderr
 evaluator = Evaluator(Device(0), lambda _stage: None)
 print("ready", file=answers, flush=True)
 for line in sys.stdin:
-    request = Evaluate.model_validate_json(line)
+    request = of_this_version(line)
     begin = time.perf_counter()
     done = evaluator.evaluate(request)
     evaluation = done.evaluation
@@ -190,8 +199,7 @@ class VersionWorker:
     def ask(self, request: Evaluate) -> dict[str, Any]:
         assert self._process.stdin is not None
         plain = request.model_dump(mode="json")
-        plain["time"].pop("secret")  # unknown to the old version
-        plain["verify"]["seed"] = plain["verify"]["seed"] or 0  # a number in the old version
+        plain["verify"]["seed"] = plain["verify"]["seed"] or 0  # versions up to 89dc97f demand a number
         print(json.dumps(plain), file=self._process.stdin, flush=True)
         told: dict[str, Any] = json.loads(self._answer())
         return told
