@@ -35,6 +35,11 @@ class Environment(Record):
     python: str
     platform: str
 
+    @property
+    def key(self) -> str:
+        """What decides whether times of different days may be compared: chip, driver, toolkit and cuBLAS."""
+        return f"{self.gpu} driver-{self.driver} toolkit-{self.nvrtc} cublas-{self.cublas}"
+
 
 class Telemetry(Record):
     """GPU state sampled around the rounds. Units: MHz, °C, W."""
