@@ -1,0 +1,123 @@
+"""Runs that were measured on an H200. The file has no sources: the kernel families write them again from the schedules.
+
+To choose other runs: python -m benchmarks.store.real_runs STORE.sqlite RUN [RUN ...]
+"""
+
+import json
+import lzma
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from agent.observe.observation import observe
+from agent.observe.ranking import Ranked, rank
+from contract.candidate import Candidate, Origin
+from contract.errors import UsageError
+from contract.profile import Difference, Profile
+from contract.trajectory import Observation, RunRecord, Step, Trajectory
+from policies.schedule.families.registry import families
+from policies.trajectories.store import open_store
+
+FILE = Path(__file__).with_name("h200_runs.json.xz")
+RunEvent = RunRecord | Observation | Step
+
+
+class RealRun(NamedTuple):
+    """A measured run. `seconds_left`: of the observation of each round."""
+
+    run: RunRecord
+    steps: tuple[Step, ...]
+    seconds_left: dict[int, float]
+
+
+class RunReplay:
+    """The records of a run in the order in which an agent writes them; the observations are made as the agent makes them."""
+
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
+        self.ranked: list[Ranked] = []
+        self._ids: dict[int, str] = {}
+
+    def observe(self, number: int, seconds_left: float) -> Observation:
+        """The observation of a round, from the steps so far."""
+        seen = observe(self._run, self.ranked, number, (), _unexplained, seconds_left=seconds_left, reads_code=False)
+        self._ids[number] = seen.id
+        return seen
+
+    def observation_id(self, number: int) -> str:
+        return self._ids[number]
+
+    def add(self, step: Step) -> None:
+        self.ranked.append(rank(step, self._run.task, self._run.chip))
+
+
+def replayed(real: RealRun) -> Iterator[RunEvent]:
+    """The records of a measured run."""
+    yield real.run
+    replay = RunReplay(real.run)
+    begun = 0
+    for step in real.steps:
+        if step.round > begun:
+            begun = step.round
+            yield replay.observe(begun, real.seconds_left[begun])
+        yield step
+        replay.add(step)
+
+
+def load_runs(path: Path = FILE) -> list[RealRun]:
+    """The measured runs, with the sources that their schedules give."""
+    return [_unpacked(one) for one in json.loads(lzma.decompress(path.read_bytes()))]
+
+
+def pack(trajectories: Sequence[Trajectory]) -> bytes:
+    """The file of some runs. Raises: UsageError for a run of which something would be lost."""
+    packed = [_packed(one) for one in trajectories]
+    for trajectory, values in zip(trajectories, packed, strict=True):
+        events = list(replayed(_unpacked(values)))
+        kept = {one.id: one for one in events if isinstance(one, Observation)}
+        if tuple(one for one in events if isinstance(one, Step)) != trajectory.steps or kept != trajectory.observations:
+            raise UsageError(f"run {trajectory.run.run_id} has candidates or observations that cannot be made again")
+    return lzma.compress(json.dumps(packed).encode(), preset=9)
+
+
+def _packed(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "run": trajectory.run.model_dump(mode="json"),
+        "steps": [
+            {"origin": step.candidate.origin.model_dump(mode="json"), **step.model_dump(mode="json", exclude={"candidate"})}
+            for step in trajectory.steps
+        ],
+        "seconds_left": {one.round: one.seconds_left for one in trajectory.observations.values()},
+    }
+
+
+def _unpacked(values: dict[str, Any]) -> RealRun:
+    run = RunRecord.model_validate_json(json.dumps(values["run"]))
+    steps = []
+    for fields in values["steps"]:
+        candidate = _written(Origin.model_validate(fields["origin"]), run).model_dump(mode="json")
+        rest = {name: value for name, value in fields.items() if name != "origin"}
+        steps.append(Step.model_validate_json(json.dumps({**rest, "candidate": candidate})))
+    return RealRun(run, tuple(steps), {int(number): left for number, left in values["seconds_left"].items()})
+
+
+def _written(origin: Origin, run: RunRecord) -> Candidate:
+    schedule = origin.schedule or {}
+    family = next((one for one in families(run.task.arch) if one.name == schedule.get("family")), None)
+    if family is None:
+        raise UsageError(f"run {run.run_id} has a candidate without a schedule")
+    return family.write(family.parse(schedule), run.task).model_copy(update={"origin": origin})
+
+
+def _unexplained(_: Profile, __: Profile) -> tuple[Difference, ...]:
+    return ()
+
+
+def main(store: str, *run_ids: str) -> None:
+    with open_store(f"sqlite:///{store}") as opened:
+        FILE.write_bytes(pack([opened.trajectory(run_id) for run_id in run_ids]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

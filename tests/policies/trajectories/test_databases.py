@@ -1,0 +1,193 @@
+"""The store behaves alike in SQLite and in PostgreSQL: records, failures, several writers, hard numbers and hard text."""
+
+import math
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from contract.candidate import Origin
+from contract.errors import StoreError, UsageError
+from contract.evaluation import TestResult, Wrong
+from contract.trajectory import Attempt
+from policies.trajectories.store import Store, open_store
+from tests.doubles import CHIP, INSPECTION, OBSERVATION, candidate, measured, run_record, step
+from tests.policies.chat.exchanges import exchange
+from tests.policies.trajectories.conftest import new_database
+
+HARD_TEXTS = (
+    "NUL \0 inside",
+    "lone \ud800 surrogate, and \udfff another",
+    "a real pair 🚀, written \ud83d\ude80",
+    "quotes ' \" `, backslashes \\ \\u0000 \\x00, percent %s %(name)s {0}",
+    "line ends \r\n \u2028 \u2029 \x85, tab \t, bell \a",
+    "right to left \u202e, joined \u200d, marks e\u0301 and \u00e9, BOM \ufeff, last \U0010ffff, none \ufffe",
+    "",
+)
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    with open_store(database_url) as made:
+        made.start_run(run_record())
+        made.record_observation("run-1", OBSERVATION)
+        yield made
+
+
+def test_what_was_recorded_is_there_after_reopening(store: Store, database_url: str) -> None:
+    attempt = Attempt(candidate_id=candidate(0).id, policy="scripted", schedule=None, status="measured", time_us=5.0)
+    second = OBSERVATION.model_copy(update={"round": 2, "attempts": (attempt,), "best": candidate(0)})
+    steps = [step(0), step(1, number=1, round=2, observation_id=second.id, reward=0.5, seconds={"agent": 0.01})]
+    store.record_step(steps[0])
+    store.record_observation("run-1", second)
+    store.record_step(steps[1])
+    store.record_exchange("run-1", exchange())
+    with open_store(database_url) as again:
+        trajectory = again.trajectory("run-1")
+        assert again.step_counts() == {"run-1": 2}
+    assert trajectory.run == run_record()
+    assert list(trajectory.steps) == steps
+    assert trajectory.observations == {OBSERVATION.id: OBSERVATION, second.id: second}
+    assert list(trajectory.exchanges) == [exchange()]
+
+
+def test_a_step_and_an_exchange_recorded_again_replace_the_first(store: Store) -> None:
+    store.record_step(step(0, reward=0.1))
+    store.record_step(step(0, reward=0.2, evaluation=measured(4.0)))
+    store.record_exchange("run-1", exchange())
+    store.record_exchange("run-1", exchange(reply="another"))
+    assert store.steps("run-1") == [step(0, reward=0.2, evaluation=measured(4.0))]
+    assert [one.reply for one in store.exchanges("run-1")] == ["another"]
+
+
+def test_a_run_changes_its_status(store: Store) -> None:
+    store.update_run(run_record(status="finished"))
+    assert store.run("run-1").status == "finished"
+    with pytest.raises(StoreError, match="exists already"):
+        store.start_run(run_record())
+    with pytest.raises(UsageError, match="no run 'other'"):
+        store.update_run(run_record("other"))
+
+
+def test_what_names_nothing_recorded_is_refused_and_leaves_nothing(store: Store) -> None:
+    with pytest.raises(StoreError, match="was not recorded"):
+        store.record_step(step(0, run_id="other"))
+    with pytest.raises(StoreError, match="was not recorded"):
+        store.record_step(step(0, observation_id="0123456789abcdef"))
+    with pytest.raises(StoreError, match="was not recorded"):
+        store.record_exchange("other", exchange())
+    assert store.step_counts() == {}
+    assert store.exchanges("other") == []
+
+
+def test_a_batch_that_fails_leaves_nothing(store: Store) -> None:
+    with pytest.raises(StoreError, match="was not recorded"), store.batch() as batch:
+        batch.start_run(run_record("run-2"))
+        batch.record_observation("run-2", OBSERVATION.model_copy(update={"seed": 2}))
+        batch.record_step(step(0, run_id="run-2"))
+        batch.record_step(step(1, run_id="run-3"))
+    assert [run.run_id for run in store.runs()] == ["run-1"]
+    assert store.step_counts() == {}
+    with pytest.raises(StoreError, match="not in the store"):
+        store.observation(OBSERVATION.model_copy(update={"seed": 2}).id)
+    store.record_step(step(0))  # with the dictionaries that exist
+    assert store.steps("run-1") == [step(0)]
+
+
+def test_not_a_number_and_infinities_survive(store: Store) -> None:
+    sizes = (math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.7976931348623157e308)
+    tests = tuple(TestResult(tier="bounds", name=str(size), passed=False, worst=size) for size in sizes)
+    store.record_step(step(0, evaluation=Wrong(test=tests[0], tests=tests, inspection=INSPECTION), reward=-2.0))
+    [back] = store.steps("run-1")
+    assert isinstance(back.evaluation, Wrong)
+    assert [str(test.worst) for test in back.evaluation.tests] == [str(size) for size in sizes]
+
+
+@pytest.mark.parametrize("hard", HARD_TEXTS)
+def test_replies_sources_and_messages_keep_every_character(store: Store, hard: str) -> None:
+    test = TestResult(tier="exact", name=hard, passed=False, message=hard)
+    one = candidate(0).model_copy(update={"source": f"// {hard}\n", "origin": Origin(policy="chat", note=hard)})
+    wrong = step(0, candidate=one, evaluation=Wrong(test=test, tests=(test,), inspection=INSPECTION))
+    said = exchange(text=hard, reply=hard, reasoning=hard)
+    store.record_step(wrong)
+    store.record_exchange("run-1", said)
+    assert store.steps("run-1") == [wrong]
+    assert store.exchanges("run-1") == [said]
+
+
+@pytest.mark.parametrize("hard", HARD_TEXTS)
+def test_names_keep_every_character_or_are_refused_in_one_line(store: Store, hard: str) -> None:
+    """A column of text may refuse a character that its database cannot hold. Nothing is written then."""
+    run = run_record(f"run {hard}", policy=f"policy {hard}", chip=CHIP.model_copy(update={"name": f"chip {hard}"}))
+    try:
+        store.start_run(run)
+    except StoreError as exc:
+        assert "\0" in hard or "\ud800" in hard, "this text can be stored"
+        assert len(str(exc).splitlines()) == 1
+        assert [one.run_id for one in store.runs()] == ["run-1"]
+    else:
+        assert store.run(run.run_id) == run
+        assert run in store.runs()
+
+
+def _write_run(url: str, name: str, count: int) -> None:
+    with open_store(url) as store:
+        store.start_run(run_record(name))
+        for index in range(count):
+            observation = OBSERVATION.model_copy(update={"round": index + 1})
+            store.record_observation(name, observation)
+            store.record_step(step(index, number=index, run_id=name, observation_id=observation.id))
+
+
+def test_several_processes_write_at_once(database_url: str) -> None:
+    """They open the same empty database at the same time, and record equal observations and candidates."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["policies.trajectories.store", "tests.doubles"])
+    names = ["run-a", "run-b", "run-c"]
+    writers = [context.Process(target=_write_run, args=(database_url, name, 12)) for name in names]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
+    with open_store(database_url) as store:
+        assert store.step_counts() == dict.fromkeys(names, 12)
+        for name in names:
+            assert [one.candidate for one in store.steps(name)] == [candidate(number) for number in range(12)]
+
+
+def test_a_server_that_goes_away_is_one_line_and_the_store_works_again(postgres_server: Any, postgres_url: str) -> None:
+    with open_store(postgres_url) as store:
+        store.start_run(run_record())
+        store.record_observation("run-1", OBSERVATION)
+        store.record_step(step(0))
+        _end_connections(postgres_server, postgres_url)
+        with pytest.raises(StoreError, match="cannot be used") as caught:
+            store.record_step(step(1, number=1))
+        assert len(str(caught.value).splitlines()) == 1
+        store.record_step(step(1, number=1))
+        assert store.step_counts() == {"run-1": 2}
+
+
+def _end_connections(server: Any, url: str) -> None:
+    """What a restart of the server does to its clients."""
+    engine = create_engine(new_database(server))
+    with engine.connect() as connection:
+        query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+        connection.execute(text(query), {"name": url.rsplit("/", 1)[1].split("?")[0]})
+    engine.dispose()
+
+
+def test_no_server_is_one_line(tmp_path: Any) -> None:
+    with pytest.raises(StoreError, match="cannot be used") as caught:
+        open_store(f"postgresql+psycopg://postgres:hunter2@/store?host={tmp_path}")
+    assert len(str(caught.value).splitlines()) == 1
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_database_that_does_not_exist_is_one_line(postgres_url: str) -> None:
+    with pytest.raises(StoreError, match="does not exist") as caught:
+        open_store(postgres_url.replace("/store_", "/no_store_"))
+    assert len(str(caught.value).splitlines()) == 1
