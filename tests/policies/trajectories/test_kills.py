@@ -71,7 +71,7 @@ def write_batches(url: str, name: str, said: Path) -> None:
 def nursery() -> ForkServerContext:
     """Starts processes from one that has imported everything."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(["policies.trajectories.store", "policies.schedule.families.registry", "tests.doubles"])
+    context.set_forkserver_preload([__name__])
     return context
 
 
