@@ -55,6 +55,11 @@ class Inventor:
         self._runs = [model.run for model in models]
         self._models = Models.of(models)
 
+    @property
+    def tasks(self) -> list[GemmTask]:
+        """Those of the measured runs."""
+        return [run.task for run in self._runs]
+
     def runs_of(self, shape: tuple[int, int, int], count: int = RUNS_PER_SHAPE) -> Iterator[list[RunEvent]]:
         """The records of some runs of a shape, each list one run."""
         m, n, k = shape
