@@ -1,14 +1,18 @@
 """Opens the store's database: creates or migrates it, checks its version, and lets several processes write in turns."""
 
 import logging
+import random
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, insert, inspect, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from contract.errors import StoreError
 from policies.trajectories.tables import SCHEMA, VERSION, meta, metadata, migration
@@ -16,6 +20,8 @@ from policies.trajectories.tables import SCHEMA, VERSION, meta, metadata, migrat
 BUSY_TIMEOUT_S = 10.0
 DIALECTS = ("sqlite", "postgresql")
 _BEGIN = "cudal2_begin"  # execution option: the statement that begins a transaction in SQLite; empty for none
+_BEGIN_WRITING = "BEGIN IMMEDIATE"
+_ASK_S = 0.002  # maximum time between two requests for SQLite's write lock
 _WRITER = 0xC0DA12  # PostgreSQL's advisory lock of the process that writes
 _FIRST = "0001"  # the migration that a store of version 0.1 has had
 
@@ -41,7 +47,7 @@ def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """A transaction that waits for other writers at its start, instead of failing later."""
-    with engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"}).begin() as connection:
+    with engine.execution_options(**{_BEGIN: _BEGIN_WRITING}).begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(select(func.pg_advisory_xact_lock(_WRITER)))
         yield connection
@@ -59,6 +65,8 @@ def translated(url: URL) -> Iterator[None]:
         raise StoreError(
             f"store {where} cannot be used ({_first_line(exc)}); check the path, its permissions and space"
         ) from exc
+    except (DataError, UnicodeEncodeError) as exc:
+        raise StoreError(f"store {where} cannot hold this text or number ({_first_line(exc)}); nothing was written") from exc
     except SQLAlchemyError as exc:
         raise StoreError(
             f"store {where} is damaged or not a store ({_first_line(exc)}); it was left untouched: "
@@ -84,7 +92,7 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
         raise StoreError(f"store folder {exc.filename} cannot be created: {exc.strerror}") from exc
     if sqlite:
         event.listen(engine, "connect", _on_sqlite_connect)
-        event.listen(engine, "begin", _on_sqlite_begin)
+        event.listen(engine, "begin", partial(_on_sqlite_begin, busy_timeout_s=busy_timeout_s))
     return engine
 
 
@@ -93,10 +101,34 @@ def _on_sqlite_connect(connection: Any, _: Any) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-def _on_sqlite_begin(connection: Connection) -> None:
+def _on_sqlite_begin(connection: Connection, busy_timeout_s: float) -> None:
     begin = connection.get_execution_options().get(_BEGIN, "BEGIN")
-    if begin:
+    if begin == _BEGIN_WRITING:
+        _take_turn(connection.connection.dbapi_connection, busy_timeout_s)
+    elif begin:
         connection.exec_driver_sql(begin)
+
+
+def _take_turn(driver: Any, busy_timeout_s: float) -> None:
+    """Takes SQLite's write lock as soon as it is free.
+
+    SQLite itself asks only every 100 ms. A writer that pauses for less between its transactions would keep all others out.
+    Raises: OperationalError where the lock is not free in time.
+    """
+    deadline = time.monotonic() + busy_timeout_s
+    driver.execute("PRAGMA busy_timeout=0")
+    try:
+        while True:
+            try:
+                driver.execute(_BEGIN_WRITING)
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise OperationalError(_BEGIN_WRITING, None, exc) from exc
+            else:
+                return
+            time.sleep(random.uniform(0, _ASK_S))
+    finally:
+        driver.execute(f"PRAGMA busy_timeout={1000 * busy_timeout_s:.0f}")
 
 
 def _prepare(engine: Engine) -> None:

