@@ -18,7 +18,10 @@ STEPS_PER_SHAPE = RUNS_PER_SHAPE * STEPS_PER_RUN
 
 
 class Filled(NamedTuple):
-    """`seconds`: wall-clock time in all. `peak_bytes`: the largest resident memory of a process that wrote."""
+    """`steps` were added, in `seconds` of wall-clock time.
+
+    `peak_bytes`: the largest resident memory of a process that wrote.
+    """
 
     steps: int
     seconds: float
@@ -26,10 +29,11 @@ class Filled(NamedTuple):
 
 
 def fill(url: str, steps: int, processes: int) -> Filled:
-    """Writes at least so many steps, whole shapes."""
-    chosen = shapes(-(-steps // STEPS_PER_SHAPE))
+    """Writes whole shapes until the store has at least so many steps. Shapes that an earlier call wrote stay."""
+    with open_store(url) as store:
+        there = sum(store.step_counts().values())
+    chosen = shapes(-(-steps // STEPS_PER_SHAPE))[there // STEPS_PER_SHAPE :]
     begun = time.monotonic()
-    open_store(url).close()
     done = 0
     with ProcessPoolExecutor(processes, get_context("forkserver")) as pool:
         peaks = []
@@ -39,7 +43,7 @@ def fill(url: str, steps: int, processes: int) -> Filled:
             if number % 10 == 0:
                 rate = done / (time.monotonic() - begun)
                 print(f"{done} steps, {rate:.0f} per second", file=sys.stderr, flush=True)
-    return Filled(done, time.monotonic() - begun, max(peaks))
+    return Filled(done, time.monotonic() - begun, max(peaks, default=0))
 
 
 def write(writer: Writer, events: list[RunEvent]) -> int:

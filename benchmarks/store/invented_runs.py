@@ -154,13 +154,13 @@ def _seconds(model: Step, rng: Random) -> dict[str, float]:
 def _drawn(task: GemmTask, chip: Chip, rng: Random) -> Iterator[Candidate]:
     """Candidates of the families' spaces, none twice."""
     first, *others = _spaces(task, chip)
-    seen: set[str] = set()
+    seen: set[Any] = set()
     while True:
         family, schedules = first if not others or rng.random() < FIRST_FAMILY else rng.choice(others)
-        candidate = family.write(rng.choice(schedules), task)
-        if candidate.id not in seen:
-            seen.add(candidate.id)
-            yield candidate
+        schedule = rng.choice(schedules)
+        if schedule not in seen:
+            seen.add(schedule)
+            yield family.write(schedule, task)
 
 
 @lru_cache(maxsize=2)

@@ -136,7 +136,7 @@ class Worker:
 
 def inspect_like(candidate: Candidate, model: Inspection) -> Inspection:
     """The inspection of a candidate, after the model's. Equal candidates have equal ones."""
-    rng = Random(candidate.id)
+    rng = Random(candidate.source)
     launch = candidate.plan.launches[0]
     threads = math.prod(int(size) for size in launch.block)
     width = str((candidate.origin.schedule or {}).get("block_n"))

@@ -44,7 +44,10 @@ class CommandFigures(Record):
 
 
 class StoreResult(Record):
-    """`fill_seconds`: by all processes together, the invention of the steps included; None for a store that was there."""
+    """`filled_steps` were added in `fill_seconds` by all processes together, their invention included.
+
+    `exported_steps`: those that each of the export commands wrote.
+    """
 
     command: str
     commit: str
@@ -56,8 +59,9 @@ class StoreResult(Record):
     runs: int
     processes: int
     file_bytes: int
-    fill_seconds: float | None
-    fill_peak_bytes: int | None
+    filled_steps: int
+    fill_seconds: float
+    fill_peak_bytes: int
     resemblance: Resemblance
     writing: WritingFigures
     reading: ReadingFigures
@@ -90,9 +94,9 @@ def render(result: StoreResult) -> str:
 
 
 def _filling(result: StoreResult) -> list[tuple[str, str]]:
-    if result.fill_seconds is None or result.fill_peak_bytes is None:
+    if not result.filled_steps:
         return []
-    rate = f"{_rate(result.steps / result.fill_seconds)}; at most {_megabytes(result.fill_peak_bytes)} each"
+    rate = f"{_rate(result.filled_steps / result.fill_seconds)}; at most {_megabytes(result.fill_peak_bytes)} each"
     return [(f"filled by {result.processes} processes, invention included", rate)]
 
 

@@ -21,7 +21,7 @@ _numbers = count()
 def nursery() -> ForkServerContext:
     """Starts processes from one that has imported everything."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([f"{__package__}.{name}" for name in ("test_databases", "test_kills")])
+    context.set_forkserver_preload([f"{__package__}.{name}" for name in ("test_databases", "test_kills", "test_unhappy_paths")])
     return context
 
 

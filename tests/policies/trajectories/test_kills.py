@@ -7,6 +7,7 @@ by its index in a file, after the store's method returned.
 import random
 import signal
 import sqlite3
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -18,10 +19,13 @@ from typing import NamedTuple
 from contract.task import Arch, GemmTask
 from contract.trajectory import Observation, Step
 from policies.schedule.families.registry import families
+from policies.trajectories.export import export_steps, to_line
 from policies.trajectories.store import Store, open_store
 from tests.doubles import CHIP, OBSERVATION, candidate, measured, run_record, step
 
 KILLS = 50
+MIGRATIONS = 8
+HOMES = Path(__file__).parents[2] / "stored" / "b1f38a8" / "homes.tar.xz"
 MAX_DELAY_S = 0.03  # after the first acknowledgement
 STEPS_PER_OBSERVATION, STEPS_PER_BATCH = 3, 5
 WGMMA_TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_90A)
@@ -84,7 +88,6 @@ class KilledWriter(NamedTuple):
         time.sleep(delay_s)
         self.process.kill()
         self.process.join(30)
-        assert self.process.exitcode == -signal.SIGKILL
 
 
 def kill_writers(nursery: ForkServerContext, write: Write, path: Path, kills: int) -> dict[str, int]:
@@ -100,6 +103,7 @@ def kill_writers(nursery: ForkServerContext, write: Write, path: Path, kills: in
         if number:
             writers[number - 1].kill(rng.uniform(0, MAX_DELAY_S))
     writers[-1].kill(rng.uniform(0, MAX_DELAY_S))
+    assert {writer.process.exitcode for writer in writers} == {-signal.SIGKILL}
     return {writer.name: writer.acknowledged() for writer in writers}
 
 
@@ -145,3 +149,38 @@ def test_a_batch_is_stored_whole_or_not_at_all(nursery: ForkServerContext, tmp_p
             assert said <= found[name] <= said + 1, "a writer may be killed before it acknowledges its last batch"
             for number in range(found[name]):
                 assert_steps(store, f"{name}-{number}", STEPS_PER_BATCH)
+
+
+def migrate(path: Path, said: Path) -> None:
+    """Opens a store of version 0.1. Says when it begins and when it is done."""
+    said.write_text("begun\n")
+    open_store(f"sqlite:///{path}").close()
+    said.write_text("begun\ndone\n")
+
+
+def lines_of(path: Path) -> list[str]:
+    """All steps of a store, as the export writes them."""
+    with open_store(f"sqlite:///{path}") as store:
+        return [to_line(step) for trajectory in store.trajectories() for step in export_steps(trajectory)]
+
+
+def test_a_killed_migration_loses_nothing(nursery: ForkServerContext, tmp_path: Path) -> None:
+    """The kills are spread over the time that a whole migration takes."""
+    with tarfile.open(HOMES) as tar:
+        tar.extract("./trajectories.sqlite", tmp_path, filter="data")
+    original = (tmp_path / "trajectories.sqlite").read_bytes()
+    begun = time.monotonic()
+    expected = lines_of(tmp_path / "trajectories.sqlite")
+    whole_s = time.monotonic() - begun
+    unfinished = 0
+    for number in range(MIGRATIONS):
+        path, said = tmp_path / f"{number}.sqlite", tmp_path / f"{number}.said"
+        path.write_bytes(original)
+        said.touch()
+        process = nursery.Process(target=migrate, args=(path, said))
+        process.start()
+        KilledWriter(path.name, process, said).kill(whole_s * number / MIGRATIONS)
+        unfinished += "done" not in said.read_text()
+        assert lines_of(path) == expected
+        assert_whole(path)
+    assert unfinished, "no migration was interrupted"
