@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from contract.base import Record, digest
-from contract.candidate import AnyCandidate, Candidate
+from contract.candidate import AnyCandidate, Candidate, HostCandidate
 from contract.errors import PlanError, UsageError
 from contract.evaluation import (
     AUTOTUNED,
@@ -59,7 +59,6 @@ from policies.trajectories.exports.host_launcher import (
     OUTPUT,
     arch_list,
     device_text,
-    launchable,
     launcher_text,
     lost_flags,
 )
@@ -124,7 +123,7 @@ def _keep_fastest(trajectory: Trajectory, fastest: dict[tuple[str, str], tuple[f
     last: dict[str, _Attempted] = {}
     for step in trajectory.steps:
         each = _Attempted(trajectory.run, step)
-        if _status(each) is None or not _exportable(step.candidate):
+        if _status(each) is None or isinstance(step.candidate, HostCandidate):
             skipped += 1
         elif isinstance(step.evaluation, Measured):
             last[step.candidate.id] = each
@@ -230,7 +229,7 @@ def workload_of(task: GemmTask) -> BenchWorkload:
 
 def solution_of(run: RunRecord, candidate: AnyCandidate, headers: Mapping[str, str]) -> BenchSolution | None:
     """A candidate with a host launcher for the run's task and chip; None where none can be written."""
-    if not isinstance(candidate, Candidate) or not launchable(candidate):
+    if not isinstance(candidate, Candidate):
         return None
     try:
         launcher = launcher_text(candidate, run.task, run.chip)
@@ -252,10 +251,6 @@ def solution_of(run: RunRecord, candidate: AnyCandidate, headers: Mapping[str, s
         sources=tuple(BenchSource(path=path, content=text) for path, text in texts.items()),
         description=_description(candidate, run, headers),
     )
-
-
-def _exportable(candidate: AnyCandidate) -> bool:
-    return isinstance(candidate, Candidate) and launchable(candidate)
 
 
 def _included(source: str, headers: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@
 $entries
 
 namespace cudal2_launcher {
+namespace {
 
 using tvm::ffi::TensorView;
 
@@ -97,8 +98,8 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
 }
 
 // A TMA descriptor over a row-major operand; elements outside the operand read as zero.
-CUtensorMap tensor_map(const TensorView& operand, uint32_t box_columns, uint32_t box_rows, CUtensorMapSwizzle swizzle,
-                       CUtensorMapL2promotion promotion) {
+[[maybe_unused]] CUtensorMap tensor_map(const TensorView& operand, uint32_t box_columns, uint32_t box_rows,
+                                        CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion) {
   static const auto encode = encoder();
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(operand.size(1)), static_cast<cuuint64_t>(operand.size(0))};
   const cuuint64_t row_bytes[1] = {sizes[0] * 2};
@@ -156,6 +157,7 @@ void run(TensorView A, TensorView B, TensorView D) {
 $launches
 }
 
+}  // namespace
 }  // namespace cudal2_launcher
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, cudal2_launcher::run);

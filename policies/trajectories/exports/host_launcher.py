@@ -2,8 +2,9 @@
 
 The text is `host_launcher.cu` with the numbers of one resolved plan. It makes the launches that the sandbox makes: the same
 grids, clusters, shared memory, tensor maps, scalars, zeroing and programmatic edges.
-Covered: every launch plan whose entries have C names, which `launchable` tells.
-Not covered: compiler flags other than macros, because TVM-FFI is handed none (`lost_flags`).
+Covered: every launch plan.
+Not covered: kernels with internal linkage, which another file cannot name; compiler flags other than macros, because
+flashinfer-bench passes none (`lost_flags`).
 """
 
 import itertools
@@ -46,12 +47,6 @@ _FEATURE = {Arch.SM_90A: "__CUDA_ARCH_FEAT_SM90_ALL", Arch.SM_100A: "__CUDA_ARCH
 # Flags without effect on the code, and the standard that TVM-FFI compiles for.
 _NEUTRAL = re.compile(r"-lineinfo|--generate-line-info|--?diag-suppress=[\d,]+|--?std=c\+\+17")
 _MACRO = re.compile(r"-D(\w+)(?:=(.*))?", re.DOTALL)
-
-
-def launchable(candidate: Candidate) -> bool:
-    """Whether a host launcher can name the kernels: C++ names are mangled, and kernels inside a namespace have no C name."""
-    entries = {launch.entry for launch in candidate.plan.launches}
-    return not any(entry.startswith("_Z") for entry in entries) and 'extern "C"' in candidate.source
 
 
 def lost_flags(candidate: Candidate) -> tuple[str, ...]:
@@ -121,7 +116,7 @@ def _template() -> Template:
 
 
 def _symbol(entry: str) -> str:
-    """A name of our own, because an entry may be called like a function of the C library."""
+    """A name of our own, because an entry may be called like a function of the C library, or have a mangled name."""
     return f"cudal2_entry_{entry}"
 
 
