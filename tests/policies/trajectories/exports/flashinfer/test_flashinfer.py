@@ -26,7 +26,7 @@ from contract.evaluation import (
 from contract.roofline import roofline_us
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import Step, Trajectory
-from policies.trajectories.exports.flashinfer import BenchCounts, definition_of, workload_of, write_flashinfer
+from policies.trajectories.exports.flashinfer.flashinfer import BenchCounts, definition_of, workload_of, write_flashinfer
 from tests.doubles import (
     CHIP,
     ENVIRONMENT,

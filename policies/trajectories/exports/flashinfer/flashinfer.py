@@ -35,7 +35,7 @@ from contract.reward import beyond_roofline, confirmed
 from contract.speedup import baseline_of, median_us, ratio_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from contract.trajectory import RunRecord, Step, Trajectory
-from policies.trajectories.exports.flashinfer_records import (
+from policies.trajectories.exports.flashinfer.bench_records import (
     BenchAxis,
     BenchBuild,
     BenchCorrectness,
@@ -51,7 +51,7 @@ from policies.trajectories.exports.flashinfer_records import (
     BenchTrace,
     BenchWorkload,
 )
-from policies.trajectories.exports.host_launcher import (
+from policies.trajectories.exports.flashinfer.host_launcher import (
     DEVICE,
     ENTRY_POINT,
     KERNEL,
