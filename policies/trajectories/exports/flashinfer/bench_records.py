@@ -15,11 +15,14 @@ class BenchAxis(Record):
     value: int | None = None
 
 
+BenchType = Literal["float16", "bfloat16"]
+
+
 class BenchTensor(Record):
     """A tensor: the names of its axes, and the type of its elements."""
 
     shape: tuple[str, ...]
-    dtype: Literal["float16", "bfloat16"]
+    dtype: BenchType
 
 
 class BenchDefinition(Record):

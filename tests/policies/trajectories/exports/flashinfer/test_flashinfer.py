@@ -26,7 +26,8 @@ from contract.evaluation import (
 from contract.roofline import roofline_us
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import Step, Trajectory
-from policies.trajectories.exports.flashinfer.flashinfer import BenchCounts, definition_of, workload_of, write_flashinfer
+from policies.trajectories.exports.flashinfer.bench_solutions import definition_of, workload_of
+from policies.trajectories.exports.flashinfer.flashinfer import BenchCounts, write_flashinfer
 from tests.doubles import (
     CHIP,
     ENVIRONMENT,
@@ -157,11 +158,12 @@ def test_times_that_earn_no_reward_are_skipped(tmp_path: Path, every: bool) -> N
 
 
 @pytest.mark.parametrize("every", [False, True])
-def test_host_candidates_and_plans_that_do_not_fit_are_skipped(tmp_path: Path, every: bool) -> None:
+def test_what_no_solution_can_hold_is_skipped(tmp_path: Path, every: bool) -> None:
     host = HostCandidate(source="int launch();", origin=Origin(policy="file", schedule={"family": "x"}))
     unfit = free("// unfit", plan=PLAN.model_copy(update={"requires": ("M==1",)}), origin=candidate(0).origin)
-    steps = (step(0, candidate=host), step(1, candidate=unfit, evaluation=FASTER))
-    assert write_flashinfer([trajectory(*steps)], tmp_path / "set", {}, every=every) == BenchCounts(skipped=2)
+    empty = step(2, candidate=free(""), evaluation=Rejected(rule="source-size", message="the source is empty"))
+    steps = (step(0, candidate=host), step(1, candidate=unfit, evaluation=FASTER), empty)
+    assert write_flashinfer([trajectory(*steps)], tmp_path / "set", {}, every=every) == BenchCounts(skipped=2 + every)
 
 
 def test_a_measurement_in_milliseconds_over_the_autotuned_baseline(tmp_path: Path) -> None:
