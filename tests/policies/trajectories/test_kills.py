@@ -19,7 +19,7 @@ from typing import NamedTuple
 from contract.task import Arch, GemmTask
 from contract.trajectory import Observation, Step
 from policies.schedule.families.registry import families
-from policies.trajectories.export import export_steps, to_line
+from policies.trajectories.exports.steps import export_steps, to_line
 from policies.trajectories.store import Store, open_store
 from tests.doubles import CHIP, OBSERVATION, candidate, measured, run_record, step
 
