@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from agent.observe.ranking import finalists
-from benchmarks.store.invented_steps import Models, Worker, inspect_like, profile_like, time_out_like
+from benchmarks.store.invented_steps import Models, InventedWorker, inspect_like, profile_like, time_out_like
 from benchmarks.store.real_runs import RealRun, RunEvent, RunReplay
 from contract.build import Built
 from contract.candidate import Candidate
@@ -93,7 +93,7 @@ class Inventor:
 class _InventedRun:
     def __init__(self, run: RunRecord, models: Models, rng: Random, size: RunSize) -> None:
         self._run, self._models, self._rng, self._size = run, models, rng, size
-        self._worker = Worker(run.task, run.chip, rng)
+        self._worker = InventedWorker(run.task, run.chip, rng)
         self._replay = RunReplay(run)
         self._now = run.created_at
 

@@ -59,7 +59,7 @@ class Models(NamedTuple):
         return rng.choice((self.full if in_full else self.quick)[family])
 
 
-class Worker:
+class InventedWorker:
     """What a worker process keeps for the task of a run: seeds, operand sets, the time of the baseline, errors of tests."""
 
     def __init__(self, task: GemmTask, chip: Chip, rng: Random) -> None:
