@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from agent.observe.ranking import finalists
-from benchmarks.store.invented_steps import Models, InventedWorker, inspect_like, profile_like, time_out_like
+from benchmarks.store.invented_steps import InventedWorker, Models, inspect_like, profile_like, time_out_like
 from benchmarks.store.real_runs import RealRun, RunEvent, RunReplay
 from contract.build import Built
 from contract.candidate import Candidate
