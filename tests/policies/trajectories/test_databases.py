@@ -1,7 +1,9 @@
 """The store behaves alike in SQLite and in PostgreSQL: records, failures, several writers, hard numbers and hard text."""
 
 import math
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
@@ -203,3 +205,28 @@ def test_a_database_that_does_not_exist_is_one_line(postgres_url: str) -> None:
     with pytest.raises(StoreError, match="does not exist") as caught:
         open_store(postgres_url.replace("/store_", "/no_store_"))
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_writer_gets_its_turn_beside_one_that_never_pauses(database_url: str) -> None:
+    """An import writes one batch after the other; a run must not wait for its end."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def import_without_end() -> None:
+        with open_store(database_url) as importing:
+            while not ended.is_set():
+                with importing.batch():
+                    begun.set()
+                    ended.wait(0.02)
+
+    with open_store(database_url, busy_timeout_s=5) as store, ThreadPoolExecutor(1) as pool:
+        store.start_run(run_record())
+        store.record_observation("run-1", OBSERVATION)
+        importing = pool.submit(import_without_end)
+        begun.wait(30)
+        try:
+            for index in range(10):
+                store.record_step(step(index, number=index))
+        finally:
+            ended.set()
+        importing.result()
+        assert store.step_counts() == {"run-1": 10}
