@@ -14,7 +14,7 @@ from contract.base import Record
 from contract.errors import UsageError
 from contract.evaluation import Environment, Measured
 from contract.trajectory import RunRecord, Step, Trajectory
-from policies.trajectories.inputs import zstd
+from policies.trajectories.compression import zstd
 from policies.trajectories.sweep.sweep_lines import (
     SweepAxes,
     SweepBaseline,
@@ -46,6 +46,9 @@ class SweepOptions(Record):
     piece_bytes: int | None = None
 
 
+ONE_FILE = SweepOptions()
+
+
 class SweepSummary(Record):
     """What was written. Runs without a step are left out."""
 
@@ -55,7 +58,7 @@ class SweepSummary(Record):
     bytes: int
 
 
-def export_sweep(trajectories: Iterable[Trajectory], target: Path, options: SweepOptions = SweepOptions()) -> SweepSummary:
+def export_sweep(trajectories: Iterable[Trajectory], target: Path, options: SweepOptions = ONE_FILE) -> SweepSummary:
     """Write the steps of trajectories to `target`, or to `NAME-000.sweep.zst`, `NAME-001.sweep.zst`, … beside it.
 
     A file appears once it is complete. A piece exceeds `piece_bytes` only if it holds a single step.

@@ -12,8 +12,8 @@ from contract.candidate import ScheduleValue
 from contract.evaluation import Environment
 from contract.trajectory import RunRecord
 
-FORMAT = "cudal2-sweep"
-VERSION = 1
+FORMAT: Literal["cudal2-sweep"] = "cudal2-sweep"
+VERSION: Literal[1] = 1
 
 
 class SweepHeader(Record):

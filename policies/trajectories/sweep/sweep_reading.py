@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
 from contract.evaluation import Environment
 from contract.trajectory import Observation, RunRecord, Step, Trajectory
-from policies.trajectories.incoming import Incoming, IncomingStep, mark_of
+from policies.trajectories.importing.incoming import Incoming, IncomingStep, mark_of
 from policies.trajectories.sweep.sweep_lines import (
-    FORMAT,
     VERSION,
     SweepAxes,
     SweepBaseline,
@@ -29,9 +30,10 @@ class SweepReader:
         self._baselines: list[SweepBaseline] = []
         self._seen: dict[int, tuple[Observation, str]] = {}
 
-    def read(self, plain: Mapping[str, Any]) -> list[Incoming]:
+    def read(self, line: bytes) -> list[Incoming]:
         """Raises: ValueError for a line that is not of this form, or that names what no line before it declares."""
-        match next(iter(plain), None):
+        plain = from_json(line)
+        match next(iter(plain), None) if isinstance(plain, dict) else None:
             case "format":
                 _check_version(plain)
             case "environment":

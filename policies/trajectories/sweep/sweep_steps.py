@@ -8,7 +8,7 @@ large task was run; telemetry; the ruler; opcodes, compiler output, warnings and
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -109,9 +109,7 @@ def nanoseconds(timing: Timing) -> tuple[int, ...]:
     return tuple(max(1, round(sample * 1000)) for sample in timing.samples_us)
 
 
-def _times(
-    times: SweepTimes | None, environments: Sequence[Environment], baselines: Sequence[SweepBaseline]
-) -> Mapping[str, Any]:
+def _times(times: SweepTimes | None, environments: Sequence[Environment], baselines: Sequence[SweepBaseline]) -> dict[str, Any]:
     """The fields of a measured evaluation that `SweepTimes` holds."""
     if times is None:
         return {}
@@ -142,14 +140,14 @@ def _reduced(evaluation: Evaluation, candidate_id: str) -> Evaluation:
             return evaluation.model_copy(update={"tests": kept, "inspection": _inspection(evaluation.inspection)})
         case Wrong():
             refused = evaluation.refused and _measured(evaluation.refused, candidate_id)
-            inspection = _inspection(evaluation.inspection)
-            changes = {"test": _one_line(evaluation.test), "tests": (), "inspection": inspection, "refused": refused}
-            return evaluation.model_copy(update=changes)
-        case Crashed() | TimedOut():
-            inspection = evaluation.inspection and _inspection(evaluation.inspection)
-            return _one_line(evaluation).model_copy(update={"inspection": inspection})
+            test, inspection = _one_line(evaluation.test), _inspection(evaluation.inspection)
+            return evaluation.model_copy(update={"test": test, "tests": (), "inspection": inspection, "refused": refused})
+        case Crashed():
+            return _one_line(evaluation.model_copy(update=_compiled(evaluation)))
+        case TimedOut():
+            return _one_line(evaluation.model_copy(update=_compiled(evaluation)))
         case CompileFailed():
-            return _one_line(evaluation).model_copy(update={"log": ""})
+            return _one_line(evaluation.model_copy(update={"log": ""}))
         case Rejected():
             return _one_line(evaluation)
 
@@ -171,6 +169,10 @@ def _measured(measured: Measured, candidate_id: str) -> Measured:
             "witness": witness,
         }
     )
+
+
+def _compiled(evaluation: Crashed | TimedOut) -> dict[str, Any]:
+    return {"inspection": evaluation.inspection and _inspection(evaluation.inspection)}
 
 
 def _inspection(inspection: Inspection) -> Inspection:

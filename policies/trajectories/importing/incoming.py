@@ -1,8 +1,7 @@
 """What an import reads from a file, whatever its form."""
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from contract.exchange import Exchange
 from contract.trajectory import Observation, RunRecord, Step, Trajectory
@@ -18,12 +17,13 @@ class IncomingStep(NamedTuple):
 
 
 Incoming = RunRecord | IncomingStep
+MARK_BYTES = 8
 
 
 class LineReader(Protocol):
     """Reads the lines of one file. A run comes before its steps."""
 
-    def read(self, plain: Mapping[str, Any]) -> list[Incoming]:
+    def read(self, line: bytes) -> list[Incoming]:
         """The records of a line. Raises: ValueError where the line is not one of this form."""
         ...
 
@@ -33,4 +33,4 @@ class LineReader(Protocol):
 
 
 def mark_of(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return hashlib.blake2b(text.encode(), digest_size=MARK_BYTES).digest()

@@ -9,11 +9,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 from contract.errors import UsageError
-
-try:
-    from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # from Python 3.14
-except ModuleNotFoundError:
-    from backports import zstd
+from policies.trajectories.compression import zstd
 
 STDIN = "-"
 MAX_LINE_BYTES = 64 * 1024**2

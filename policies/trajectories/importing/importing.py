@@ -1,0 +1,189 @@
+"""Imports exported files into a store: sweeps and steps, recognised by their first line. All files are one transaction."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from contract.base import Record
+from contract.errors import UsageError
+from contract.trajectory import RunRecord
+from policies.trajectories.importing.incoming import MARK_BYTES, Incoming, IncomingStep, LineReader
+from policies.trajectories.importing.inputs import lines_of, shown
+from policies.trajectories.importing.step_lines import StepLineReader
+from policies.trajectories.store import Store, Writer
+from policies.trajectories.sweep.sweep_lines import FORMAT
+from policies.trajectories.sweep.sweep_reading import SweepReader
+
+Progress = Callable[[str, int], None]  # called with the file and the number of steps read so far
+_MAX_ID_CHARS = 128
+_MAX_INDEX = 2**31
+_REPORT_EVERY = 256
+_SAME_RUN = ("task", "chip", "seed")
+
+
+class ImportSummary(Record):
+    """What an import added. `known_steps`: steps that the store or an earlier file held already."""
+
+    files: int
+    runs: int
+    steps: int
+    exchanges: int
+    known_steps: int
+
+
+def import_files(store: Store, paths: Sequence[str], progress: Progress | None = None) -> ImportSummary:
+    """Add the runs and steps of exported files. `paths`: files, or `-` for stdin.
+
+    What is known already is left as it is, so that an import can be repeated, and pieces of a sweep come in any order.
+    Raises: UsageError for a file that cannot be read, a line that is not valid, and a step or run that differs from the
+    store's. StoreError where the store cannot be written. Nothing is imported then.
+    """
+    with store.batch() as batch:
+        importing = _Import(store, batch)
+        for path in paths:
+            for count, incoming in enumerate(_records(path, importing.read_by)):
+                importing.add(incoming, shown(path))
+                if progress and count % _REPORT_EVERY == 0:
+                    progress(shown(path), importing.steps + importing.known_steps)
+        return importing.summary(len(paths))
+
+
+def _records(path: str, chosen: Callable[[LineReader], None]) -> Iterator[Incoming]:
+    """Raises: UsageError, which names the file and the line."""
+    reader: LineReader | None = None
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            if reader is None:
+                reader = _reader_for(line)
+                chosen(reader)
+            records = reader.read(line)
+        except ValueError as exc:
+            raise UsageError(f"{shown(path)}, line {number}: {_first_line(exc)}; nothing was imported") from exc
+        yield from records
+    if reader is None:
+        raise UsageError(f"{shown(path)} is empty; nothing was imported")
+
+
+def _reader_for(first: bytes) -> LineReader:
+    plain = from_json(first)
+    if isinstance(plain, dict) and plain.get("format") == FORMAT:
+        return SweepReader()
+    if isinstance(plain, dict) and "schema_version" in plain:
+        return StepLineReader()
+    raise ValueError("neither a sweep nor steps; write such a file with `cudal2-agent trajectories export`")
+
+
+def _first_line(exc: ValueError) -> str:
+    if not isinstance(exc, ValidationError):
+        return " ".join(str(exc).split())
+    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return " ".join(f"{where}: {first['msg']}".removeprefix(": ").split())
+
+
+class _Import:
+    """One transaction. It remembers the marks of each run's steps, packed, so that a million of them take 16 MB."""
+
+    def __init__(self, store: Store, batch: Writer) -> None:
+        self._store, self._batch = store, batch
+        self._reader: LineReader | None = None
+        self._run_id = ""
+        self._marks: dict[int, bytes] = {}
+        self._earlier: dict[str, tuple[type, bytes]] = {}  # form and marks of the runs before
+        self._observation_id = ""
+        self.runs = self.steps = self.exchanges = self.known_steps = 0
+
+    def read_by(self, reader: LineReader) -> None:
+        """The next records come from another file."""
+        self._leave_run()
+        self._reader = reader
+
+    def add(self, incoming: Incoming, name: str) -> None:
+        """Raises: UsageError where it differs from what is known."""
+        if isinstance(incoming, RunRecord):
+            self._enter_run(incoming, name)
+        else:
+            self._add_step(incoming, name)
+
+    def summary(self, files: int) -> ImportSummary:
+        return ImportSummary(
+            files=files, runs=self.runs, steps=self.steps, exchanges=self.exchanges, known_steps=self.known_steps
+        )
+
+    def _enter_run(self, run: RunRecord, name: str) -> None:
+        assert self._reader is not None
+        self._leave_run()
+        if not 0 < len(run.run_id) <= _MAX_ID_CHARS:
+            raise UsageError(f"{name} has a run id of {len(run.run_id)} characters; 1 to {_MAX_ID_CHARS} are allowed")
+        self._run_id, self._observation_id = run.run_id, ""
+        if run.run_id in self._earlier:
+            form, marks = self._earlier[run.run_id]
+            if form is not type(self._reader):
+                raise UsageError(f"run {run.run_id} of {name} is in a file of another form too; import one after the other")
+            self._marks = _unpacked(marks)
+        elif (known := self._known_run(run.run_id)) is None:
+            self._batch.start_run(run)
+            self._marks = {}
+            self.runs += 1
+        else:
+            self._check_run(known, run, name)
+            self._marks = self._reader.marks(self._store.trajectory(run.run_id))
+
+    def _known_run(self, run_id: str) -> RunRecord | None:
+        try:
+            return self._store.run(run_id)
+        except UsageError:
+            return None
+
+    def _check_run(self, known: RunRecord, run: RunRecord, name: str) -> None:
+        """A run that has ended since it was stored takes its new record."""
+        if differing := [field for field in _SAME_RUN if getattr(known, field) != getattr(run, field)]:
+            raise UsageError(
+                f"run {run.run_id} of {name} has another {differing[0]} than the store's run of that id; "
+                "import the file into another store"
+            )
+        if known.finished_at is None and run.finished_at is not None:
+            self._batch.update_run(run)
+
+    def _leave_run(self) -> None:
+        if self._run_id:
+            self._earlier[self._run_id] = type(self._reader), _packed(self._marks)
+        self._run_id = ""
+
+    def _add_step(self, incoming: IncomingStep, name: str) -> None:
+        step = incoming.step
+        if not (0 <= step.index < _MAX_INDEX and 0 <= step.round < _MAX_INDEX):
+            raise UsageError(f"step {step.index} of run {step.run_id} in {name} has an index or a round out of range")
+        known = self._marks.get(step.index)
+        if known is None:
+            self._record(incoming)
+        elif known != incoming.mark:
+            raise UsageError(
+                f"step {step.index} of run {step.run_id} in {name} differs from the store's; import the file into another store"
+            )
+        else:
+            self.known_steps += 1
+
+    def _record(self, incoming: IncomingStep) -> None:
+        step = incoming.step
+        if step.observation_id != self._observation_id:
+            self._batch.record_observation(step.run_id, incoming.observation)
+            self._observation_id = step.observation_id
+        self._batch.record_step(step)
+        self._marks[step.index] = incoming.mark
+        self.steps += 1
+        if incoming.exchange is not None:
+            self._batch.record_exchange(step.run_id, incoming.exchange)
+            self.exchanges += 1
+
+
+def _packed(marks: dict[int, bytes]) -> bytes:
+    return b"".join(index.to_bytes(4, "big") + mark for index, mark in marks.items())
+
+
+def _unpacked(packed: bytes) -> dict[int, bytes]:
+    size = 4 + MARK_BYTES
+    return {int.from_bytes(packed[at : at + 4], "big"): packed[at + 4 : at + size] for at in range(0, len(packed), size)}
