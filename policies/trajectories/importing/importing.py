@@ -1,6 +1,6 @@
 """Imports exported files into a store: sweeps and steps, recognised by their first line. All files are one transaction."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -9,7 +9,7 @@ from contract.base import Record
 from contract.errors import UsageError
 from contract.trajectory import RunRecord
 from policies.trajectories.importing.incoming import MARK_BYTES, Incoming, IncomingStep, LineReader
-from policies.trajectories.importing.inputs import lines_of, shown
+from policies.trajectories.importing.input_lines import lines_of, shown
 from policies.trajectories.importing.step_lines import StepLineReader
 from policies.trajectories.store import Store, Writer
 from policies.trajectories.sweep.sweep_lines import FORMAT
@@ -42,14 +42,11 @@ def import_files(store: Store, paths: Sequence[str], progress: Progress | None =
     with store.batch() as batch:
         importing = _Import(store, batch)
         for path in paths:
-            for count, incoming in enumerate(_records(path, importing.read_by)):
-                importing.add(incoming, shown(path))
-                if progress and count % _REPORT_EVERY == 0:
-                    progress(shown(path), importing.steps + importing.known_steps)
+            _import_file(importing, path, progress)
         return importing.summary(len(paths))
 
 
-def _records(path: str, chosen: Callable[[LineReader], None]) -> Iterator[Incoming]:
+def _import_file(importing: "_Import", path: str, progress: Progress | None) -> None:
     """Raises: UsageError, which names the file and the line."""
     reader: LineReader | None = None
     for number, line in enumerate(lines_of(path), start=1):
@@ -58,11 +55,13 @@ def _records(path: str, chosen: Callable[[LineReader], None]) -> Iterator[Incomi
         try:
             if reader is None:
                 reader = _reader_for(line)
-                chosen(reader)
-            records = reader.read(line)
+                importing.read_by(reader)
+            for incoming in reader.read(line):
+                importing.add(incoming)
         except ValueError as exc:
             raise UsageError(f"{shown(path)}, line {number}: {_first_line(exc)}; nothing was imported") from exc
-        yield from records
+        if progress and number % _REPORT_EVERY == 0:
+            progress(shown(path), importing.steps + importing.known_steps)
     if reader is None:
         raise UsageError(f"{shown(path)} is empty; nothing was imported")
 
@@ -101,35 +100,35 @@ class _Import:
         self._leave_run()
         self._reader = reader
 
-    def add(self, incoming: Incoming, name: str) -> None:
-        """Raises: UsageError where it differs from what is known."""
+    def add(self, incoming: Incoming) -> None:
+        """Raises: ValueError where it cannot be stored, or differs from what is known."""
         if isinstance(incoming, RunRecord):
-            self._enter_run(incoming, name)
+            self._enter_run(incoming)
         else:
-            self._add_step(incoming, name)
+            self._add_step(incoming)
 
     def summary(self, files: int) -> ImportSummary:
         return ImportSummary(
             files=files, runs=self.runs, steps=self.steps, exchanges=self.exchanges, known_steps=self.known_steps
         )
 
-    def _enter_run(self, run: RunRecord, name: str) -> None:
+    def _enter_run(self, run: RunRecord) -> None:
         assert self._reader is not None
         self._leave_run()
         if not 0 < len(run.run_id) <= _MAX_ID_CHARS:
-            raise UsageError(f"{name} has a run id of {len(run.run_id)} characters; 1 to {_MAX_ID_CHARS} are allowed")
+            raise ValueError(f"a run id of {len(run.run_id)} characters; 1 to {_MAX_ID_CHARS} are allowed")
         self._run_id, self._observation_id = run.run_id, ""
         if run.run_id in self._earlier:
             form, marks = self._earlier[run.run_id]
             if form is not type(self._reader):
-                raise UsageError(f"run {run.run_id} of {name} is in a file of another form too; import one after the other")
+                raise ValueError(f"run {run.run_id} is in a file of another form too; import one after the other")
             self._marks = _unpacked(marks)
         elif (known := self._known_run(run.run_id)) is None:
             self._batch.start_run(run)
             self._marks = {}
             self.runs += 1
         else:
-            self._check_run(known, run, name)
+            self._check_run(known, run)
             self._marks = self._reader.marks(self._store.trajectory(run.run_id))
 
     def _known_run(self, run_id: str) -> RunRecord | None:
@@ -138,12 +137,11 @@ class _Import:
         except UsageError:
             return None
 
-    def _check_run(self, known: RunRecord, run: RunRecord, name: str) -> None:
+    def _check_run(self, known: RunRecord, run: RunRecord) -> None:
         """A run that has ended since it was stored takes its new record."""
         if differing := [field for field in _SAME_RUN if getattr(known, field) != getattr(run, field)]:
-            raise UsageError(
-                f"run {run.run_id} of {name} has another {differing[0]} than the store's run of that id; "
-                "import the file into another store"
+            raise ValueError(
+                f"run {run.run_id} has another {differing[0]} than the store's run of that id; import it into another store"
             )
         if known.finished_at is None and run.finished_at is not None:
             self._batch.update_run(run)
@@ -153,17 +151,15 @@ class _Import:
             self._earlier[self._run_id] = type(self._reader), _packed(self._marks)
         self._run_id = ""
 
-    def _add_step(self, incoming: IncomingStep, name: str) -> None:
+    def _add_step(self, incoming: IncomingStep) -> None:
         step = incoming.step
         if not (0 <= step.index < _MAX_INDEX and 0 <= step.round < _MAX_INDEX):
-            raise UsageError(f"step {step.index} of run {step.run_id} in {name} has an index or a round out of range")
+            raise ValueError(f"step {step.index} of run {step.run_id} has an index or a round out of range")
         known = self._marks.get(step.index)
         if known is None:
             self._record(incoming)
         elif known != incoming.mark:
-            raise UsageError(
-                f"step {step.index} of run {step.run_id} in {name} differs from the store's; import the file into another store"
-            )
+            raise ValueError(f"step {step.index} of run {step.run_id} differs from the known one; import it into another store")
         else:
             self.known_steps += 1
 

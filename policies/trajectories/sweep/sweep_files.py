@@ -74,7 +74,7 @@ def export_sweep(trajectories: Iterable[Trajectory], target: Path, options: Swee
 
 def write_sweep(trajectories: Iterable[Trajectory], file: BinaryIO) -> int:
     """Write the steps of trajectories as one sweep file to an open stream; the number of steps. Raises: OSError."""
-    piece = _Piece(file)
+    piece = _SweepFile(file)
     for trajectory in trajectories:
         for step in trajectory.steps:
             piece.add(piece.lines(trajectory.run, step))
@@ -92,7 +92,7 @@ def _written(trajectories: Iterable[Trajectory], target: Path, piece_bytes: int 
     while pending is not None or not files:
         path = next(names)
         with _whole(path) as file:
-            piece = _Piece(file)
+            piece = _SweepFile(file)
             while pending is not None:
                 lines = piece.lines(*pending)
                 if piece_bytes is not None and piece.steps and piece.bound(lines) > piece_bytes:
@@ -106,7 +106,7 @@ def _written(trajectories: Iterable[Trajectory], target: Path, piece_bytes: int 
     return SweepSummary(files=tuple(files), runs=len(runs), steps=count, bytes=size)
 
 
-class _Piece:
+class _SweepFile:
     """One file: its header is written at once, and what a step refers to before the step. `written`: bytes in the file."""
 
     def __init__(self, file: BinaryIO) -> None:
