@@ -19,11 +19,10 @@ from contract.base import Record, digest
 from contract.errors import StoreError, UsageError
 from policies.trajectories import tables
 from policies.trajectories.filters import sortable
-from policies.trajectories.keys import find
 from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import Plain
 from policies.trajectories.store import Store, open_store
-from policies.trajectories.writer import PlainWriter
+from policies.trajectories.writer import OBSERVATIONS, PlainWriter
 
 MergeProgress = Callable[[str, int, int], None]  # called with a run id, the runs done before it and the runs in all
 _SAME_RUN = ("task", "chip", "policy", "seed", "created_at")
@@ -131,7 +130,7 @@ def _read(store: Store, run_id: str) -> _StoredRun | None:
 
 def _find_observation(connection: Connection, id_: str, keys: dict[str, int]) -> None:
     """Adds the observation of an exchange that led to no step, where the store has it."""
-    if id_ not in keys and (key := find(connection, tables.observations, tables.observations.c.hash == named(id_))) is not None:
+    if id_ not in keys and (key := OBSERVATIONS.find(connection, named(id_))) is not None:
         keys[id_] = key
 
 

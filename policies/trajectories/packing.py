@@ -17,10 +17,11 @@ from sqlalchemy import Connection, func, select
 from contract.errors import StoreError
 from policies.trajectories import tables
 from policies.trajectories.compression import zstd
-from policies.trajectories.keys import find, insert_row
+from policies.trajectories.keys import Keyed
 
 ALGORITHM = "sha256"
 LEVEL = 9
+MIN_TAUGHT_BYTES = 64
 MAX_DICTIONARY_BYTES = 256 * 1024
 MAX_MEMBERS = 8  # records of the size at hand; more of them pack the next one hardly better
 MAX_GENERATIONS = 12  # of one purpose; the newest is used after that
@@ -33,6 +34,8 @@ _OPTIONS = {
     zstd.CompressionParameter.checksum_flag: 1,
     zstd.CompressionParameter.dict_id_flag: 0,
 }
+
+_DICTIONARIES = Keyed(tables.dictionaries, "hash")
 
 Packed = dict[str, Any]  # the columns `dictionary` and `data`
 
@@ -88,7 +91,7 @@ class Packer:
         self, connection: Connection, purpose: str, text: bytes, best: _Dictionary | None, packed: int
     ) -> _Dictionary | None:
         """The dictionary that a record adds to those of its purpose; None where it teaches nothing."""
-        if len(text) > MAX_DICTIONARY_BYTES // 2:
+        if not MIN_TAUGHT_BYTES <= len(text) <= MAX_DICTIONARY_BYTES // 2:
             return None
         newest = self._newest[purpose]
         if best is None:
@@ -101,11 +104,11 @@ class Packer:
         return None
 
     def _add(self, connection: Connection, purpose: str, base: _Dictionary | None, generation: int, text: bytes) -> _Dictionary:
-        own, raw = tables.dictionaries, (base.raw if base else b"") + text
-        key = find(connection, own, own.c.hash == named_hash(raw))
+        raw = (base.raw if base else b"") + text
+        key = _DICTIONARIES.find(connection, named_hash(raw))
         if key is None:
             row = {"purpose": purpose, "generation": generation, "base": base.key if base else None, "hash": named_hash(raw)}
-            key = insert_row(connection, own, {**row, "data": _compress(text, base)})
+            key = _DICTIONARIES.insert(connection, {**row, "data": _compress(text, base)})
         added = self._cache(key, generation, raw)
         others = [one for one in self._newest[purpose] if one.generation != generation]
         self._newest[purpose] = [added, *others][:_OPEN]

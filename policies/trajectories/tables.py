@@ -139,14 +139,16 @@ step_records = Table(
 exchanges = Table(
     "exchanges",
     metadata,
-    Column("run", ForeignKey("runs.key"), primary_key=True),
-    Column("round", Integer, primary_key=True, autoincrement=False),
-    Column("sample", Integer, primary_key=True, autoincrement=False),
-    Column("turn", Integer, primary_key=True, autoincrement=False),
+    _key(),
+    Column("run", ForeignKey("runs.key"), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("sample", Integer, nullable=False),
+    Column("turn", Integer, nullable=False),
     Column("observation", ForeignKey("observations.key"), index=True),
     Column("prompt", ForeignKey("contents.key"), nullable=False, index=True),
     Column("status", String(16), nullable=False),
     *_packed(),
+    UniqueConstraint("run", "round", "sample", "turn"),
 )
 
 Index(
