@@ -188,6 +188,8 @@ def _opened(source: str) -> Iterator[Store]:
 def _url(source: str) -> URL:
     """An address without a scheme is a file."""
     if "://" not in source:
+        if "?" in source:
+            raise UsageError(f"{source!r} has a question mark, which an SQLAlchemy URL cannot hold; rename the file")
         return URL.create("sqlite", database=source)
     try:
         return make_url(source)

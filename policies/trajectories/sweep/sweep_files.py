@@ -28,7 +28,7 @@ from policies.trajectories.sweep.sweep_lines import (
 from policies.trajectories.sweep.sweep_steps import compact, nanoseconds, reduced
 
 SUFFIX = ".sweep.zst"
-MIN_PIECE_BYTES = 512 * 1024
+MIN_PIECE_BYTES = 256 * 1024
 _LEVEL = 17
 _WINDOW_LOG = 23  # 8 MiB: about 300 sources, and what a reader needs of memory
 _OPTIONS = {

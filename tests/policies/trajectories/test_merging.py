@@ -141,9 +141,12 @@ def test_a_store_of_version_01_is_only_read(target: Store, tmp_path: Path) -> No
     assert (summary.runs, summary.steps, summary.exchanges) == (3, 12, 30)
     assert merge_store(target, str(old)) == MergeSummary(known_runs=3)
     assert sha256(old.read_bytes()).hexdigest() == before
-    copy = tmp_path / "copy.sqlite"
+    copy = tmp_path / "copy ✗ #1 50%41.sqlite"
     copy.write_bytes(old.read_bytes())
-    with open_store(f"sqlite:///{copy}") as migrated:
+    assert merge_store(target, str(copy)) == MergeSummary(known_runs=3)
+    assert sha256(copy.read_bytes()).hexdigest() == before
+    moved = copy.rename(tmp_path / "copy.sqlite")
+    with open_store(f"sqlite:///{moved}") as migrated:
         assert everything(target) == everything(migrated)
 
 
@@ -153,7 +156,7 @@ def test_a_source_that_is_not_there_is_not_created(target: Store, tmp_path: Path
     assert not (tmp_path / "none.sqlite").exists()
 
 
-@pytest.mark.parametrize("address", ["mysql://host/db", "nonsense://", "://"])
+@pytest.mark.parametrize("address", ["mysql://host/db", "nonsense://", "://", "a?b.sqlite"])
 def test_an_address_that_is_no_store_is_one_clear_line(target: Store, address: str) -> None:
     with pytest.raises((UsageError, StoreError)) as caught:
         merge_store(target, address)
