@@ -1,11 +1,12 @@
 """Imports exported files into a store: sweeps and steps, recognised by their first line. All files are one transaction."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from contract.base import Record
+from contract.base import Record, digest
 from contract.errors import UsageError
 from contract.trajectory import RunRecord
 from policies.trajectories.importing.incoming import MARK_BYTES, Incoming, IncomingStep, LineReader
@@ -19,7 +20,6 @@ Progress = Callable[[str, int], None]  # called with the file and the number of 
 _MAX_ID_CHARS = 128
 _MAX_INDEX = 2**31
 _REPORT_EVERY = 256
-_SAME_RUN = ("task", "chip", "seed")
 
 
 class ImportSummary(Record):
@@ -83,6 +83,20 @@ def _first_line(exc: ValueError) -> str:
     return " ".join(f"{where}: {first['msg']}".removeprefix(": ").split())
 
 
+class _KnownRun(NamedTuple):
+    """A run that the store or an earlier file holds. `ended`: whether its record says when it ended. `marks`: packed."""
+
+    form: type
+    identity: str
+    ended: bool
+    marks: bytes
+
+
+def _identity(run: RunRecord) -> str:
+    """A hash of what decides whether two records are of one run."""
+    return digest([run.task.model_dump(mode="json"), run.chip.model_dump(mode="json"), run.seed])
+
+
 class _Import:
     """One transaction. It remembers the marks of each run's steps, packed, so that a million of them take 16 MB."""
 
@@ -90,8 +104,9 @@ class _Import:
         self._store, self._batch = store, batch
         self._reader: LineReader | None = None
         self._run_id = ""
-        self._marks: dict[int, bytes] = {}
-        self._earlier: dict[str, tuple[type, bytes]] = {}  # form and marks of the runs before
+        self._known: _KnownRun | None = None
+        self._marks: dict[int, bytes] = {}  # of the current run
+        self._earlier: dict[str, _KnownRun] = {}
         self._observation_id = ""
         self.runs = self.steps = self.exchanges = self.known_steps = 0
 
@@ -113,43 +128,42 @@ class _Import:
         )
 
     def _enter_run(self, run: RunRecord) -> None:
-        assert self._reader is not None
         self._leave_run()
         if not 0 < len(run.run_id) <= _MAX_ID_CHARS:
             raise ValueError(f"a run id of {len(run.run_id)} characters; 1 to {_MAX_ID_CHARS} are allowed")
-        self._run_id, self._observation_id = run.run_id, ""
-        if run.run_id in self._earlier:
-            form, marks = self._earlier[run.run_id]
-            if form is not type(self._reader):
-                raise ValueError(f"run {run.run_id} is in a file of another form too; import one after the other")
-            self._marks = _unpacked(marks)
-        elif (known := self._known_run(run.run_id)) is None:
+        known = self._earlier.get(run.run_id) or self._stored(run.run_id)
+        if known is None:
             self._batch.start_run(run)
-            self._marks = {}
             self.runs += 1
-        else:
-            self._check_run(known, run)
-            self._marks = self._reader.marks(self._store.trajectory(run.run_id))
+            known = _KnownRun(type(self._reader), _identity(run), run.finished_at is not None, b"")
+        self._check_run(known, run)
+        if run.finished_at is not None and not known.ended:
+            self._batch.update_run(run)
+            known = known._replace(ended=True)
+        self._run_id, self._known, self._observation_id = run.run_id, known, ""
+        self._marks = _unpacked(known.marks)
 
-    def _known_run(self, run_id: str) -> RunRecord | None:
+    def _stored(self, run_id: str) -> "_KnownRun | None":
+        assert self._reader is not None
         try:
-            return self._store.run(run_id)
+            run = self._store.run(run_id)
         except UsageError:
             return None
+        marks = self._reader.marks(self._store.trajectory(run_id))
+        return _KnownRun(type(self._reader), _identity(run), run.finished_at is not None, _packed(marks))
 
-    def _check_run(self, known: RunRecord, run: RunRecord) -> None:
-        """A run that has ended since it was stored takes its new record."""
-        if differing := [field for field in _SAME_RUN if getattr(known, field) != getattr(run, field)]:
+    def _check_run(self, known: "_KnownRun", run: RunRecord) -> None:
+        if known.form is not type(self._reader):
+            raise ValueError(f"run {run.run_id} is in a file of another form too; import one after the other")
+        if known.identity != _identity(run):
             raise ValueError(
-                f"run {run.run_id} has another {differing[0]} than the store's run of that id; import it into another store"
+                f"run {run.run_id} has another task, chip or seed than the known run of that id; import it into another store"
             )
-        if known.finished_at is None and run.finished_at is not None:
-            self._batch.update_run(run)
 
     def _leave_run(self) -> None:
-        if self._run_id:
-            self._earlier[self._run_id] = type(self._reader), _packed(self._marks)
-        self._run_id = ""
+        if self._known is not None:
+            self._earlier[self._run_id] = self._known._replace(marks=_packed(self._marks))
+        self._known = None
 
     def _add_step(self, incoming: IncomingStep) -> None:
         step = incoming.step

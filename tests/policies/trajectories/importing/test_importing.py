@@ -192,10 +192,20 @@ def test_a_step_that_differs_from_an_earlier_file_is_refused(store: Store, tmp_p
     assert store.runs() == []
 
 
+def test_a_run_of_another_task_in_two_files_is_refused(store: Store, tmp_path: Path) -> None:
+    export_sweep(one_run(step(0)), tmp_path / "a.zst")
+    export_sweep(one_run(step(1), run=run_record(seed=3)), tmp_path / "b.zst")
+    with pytest.raises(UsageError, match=r"b\.zst, line 2: run run-1 has another task, chip or seed"):
+        import_files(store, [str(tmp_path / "a.zst"), str(tmp_path / "b.zst")])
+    assert store.runs() == []
+
+
 def test_a_run_of_another_task_is_refused(store: Store, tmp_path: Path) -> None:
     store.start_run(run_record(seed=3))
     export_sweep(one_run(step(0)), tmp_path / "a.zst")
-    with pytest.raises(UsageError, match=r"a\.zst, line 2: run run-1 has another seed than the store's run of that id"):
+    with pytest.raises(
+        UsageError, match=r"a\.zst, line 2: run run-1 has another task, chip or seed than the known run of that id"
+    ):
         import_files(store, [str(tmp_path / "a.zst")])
 
 
@@ -218,6 +228,15 @@ def test_a_run_that_has_ended_since_takes_its_new_record_and_steps(store: Store,
     assert store.run("run-1") == ended
     import_files(store, [str(tmp_path / "a.zst")])
     assert store.run("run-1") == ended
+
+
+def test_of_the_records_in_two_files_the_one_that_ended_counts(store: Store, tmp_path: Path) -> None:
+    ended = run_record(status="finished", finished_at=NOW)
+    export_sweep(one_run(step(0)), tmp_path / "a.zst")
+    export_sweep(one_run(step(1, number=1), run=ended), tmp_path / "b.zst")
+    import_files(store, [str(tmp_path / name) for name in ("a.zst", "b.zst", "a.zst")])
+    assert store.run("run-1") == ended
+    assert store.step_counts() == {"run-1": 2}
 
 
 def test_a_store_that_fails_has_nothing_of_the_import(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
