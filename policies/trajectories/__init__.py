@@ -11,7 +11,7 @@
 - `engine.py`: opens the database.
 - `migrations/`: from the tables of earlier versions to today's.
 - `exchanges.py`: the exchanges of one run.
-- `export.py`: steps as JSON lines.
+- `exports/`: the forms that other programs and trainers read.
 - `sweep/`: the compact form in which steps travel.
 - `importing/`: exported files into a store.
 - `merging.py`: another store into a store.

@@ -4,7 +4,7 @@ from pydantic_core import from_json
 
 from contract.run_settings import RunSettings
 from contract.trajectory import RunRecord, Step, Trajectory
-from policies.trajectories.export import ExportedStep, export_steps, to_line
+from policies.trajectories.exports.steps import ExportedStep, export_steps, to_line
 from policies.trajectories.importing.incoming import Incoming, IncomingStep, mark_of
 from policies.trajectories.plain_records import candidate_id
 

@@ -13,7 +13,7 @@ from contract.errors import StoreError, UsageError
 from contract.evaluation import TestResult, Wrong
 from contract.trajectory import RunRecord, Step, Trajectory
 from policies.trajectories.compression import zstd
-from policies.trajectories.export import export_steps, to_line
+from policies.trajectories.exports.steps import export_steps, to_line
 from policies.trajectories.importing import importing
 from policies.trajectories.importing.importing import ImportSummary, import_files
 from policies.trajectories.store import Store, open_store
@@ -21,7 +21,7 @@ from policies.trajectories.sweep.sweep_files import export_sweep
 from tests.doubles import INSPECTION, NOW, OBSERVATION, profile, run_record, step
 from tests.policies.chat.exchanges import exchange
 
-FIXTURE = Path(__file__).parents[1] / "exported_steps_v1.jsonl"
+FIXTURE = Path(__file__).parents[1] / "exports" / "exported_steps_v1.jsonl"
 WRONG = Wrong(
     test=TestResult(tier="exact", name="wide-sums", passed=False, worst=math.nan, message="Ünïcode ✗ \u2028"),
     tests=(),
