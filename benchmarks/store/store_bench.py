@@ -92,7 +92,7 @@ def _command(url: str, home: Path, arguments: Sequence[str]) -> CommandFigures:
         errors.seek(0)
         said = errors.read().decode(errors="replace").strip().splitlines()
     return CommandFigures(
-        arguments=" ".join(arguments[:6]),
+        arguments=" ".join(arguments[:4]),
         seconds=seconds,
         peak_bytes=1024 * usage.ru_maxrss,
         out_bytes=written,

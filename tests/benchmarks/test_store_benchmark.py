@@ -94,7 +94,7 @@ def test_a_store_is_measured_and_its_misses_are_named(runs: list[RealRun], inven
         write_durably(store, list(inventor.run(inventor.tasks[0], Random(1), RunSize(8, 1))))
     url = f"sqlite:///{path}"
     listed = command(url, tmp_path, ["trajectories", "list"], repeats=1)
-    assert (listed.lines, listed.error) == (1, "")
+    assert (listed.arguments, listed.lines, listed.error) == ("trajectories list", 1, "")
     assert 0 < listed.peak_bytes < 2**31
     failed = command(url, tmp_path, ["trajectories", "show", "nobody"], repeats=1)
     assert "nobody" in failed.error
