@@ -1,23 +1,26 @@
 """The store behaves alike in SQLite and in PostgreSQL: records, failures, several writers, hard numbers and hard text."""
 
 import math
+import tarfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import MetaData, create_engine, insert, select, text
 
 from contract.candidate import Origin
 from contract.errors import StoreError, UsageError
 from contract.evaluation import TestResult, Wrong
 from contract.trajectory import Attempt
+from policies.trajectories.exports.steps import export_steps, to_line
 from policies.trajectories.store import Store, open_store
 from tests.doubles import CHIP, INSPECTION, OBSERVATION, candidate, measured, run_record, step
 from tests.policies.chat.exchanges import exchange
-from tests.policies.trajectories.conftest import server_address
+from tests.policies.trajectories.conftest import HOMES, server_address
 
 HARD_TEXTS = (
     "NUL \0 inside",
@@ -194,7 +197,7 @@ def _end_connections(server: Any, url: str) -> None:
     engine.dispose()
 
 
-def test_no_server_is_one_line(tmp_path: Any) -> None:
+def test_no_server_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be used") as caught:
         open_store(f"postgresql+psycopg://postgres:hunter2@/store?host={tmp_path}")
     assert len(str(caught.value).splitlines()) == 1
@@ -230,3 +233,31 @@ def test_a_writer_gets_its_turn_beside_one_that_never_pauses(database_url: str) 
             ended.set()
         importing.result()
         assert store.step_counts() == {"run-1": 10}
+
+
+def test_a_store_of_version_0_1_in_postgresql_becomes_what_it_becomes_in_sqlite(postgres_url: str, tmp_path: Path) -> None:
+    with tarfile.open(HOMES) as tar:
+        tar.extract("./trajectories.sqlite", tmp_path, filter="data")
+    sqlite_url = f"sqlite:///{tmp_path / 'trajectories.sqlite'}"
+    _copy_tables(sqlite_url, postgres_url)
+    lines = []
+    for url in (sqlite_url, postgres_url):
+        with open_store(url) as store:
+            found = [*store.trajectories()]
+            lines.append([to_line(one) for trajectory in found for one in export_steps(trajectory)])
+            assert sum(len(trajectory.exchanges) for trajectory in found) > 0
+    assert len(lines[0]) > 10
+    assert lines[0] == lines[1]
+
+
+def _copy_tables(from_url: str, to_url: str) -> None:
+    """All tables of a database with their rows."""
+    tables = MetaData()
+    source, target = create_engine(from_url), create_engine(to_url)
+    tables.reflect(source)
+    tables.create_all(target)
+    with source.connect() as reading, target.begin() as writing:
+        for table in tables.sorted_tables:
+            writing.execute(insert(table), [dict(row._mapping) for row in reading.execute(select(table))])
+    source.dispose()
+    target.dispose()

@@ -22,10 +22,10 @@ from policies.schedule.families.registry import families
 from policies.trajectories.exports.steps import export_steps, to_line
 from policies.trajectories.store import Store, open_store
 from tests.doubles import CHIP, OBSERVATION, candidate, measured, run_record, step
+from tests.policies.trajectories.conftest import HOMES
 
 KILLS = 50
 MIGRATIONS = 8
-HOMES = Path(__file__).parents[2] / "stored" / "b1f38a8" / "homes.tar.xz"
 MAX_DELAY_S = 0.03  # after the first acknowledgement
 STEPS_PER_OBSERVATION, STEPS_PER_BATCH = 3, 5
 WGMMA_TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_90A)

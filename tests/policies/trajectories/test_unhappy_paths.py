@@ -182,7 +182,7 @@ def test_an_export_to_a_closed_pipe_ends_quietly(path: Path) -> None:
         assert process.stdout.readline().startswith(b'{"schema_version":1')
         process.stdout.close()
         assert process.stderr.read() == b""
-    assert process.returncode == 1
+    assert process.returncode in (1, 141)  # 141: what a shell reports for SIGPIPE
 
 
 @pytest.mark.parametrize(
