@@ -63,7 +63,7 @@ def export(
 ) -> None:
     """JSON lines, one per step: task, observation, candidate, evaluation, reward (docs/trajectories.md)."""
     from contract.settings import load_settings
-    from policies.trajectories.export import export_steps, to_line
+    from policies.trajectories.exports.steps import export_steps, to_line
     from policies.trajectories.store import open_store
 
     count = 0
