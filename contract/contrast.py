@@ -28,7 +28,9 @@ def draw_contrast(
     """
     rng = random.Random(seed)
     width = _width([score for score, _ in scored])
-    buckets = _buckets([pair for pair in scored if source_of(pair[1]) != shown], width, max((s for s, _ in scored), default=0.0))
+    buckets = _buckets(
+        [pair for pair in scored if source_of(pair[1]) != shown], width, max((s for s, _ in scored), default=0.0)
+    )
     chosen: dict[int, T] = {}
     for number in _drawn(buckets, count, width * WIDTHS_PER_TEMPERATURE, rng):
         seen = [source_of(one) for one in chosen.values()] + ([shown] if shown is not None else [])
