@@ -102,9 +102,7 @@ class _Export:
         with self._opened() as folder, tempfile.TemporaryFile() as suspects:
             for trajectory in trajectories:
                 self._add(trajectory, suspects)
-            self._clear(suspects)
-            for file in self._files.values():
-                file.close()
+            self._judge(suspects)
             summary = summed(self._tally, self._format, str(self._target) if self._target else None)
             if folder:
                 card = render_card(summary, columns_of(self._format, self._options), self._options)
@@ -116,21 +114,26 @@ class _Export:
         """The files of the export, opened; yields the folder that they are in until they are complete, if there is one."""
         with ExitStack() as stack:
             folder = None
-            if self._target is None:
-                self._files = {TRAIN: _JsonLines(sys.stdout)}
-            elif self._target.suffix in _FILES:
-                self._files = {TRAIN: self._file(stack.enter_context(whole_file(self._target.resolve())))}
+            place = self._target.resolve() if self._target else None
+            if place is None:
+                self._files[TRAIN] = _JsonLines(sys.stdout)
+                stack.callback(self._files[TRAIN].close)
+            elif place.suffix in _FILES:
+                self._open(TRAIN, stack.enter_context(whole_file(place)), stack)
             else:
-                folder = stack.enter_context(whole_folder(self._target.resolve()))
+                folder = stack.enter_context(whole_folder(place))
                 suffix = "parquet" if self._format == "parquet" else "jsonl"
-                splits = (TRAIN, TEST) if self._split.divides else (TRAIN,)
-                self._files = {split: self._file(folder / f"{split}.{suffix}") for split in splits}
+                for split in (TRAIN, TEST) if self._split.divides else (TRAIN,):
+                    self._open(split, folder / f"{split}.{suffix}", stack)
             yield folder
 
-    def _file(self, path: Path) -> _RowFile:
+    def _open(self, split: Split, path: Path, stack: ExitStack) -> None:
+        """Open a file of rows, which `stack` closes before it moves the file to its place."""
         if self._format == "parquet":
-            return ParquetFile(path, columns_of(self._format, self._options))
-        return _JsonLines(path.open("w", encoding="utf-8", newline="\n"))
+            self._files[split] = ParquetFile(path, columns_of(self._format, self._options))
+        else:
+            self._files[split] = _JsonLines(path.open("w", encoding="utf-8", newline="\n"))
+        stack.callback(self._files[split].close)
 
     def _add(self, trajectory: Trajectory, suspects: IO[bytes]) -> None:
         """Write the rows of one run. A row for training that may name a test shape waits until all test shapes are known."""
@@ -166,7 +169,7 @@ class _Export:
         self._written.add(key)
         return repeated
 
-    def _clear(self, suspects: IO[bytes]) -> None:
+    def _judge(self, suspects: IO[bytes]) -> None:
         """Write the rows that wait, without those that name a test shape that there is."""
         listed = self._split.listed | self._test_shapes
         suspects.seek(0)

@@ -31,7 +31,8 @@ class Provenance(Record):
     """Where a sample comes from. Texts are never null, because readers guess the type of a column from its first rows.
 
     `model`: empty where no language model wrote it. `environment`: empty where nothing was measured.
-    `versions`: JSON object of package versions. `cutlass`: the release that the run could retrieve from. `licence`: of the kernel and of what the prompt quotes.
+    `versions`: JSON object of package versions. `cutlass`: the release that the run could retrieve from.
+    `licence`: of the kernel and of what the prompt quotes.
     """
 
     run_id: str
@@ -104,7 +105,8 @@ def latest_steps(steps: Sequence[Step]) -> list[Step]:
 def environments(steps: Sequence[Step]) -> dict[int, str]:
     """The environment of each step by index.
 
-    A step without a measurement has that of the last measured step before it, else of the first one after it. It is empty where nothing was measured.
+    A step without a measurement has that of the last measured step before it, else of the first one after it. It is empty
+    where nothing was measured.
     """
     own = {step.index: measured.environment.key for step in steps if (measured := _measurement(step.evaluation))}
     held = next(iter(own.values()), "")
@@ -200,7 +202,7 @@ class _Run:
             environment=self._environments[step.index],
             cutlass=run.settings.cutlass,
             versions=json.dumps(run.versions, sort_keys=True),
-            created_at=step.created_at.isoformat(),
+            created_at=step.created_at.isoformat(timespec="microseconds"),  # whole seconds would be read as a time, not as text
             licence=_licence(step, exchange, quoted),
         )
 

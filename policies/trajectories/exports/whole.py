@@ -35,6 +35,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     Raises: UsageError where `path` is a file or holds anything but an earlier export; OSError.
     """
     _check_replaceable(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield temporary
