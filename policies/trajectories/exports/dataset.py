@@ -111,7 +111,9 @@ class _Export:
 
     @contextmanager
     def _opened(self) -> Iterator[Path | None]:
-        """The files of the export, opened; yields the folder that they are in until they are complete, if there is one."""
+        """The files of the export, opened. Yields the folder that they are in until they are complete, if there is one."""
+        splits = (TRAIN, TEST) if self._split.divides else (TRAIN,)
+        self._tally.rows.update(dict.fromkeys(splits, 0))
         with ExitStack() as stack:
             folder = None
             place = self._target.resolve() if self._target else None
@@ -123,7 +125,7 @@ class _Export:
             else:
                 folder = stack.enter_context(whole_folder(place))
                 suffix = "parquet" if self._format == "parquet" else "jsonl"
-                for split in (TRAIN, TEST) if self._split.divides else (TRAIN,):
+                for split in splits:
                     self._open(split, folder / f"{split}.{suffix}", stack)
             yield folder
 

@@ -53,7 +53,7 @@ def render_card(summary: ExportSummary, columns: Columns, options: ExportOptions
 
 def _front_matter(summary: ExportSummary, columns: Columns) -> dict[str, Any]:
     suffix = "parquet" if summary.format == "parquet" else "jsonl"
-    splits = [split for split in ("train", "test") if split == "train" or split in summary.rows]
+    splits = [split for split, rows in summary.rows.items() if rows] or ["train"]  # readers refuse an empty file
     files = [{"split": split, "path": f"{split}.{suffix}"} for split in splits]
     return {
         "license": _hub_licences(summary),
