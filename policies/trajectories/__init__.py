@@ -4,5 +4,5 @@
 - `tables.py`: its tables.
 - `engine.py`: opens its database.
 - `exchanges.py`: the exchanges of one run.
-- `export.py`: steps as JSON lines.
+- `exports/`: data sets for trainers, and steps as JSON lines.
 """

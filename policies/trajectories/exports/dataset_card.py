@@ -6,9 +6,9 @@ from typing import Any
 
 from policies.chat.prompts.quoting import inline
 from policies.trajectories.exports.columns import Columns, hub_features
+from policies.trajectories.exports.counts import ExportSummary
 from policies.trajectories.exports.formats import ExportOptions
 from policies.trajectories.exports.samples import OWN_LICENCE
-from policies.trajectories.exports.tally import ExportSummary
 
 _PURPOSE = {
     "sft": "Prompts with verified kernels as completions, for supervised fine-tuning (TRL `SFTTrainer`).",

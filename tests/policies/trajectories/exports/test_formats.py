@@ -12,8 +12,8 @@ from contract.reward import FLOOR
 from contract.roofline import roofline_us
 from contract.trajectory import Exemplar, Trajectory
 from policies.trajectories.exports.columns import columns_of, hub_features
+from policies.trajectories.exports.counts import ExportCounts
 from policies.trajectories.exports.formats import FORMATS, ExportOptions, Row, clipped_z, leave_one_out
-from policies.trajectories.exports.tally import Tally
 from tests.doubles import CHIP, ENVIRONMENT, TASK, measured, unmeasured
 from tests.policies.trajectories.exports.runs import PROMPTS, RunOfTests, attempt, kernel, searched
 from tests.policies.trajectories.exports.test_samples import ELSEWHERE, elsewhere
@@ -22,8 +22,8 @@ FAILED = CompileFailed(message="line 1", log="")
 NEEDS_REWARD = ("preference", "kto", "groups", "contrastive")
 
 
-def rows(name: str, trajectory: Trajectory, tally: Tally | None = None, **options: object) -> list[Row]:
-    made: Iterator[Row] = FORMATS[name](trajectory, PROMPTS, ExportOptions.model_validate(options), tally or Tally())
+def rows(name: str, trajectory: Trajectory, counts: ExportCounts | None = None, **options: object) -> list[Row]:
+    made: Iterator[Row] = FORMATS[name](trajectory, PROMPTS, ExportOptions.model_validate(options), counts or ExportCounts())
     return list(made)
 
 
@@ -42,7 +42,7 @@ def numbers(found: list[Row], name: str = "provenance") -> list[int]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_rows_have_the_columns_that_are_declared(name: str) -> None:
     for options in (ExportOptions(), ExportOptions(messages=True)):
-        made = list(FORMATS[name](searched(), PROMPTS, options, Tally()))
+        made = list(FORMATS[name](searched(), PROMPTS, options, ExportCounts()))
         assert made
         declared = columns_of(name, options)
         for row in made:
@@ -110,14 +110,14 @@ def test_a_prompt_to_answer_on_line_comes_with_its_task_and_times() -> None:
 
 def test_a_group_holds_all_answers_with_rewards_and_advantages() -> None:
     run = one_round(measured(5.0), measured(8.0), unmeasured(1.0), FAILED)
-    tally = Tally()
-    [row] = rows("groups", run.trajectory, tally)
+    counts = ExportCounts()
+    [row] = rows("groups", run.trajectory, counts)
     rewards = [step.reward for step in run.steps if step.reward is not None]
     assert row["rewards"] == rewards
     assert rewards[-1] == FLOOR
     assert len(row["completions"]) == len(row["gap_closed"]) == len(row["provenance"]) == len(row["outcomes"]) == 3
     assert row["advantages"][0] == pytest.approx(rewards[0] - (rewards[1] + rewards[2]) / 2)
-    assert tally.withheld == 1
+    assert counts.withheld == 1
     assert rows("groups", one_round(measured(5.0), measured(5.0)).trajectory) == []
     assert rows("groups", one_round(measured(5.0)).trajectory) == []
 

@@ -8,8 +8,8 @@ import pytest
 from contract.evaluation import CompileFailed
 from policies.trajectories.exports.columns import PARQUET
 from policies.trajectories.exports.dataset import export_dataset
+from policies.trajectories.exports.flat_table import ROW_GROUP, table_rows
 from policies.trajectories.exports.formats import ExportOptions
-from policies.trajectories.exports.table import ROW_GROUP, table_rows
 from tests.doubles import ENVIRONMENT, measured, unmeasured
 from tests.policies.trajectories.exports.runs import PROMPTS, RunOfTests, kernel, many
 
