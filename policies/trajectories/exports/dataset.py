@@ -99,7 +99,7 @@ class _Export:
         self._files: dict[Split, _RowFile] = {}
 
     def run(self, trajectories: Iterable[Trajectory]) -> ExportSummary:
-        with self._opened() as folder, tempfile.TemporaryFile() as suspects:
+        with self._opened() as folder, tempfile.TemporaryFile(dir=folder) as suspects:
             for trajectory in trajectories:
                 self._add(trajectory, suspects)
             self._judge(suspects)
