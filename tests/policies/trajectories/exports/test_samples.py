@@ -73,6 +73,13 @@ def test_a_time_without_a_witness_has_no_reward_and_is_not_verified() -> None:
     assert [sample.gap_closed is None for sample in samples(run.trajectory)] == [True, False, True, True]
 
 
+def test_both_rewards_are_withheld_together() -> None:
+    run = RunOfTests((4096, 4096, 4096))
+    run.add(run.round(1), kernel(1), measured(5000.0, 6000.0), reward=None)
+    [sample] = samples(run.trajectory)
+    assert (sample.reward, sample.gap_closed, sample.speedup) == (None, None, 1.2)
+
+
 def test_a_model_needs_another_witness_than_the_gpu() -> None:
     by_gpu = Unmeasured(verified_by="gpu", prediction=unmeasured(3.0).prediction, inspection=INSPECTION)
     run = RunOfTests()
