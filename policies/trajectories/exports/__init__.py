@@ -5,4 +5,5 @@
 - `formats.py`, `contrastive.py`: the rows that trainers load. `columns.py`: their types. `flat_table.py`: the flat table.
 - `samples.py`, `schedule_reply.py`: what was asked and answered in each step, and what it earned.
 - `splits.py`, `counts.py`, `dataset_card.py`, `whole.py`: splits by shape, counts, the card, files that appear whole.
+- `flashinfer/`: steps as a data set of flashinfer-bench.
 """
