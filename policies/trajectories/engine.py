@@ -81,7 +81,7 @@ def _create(url: str, busy_timeout_s: float) -> Engine:
         if kind not in DIALECTS:
             raise StoreError(f"store {kind}:// is not supported; use sqlite:///FILE or postgresql+psycopg://HOST/DATABASE")
         sqlite = kind == "sqlite"
-        if sqlite and parsed.database and parsed.database != ":memory:":
+        if sqlite and parsed.database and not parsed.database.startswith((":memory:", "file:")):
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(parsed, connect_args={"timeout": busy_timeout_s} if sqlite else {})
     except (ArgumentError, NoSuchModuleError) as exc:
