@@ -50,7 +50,7 @@ def _measured(arguments: argparse.Namespace, folder: Path) -> StoreResult:
     with open_store(f"sqlite:///{path}") as store:
         counts = store.step_counts()
     exported = sorted(counts)[:: max(1, len(counts) // EXPORTED_RUNS)]
-    lists = [["trajectories", "list"], ["trajectories", "stats"]]
+    lists = [["trajectories", "list", "--limit", "40"], ["trajectories", "list"], ["trajectories", "stats"]]
     exports = [["trajectories", "export", "--format", kind, *exported] for kind in ("steps", "sweep")]
     url = f"sqlite:///{path}"
     return StoreResult(

@@ -61,8 +61,13 @@ class Packer:
         self._newest.clear()
 
     def pack(self, connection: Connection, purpose: str, plain: Any) -> Packed:
-        """The columns of a plain record, within a transaction that may add a dictionary. `purpose`: what it resembles."""
+        """The columns of a plain record, within a transaction that may add a dictionary. `purpose`: what it resembles.
+
+        Raises: UnicodeEncodeError for half a surrogate pair, which no export could hold.
+        """
         text = to_json(plain)
+        if b"\\ud" in text:
+            json.dumps(plain, ensure_ascii=False).encode()
         open_ones = self._newest.get(purpose)
         if open_ones is None:
             open_ones = self._newest[purpose] = self._read_newest(connection, purpose)

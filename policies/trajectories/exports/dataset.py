@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
-from contract.base import storable
 from contract.errors import UsageError
 from contract.trajectory import Trajectory
 from policies.chat.prompts.composition import Prompts
@@ -160,9 +159,9 @@ class _Export:
         if self._format == "steps":
             return ({"line": to_line(step)} for step in export_steps(trajectory))
         if self._format == "parquet":
-            return map(storable, table_rows(trajectory))
+            return map(_storable, table_rows(trajectory))
         rows = FORMATS[self._format]
-        return map(storable, rows(trajectory, self._prompts, self._options, self._counts))
+        return map(_storable, rows(trajectory, self._prompts, self._options, self._counts))
 
     def _is_repeated(self, row: Row) -> bool:
         """Whether a row of the same text was seen. 64 bits of a hash are kept of each."""
@@ -202,3 +201,12 @@ def _provenances(row: Row) -> Iterator[dict[str, Any]]:
     for name in ("provenance", "chosen_provenance", "rejected_provenance"):
         found = row.get(name)
         yield from found if isinstance(found, list) else [found] if found else []
+
+
+def _storable(value: Any) -> Any:
+    """The value with a replacement character for every half of a surrogate pair, which UTF-8 cannot hold."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_storable(name): _storable(part) for name, part in value.items()}
+    return [_storable(part) for part in value] if isinstance(value, list) else value

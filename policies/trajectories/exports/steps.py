@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Literal
 
-from contract.base import Record, json_of
+from contract.base import Record
 from contract.candidate import AnyCandidate
 from contract.chip import Chip
 from contract.diagnosis import Diagnosis
@@ -66,4 +66,4 @@ def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
 
 def to_line(step: ExportedStep) -> str:
     """One line of JSON without a newline; NaN and infinities are strings, which strict readers accept."""
-    return json_of(step)
+    return step.model_dump_json()

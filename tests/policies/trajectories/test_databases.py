@@ -3,7 +3,7 @@
 import math
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -14,7 +14,7 @@ from sqlalchemy import MetaData, create_engine, insert, select, text
 
 from contract.candidate import Origin
 from contract.errors import StoreError, UsageError
-from contract.evaluation import TestResult, Wrong
+from contract.evaluation import Crashed, TestResult, Wrong
 from contract.trajectory import Attempt
 from policies.trajectories.exports.steps import export_steps, to_line
 from policies.trajectories.store import Store, open_store
@@ -24,7 +24,6 @@ from tests.policies.trajectories.conftest import HOMES, server_address
 
 HARD_TEXTS = (
     "NUL \0 inside",
-    "lone \ud800 surrogate, and \udfff another",
     "beyond 16 bits 🚀",
     "quotes ' \" `, backslashes \\ \\u0000 \\x00",
     "percent %s %(name)s :name {0}",
@@ -130,17 +129,33 @@ def test_replies_sources_and_messages_keep_every_character(store: Store, hard: s
     assert store.exchanges("run-1") == [said]
 
 
-def test_two_surrogates_that_are_a_pair_come_back_as_their_character(store: Store) -> None:
-    """JSON has one way to write both, so they are also equal to the hashes."""
-    store.record_exchange("run-1", exchange(reply="\ud83d\ude80"))
-    assert [one.reply for one in store.exchanges("run-1")] == ["🚀"]
+def test_half_a_surrogate_pair_is_refused_in_one_line(store: Store) -> None:
+    """No file in UTF-8 could hold it, so that every export would fail."""
+    half, before = "half \ud800", store.trajectory("run-1")
+    source = candidate(0).model_copy(update={"source": f"// {half}\n"})
+    records: list[Callable[[], object]] = [
+        lambda: store.record_step(step(0, candidate=source)),
+        lambda: store.record_step(step(0, evaluation=Crashed(stage="verify", message=half))),
+        lambda: store.record_exchange("run-1", exchange(reply=half)),
+        lambda: store.record_exchange("run-1", exchange(text=half)),
+        lambda: store.start_run(run_record("run-2", out=half)),
+        lambda: store.start_run(run_record(half)),
+    ]
+    for record in records:
+        with pytest.raises(StoreError, match="surrogates not allowed") as caught:
+            record()
+        assert len(str(caught.value).splitlines()) == 1
+    assert store.trajectory("run-1") == before
+    assert [run.run_id for run in store.runs()] == ["run-1"]
+    store.record_step(step(0))
+    assert store.steps("run-1") == [step(0)]
 
 
 @pytest.mark.parametrize("hard", HARD_TEXTS)
 def test_names_keep_every_character_or_are_refused_in_one_line(store: Store, database_url: str, hard: str) -> None:
-    """No column of text can hold a lone surrogate, and none of PostgreSQL a NUL. Nothing is written then."""
+    """No column of text of PostgreSQL can hold a NUL. Nothing is written then."""
     run = run_record(f"run {hard}", policy=f"policy {hard}", chip=CHIP.model_copy(update={"name": f"chip {hard}"}))
-    if "\ud800" in hard or ("\0" in hard and database_url.startswith("postgresql")):
+    if "\0" in hard and database_url.startswith("postgresql"):
         with pytest.raises(StoreError) as caught:
             store.start_run(run)
         assert len(str(caught.value).splitlines()) == 1

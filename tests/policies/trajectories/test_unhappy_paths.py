@@ -1,7 +1,5 @@
 """A full disk, a store that may only be read, a reader that goes away: one clear line, and nothing is written by half."""
 
-import json
-import math
 import os
 import resource
 import shutil
@@ -17,9 +15,7 @@ from pathlib import Path
 import pytest
 
 from contract.errors import StoreError, UsageError
-from contract.evaluation import Crashed
 from contract.trajectory import Step
-from policies.trajectories.exports.steps import export_steps, to_line
 from policies.trajectories.store import Store, open_store
 from tests.doubles import OBSERVATION, candidate, measured, run_record, step
 
@@ -198,19 +194,6 @@ def test_a_run_that_nobody_can_name_is_not_there(path: Path, run_id: str) -> Non
             store.run(run_id)
         assert_one_line(caught.value)
         assert len(store.steps("run-1")) == STEPS
-
-
-def test_half_a_surrogate_pair_is_exported_as_a_replacement_character(path: Path) -> None:
-    """The store keeps it; no file in UTF-8 can."""
-    said = "half \ud83d, whole 🚀, NUL \0"
-    with _opened(path) as store:
-        store.record_step(step(STEPS, evaluation=Crashed(stage="verify", message=said), reward=math.nan))
-        *_, last = export_steps(store.trajectory("run-1"))
-    assert isinstance(last.evaluation, Crashed)
-    assert last.evaluation.message == said
-    written = json.loads(to_line(last).encode())
-    assert written["evaluation"]["message"] == "half \ufffd, whole 🚀, NUL \0"
-    assert (written["reward"], written["candidate_id"]) == ("NaN", last.candidate_id)
 
 
 def test_an_address_with_options_of_sqlite_makes_no_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
