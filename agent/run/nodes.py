@@ -66,7 +66,7 @@ class Nodes:
             seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
             reads_code=self._parts.policy.reads_code,
         )
-        observation_id = self._parts.store.record_observation(observation)
+        observation_id = self._parts.store.record_observation(self._run.run_id, observation)
         return self._changes(round=observation.round, observation_id=observation_id)
 
     def propose(self, state: RunState) -> Changes:

@@ -1,8 +1,14 @@
 """The trajectory store, which records every attempt of every run, and its exports.
 
 - `store.py`: writes and reads runs, observations, candidates, steps and exchanges.
-- `tables.py`: its tables.
-- `engine.py`: opens its database.
+- `filters.py`: which steps a command or an export takes.
+- `writer.py`, `reader.py`: records to rows and back.
+- `plain_records.py`: what of a record is stored once, and what with each.
+- `packing.py`: records as zstd frames, with dictionaries that the store learns.
+- `keys.py`: rows by their integer keys.
+- `tables.py`: the tables.
+- `engine.py`: opens the database.
+- `migrations/`: from the tables of earlier versions to today's.
 - `exchanges.py`: the exchanges of one run.
 - `export.py`: steps as JSON lines.
 """

@@ -1,26 +1,32 @@
-"""Opens the store's database: creates it, checks its tables and version, and configures SQLite for several processes."""
+"""Opens the store's database: creates or migrates it, checks its version, and lets several processes write in turns."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, insert, inspect, select
+from sqlalchemy import Connection, Engine, create_engine, event, func, insert, inspect, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from contract.errors import StoreError
-from policies.trajectories.tables import SCHEMA_VERSION, meta, metadata
+from policies.trajectories.tables import SCHEMA, VERSION, meta, metadata, migration
 
 BUSY_TIMEOUT_S = 10.0
+DIALECTS = ("sqlite", "postgresql")
 _BEGIN = "cudal2_begin"  # execution option: the statement that begins a transaction in SQLite; empty for none
+_WRITER = 0xC0DA12  # PostgreSQL's advisory lock of the process that writes
+_FIRST = "0001"  # the migration that a store of version 0.1 has had
+
+_log = logging.getLogger(__name__)
 
 
 def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
-    """An engine over a database that holds this version's tables.
+    """An engine over a database that holds this version's tables. A database of an older version is migrated.
 
     Raises: StoreError where the address is wrong, or the database is unreachable, locked, corrupt, not a store or of
-    another version. An existing file is not changed then.
+    a newer version. An existing file is not changed then.
     """
     engine = _create(url, busy_timeout_s)
     try:
@@ -34,8 +40,10 @@ def open_engine(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """A transaction that takes SQLite's write lock at its start, so that it waits for the lock instead of failing later."""
+    """A transaction that waits for other writers at its start, instead of failing later."""
     with engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"}).begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(select(func.pg_advisory_xact_lock(_WRITER)))
         yield connection
 
 
@@ -61,7 +69,10 @@ def translated(url: URL) -> Iterator[None]:
 def _create(url: str, busy_timeout_s: float) -> Engine:
     try:
         parsed = make_url(url)
-        sqlite = parsed.get_backend_name() == "sqlite"
+        kind = parsed.get_backend_name()
+        if kind not in DIALECTS:
+            raise StoreError(f"store {kind}:// is not supported; use sqlite:///FILE or postgresql+psycopg://HOST/DATABASE")
+        sqlite = kind == "sqlite"
         if sqlite and parsed.database and parsed.database != ":memory:":
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         engine = create_engine(parsed, connect_args={"timeout": busy_timeout_s} if sqlite else {})
@@ -89,21 +100,32 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 
 def _prepare(engine: Engine) -> None:
-    """Creates the tables in an empty database, and those that an older version lacks. It reads before it writes."""
-    where = engine.url.render_as_string(hide_password=True)
+    """Creates the tables in an empty database, and migrates those of an older version. It reads before it writes."""
     with engine.connect() as connection:
-        tables = set(inspect(connection).get_table_names())
-        version = _version(connection) if meta.name in tables else None
-    if version is None and tables:
-        raise StoreError(f"{where} holds tables of another program ({min(tables)}, …); point CUDAL2_STORE to another database")
-    if version is not None and version != str(SCHEMA_VERSION):
-        raise StoreError(
-            f"store {where} has schema {version}, this version reads {SCHEMA_VERSION}; install the one that wrote it"
-        )
-    if version is None:
+        version, empty = _version(connection, engine), not inspect(connection).get_table_names()
+    if version == VERSION:
+        return
+    if empty:
         _create_tables(engine)
-    elif not tables >= set(metadata.tables):
-        _add_tables(engine)
+    else:
+        _migrate(engine)
+
+
+def _version(connection: Connection, engine: Engine) -> str | None:
+    """The migration that the database has had; None where it is empty. Raises: StoreError where this version cannot use it."""
+    where = engine.url.render_as_string(hide_password=True)
+    names = set(inspect(connection).get_table_names())
+    if not names:
+        return None
+    if meta.name not in names:
+        raise StoreError(f"{where} holds tables of another program ({min(names)}, …); point CUDAL2_STORE to another database")
+    schema = connection.execute(select(meta.c.value).where(meta.c.key == "schema")).scalar_one_or_none()
+    version = _FIRST if schema == "1" else None
+    if migration.name in names:
+        version = connection.execute(select(migration.c.version_num)).scalar_one_or_none()
+    if version is None or not version.isdigit() or version > VERSION:
+        raise StoreError(f"store {where} has schema {version or schema}, this version reads {VERSION}; update cudal2-agent")
+    return version
 
 
 def _create_tables(engine: Engine) -> None:
@@ -113,18 +135,27 @@ def _create_tables(engine: Engine) -> None:
     with writing(engine) as connection:
         if not inspect(connection).has_table(meta.name):  # another process may have created it
             metadata.create_all(connection)
-            connection.execute(insert(meta).values(key="schema", value=str(SCHEMA_VERSION)))
+            connection.execute(insert(meta).values(key="schema", value=SCHEMA))
+            connection.execute(insert(migration).values(version_num=VERSION))
 
 
-def _add_tables(engine: Engine) -> None:
-    """Adds tables under a lock, SQLite's write lock or elsewhere that of a row, because another process may do the same."""
+def _migrate(engine: Engine) -> None:
+    """Runs the migrations that are missing, all in one transaction. Another process may have done so in the meantime."""
+    from alembic import command
+    from alembic.config import Config
+
+    where = engine.url.render_as_string(hide_password=True)
     with writing(engine) as connection:
-        connection.execute(select(meta).with_for_update())
-        metadata.create_all(connection)
-
-
-def _version(connection: Connection) -> str | None:
-    return connection.execute(select(meta.c.value).where(meta.c.key == "schema")).scalar_one_or_none()
+        version = _version(connection, engine)
+        if version == VERSION:
+            return
+        _log.warning("store %s is brought from version %s to %s; this is done once", where, version, VERSION)
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+        command.upgrade(config, "head")
+    if engine.dialect.name == "sqlite":
+        with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
+            connection.exec_driver_sql("VACUUM")
 
 
 def _first_line(exc: Exception) -> str:

@@ -12,10 +12,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, func, select
 
 from contract.errors import StoreError
 from policies.trajectories import tables
+from policies.trajectories.keys import find, insert_row
 
 try:
     from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # from Python 3.14
@@ -25,11 +26,12 @@ except ModuleNotFoundError:
 ALGORITHM = "sha256"
 LEVEL = 9
 MAX_DICTIONARY_BYTES = 256 * 1024
+MAX_MEMBERS = 8  # records of the size at hand; more of them pack the next one hardly better
 MAX_GENERATIONS = 12  # of one purpose; the newest is used after that
 _WELL_PACKED = 1 / 200  # share of its size from which a record teaches a growing dictionary nothing
 _RESEMBLES = 1 / 4  # share of its size up to which a record resembles a full dictionary
 _OPEN = 4  # generations that a record is compared with
-_CACHED = 64
+_CACHED = 48
 _OPTIONS = {
     zstd.CompressionParameter.compression_level: LEVEL,
     zstd.CompressionParameter.checksum_flag: 1,
@@ -80,9 +82,11 @@ class Packer:
         """The plain record. Raises: StoreError where the frame or its dictionary is damaged."""
         try:
             known = self._read(connection, dictionary) if dictionary is not None else None
-            return json.loads(zstd.decompress(data, known.loaded.as_digested_dict if known else None))
+            return json.loads(_decompress(data, known))
         except (zstd.ZstdError, ValueError) as exc:
-            raise StoreError(f"a record of the store is damaged ({exc}); `cudal2-agent trajectories verify` lists such") from exc
+            raise StoreError(
+                f"a record of the store is damaged ({exc}); `cudal2-agent trajectories verify` lists such"
+            ) from exc
 
     def _learn(
         self, connection: Connection, purpose: str, text: bytes, best: _Dictionary | None, packed: int
@@ -92,20 +96,20 @@ class Packer:
             return None
         newest = self._newest[purpose]
         if best is None:
-            return self._add(connection, purpose, newest[0].generation + 1 if newest else 0, text)
-        if best is newest[0] and packed > len(text) * _WELL_PACKED and len(best.raw) + len(text) <= MAX_DICTIONARY_BYTES:
-            return self._add(connection, purpose, best.generation, best.raw + text)
+            return self._add(connection, purpose, None, 0, text)
+        room = min(MAX_DICTIONARY_BYTES, MAX_MEMBERS * len(text)) - len(best.raw)
+        if best is newest[0] and packed > len(text) * _WELL_PACKED and len(text) <= room:
+            return self._add(connection, purpose, best, best.generation, text)
         if packed > len(text) * _RESEMBLES and newest[0].generation + 1 < MAX_GENERATIONS:
-            return self._add(connection, purpose, newest[0].generation + 1, text)
+            return self._add(connection, purpose, None, newest[0].generation + 1, text)
         return None
 
-    def _add(self, connection: Connection, purpose: str, generation: int, raw: bytes) -> _Dictionary:
-        hash_ = named_hash(raw)
-        own = tables.dictionaries
-        key = connection.execute(select(own.c.key).where(own.c.hash == hash_)).scalar_one_or_none()
+    def _add(self, connection: Connection, purpose: str, base: _Dictionary | None, generation: int, text: bytes) -> _Dictionary:
+        own, raw = tables.dictionaries, (base.raw if base else b"") + text
+        key = find(connection, own, own.c.hash == named_hash(raw))
         if key is None:
-            row = {"purpose": purpose, "generation": generation, "hash": hash_, "data": zstd.compress(raw, options=_OPTIONS)}
-            [key] = connection.execute(insert(own).values(row)).inserted_primary_key or ()
+            row = {"purpose": purpose, "generation": generation, "base": base.key if base else None, "hash": named_hash(raw)}
+            key = insert_row(connection, own, {**row, "data": _compress(text, base)})
         added = self._cache(key, generation, raw)
         others = [one for one in self._newest[purpose] if one.generation != generation]
         self._newest[purpose] = [added, *others][:_OPEN]
@@ -123,11 +127,12 @@ class Packer:
         if key in self._by_key:
             self._by_key.move_to_end(key)
             return self._by_key[key]
-        own = tables.dictionaries.c
-        row = connection.execute(select(own.hash, own.generation, own.data).where(own.key == key)).one_or_none()
+        own = tables.dictionaries
+        row = connection.execute(select(own).where(own.c.key == key)).one_or_none()
         if row is None:
             raise StoreError(f"dictionary {key} of the store is missing; restore the store from a copy")
-        raw = zstd.decompress(row.data)
+        base = self._read(connection, row.base) if row.base is not None else None
+        raw = (base.raw if base else b"") + _decompress(row.data, base)
         if named_hash(raw) != row.hash:
             raise StoreError(f"dictionary {key} of the store is damaged; restore the store from a copy")
         return self._cache(key, row.generation, raw)
@@ -155,4 +160,10 @@ def named(id_: str) -> str:
 
 def _compress(text: bytes, dictionary: _Dictionary | None) -> bytes:
     loaded = dictionary.loaded.as_digested_dict if dictionary else None
-    return zstd.ZstdCompressor(options=_OPTIONS, zstd_dict=loaded).compress(text, zstd.ZstdCompressor.FLUSH_FRAME)
+    frame: bytes = zstd.ZstdCompressor(options=_OPTIONS, zstd_dict=loaded).compress(text, zstd.ZstdCompressor.FLUSH_FRAME)
+    return frame
+
+
+def _decompress(frame: bytes, dictionary: _Dictionary | None) -> bytes:
+    text: bytes = zstd.decompress(frame, dictionary.loaded.as_digested_dict if dictionary else None)
+    return text

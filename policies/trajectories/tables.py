@@ -1,14 +1,39 @@
-"""Tables of the trajectory store.
+"""Tables of the trajectory store, version 2. `migrations/` leads to them from every earlier version.
 
-Records are stored whole in a text column, as the JSON that pydantic writes. A JSON column of PostgreSQL would refuse the NaN
-and infinity that an error bound may hold. The other columns repeat the fields that lists and joins need.
+A record is stored as packed JSON (`packing.py`): a zstd frame in `data`, made with the dictionary that `dictionary` names. The
+other columns hold what lists, filters and joins need. A hash is written as its algorithm and its digits, `sha256:0123…`.
+Integer keys are internal: exports and records never show them.
 """
 
-from sqlalchemy import Column, Float, ForeignKey, Index, Integer, MetaData, String, Table, Text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
 
-SCHEMA_VERSION = 1  # unchanged when later versions add tables, which older versions ignore
+VERSION = "0002"  # of the newest migration
+SCHEMA = "2"  # in `cudal2_meta`, where version 0.1 looks and then refuses the store
 
 metadata = MetaData()
+
+
+def _key() -> Column[int]:
+    # SQLite counts a primary key by itself only where its type is exactly INTEGER.
+    return Column("key", BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+
+
+def _packed() -> tuple[Column[int], Column[bytes]]:
+    """A packed record: the dictionary that made it, None for none, and the zstd frame."""
+    return Column("dictionary", ForeignKey("dictionaries.key")), Column("data", LargeBinary, nullable=False)
+
 
 meta = Table(
     "cudal2_meta",
@@ -17,60 +42,116 @@ meta = Table(
     Column("value", String(255), nullable=False),
 )
 
+migration = Table("alembic_version", metadata, Column("version_num", String(32), primary_key=True))
+
+# What frames are made with: earlier records of the same purpose, one after the other. The content of a dictionary is that of
+# its base followed by `data`, which is a zstd frame made with the base.
+dictionaries = Table(
+    "dictionaries",
+    metadata,
+    _key(),
+    Column("purpose", String(64), nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("base", ForeignKey("dictionaries.key")),
+    Column("hash", String(80), nullable=False, unique=True),
+    Column("data", LargeBinary, nullable=False),
+)
+
 runs = Table(
     "runs",
     metadata,
-    Column("run_id", String(128), primary_key=True),
-    Column("created_at", String(40), nullable=False),
+    _key(),
+    Column("run_id", String(128), nullable=False, unique=True),
+    Column("created_at", String(40), nullable=False, index=True),
     Column("status", String(16), nullable=False),
-    Column("shape", String(64), nullable=False),
-    Column("record", Text, nullable=False),
+    Column("policy", String(64), nullable=False),
+    Column("shape", String(40), nullable=False),
+    Column("arch", String(16), nullable=False),
+    Column("chip", String(128), nullable=False),
+    Column("cutlass", String(64), nullable=False),  # the release that the run could retrieve from; empty for none
+    *_packed(),
 )
 
+# Parts that several records share, each stored once. `kind`: candidate (without its origin), prompt, chunk or profile.
+contents = Table(
+    "contents",
+    metadata,
+    _key(),
+    Column("kind", String(16), nullable=False),
+    Column("hash", String(80), nullable=False),
+    *_packed(),
+    UniqueConstraint("kind", "hash"),
+)
+
+# The attempts of an observation are the first `shared` ones of its parent's, followed by those in its own record.
 observations = Table(
     "observations",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("record", Text, nullable=False),
+    _key(),
+    Column("hash", String(80), nullable=False, unique=True),
+    Column("parent", ForeignKey("observations.key"), index=True),
+    Column("shared", Integer, nullable=False),
+    *_packed(),
 )
 
-# A candidate is stored without its origin, so that equal code is one row for all policies. The step holds the origin.
-candidates = Table(
-    "candidates",
+# The contents that the record of an observation names by their place.
+observation_contents = Table(
+    "observation_contents",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("record", Text, nullable=False),
+    Column("observation", ForeignKey("observations.key"), primary_key=True),
+    Column("place", Integer, primary_key=True, autoincrement=False),
+    Column("content", ForeignKey("contents.key"), nullable=False, index=True),
 )
 
+environments = Table(
+    "environments",
+    metadata,
+    _key(),
+    Column("label", String(255), nullable=False, unique=True),  # `Environment.key`
+)
+
+# One row per step, narrow, so that counting a million of them takes less than a second. The rest is in `step_records`.
 steps = Table(
     "steps",
     metadata,
-    Column("run_id", String(128), ForeignKey("runs.run_id"), primary_key=True),
-    Column("index", Integer, primary_key=True, autoincrement=False),
-    Column("observation_id", String(64), ForeignKey("observations.id"), nullable=False),
-    Column("candidate_id", String(64), ForeignKey("candidates.id"), nullable=False),
+    _key(),
+    Column("run", ForeignKey("runs.key"), nullable=False),
+    Column("index", Integer, nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("observation", ForeignKey("observations.key"), nullable=False, index=True),
+    Column("candidate", ForeignKey("contents.key"), nullable=False, index=True),
+    Column("profile", ForeignKey("contents.key")),
+    Column("environment", ForeignKey("environments.key")),
     Column("status", String(24), nullable=False),
     Column("reward", Float),
-    Column("record", Text, nullable=False),
-    Index("steps_by_candidate", "candidate_id"),
+    Column("time_us", Float),  # median of the measured times
+    Column("speedup", Float),  # median of the paired ratios over cuBLASLt-AutoTuning
+    UniqueConstraint("run", "index"),
 )
 
-# A prompt is stored once for all samples that it was sent for.
-prompts = Table(
-    "prompts",
+step_records = Table(
+    "step_records",
     metadata,
-    Column("id", String(64), primary_key=True),
-    Column("record", Text, nullable=False),
+    Column("step", ForeignKey("steps.key"), primary_key=True, autoincrement=False),
+    *_packed(),
 )
 
 exchanges = Table(
     "exchanges",
     metadata,
-    Column("run_id", String(128), ForeignKey("runs.run_id"), primary_key=True),
+    Column("run", ForeignKey("runs.key"), primary_key=True),
     Column("round", Integer, primary_key=True, autoincrement=False),
     Column("sample", Integer, primary_key=True, autoincrement=False),
     Column("turn", Integer, primary_key=True, autoincrement=False),
-    Column("prompt_id", String(64), ForeignKey("prompts.id"), nullable=False),
+    Column("observation", ForeignKey("observations.key"), index=True),
+    Column("prompt", ForeignKey("contents.key"), nullable=False, index=True),
     Column("status", String(16), nullable=False),
-    Column("record", Text, nullable=False),
+    *_packed(),
+)
+
+Index(
+    "steps_with_profile",
+    steps.c.profile,
+    sqlite_where=steps.c.profile.is_not(None),
+    postgresql_where=steps.c.profile.is_not(None),
 )

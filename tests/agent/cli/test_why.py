@@ -43,7 +43,7 @@ def _stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mended = mended.model_copy(update={"origin": origin})
     failed = CompileFailed(message="expected ';'", log="")
     with open_store(load_settings().store_url) as store:
-        store.record_observation(OBSERVATION)
+        store.record_observation("run-1", OBSERVATION)
         for run_id in ("run-1", "run-2", "run-3"):
             store.start_run(run_record(run_id))
         store.record_step(step(0, 0, evaluation=measured(9.0)))

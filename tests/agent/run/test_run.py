@@ -358,7 +358,7 @@ def fill_up(store: Store, pages: int) -> Callable[[], None]:
 
 def test_a_full_disk_is_one_message_and_the_run_goes_on_once_there_is_space(settings: Settings, store: Store) -> None:
     made, events = parts(store, ScriptedSandbox({5: 3.0})), list[Event]()
-    free = fill_up(store, 7)
+    free = fill_up(store, 1)
     with pytest.raises(StoreError, match="full"):
         drive(settings, made, events)
     free()

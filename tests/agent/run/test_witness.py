@@ -270,7 +270,7 @@ def test_a_verdict_recorded_with_one_step_is_not_asked_for_again(store: Store, v
     """The state that a kill leaves between the two steps of a candidate: only one of them has the verdict."""
     run = doubles.run_record()
     store.start_run(run)
-    store.record_observation(doubles.OBSERVATION)
+    store.record_observation(run.run_id, doubles.OBSERVATION)
     sandbox, history, clock = ScriptedSandbox(witness={1: verdict}), History(store, run), RunClock()
     prover = SecondWitness(run, sandbox, history, clock, lambda _: None)
     built = Built(candidate=free(1), inspection=INSPECTION, artifact_path="", cached=True, seconds=0.0)
@@ -289,7 +289,7 @@ def test_a_verdict_recorded_with_one_step_is_not_asked_for_again(store: Store, v
 def test_a_kernel_that_does_not_build_any_more_is_not_asked_about_for_ever(store: Store) -> None:
     run, events = doubles.run_record(), list[Event]()
     store.start_run(run)
-    store.record_observation(doubles.OBSERVATION)
+    store.record_observation(run.run_id, doubles.OBSERVATION)
     history = History(store, run)
     history.add(step(0, candidate=free(1), evaluation=measured(5.0)))
     SecondWitness(run, ScriptedSandbox(), history, RunClock(), events.append).prove(history.steps[0], None)
