@@ -14,10 +14,12 @@ from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import (
     Content,
     Plain,
+    exchange_hash,
     figures,
     shared_attempts,
     split_observation,
     split_step,
+    step_hash,
 )
 from policies.trajectories.reader import PlainReader
 
@@ -81,7 +83,8 @@ class PlainWriter:
             "time_us": found.time_us,
             "speedup": found.speedup,
         }
-        packed = self._packer.pack(self._connection, f"step/{row['status']}", rest)
+        hash_ = named(step_hash(step, candidate.id, profile.id if profile else None, rest))
+        packed = {"hash": hash_, **self._packer.pack(self._connection, f"step/{row['status']}", rest)}
         own = tables.steps.c
         key = find(self._connection, tables.steps, (own.run == run) & (own.index == step["index"]))
         if key is not None:
@@ -103,6 +106,7 @@ class PlainWriter:
             "observation": self._observation_key(exchange["observation_id"]),
             "prompt": self._content(prompt),
             "status": exchange["status"],
+            "hash": named(exchange_hash(run_id, tuple(place.values()), prompt.id, rest)),
             **self._packer.pack(self._connection, "exchange", rest),
         }
         own, key = tables.exchanges.c, {"run": run, **place}
