@@ -16,7 +16,7 @@ from sqlalchemy import Connection, func, select
 
 from contract.errors import StoreError
 from policies.trajectories import tables
-from policies.trajectories.keys import find, insert_row
+from policies.trajectories.keys import Keyed
 
 try:
     from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # from Python 3.14
@@ -37,6 +37,8 @@ _OPTIONS = {
     zstd.CompressionParameter.checksum_flag: 1,
     zstd.CompressionParameter.dict_id_flag: 0,
 }
+
+_DICTIONARIES = Keyed(tables.dictionaries, "hash")
 
 Packed = dict[str, Any]  # the columns `dictionary` and `data`
 
@@ -105,11 +107,11 @@ class Packer:
         return None
 
     def _add(self, connection: Connection, purpose: str, base: _Dictionary | None, generation: int, text: bytes) -> _Dictionary:
-        own, raw = tables.dictionaries, (base.raw if base else b"") + text
-        key = find(connection, own, own.c.hash == named_hash(raw))
+        raw = (base.raw if base else b"") + text
+        key = _DICTIONARIES.find(connection, named_hash(raw))
         if key is None:
             row = {"purpose": purpose, "generation": generation, "base": base.key if base else None, "hash": named_hash(raw)}
-            key = insert_row(connection, own, {**row, "data": _compress(text, base)})
+            key = _DICTIONARIES.insert(connection, {**row, "data": _compress(text, base)})
         added = self._cache(key, generation, raw)
         others = [one for one in self._newest[purpose] if one.generation != generation]
         self._newest[purpose] = [added, *others][:_OPEN]

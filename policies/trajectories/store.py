@@ -13,11 +13,10 @@ from contract.trajectory import Observation, RunRecord, Step, Trajectory
 from policies.trajectories import tables
 from policies.trajectories.engine import BUSY_TIMEOUT_S, open_engine, translated, writing
 from policies.trajectories.filters import ALL_STEPS, StepFilter, run_conditions, step_conditions
-from policies.trajectories.keys import find
 from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import Plain
 from policies.trajectories.reader import PlainReader
-from policies.trajectories.writer import PlainWriter
+from policies.trajectories.writer import OBSERVATIONS, PlainWriter
 
 R = TypeVar("R", bound=BaseModel)
 
@@ -145,7 +144,7 @@ class Store:
     def observation(self, observation_id: str) -> Observation:
         """Raises: StoreError where it was never recorded."""
         with self.reading() as (connection, reader):
-            key = find(connection, tables.observations, tables.observations.c.hash == named(observation_id))
+            key = OBSERVATIONS.find(connection, named(observation_id))
             if key is None:
                 raise StoreError(f"observation {observation_id} is not in the store")
             return _load_observation(reader.observation(key), observation_id)

@@ -140,15 +140,17 @@ step_records = Table(
 exchanges = Table(
     "exchanges",
     metadata,
-    Column("run", ForeignKey("runs.key"), primary_key=True),
-    Column("round", Integer, primary_key=True, autoincrement=False),
-    Column("sample", Integer, primary_key=True, autoincrement=False),
-    Column("turn", Integer, primary_key=True, autoincrement=False),
+    _key(),
+    Column("run", ForeignKey("runs.key"), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("sample", Integer, nullable=False),
+    Column("turn", Integer, nullable=False),
     Column("observation", ForeignKey("observations.key"), index=True),
     Column("prompt", ForeignKey("contents.key"), nullable=False, index=True),
     Column("status", String(16), nullable=False),
     Column("hash", String(80), nullable=False),  # of the whole exchange: `plain_records.exchange_hash`
     *_packed(),
+    UniqueConstraint("run", "round", "sample", "turn"),
 )
 
 # Lists and statistics group by these columns; over an index alone that is three times as fast.

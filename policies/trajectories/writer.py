@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from contract.base import digest
 from contract.errors import StoreError
 from policies.trajectories import tables
 from policies.trajectories.filters import sortable
-from policies.trajectories.keys import find, insert_row
+from policies.trajectories.keys import Keyed
 from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import (
     Content,
@@ -23,6 +23,22 @@ from policies.trajectories.plain_records import (
 )
 from policies.trajectories.reader import PlainReader
 
+RUNS = Keyed(tables.runs, "run_id")
+OBSERVATIONS = Keyed(tables.observations, "hash")
+CONTENTS = Keyed(tables.contents, "kind", "hash")
+_ENVIRONMENTS = Keyed(tables.environments, "label")
+_STEPS = Keyed(tables.steps, "run", "index")
+_EXCHANGES = Keyed(tables.exchanges, "run", "round", "sample", "turn")
+_ADD_LINK = insert(tables.observation_contents)
+_ADD_RECORD = insert(tables.step_records)
+_CHANGE_RECORD = update(tables.step_records).where(tables.step_records.c.step == bindparam("of"))
+_LAST_OBSERVATION = (
+    select(tables.steps.c.observation)
+    .where(tables.steps.c.run == bindparam("run"))
+    .order_by(tables.steps.c.index.desc())
+    .limit(1)
+)
+
 
 class PlainWriter:
     """One transaction of the store. Records are plain; `Writer` takes those of the contract."""
@@ -30,19 +46,23 @@ class PlainWriter:
     def __init__(self, connection: Connection, packer: Packer) -> None:
         self._connection, self._packer = connection, packer
         self._reader = PlainReader(connection, packer)
-        self._run: tuple[str, int] | None = None  # id and key of the run that was written last
+        self._run: tuple[str, int] | None = None  # id and key of the run that was named last
+        self._observation: tuple[str, int] | None = None  # likewise
+        self._environments: dict[str, int] = {}
         self._attempts: tuple[int, Sequence[Plain]] | None = None  # of the observation that was recorded last
 
     def start_run(self, run: Plain) -> None:
         """Raises: StoreError where a run of that id exists."""
-        if find(self._connection, tables.runs, tables.runs.c.run_id == run["run_id"]) is not None:
+        if RUNS.find(self._connection, run["run_id"]) is not None:
             raise StoreError(f"run {run['run_id']} exists already; resume it or start another")
-        insert_row(self._connection, tables.runs, self._run_row(run))
+        RUNS.insert(self._connection, self._run_row(run))
 
     def update_run(self, run: Plain) -> bool:
         """Whether there is such a run."""
-        query = update(tables.runs).where(tables.runs.c.run_id == run["run_id"])
-        return self._connection.execute(query.values(self._run_row(run))).rowcount > 0
+        key = RUNS.find(self._connection, run["run_id"])
+        if key is not None:
+            RUNS.overwrite(self._connection, key, self._run_row(run))
+        return key is not None
 
     def has_observation(self, id_: str) -> bool:
         return self._observation_key(id_) is not None
@@ -57,12 +77,12 @@ class PlainWriter:
         shared = shared_attempts(before, attempts)
         row = {"hash": named(id_), "parent": parent if shared else None, "shared": shared}
         packed = self._packer.pack(self._connection, "observation", {**rest, "attempts": attempts[shared:]})
-        key = insert_row(self._connection, tables.observations, {**row, **packed})
+        key = OBSERVATIONS.insert(self._connection, {**row, **packed})
         links = [
             {"observation": key, "place": place, "content": self._content(content)} for place, content in enumerate(contents)
         ]
         if links:
-            self._connection.execute(insert(tables.observation_contents), links)
+            self._connection.execute(_ADD_LINK, links)
         self._attempts = key, attempts
 
     def record_step(self, step: Plain) -> None:
@@ -85,14 +105,13 @@ class PlainWriter:
         }
         hash_ = named(step_hash(step, candidate.id, profile.id if profile else None, rest))
         packed = {"hash": hash_, **self._packer.pack(self._connection, f"step/{row['status']}", rest)}
-        own = tables.steps.c
-        key = find(self._connection, tables.steps, (own.run == run) & (own.index == step["index"]))
+        key = _STEPS.find(self._connection, run, step["index"])
         if key is not None:
-            self._connection.execute(update(tables.steps).where(own.key == key).values(row))
-            self._connection.execute(update(tables.step_records).where(tables.step_records.c.step == key).values(packed))
+            _STEPS.overwrite(self._connection, key, row)
+            self._connection.execute(_CHANGE_RECORD, {"of": key, **packed})
             return
-        key = insert_row(self._connection, tables.steps, {"run": run, "index": step["index"], **row})
-        self._connection.execute(insert(tables.step_records).values(step=key, **packed))
+        key = _STEPS.insert(self._connection, {"run": run, "index": step["index"], **row})
+        self._connection.execute(_ADD_RECORD, {"step": key, **packed})
 
     def record_exchange(self, run_id: str, exchange: Plain) -> None:
         """Idempotent by (run_id, round, sample, turn). Raises: StoreError where its run was never recorded."""
@@ -109,10 +128,11 @@ class PlainWriter:
             "hash": named(exchange_hash(run_id, tuple(place.values()), prompt.id, rest)),
             **self._packer.pack(self._connection, "exchange", rest),
         }
-        own, key = tables.exchanges.c, {"run": run, **place}
-        at = (own.run == run) & (own.round == place["round"]) & (own.sample == place["sample"]) & (own.turn == place["turn"])
-        if not self._connection.execute(update(tables.exchanges).where(at).values(row)).rowcount:
-            self._connection.execute(insert(tables.exchanges).values({**key, **row}))
+        key = _EXCHANGES.find(self._connection, run, *place.values())
+        if key is not None:
+            _EXCHANGES.overwrite(self._connection, key, row)
+        else:
+            _EXCHANGES.insert(self._connection, {"run": run, **place, **row})
 
     def _run_row(self, run: Plain) -> dict[str, Any]:
         task, settings = run["task"], run["settings"]
@@ -130,18 +150,19 @@ class PlainWriter:
 
     def _run_key(self, run_id: str) -> int | None:
         if self._run is None or self._run[0] != run_id:
-            key = find(self._connection, tables.runs, tables.runs.c.run_id == run_id)
+            key = RUNS.find(self._connection, run_id)
             self._run = (run_id, key) if key is not None else None
         return self._run[1] if self._run else None
 
     def _observation_key(self, id_: str) -> int | None:
-        return find(self._connection, tables.observations, tables.observations.c.hash == named(id_))
+        if self._observation is None or self._observation[0] != id_:
+            key = OBSERVATIONS.find(self._connection, named(id_))
+            self._observation = (id_, key) if key is not None else None
+        return self._observation[1] if self._observation else None
 
     def _last_observation(self, run_id: str) -> int | None:
         """The observation of the run's last step."""
-        own = tables.steps.c
-        query = select(own.observation).where(own.run == self._run_key(run_id)).order_by(own.index.desc()).limit(1)
-        return self._connection.execute(query).scalar_one_or_none()
+        return self._connection.execute(_LAST_OBSERVATION, {"run": self._run_key(run_id)}).scalar_one_or_none()
 
     def _attempts_of(self, key: int) -> Sequence[Plain]:
         if self._attempts is None or self._attempts[0] != key:
@@ -149,16 +170,15 @@ class PlainWriter:
         return self._attempts[1]
 
     def _environment(self, label: str) -> int:
-        own = tables.environments
-        key = find(self._connection, own, own.c.label == label)
-        return key if key is not None else insert_row(self._connection, own, {"label": label})
+        if label not in self._environments:
+            key = _ENVIRONMENTS.find(self._connection, label)
+            self._environments[label] = _ENVIRONMENTS.insert(self._connection, {"label": label}) if key is None else key
+        return self._environments[label]
 
     def _content(self, content: Content) -> int:
         """The key of a content, which is stored unless it is there."""
-        own = tables.contents
-        at = (own.c.kind == content.kind) & (own.c.hash == named(content.id))
-        key = find(self._connection, own, at)
+        key = CONTENTS.find(self._connection, content.kind, named(content.id))
         if key is not None:
             return key
         packed = self._packer.pack(self._connection, content.purpose, content.plain)
-        return insert_row(self._connection, own, {"kind": content.kind, "hash": named(content.id), **packed})
+        return CONTENTS.insert(self._connection, {"kind": content.kind, "hash": named(content.id), **packed})
