@@ -47,6 +47,14 @@ def writing(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+def compact(engine: Engine) -> None:
+    """Gives free space back to the disk. It needs as much space again while it runs."""
+    sqlite = engine.dialect.name == "sqlite"
+    options: dict[str, Any] = {_BEGIN: ""} if sqlite else {"isolation_level": "AUTOCOMMIT"}
+    with engine.execution_options(**options).connect() as connection:
+        connection.exec_driver_sql("VACUUM" if sqlite else "VACUUM FULL")
+
+
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
     """Turns errors of the database library into a `StoreError` with a remedy."""
@@ -154,8 +162,7 @@ def _migrate(engine: Engine) -> None:
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         command.upgrade(config, "head")
     if engine.dialect.name == "sqlite":
-        with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
-            connection.exec_driver_sql("VACUUM")
+        compact(engine)
 
 
 def _first_line(exc: Exception) -> str:

@@ -136,6 +136,11 @@ def join_step(rest: Plain, columns: Mapping[str, Any], candidate: Plain, profile
     return plain
 
 
+def observation_hash(plain: Plain) -> str:
+    """`Observation.id` of a plain observation."""
+    return digest(plain)
+
+
 def step_hash(columns: Mapping[str, Any], candidate_id: str, profile_id: str | None, rest: Plain) -> str:
     """The hash of a step, with its place and the ids of its parts. `columns`: run_id, index, round and observation_id."""
     place = [columns[name] for name in ("run_id", "index", "round", "observation_id")]

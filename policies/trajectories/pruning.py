@@ -54,6 +54,10 @@ class Pruned(Record):
     observations: int
     contents: int
 
+    @property
+    def rows(self) -> int:
+        return self.runs + self.steps + self.exchanges + self.observations + self.contents
+
 
 def prune(
     store: Store, selected: StepFilter, *, keep_best: int | None = None, force: bool = False, dry_run: bool = False

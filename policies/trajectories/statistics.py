@@ -40,7 +40,7 @@ _TYPES = {"steps": Integer(), "rewarded": Integer(), "speedup": Float()}
 _RUN_COLUMNS = ("run_id", "created_at", "status", "policy", "shape", "arch", "chip")
 
 
-class RunRow(Record):
+class RunRow(NamedTuple):
     """A run with counts over its selected steps. `speedup`: the best over cuBLASLt-AutoTuning, None where there is none."""
 
     run_id: str
@@ -137,7 +137,7 @@ def run_rows(store: Store, selected: StepFilter, limit: int | None = None, *, em
     )
     with store.reading() as (connection, _):
         for row in connection.execution_options(yield_per=_BATCH).execute(query):
-            yield RunRow.model_construct(**dict(zip(RunRow.model_fields, row, strict=True)))
+            yield RunRow(*row)
 
 
 def store_statistics(store: Store, selected: StepFilter, by: By | None = None) -> StoreStatistics:

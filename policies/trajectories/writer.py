@@ -135,18 +135,7 @@ class PlainWriter:
             _EXCHANGES.insert(self._connection, {"run": run, **place, **row})
 
     def _run_row(self, run: Plain) -> dict[str, Any]:
-        task, settings = run["task"], run["settings"]
-        return {
-            "run_id": run["run_id"],
-            "created_at": sortable(run["created_at"]),
-            "status": run["status"],
-            "policy": run["policy"],
-            "shape": f"{task['m']}x{task['n']}x{task['k']}",
-            "arch": task["arch"],
-            "chip": run["chip"]["name"],
-            "cutlass": settings.get("cutlass", "") if settings.get("use_knowledge", True) else "",
-            **self._packer.pack(self._connection, "run", run),
-        }
+        return {**run_columns(run), **self._packer.pack(self._connection, "run", run)}
 
     def _run_key(self, run_id: str) -> int | None:
         if self._run is None or self._run[0] != run_id:
@@ -182,3 +171,18 @@ class PlainWriter:
             return key
         packed = self._packer.pack(self._connection, content.purpose, content.plain)
         return CONTENTS.insert(self._connection, {"kind": content.kind, "hash": named(content.id), **packed})
+
+
+def run_columns(run: Plain) -> dict[str, str]:
+    """The columns that repeat what the record of a run holds."""
+    task, settings = run["task"], run["settings"]
+    return {
+        "run_id": run["run_id"],
+        "created_at": sortable(run["created_at"]),
+        "status": run["status"],
+        "policy": run["policy"],
+        "shape": f"{task['m']}x{task['n']}x{task['k']}",
+        "arch": task["arch"],
+        "chip": run["chip"]["name"],
+        "cutlass": settings.get("cutlass", "") if settings.get("use_knowledge", True) else "",
+    }

@@ -6,7 +6,7 @@
 
 import typer
 
-from agent.cli.trajectories import browsing, stats
+from agent.cli.trajectories import browsing, stats, upkeep
 
 app = typer.Typer(
     help="Every attempt, with what the policy saw.",
@@ -17,3 +17,5 @@ app = typer.Typer(
 app.command("list", epilog=browsing.LIST_EXAMPLE)(browsing.list_trajectories)
 app.command("show", epilog=browsing.SHOW_EXAMPLE)(browsing.show)
 app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
+app.command("prune", epilog=upkeep.PRUNE_EXAMPLE)(upkeep.prune)
+app.command("verify", epilog=upkeep.VERIFY_EXAMPLE)(upkeep.verify)

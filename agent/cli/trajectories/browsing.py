@@ -60,7 +60,7 @@ def print_records(rows: "Iterable[RunRow]") -> None:
     """A JSON array that is printed as its rows come."""
     begin = "["
     for row in rows:
-        print(begin + row.model_dump_json(), end="")
+        print(begin + json.dumps(row._asdict()), end="")
         begin = ",\n"
     print("[]" if begin == "[" else "]")
 

@@ -38,6 +38,7 @@ def prune(
     from contract.errors import UsageError
     from policies.trajectories.filters import ALL_STEPS
     from policies.trajectories.pruning import prune as prune_store
+    from policies.trajectories.statistics import store_bytes
 
     everything = selected == ALL_STEPS and keep_best is None
     if everything and not compact:
@@ -50,7 +51,8 @@ def prune(
                 found = prune_store(store, wanted, keep_best=keep_best, force=force)
         if compact and not dry_run:
             store.compact()
-        size = store.size_bytes()
+        with store.reading() as (connection, _):
+            size = store_bytes(connection)
     if as_json:
         counts = found.model_dump() if found else None
         print(json.dumps({"deleted": not dry_run, "rows": counts, "compacted": compact and not dry_run, "store_bytes": size}))
