@@ -25,6 +25,7 @@ except ModuleNotFoundError:
 
 ALGORITHM = "sha256"
 LEVEL = 9
+MIN_TAUGHT_BYTES = 64
 MAX_DICTIONARY_BYTES = 256 * 1024
 MAX_MEMBERS = 8  # records of the size at hand; more of them pack the next one hardly better
 MAX_GENERATIONS = 12  # of one purpose; the newest is used after that
@@ -101,7 +102,7 @@ class Packer:
         self, connection: Connection, purpose: str, text: bytes, best: _Dictionary | None, packed: int
     ) -> _Dictionary | None:
         """The dictionary that a record adds to those of its purpose; None where it teaches nothing."""
-        if len(text) > MAX_DICTIONARY_BYTES // 2:
+        if not MIN_TAUGHT_BYTES <= len(text) <= MAX_DICTIONARY_BYTES // 2:
             return None
         newest = self._newest[purpose]
         if best is None:
