@@ -194,7 +194,7 @@ class _Check:
             if fault is not None:
                 yield f"{what} {row.key}{_named(row)}: {fault}"
             self._done += 1
-            if self._done % _BATCH == 0:
+            if self._done % _BATCH == 0 or self._done == self._total:
                 self._emit(StoreProgress(stage="verify", done=self._done, total=self._total))
 
     def _unpack(self, row: Row[Any]) -> Any:
