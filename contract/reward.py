@@ -1,6 +1,7 @@
-"""The reward of one evaluation."""
+"""The reward of one evaluation, and the share of the gap to the roofline that it closed."""
 
 import math
+from collections.abc import Callable
 from typing import assert_never
 
 from contract.candidate import Origin
@@ -13,16 +14,21 @@ from contract.evaluation import (
     Measured,
     Rejected,
     TimedOut,
+    Timing,
     Unmeasured,
     Wrong,
 )
 from contract.roofline import roofline_us
-from contract.speedup import median_us, ratio_over
+from contract.speedup import baseline_of, median_us, paired_ratio
 from contract.task import GemmTask
 
 FLOOR = -2.0
 CLIP = 1.5
 ALARM_RATIO = 0.7
+MIN_GAP = 0.02  # medians of repeated measurements differ by up to 1.5 %
+
+# The paired speedup and the baseline's samples to a score.
+_Score = Callable[[float, Timing], float | None]
 
 
 def reward(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -> float | None:
@@ -34,14 +40,43 @@ def reward(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -
     from rewards, and a time can be gamed. A candidate that the witness refutes is `Wrong` and gets the floor.
     A time under ALARM_RATIO of the roofline is an alarm and gets the floor.
     """
+
+    def clipped_logarithm(ratio: float, _: Timing) -> float:
+        return CLIP * math.tanh(math.log(ratio) / CLIP)
+
+    return _earned(evaluation, task, chip, origin, clipped_logarithm)
+
+
+def gap_closed(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin) -> float | None:
+    """Share of the gap between cuBLASLt-AutoTuning and the roofline that a candidate closed; the floor where not verified.
+
+    (t_ref - t) / (t_ref - roofline), within -1 and 1: 1 at the roofline or under it, 0 at the baseline, negative where slower.
+    t_ref is the median of the baseline; t is t_ref divided by the paired speedup, so that the sign is that of `reward`.
+    None where the gap is under MIN_GAP of the baseline: it is then mostly noise, or the baseline is at or under the roofline.
+    Otherwise None and the floor have the causes they have in `reward`.
+    """
+    floor_us = roofline_us(task, chip)
+
+    def share(ratio: float, autotuned: Timing) -> float | None:
+        reference_us = median_us(autotuned)
+        gap_us = reference_us - floor_us
+        if gap_us < MIN_GAP * reference_us:
+            return None
+        return max(-1.0, min(1.0, (reference_us - reference_us / ratio) / gap_us))
+
+    return _earned(evaluation, task, chip, origin, share)
+
+
+def _earned(evaluation: Evaluation, task: GemmTask, chip: Chip, origin: Origin, score: _Score) -> float | None:
+    """The score of a time that counts, the floor for what is not verified or beyond the roofline, None for what is unknown."""
     match evaluation:
         case Measured():
-            ratio = ratio_over(evaluation, AUTOTUNED)
             if beyond_roofline(evaluation, task, chip):
                 return FLOOR
-            if ratio is None or not confirmed(evaluation, origin):
+            autotuned = baseline_of(evaluation, AUTOTUNED)
+            if autotuned is None or not confirmed(evaluation, origin):
                 return None
-            return CLIP * math.tanh(math.log(ratio) / CLIP)
+            return score(paired_ratio(evaluation.timing, autotuned), autotuned)
         case Unmeasured():
             return None
         case Rejected() | CompileFailed() | Crashed() | TimedOut() | Wrong():

@@ -35,22 +35,28 @@ def median_us(timing: Timing) -> float:
     return statistics.median(timing.samples_us)
 
 
+def baseline_of(measured: Measured, name: str) -> Timing | None:
+    """The samples of one baseline of the same rounds; None if that baseline was not measured."""
+    return next((timing for timing in measured.baselines if timing.name == name), None)
+
+
+def paired_ratio(candidate: Timing, baseline: Timing) -> float:
+    """The ratio of `paired_speedup` without its interval, which is cheaper. Raises: ValueError, as `paired_speedup`."""
+    return statistics.median(_ratios(candidate, baseline))
+
+
 def ratio_over(evaluation: Evaluation, baseline: str) -> float | None:
-    """The ratio of `speedup_over` without its interval, which is cheaper; None where nothing was measured."""
+    """The ratio of `speedup_over` without its interval; None where nothing was measured."""
     if not isinstance(evaluation, Measured):
         return None
-    for timing in evaluation.baselines:
-        if timing.name == baseline:
-            return statistics.median(_ratios(evaluation.timing, timing))
-    return None
+    timing = baseline_of(evaluation, baseline)
+    return None if timing is None else paired_ratio(evaluation.timing, timing)
 
 
 def speedup_over(measured: Measured, baseline: str) -> Speedup | None:
     """Speedup over one baseline of the same run; None if that baseline was not measured."""
-    for timing in measured.baselines:
-        if timing.name == baseline:
-            return paired_speedup(measured.timing, timing)
-    return None
+    timing = baseline_of(measured, baseline)
+    return None if timing is None else paired_speedup(measured.timing, timing)
 
 
 def _ratios(candidate: Timing, baseline: Timing) -> list[float]:

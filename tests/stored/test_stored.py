@@ -21,7 +21,7 @@ from contract.evaluation import CompileFailed, Evaluation, Measured
 from contract.options import CompileOptions
 from contract.settings import CONFIG_FILE, load_settings
 from contract.trajectory import RunRecord
-from policies.trajectories.export import ExportedStep
+from policies.trajectories.exports.steps import ExportedStep
 from policies.trajectories.store import Store, open_store
 from sandbox.building.cache import CompileCache
 from sandbox.building.compiler import Compiled, Compiler

@@ -14,7 +14,7 @@ from agent.cli.main import main
 from contract.candidate import Candidate, Origin
 from contract.evaluation import Unmeasured
 from contract.trajectory import RunRecord
-from policies.trajectories.export import ExportedStep
+from policies.trajectories.exports.steps import ExportedStep
 
 ROOT = Path(__file__).parents[3]
 

@@ -39,7 +39,7 @@ from contract.roofline import roofline_us
 from contract.settings import Settings
 from contract.task import GemmTask
 from contract.trajectory import Step
-from policies.trajectories.export import export_steps, to_line
+from policies.trajectories.exports.steps import export_steps, to_line
 from policies.trajectories.store import Store, open_store
 from tests import doubles
 from tests.doubles import (

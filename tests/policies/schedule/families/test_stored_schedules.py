@@ -9,7 +9,7 @@ from contract.trajectory import Attempt
 from policies.schedule.families.registry import families, rewrite
 from policies.schedule.policy import SchedulePolicy
 from policies.schedule.prediction import predict
-from policies.trajectories.export import ExportedStep
+from policies.trajectories.exports.steps import ExportedStep
 from tests.doubles import INSPECTION
 
 LINES = (Path(__file__).parent / "written_b1f38a8.jsonl").read_text().splitlines()

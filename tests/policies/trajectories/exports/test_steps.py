@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from contract.trajectory import Trajectory
-from policies.trajectories.export import ExportedStep, export_steps, to_line
+from policies.trajectories.exports.steps import ExportedStep, export_steps, to_line
 from tests.doubles import OBSERVATION, candidate, profile, run_record, step
 from tests.policies.chat.exchanges import exchange
 

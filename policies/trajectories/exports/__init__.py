@@ -1,0 +1,4 @@
+"""Trajectories as training data.
+
+- `steps.py`: steps as JSON lines, with everything that is stored of them.
+"""
