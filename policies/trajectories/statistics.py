@@ -118,6 +118,13 @@ def run_count(store: Store, selected: StepFilter, *, empty: bool = False) -> int
         return connection.execute(select(func.count()).select_from(runs).where(_listed(selected, empty))).scalar_one()
 
 
+def step_count(store: Store, selected: StepFilter) -> int:
+    """The number of selected steps."""
+    chosen = steps.c.run.in_(select(runs.c.key).where(run_conditions(selected)))
+    with store.reading() as (connection, _):
+        return connection.execute(select(func.count()).select_from(steps).where(chosen, step_conditions(selected))).scalar_one()
+
+
 def run_rows(store: Store, selected: StepFilter, limit: int | None = None, *, empty: bool = False) -> Iterator[RunRow]:
     """The selected runs, oldest first; with a limit, the newest so many. `empty`: also runs without a selected step."""
     own = runs.c

@@ -6,7 +6,7 @@
 
 import typer
 
-from agent.cli.trajectories import browsing, stats, upkeep
+from agent.cli.trajectories import browsing, receiving, sending, stats, upkeep
 
 app = typer.Typer(
     help="Every attempt, with what the policy saw.",
@@ -17,5 +17,8 @@ app = typer.Typer(
 app.command("list", epilog=browsing.LIST_EXAMPLE)(browsing.list_trajectories)
 app.command("show", epilog=browsing.SHOW_EXAMPLE)(browsing.show)
 app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
+app.command("import", epilog=receiving.IMPORT_EXAMPLE)(receiving.import_)
+app.command("export", epilog=sending.EXAMPLE)(sending.export)
+app.command("merge", epilog=receiving.MERGE_EXAMPLE)(receiving.merge)
 app.command("prune", epilog=upkeep.PRUNE_EXAMPLE)(upkeep.prune)
 app.command("verify", epilog=upkeep.VERIFY_EXAMPLE)(upkeep.verify)

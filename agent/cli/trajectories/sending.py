@@ -4,43 +4,206 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import IO, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-@app.command("export", epilog="\b\nExample:\n  cudal2-agent trajectories export --out steps.jsonl")
+from agent.cli.arguments import AsJson
+from agent.cli.trajectories.selecting import filtered, opened
+from contract.base import Record
+from contract.errors import UsageError
+
+if TYPE_CHECKING:
+    from contract.trajectory import Trajectory
+    from policies.trajectories.filters import StepFilter
+    from policies.trajectories.store import Store
+
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent trajectories export --out steps.jsonl"
+    "\n  cudal2-agent trajectories export --format preference --arch sm_90a --test-share 0.1 --out pairs"
+    "\n  cudal2-agent trajectories export --format sweep --since 1d --piece-mb 4 --out sweep"
+)
+_PROGRESS_EVERY = 100
+
+
+class ExportFormat(StrEnum):
+    """What `--format` names."""
+
+    STEPS = "steps"
+    SFT = "sft"
+    PREFERENCE = "preference"
+    KTO = "kto"
+    GRPO = "grpo"
+    GROUPS = "groups"
+    CONTRASTIVE = "contrastive"
+    PARQUET = "parquet"
+    SWEEP = "sweep"
+    FLASHINFER = "flashinfer"
+
+
+_TRAINERS = frozenset(ExportFormat) - {ExportFormat.STEPS, ExportFormat.SWEEP, ExportFormat.FLASHINFER}
+# The formats that each option of its own is for.
+_OPTIONS = {
+    "messages": {ExportFormat.SFT},
+    "good_speedup": {ExportFormat.SFT, ExportFormat.KTO},
+    "min_margin": {ExportFormat.PREFERENCE, ExportFormat.KTO},
+    "test_share": _TRAINERS,
+    "test_shape": _TRAINERS,
+    "seed": _TRAINERS,
+    "piece_mb": {ExportFormat.SWEEP},
+    "every": {ExportFormat.FLASHINFER},
+}
+
+
+@filtered
 def export(
-    run_ids: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to export; default: all.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; default: stdout.", show_default=False)] = None,
+    selected: "StepFilter",
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to export, like --run; default: all.", show_default=False)
+    ] = None,
+    format: Annotated[ExportFormat, typer.Option("--format", help="What is written.")] = ExportFormat.STEPS,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File, or a folder for splits; default: stdout.", show_default=False)
+    ] = None,
+    messages: Annotated[bool, typer.Option("--messages", help="sft: one column of messages.")] = False,
+    good_speedup: Annotated[
+        float | None,
+        typer.Option("--good-speedup", metavar="RATIO", help="sft: the minimum; kto: what is good.", show_default=False),
+    ] = None,
+    min_margin: Annotated[
+        float | None,
+        typer.Option("--min-margin", metavar="REWARD", help="preference, kto: minimum difference.", show_default="0.05"),
+    ] = None,
+    test_share: Annotated[
+        float | None, typer.Option("--test-share", metavar="SHARE", help="Share of the shapes to test on.", show_default=False)
+    ] = None,
+    test_shape: Annotated[
+        list[str] | None, typer.Option("--test-shape", metavar="MxNxK…", help="Shapes to test on.", show_default=False)
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Draws the test shapes.", show_default="0")] = None,
+    piece_mb: Annotated[
+        float | None,
+        typer.Option("--piece-mb", metavar="MB", help="sweep: several files of at most this size.", show_default=False),
+    ] = None,
+    every: Annotated[bool, typer.Option("--every", help="flashinfer: all kernels, not only the fastest of each task.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --out: print the summary as JSON.")] = False,
 ) -> None:
-    """JSON lines, one per step: task, observation, candidate, evaluation, reward (docs/trajectories.md)."""
-    from contract.settings import load_settings
-    from policies.trajectories.export import export_steps, to_line
-    from policies.trajectories.store import open_store
-
-    count = 0
-    with open_store(load_settings().store_url) as store, _target(out) as file:
-        for run_id in run_ids or [run.run_id for run in store.runs()]:
-            for step in export_steps(store.trajectory(run_id)):
-                file.write(to_line(step) + "\n")
-                count += 1
+    """Training data: JSON lines with all that is stored of a step, or what a trainer loads (docs/trajectories.md)."""
+    given = {
+        "messages": messages or None,
+        "good_speedup": good_speedup,
+        "min_margin": min_margin,
+        "test_share": test_share,
+        "test_shape": test_shape or None,
+        "seed": seed,
+        "piece_mb": piece_mb,
+        "every": every or None,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    _check(format, options)
+    named = selected.model_copy(update={"runs": (*selected.runs, *(run_ids or ()))})
+    with opened(named) as (store, wanted), _read(store, wanted, quiet=out is None and sys.stdout.isatty()) as trajectories:
+        match format:
+            case ExportFormat.SWEEP:
+                summary = _sweep(trajectories, out, options)
+            case ExportFormat.FLASHINFER:
+                summary = _flashinfer(trajectories, out, options)
+            case _:
+                summary = _dataset(trajectories, format, out, options)
     if out is not None:
-        print(json.dumps({"out": str(out), "steps": count}) if as_json else f"{count} steps written to {out}")
+        counts = summary.model_dump(mode="json")
+        print(json.dumps({"out": str(out), **counts}) if as_json else f"{_told(counts)} written to {out}")
+
+
+def _check(format: ExportFormat, options: dict[str, Any]) -> None:
+    for name in options:
+        if format not in _OPTIONS[name]:
+            flag = f"--{name.replace('_', '-')}"
+            formats = ", ".join(one for one in ExportFormat if one in _OPTIONS[name])
+            raise UsageError(f"{flag} is for the formats {formats}; leave it out for {format}")
 
 
 @contextmanager
-def _target(out: Path | None) -> Iterator[IO[str]]:
-    """stdout, or a file that appears once all lines are written. Raises: UsageError."""
-    from agent.report.output import replacing
-    from contract.errors import UsageError
+def _read(store: "Store", wanted: "StepFilter", *, quiet: bool) -> "Iterator[Iterator[Trajectory]]":
+    """The selected trajectories, with progress on stderr unless that would stand between the lines of the answer."""
+    from agent.cli.render.progress import Progress
+    from contract.events import StoreProgress
+    from policies.trajectories.statistics import step_count
+
+    if quiet:
+        yield store.trajectories(wanted)
+        return
+    total = step_count(store, wanted)
+    with Progress() as progress:
+
+        def counted() -> "Iterator[Trajectory]":
+            done = said = 0
+            for trajectory in store.trajectories(wanted):
+                yield trajectory
+                done += len(trajectory.steps)
+                if done - said >= _PROGRESS_EVERY:
+                    said = done
+                    progress.emit(StoreProgress(stage="export", done=done, total=total))
+
+        yield counted()
+
+
+def _dataset(trajectories: "Iterator[Trajectory]", format: ExportFormat, out: Path | None, options: dict[str, Any]) -> Record:
+    from agent.wiring.policy import primitives
+    from contract.settings import load_settings
+    from contract.task import parse_shape
+    from policies.chat.prompts.composition import Prompts
+    from policies.trajectories.exports.dataset import export_dataset
+    from policies.trajectories.exports.formats import ExportOptions
+
+    shapes = tuple("x".join(map(str, parse_shape(text))) for text in options.get("test_shape", ()))
+    names = {"messages": "messages", "good_speedup": "min_speedup", "min_margin": "margin", "test_share": "test_share", "seed": "seed"}
+    chosen = _validated(ExportOptions, {names[name]: value for name, value in options.items() if name in names}, names)
+    prompts = Prompts(load_settings().chat.prompt_tokens, primitives())
+    return export_dataset(trajectories, format.value, out, chosen.model_copy(update={"test_shapes": shapes}), prompts)
+
+
+def _validated(record: type[Any], values: dict[str, Any], names: dict[str, str]) -> Any:
+    """Raises: UsageError, naming the flag."""
+    from pydantic import ValidationError
+
+    try:
+        return record.model_validate(values)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        [flag] = [name for name, field in names.items() if field == first["loc"][0]]
+        raise UsageError(f"--{flag.replace('_', '-')}: {first['msg'].lower()}, not {first['input']}") from exc
+
+
+def _sweep(trajectories: "Iterator[Trajectory]", out: Path | None, options: dict[str, Any]) -> Record:
+    from policies.trajectories.sweep.sweep_files import SweepOptions, SweepSummary, export_sweep, write_sweep
+
+    if out is not None:
+        piece_mb = options.get("piece_mb")
+        if piece_mb is not None and not 0 < piece_mb < 1e6:
+            raise UsageError(f"--piece-mb {piece_mb:g} is not a size; write megabytes like 4")
+        return export_sweep(trajectories, out, SweepOptions(piece_bytes=round(piece_mb * 1e6) if piece_mb else None))
+    if "piece_mb" in options or sys.stdout.isatty():
+        raise UsageError("a sweep is compressed; name a file with --out, or write it to a pipe without --piece-mb")
+    return SweepSummary(files=(), runs=0, steps=write_sweep(trajectories, sys.stdout.buffer), bytes=0)
+
+
+def _flashinfer(trajectories: "Iterator[Trajectory]", out: Path | None, options: dict[str, Any]) -> Record:
+    from agent.wiring.policy import primitives
+    from policies.trajectories.exports.flashinfer.flashinfer import write_flashinfer
 
     if out is None:
-        yield sys.stdout
-        return
-    try:
-        with replacing(out) as file:
-            yield file
-    except OSError as exc:
-        raise UsageError(f"{out} cannot be written ({exc.strerror}); choose another file with --out") from exc
+        raise UsageError("flashinfer-bench reads a folder; name one with --out")
+    return write_flashinfer(trajectories, out, dict(primitives()), every=bool(options.get("every")))
+
+
+def _told(counts: dict[str, Any]) -> str:
+    """The counts of a summary in one line."""
+    rows = counts.get("rows")
+    if rows is not None and counts["format"] != ExportFormat.STEPS:
+        left = {name: counts[name] for name in ("withheld", "duplicates", "leaked", "unwritable") if counts[name]}
+        parts = [f"{count:,} rows ({split})" for split, count in rows.items()] or ["0 rows"]
+        return ", ".join([*parts, *(f"{count:,} {name}" for name, count in left.items())]) + f" of {counts['steps']:,} steps"
+    return ", ".join(f"{value:,} {name}" for name, value in counts.items() if isinstance(value, int) and value)
