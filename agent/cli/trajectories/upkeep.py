@@ -63,14 +63,15 @@ def prune(
 
 
 def _agreed(found: "Pruned", yes: bool) -> bool:
-    """True, or the command ends. Raises: UsageError where nobody can be asked."""
+    """True. Raises: UsageError where the answer is no, or nobody can be asked."""
     from contract.errors import UsageError
 
     if yes:
         return True
     if not sys.stdin.isatty():
         raise UsageError(f"this would delete {_told(found)}; agree with --yes, or look first with --dry-run")
-    typer.confirm(f"Delete {_told(found)}?", abort=True, err=True)
+    if not typer.confirm(f"Delete {_told(found)}?", err=True):
+        raise UsageError("nothing was deleted")
     return True
 
 
