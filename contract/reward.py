@@ -93,7 +93,11 @@ def confirmed(measured: Measured, origin: Origin) -> bool:
 def beyond_roofline(measured: Measured, task: GemmTask, chip: Chip) -> bool:
     """Whether the measured time is implausible: far under the time of the arithmetic and one pass over memory.
 
-    The minimum time leaves out launch cost because programmatic launches overlap it.
+    Both times count: the median, and that which the paired speedup says. A few rounds of no time at all could move the second
+    one alone, where the number of rounds is even. The minimum time leaves out launch cost because programmatic launches
+    overlap it.
     """
-    floor_us = roofline_us(task, chip) - chip.launch_us
-    return median_us(measured.timing) < ALARM_RATIO * floor_us
+    shortest_us = ALARM_RATIO * (roofline_us(task, chip) - chip.launch_us)
+    autotuned = baseline_of(measured, AUTOTUNED)
+    implied_us = math.inf if autotuned is None else median_us(autotuned) / paired_ratio(measured.timing, autotuned)
+    return min(median_us(measured.timing), implied_us) < shortest_us

@@ -1,16 +1,21 @@
 """The share of the gap to the roofline: its scale, what withholds it, and attempts to game it."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.candidate import Origin
-from contract.chip import REFERENCE_CHIPS
+from contract.chip import REFERENCE_CHIPS, Chip
 from contract.evaluation import AUTOTUNED, CUBLAS, Evaluation, Measured, Witness
-from contract.reward import ALARM_RATIO, FLOOR, MIN_GAP, gap_closed, reward
+from contract.reward import ALARM_RATIO, FLOOR, MIN_GAP, beyond_roofline, gap_closed, reward
 from contract.roofline import roofline_us
+from contract.speedup import median_us
 from contract.task import Arch, GemmTask
 from tests.contract.records import FAULTS, UNMEASURED, measured
+
+Score = Callable[[Evaluation, GemmTask, Chip, Origin], float | None]
 
 TASK = GemmTask(m=4096, n=4096, k=4096)
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
@@ -64,24 +69,49 @@ def test_it_is_bounded_above_the_floor_and_has_the_sign_of_the_reward(rounds: li
     assert (share == 0) <= (abs(earned) < 1e-12)
 
 
-@given(plausible, slower_baselines, st.floats(0.5, 2.0), st.floats(0.5, 2.0))
-def test_a_clock_that_drifts_through_the_rounds_changes_nothing(
-    candidate: float, baseline: float, early: float, late: float
-) -> None:
-    drift = (min(1.0, early), 1.0, max(1.0, late))
-    drifting = timed(tuple(candidate * factor for factor in drift), tuple(baseline * factor for factor in drift))
-    assert gap_closed(drifting, TASK, CHIP, SEARCHED) == pytest.approx(share_at(candidate, baseline), abs=1e-9)
+@pytest.mark.parametrize("score", [reward, gap_closed])
+class TestRounds:
+    """Attempts to gain by some of the rounds; the reward and the gap closed withstand the same ones."""
 
+    @given(plausible, slower_baselines, st.floats(0.5, 1.0), st.floats(1.0, 2.0))
+    def test_a_clock_that_drifts_through_the_rounds_changes_nothing(
+        self, score: Score, candidate: float, baseline: float, early: float, late: float
+    ) -> None:
+        drift = (early, 1.0, late)
+        steady = timed((candidate,) * 3, (baseline,) * 3)
+        drifting = timed(tuple(candidate * factor for factor in drift), tuple(baseline * factor for factor in drift))
+        assert score(drifting, TASK, CHIP, SEARCHED) == pytest.approx(score(steady, TASK, CHIP, SEARCHED), abs=1e-9)
 
-def test_lucky_rounds_do_not_count() -> None:
-    """A candidate that is slower in most rounds, and at the roofline in some, earns as a slower one."""
-    lucky = (ROOFLINE, ROOFLINE, 1.6 * ROOFLINE, 1.6 * ROOFLINE, 1.6 * ROOFLINE)
-    assert gap_closed(timed(lucky, (BASELINE,) * 5), TASK, CHIP, SEARCHED) == pytest.approx(share_at(1.6 * ROOFLINE))
+    def test_rounds_are_compared_one_by_one(self, score: Score) -> None:
+        """Its median is under that of the baseline, and it is slower in two rounds of three."""
+        apart = timed((1.1 * BASELINE, 1.4 * BASELINE, 2.2 * BASELINE), (BASELINE, 1.5 * BASELINE, 2 * BASELINE))
+        assert median_us(apart.timing) < median_us(apart.baselines[0])
+        slower = timed((1.1 * BASELINE,) * 3, (BASELINE,) * 3)
+        earned, expected = (score(each, TASK, CHIP, SEARCHED) or 0.0 for each in (apart, slower))
+        assert earned < 0
+        assert (earned == pytest.approx(expected)) is (score is reward), "the gap is that of the median baseline"
 
+    def test_lucky_rounds_do_not_count(self, score: Score) -> None:
+        """A candidate that is slower in most rounds, and far under the roofline in the others, earns as a slower one."""
+        lucky = timed((0.001, 0.001, 1.6 * ROOFLINE, 1.6 * ROOFLINE, 1.6 * ROOFLINE), (BASELINE,) * 5)
+        slow = timed((1.6 * ROOFLINE,) * 5, (BASELINE,) * 5)
+        assert score(lucky, TASK, CHIP, SEARCHED) == pytest.approx(score(slow, TASK, CHIP, SEARCHED))
 
-def test_a_baseline_that_was_slowed_in_a_minority_of_rounds_does_not_count() -> None:
-    slowed = (BASELINE, BASELINE, BASELINE, 50 * BASELINE, 50 * BASELINE)
-    assert gap_closed(timed((BASELINE,) * 5, slowed), TASK, CHIP, SEARCHED) == 0.0
+    @pytest.mark.parametrize("others", [1.3 * ROOFLINE, 2 * BASELINE])
+    def test_lucky_rounds_of_an_even_number_are_an_alarm(self, score: Score, others: float) -> None:
+        """The median of four is the mean of the middle two: half of the rounds lower the time, or raise the speedup."""
+        half = timed((0.001, 0.001, others, others), (BASELINE,) * 4)
+        assert beyond_roofline(half, TASK, CHIP)
+        assert score(half, TASK, CHIP, SEARCHED) == FLOOR
+
+    def test_a_baseline_that_was_slowed_in_a_minority_of_rounds_does_not_count(self, score: Score) -> None:
+        slowed = (BASELINE, BASELINE, BASELINE, 50 * BASELINE, 50 * BASELINE)
+        assert score(timed((BASELINE,) * 5, slowed), TASK, CHIP, SEARCHED) == 0.0
+
+    def test_a_faster_baseline_of_another_name_does_not_count(self, score: Score) -> None:
+        """Only cuBLASLt-AutoTuning counts, wherever it stands among the baselines."""
+        both = measured((BASELINE,) * 3, **{CUBLAS: (9 * BASELINE,) * 3, AUTOTUNED: (BASELINE,) * 3})
+        assert score(both, TASK, CHIP, SEARCHED) == 0.0
 
 
 @pytest.mark.parametrize("gap", [-0.2, 0.0, 0.9 * MIN_GAP])

@@ -1,0 +1,131 @@
+"""Tasks and candidates as definitions, workloads and solutions."""
+
+import re
+import uuid
+from collections.abc import Mapping
+
+from contract.base import digest
+from contract.candidate import AnyCandidate, Candidate
+from contract.errors import PlanError
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout
+from contract.trajectory import RunRecord
+from policies.trajectories.exports.flashinfer.bench_records import (
+    BenchAxis,
+    BenchBuild,
+    BenchDefinition,
+    BenchInput,
+    BenchSolution,
+    BenchSource,
+    BenchTensor,
+    BenchType,
+    BenchWorkload,
+)
+from policies.trajectories.exports.flashinfer.host_launcher import (
+    DEVICE,
+    ENTRY_POINT,
+    KERNEL,
+    LAUNCHER,
+    OUTPUT,
+    arch_list,
+    device_text,
+    launcher_text,
+    lost_flags,
+)
+
+AUTHOR = "cudal2-agent"
+OP = "gemm"
+_DTYPE: dict[ElementType, BenchType] = {ElementType.F16: "float16", ElementType.BF16: "bfloat16"}
+_PRODUCT = {Layout.NN: "A, B", Layout.TN: "A, B.T"}
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
+
+
+def definition_of(task: GemmTask) -> BenchDefinition:
+    """The GEMM of a task for every M: N and K belong to the weights and are constant, as in flashinfer-bench's own GEMMs."""
+    dtype = _DTYPE[task.element]
+    b_shape = ("K", "N") if task.layout is Layout.NN else ("N", "K")
+    kind = f"{task.element} elements, {task.accumulate} accumulation, layout {task.layout}"
+    return BenchDefinition(
+        name=f"{OP}_{task.layout}_{task.element}_{task.accumulate}_n{task.n}_k{task.k}",
+        axes={"M": _axis(None), "N": _axis(task.n), "K": _axis(task.k)},
+        inputs={"A": BenchTensor(shape=("M", "K"), dtype=dtype), "B": BenchTensor(shape=b_shape, dtype=dtype)},
+        outputs={OUTPUT: BenchTensor(shape=("M", "N"), dtype=dtype)},
+        reference=f"import torch\n\n\ndef run(A, B):\n    return torch.matmul({_PRODUCT[task.layout]})\n",
+        tags=(f"element:{task.element}", f"accumulate:{task.accumulate}", f"layout:{task.layout}"),
+        description=f"Matrix product: {kind}.{_half_note(task)}",
+    )
+
+
+def _half_note(task: GemmTask) -> str:
+    if task.accumulate is AccumulatorType.F32:
+        return ""
+    return " Sums in f16 differ from the reference by more than sums in f32 do; judge them with a wider tolerance."
+
+
+def _axis(value: int | None) -> BenchAxis:
+    return BenchAxis(type="var") if value is None else BenchAxis(type="const", value=value)
+
+
+def workload_of(task: GemmTask) -> BenchWorkload:
+    """The M of a task, with random inputs. Equal tasks on other chips and in other timing modes are one workload."""
+    identity = digest([definition_of(task).name, task.m], length=32)
+    return BenchWorkload(axes={"M": task.m}, inputs={"A": BenchInput(), "B": BenchInput()}, uuid=str(uuid.UUID(hex=identity)))
+
+
+def solution_of(run: RunRecord, candidate: AnyCandidate, headers: Mapping[str, str]) -> BenchSolution | None:
+    """A candidate with a host launcher for the run's task and chip; None where none can be written."""
+    if not isinstance(candidate, Candidate) or not candidate.source:
+        return None
+    try:
+        launcher = launcher_text(candidate, run.task, run.chip)
+    except PlanError:
+        return None
+    definition = definition_of(run.task).name
+    chip = re.sub(r"[^a-z0-9]+", "-", run.chip.name.lower())
+    texts = {
+        LAUNCHER: launcher,
+        DEVICE: device_text(candidate, run.task.arch),
+        KERNEL: candidate.source,
+        **_included(candidate.source, headers),
+    }
+    return BenchSolution(
+        name=f"{definition}_m{run.task.m}_{chip}_{run.task.arch}_{candidate.id}",
+        definition=definition,
+        author=f"{AUTHOR} ({candidate.origin.policy})",
+        spec=BenchBuild(target_hardware=("cuda", run.chip.name, run.task.arch.value), entry_point=ENTRY_POINT),
+        sources=tuple(BenchSource(path=path, content=text) for path, text in texts.items()),
+        description=_description(candidate, run, headers),
+    )
+
+
+def _included(source: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers that a source includes, directly or through others, in order of their names."""
+    found: dict[str, str] = {}
+    waiting = _INCLUDE.findall(source)
+    while waiting:
+        name = waiting.pop()
+        if name in headers and name not in found:
+            found[name] = headers[name]
+            waiting += _INCLUDE.findall(headers[name])
+    return dict(sorted(found.items()))
+
+
+def _description(candidate: Candidate, run: RunRecord, headers: Mapping[str, str]) -> str:
+    """How the kernel was measured, and what differs where flashinfer-bench builds it."""
+    task = run.task
+    parts = [
+        f"{candidate.label}. Verified and timed by {AUTHOR} for M = {task.m} on {run.chip.name}; it refuses other shapes.",
+        f"It was compiled by {candidate.compiler}; flashinfer-bench compiles it by nvcc with TVM-FFI's flags, so that the"
+        f" machine code and the time may differ. Set TVM_FFI_CUDA_ARCH_LIST={arch_list(task.arch)} for {task.arch}.",
+    ]
+    if lost := lost_flags(candidate):
+        parts.append(f"It was measured with flags that flashinfer-bench cannot pass: {' '.join(lost)}.")
+    if missing := sorted(_missing(candidate.source, headers)):
+        parts.append(f"It includes headers that are not part of this solution: {', '.join(missing)}.")
+    return " ".join(parts)
+
+
+def _missing(source: str, headers: Mapping[str, str]) -> set[str]:
+    """The headers of CUTLASS, and of this project where they were not given."""
+    return {
+        name for name in _INCLUDE.findall(source) if name.startswith(("cute/", "cutlass/", "cudal2/")) and name not in headers
+    }

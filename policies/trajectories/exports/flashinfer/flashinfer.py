@@ -1,0 +1,157 @@
+"""Trajectories as a data set of flashinfer-bench: definitions, workloads, solutions and traces (docs/flashinfer_bench.md).
+
+Covered: kernels from device code with a launch plan; every outcome of a step that its statuses can express.
+Not covered: host candidates; steps without a time, whose kernels no GPU ran; times that earn no reward because they are
+implausible or unproved. They are counted as skipped.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from contract.base import Record
+from contract.candidate import HostCandidate
+from contract.errors import UsageError
+from contract.evaluation import AUTOTUNED, Measured
+from contract.speedup import ratio_over
+from contract.trajectory import Trajectory
+from policies.trajectories.exports.flashinfer.bench_records import BenchTrace
+from policies.trajectories.exports.flashinfer.bench_solutions import OP, definition_of, solution_of, workload_of
+from policies.trajectories.exports.flashinfer.bench_traces import Attempted, evaluation_of, status_of
+
+
+class BenchCounts(Record):
+    """Number of files and lines of a data set. `skipped`: steps that it cannot express."""
+
+    definitions: int = 0
+    workloads: int = 0
+    solutions: int = 0
+    traces: int = 0
+    skipped: int = 0
+
+
+def write_flashinfer(
+    trajectories: Iterable[Trajectory], folder: Path, headers: Mapping[str, str], *, every: bool = False
+) -> BenchCounts:
+    """Write a data set into a new or empty folder, which appears whole or not at all.
+
+    `headers`: device headers by the name under which sources include them, such as `cudal2/mma.cuh`.
+    `every`: all steps; otherwise the fastest kernel of each task and environment. Memory holds one trajectory, and the
+    fastest kernels.
+    Raises: UsageError where the folder is in use or cannot be written.
+    """
+    with _new_folder(folder) as staging:
+        files = _DatasetFiles(staging, headers)
+        skipped = 0
+        if every:
+            for each in _attempts(trajectories):
+                skipped += not files.add(each)
+        else:
+            fastest: dict[tuple[str, str], tuple[float, Attempted]] = {}
+            for trajectory in trajectories:
+                skipped += _keep_fastest(trajectory, fastest)
+            for _, each in fastest.values():
+                skipped += not files.add(each)
+        return files.counts(skipped)
+
+
+def _attempts(trajectories: Iterable[Trajectory]) -> Iterator[Attempted]:
+    return (Attempted(trajectory.run, step) for trajectory in trajectories for step in trajectory.steps)
+
+
+def _keep_fastest(trajectory: Trajectory, fastest: dict[tuple[str, str], tuple[float, Attempted]]) -> int:
+    """Update the fastest kernels; the number of steps that no data set can express.
+
+    Of the measurements of a candidate the last one counts, which is the most careful one.
+    """
+    task, skipped = trajectory.run.task, 0
+    last: dict[str, Attempted] = {}
+    for step in trajectory.steps:
+        each = Attempted(trajectory.run, step)
+        if status_of(each) is None or isinstance(step.candidate, HostCandidate):
+            skipped += 1
+        elif isinstance(step.evaluation, Measured):
+            last[step.candidate.id] = each
+    for each in last.values():
+        assert isinstance(each.step.evaluation, Measured)
+        key = task.id, each.step.evaluation.environment.key
+        ratio = ratio_over(each.step.evaluation, AUTOTUNED) or 0.0
+        if key not in fastest or ratio > fastest[key][0]:
+            fastest[key] = ratio, each
+    return skipped
+
+
+class _DatasetFiles:
+    """The files of a data set, in the folders in which flashinfer-bench looks for them. Every object is written once."""
+
+    def __init__(self, root: Path, headers: Mapping[str, str]) -> None:
+        self._root, self._headers = root, headers
+        self._definitions: set[str] = set()
+        self._workloads: set[str] = set()
+        self._solutions: set[str] = set()
+        self._traces = 0
+
+    def add(self, each: Attempted) -> bool:
+        """Write a step with what it refers to; whether a data set can express it."""
+        solution, status = solution_of(each.run, each.step.candidate, self._headers), status_of(each)
+        if solution is None or status is None:
+            return False
+        definition, workload = definition_of(each.run.task), workload_of(each.run.task)
+        if definition.name not in self._definitions:
+            self._definitions.add(definition.name)
+            self._write(f"definitions/{OP}/{definition.name}.json", definition)
+        if workload.uuid not in self._workloads:
+            self._workloads.add(workload.uuid)
+            self._append("workloads", BenchTrace(definition=definition.name, workload=workload))
+        if solution.name not in self._solutions:
+            self._solutions.add(solution.name)
+            self._write(f"solutions/{OP}/{definition.name}/{solution.name}.json", solution)
+        evaluation = evaluation_of(each, status)
+        self._append(
+            "traces",
+            BenchTrace(definition=definition.name, workload=workload, solution=solution.name, evaluation=evaluation),
+        )
+        self._traces += 1
+        return True
+
+    def counts(self, skipped: int) -> BenchCounts:
+        return BenchCounts(
+            definitions=len(self._definitions),
+            workloads=len(self._workloads),
+            solutions=len(self._solutions),
+            traces=self._traces,
+            skipped=skipped,
+        )
+
+    def _write(self, name: str, record: Record) -> None:
+        path = self._root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(record.model_dump_json(exclude_none=True, indent=2) + "\n", encoding="utf-8", newline="")
+
+    def _append(self, kind: str, trace: BenchTrace) -> None:
+        path = self._root / kind / OP / f"{trace.definition}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", newline="") as file:
+            file.write(trace.model_dump_json(exclude_none=True) + "\n")
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside its place that is moved there once it is complete. Raises: UsageError."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not an empty folder; choose another with --out")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            yield staging
+            staging.chmod(0o755)
+            os.replace(staging, folder)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+    except OSError as exc:
+        raise UsageError(f"{folder} cannot be written ({exc.strerror}); choose another folder with --out") from exc
