@@ -62,7 +62,9 @@ class _Check:
 
     def _database(self) -> Iterator[str]:
         """What the database says of itself. PostgreSQL keeps its own structure and references."""
-        version = self._connection.execute(select(tables.meta.c.value).where(tables.meta.c.key == "schema")).scalar_one_or_none()
+        version = self._connection.execute(
+            select(tables.meta.c.value).where(tables.meta.c.key == "schema")
+        ).scalar_one_or_none()
         if version != tables.SCHEMA:
             yield f"cudal2_meta: schema is {version}, not {tables.SCHEMA}"
         if self._connection.dialect.name == "sqlite":
@@ -141,7 +143,12 @@ class _Check:
         if row.candidate_kind != "candidate" or row.profile_kind not in (None, "profile"):
             return "its candidate or its profile is of another kind"
         rest = self._unpack(row)
-        columns = {"run_id": row.run_id, "index": row.index, "round": row.round, "observation_id": unnamed(row.observation_hash)}
+        columns = {
+            "run_id": row.run_id,
+            "index": row.index,
+            "round": row.round,
+            "observation_id": unnamed(row.observation_hash),
+        }
         profile = unnamed(row.profile_hash) if row.profile_hash is not None else None
         found = figures(rest["evaluation"])
         expected = {

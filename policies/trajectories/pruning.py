@@ -115,14 +115,18 @@ class _Doomed:
             exists(select(steps.c.key).where(steps.c.candidate == contents.c.key, self._stays(steps))),
             exists(select(steps.c.key).where(steps.c.profile == contents.c.key, self._stays(steps))),
             exists(select(exchanges.c.run).where(exchanges.c.prompt == contents.c.key, self._stays(exchanges))),
-            exists(select(observation_contents.c.place).where(observation_contents.c.content == contents.c.key, kept_observation)),
+            exists(
+                select(observation_contents.c.place).where(observation_contents.c.content == contents.c.key, kept_observation)
+            ),
         )
         self._add(self.contents, select(contents.c.key).where(~or_(*users)))
 
     def counts(self) -> Pruned:
         lost = select(func.count()).select_from(exchanges).where(~self._stays(exchanges))
         own = {name: select(func.count()).select_from(table) for name, table in self._tables().items()}
-        return Pruned(**{name: self._connection.execute(query).scalar_one() for name, query in {**own, "exchanges": lost}.items()})
+        return Pruned(
+            **{name: self._connection.execute(query).scalar_one() for name, query in {**own, "exchanges": lost}.items()}
+        )
 
     def delete(self) -> None:
         """Rows that refer to others go first."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -25,6 +25,7 @@ from sqlalchemy import (
     true,
     union_all,
 )
+from sqlalchemy.types import TypeEngine
 
 from contract.base import Record
 from policies.trajectories.filters import StepFilter, run_conditions, step_conditions
@@ -36,7 +37,7 @@ NO_ENVIRONMENT = "not measured"
 MEASURED = "measured"
 _BATCH = 1000
 _DAY_CHARS = 10  # of an ISO date
-_TYPES = {"steps": Integer(), "rewarded": Integer(), "speedup": Float()}
+_TYPES: dict[str, TypeEngine[Any]] = {"steps": Integer(), "rewarded": Integer(), "speedup": Float()}
 _RUN_COLUMNS = ("run_id", "created_at", "status", "policy", "shape", "arch", "chip")
 
 
@@ -224,10 +225,12 @@ def _questions(selected: StepFilter, by: By | None) -> Any:
     columns = {"environment": own.label, "policy": own.policy, "shape": own.shape, "day": own.day}
     group: ColumnElement[str] = func.coalesce(columns[by], NO_ENVIRONMENT) if by else literal("")
 
-    def rows(kind: str, keys: dict[str, ColumnElement[Any]], **values: ColumnElement[Any]) -> Select[Any]:
+    def rows(kind: str, keys: Mapping[str, ColumnElement[Any]], **values: ColumnElement[Any]) -> Select[Any]:
         named = {"group": group, **keys, **values}
         picked = [named.get(name, cast(null(), _TYPES.get(name, String()))).label(name) for name in _Answer._fields[1:]]
-        return select(literal(kind).label("kind"), *picked).select_from(cells).group_by(*([group] if by else []), *keys.values())
+        return (
+            select(literal(kind).label("kind"), *picked).select_from(cells).group_by(*([group] if by else []), *keys.values())
+        )
 
     task = {"arch": own.arch, "chip": own.chip}
     by_outcome = {**task, "policy": own.policy, "status": own.status, "environment": own.label}

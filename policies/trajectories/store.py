@@ -94,7 +94,7 @@ class Store:
             yield connection, PlainReader(connection, self._packer)
 
     def compact(self) -> None:
-        """Gives the space of deleted records back to the disk. Raises: StoreError where the store is locked or the disk full."""
+        """Gives the space of deleted records back to the disk. Raises: StoreError where the disk is full."""
         with translated(self._engine.url):
             compact(self._engine)
 

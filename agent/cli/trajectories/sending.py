@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from agent.cli.arguments import AsJson
 from agent.cli.trajectories.selecting import filtered, opened
 from contract.base import Record
 from contract.errors import UsageError
 
 if TYPE_CHECKING:
     from contract.trajectory import Trajectory
+    from policies.trajectories.exports.dataset import DatasetFormat
     from policies.trajectories.filters import StepFilter
     from policies.trajectories.store import Store
 
@@ -57,36 +57,35 @@ _OPTIONS = {
 }
 
 
+def _option(flag: str, help_: str, metavar: str, default: str | bool = False) -> Any:
+    return typer.Option(flag, help=help_, metavar=metavar, show_default=default)
+
+
+RunIds = Annotated[
+    list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to export, like --run; default: all.", show_default=False)
+]
+Out = Annotated[Path | None, _option("--out", "File, or a folder for splits; default: stdout.", "PATH")]
+GoodSpeedup = Annotated[float | None, _option("--good-speedup", "sft: the minimum; kto: what is good.", "RATIO")]
+MinMargin = Annotated[float | None, _option("--min-margin", "preference, kto: minimum difference.", "REWARD", "0.05")]
+TestShare = Annotated[float | None, _option("--test-share", "Share of the shapes to test on.", "SHARE")]
+TestShapes = Annotated[list[str] | None, _option("--test-shape", "Shapes to test on.", "MxNxK…")]
+Seed = Annotated[int | None, _option("--seed", "Draws the test shapes.", "N", "0")]
+PieceMb = Annotated[float | None, _option("--piece-mb", "sweep: several files of at most this size.", "MB")]
+
+
 @filtered
 def export(
     selected: "StepFilter",
-    run_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to export, like --run; default: all.", show_default=False)
-    ] = None,
+    run_ids: RunIds = None,
     format: Annotated[ExportFormat, typer.Option("--format", help="What is written.")] = ExportFormat.STEPS,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="File, or a folder for splits; default: stdout.", show_default=False)
-    ] = None,
+    out: Out = None,
     messages: Annotated[bool, typer.Option("--messages", help="sft: one column of messages.")] = False,
-    good_speedup: Annotated[
-        float | None,
-        typer.Option("--good-speedup", metavar="RATIO", help="sft: the minimum; kto: what is good.", show_default=False),
-    ] = None,
-    min_margin: Annotated[
-        float | None,
-        typer.Option("--min-margin", metavar="REWARD", help="preference, kto: minimum difference.", show_default="0.05"),
-    ] = None,
-    test_share: Annotated[
-        float | None, typer.Option("--test-share", metavar="SHARE", help="Share of the shapes to test on.", show_default=False)
-    ] = None,
-    test_shape: Annotated[
-        list[str] | None, typer.Option("--test-shape", metavar="MxNxK…", help="Shapes to test on.", show_default=False)
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Draws the test shapes.", show_default="0")] = None,
-    piece_mb: Annotated[
-        float | None,
-        typer.Option("--piece-mb", metavar="MB", help="sweep: several files of at most this size.", show_default=False),
-    ] = None,
+    good_speedup: GoodSpeedup = None,
+    min_margin: MinMargin = None,
+    test_share: TestShare = None,
+    test_shape: TestShapes = None,
+    seed: Seed = None,
+    piece_mb: PieceMb = None,
     every: Annotated[bool, typer.Option("--every", help="flashinfer: all kernels, not only the fastest of each task.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --out: print the summary as JSON.")] = False,
 ) -> None:
@@ -159,10 +158,17 @@ def _dataset(trajectories: "Iterator[Trajectory]", format: ExportFormat, out: Pa
     from policies.trajectories.exports.formats import ExportOptions
 
     shapes = tuple("x".join(map(str, parse_shape(text))) for text in options.get("test_shape", ()))
-    names = {"messages": "messages", "good_speedup": "min_speedup", "min_margin": "margin", "test_share": "test_share", "seed": "seed"}
+    names = {
+        "messages": "messages",
+        "good_speedup": "min_speedup",
+        "min_margin": "margin",
+        "test_share": "test_share",
+        "seed": "seed",
+    }
     chosen = _validated(ExportOptions, {names[name]: value for name, value in options.items() if name in names}, names)
     prompts = Prompts(load_settings().chat.prompt_tokens, primitives())
-    return export_dataset(trajectories, format.value, out, chosen.model_copy(update={"test_shapes": shapes}), prompts)
+    kind = cast("DatasetFormat", format.value)
+    return export_dataset(trajectories, kind, out, chosen.model_copy(update={"test_shapes": shapes}), prompts)
 
 
 def _validated(record: type[Any], values: dict[str, Any], names: dict[str, str]) -> Any:

@@ -79,7 +79,7 @@ def _groups(found: "StoreStatistics") -> list[str]:
     if found.by is None:
         return []
     head = (found.by, "runs", "steps", "measured", "withheld", "shapes", "geo. mean", "above 1")
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for group in found.groups:
         own = group.speedups
         best = (f"{own.shapes:,}", f"{own.geometric_mean:.3f}x", f"{own.above_1:.1%}") if own else ("–", "–", "–")

@@ -21,7 +21,8 @@ VERIFY_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories verify"
 def prune(
     selected: "StepFilter",
     keep_best: Annotated[
-        int | None, typer.Option("--keep-best", min=0, metavar="N", help="The N best steps of each run stay.", show_default=False)
+        int | None,
+        typer.Option("--keep-best", min=0, metavar="N", help="The N best steps of each run stay.", show_default=False),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,

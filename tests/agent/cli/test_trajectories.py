@@ -111,7 +111,7 @@ def test_an_age_is_a_time_before_now(text: str, age: timedelta) -> None:
     ],
 )
 def test_a_wrong_filter_is_named(given: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match="^[^\n]+$") as raised:
+    with pytest.raises(UsageError, match=r"^[^\n]+$") as raised:
         read_filters(**given)  # type: ignore[arg-type]
     assert said in str(raised.value)
 
@@ -217,14 +217,23 @@ def test_one_step_in_full(answer: Answer, refusal: Answer) -> None:
 def test_statistics_as_text(answer: Answer) -> None:
     shown = answer("stats", "--by", "policy")
     assert shown.startswith("11 steps of 2 runs, 2 shapes\n")
-    for part in ("9  measured", "2  compile_failed", "8  scripted", "withheld from 2 measured", "mean 1.581x", "100.0% of 2 shapes"):
+    for part in (
+        "9  measured",
+        "2  compile_failed",
+        "8  scripted",
+        "withheld from 2 measured",
+        "mean 1.581x",
+        "100.0% of 2 shapes",
+    ):
         assert part in shown
     head, *rows = shown.split("\n\n")[1].splitlines()
     assert head.split()[:4] == ["policy", "runs", "steps", "measured"]
     assert [row.split()[:4] for row in rows] == [["chat", "1", "3", "3"], ["scripted", "1", "8", "6"]]
 
 
-def test_statistics_of_an_empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_of_an_empty_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "new"))
     assert main(["trajectories", "stats", "--by", "day"]) == 0
     assert "0 steps of 0 runs" in capsys.readouterr().out

@@ -35,7 +35,7 @@ def slower(time_us: float, driver: str) -> Measured:
 
 
 def fill(store: Store) -> None:
-    """Run `run-1`: 8 steps in 2 rounds, speedups 2 to 0.4, one not compiled, one reward withheld. `run-2`: 3 steps, another chip."""
+    """`run-1`: 8 steps in 2 rounds, 2 of them not compiled, 2 rewards withheld. `run-2`: 3 steps on another chip."""
     store.start_run(run_record(status="finished"))
     for round_ in (1, 2):
         seen = store.record_observation("run-1", observation(round_))

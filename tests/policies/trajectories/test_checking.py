@@ -125,7 +125,7 @@ def test_a_byte_flipped_anywhere_in_the_file_is_found_or_changes_nothing(origina
         ("update steps set profile = candidate where profile is not null", "of another kind"),
         ("update steps set candidate = 1 + (candidate = 1)", ""),
         ("update runs set policy = 'x' where run_id = 'run-2'", "(run run-2): its policy is 'x', its record says 'chat'"),
-        ("update steps set \"index\" = 9 where \"index\" = 7", "its hash"),
+        ('update steps set "index" = 9 where "index" = 7', "its hash"),
         ("delete from observation_contents where place = 0", "the places of its contents have a gap"),
     ],
 )

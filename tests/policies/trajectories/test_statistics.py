@@ -49,7 +49,9 @@ def test_lists_and_counts_say_what_the_records_say(store: Store, selected: StepF
     found = list(store.trajectories(selected))
     steps = [step for trajectory in found for step in trajectory.steps]
     rows = list(run_rows(store, selected))
-    assert [(row.run_id, row.steps, row.speedup) for row in rows] == [(one.run.run_id, len(one.steps), best(one)) for one in found]
+    assert [(row.run_id, row.steps, row.speedup) for row in rows] == [
+        (one.run.run_id, len(one.steps), best(one)) for one in found
+    ]
     assert [row.measured for row in rows] == [
         sum(isinstance(step.evaluation, Measured) for step in trajectory.steps) for trajectory in found
     ]
