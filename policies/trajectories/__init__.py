@@ -4,11 +4,15 @@
 - `filters.py`: which steps a command or an export takes.
 - `writer.py`, `reader.py`: records to rows and back.
 - `plain_records.py`: what of a record is stored once, and what with each.
+- `compression.py`: zstd, of the standard library or its backport.
 - `packing.py`: records as zstd frames, with dictionaries that the store learns.
 - `keys.py`: rows by their integer keys.
 - `tables.py`: the tables.
 - `engine.py`: opens the database.
 - `migrations/`: from the tables of earlier versions to today's.
 - `exchanges.py`: the exchanges of one run.
-- `export.py`: steps as JSON lines.
+- `exports/`: the forms that other programs and trainers read.
+- `sweep/`: the compact form in which steps travel.
+- `importing/`: exported files into a store.
+- `merging.py`: another store into a store.
 """

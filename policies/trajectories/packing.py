@@ -16,12 +16,8 @@ from sqlalchemy import Connection, func, select
 
 from contract.errors import StoreError
 from policies.trajectories import tables
+from policies.trajectories.compression import zstd
 from policies.trajectories.keys import Keyed
-
-try:
-    from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # from Python 3.14
-except ModuleNotFoundError:
-    from backports import zstd
 
 ALGORITHM = "sha256"
 LEVEL = 9
