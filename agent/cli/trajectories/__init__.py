@@ -1,12 +1,12 @@
 """`cudal2-agent trajectories`: the attempts as training data.
 
-`browsing`: list, show. `stats`: stats. `sending`: export. `receiving`: import, merge. `upkeep`: prune, verify.
+`browsing`: list, show. `stats`: stats. `sending`: export. `receiving`: import, merge. `maintenance`: prune, verify.
 `selecting`: the filter options that these commands share.
 """
 
 import typer
 
-from agent.cli.trajectories import browsing, receiving, sending, stats, upkeep
+from agent.cli.trajectories import browsing, maintenance, receiving, sending, stats
 
 app = typer.Typer(
     help="Every attempt, with what the policy saw.",
@@ -20,5 +20,5 @@ app.command("stats", epilog=stats.EXAMPLE)(stats.stats)
 app.command("import", epilog=receiving.IMPORT_EXAMPLE)(receiving.import_)
 app.command("export", epilog=sending.EXAMPLE)(sending.export)
 app.command("merge", epilog=receiving.MERGE_EXAMPLE)(receiving.merge)
-app.command("prune", epilog=upkeep.PRUNE_EXAMPLE)(upkeep.prune)
-app.command("verify", epilog=upkeep.VERIFY_EXAMPLE)(upkeep.verify)
+app.command("prune", epilog=maintenance.PRUNE_EXAMPLE)(maintenance.prune)
+app.command("verify", epilog=maintenance.VERIFY_EXAMPLE)(maintenance.verify)

@@ -78,10 +78,10 @@ def _groups(found: "StoreStatistics") -> list[str]:
 
     if found.by is None:
         return []
-    head = (found.by, "runs", "steps", "measured", "withheld", "shapes", "geo. mean", "above 1")
+    head = (found.by, "runs", "steps", "measured", "geo. mean", "above 1")
     rows: list[tuple[str, ...]] = [head]
     for group in found.groups:
         own = group.speedups
-        best = (f"{own.shapes:,}", f"{own.geometric_mean:.3f}x", f"{own.above_1:.1%}") if own else ("–", "–", "–")
-        rows.append((group.name, f"{group.runs:,}", f"{group.steps:,}", f"{group.measured:,}", f"{group.withheld:,}", *best))
+        best = (f"{own.geometric_mean:.3f}x", f"{own.above_1:.1%}") if own else ("–", "–")
+        rows.append((group.name, f"{group.runs:,}", f"{group.steps:,}", f"{group.measured:,}", *best))
     return ["", *aligned(rows, right=frozenset(range(1, len(head))))]

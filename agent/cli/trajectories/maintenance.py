@@ -11,7 +11,7 @@ from agent.cli.trajectories.selecting import filtered, opened
 
 if TYPE_CHECKING:
     from policies.trajectories.filters import StepFilter
-    from policies.trajectories.pruning import Pruned
+    from policies.trajectories.upkeep.pruning import Pruned
 
 PRUNE_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories prune --outcome rejected --until 2026-11-01 --dry-run"
 VERIFY_EXAMPLE = "\b\nExample:\n  cudal2-agent trajectories verify"
@@ -38,8 +38,8 @@ def prune(
     """
     from contract.errors import UsageError
     from policies.trajectories.filters import ALL_STEPS
-    from policies.trajectories.pruning import prune as prune_store
     from policies.trajectories.statistics import store_bytes
+    from policies.trajectories.upkeep.pruning import prune as prune_store
 
     everything = selected == ALL_STEPS and keep_best is None
     if everything and not compact:
@@ -84,8 +84,8 @@ def verify(as_json: AsJson = False) -> None:
     """Check every hash, packed record, reference and count of the store; fails where one is wrong."""
     from agent.cli.render.progress import Progress
     from contract.settings import load_settings
-    from policies.trajectories.checking import check_store
     from policies.trajectories.store import open_store
+    from policies.trajectories.upkeep.checking import check_store
 
     faults = []
     with open_store(load_settings().store_url) as store, Progress() as progress:

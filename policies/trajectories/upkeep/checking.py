@@ -28,10 +28,10 @@ _CHECKED = (tables.dictionaries, tables.contents, tables.observations, tables.ru
 def check_store(store: Store, emit: Emit = ignore) -> Iterator[str]:
     """The faults of a store, one line each, as they are found. It reads one consistent state and changes nothing."""
     with store.reading() as (connection, _):
-        yield from _Check(connection, emit).all()
+        yield from _StoreCheck(connection, emit).all()
 
 
-class _Check:
+class _StoreCheck:
     def __init__(self, connection: Connection, emit: Emit) -> None:
         self._connection, self._emit = connection, emit
         self._packer = Packer()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from contract.errors import StoreError, UsageError
-from policies.trajectories.checking import check_store
 from policies.trajectories.filters import ALL_STEPS, StepFilter
-from policies.trajectories.pruning import prune
 from policies.trajectories.store import Store, open_store
+from policies.trajectories.upkeep.checking import check_store
+from policies.trajectories.upkeep.pruning import prune
 from tests.doubles import OBSERVATION, run_record
 from tests.policies.trajectories.small_store import small_store
 

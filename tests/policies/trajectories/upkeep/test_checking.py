@@ -11,9 +11,9 @@ import pytest
 
 from contract.errors import StoreError
 from contract.events import Event
-from policies.trajectories.checking import check_store
 from policies.trajectories.store import open_store
 from policies.trajectories.tables import metadata
+from policies.trajectories.upkeep.checking import check_store
 from tests.policies.trajectories.small_store import small_store
 
 # A flip here may change no record: a key to which nothing refers, what only chooses among sound dictionaries, and a number of
