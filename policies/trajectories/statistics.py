@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +20,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    literal_column,
     null,
     select,
     true,
@@ -28,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from contract.base import Record
-from policies.trajectories.filters import StepFilter, run_conditions, step_conditions
+from policies.trajectories.filters import ALL_STEPS, StepFilter, run_conditions, step_conditions
 from policies.trajectories.store import Store
 from policies.trajectories.tables import environments, runs, steps
 
@@ -37,7 +38,7 @@ NO_ENVIRONMENT = "not measured"
 MEASURED = "measured"
 _BATCH = 1000
 _DAY_CHARS = 10  # of an ISO date
-_TYPES: dict[str, TypeEngine[Any]] = {"steps": Integer(), "rewarded": Integer(), "speedup": Float()}
+_TYPES: dict[str, TypeEngine[Any]] = {"steps": Integer(), "rewarded": Integer(), "runs": Integer(), "speedup": Float()}
 _RUN_COLUMNS = ("run_id", "created_at", "status", "policy", "shape", "arch", "chip")
 
 
@@ -154,24 +155,23 @@ def store_statistics(store: Store, selected: StepFilter, by: By | None = None) -
         answers = [_Answer(*row) for row in connection.execute(_questions(selected, by))]
         total = connection.execute(select(func.count()).select_from(steps)).scalar_one()
         size = store_bytes(connection)
-    counts = [answer for answer in answers if answer.kind == "steps"]
-    best = [answer for answer in answers if answer.kind == "best"]
-    members = {answer.group: answer.steps for answer in answers if answer.kind == "runs of a group"}
+    counts = [answer for answer in answers if answer.kind == "outcomes"]
+    shapes = [answer for answer in answers if answer.kind == "shapes"]
     return StoreStatistics(
-        runs=sum(answer.steps for answer in answers if answer.kind == "runs"),
+        runs=sum(answer.runs for answer in answers if answer.kind == "runs"),
         steps=sum(answer.steps for answer in counts),
-        shapes=len({answer.shape for answer in best}),
+        shapes=len({answer.shape for answer in shapes}),
         withheld=sum(answer.withheld for answer in counts),
         outcomes=_tally(counts, "status"),
-        policies=_tally(counts, "policy"),
-        archs=_tally(counts, "arch"),
-        chips=_tally(counts, "chip"),
+        policies=_tally(shapes, "policy"),
+        archs=_tally(shapes, "arch"),
+        chips=_tally(shapes, "chip"),
         environments=_tally([answer for answer in counts if answer.environment], "environment"),
-        speedups=_speedups(best),
+        speedups=_speedups(shapes),
         store_bytes=size,
         bytes_per_step=size / total if total else None,
         by=by,
-        groups=_groups(members, counts, best) if by else (),
+        groups=_groups(counts, shapes) if by else (),
     )
 
 
@@ -184,7 +184,7 @@ def store_bytes(connection: Connection) -> int:
 
 
 class _Answer(NamedTuple):
-    """A row of the one query. `kind`: what it counts. `steps` counts runs where `kind` says so."""
+    """A row of the one query. `kind`: what it counts; each fills other fields."""
 
     kind: str
     group: str
@@ -196,6 +196,7 @@ class _Answer(NamedTuple):
     environment: str | None
     steps: int
     rewarded: int
+    runs: int
     speedup: float | None
 
     @property
@@ -203,43 +204,78 @@ class _Answer(NamedTuple):
         return self.steps - self.rewarded if self.status == MEASURED else 0
 
 
-def _cells(selected: StepFilter) -> CTE:
-    """Steps of one run with one outcome in one environment: groups over columns of one index, joined to their runs."""
-    own, run = steps.c, runs.c
+def _questions(selected: StepFilter, by: By | None) -> Any:
+    """One query, so that the steps are read once, over one index. It joins to runs what is grouped by run already.
+
+    Kind `outcomes`: steps by outcome and environment. Kind `shapes`: steps, runs and the best speedup by task and policy.
+    Kind `runs`: the number of runs.
+    """
+    part = _grouped_steps(selected)
+    return union_all(
+        _outcome_rows(part, by),
+        _shape_rows(part, by),
+        _rows("runs", runs=select(func.count(part.c.run.distinct())).scalar_subquery()),
+    )
+
+
+def _grouped_steps(selected: StepFilter) -> CTE:
+    """Steps by run, outcome and environment."""
+    own = steps.c
     counts = select(own.run, own.status, own.environment, func.count().label("steps"), func.count(own.reward).label("rewarded"))
     counts = counts.add_columns(func.max(own.speedup).label("speedup")).where(step_conditions(selected))
-    part = counts.group_by(own.run, own.status, own.environment).subquery()
-    return (
-        select(part, func.substr(run.created_at, 1, _DAY_CHARS).label("day"), run.policy, run.shape, run.arch, run.chip)
-        .add_columns(environments.c.label)
-        .select_from(part.join(runs, run.key == part.c.run).outerjoin(environments, environments.c.key == part.c.environment))
-        .where(run_conditions(selected))
-        .cte("cells")
+    if selected != ALL_STEPS:
+        counts = counts.where(own.run.in_(select(runs.c.key).where(run_conditions(selected))))
+    return counts.group_by(own.run, own.status, own.environment).cte("part")
+
+
+def _outcome_rows(part: CTE, by: By | None) -> Select[Any]:
+    group = _run_group(by)
+    own = part.c
+    counts = select(group.label("group"), own.status, own.environment, func.sum(own.steps).label("steps"))
+    counts = counts.add_columns(func.sum(own.rewarded).label("rewarded"))
+    counts = counts.select_from(part.join(runs, runs.c.key == own.run) if by not in (None, "environment") else part)
+    found = counts.group_by(literal_column("1"), own.status, own.environment).subquery()
+    named = environments.c.label
+    return _rows(
+        "outcomes",
+        group=func.coalesce(named, NO_ENVIRONMENT) if by == "environment" else found.c.group,
+        status=found.c.status,
+        environment=named,
+        steps=found.c.steps,
+        rewarded=found.c.rewarded,
+    ).select_from(found.outerjoin(environments, environments.c.key == found.c.environment))
+
+
+def _shape_rows(part: CTE, by: By | None) -> Select[Any]:
+    own, run = part.c, runs.c
+    apart = own.environment if by == "environment" else null()
+    keys = [own.run, *([own.environment] if by == "environment" else [])]
+    counts = select(
+        own.run, apart.label("environment"), func.sum(own.steps).label("steps"), func.max(own.speedup).label("speedup")
     )
+    found = counts.group_by(*keys).subquery()
+    joined = found.join(runs, run.key == found.c.run)
+    group = _run_group(by)
+    if by == "environment":
+        joined = joined.outerjoin(environments, environments.c.key == found.c.environment)
+        group = func.coalesce(environments.c.label, NO_ENVIRONMENT)
+    columns = {"group": group, "policy": run.policy, "shape": run.shape, "arch": run.arch, "chip": run.chip}
+    sums = {"steps": func.sum(found.c.steps), "runs": func.count(), "speedup": func.max(found.c.speedup)}
+    keys = [literal_column(str(2 + place)) for place in range(len(columns))]
+    return _rows("shapes", **columns, **sums).select_from(joined).group_by(*keys)
 
 
-def _questions(selected: StepFilter, by: By | None) -> Any:
-    """One query, so that the steps are read once: counts of steps, the best speedup of each shape, and counts of runs."""
-    cells = _cells(selected)
-    own = cells.c
-    columns = {"environment": own.label, "policy": own.policy, "shape": own.shape, "day": own.day}
-    group: ColumnElement[str] = func.coalesce(columns[by], NO_ENVIRONMENT) if by else literal("")
+def _run_group(by: By | None) -> ColumnElement[str]:
+    """What a run is grouped by; empty where that is nothing, or not a matter of runs."""
+    day = func.substr(runs.c.created_at, 1, _DAY_CHARS)
+    columns: dict[str | None, ColumnElement[str]] = {"policy": runs.c.policy, "shape": runs.c.shape, "day": day}
+    return columns.get(by, cast("", String()))
 
-    def rows(kind: str, keys: Mapping[str, ColumnElement[Any]], **values: ColumnElement[Any]) -> Select[Any]:
-        named = {"group": group, **keys, **values}
-        picked = [named.get(name, cast(null(), _TYPES.get(name, String()))).label(name) for name in _Answer._fields[1:]]
-        return (
-            select(literal(kind).label("kind"), *picked).select_from(cells).group_by(*([group] if by else []), *keys.values())
-        )
 
-    task = {"arch": own.arch, "chip": own.chip}
-    by_outcome = {**task, "policy": own.policy, "status": own.status, "environment": own.label}
-    return union_all(
-        rows("steps", by_outcome, steps=func.sum(own.steps), rewarded=func.sum(own.rewarded)),
-        rows("best", {**task, "shape": own.shape}, speedup=func.max(own.speedup)),
-        rows("runs of a group", {}, steps=func.count(own.run.distinct())),
-        select(literal("runs"), literal(""), *[null()] * 6, func.count(own.run.distinct()), null(), null()),
-    )
+def _rows(kind: str, **columns: Any) -> Select[Any]:
+    """A query whose columns are the fields of `_Answer`; those that are not given are empty."""
+    picked = [columns.get(name, cast(null(), _TYPES.get(name, String()))).label(name) for name in _Answer._fields[1:]]
+    return select(literal(kind).label("kind"), *picked)
 
 
 def _listed(selected: StepFilter, empty: bool) -> ColumnElement[bool]:
@@ -256,22 +292,22 @@ def _tally(counts: Sequence[_Answer], name: str) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _groups(members: dict[str, int], counts: Sequence[_Answer], best: Sequence[_Answer]) -> tuple[Group, ...]:
-    own, own_best = defaultdict(list), defaultdict(list)
+def _groups(counts: Sequence[_Answer], shapes: Sequence[_Answer]) -> tuple[Group, ...]:
+    own, own_shapes = defaultdict(list), defaultdict(list)
     for one in counts:
         own[one.group].append(one)
-    for one in best:
-        own_best[one.group].append(one)
+    for one in shapes:
+        own_shapes[one.group].append(one)
     return tuple(
         Group(
             name=name,
-            runs=members[name],
+            runs=sum(one.runs for one in own_shapes[name]),
             steps=sum(one.steps for one in own[name]),
             measured=sum(one.steps for one in own[name] if one.status == MEASURED),
             withheld=sum(one.withheld for one in own[name]),
-            speedups=_speedups(own_best[name]),
+            speedups=_speedups(own_shapes[name]),
         )
-        for name in sorted(members)
+        for name in sorted(own)
     )
 
 
