@@ -10,14 +10,14 @@ from contract.contrast import draw_contrast
 from contract.trajectory import Exemplar, Observation, Step, Trajectory
 from policies.chat.assignment import SHOWN_EXEMPLARS, Assignment
 from policies.chat.prompts.composition import Prompts
+from policies.trajectories.exports.counts import ExportCounts
 from policies.trajectories.exports.samples import TrainingSample, environments, is_verified, samples_of
-from policies.trajectories.exports.tally import Tally
 
 
-def contrasted(trajectory: Trajectory, prompts: Prompts, tally: Tally) -> Iterator[TrainingSample]:
+def contrasted(trajectory: Trajectory, prompts: Prompts, counts: ExportCounts) -> Iterator[TrainingSample]:
     """The samples of a run whose prompt shows exemplars of two or more buckets, measured in the sample's environment."""
     earlier = _Earlier(trajectory)
-    for sample in samples_of(trajectory, prompts, tally, earlier.assign):
+    for sample in samples_of(trajectory, prompts, counts, earlier.assign):
         same = all(earlier.environment_of(name) == sample.provenance.environment for name in sample.exemplars)
         if len(set(sample.exemplars.values())) >= SHOWN_EXEMPLARS and same:
             yield sample

@@ -17,12 +17,12 @@ from contract.errors import UsageError
 from contract.trajectory import Trajectory
 from policies.chat.prompts.composition import Prompts
 from policies.trajectories.exports.columns import columns_of
+from policies.trajectories.exports.counts import ExportCounts, ExportSummary, summed
 from policies.trajectories.exports.dataset_card import render_card
+from policies.trajectories.exports.flat_table import ParquetFile, table_rows
 from policies.trajectories.exports.formats import FORMATS, ExportOptions, Row, TrainerFormat
-from policies.trajectories.exports.splits import TEST, TRAIN, ShapeSplit, Split
+from policies.trajectories.exports.splits import TEST, TRAIN, ShapeSplit, Split, texts_of
 from policies.trajectories.exports.steps import export_steps, to_line
-from policies.trajectories.exports.table import ParquetFile, table_rows
-from policies.trajectories.exports.tally import ExportSummary, Tally, summed
 from policies.trajectories.exports.whole import CARD, whole_file, whole_folder
 
 DatasetFormat = Literal["steps", "parquet"] | TrainerFormat
@@ -92,18 +92,18 @@ class _Export:
         self, format: DatasetFormat, target: Path | None, options: ExportOptions, prompts: Prompts, split: ShapeSplit
     ) -> None:
         self._format, self._target, self._options, self._prompts, self._split = format, target, options, prompts, split
-        self._tally = Tally()
+        self._counts = ExportCounts()
         self._written: set[int] = set()
         self._test_shapes: set[tuple[int, int, int]] = set()
         self._waiting = 0
         self._files: dict[Split, _RowFile] = {}
 
     def run(self, trajectories: Iterable[Trajectory]) -> ExportSummary:
-        with self._opened() as folder, tempfile.TemporaryFile() as suspects:
+        with self._opened() as folder, tempfile.TemporaryFile(dir=folder) as suspects:
             for trajectory in trajectories:
                 self._add(trajectory, suspects)
             self._judge(suspects)
-            summary = summed(self._tally, self._format, str(self._target) if self._target else None)
+            summary = summed(self._counts, self._format, str(self._target) if self._target else None)
             if folder:
                 card = render_card(summary, columns_of(self._format, self._options), self._options)
                 (folder / CARD).write_text(card, encoding="utf-8")
@@ -111,7 +111,9 @@ class _Export:
 
     @contextmanager
     def _opened(self) -> Iterator[Path | None]:
-        """The files of the export, opened; yields the folder that they are in until they are complete, if there is one."""
+        """The files of the export, opened. Yields the folder that they are in until they are complete, if there is one."""
+        splits = (TRAIN, TEST) if self._split.divides else (TRAIN,)
+        self._counts.rows.update(dict.fromkeys(splits, 0))
         with ExitStack() as stack:
             folder = None
             place = self._target.resolve() if self._target else None
@@ -123,7 +125,7 @@ class _Export:
             else:
                 folder = stack.enter_context(whole_folder(place))
                 suffix = "parquet" if self._format == "parquet" else "jsonl"
-                for split in (TRAIN, TEST) if self._split.divides else (TRAIN,):
+                for split in splits:
                     self._open(split, folder / f"{split}.{suffix}", stack)
             yield folder
 
@@ -141,10 +143,10 @@ class _Export:
         split = self._split.of((task.m, task.n, task.k))
         if split == TEST:
             self._test_shapes.add((task.m, task.n, task.k))
-        self._tally.add_run(trajectory.run, len(trajectory.steps), split)
+        self._counts.add_run(trajectory.run, len(trajectory.steps), split)
         for row in self._rows(trajectory):
             if self._format not in ("steps", "parquet") and self._is_repeated(row):
-                self._tally.duplicates += 1
+                self._counts.duplicates += 1
                 continue
             named = self._split.test_shapes_in(row) if split == TRAIN and self._split.divides else set()
             if named:
@@ -159,12 +161,15 @@ class _Export:
         if self._format == "parquet":
             return map(_storable, table_rows(trajectory))
         rows = FORMATS[self._format]
-        return map(_storable, rows(trajectory, self._prompts, self._options, self._tally))
+        return map(_storable, rows(trajectory, self._prompts, self._options, self._counts))
 
     def _is_repeated(self, row: Row) -> bool:
         """Whether a row of the same text was seen. 64 bits of a hash are kept of each."""
-        text = json.dumps([row.get(name) for name in _KEYED]).encode()
-        key = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+        text = hashlib.blake2b(digest_size=8)
+        for name in _KEYED:
+            for part in texts_of(row.get(name)):
+                text.update(b"%d:" % len(part) + part.encode())
+        key = int.from_bytes(text.digest(), "big")
         repeated = key in self._written
         self._written.add(key)
         return repeated
@@ -176,17 +181,17 @@ class _Export:
         for _ in range(self._waiting):
             named, row = pickle.load(suspects)  # written above, by this process
             if named & listed:
-                self._tally.leaked += 1
+                self._counts.leaked += 1
             else:
                 self._write(TRAIN, row)
 
     def _write(self, split: Split, row: Row) -> None:
         self._files[split].write(row)
-        self._tally.rows[split] += 1
+        self._counts.rows[split] += 1
         for provenance in _provenances(row):
-            self._tally.environments[provenance["environment"] or "not measured"] += 1
+            self._counts.environments[provenance["environment"] or "not measured"] += 1
             if "licence" in provenance:
-                self._tally.licences[provenance["licence"]] += 1
+                self._counts.licences[provenance["licence"]] += 1
 
 
 def _provenances(row: Row) -> Iterator[dict[str, Any]]:

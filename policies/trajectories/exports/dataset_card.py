@@ -6,9 +6,9 @@ from typing import Any
 
 from policies.chat.prompts.quoting import inline
 from policies.trajectories.exports.columns import Columns, hub_features
+from policies.trajectories.exports.counts import ExportSummary
 from policies.trajectories.exports.formats import ExportOptions
 from policies.trajectories.exports.samples import OWN_LICENCE
-from policies.trajectories.exports.tally import ExportSummary
 
 _PURPOSE = {
     "sft": "Prompts with verified kernels as completions, for supervised fine-tuning (TRL `SFTTrainer`).",
@@ -53,7 +53,7 @@ def render_card(summary: ExportSummary, columns: Columns, options: ExportOptions
 
 def _front_matter(summary: ExportSummary, columns: Columns) -> dict[str, Any]:
     suffix = "parquet" if summary.format == "parquet" else "jsonl"
-    splits = [split for split in ("train", "test") if split == "train" or split in summary.rows]
+    splits = [split for split, rows in summary.rows.items() if rows] or ["train"]  # readers refuse an empty file
     files = [{"split": split, "path": f"{split}.{suffix}"} for split in splits]
     return {
         "license": _hub_licences(summary),

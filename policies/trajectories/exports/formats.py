@@ -18,8 +18,8 @@ from contract.roofline import roofline_us
 from contract.trajectory import Trajectory
 from policies.chat.prompts.composition import Prompts
 from policies.trajectories.exports.contrastive import contrasted
+from policies.trajectories.exports.counts import ExportCounts
 from policies.trajectories.exports.samples import TrainingSample, samples_of
-from policies.trajectories.exports.tally import Tally
 
 TrainerFormat = Literal["sft", "preference", "kto", "grpo", "groups", "contrastive"]
 Row = dict[str, Any]
@@ -44,12 +44,12 @@ class ExportOptions(Record):
     seed: int = 0
 
 
-Rows = Callable[[Trajectory, Prompts, ExportOptions, Tally], Iterator[Row]]
+Rows = Callable[[Trajectory, Prompts, ExportOptions, ExportCounts], Iterator[Row]]
 
 
-def sft(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally: Tally) -> Iterator[Row]:
+def sft(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, counts: ExportCounts) -> Iterator[Row]:
     """Verified candidates, for supervised training: prompt and completion, or both as messages."""
-    for sample in samples_of(trajectory, prompts, tally):
+    for sample in samples_of(trajectory, prompts, counts):
         fast = options.min_speedup is None or (sample.speedup is not None and sample.speedup >= options.min_speedup)
         if sample.verified and fast:
             prompt, completion = turns(sample.prompt), reply(sample.completion)
@@ -57,12 +57,12 @@ def sft(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally:
             yield {**text, **_scores(sample)}
 
 
-def preference(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally: Tally) -> Iterator[Row]:
+def preference(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, counts: ExportCounts) -> Iterator[Row]:
     """Pairs of answers to one prompt whose rewards differ by the margin or more. Each answer is in one pair at most.
 
     The better half of a group is paired with the worse half by rank. A chosen candidate is verified.
     """
-    for group in _groups(samples_of(trajectory, prompts, tally), tally):
+    for group in _groups(samples_of(trajectory, prompts, counts), counts):
         ranked = sorted(group, key=_reward, reverse=True)
         half = len(ranked) // 2
         for chosen, rejected in zip(ranked[:half], ranked[-half:], strict=True) if half else ():
@@ -77,22 +77,22 @@ def preference(trajectory: Trajectory, prompts: Prompts, options: ExportOptions,
                 }
 
 
-def kto(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally: Tally) -> Iterator[Row]:
+def kto(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, counts: ExportCounts) -> Iterator[Row]:
     """Single answers with a label: true where the reward is above that of the least speedup, false below it or not verified.
 
     Answers within the margin of that reward are left out.
     """
     bar = CLIP * math.tanh(math.log(options.min_speedup or 1.0) / CLIP)
-    for sample in _rewarded(samples_of(trajectory, prompts, tally), tally):
+    for sample in _rewarded(samples_of(trajectory, prompts, counts), counts):
         if abs(_reward(sample) - bar) >= options.margin:
             text = {"prompt": turns(sample.prompt), "completion": reply(sample.completion)}
             yield {**text, "label": _reward(sample) >= bar and sample.verified, **_scores(sample)}
 
 
-def grpo(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally: Tally) -> Iterator[Row]:  # noqa: ARG001
+def grpo(trajectory: Trajectory, prompts: Prompts, _: ExportOptions, counts: ExportCounts) -> Iterator[Row]:
     """One row per prompt, with the task and what a reward function compares a new kernel with."""
     groups: dict[tuple[str, str], list[TrainingSample]] = {}
-    for sample in samples_of(trajectory, prompts, tally):
+    for sample in samples_of(trajectory, prompts, counts):
         groups.setdefault(sample.group, []).append(sample)
     for group in groups.values():
         first = group[0]
@@ -114,9 +114,9 @@ def grpo(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally
         }
 
 
-def groups(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally: Tally) -> Iterator[Row]:  # noqa: ARG001
+def groups(trajectory: Trajectory, prompts: Prompts, _: ExportOptions, counts: ExportCounts) -> Iterator[Row]:
     """All answers to one prompt with their rewards and two kinds of advantages. Groups of equal rewards teach nothing."""
-    for group in _groups(samples_of(trajectory, prompts, tally), tally):
+    for group in _groups(samples_of(trajectory, prompts, counts), counts):
         rewards = [_reward(sample) for sample in group]
         if len(group) >= _MIN_GROUP and max(rewards) > min(rewards):
             yield {
@@ -132,9 +132,9 @@ def groups(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tal
             }
 
 
-def contrastive(trajectory: Trajectory, prompts: Prompts, options: ExportOptions, tally: Tally) -> Iterator[Row]:  # noqa: ARG001
+def contrastive(trajectory: Trajectory, prompts: Prompts, _: ExportOptions, counts: ExportCounts) -> Iterator[Row]:
     """Answers to prompts that show scored exemplars of different buckets, as CUDA-L1 (arXiv 2507.14111) trains on."""
-    for sample in _rewarded(contrasted(trajectory, prompts, tally), tally):
+    for sample in _rewarded(contrasted(trajectory, prompts, counts), counts):
         text = {"prompt": turns(sample.prompt), "completion": reply(sample.completion)}
         yield {**text, "exemplars": list(sample.exemplars), "buckets": list(sample.exemplars.values()), **_scores(sample)}
 
@@ -175,18 +175,18 @@ def reply(text: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": text}]
 
 
-def _rewarded(samples: Iterable[TrainingSample], tally: Tally) -> Iterator[TrainingSample]:
+def _rewarded(samples: Iterable[TrainingSample], counts: ExportCounts) -> Iterator[TrainingSample]:
     for sample in samples:
         if sample.reward is None:
-            tally.withheld += 1
+            counts.withheld += 1
         else:
             yield sample
 
 
-def _groups(samples: Iterable[TrainingSample], tally: Tally) -> list[list[TrainingSample]]:
+def _groups(samples: Iterable[TrainingSample], counts: ExportCounts) -> list[list[TrainingSample]]:
     """The samples with a reward by prompt and environment."""
     found: dict[tuple[str, str], list[TrainingSample]] = {}
-    for sample in _rewarded(samples, tally):
+    for sample in _rewarded(samples, counts):
         found.setdefault(sample.group, []).append(sample)
     return list(found.values())
 

@@ -18,8 +18,8 @@ from contract.task import GemmTask
 from contract.trajectory import Observation, Step, Trajectory
 from policies.chat.assignment import SHOWN_EXEMPLARS, Assignment
 from policies.chat.prompts.composition import Prompts
+from policies.trajectories.exports.counts import ExportCounts
 from policies.trajectories.exports.schedule_reply import write_reply
-from policies.trajectories.exports.tally import Tally
 
 OWN_LICENCE = "Apache-2.0"
 
@@ -88,12 +88,12 @@ def opening_assignment(_: str, observation: Observation) -> Assignment:
 
 
 def samples_of(
-    trajectory: Trajectory, prompts: Prompts, tally: Tally, assign: Assign = opening_assignment
+    trajectory: Trajectory, prompts: Prompts, counts: ExportCounts, assign: Assign = opening_assignment
 ) -> Iterator[TrainingSample]:
-    """The samples of a run in the order in which its candidates were first tried. `tally` counts what is left out."""
-    run = _Run(trajectory, prompts, assign, tally)
+    """The samples of a run in the order in which its candidates were first tried. What is left out is counted."""
+    run = _SampledRun(trajectory, prompts, assign, counts)
     latest = latest_steps(trajectory.steps)
-    tally.measured_again += len(trajectory.steps) - len(latest)
+    counts.measured_again += len(trajectory.steps) - len(latest)
     yield from (sample for step in latest if (sample := run.sample(step)))
 
 
@@ -137,11 +137,11 @@ class _Asked:
     chunk_ids: tuple[str, ...]
 
 
-class _Run:
+class _SampledRun:
     """One trajectory, with what its samples share. A prompt that was not sent is rendered once for each observation."""
 
-    def __init__(self, trajectory: Trajectory, prompts: Prompts, assign: Assign, tally: Tally) -> None:
-        self._trajectory, self._prompts, self._assign, self._tally = trajectory, prompts, assign, tally
+    def __init__(self, trajectory: Trajectory, prompts: Prompts, assign: Assign, counts: ExportCounts) -> None:
+        self._trajectory, self._prompts, self._assign, self._counts = trajectory, prompts, assign, counts
         self._environments = environments(trajectory.steps)
         self._exchanges = exchanges_by_candidate(trajectory)
         self._rendered: dict[str, _Asked | None] = {}
@@ -154,7 +154,7 @@ class _Run:
         asked = _sent(exchange, step, observation) if exchange else self._opening(step.observation_id, observation)
         completion = exchange.reply if exchange else write_reply(step.candidate, observation)
         if completion is None:
-            self._tally.unwritable += 1
+            self._counts.unwritable += 1
         if asked is None or completion is None:
             return None
         closed = gap_closed(evaluation, run.task, run.chip, step.candidate.origin) if step.reward is not None else None

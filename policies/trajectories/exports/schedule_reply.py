@@ -8,7 +8,7 @@ from contract.trajectory import Observation
 from policies.chat.extraction import KernelFile, read_reply
 from policies.chat.prompts.quoting import inline
 
-_RUN = re.compile(r"[ \t]*`{3,}")
+_TICKS = re.compile(r"`{3,}")
 _SENTENCE_CHARS = 400
 
 
@@ -19,7 +19,7 @@ def write_reply(candidate: AnyCandidate, observation: Observation) -> str | None
     """
     if not isinstance(candidate, Candidate) or candidate.flags or candidate.compiler != "nvrtc":
         return None
-    fence = "`" * max((len(run.strip()) + 1 for run in _RUN.findall(candidate.source)), default=3)
+    fence = "`" * max((len(run) + 1 for run in _TICKS.findall(candidate.source)), default=3)
     code = f"{fence}cuda\n{candidate.source}{'' if candidate.source.endswith(chr(10)) else chr(10)}{fence}"
     reply = f"## Analysis\n{_analysis(observation)}\n\n## Design\n{_design(candidate, observation)}\n\n## Code\n{code}\n"
     read = read_reply(reply)

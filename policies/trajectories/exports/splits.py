@@ -13,13 +13,12 @@ Shape = tuple[int, int, int]
 TRAIN: Split = "train"
 TEST: Split = "test"
 
-_BETWEEN = r"\s{0,3}(?:[xX×*_,]|by)\s{0,3}"
+_SIZE = "([0-9]{1,9})"
+_BETWEEN = r"[ \t\n]{0,3}(?:[xX×*_,]|by)[ \t\n]{0,3}"
 # 4096x1024x512, 4096 x 1024 x 512, (4096, 1024, 512); the lookahead finds overlapping ones.
-_BARE = re.compile(rf"(?<!\d)(?=(\d{{1,9}}){_BETWEEN}(\d{{1,9}}){_BETWEEN}(\d{{1,9}})(?!\d))")
+_BARE = re.compile(rf"{_SIZE}(?={_BETWEEN}{_SIZE}{_BETWEEN}{_SIZE}(?![0-9]))")
 # M = 4096, N = 1024, K = 512; "m": 4096, "n": 1024, "k": 512; M==4096 && N==1024 && K==512.
-_NAMED = re.compile(
-    r"\bm\b\D{0,12}?(\d{1,9})\b\D{1,30}?\bn\b\D{0,12}?(\d{1,9})\b\D{1,30}?\bk\b\D{0,12}?(\d{1,9})\b", re.IGNORECASE
-)
+_NAMED = re.compile(r"[^0-9]{1,30}?\b".join(rf"[{name}]\b[^0-9]{{0,12}}?{_SIZE}\b" for name in ("mM", "nN", "kK")))
 
 
 class ShapeSplit:

@@ -12,8 +12,8 @@ from contract.reward import FLOOR
 from contract.roofline import roofline_us
 from contract.trajectory import Exemplar, Trajectory
 from policies.trajectories.exports.columns import columns_of, hub_features
+from policies.trajectories.exports.counts import ExportCounts
 from policies.trajectories.exports.formats import FORMATS, ExportOptions, Row, clipped_z, leave_one_out
-from policies.trajectories.exports.tally import Tally
 from tests.doubles import CHIP, ENVIRONMENT, TASK, measured, unmeasured
 from tests.policies.trajectories.exports.runs import PROMPTS, RunOfTests, attempt, kernel, searched
 from tests.policies.trajectories.exports.test_samples import ELSEWHERE, elsewhere
@@ -22,8 +22,8 @@ FAILED = CompileFailed(message="line 1", log="")
 NEEDS_REWARD = ("preference", "kto", "groups", "contrastive")
 
 
-def rows(name: str, trajectory: Trajectory, tally: Tally | None = None, **options: object) -> list[Row]:
-    made: Iterator[Row] = FORMATS[name](trajectory, PROMPTS, ExportOptions.model_validate(options), tally or Tally())
+def rows(name: str, trajectory: Trajectory, counts: ExportCounts | None = None, **options: object) -> list[Row]:
+    made: Iterator[Row] = FORMATS[name](trajectory, PROMPTS, ExportOptions.model_validate(options), counts or ExportCounts())
     return list(made)
 
 
@@ -42,7 +42,7 @@ def numbers(found: list[Row], name: str = "provenance") -> list[int]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_rows_have_the_columns_that_are_declared(name: str) -> None:
     for options in (ExportOptions(), ExportOptions(messages=True)):
-        made = list(FORMATS[name](searched(), PROMPTS, options, Tally()))
+        made = list(FORMATS[name](searched(), PROMPTS, options, ExportCounts()))
         assert made
         declared = columns_of(name, options)
         for row in made:
@@ -86,6 +86,15 @@ def test_a_pair_has_a_clear_margin_and_something_verified() -> None:
     assert rows("preference", one_round(measured(5.0)).trajectory) == []
 
 
+def test_what_an_older_version_rewarded_and_today_is_an_alarm_is_never_chosen() -> None:
+    run = RunOfTests()
+    observation = run.round(1)
+    run.add(observation, kernel(1), measured(0.0001), reward=1.4)
+    run.add(observation, kernel(2), measured(8.0))
+    assert rows("preference", run.trajectory) == []
+    assert rows("sft", run.trajectory)[0]["provenance"]["index"] == 1
+
+
 def test_labels_part_at_the_speedup_and_leave_out_what_is_near_it() -> None:
     run = one_round(measured(5.0), measured(10.1), measured(9.9), measured(15.0), FAILED, unmeasured(3.0))
     assert {row["provenance"]["index"]: row["label"] for row in rows("kto", run.trajectory)} == {0: True, 3: False, 4: False}
@@ -110,14 +119,14 @@ def test_a_prompt_to_answer_on_line_comes_with_its_task_and_times() -> None:
 
 def test_a_group_holds_all_answers_with_rewards_and_advantages() -> None:
     run = one_round(measured(5.0), measured(8.0), unmeasured(1.0), FAILED)
-    tally = Tally()
-    [row] = rows("groups", run.trajectory, tally)
+    counts = ExportCounts()
+    [row] = rows("groups", run.trajectory, counts)
     rewards = [step.reward for step in run.steps if step.reward is not None]
     assert row["rewards"] == rewards
     assert rewards[-1] == FLOOR
     assert len(row["completions"]) == len(row["gap_closed"]) == len(row["provenance"]) == len(row["outcomes"]) == 3
     assert row["advantages"][0] == pytest.approx(rewards[0] - (rewards[1] + rewards[2]) / 2)
-    assert tally.withheld == 1
+    assert counts.withheld == 1
     assert rows("groups", one_round(measured(5.0), measured(5.0)).trajectory) == []
     assert rows("groups", one_round(measured(5.0)).trajectory) == []
 
@@ -182,10 +191,32 @@ def test_contrast_of_a_model_is_what_it_was_shown() -> None:
 def test_contrast_of_another_environment_is_not_shown() -> None:
     run = RunOfTests()
     first = run.round(1)
-    for number, time_us in ((1, 5.0), (2, 9.0), (3, 15.0)):
+    for number, time_us in enumerate((5.0, 9.0, 15.0, 25.0)):
         run.add(first, kernel(number), measured(time_us))
-    run.add(run.round(2), kernel(4), elsewhere(4.0))
-    assert rows("contrastive", run.trajectory) == []
+    here = [kernel(number).id for number in range(10, 14)]
+    second = run.round(2)
+    for number, time_us in enumerate((4.5, 7.0, 12.0, 20.0), 10):
+        run.add(second, kernel(number), elsewhere(time_us))
+    for number in (3, 4, 5):
+        run.add(run.round(number), kernel(10 * number), elsewhere(4.0))
+    made = rows("contrastive", run.trajectory)
+    assert [row["provenance"]["round"] for row in made] == [3, 4, 5], "round 2 has only kernels of another environment"
+    assert all(set(row["exemplars"]) <= {*here, kernel(30).id, kernel(40).id} for row in made)
+
+
+def test_a_model_that_was_shown_times_of_another_environment_is_left_out() -> None:
+    run = RunOfTests()
+    first = run.round(1)
+    shown = [run.add(first, kernel(number), measured(time_us)) for number, time_us in ((1, 5.0), (2, 9.0))]
+    exemplars = tuple(Exemplar(candidate=s.candidate, attempt=attempt(s), bucket=n) for n, s in enumerate(shown))
+    second = run.round(2, exemplars=exemplars)
+    for number, evaluation in ((3, measured(4.0)), (4, elsewhere(4.0))):
+        written = kernel(number, policy="chat")
+        seen = {"exemplar_ids": tuple(step.candidate.id for step in shown)}
+        written = written.model_copy(update={"origin": written.origin.model_copy(update=seen)})
+        run.add(second, written, evaluation, reward=0.5)
+        run.ask(second, written, f"reply {number}")
+    assert numbers(rows("contrastive", run.trajectory)) == [2]
 
 
 def test_leave_one_out_and_clipped_z() -> None:

@@ -7,8 +7,8 @@ from contract.knowledge import Chunk, Hit
 from contract.reward import FLOOR, gap_closed
 from contract.trajectory import Trajectory
 from policies.chat.assignment import Assignment
+from policies.trajectories.exports.counts import ExportCounts
 from policies.trajectories.exports.samples import TrainingSample, environments, samples_of
-from policies.trajectories.exports.tally import Tally
 from tests.doubles import CHIP, ENVIRONMENT, INSPECTION, PASSED, measured, unmeasured
 from tests.policies.trajectories.exports.runs import PROMPTS, RunOfTests, kernel
 
@@ -16,8 +16,8 @@ FAILED = CompileFailed(message="line 1", log="")
 ELSEWHERE = ENVIRONMENT.model_copy(update={"driver": "999"})
 
 
-def samples(trajectory: Trajectory, tally: Tally | None = None) -> list[TrainingSample]:
-    return list(samples_of(trajectory, PROMPTS, tally or Tally()))
+def samples(trajectory: Trajectory, counts: ExportCounts | None = None) -> list[TrainingSample]:
+    return list(samples_of(trajectory, PROMPTS, counts or ExportCounts()))
 
 
 def elsewhere(time_us: float) -> Measured:
@@ -52,11 +52,11 @@ def test_the_later_evaluation_counts_in_the_place_of_the_first_step() -> None:
     observation = run.round(1)
     for number, time_us in ((1, 5.0), (2, 6.0), (1, 8.0)):
         run.add(observation, kernel(number), measured(time_us))
-    tally = Tally()
-    first, second = samples(run.trajectory, tally)
+    counts = ExportCounts()
+    first, second = samples(run.trajectory, counts)
     assert (first.time_us, second.time_us) == (8.0, 6.0)
     assert first.provenance.index == 2
-    assert tally.measured_again == 1
+    assert counts.measured_again == 1
 
 
 def test_a_time_without_a_witness_has_no_reward_and_is_not_verified() -> None:
@@ -71,6 +71,13 @@ def test_a_time_without_a_witness_has_no_reward_and_is_not_verified() -> None:
     assert [sample.verified for sample in samples(run.trajectory)] == [False, True, False, True]
     assert [sample.reward is None for sample in samples(run.trajectory)] == [True, False, True, True]
     assert [sample.gap_closed is None for sample in samples(run.trajectory)] == [True, False, True, True]
+
+
+def test_both_rewards_are_withheld_together() -> None:
+    run = RunOfTests((4096, 4096, 4096))
+    run.add(run.round(1), kernel(1), measured(5000.0, 6000.0), reward=None)
+    [sample] = samples(run.trajectory)
+    assert (sample.reward, sample.gap_closed, sample.speedup) == (None, None, 1.2)
 
 
 def test_a_model_needs_another_witness_than_the_gpu() -> None:

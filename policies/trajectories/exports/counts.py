@@ -8,7 +8,7 @@ from contract.trajectory import RunRecord
 
 
 @dataclass
-class Tally:
+class ExportCounts:
     """Counts of one export while it runs; `ExportSummary` says what they mean."""
 
     runs: int = 0
@@ -61,21 +61,21 @@ class ExportSummary(Record):
     versions: dict[str, tuple[str, ...]]
 
 
-def summed(tally: Tally, format: str, target: str | None) -> ExportSummary:
+def summed(counts: ExportCounts, format: str, target: str | None) -> ExportSummary:
     return ExportSummary(
         format=format,
         target=target,
-        runs=tally.runs,
-        steps=tally.steps,
-        rows=dict(tally.rows),
-        shapes={split: len(shapes) for split, shapes in tally.shapes.items()},
-        measured_again=tally.measured_again,
-        unwritable=tally.unwritable,
-        withheld=tally.withheld,
-        duplicates=tally.duplicates,
-        leaked=tally.leaked,
-        policies=dict(sorted(tally.policies.items())),
-        environments=dict(sorted(tally.environments.items())),
-        licences=dict(sorted(tally.licences.items())),
-        versions={package: tuple(sorted(found)) for package, found in sorted(tally.versions.items())},
+        runs=counts.runs,
+        steps=counts.steps,
+        rows=dict(counts.rows),
+        shapes={split: len(shapes) for split, shapes in counts.shapes.items()},
+        measured_again=counts.measured_again,
+        unwritable=counts.unwritable,
+        withheld=counts.withheld,
+        duplicates=counts.duplicates,
+        leaked=counts.leaked,
+        policies=dict(sorted(counts.policies.items())),
+        environments=dict(sorted(counts.environments.items())),
+        licences=dict(sorted(counts.licences.items())),
+        versions={package: tuple(sorted(found)) for package, found in sorted(counts.versions.items())},
     )
