@@ -67,7 +67,7 @@ def translated(url: URL) -> Iterator[None]:
         raise StoreError(
             f"store {where} cannot be used ({_first_line(exc)}); check the path, its permissions and space"
         ) from exc
-    except SQLAlchemyError as exc:
+    except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the second is SQLite's message about a damaged definition
         raise StoreError(
             f"store {where} is damaged or not a store ({_first_line(exc)}); it was left untouched: "
             "move it away or point CUDAL2_STORE elsewhere"
