@@ -28,8 +28,13 @@ $(VENV)/.installed: pyproject.toml
 optimize: setup
 	$(BIN)/cudal2-agent optimize --shape $(SHAPE) $(ARGS)
 
+# A reader of what one export writes. Its other dependencies are large, and reading needs none of them.
+$(VENV)/.installed-readers: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps 'flashinfer-bench==0.1.2' 'docstring-parser>=0.16,<1'
+	touch $@
+
 # Bytecode is written even if the environment disables it. Otherwise every test worker compiles 500 modules again.
-test: setup
+test: setup $(VENV)/.installed-readers
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto $(ARGS)
 
 test-gpu: setup
