@@ -121,6 +121,15 @@ class IndexProgress(Record):
     total: int | None = None
 
 
+class StoreProgress(Record):
+    """Progress of a command over the trajectory store. `done` and `total` count rows of the store, or steps."""
+
+    event: Literal["store_progress"] = "store_progress"
+    stage: Literal["export", "import", "merge", "verify"]
+    done: int
+    total: int | None = None
+
+
 class RunFinished(Record):
     event: Literal["run_finished"] = "run_finished"
     run_id: str
@@ -142,6 +151,7 @@ Event = Annotated[
     | WorkerRestarted
     | Notice
     | IndexProgress
+    | StoreProgress
     | RunFinished,
     Field(discriminator="event"),
 ]

@@ -10,7 +10,6 @@ MAX_FILES = 15
 DERIVED = frozenset({".pyc", ".so"})
 
 LISTS = {
-    "agent/cli": "one file per verb",
     "benchmarks/results": "one file per measurement",
     "contract": "one file per kind of record",
     "knowledge/notes": "one page per topic",

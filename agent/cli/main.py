@@ -1,9 +1,11 @@
 """The command `cudal2-agent`: its verbs, and the place where errors become one line and an exit code."""
 
+import os
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -12,6 +14,7 @@ from agent.cli import bench, doctor, index, optimize, profile, runs, trajectorie
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
+CLOSED_PIPE = 141  # as of a program that SIGPIPE ends
 # The exception of typer for a wrong command line. Its name differs between versions of typer.
 _CommandLineError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
@@ -39,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code. stdout carries the answer, stderr everything else."""
     try:
         code = app(args=arguments, prog_name="cudal2-agent", standalone_mode=False)
+        sys.stdout.flush()
     except Cudal2Error as exc:
         return _fail(str(exc), exc.exit_code, exc.log)
     except typer.Abort:
@@ -46,9 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _CommandLineError as exc:
         return _fail(exc.format_message(), exc.exit_code)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader is gone; this keeps the interpreter from reporting it at exit
-        return 1
+        return _end_quietly()
+    except SystemExit as exc:  # typer's answer to a closed pipe
+        if isinstance(exc.__context__, BrokenPipeError):
+            return _end_quietly()
+        raise
     return code if isinstance(code, int) else 0
+
+
+def _end_quietly() -> int:
+    """The reader of stdout is gone. What is still buffered goes nowhere, so that the interpreter reports no error at exit."""
+    with suppress(OSError, ValueError):  # a stdout without a file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    return CLOSED_PIPE
 
 
 def _fail(message: str, code: int, log: str = "") -> int:

@@ -19,16 +19,20 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, as `runs 
 @app.command("list", epilog="\b\nExample:\n  cudal2-agent runs list --json")
 def list_runs(as_json: AsJson = False) -> None:
     """The runs, oldest first."""
+    from agent.cli.render.alignment import aligned
     from contract.settings import load_settings
+    from policies.trajectories.filters import ALL_STEPS
+    from policies.trajectories.statistics import run_rows
     from policies.trajectories.store import open_store
 
     with open_store(load_settings().store_url) as store:
-        runs, counts = store.runs(), store.step_counts()
-    if as_json:
-        print(json.dumps([{**run.model_dump(mode="json"), "steps": counts.get(run.run_id, 0)} for run in runs]))
-        return
-    for run in runs:
-        print(f"{run.run_id}  {run.status:<11}  {counts.get(run.run_id, 0):>4} steps  {run.task.arch}  {run.chip.name}")
+        if as_json:
+            runs, counts = store.runs(), store.step_counts()
+            print(json.dumps([{**run.model_dump(mode="json"), "steps": counts.get(run.run_id, 0)} for run in runs]))
+            return
+        rows = list(run_rows(store, ALL_STEPS, empty=True))
+    cells = [(row.run_id, row.status, f"{row.steps:,} steps", row.arch, row.chip) for row in rows]
+    print("".join(f"{line}\n" for line in aligned(cells, right=frozenset({2}))), end="")
 
 
 @app.command("show", epilog="\b\nExample:\n  cudal2-agent runs show 4096x1024x512-20261121-130401-ab12 --why")

@@ -17,6 +17,8 @@ from contract.chip import REFERENCE_CHIPS
 from contract.errors import Cudal2Error
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
+from policies.trajectories.filters import ALL_STEPS
+from policies.trajectories.statistics import run_count
 from policies.trajectories.store import open_store
 from sandbox.building.builder import Builder
 from sandbox.building.toolchain import find_nvcc, find_nvdisasm
@@ -196,9 +198,9 @@ def _store(settings: Settings) -> Check:
         store = open_store(settings.store_url)
     except Cudal2Error as exc:
         return Check(name="store", ok=False, needed=True, detail="cannot be used", remedy=str(exc))
-    count = len(store.runs())
-    store.close()
-    return Check(name="store", ok=True, needed=True, detail=f"{count} runs")
+    with store:
+        count = run_count(store, ALL_STEPS, empty=True)
+    return Check(name="store", ok=True, needed=True, detail=f"{count:,} runs")
 
 
 def _knowledge(settings: Settings) -> Check:

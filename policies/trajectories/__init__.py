@@ -15,4 +15,6 @@
 - `sweep/`: the compact form in which steps travel.
 - `importing/`: exported files into a store.
 - `merging.py`: another store into a store.
+- `statistics.py`: lists and counts, by SQL alone.
+- `upkeep/`: checks a store, and deletes from it.
 """

@@ -53,6 +53,14 @@ def writing(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
+def compact(engine: Engine) -> None:
+    """Gives free space back to the disk. It needs as much space again while it runs."""
+    sqlite = engine.dialect.name == "sqlite"
+    options: dict[str, Any] = {_BEGIN: ""} if sqlite else {"isolation_level": "AUTOCOMMIT"}
+    with engine.execution_options(**options).connect() as connection:
+        connection.exec_driver_sql("VACUUM" if sqlite else "VACUUM FULL")
+
+
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
     """Turns errors of the database library into a `StoreError` with a remedy."""
@@ -67,7 +75,7 @@ def translated(url: URL) -> Iterator[None]:
         ) from exc
     except (DataError, UnicodeEncodeError) as exc:
         raise StoreError(f"store {where} cannot hold this text or number ({_first_line(exc)}); nothing was written") from exc
-    except SQLAlchemyError as exc:
+    except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the second is SQLite's message about a damaged definition
         raise StoreError(
             f"store {where} is damaged or not a store ({_first_line(exc)}); it was left untouched: "
             "move it away or point CUDAL2_STORE elsewhere"
@@ -186,8 +194,7 @@ def _migrate(engine: Engine) -> None:
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         command.upgrade(config, "head")
     if engine.dialect.name == "sqlite":
-        with engine.execution_options(**{_BEGIN: ""}).connect() as connection:
-            connection.exec_driver_sql("VACUUM")
+        compact(engine)
 
 
 def _first_line(exc: Exception) -> str:

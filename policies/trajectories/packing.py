@@ -92,6 +92,13 @@ class Packer:
                 f"a record of the store is damaged ({exc}); `cudal2-agent trajectories verify` lists such"
             ) from exc
 
+    def check(self, connection: Connection, key: int) -> None:
+        """Reads a dictionary. Raises: StoreError where it is missing or damaged."""
+        try:
+            self._read(connection, key)
+        except zstd.ZstdError as exc:
+            raise StoreError(f"dictionary {key} of the store is damaged ({exc}); restore the store from a copy") from exc
+
     def _learn(
         self, connection: Connection, purpose: str, text: bytes, best: _Dictionary | None, packed: int
     ) -> _Dictionary | None:

@@ -136,6 +136,22 @@ def join_step(rest: Plain, columns: Mapping[str, Any], candidate: Plain, profile
     return plain
 
 
+def observation_hash(plain: Plain) -> str:
+    """`Observation.id` of a plain observation."""
+    return digest(plain)
+
+
+def step_hash(columns: Mapping[str, Any], candidate_id: str, profile_id: str | None, rest: Plain) -> str:
+    """The hash of a step, with its place and the ids of its parts. `columns`: run_id, index, round and observation_id."""
+    place = [columns[name] for name in ("run_id", "index", "round", "observation_id")]
+    return digest([*place, candidate_id, profile_id, rest])
+
+
+def exchange_hash(run_id: str, place: Sequence[int], prompt_id: str, rest: Plain) -> str:
+    """The hash of an exchange. `place`: round, sample and turn."""
+    return digest([run_id, *place, prompt_id, rest])
+
+
 class Figures(NamedTuple):
     """What filters and statistics need of an evaluation; None where it was not measured."""
 

@@ -11,7 +11,7 @@ from contract.errors import StoreError, UsageError
 from contract.exchange import Exchange
 from contract.trajectory import Observation, RunRecord, Step, Trajectory
 from policies.trajectories import tables
-from policies.trajectories.engine import BUSY_TIMEOUT_S, open_engine, translated, writing
+from policies.trajectories.engine import BUSY_TIMEOUT_S, compact, open_engine, translated, writing
 from policies.trajectories.filters import ALL_STEPS, StepFilter, run_conditions, step_conditions
 from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import Plain
@@ -92,6 +92,11 @@ class Store:
         """One consistent state of the store."""
         with translated(self._engine.url), self._engine.connect() as connection:
             yield connection, PlainReader(connection, self._packer)
+
+    def compact(self) -> None:
+        """Gives the space of deleted records back to the disk. Raises: StoreError where the disk is full."""
+        with translated(self._engine.url):
+            compact(self._engine)
 
     def start_run(self, run: RunRecord) -> None:
         with self.batch() as batch:

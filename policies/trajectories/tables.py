@@ -133,6 +133,7 @@ step_records = Table(
     "step_records",
     metadata,
     Column("step", ForeignKey("steps.key"), primary_key=True, autoincrement=False),
+    Column("hash", String(80), nullable=False),  # of the whole step, its references included: `plain_records.step_hash`
     *_packed(),
 )
 
@@ -147,9 +148,13 @@ exchanges = Table(
     Column("observation", ForeignKey("observations.key"), index=True),
     Column("prompt", ForeignKey("contents.key"), nullable=False, index=True),
     Column("status", String(16), nullable=False),
+    Column("hash", String(80), nullable=False),  # of the whole exchange: `plain_records.exchange_hash`
     *_packed(),
     UniqueConstraint("run", "round", "sample", "turn"),
 )
+
+# Lists and statistics group by these columns; over an index alone that is three times as fast.
+Index("steps_counted", steps.c.run, steps.c.status, steps.c.environment, steps.c.speedup, steps.c.reward)
 
 Index(
     "steps_with_profile",

@@ -14,10 +14,12 @@ from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import (
     Content,
     Plain,
+    exchange_hash,
     figures,
     shared_attempts,
     split_observation,
     split_step,
+    step_hash,
 )
 from policies.trajectories.reader import PlainReader
 
@@ -101,7 +103,8 @@ class PlainWriter:
             "time_us": found.time_us,
             "speedup": found.speedup,
         }
-        packed = self._packer.pack(self._connection, f"step/{row['status']}", rest)
+        hash_ = named(step_hash(step, candidate.id, profile.id if profile else None, rest))
+        packed = {"hash": hash_, **self._packer.pack(self._connection, f"step/{row['status']}", rest)}
         key = _STEPS.find(self._connection, run, step["index"])
         if key is not None:
             _STEPS.overwrite(self._connection, key, row)
@@ -122,6 +125,7 @@ class PlainWriter:
             "observation": self._observation_key(exchange["observation_id"]),
             "prompt": self._content(prompt),
             "status": exchange["status"],
+            "hash": named(exchange_hash(run_id, tuple(place.values()), prompt.id, rest)),
             **self._packer.pack(self._connection, "exchange", rest),
         }
         key = _EXCHANGES.find(self._connection, run, *place.values())
@@ -131,18 +135,7 @@ class PlainWriter:
             _EXCHANGES.insert(self._connection, {"run": run, **place, **row})
 
     def _run_row(self, run: Plain) -> dict[str, Any]:
-        task, settings = run["task"], run["settings"]
-        return {
-            "run_id": run["run_id"],
-            "created_at": sortable(run["created_at"]),
-            "status": run["status"],
-            "policy": run["policy"],
-            "shape": f"{task['m']}x{task['n']}x{task['k']}",
-            "arch": task["arch"],
-            "chip": run["chip"]["name"],
-            "cutlass": settings.get("cutlass", "") if settings.get("use_knowledge", True) else "",
-            **self._packer.pack(self._connection, "run", run),
-        }
+        return {**run_columns(run), **self._packer.pack(self._connection, "run", run)}
 
     def _run_key(self, run_id: str) -> int | None:
         if self._run is None or self._run[0] != run_id:
@@ -178,3 +171,18 @@ class PlainWriter:
             return key
         packed = self._packer.pack(self._connection, content.purpose, content.plain)
         return CONTENTS.insert(self._connection, {"kind": content.kind, "hash": named(content.id), **packed})
+
+
+def run_columns(run: Plain) -> dict[str, str]:
+    """The columns that repeat what the record of a run holds."""
+    task, settings = run["task"], run["settings"]
+    return {
+        "run_id": run["run_id"],
+        "created_at": sortable(run["created_at"]),
+        "status": run["status"],
+        "policy": run["policy"],
+        "shape": f"{task['m']}x{task['n']}x{task['k']}",
+        "arch": task["arch"],
+        "chip": run["chip"]["name"],
+        "cutlass": settings.get("cutlass", "") if settings.get("use_knowledge", True) else "",
+    }

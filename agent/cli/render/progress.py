@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.status import Status
 from rich.text import Text
 
-from agent.cli.render.meter import IndexMeter
+from agent.cli.render.meter import Meter
 from agent.report.one_line import predicted_of, result_of
 from contract.evaluation import Measured, Unmeasured, Witness
 from contract.events import (
@@ -27,6 +27,7 @@ from contract.events import (
     RunStarted,
     StageStarted,
     StepFinished,
+    StoreProgress,
     Witnessed,
     WorkerRestarted,
 )
@@ -55,8 +56,8 @@ class StatusLine:
 class Progress:
     """Draws events: one line per step, and on a terminal a status line with the stage, the best result and the time left.
 
-    A row holds at most LINE_CHARS characters; `trajectories show` prints all axes of a schedule. Indexing is a status line
-    with rate and time left, and without a terminal an occasional line.
+    A row holds at most LINE_CHARS characters; `trajectories show` prints all axes of a schedule. Indexing and commands
+    over the store are a status line with rate and time left, and without a terminal an occasional line.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -65,7 +66,7 @@ class Progress:
         self._deadline_s: float | None = None
         self._best = ""
         self._written: dict[int, int] = {}  # characters so far, by reply in progress
-        self._meter = IndexMeter()
+        self._meter = Meter()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -107,8 +108,8 @@ class Progress:
                 self._line(f"worker restarted: {event.reason}")
             case Notice():
                 self._line(f"note: {event.message}")
-            case IndexProgress():
-                self._index(event)
+            case IndexProgress() | StoreProgress():
+                self._counted(event)
             case RunFinished():
                 self._line(f"run {event.run_id}: {event.reason}, after {event.steps} steps")
 
@@ -159,7 +160,7 @@ class Progress:
         replies = "1 reply" if len(self._written) == 1 else f"{len(self._written)} replies"
         return f"{replies} in progress, {sum(self._written.values()):,} characters"
 
-    def _index(self, event: IndexProgress) -> None:
+    def _counted(self, event: IndexProgress | StoreProgress) -> None:
         line = self._meter.line(event)
         if self._status is not None:
             self._status.update(escape(line))

@@ -29,7 +29,8 @@ def test_the_walk_finds_every_verb() -> None:
     assert {"optimize", "verify", "bench", "runs list", "runs show", "runs resume", "doctor"} <= names
     verbs = ("add", "update", "list", "remove", "diff", "status", "verify", "rebuild", "search")
     assert {f"index {verb}" for verb in verbs} <= names
-    assert {"trajectories list", "trajectories show", "trajectories export"} <= names
+    verbs = ("list", "show", "stats", "import", "export", "merge", "prune", "verify")
+    assert {f"trajectories {verb}" for verb in verbs} <= names
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from agent.cli.render.meter import IndexMeter
+from agent.cli.render.meter import Meter
 from agent.cli.render.progress import Progress, StatusLine
 from contract.candidate import Origin
 from contract.evaluation import CompileFailed, TestResult, Witness, Wrong
@@ -139,7 +139,7 @@ def embedding(done: int, total: int | None = 1000) -> IndexProgress:
 
 def test_the_meter_tells_rate_and_time_left() -> None:
     ticking = Ticking()
-    meter = IndexMeter(ticking)
+    meter = Meter(ticking)
     assert meter.line(embedding(0)) == "cutlass-4.2.0: embedding pieces 0 of 1,000"
     ticking.now_s = 2.0
     assert meter.line(embedding(200)) == "cutlass-4.2.0: embedding pieces 200 of 1,000, 100/s, 8 s left"
@@ -150,7 +150,7 @@ def test_the_meter_tells_rate_and_time_left() -> None:
 
 def test_a_log_gets_few_lines_of_indexing() -> None:
     ticking = Ticking()
-    meter = IndexMeter(ticking)
+    meter = Meter(ticking)
     said = []
     for done in range(1001):
         ticking.now_s = done / 40
