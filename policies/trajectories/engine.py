@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DataError, NoSuchModuleError, Operatio
 from contract.errors import StoreError
 from policies.trajectories.tables import SCHEMA, VERSION, meta, metadata, migration
 
-BUSY_TIMEOUT_S = 10.0
+BUSY_TIMEOUT_S = 120.0  # an import of 50,000 steps is one transaction and takes about a minute
 DIALECTS = ("sqlite", "postgresql")
 _BEGIN = "cudal2_begin"  # execution option: the statement that begins a transaction in SQLite; empty for none
 _BEGIN_WRITING = "BEGIN IMMEDIATE"
