@@ -74,7 +74,8 @@ class Settings(BaseSettings, RunSettings):
         """The settings to be saved beside a run: without keys, and without the store's password."""
         values = self.model_dump(exclude=set(_KEYS))
         if self.store:
-            values["store"] = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", self.store)
+            hidden = re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", self.store)
+            values["store"] = re.sub(r"([?&]password=)[^&]*", r"\1***", hidden)
         return RunSettings.model_validate(values)
 
     def compile_options(self) -> CompileOptions:

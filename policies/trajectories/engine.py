@@ -64,7 +64,7 @@ def compact(engine: Engine) -> None:
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
     """Turns errors of the database library into a `StoreError` with a remedy."""
-    where = url.render_as_string(hide_password=True)
+    where = shown_address(url)
     try:
         yield
     except OperationalError as exc:
@@ -80,6 +80,12 @@ def translated(url: URL) -> Iterator[None]:
             f"store {where} is damaged or not a store ({_first_line(exc)}); it was left untouched: "
             "move it away or point CUDAL2_STORE elsewhere"
         ) from exc
+
+
+def shown_address(url: URL) -> str:
+    """An address for a message, without its password."""
+    hidden = {name: "***" for name in url.query if name == "password"}
+    return url.update_query_dict(hidden).render_as_string(hide_password=True)
 
 
 def _create(url: str, busy_timeout_s: float) -> Engine:
@@ -153,7 +159,7 @@ def _prepare(engine: Engine) -> None:
 
 def _version(connection: Connection, engine: Engine) -> str | None:
     """The migration that the database has had; None where it is empty. Raises: StoreError where this version cannot use it."""
-    where = engine.url.render_as_string(hide_password=True)
+    where = shown_address(engine.url)
     names = set(inspect(connection).get_table_names())
     if not names:
         return None
@@ -184,7 +190,7 @@ def _migrate(engine: Engine) -> None:
     from alembic import command
     from alembic.config import Config
 
-    where = engine.url.render_as_string(hide_password=True)
+    where = shown_address(engine.url)
     with writing(engine) as connection:
         version = _version(connection, engine)
         if version == VERSION:

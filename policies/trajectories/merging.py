@@ -18,6 +18,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from contract.base import Record, digest
 from contract.errors import StoreError, UsageError
 from policies.trajectories import tables
+from policies.trajectories.engine import shown_address
 from policies.trajectories.filters import sortable
 from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import Plain
@@ -166,7 +167,7 @@ def _opened(source: str) -> Iterator[Store]:
     url = _url(source)
     if url.get_backend_name() != "sqlite":
         if _is_older(url):
-            where = url.render_as_string(hide_password=True)
+            where = shown_address(url)
             raise StoreError(f"store {where} is of an older version; open it once with CUDAL2_STORE to migrate it, then merge")
         with open_store(str(source)) as store:
             yield store

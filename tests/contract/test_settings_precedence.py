@@ -119,6 +119,7 @@ def test_slices_carry_what_they_are_given() -> None:
     ("url", "recorded"),
     [
         ("postgresql+psycopg://ann:sesame@host/db", "postgresql+psycopg://ann:***@host/db"),
+        ("postgresql+psycopg://host/db?user=ann&password=sesame&x=1", "postgresql+psycopg://host/db?user=ann&password=***&x=1"),
         ("postgresql+psycopg://ann@host:5432/db", "postgresql+psycopg://ann@host:5432/db"),
         ("sqlite:///runs.sqlite", "sqlite:///runs.sqlite"),
     ],

@@ -169,9 +169,17 @@ def test_a_wrong_address_is_one_line(address: str, message: str) -> None:
         open_store(address)
 
 
-def test_a_password_is_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "address",
+    [
+        "sqlite://user:hunter2@/{}",
+        "sqlite:///{}?password=hunter2",
+        "postgresql+psycopg://u:hunter2@127.0.0.1:9/d?password=hunter2",
+    ],
+)
+def test_a_password_is_not_shown(tmp_path: Path, address: str) -> None:
     with pytest.raises(StoreError) as caught:
-        open_store(f"sqlite://user:hunter2@/{tmp_path}")
+        open_store(address.format(tmp_path))
     assert "hunter2" not in str(caught.value)
 
 
