@@ -14,7 +14,8 @@ from policies.trajectories.filters import ALL_STEPS, StepFilter
 from policies.trajectories.statistics import NO_ENVIRONMENT, By, known_values, run_count, run_rows, step_count, store_statistics
 from policies.trajectories.store import Store, open_store
 from tests.doubles import ENVIRONMENT, NOW, run_record
-from tests.policies.trajectories.small_store import OTHER_CHIP, small_store
+from tests.policies.trajectories.conftest import DATABASES, new_database
+from tests.policies.trajectories.small_store import OTHER_CHIP, fill, small_store
 
 SELECTIONS = [
     ALL_STEPS,
@@ -33,9 +34,13 @@ SELECTIONS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with open_store(small_store(tmp_path_factory.mktemp("store") / "store.sqlite")) as opened:
+@pytest.fixture(scope="module", params=DATABASES)
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'store.sqlite'}"
+    if request.param == "postgresql":
+        url = new_database(request.getfixturevalue("postgres_server")).render_as_string(hide_password=False)
+    with open_store(url) as opened:
+        fill(opened)
         yield opened
 
 

@@ -173,7 +173,6 @@ def test_a_wrong_address_is_one_line(address: str, message: str) -> None:
     "address",
     [
         "sqlite://user:hunter2@/{}",
-        "sqlite:///{}?password=hunter2",
         "postgresql+psycopg://u:hunter2@127.0.0.1:9/d?password=hunter2",
     ],
 )
