@@ -20,5 +20,7 @@ The surroundings:
 - `knowledge`: records and protocols of the knowledge base
 - `settings`, `options`: the resolved settings, and the slices that parts take
 - `events`, `errors`: typed events, and the error tree
+- `whole_file`: a file that appears whole or not at all
+- `contrast`: contrastive exemplars, drawn from score buckets
 - `protocols`: what the agent requires of a policy, a sandbox and a store
 """

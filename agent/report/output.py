@@ -1,8 +1,6 @@
 """The output folder of a run. Every file is written completely or not at all."""
 
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +12,7 @@ from agent.run.result import RunResult
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.errors import UsageError
+from contract.whole_file import whole_file
 
 _PROBE = ".cudal2-writable"
 
@@ -66,20 +65,11 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[str]]:
-    """A file that is written next to its place and moved there once complete. After a failure the old file stays."""
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8") as file:
-        try:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    """A text file that appears once it is complete. After a failure the old file stays."""
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        yield file
 
 
 def _copy(source: Path, target: Path) -> None:
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.copyfile(source, temporary)
-    os.replace(temporary, target)
+    with whole_file(target) as temporary:
+        shutil.copyfile(source, temporary)

@@ -46,8 +46,8 @@ def fill(url: str, steps: int, processes: int) -> Filled:
     return Filled(done, time.monotonic() - begun, max(peaks, default=0))
 
 
-def write(writer: Writer, events: list[RunEvent]) -> int:
-    """Writes the records of one run; how many of them are steps."""
+def write(writer: Writer | Store, events: list[RunEvent]) -> int:
+    """Writes the records of one run; how many of them are steps. In a `Store`, each is durable before the next."""
     run_id, steps = "", 0
     for event in events:
         match event:
@@ -60,19 +60,6 @@ def write(writer: Writer, events: list[RunEvent]) -> int:
                 writer.record_step(event)
                 steps += 1
     return steps
-
-
-def write_durably(store: Store, events: list[RunEvent]) -> None:
-    """Writes the records of one run as a run does, each of them durable before the next."""
-    for event in events:
-        match event:
-            case RunRecord():
-                store.start_run(event)
-                run_id = event.run_id
-            case Observation():
-                store.record_observation(run_id, event)
-            case Step():
-                store.record_step(event)
 
 
 def peak_bytes() -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.store.filling import peak_bytes, write, write_durably
+from benchmarks.store.filling import peak_bytes, write
 from benchmarks.store.invented_runs import Inventor, RunSize
 from benchmarks.store.real_runs import RealRun, RunEvent, replayed
 from benchmarks.store.store_table import CommandFigures, ReadingFigures, Resemblance, WritingFigures
@@ -131,7 +131,7 @@ def _write_batches(store: Store, runs: Sequence[list[RunEvent]]) -> None:
 
 def _write_durably(store: Store, runs: Sequence[list[RunEvent]]) -> None:
     for events in runs:
-        write_durably(store, events)
+        write(store, events)
 
 
 def _steps(runs: Sequence[list[RunEvent]]) -> int:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from agent.observe.ranking import attempt_of
-from benchmarks.store.filling import write_durably
+from benchmarks.store.filling import write
 from benchmarks.store.invented_runs import CANDIDATES, ROUND, STEPS_PER_RUN, Inventor, RunSize, shapes
 from benchmarks.store.real_runs import RealRun, RunEvent, load_runs, pack, replayed
 from benchmarks.store.store_bench import command, file_bytes, reading, resemblance
@@ -42,7 +42,7 @@ def test_measured_runs_keep_their_hashes(runs: list[RealRun]) -> None:
 
 def test_the_file_is_made_of_the_runs_of_a_store(runs: list[RealRun], tmp_path: Path) -> None:
     with open_store(f"sqlite:///{tmp_path / 'store.sqlite'}") as store:
-        write_durably(store, list(replayed(runs[0])))
+        write(store, list(replayed(runs[0])))
         packed = tmp_path / "runs.json.xz"
         packed.write_bytes(pack([store.trajectory(runs[0].run.run_id)]))
     assert load_runs(packed) == [runs[0]]
@@ -91,7 +91,7 @@ def test_shapes_are_those_of_the_grid() -> None:
 def test_a_store_is_measured_and_its_misses_are_named(runs: list[RealRun], inventor: Inventor, tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     with open_store(f"sqlite:///{path}") as store:
-        write_durably(store, list(inventor.run(inventor.tasks[0], Random(1), RunSize(8, 1))))
+        write(store, list(inventor.run(inventor.tasks[0], Random(1), RunSize(8, 1))))
     url = f"sqlite:///{path}"
     listed = command(url, tmp_path, ["trajectories", "list"], repeats=1)
     assert (listed.arguments, listed.lines, listed.error) == ("trajectories list", 1, "")

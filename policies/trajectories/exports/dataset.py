@@ -15,6 +15,7 @@ from typing import IO, Any, Literal, Protocol
 
 from contract.errors import UsageError
 from contract.trajectory import Trajectory
+from contract.whole_file import whole_file
 from policies.chat.prompts.composition import Prompts
 from policies.trajectories.exports.columns import columns_of
 from policies.trajectories.exports.counts import ExportCounts, ExportSummary, summed
@@ -23,7 +24,7 @@ from policies.trajectories.exports.flat_table import ParquetFile, table_rows
 from policies.trajectories.exports.formats import FORMATS, ExportOptions, Row, TrainerFormat
 from policies.trajectories.exports.splits import TEST, TRAIN, ShapeSplit, Split, texts_of
 from policies.trajectories.exports.steps import export_steps, to_line
-from policies.trajectories.exports.whole import CARD, whole_file, whole_folder
+from policies.trajectories.exports.whole_folder import CARD, whole_folder
 
 DatasetFormat = Literal["steps", "parquet"] | TrainerFormat
 DATASET_FORMATS: tuple[DatasetFormat, ...] = ("steps", *FORMATS, "parquet")

@@ -2,18 +2,17 @@
 
 import glob
 import itertools
-import os
-import tempfile
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 from contract.base import Record
 from contract.errors import UsageError
 from contract.evaluation import Environment, Measured
 from contract.trajectory import RunRecord, Step, Trajectory
+from contract.whole_file import whole_file
 from policies.trajectories.compression import zstd
 from policies.trajectories.sweep.sweep_lines import (
     SweepAxes,
@@ -187,14 +186,6 @@ def _piece_names(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that is written beside its place and moved there once complete."""
-    with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            yield cast(BinaryIO, file)
-            file.flush()
-            os.fsync(file.fileno())
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+    """A binary file that appears once it is complete."""
+    with whole_file(path) as temporary, temporary.open("wb") as file:
+        yield file

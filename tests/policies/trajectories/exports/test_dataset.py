@@ -14,7 +14,7 @@ import yaml
 from contract.errors import StoreError, UsageError
 from contract.evaluation import CompileFailed
 from contract.trajectory import Trajectory
-from policies.trajectories.exports import dataset, whole
+from policies.trajectories.exports import dataset, whole_folder
 from policies.trajectories.exports.columns import columns_of, hub_features
 from policies.trajectories.exports.dataset import DATASET_FORMATS, export_dataset
 from policies.trajectories.exports.formats import FORMATS, ExportOptions
@@ -98,7 +98,7 @@ def test_a_folder_that_cannot_be_moved_leaves_the_old_one(tmp_path: Path, monkey
         self.rename(target)
         return target
 
-    monkeypatch.setattr(whole.Path, "replace", replace)
+    monkeypatch.setattr(whole_folder.Path, "replace", replace)
     with pytest.raises(UsageError, match="Input/output error"):
         export_dataset(many(2), "sft", tmp_path / "out", PLAIN, PROMPTS)
     assert len(lines(tmp_path / "out" / "train.jsonl")) == 8

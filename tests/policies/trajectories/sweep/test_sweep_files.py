@@ -19,7 +19,6 @@ from policies.schedule.families.registry import families
 from policies.trajectories.compression import zstd
 from policies.trajectories.importing.importing import import_files
 from policies.trajectories.store import Store, open_store
-from policies.trajectories.sweep import sweep_files
 from policies.trajectories.sweep.sweep_files import MIN_PIECE_BYTES, SweepOptions, export_sweep
 from tests.doubles import NOW, measured, run_record, step
 
@@ -159,7 +158,7 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sweep_files.os, "fsync", full)
+    monkeypatch.setattr("contract.whole_file.os.fsync", full)
     with pytest.raises(UsageError, match=r"a.zst cannot be written \(No space left on device\); choose another file"):
         export_sweep([trajectory(run_record(), step(0))], tmp_path / "a.zst")
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,5 @@
-"""Files and folders that appear whole or not at all: they are written next to their place and moved there once complete."""
+"""Folders that appear whole or not at all: they are written next to their place and moved there once complete."""
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -8,24 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from contract.errors import UsageError
+from contract.whole_file import make_durable
 
 CARD = "README.md"
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """The place to write a file to; afterwards it replaces `path`. After a failure the old file stays. Raises: OSError."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(descriptor)
-    temporary = Path(name)
-    try:
-        yield temporary
-        _sync(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager
@@ -40,7 +24,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         for file in temporary.iterdir():
-            _sync(file)
+            make_durable(file)
             file.chmod(0o644)
         temporary.chmod(0o755)
         _swap(temporary, path)
@@ -75,8 +59,3 @@ def _swap(new: Path, path: Path) -> None:
         raise
     if aside:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def _sync(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
