@@ -15,6 +15,7 @@ from pydantic import Field
 
 from contract.base import Record
 from contract.inspection import Inspection
+from contract.options import Effort
 from contract.ruler import Ruler
 from contract.task import TimingMode
 
@@ -288,12 +289,17 @@ class Measured(_Faultless):
     """Verified and timed: all samples of the candidate and of every baseline of the same rounds.
 
     `ruler`: how it was measured, None in older records. `witness`: None where no second backend was asked.
+    `effort`: how thoroughly it was verified and timed, None in older records; times of different efforts are not compared.
+    `plain`: the same kernel launched without programmatic launch in the same rounds; None where that was not measured or
+    the plan has no programmatic launch.
     """
 
     status: Literal["measured"] = "measured"
     mode: TimingMode
+    effort: Effort | None = None
     tests: tuple[TestResult, ...]
     timing: Timing
+    plain: Timing | None = None
     baselines: tuple[Timing, ...]
     side: SideFigures = SideFigures()
     telemetry: Telemetry = Telemetry()

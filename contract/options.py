@@ -113,4 +113,7 @@ class ChatOptions(Record):
     reply_price: Annotated[float, Field(ge=0)] = 0.0
 
 
-Effort = Literal["quick", "full"]
+# How thoroughly a candidate is verified and timed. `screen`: one exact test and a few short rounds, for kernels of trusted
+# writers. `quick`: all tiers, rounds against cuBLASLt-AutoTuning. `race`: all tiers, together with the other finalists in the
+# same rounds. `full`: all tiers, all baselines.
+Effort = Literal["screen", "quick", "race", "full"]

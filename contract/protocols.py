@@ -52,6 +52,19 @@ class Sandbox(Protocol):
         """Verify and time a built candidate. `quick` compares it with cuBLASLt-AutoTuning only."""
         ...
 
+    def screen(self, built: Sequence[Built], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+        """Briefly verify and time candidates of trusted writers, against cuBLASLt-AutoTuning. Yields as each finishes.
+
+        A screened time ranks candidates; it never decides a winner.
+        """
+        ...
+
+    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+        """Verify candidates in full, then time them together with the baselines in the same rounds, with and without
+        programmatic launch. Slower candidates leave once their interval is wholly behind. One evaluation for each, in order.
+        """
+        ...
+
     def witness(self, built: Built, task: GemmTask) -> Evaluation:
         """The verdict of the emulator on a candidate that passed on a GPU; `Unmeasured` where it passes or cannot be executed.
 
