@@ -101,7 +101,7 @@ class Builder:
         compiled = self._compiler.compile(candidate, task.arch, cancel)
         if isinstance(compiled, CompileFailed | TimedOut):
             return compiled
-        inspection = inspect(compiled, candidate, checked.plan, task, limits)
+        inspection = inspect(compiled, candidate, checked.plan, task, limits, self._compiler.cache)
         if isinstance(inspection, Rejected):
             return inspection
         return Built(

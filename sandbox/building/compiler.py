@@ -88,12 +88,12 @@ class _Compilation:
 
 
 class Compiler:
-    """Compiles candidates, each once. Thread-safe."""
+    """Compiles candidates, each once. Thread-safe. `cache`: what was compiled."""
 
     def __init__(self, options: CompileOptions) -> None:
         self._options = options
-        self._cache = CompileCache(Path(options.cache_dir))
-        self._cache.sweep()
+        self.cache = CompileCache(Path(options.cache_dir))
+        self.cache.sweep()
 
     def compile(
         self, candidate: AnyCandidate, arch: Arch, cancel: threading.Event | None = None
@@ -107,7 +107,7 @@ class Compiler:
         outcome = self._load(job.key, job.artifact, cached=True)
         if outcome is not None:
             return outcome
-        scratch = self._cache.scratch()
+        scratch = self.cache.scratch()
         try:
             return self._compile(job, candidate.source, scratch, cancel)
         finally:
@@ -128,7 +128,7 @@ class Compiler:
         files = {LOG: log.encode(), SOURCE: source.encode()}
         if not ended.returncode:
             files |= _products(scratch, job.artifact)
-        self._cache.save(job.key, files, compiled=not ended.returncode, seconds=ended.seconds)
+        self.cache.save(job.key, files, compiled=not ended.returncode, seconds=ended.seconds)
         outcome = self._load(job.key, job.artifact, cached=False)
         if outcome is None:
             raise MachineError(f"{self._options.cache_dir}: an entry of the compile cache vanished as it was written")
@@ -155,10 +155,10 @@ class Compiler:
             ) from exc
 
     def _load(self, key: str, artifact: str, *, cached: bool) -> Compiled | CompileFailed | None:
-        entry = self._cache.load(key)
+        entry = self.cache.load(key)
         if entry is None:
             return None
-        folder = self._cache.path(key)
+        folder = self.cache.path(key)
         log = (folder / LOG).read_text(encoding="utf-8")
         if not entry.compiled:
             return CompileFailed(message=first_error(log), log=shortened(log))

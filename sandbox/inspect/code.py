@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from contract.base import Record
 from contract.task import AccumulatorType
 from sandbox.emulator.ptx.module import Address, Function, Instruction, Module, Negated, Operand, Pair, Special, Symbol, Vector
 from sandbox.emulator.ptx.parser import parse
@@ -19,8 +20,7 @@ _TRAPS = frozenset({"trap", "brkpt", "pmevent"})
 _PROTOTYPE = 3  # the operand of a call that describes types
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Record):
     """A kernel's header. `parameter_bytes` in order; bounds are None where the source sets none."""
 
     name: str

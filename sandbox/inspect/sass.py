@@ -46,6 +46,15 @@ class Sass:
     unread: tuple[str, ...] = ()
 
 
+def disassembler() -> str:
+    """What identifies the nvdisasm that is used, for keys of what it said; empty without one."""
+    path = find_nvdisasm()
+    if path is None:
+        return ""
+    state = Path(path).stat()
+    return f"{path} {state.st_size} {state.st_mtime_ns}"
+
+
 def disassemble(cubin: Path) -> Sass | None:
     """The SASS of a cubin; None without nvdisasm, or where it reports that it cannot read the file.
 

@@ -166,7 +166,7 @@ def test_machine_code_alone_shows_a_read_beside_the_parameters(
     compiler: Compiler, arch: Arch, offset: dict[Arch, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without findings in the PTX: the second layer refuses by itself."""
-    monkeypatch.setattr("sandbox.inspect.inspection.misuses", lambda _module: iter(()))
+    monkeypatch.setattr("sandbox.inspect.facts.misuses", lambda _module: iter(()))
     task = GemmTask(m=128, n=128, k=64, arch=arch)
     assert rule(compiler, asm(f"ld.param.u32 %0, [gemm_param_0+{offset[arch]}];"), task) == "launch-data"
 
