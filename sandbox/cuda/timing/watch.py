@@ -26,12 +26,14 @@ class WrongWhileTimed(Fault):
 
 
 class Watch:
-    """Checks one candidate's lane after each of `samples` samples."""
+    """Checks one candidate's lane after each of `samples` samples. `compared`: how many outputs are compared in full."""
 
-    def __init__(self, track: Track, contender: Contender, lane: Lane, samples: int, draw: random.Random) -> None:
+    def __init__(
+        self, track: Track, contender: Contender, lane: Lane, samples: int, draw: random.Random, compared: int = COMPARED
+    ) -> None:
         self._track, self._contender, self._lane, self._draw = track, contender, lane, draw
         self._compared = sorted(
-            (draw.randrange(samples), draw.randrange(len(lane.pairs))) for _ in range(min(COMPARED, samples))
+            (draw.randrange(samples), draw.randrange(len(lane.pairs))) for _ in range(min(compared, samples))
         )
         self._samples, self._done = samples, 0
         self.compared: list[ComparedOutput] = []
