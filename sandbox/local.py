@@ -116,6 +116,14 @@ class LocalSandbox:
         """
         return self._batch(built, task, "screen")
 
+    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+        """Verify finalists in full and time them together: one evaluation for each, in order; without a GPU, as `verify`.
+
+        A finalist that fails, crashes or hangs is out; the others race on. Raises: as `evaluate`.
+        """
+        outcomes = dict(self._batch(built, task, "race"))
+        return [outcomes[position] for position in range(len(built))]
+
     def verify(self, built: Built, task: GemmTask) -> Evaluation:
         """Verify a built candidate without timing it: `Unmeasured` where it holds. Raises: as `evaluate`."""
         return self._request(built, task, None)

@@ -136,7 +136,7 @@ class Timer:
         lane = open_lane(self._track, contender, options, draw)
         lanes: dict[str, Lane] = {CANDIDATE: lane}
         for name, contenders in standing.items():
-            lanes |= {f"{name}/{rank}": self._library_lane(one) for rank, one in enumerate(contenders)}
+            lanes |= {f"{name}/{rank}": self.library_lane(one) for rank, one in enumerate(contenders)}
         with open_sampler(self._device.pci_bus_id) as sampler:
             watch = Watch(self._track, contender, lane, options.rounds, draw)
             rounds = self._all_rounds(lanes, watch, sampler, draw)
@@ -186,7 +186,8 @@ class Timer:
             sampler.sample()
         return rounds
 
-    def _library_lane(self, contender: LibraryContender) -> Lane:
+    def library_lane(self, contender: LibraryContender) -> Lane:
+        """A baseline's lane for whole samples, kept while the baseline is in use."""
         if contender not in self._lanes:
             draw = random.Random(secrets.randbits(64))
             self._lanes[contender] = open_lane(self._track, contender, self._options, draw)
@@ -200,7 +201,7 @@ class Timer:
         return self._brief_lanes[key].sample_us()
 
     def _sample_library(self, contender: LibraryContender) -> float:
-        return self._library_lane(contender).sample_us()
+        return self.library_lane(contender).sample_us()
 
     def ruler(self, secret: int, lane: Lane, watch: Watch, weakened: Sequence[str] = ()) -> Ruler:
         """How a lane was measured. `weakened`: guards that were left out on purpose, besides those this machine lacks."""
