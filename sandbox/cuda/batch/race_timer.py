@@ -90,10 +90,10 @@ class RaceTimer:
         lanes = {PLAIN: planned}
         if contender.programmatic and self._task.mode is TimingMode.OFFLINE:
             lanes = {PROGRAMMATIC: planned, PLAIN: self._lane(contender, beside=planned)}
-        with open_sampler(self._pci_bus_id) as sampler:
-            self._finalists[position] = Finalist(contender, lanes, sampler)
         for lane in lanes.values():
             lane.sample_us()  # warm-up: clocks, instruction caches
+        with open_sampler(self._pci_bus_id) as sampler:
+            self._finalists[position] = Finalist(contender, lanes, sampler)
 
     def run(self, attempt: Attempt) -> Mapping[int, Measurement]:
         """All rounds, once more where throttling met one side only. What fails is left out of the measurements."""
