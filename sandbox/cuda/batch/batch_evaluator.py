@@ -120,6 +120,7 @@ class BatchEvaluator(Evaluator):
         yield from self._each(racing, list(measured), lambda position: self._rechecked(racing, position, verifier))
         if racing.broken:
             return
+        rounds.close()
         for position, contender in racing.contenders.items():
             contender.close()
             built = request.built[position]

@@ -107,6 +107,10 @@ class RaceTimer:
             self._notes.append(again)
         return {position: self._measurement(finalist) for position, finalist in self._finalists.items()}
 
+    def close(self) -> None:
+        """Destroy the finalists' graphs, before their code is unloaded."""
+        self._finalists = {}
+
     @property
     def _throttled_apart(self) -> frozenset[str]:
         apart = [throttled_apart(finalist.reasons, self._reasons) for finalist in self._finalists.values()]

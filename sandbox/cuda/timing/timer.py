@@ -40,6 +40,7 @@ from sandbox.cuda.timing.watch import Watch
 
 SIDE_SAMPLES = 5
 HOST_LAUNCHES = 64
+SERVER_BRIEF_LAUNCHES = 8  # of a sample that only narrows a library's suggestions down
 WALL_CLOCK_CALLS = 30
 CANDIDATE = "candidate"
 
@@ -195,6 +196,8 @@ class Timer:
 
     def _sample_briefly(self, contender: LibraryContender, launches: int) -> float:
         """One sample of a few launches. The lane is kept until the baselines are open."""
+        if self._task.mode is TimingMode.SERVER:
+            launches = min(launches, SERVER_BRIEF_LAUNCHES)
         key = contender, launches
         if key not in self._brief_lanes:
             self._brief_lanes[key] = open_brief_lane(self._track, contender, launches, random.Random(secrets.randbits(64)))
