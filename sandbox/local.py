@@ -30,7 +30,7 @@ from sandbox.emulator.large.coverage import needs_rewriting, reduced_task
 from sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from sandbox.jail.kind import confinement
 from sandbox.profiling.profiler import Profiler
-from sandbox.workers.messages import TIME_SHARE, Batch, Evaluate, NotExecuted, Reduced, Verified
+from sandbox.workers.messages import TIME_SHARE, CandidateBatch, Evaluate, NotExecuted, Reduced, Verified
 from sandbox.workers.witness import WitnessPool
 
 Prover = Literal["nothing", "emulator", "gpu"]
@@ -178,7 +178,7 @@ class LocalSandbox:
                 measured.append(position)
         if not measured or self._pool is None:
             return
-        request = Batch(
+        request = CandidateBatch(
             effort=effort,
             built=tuple(built[position] for position in measured),
             task=task,

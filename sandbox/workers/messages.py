@@ -1,9 +1,9 @@
 """The messages between a worker and its parent: one JSON record per line, over the worker's stdin and stdout; never pickle.
 
-parent → worker   Evaluate | Batch
+parent → worker   Evaluate | CandidateBatch
 worker → parent   Ready | Failed once
                   for an Evaluate: (StageEntered | Tuned) … and one of Done | Verified | NotExecuted | Failed
-                  for a Batch: (StageEntered | Tuned | Done) …, one Done for each candidate, and Ended | Failed
+                  for a CandidateBatch: (StageEntered | Tuned | Done) …, one Done for each candidate, and BatchEnded | Failed
 """
 
 from typing import Annotated, Literal
@@ -53,7 +53,7 @@ class Evaluate(Record):
         return _limit_s(stage, self.verify, self.time)
 
 
-class Batch(Record):
+class CandidateBatch(Record):
     """Built candidates of one task: screened one after another, or raced against each other.
 
     Answers name a candidate by its position in `built`.
@@ -118,7 +118,7 @@ class Done(Record):
     position: int = 0
 
 
-class Ended(Record):
+class BatchEnded(Record):
     """Every candidate of a batch has its outcome."""
 
     message: Literal["ended"] = "ended"
@@ -160,9 +160,11 @@ class Failed(Record):
                 return WorkerError(self.reason, log=self.log)
 
 
-Request = Annotated[Evaluate | Batch, Field(discriminator="message")]
+Request = Annotated[Evaluate | CandidateBatch, Field(discriminator="message")]
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
-Reply = Annotated[Ready | StageEntered | Tuned | Done | Ended | Verified | NotExecuted | Failed, Field(discriminator="message")]
+Reply = Annotated[
+    Ready | StageEntered | Tuned | Done | BatchEnded | Verified | NotExecuted | Failed, Field(discriminator="message")
+]
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
 
 

@@ -24,9 +24,9 @@ from contract.options import WorkerOptions
 from sandbox.workers.channel import Channel, ChannelClosed, DeadlinePassed
 from sandbox.workers.internal_errors import InternalErrors, describe
 from sandbox.workers.messages import (
-    Batch,
+    BatchEnded,
+    CandidateBatch,
     Done,
-    Ended,
     Evaluate,
     Failed,
     NotExecuted,
@@ -64,7 +64,7 @@ class Lost:
     limit_s: float | None
 
 
-_Answer = Done | Verified | NotExecuted | Failed | Ended
+_Answer = Done | Verified | NotExecuted | Failed | BatchEnded
 Outcome = Done | Verified | NotExecuted | Failed | Lost
 _Settled = Evaluation | Verified | NotExecuted | Lost
 
@@ -139,12 +139,14 @@ class Worker:
         self.ready()
         follow = _Follow(request, on_stage, on_tuned)
         answer = self._answer(follow, follow.send)
-        if isinstance(answer, Ended):
+        if isinstance(answer, BatchEnded):
             self.discard()
             return Lost(follow.stage, "it ended a batch that was not asked for", None)
         return answer
 
-    def batch(self, request: Batch, on_stage: OnStage, on_tuned: OnTuned) -> Generator[tuple[int, Outcome], None, None]:
+    def batch(
+        self, request: CandidateBatch, on_stage: OnStage, on_tuned: OnTuned
+    ) -> Generator[tuple[int, Outcome], None, None]:
         """Each candidate's answer with its position; the last one is not healthy, `Failed` or `Lost` where the worker ended.
 
         What is left of a batch when the caller stops is waited for briefly, then its worker is killed. Raises: as `_answer`.
@@ -152,7 +154,7 @@ class Worker:
         self.ready()
         follow = _Follow(request, on_stage, on_tuned)
         step, told = follow.send, set[int]()
-        while not isinstance(answer := self._answer(follow, step), Ended):
+        while not isinstance(answer := self._answer(follow, step), BatchEnded):
             position = answer.position if isinstance(answer, Done) else follow.position
             if not isinstance(answer, Lost) and (position in told or not 0 <= position < len(request.built)):
                 self.discard()
@@ -172,10 +174,10 @@ class Worker:
     def _drain(self, follow: "_Follow") -> None:
         """Wait for a batch's end, so that the next request does not meet its answers."""
         follow.end = time.monotonic() + DRAIN_S
-        while self._channel is not None and not isinstance(self._answer(follow, follow.go_on), Ended):
+        while self._channel is not None and not isinstance(self._answer(follow, follow.go_on), BatchEnded):
             pass
 
-    def _answer(self, follow: "_Follow", step: "Callable[[Channel], _Answer]") -> "Outcome | Ended":
+    def _answer(self, follow: "_Follow", step: "Callable[[Channel], _Answer]") -> "Outcome | BatchEnded":
         """One step to the next answer. `Failed` is always of kind `internal`.
 
         Raises: Cudal2Error where the machine or a process failed.
@@ -245,9 +247,9 @@ class _Follow:
     DeadlinePassed, ProtocolError.
     """
 
-    def __init__(self, request: Evaluate | Batch, on_stage: OnStage, on_tuned: OnTuned) -> None:
+    def __init__(self, request: Evaluate | CandidateBatch, on_stage: OnStage, on_tuned: OnTuned) -> None:
         self._request = request
-        self._built = request.built if isinstance(request, Batch) else (request.built,)
+        self._built = request.built if isinstance(request, CandidateBatch) else (request.built,)
         self._on_stage, self._on_tuned = on_stage, on_tuned
         self._told: set[tuple[int, Stage]] = set()  # a race comes back to a stage round by round
         self.stage: Stage | None = None
@@ -343,7 +345,7 @@ class WorkerPool:
         finally:
             self._idle.put(worker)
 
-    def batch(self, request: Batch, on_tuned: OnTuned = lambda _: None) -> Iterator[tuple[int, Evaluation]]:
+    def batch(self, request: CandidateBatch, on_tuned: OnTuned = lambda _: None) -> Iterator[tuple[int, Evaluation]]:
         """Each candidate's position and outcome, as it is known. A candidate that ends its worker costs itself only: the
         others go on in the next worker, and a race starts again without it.
 
@@ -383,7 +385,7 @@ class WorkerPool:
         answer = worker.evaluate(request, on_stage, on_tuned)
         return self._settle(worker, request.built, stages[-1], answer)
 
-    def _batch(self, worker: Worker, request: Batch, on_tuned: OnTuned) -> Iterator[tuple[int, Evaluation | Lost]]:
+    def _batch(self, worker: Worker, request: CandidateBatch, on_tuned: OnTuned) -> Iterator[tuple[int, Evaluation | Lost]]:
         """As `Worker.batch`, settled."""
         stages: list[Stage] = ["load"]
 

@@ -19,7 +19,18 @@ from contract.base import Record
 from contract.build import Built
 from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
 from sandbox.workers.internal_errors import describe
-from sandbox.workers.messages import Batch, Done, Ended, Evaluate, Failed, NotExecuted, Ready, Verified, decode_request, encode
+from sandbox.workers.messages import (
+    BatchEnded,
+    CandidateBatch,
+    Done,
+    Evaluate,
+    Failed,
+    NotExecuted,
+    Ready,
+    Verified,
+    decode_request,
+    encode,
+)
 
 ORPHAN_GRACE_S = 3.0
 
@@ -42,12 +53,12 @@ class EvaluatesBatches(Evaluates, Protocol):
 
     position: int
 
-    def batch(self, request: Batch) -> Iterator[Done]:
+    def batch(self, request: CandidateBatch) -> Iterator[Done]:
         """One outcome for each candidate as it is known; after one that is not healthy no other follows."""
         ...
 
 
-Answer = Done | Verified | NotExecuted | Ended | Failed
+Answer = Done | Verified | NotExecuted | BatchEnded | Failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,7 +113,7 @@ class Session:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._running: tuple[Evaluates, Evaluate | Batch] | None = None
+        self._running: tuple[Evaluates, Evaluate | CandidateBatch] | None = None
 
     def serve(self, evaluator: Evaluates, ready: Ready, lines: "queue.SimpleQueue[bytes | None]") -> int:
         """Announce the backend, then answer until the requests end or the backend is broken.
@@ -127,7 +138,7 @@ class Session:
         try:
             request = decode_request(line)
             self._running = evaluator, request
-            answer = self._batch(evaluator, request) if isinstance(request, Batch) else evaluator.evaluate(request)
+            answer = self._batch(evaluator, request) if isinstance(request, CandidateBatch) else evaluator.evaluate(request)
             encode(answer)  # an answer that cannot be sent is an internal error on this candidate
         except MachineError:
             raise
@@ -136,15 +147,15 @@ class Session:
         self._running = None
         return answer
 
-    def _batch(self, evaluator: Evaluates, request: Batch) -> Answer:
-        """Tell each outcome as it comes. Returns the last message: `Ended`, or the outcome that broke the backend."""
+    def _batch(self, evaluator: Evaluates, request: CandidateBatch) -> Answer:
+        """Tell each outcome as it comes. Returns the last message: `BatchEnded`, or the outcome that broke the backend."""
         if not isinstance(evaluator, EvaluatesBatches):
             return Failed(kind="worker", reason="this worker measures nothing, and was sent a batch")
         for done in evaluator.batch(request):
             if not done.healthy:
                 return done
             self._say(done)
-        return Ended()
+        return BatchEnded()
 
     def report_uncaught(self, _kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
         """An `excepthook`, for what is raised outside of an evaluation or is not an `Exception`."""
@@ -163,7 +174,7 @@ class Session:
         return blamed or Failed(kind=kind, reason=reason if kind == "internal" else f"the worker failed: {reason}", log=log)
 
 
-def _blamed(evaluator: Evaluates, request: Evaluate | Batch) -> Done | None:
+def _blamed(evaluator: Evaluates, request: Evaluate | CandidateBatch) -> Done | None:
     """The outcome of the candidate under way where it has broken the backend."""
     if isinstance(request, Evaluate):
         return evaluator.fault_of(request.built)

@@ -17,7 +17,7 @@ from sandbox.cuda.evaluator import Evaluator, Loaded, wrong, wrong_while_timed
 from sandbox.cuda.timing.timer import Measurement, Timer
 from sandbox.cuda.timing.watch import WrongWhileTimed
 from sandbox.cuda.verifier import Verifier
-from sandbox.workers.messages import Batch, Done, Evaluate, StageEntered, Tuned
+from sandbox.workers.messages import CandidateBatch, Done, Evaluate, StageEntered, Tuned
 
 
 class _Broken(Exception):
@@ -27,7 +27,7 @@ class _Broken(Exception):
 class _Racing:
     """The finalists of a race: their contenders and tests as long as they hold, the outcomes of those that left."""
 
-    def __init__(self, request: Batch) -> None:
+    def __init__(self, request: CandidateBatch) -> None:
         self.request = request
         self.contenders: dict[int, Loaded] = {}
         self.tests: dict[int, tuple[TestResult, ...]] = {}
@@ -54,7 +54,7 @@ class BatchEvaluator(Evaluator):
         self._say = say
         self.position = 0
 
-    def batch(self, request: Batch) -> Iterator[Done]:
+    def batch(self, request: CandidateBatch) -> Iterator[Done]:
         """One outcome for each candidate; none after one that broke the context. Raises: as `evaluate`."""
         self.position = 0
         self._begin("prepare")
@@ -73,7 +73,7 @@ class BatchEvaluator(Evaluator):
             case RaceTimer():
                 yield from self._race(request, verifier, rounds)
 
-    def _screen(self, request: Batch, verifier: Verifier, rounds: ScreenTimer) -> Iterator[Done]:
+    def _screen(self, request: CandidateBatch, verifier: Verifier, rounds: ScreenTimer) -> Iterator[Done]:
         for self.position, built in enumerate(request.built):
 
             def work(built: Built = built) -> Done:
@@ -84,7 +84,7 @@ class BatchEvaluator(Evaluator):
             if not done.healthy:
                 return
 
-    def _screened(self, request: Batch, built: Built, verifier: Verifier, rounds: ScreenTimer) -> Done:
+    def _screened(self, request: CandidateBatch, built: Built, verifier: Verifier, rounds: ScreenTimer) -> Done:
         """A trusted writer's kernel is verified briefly, any other as for an evaluation."""
         trusted = isinstance(built.candidate, Candidate) and built.candidate.origin.trusted_writer
         contender = self._load(built, request.task)
@@ -108,7 +108,7 @@ class BatchEvaluator(Evaluator):
             return Done(evaluation=wrong(built, tests))
         return Done(evaluation=self._measured(built, request.task, tests, measurement, request.effort))
 
-    def _race(self, request: Batch, verifier: Verifier, rounds: RaceTimer) -> Iterator[Done]:
+    def _race(self, request: CandidateBatch, verifier: Verifier, rounds: RaceTimer) -> Iterator[Done]:
         """Verify all, time those that hold together, verify these again."""
         racing = _Racing(request)
         yield from self._each(racing, range(len(request.built)), lambda position: self._verified(racing, position, verifier))

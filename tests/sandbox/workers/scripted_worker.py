@@ -16,9 +16,9 @@ from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, Crashed, Environment, Measured, TestResult, Timing, Wrong
 from contract.task import Arch, GemmTask, TimingMode
 from sandbox.workers.messages import (
-    Batch,
+    BatchEnded,
+    CandidateBatch,
     Done,
-    Ended,
     Evaluate,
     Failed,
     Ready,
@@ -98,7 +98,7 @@ def act(what, request: Evaluate, position=0):
         case ["tuned"]:
             say(Tuned(baseline=TUNED.model_copy(update={"task": request.task})))
         case ["ended"]:
-            say(Ended())
+            say(BatchEnded())
         case ["verified"]:
             say(Verified(tests=(TestResult(tier="exact", name="zero-one", passed=True),)))
         case ["wrong"]:
@@ -152,19 +152,19 @@ def main():
     start(sys.argv[1])
     for line in sys.stdin.buffer:
         request = decode_request(line)
-        if isinstance(request, Batch):
+        if isinstance(request, CandidateBatch):
             act_in_turn(request)
             continue
         for what in request.built.candidate.source.splitlines():
             act(what, request)
 
 
-def act_in_turn(batch: Batch):
+def act_in_turn(batch: CandidateBatch):
     for position, built in enumerate(batch.built):
         request = Evaluate(built=built, task=batch.task, verify=batch.verify, time=batch.time)
         for what in built.candidate.source.splitlines():
             act(what, request, position)
-    say(Ended())
+    say(BatchEnded())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from contract.errors import MachineError, WorkerError
 from contract.evaluation import Crashed, Measured, TimedOut, Wrong
 from contract.options import TimeOptions
 from sandbox.workers import pool as pool_module
-from sandbox.workers.messages import Batch, Ended, decode_request, encode
+from sandbox.workers.messages import BatchEnded, CandidateBatch, decode_request, encode
 from tests.doubles import TASK
 from tests.sandbox.workers.test_pool import LIMIT_S, Bench, request
 from tests.sandbox.workers.test_worker import Raises, answers
@@ -19,7 +19,7 @@ GOOD = ("stage load", "stage verify", "stage time", "measured")
 def batch(*scripts, limit_s=LIMIT_S, effort="screen"):
     single = request("x", limit_s=limit_s)
     built = tuple(request(*acts, f"name {position}").built for position, acts in enumerate(scripts))
-    return Batch(effort=effort, built=built, task=TASK, verify=single.verify, time=TimeOptions(timeout_s=limit_s))
+    return CandidateBatch(effort=effort, built=built, task=TASK, verify=single.verify, time=TimeOptions(timeout_s=limit_s))
 
 
 @pytest.fixture
@@ -182,4 +182,4 @@ def test_a_backend_that_measures_nothing_refuses_a_batch():
     [reply], code = answers(Raises(ValueError()), encode(batch(GOOD)))
     assert "measures nothing" in reply.reason
     assert code == 1
-    assert encode(Ended()).strip() == b'{"message":"ended"}'
+    assert encode(BatchEnded()).strip() == b'{"message":"ended"}'

@@ -15,7 +15,7 @@ from sandbox.cuda.batch import batch_evaluator
 from sandbox.cuda.batch.batch_evaluator import BatchEvaluator
 from sandbox.cuda.driver import DriverFault
 from sandbox.cuda.timing.watch import WrongWhileTimed
-from sandbox.workers.messages import Batch, StageEntered, Tuned
+from sandbox.workers.messages import CandidateBatch, StageEntered, Tuned
 from tests.doubles import ENVIRONMENT, INSPECTION, PLAN, TASK
 
 PASSED = TestResult(tier="exact", name="zero-one", passed=True)
@@ -127,7 +127,7 @@ def run(monkeypatch):
             candidate = Candidate(source=name, plan=PLAN, origin=origin)
             built.append(Built(candidate=candidate, inspection=INSPECTION, artifact_path="x", cached=True, seconds=0))
         time = SCREEN_TIME if effort == "screen" else RACE_TIME
-        request = Batch(effort=effort, built=tuple(built), task=TASK, verify=VerifyOptions(), time=time, tuned=tuned)
+        request = CandidateBatch(effort=effort, built=tuple(built), task=TASK, verify=VerifyOptions(), time=time, tuned=tuned)
         return {one.position: one for one in evaluator.batch(request)}, gpu
 
     return make
@@ -216,6 +216,6 @@ def test_too_little_memory_for_a_task_is_the_machines(monkeypatch):
     monkeypatch.setattr(evaluator_module, "Verifier", full)
     candidate = Candidate(source="a", plan=PLAN, origin=Origin(policy="test"))
     built = Built(candidate=candidate, inspection=INSPECTION, artifact_path="x", cached=True, seconds=0)
-    request = Batch(effort="screen", built=(built,), task=TASK, verify=VerifyOptions(), time=SCREEN_TIME)
+    request = CandidateBatch(effort="screen", built=(built,), task=TASK, verify=VerifyOptions(), time=SCREEN_TIME)
     with pytest.raises(MachineError, match="too little free memory to measure"):
         list(BatchEvaluator(gpu, gpu.said.append).batch(request))
