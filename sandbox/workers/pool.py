@@ -357,12 +357,13 @@ class WorkerPool:
             while left:
                 positions, how = list(left), "they ended a batch without its outcomes"
                 rest = request.model_copy(update={"built": tuple(left.values())})
-                for place, outcome in self._batch(worker, rest, on_tuned):
-                    if isinstance(outcome, Lost):
-                        how = outcome.how
-                        break
-                    yield positions[place], outcome
-                    del left[positions[place]]
+                with contextlib.closing(self._batch(worker, rest, on_tuned)) as outcomes:
+                    for place, outcome in outcomes:
+                        if isinstance(outcome, Lost):
+                            how = outcome.how
+                            break
+                        yield positions[place], outcome
+                        del left[positions[place]]
                 losses = losses + 1 if len(left) == len(positions) else 0
                 if losses > 1:
                     raise WorkerError(f"two workers in a row were lost before they began: {how}")
@@ -385,7 +386,9 @@ class WorkerPool:
         answer = worker.evaluate(request, on_stage, on_tuned)
         return self._settle(worker, request.built, stages[-1], answer)
 
-    def _batch(self, worker: Worker, request: CandidateBatch, on_tuned: OnTuned) -> Iterator[tuple[int, Evaluation | Lost]]:
+    def _batch(
+        self, worker: Worker, request: CandidateBatch, on_tuned: OnTuned
+    ) -> Generator[tuple[int, Evaluation | Lost], None, None]:
         """As `Worker.batch`, settled."""
         stages: list[Stage] = ["load"]
 

@@ -81,7 +81,7 @@ class RaceTimer:
         }
         self._finalists: dict[int, Finalist] = {}
         self._samples: dict[str, list[float]] = {}
-        self._reasons: frozenset[str] = frozenset()
+        self._reasons: list[frozenset[str]] = []  # of the baselines, round by round
         self._notes: list[str] = []
 
     def enter(self, position: int, contender: Contender) -> None:
@@ -113,12 +113,16 @@ class RaceTimer:
 
     @property
     def _throttled_apart(self) -> frozenset[str]:
-        apart = [throttled_apart(finalist.reasons, self._reasons) for finalist in self._finalists.values()]
-        return frozenset(chain.from_iterable(apart))
+        """Serious reasons that a finalist ran under and the baselines of its rounds did not, or the other way round."""
+        found: frozenset[str] = frozenset()
+        for finalist in self._finalists.values():
+            own = self._reasons[: len(finalist.samples[finalist.planned])]
+            found |= throttled_apart(finalist.reasons, frozenset(chain.from_iterable(own)))
+        return found
 
     def _rounds(self, attempt: Attempt) -> None:
         """Samples of all, until one finalist is left in each class and has had all rounds."""
-        self._samples, self._reasons = {name: [] for name in self._standing}, frozenset()
+        self._samples, self._reasons = {name: [] for name in self._standing}, []
         for finalist in self._finalists.values():
             finalist.renew(lambda lane, one=finalist: self._watch(lane, one))  # type: ignore[misc]
         racing = set(self._finalists)
@@ -140,10 +144,11 @@ class RaceTimer:
         names = [*self._standing, *(f"{position}:{name}" for position, name in lanes)]
         of = {f"{position}:{name}": (position, name) for position, name in lanes}
         (order,) = shuffled_rounds(names, 1, self._draw)
+        self._reasons.append(frozenset())
         for each in order:
             if each in self._standing:
                 self._samples[each].append(self._standing[each].sample_us())
-                self._reasons |= self._any_sampler().reasons()
+                self._reasons[-1] |= self._any_sampler().reasons()
                 continue
             position, name = of[each]
             if position in self._finalists:

@@ -33,11 +33,10 @@ class ScreenTimer:
 
     def __init__(self, timer: Timer, task: GemmTask, pci_bus_id: str, options: TimeOptions) -> None:
         self._timer, self._task, self._pci_bus_id, self._options = timer, task, pci_bus_id, options
-        timer.track_for(RACE_TIME)  # cuBLASLt is tuned by whole samples, and a race follows
+        self._track = timer.track_for(RACE_TIME)  # cuBLASLt is tuned by whole samples, and a race follows
         self._baselines = timer.open_baselines(options)
         self._secret = secrets.randbits(64) if options.secret is None else options.secret
         self._draw = random.Random(self._secret)
-        self._track = timer.track_for(options)
         self._track.pools.renew(self._draw)
         self._launches = options.server_launches
         standing = self._baselines.contenders.items()

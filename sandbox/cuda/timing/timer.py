@@ -96,12 +96,16 @@ class Timer:
         return self._opened
 
     def track_for(self, options: TimeOptions) -> Track:
-        """The memory of the task, opened again where it holds fewer launches than a sample of these options has."""
+        """The memory of the task, and from now on baselines sampled as these options say.
+
+        It is opened again where it holds fewer launches than such a sample has.
+        """
         needed = launches_needed(self._task, options, self._device.chip)
         if self._opened is not None and self._opened.capacity < needed:
             self.close()
-        if self._opened is None:
-            self._options = options
+        if _sample_of(options) != _sample_of(self._options):
+            self._lanes = {}
+        self._options = options
         return self._track
 
     def expect(self, known: TunedBaseline | None) -> None:
@@ -114,8 +118,7 @@ class Timer:
         return tuned
 
     def open_baselines(self, options: TimeOptions) -> Baselines:
-        """The baselines that the options ask for, tuned by whole samples."""
-        self.track_for(options)
+        """The baselines that the options ask for, tuned by samples of the options that the memory was asked for with."""
         found = self._libraries.open(wanted(options))
         standing = [one for contenders in found.contenders.values() for one in contenders]
         self._lanes = {one: lane for one, lane in self._lanes.items() if one in standing}
@@ -128,7 +131,6 @@ class Timer:
         Raises: Fault where the candidate cannot be captured in a graph, WrongWhileTimed for a fault of its timed launches.
         """
         self.track_for(options)
-        self._options = options
         secret = secrets.randbits(64) if options.secret is None else options.secret
         draw = random.Random(secret)
         baselines = self.open_baselines(options)
@@ -271,6 +273,11 @@ class Timer:
         workspaces = self._track.workspaces(contender, 1)
         (bound,) = self._track.bind_one(contender, 1, workspaces)
         return bound, workspaces
+
+
+def _sample_of(options: TimeOptions) -> tuple[float, ...]:
+    """What a lane is made of."""
+    return options.round_us, options.server_launches, options.server_interval_us
 
 
 def _median_us(lane: Lane) -> float:
