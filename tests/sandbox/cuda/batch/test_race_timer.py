@@ -156,6 +156,14 @@ def test_throttling_of_one_side_repeats_the_race_and_is_told(race):
     assert track.log.count("a") == 1 + 2 * 9
 
 
+def test_throttling_after_a_finalist_left_is_not_its_own(race):
+    """Only the baselines, and the finalist that stays, run when the GPU begins to throttle."""
+    samples = 5 * 4  # of the rounds of two finalists and two baselines
+    late = itertools.chain(itertools.repeat((), samples), itertools.repeat(("hw-thermal",)))
+    measured, _, _ = race(contender("slow", 4.0), contender("fast", 2.0), reasons=late)
+    assert (len(measured[0].timing.samples_us), measured[0].notes) == (5, ())
+
+
 def test_a_race_is_settled_at_its_checkpoints():
     assert list(stops(21)) == [5, 9, 15, 21]
     assert list(stops(7)) == [5, 7]

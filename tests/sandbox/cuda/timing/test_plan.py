@@ -13,6 +13,7 @@ from contract.evaluation import BASELINES
 from contract.roofline import roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from sandbox.backend import driver_present
+from sandbox.cuda.baselines.cublaslt import LtProduct
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from sandbox.cuda.timing.sample_plan import (
@@ -284,3 +285,13 @@ def test_on_a_machine_without_a_driver_every_baseline_is_a_note():
     opened = LibraryBaselines(GemmTask(m=64, n=64, k=64), _sample).open(BASELINES)
     assert opened.contenders == {}
     assert len(opened.notes) == len(BASELINES)
+
+
+def test_a_record_of_an_algorithm_is_read_back_as_it_was():
+    product = LtProduct.__new__(LtProduct)
+    product._restored = []
+    record = bytes(range(64)).hex()
+    assert LtProduct.record(product.restore(record)) == record
+    for wrong in (record[2:], "no digits"):
+        with pytest.raises(Unavailable, match="record"):
+            product.restore(wrong)
