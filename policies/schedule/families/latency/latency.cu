@@ -12,6 +12,9 @@
 #include <cudal2/ldmatrix.cuh>
 #include <cudal2/mbarrier.cuh>
 #include <cudal2/mma.cuh>
+//@section copies
+#include <cudal2/opaque.cuh>
+//@end
 #include <cudal2/programmatic.cuh>
 #include <cudal2/shared.cuh>
 #include <cudal2/swizzle.cuh>
@@ -69,44 +72,63 @@ struct Octet {
 
 // ---- from global to shared memory -----------------------------------------------------------------------------------------
 //@section copies
-// Copies the kRows x kColumns tile at (row0, column0) of a row-major matrix into panels of kPanel columns. With kGuarded,
-// elements outside the matrix become zero; rows are multiples of 16 bytes, so no copy straddles the edge.
+// What a thread copies of the tiles of one operand: kRows x kColumns in panels of kPanel columns, for every group. Addresses are
+// computed before the wait for the preceding kernel. With kGuarded, elements outside the matrix become zero; rows are multiples
+// of 16 bytes, so no copy straddles the edge.
 template <int kRows, int kColumns, int kPanel, bool kGuarded>
-__device__ __forceinline__ void load_tile(unsigned smem, const Element* __restrict__ matrix, int row0, int column0, int rows,
-                                          int columns) {
-  constexpr int kAcross = kColumns / 8 < kSliceThreads ? kColumns / 8 : kSliceThreads;  // threads side by side along a row
-  constexpr int kDown = kSliceThreads / kAcross;                                        // rows that they copy at a time
-  const int thread = threadIdx.x % kSliceThreads;
-  const int row = thread / kAcross, column = thread % kAcross * 8;
-  if (kSliceThreads % kAcross != 0 && row >= kDown) return;
-  const Element* source = matrix + static_cast<long long>(row0 + row) * columns + column0 + column;
-  const unsigned panel = smem + column / kPanel * (kRows * kPanel * 2);
+struct Copies {
+  static constexpr int kAcross = kColumns / 8 < kSliceThreads ? kColumns / 8 : kSliceThreads;  // threads side by side in a row
+  static constexpr int kDown = kSliceThreads / kAcross;                                        // rows that they copy at a time
+  static constexpr int kChunks = kPanel / 8;
+  static_assert((kDown & (kDown - 1)) == 0 && kDown * kAcross == kSliceThreads, "threads divide a tile evenly");
+  static_assert(kAcross * 8 == kColumns, "a slice has a thread for every 16 bytes of a row");
+
+  unsigned target;
+  const Element* source;
+  int stride, below, right;  // columns of the matrix; its rows from this thread's first on, and its columns
+
+  __device__ __forceinline__ Copies(unsigned smem, const Element* __restrict__ matrix, int row0, int column0, int rows, int columns) {
+    const int thread = threadIdx.x % kSliceThreads;
+    const int row = thread / kAcross, column = thread % kAcross * 8;
+    target = smem + column / kPanel * (kRows * kPanel * 2) + swizzled<kPanel>(row, column % kPanel);
+    source = matrix + static_cast<long long>(row0 + row) * columns + column0 + column;
+    stride = columns;
+    below = rows - row0 - row;
+    right = columns - column0 - column;
+    hide(source);  // the addresses of all copies differ from these by constants
+    hide(target);
+  }
+
+  __device__ __forceinline__ bool is_null() const { return source == nullptr || target == 0xffffffffu; }
+
+  // Starts the copies of a group, which lies `down` rows and `across` columns from the first one.
+  __device__ __forceinline__ void start(int group, int down, int across) const {
 #pragma unroll
-  for (int r = 0; r < kRows; r += kDown) {
-    if (kRows % kDown != 0 && row + r >= kRows) break;
-    const unsigned target = panel + swizzled<kPanel>(row + r, column % kPanel);
-    const Element* from = source + static_cast<long long>(r) * columns;
-    if constexpr (kGuarded) {
-      cp_async_or_zero<16>(target, from, row0 + row + r < rows && column0 + column < columns);
-    } else {
-      cp_async<16>(target, from);
+    for (int r = 0; r < kRows; r += kDown) {
+      if (kRows < kDown && r + static_cast<int>(threadIdx.x % kSliceThreads) / kAcross >= kRows) break;
+      constexpr int kRowsPerPhase = 8 / kChunks;
+      const unsigned phase = r / kRowsPerPhase % kChunks * 16;  // rows r and below flip different bits
+      const unsigned to = (target ^ phase) + group * kGroupBytes + r * kPanel * 2;
+      const Element* from = source + static_cast<long long>(down + r) * stride + across;
+      if constexpr (kGuarded) {
+        cp_async_or_zero<16>(to, from, down + r < below && across < right);
+      } else {
+        cp_async<16>(to, from);
+      }
     }
   }
-}
+};
+
+using CopiesA = Copies<BLOCK_M, BLOCK_K, kPanelA, kGuardA>;
+using CopiesB = Copies<kRowsB, kColumnsB, kPanelB, kGuardB>;
 
 // Starts all copies of this slice, a commit group for every BLOCK_K of K.
-__device__ __forceinline__ void load_all(unsigned smem, const Element* __restrict__ a, const Element* __restrict__ b, int m0,
-                                         int n0, int k0, int M, int N, int K) {
+__device__ __forceinline__ void load_all(const CopiesA& a, const CopiesB& b) {
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
-    const int k = k0 + group * BLOCK_K;
-    const unsigned tile = smem + group * kGroupBytes;
-    load_tile<BLOCK_M, BLOCK_K, kPanelA, kGuardA>(tile, a, m0, k, M, K);
-    if constexpr (kRowMajorB) {
-      load_tile<kRowsB, kColumnsB, kPanelB, kGuardB>(tile + kBytesA, b, k, n0, K, N);
-    } else {
-      load_tile<kRowsB, kColumnsB, kPanelB, kGuardB>(tile + kBytesA, b, n0, k, N, K);
-    }
+    const int k = group * BLOCK_K;
+    a.start(group, 0, k);
+    b.start(group, kRowMajorB ? k : 0, kRowMajorB ? 0 : k);
     cp_async_commit();
   }
 }
@@ -272,6 +294,38 @@ __device__ __forceinline__ void store_octet(Element* __restrict__ d, const Octet
   *reinterpret_cast<uint4*>(d + static_cast<long long>(row) * N + column) = make_uint4(v[0], v[1], v[2], v[3]);
 }
 
+//@section cluster slices
+// Where there are four threads for every octet: thread t adds pair t of the octets from `first` on, which lie `kStride` bytes
+// apart in kParts parts, and stores its 4 bytes.
+template <int kParts, int kCount, unsigned kStride>
+__device__ __forceinline__ void store_pairs(Element* __restrict__ d, unsigned smem, int first, int m0, int n0, int M, int N) {
+  const int thread = threadIdx.x;
+  const int octet = first + thread % (2 * kCount) / 2;
+  const int pair = octet / 32, lane = octet % 32;
+  const int row = m0 + pair / (BLOCK_N / 16) * 16 + thread % 2 * 8 + lane / 4;
+  const int column = n0 + pair % (BLOCK_N / 16) * 16 + thread / (2 * kCount) * 8 + lane % 4 * 2;
+  Element* const to = d + static_cast<long long>(row) * N + column;
+  float2 parts[kParts];
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const unsigned from = smem + part * kStride + thread * 8;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(parts[part].x), "=f"(parts[part].y) : "r"(from) : "memory");
+  }
+  constexpr int kSums = kParts < 4 ? kParts : 4;  // independent chains of additions
+#pragma unroll
+  for (int part = kSums; part < kParts; ++part) {
+    parts[part % kSums].x += parts[part].x;
+    parts[part % kSums].y += parts[part].y;
+  }
+#pragma unroll
+  for (int part = 1; part < kSums; ++part) {
+    parts[0].x += parts[part].x;
+    parts[0].y += parts[part].y;
+  }
+  if (kGuardD && (row >= M || column >= N)) return;
+  *reinterpret_cast<unsigned*>(to) = pack<Element>(parts[0].x, parts[0].y);
+}
+
 //@section cluster
 constexpr int kShare = kOctets / kClusterK;  // octets of the tile that one CTA stores
 
@@ -288,10 +342,16 @@ __device__ __forceinline__ void push(const Octet& octet, int index, unsigned ran
 // a CTA that has ended.
 __device__ __forceinline__ void store_share(Element* __restrict__ d, unsigned rank, unsigned mailbox, unsigned barrier, int m0,
                                             int n0, int M, int N) {
-  constexpr int kWarpsOfShare = (kShare + 31) / 32;
   constexpr int kWarps = kThreads / 32;
+  constexpr bool kByPairs = 4 * kShare <= kThreads;
+  constexpr int kWarpsOfShare = ((kByPairs ? 4 : 1) * kShare + 31) / 32;
   if (threadIdx.x / 32 >= kWarpsOfShare) return;
   mbarrier_wait(barrier, 0);
+  if constexpr (kByPairs) {
+    if (4 * kShare % 32 != 0 && threadIdx.x >= 4 * kShare) return;
+    store_pairs<kClusterK, kShare, 32 * kShare>(d, mailbox, rank * kShare, m0, n0, M, N);
+    return;
+  }
 #pragma unroll
   for (int first = 0; first < kWarpsOfShare; first += kWarps) {
     const int mine = first * 32 + threadIdx.x;
@@ -390,11 +450,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const int m0 = tile / tiles_n * BLOCK_M, n0 = tile % tiles_n * BLOCK_N;
   const int k0 = rank * kCtaK + place.slice * kSliceK;
   const FragmentOffsets at(place);
-
+//@section copies
+  const CopiesA copies_a(slice, a, m0, k0, M, K);
+  const CopiesB copies_b(slice + kBytesA, b, kRowMajorB ? k0 : n0, kRowMajorB ? n0 : k0, kRowMajorB ? K : N, kRowMajorB ? N : K);
+  // Never so: without a use here the compiler computes the addresses behind the wait.
+  if (copies_a.is_null() || copies_b.is_null()) return;
 //@section programmatic
   wait_for_dependencies();
 //@section copies
-  load_all(slice, a, b, m0, n0, k0, M, N, K);
+  load_all(copies_a, copies_b);
 //@section boxes
   if (loads) load_all(slice, full, map_a, map_b, m0, n0, k0);
   __syncwarp();
@@ -422,6 +486,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
+  if constexpr (kClusterK == 1 && 4 * kOctets <= kThreads) {
+    if (threadIdx.x < 4 * kOctets) store_pairs<kWarpsK, kOctets, kSliceBytes>(d, smem, 0, m0, n0, M, N);
+    return;
+  }
 #pragma unroll
   for (int first = 0; first < kPairs; first += kThreads / 32) {
     const int pair = first + warp;

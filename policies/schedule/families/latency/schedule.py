@@ -113,10 +113,12 @@ def violation(s: LatencySchedule, task: GemmTask) -> str | None:
 def _contradiction(s: LatencySchedule) -> str | None:
     if s.block_m % (16 * s.warps_m) or s.block_n % (16 * s.warps_n):
         return "a warp's tile must be a multiple of 16 x 16"
-    if s.block_k % 32 or s.block_k & (s.block_k - 1):
-        return "block_k must be a power of two, at least 32"
-    if s.cluster_k & (s.cluster_k - 1) or s.cluster_k > LIMITS[Arch.SM_90A].max_cluster:
-        return "cluster_k must be 1, 2, 4, 8 or 16"
+    if s.block_k < 32 or any(n & (n - 1) for n in (s.block_m, s.block_n, s.block_k, s.warps_m, s.warps_n, s.cluster_k)):
+        return "blocks, warps of a slice and clusters must be powers of two, block_k at least 32"
+    if max(s.block_n, s.block_k) > 8 * 32 * s.warps_m * s.warps_n:
+        return "a slice needs a thread for every 16 bytes of a row"
+    if s.cluster_k > LIMITS[Arch.SM_90A].max_cluster:
+        return "the CTAs of a tile do not fit into one cluster"
     if s.block_m * s.block_n // 8 % (4 * s.cluster_k):
         return "a CTA of the cluster must store whole rows of 16 bytes"
     if s.warps_k > MAX_NAMED_BARRIERS:
