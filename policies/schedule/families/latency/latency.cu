@@ -348,12 +348,10 @@ __device__ __forceinline__ void store_share(Element* __restrict__ d, unsigned ra
   if (threadIdx.x / 32 >= kWarpsOfShare) return;
   mbarrier_wait(barrier, 0);
   if constexpr (kByPairs) {
-    if (4 * kShare % 32 != 0 && threadIdx.x >= 4 * kShare) return;
-    store_pairs<kClusterK, kShare, 32 * kShare>(d, mailbox, rank * kShare, m0, n0, M, N);
-    return;
+    if (threadIdx.x < 4 * kShare) store_pairs<kClusterK, kShare, 32 * kShare>(d, mailbox, rank * kShare, m0, n0, M, N);
   }
 #pragma unroll
-  for (int first = 0; first < kWarpsOfShare; first += kWarps) {
+  for (int first = kByPairs ? kWarpsOfShare : 0; first < kWarpsOfShare; first += kWarps) {
     const int mine = first * 32 + threadIdx.x;
     if (kWarpsOfShare % kWarps != 0 && mine / 32 >= kWarpsOfShare) break;
     const int kept = kShare % 32 == 0 ? mine : min(mine, kShare - 1);
@@ -486,12 +484,10 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  if constexpr (kClusterK == 1 && 4 * kOctets <= kThreads) {
-    if (threadIdx.x < 4 * kOctets) store_pairs<kWarpsK, kOctets, kSliceBytes>(d, smem, 0, m0, n0, M, N);
-    return;
-  }
+  constexpr bool kByPairs = kClusterK == 1 && 4 * kOctets <= kThreads;
+  if (kByPairs && threadIdx.x < 4 * kOctets) store_pairs<kWarpsK, kOctets, kSliceBytes>(d, smem, 0, m0, n0, M, N);
 #pragma unroll
-  for (int first = 0; first < kPairs; first += kThreads / 32) {
+  for (int first = kByPairs ? kPairs : 0; first < kPairs; first += kThreads / 32) {
     const int pair = first + warp;
     if (kPairs % (kThreads / 32) == 0 || pair < kPairs) {
       const Octet octet = sum_of_slices(smem, pair * 32 + place.lane);

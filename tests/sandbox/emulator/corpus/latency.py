@@ -61,7 +61,7 @@ LATENCY_FAULTS = (
         name="sums-of-slices-not-waited-for",
         schedule=SLICED,
         task=LONG,
-        patches=(Patch("  __syncthreads();\n  if constexpr (kClusterK == 1 &&", "  if constexpr (kClusterK == 1 &&"),),
+        patches=(Patch("  __syncthreads();\n  constexpr bool kByPairs", "  constexpr bool kByPairs"),),
         detectors=("shared-race", "async-race", "uninitialised-read"),
         why="sums of other slices are read before they are written",
     ),
