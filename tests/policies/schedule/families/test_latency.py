@@ -133,7 +133,9 @@ def _drawn() -> Iterator[tuple[GemmTask, list[LatencySchedule]]]:
             yield wanted, [PUSHED, SLICED, BOXED, *drawn]
 
 
-@pytest.mark.parametrize(("wanted", "schedules"), list(_drawn()), ids=lambda value: value.id if isinstance(value, GemmTask) else "")
+@pytest.mark.parametrize(
+    ("wanted", "schedules"), list(_drawn()), ids=lambda value: value.id if isinstance(value, GemmTask) else ""
+)
 def test_kernels_compile_without_local_memory(builder: Builder, wanted: GemmTask, schedules: list[LatencySchedule]) -> None:
     for position, outcome in builder.build([FAMILY.write(schedule, wanted) for schedule in schedules], wanted):
         assert isinstance(outcome, Built), outcome

@@ -168,7 +168,9 @@ LATENCY_FAULTS = (
         name="parts-overlap",
         schedule=CLUSTER,
         task=LONG,
-        patches=(Patch("mailbox + (rank * 2 * kShare + index % kShare) * 16", "mailbox + (rank * kShare + index % kShare) * 16"),),
+        patches=(
+            Patch("mailbox + (rank * 2 * kShare + index % kShare) * 16", "mailbox + (rank * kShare + index % kShare) * 16"),
+        ),
         detectors=("async-race", "shared-race", "uninitialised-read", "wrong-result"),
         why="the parts of two CTAs land in the same place of the mailbox",
     ),
@@ -192,7 +194,9 @@ LATENCY_FAULTS = (
         name="box-bytes-of-one-operand",
         schedule=BOXED,
         task=SHORT,
-        patches=(Patch("mbarrier_arrive_expect(full + 8 * group, kGroupBytes)", "mbarrier_arrive_expect(full + 8 * group, kBytesA)"),),
+        patches=(
+            Patch("mbarrier_arrive_expect(full + 8 * group, kGroupBytes)", "mbarrier_arrive_expect(full + 8 * group, kBytesA)"),
+        ),
         detectors=("transaction-mismatch", "async-race", "uninitialised-read"),
         why="a group's barrier may complete before its tile of B has arrived",
     ),
