@@ -21,7 +21,9 @@ __device__ __forceinline__ void cluster_sync() {
 
 // As cluster_arrive, but publishes no writes, and so costs no memory barrier: for mbarriers that were initialised behind
 // mbarrier_init_fence. A cluster_wait must follow; work that touches no peer may stand between the two.
-__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 
 // As cluster_sync, but publishes no writes: for barriers that were initialised behind mbarrier_init_fence, and for waiting
 // until no peer reaches into this CTA any more.

@@ -72,9 +72,9 @@ struct Octet {
 
 // ---- from global to shared memory -----------------------------------------------------------------------------------------
 //@section copies
-// What a thread copies of the tiles of one operand: kRows x kColumns in panels of kPanel columns, for every group. Addresses are
-// computed before the wait for the preceding kernel. With kGuarded, elements outside the matrix become zero; rows are multiples
-// of 16 bytes, so no copy straddles the edge.
+// What a thread copies of the tiles of one operand: kRows x kColumns in panels of kPanel columns, for every group. Addresses
+// are computed before the wait for the preceding kernel. With kGuarded, elements outside the matrix become zero; rows are
+// multiples of 16 bytes, so no copy straddles the edge.
 template <int kRows, int kColumns, int kPanel, bool kGuarded>
 struct Copies {
   static constexpr int kAcross = kColumns / 8 < kSliceThreads ? kColumns / 8 : kSliceThreads;  // threads side by side in a row
@@ -87,7 +87,8 @@ struct Copies {
   const Element* source;
   int stride, below, right;  // columns of the matrix; its rows from this thread's first on, and its columns
 
-  __device__ __forceinline__ Copies(unsigned smem, const Element* __restrict__ matrix, int row0, int column0, int rows, int columns) {
+  __device__ __forceinline__ Copies(unsigned smem, const Element* __restrict__ matrix, int row0, int column0, int rows,
+                                    int columns) {
     const int thread = threadIdx.x % kSliceThreads;
     const int row = thread / kAcross, column = thread % kAcross * 8;
     target = smem + column / kPanel * (kRows * kPanel * 2) + swizzled<kPanel>(row, column % kPanel);
@@ -148,8 +149,8 @@ __device__ __forceinline__ void wait_for_group(unsigned, const Place& place) {
 
 //@section boxes
 // Starts all copies of this slice from one thread, with an mbarrier for every BLOCK_K of K. Elements outside are zero.
-__device__ __forceinline__ void load_all(unsigned smem, unsigned barriers, const TensorMap& a, const TensorMap& b, int m0, int n0,
-                                         int k0) {
+__device__ __forceinline__ void load_all(unsigned smem, unsigned barriers, const TensorMap& a, const TensorMap& b, int m0,
+                                         int n0, int k0) {
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const int k = k0 + group * BLOCK_K;
@@ -272,8 +273,8 @@ __device__ __forceinline__ int column_of(int pair, int lane) { return pair % (BL
 
 // Stores the octets of a warp, each lane 16 bytes of a row of D. Each quad of lanes transposes its four columns of packed
 // pairs: lane i of the quad gets row i of {upper left, lower left, upper right, lower right}. All lanes take part.
-__device__ __forceinline__ void store_octet(Element* __restrict__ d, const Octet& octet, int pair, int lane, bool wanted, int m0,
-                                            int n0, int M, int N) {
+__device__ __forceinline__ void store_octet(Element* __restrict__ d, const Octet& octet, int pair, int lane, bool wanted,
+                                            int m0, int n0, int M, int N) {
   unsigned v[4] = {pack<Element>(octet.left.x, octet.left.y), pack<Element>(octet.left.z, octet.left.w),
                    pack<Element>(octet.right.x, octet.right.y), pack<Element>(octet.right.z, octet.right.w)};
   const bool odd = lane % 2 != 0, high = lane / 2 % 2 != 0;
@@ -450,7 +451,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   const FragmentOffsets at(place);
 //@section copies
   const CopiesA copies_a(slice, a, m0, k0, M, K);
-  const CopiesB copies_b(slice + kBytesA, b, kRowMajorB ? k0 : n0, kRowMajorB ? n0 : k0, kRowMajorB ? K : N, kRowMajorB ? N : K);
+  const CopiesB copies_b(slice + kBytesA, b, kRowMajorB ? k0 : n0, kRowMajorB ? n0 : k0, kRowMajorB ? K : N,
+                         kRowMajorB ? N : K);
   // Never so: without a use here the compiler computes the addresses behind the wait.
   if (copies_a.is_null() || copies_b.is_null()) return;
 //@section programmatic
