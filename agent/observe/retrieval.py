@@ -30,6 +30,7 @@ _AXES = {
     "tma_store": "an epilogue with TMA stores from shared memory",
 }
 _FAMILIES = {
+    "latency": "a kernel for small shapes that loads all operands at once and pushes partial sums within a cluster",
     "mma_sync": "a cp.async multistage pipeline with ldmatrix and mma.sync",
     "wgmma_tma": "a warp-specialised TMA and mbarrier pipeline that feeds wgmma",
 }

@@ -19,10 +19,16 @@ __device__ __forceinline__ void cluster_sync() {
   cluster_wait();
 }
 
-// As cluster_sync, but publishes no writes, and so costs no memory barrier: for barriers that were initialised behind
-// mbarrier_init_fence, and for waiting until no peer reaches into this CTA any more.
-__device__ __forceinline__ void cluster_meet() {
+// As cluster_arrive, but publishes no writes, and so costs no memory barrier: for mbarriers that were initialised behind
+// mbarrier_init_fence. A cluster_wait must follow; work that touches no peer may stand between the two.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+// As cluster_sync, but publishes no writes: for barriers that were initialised behind mbarrier_init_fence, and for waiting
+// until no peer reaches into this CTA any more.
+__device__ __forceinline__ void cluster_meet() {
+  cluster_arrive_relaxed();
   cluster_wait();
 }
 
@@ -40,6 +46,14 @@ __device__ __forceinline__ float4 load_remote(unsigned remote) {
                : "r"(remote)
                : "memory");
   return value;
+}
+
+// Stores 16 bytes into a peer's shared memory without waiting; they complete on the peer's mbarrier, as the bytes of a bulk
+// copy do. Both addresses are of map_to_rank. The peer must not end before its barrier has completed.
+__device__ __forceinline__ void store_remote_async(unsigned remote, float4 value, unsigned remote_barrier) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(remote),
+               "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(remote_barrier)
+               : "memory");
 }
 
 }  // namespace cudal2

@@ -9,4 +9,6 @@ __device__ __forceinline__ void hide(Pointee*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
 
+__device__ __forceinline__ void hide(unsigned& value) { asm volatile("" : "+r"(value)); }
+
 }  // namespace cudal2

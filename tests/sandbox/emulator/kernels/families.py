@@ -1,4 +1,4 @@
-"""A sample of both families' kernels, on tasks that the emulator runs quickly.
+"""A sample of all families' kernels, on tasks that the emulator runs quickly.
 
 Each trait names a part of a family's space, and one schedule of each is drawn, so that the sample covers every part. The
 chip has few SMs, so that persistent CTAs take several tiles even of small tasks.
@@ -64,6 +64,14 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "wide-k": lambda s: s.block_k == 128,
         "two-ctas": lambda s: s.ctas_per_sm == 2,
     },
+    "latency": {
+        "copies": lambda s: s.loads == "cp_async" and s.cluster_k == s.warps_k == 1,
+        "boxes": lambda s: s.loads == "tma" and s.cluster_k == 1,
+        "slices": lambda s: s.warps_k > 1 and s.cluster_k == 1,
+        "pushes": lambda s: s.loads == "cp_async" and s.cluster_k > 1 and s.warps_k == 1,
+        "boxes-and-pushes": lambda s: s.loads == "tma" and s.cluster_k > 1,
+        "slices-and-pushes": lambda s: s.warps_k > 1 and s.cluster_k > 1,
+    },
 }
 
 TASKS = tuple(
@@ -102,8 +110,8 @@ def _of_task(task: GemmTask, rng: random.Random) -> list[FamilyKernel]:
 
 
 def _launched_at_random(schedule: Schedule, rng: random.Random) -> Schedule:
-    """With programmatic launch or without, and `mma_sync` with its shape as arguments too; the space holds only one each."""
+    """With programmatic launch or without, and its shape compiled in or as arguments; the space holds only one each."""
     update = {"programmatic": rng.random() < 0.5}
-    if schedule.family == "mma_sync":
+    if schedule.family != "wgmma_tma":
         update["constant_shape"] = rng.random() < 0.5
     return schedule.model_copy(update=update)

@@ -1,0 +1,78 @@
+"""The `latency` family as the schedule policy sees it: which tasks it supports, its schedules, their cost model inputs."""
+
+import math
+from collections.abc import Iterator
+
+from contract.chip import Chip
+from contract.task import Arch, GemmTask, Layout
+from policies.schedule.families.kernel_family import Family, KernelParts, Work
+from policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violation
+from policies.schedule.families.latency.space import enumerate_schedules
+from policies.schedule.families.latency.writer import constants, panel_width, plan, sections
+
+MMA_RATE = 0.62  # maximum share of the tensor rate that mma.sync reaches on sm_90 (estimate, as in `mma_sync`)
+SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores busy
+GROUP_US = 0.03  # barrier and first fragments of a group after the first (estimate)
+
+
+class Latency(Family[LatencySchedule]):
+    """All operands of a CTA loaded at once, ldmatrix and mma.sync, partial sums pushed within a cluster (sm_90a)."""
+
+    name = "latency"
+    schedule = LatencySchedule
+
+    def supports(self, task: GemmTask) -> bool:
+        """Rows of A, B and D must be multiples of 16 bytes."""
+        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
+
+    def space(self, task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
+        if self.supports(task):
+            yield from enumerate_schedules(task, chip)
+
+    def work(self, schedule: LatencySchedule, task: GemmTask, chip: Chip) -> Work:
+        s = schedule
+        ctas = tiles_of(s, task) * s.cluster_k
+        return Work(
+            tile=(s.block_m, s.block_n, s.block_k * s.warps_k),
+            stages=s.groups + 1,  # nothing waits for a buffer
+            ctas=ctas,
+            ctas_per_sm=s.ctas_per_sm(task),
+            cluster=s.cluster_k,
+            k_blocks=s.groups,
+            loaded_bytes=ctas * s.operand_bytes,
+            reduced_bytes=0,
+            launches=1,
+            persistent=False,
+            programmatic=s.programmatic,
+            mma_efficiency=_mma_efficiency(s, ctas, task, chip),
+            lines=_lines(s, task),
+            step_us=GROUP_US,
+        )
+
+    def violation(self, schedule: LatencySchedule, task: GemmTask) -> str | None:
+        return violation(schedule, task)
+
+    def parts(self, schedule: LatencySchedule, task: GemmTask) -> KernelParts:
+        return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule))
+
+
+def _lines(s: LatencySchedule, task: GemmTask) -> int:
+    """Rows of the boxes of one group of all slices; 0 without TMA."""
+    if s.loads != "tma":
+        return 0
+    rows_a = s.block_m * -(-s.block_k // 64)
+    by_rows = task.layout is Layout.NN
+    rows_b = s.block_k * (s.block_n // panel_width(s.block_n)) if by_rows else s.block_n * -(-s.block_k // 64)
+    return s.warps_k * (rows_a + rows_b)
+
+
+def _mma_efficiency(s: LatencySchedule, ctas: int, task: GemmTask, chip: Chip) -> float:
+    """Share of the tensor rate, from shared-memory reads per product and the warps that overlap them.
+
+    A step of 16 along K reads 32·(m + n) bytes of a warp tile at 128 bytes per cycle, and multiplies for m·n/64 cycles.
+    """
+    m, n = s.block_m // s.warps_m, s.block_n // s.warps_n
+    read_cycles, mma_cycles = (m + n) / 4, m * n / 64
+    overlap = math.pow(1 + (read_cycles / mma_cycles) ** 3, -1 / 3)
+    resident = min(s.ctas_per_sm(task), -(-ctas // chip.sms)) * s.threads // 32
+    return MMA_RATE * overlap * math.sqrt(min(1.0, resident / SATURATING_WARPS))

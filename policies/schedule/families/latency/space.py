@@ -1,0 +1,74 @@
+"""The schedules of the `latency` family worth trying for a task on a chip."""
+
+from collections.abc import Iterator
+from itertools import product
+
+from contract.chip import Chip
+from contract.task import GemmTask
+from policies.schedule.families.kernel_family import cluster_sms
+from policies.schedule.families.latency.schedule import EXCLUSIVE_SMEM_BYTES, LatencySchedule, violation
+
+BLOCKS = (16, 32, 64, 128)
+BLOCKS_K = (32, 64, 128)
+CLUSTERS = (1, 2, 4, 8, 16)
+WARPS_K = (1, 2, 4, 8)
+WARP_TILES = ((16, 16), (16, 32), (32, 16), (32, 32), (32, 64), (64, 32))
+MAX_WARPS = 16
+MAX_GROUPS = 8  # each group is unrolled
+MAX_COPIES = 64  # of 16 bytes per thread, each of them an instruction
+MAX_WAVES = 4  # of CTAs without a cluster
+MAX_CLUSTERED = 2  # CTAs per SM in clusters; a second wave of clusters only doubles the latency
+MIN_BUSY = 0.25  # minimum share of the SMs that must load, where one CTA loads more than SMALL_BYTES
+SMALL_BYTES = 32 * 1024
+
+
+def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
+    """Tiles and parts of K that fit the chip at once, then warps and groups of copies, then how they are loaded."""
+    for block_m, block_n, cluster in product(BLOCKS, BLOCKS, CLUSTERS):
+        if _fits(block_m, task.m) and _fits(block_n, task.n):
+            ctas = -(-task.m // block_m) * -(-task.n // block_n) * cluster
+            waves = ctas / cluster_sms(chip, cluster)
+            if waves <= (MAX_WAVES if cluster == 1 else MAX_CLUSTERED):
+                for base in _slices(block_m, block_n, cluster, task):
+                    if base.operand_bytes <= SMALL_BYTES or ctas >= MIN_BUSY * chip.sms:
+                        yield from (one for one in _launches(base) if _runs_together(one, waves, task))
+
+
+def _runs_together(s: LatencySchedule, waves: float, task: GemmTask) -> bool:
+    """Whether a schedule is valid, and all of its clusters are resident at once."""
+    return violation(s, task) is None and (s.cluster_k == 1 or waves <= s.ctas_per_sm(task))
+
+
+def _fits(block: int, size: int) -> bool:
+    """Whether less than half of a block is padding, or the block is the smallest."""
+    return block == BLOCKS[0] or block < 2 * size
+
+
+def _slices(block_m: int, block_n: int, cluster: int, task: GemmTask) -> Iterator[LatencySchedule]:
+    """Warps, slices and the smallest number of groups that cover K, of which no part is empty."""
+    tiles = sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
+    for (warps_m, warps_n), warps_k, block_k in product(tiles, WARPS_K, BLOCKS_K):
+        groups = -(-task.k // (cluster * warps_k * block_k))
+        covered = (cluster * warps_k - 1) * groups * block_k  # by all parts but the last one
+        narrow = block_k == BLOCKS_K[0] and groups > 2  # wider groups are as good, with fewer barriers
+        if warps_m * warps_n * warps_k <= MAX_WARPS and groups <= MAX_GROUPS and covered < task.k and not narrow:
+            yield LatencySchedule(
+                block_m=block_m,
+                block_n=block_n,
+                block_k=block_k,
+                groups=groups,
+                warps_m=warps_m,
+                warps_n=warps_n,
+                warps_k=warps_k,
+                cluster_k=cluster,
+            )
+
+
+def _launches(base: LatencySchedule) -> Iterator[LatencySchedule]:
+    """Both ways of loading; with an SM for each CTA of a cluster where two of them would fit on one."""
+    for loads in ("cp_async", "tma"):
+        one = base.model_copy(update={"loads": loads})
+        if loads == "tma" or one.operand_bytes <= 16 * MAX_COPIES * one.threads:
+            yield one
+            if one.cluster_k > 1 and one.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES:
+                yield one.model_copy(update={"exclusive": True})
