@@ -5,4 +5,5 @@
 - `registry.py`: the families of an architecture.
 - `mma_sync/`: cp.async and mma.sync, for sm_80 and up.
 - `wgmma_tma/`: TMA and wgmma, for sm_90a.
+- `resident/`: TMA and wgmma with A in registers, for large outputs with short K on sm_90a.
 """
