@@ -9,7 +9,7 @@ from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.families.kernel_family import Schedule
 
 MAX_K = 512
-OVERHEAD_REGISTERS = 24  # addresses, descriptors and loop state, beside A and the accumulators
+OVERHEAD_REGISTERS = 31  # addresses, descriptors and loop state, beside A and the accumulators; 24 spill
 INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)
 PIECE_BYTES = 64 * 64 * 2  # 64 rows of A by 64 along K
 WIDTHS = (64, 96, 128, 160, 192, 224, 256)  # N of the wgmma instructions with A in registers that the device headers wrap

@@ -12,16 +12,9 @@ MIN_WAVES = 4  # below, loading A anew for each run of tiles and uneven shares c
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
-    """Tile, then ring, then the epilogue's turns, then the caches."""
-    for consumers, atoms, block_n, cluster in product((1, 2, 3), (1, 2), WIDTHS, (1, 2)):
-        base = ResidentSchedule(
-            consumers=consumers,
-            atoms=atoms,
-            block_n=block_n,
-            slots=1,
-            cluster=cluster,
-            turns="none",
-        )
+    """Tile, then epilogue and ring, then caches. One warpgroup alone would leave the tensor cores idle while it stores."""
+    for consumers, atoms, block_n, cluster in product((2, 3), (1, 2), WIDTHS, (1, 2)):
+        base = ResidentSchedule(consumers=consumers, atoms=atoms, block_n=block_n, slots=1, cluster=cluster)
         if units(base, task) < MIN_WAVES * cluster_sms(chip, cluster) // cluster:
             continue
         for schedule in _epilogues(base):
@@ -30,17 +23,16 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule
 
 def _epilogues(base: ResidentSchedule) -> Iterator[ResidentSchedule]:
     """Turns, when stores are issued, and staging; the ring takes what shared memory is left, or half of it."""
-    turns = ("none", "staging", "pause") if base.consumers > 1 else ("none",)
-    for turn, late_store, stagings in product(turns, (True, False), (1, 2)):
+    for turn, late_store, stagings in product(("none", "staging", "pause"), (True, False), (1, 2)):
         shape = base.model_copy(update={"turns": turn, "late_store": late_store, "stagings": stagings})
         room = LIMITS[Arch.SM_90A].max_smem_per_block_bytes - shape.smem_bytes
         deepest = min(room // (shape.slot_bytes + 16) + 1, 24)
         for slots in {deepest, max(deepest * 2 // 3, shape.slots_of_a + 2)}:
-            if slots >= 1:
+            if slots > 0:
                 yield shape.model_copy(update={"slots": slots})
 
 
 def _caches(base: ResidentSchedule) -> Iterator[ResidentSchedule]:
     """Where clusters start in their runs, and what L2 keeps."""
-    for phases, keep_b, stream_d, l2 in product((1, 8), (False, True), (False, True), (128, 256)):
+    for phases, (keep_b, stream_d), l2 in product((1, 8), ((False, False), (False, True), (True, True)), (128, 256)):
         yield base.model_copy(update={"phases": phases, "keep_b": keep_b, "stream_d": stream_d, "l2": l2})

@@ -1,7 +1,8 @@
-"""The corpus of seeded faults of both families: the emulator must report every fault, and nothing in the right kernels."""
+"""The corpus of seeded faults of all families: the emulator must report every fault, and nothing in the right kernels."""
 
 from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.corpus.mma_sync import MMA_SYNC_FAULTS
+from tests.sandbox.emulator.corpus.resident import RESIDENT_FAULTS
 from tests.sandbox.emulator.corpus.wgmma_tma import WGMMA_TMA_FAULTS
 
-FAULTS: tuple[Fault, ...] = (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS)
+FAULTS: tuple[Fault, ...] = (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS, *RESIDENT_FAULTS)

@@ -1,4 +1,4 @@
-"""A sample of both families' kernels, on tasks that the emulator runs quickly.
+"""A sample of all families' kernels, on tasks that the emulator runs quickly.
 
 Each trait names a part of a family's space, and one schedule of each is drawn, so that the sample covers every part. The
 chip has few SMs, so that persistent CTAs take several tiles even of small tasks.
@@ -64,6 +64,20 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "wide-k": lambda s: s.block_k == 128,
         "two-ctas": lambda s: s.ctas_per_sm == 2,
     },
+    "resident": {
+        "no-turns": lambda s: s.turns == "none" and s.late_store,
+        "turns-of-staging": lambda s: s.turns == "staging",
+        "turns-of-the-pause": lambda s: s.turns == "pause" and s.cluster == 1,
+        "turns-in-a-cluster": lambda s: s.turns == "pause" and s.cluster > 1,
+        "early-store": lambda s: not s.late_store,
+        "two-stagings": lambda s: s.stagings == 2,
+        "narrow-columns": lambda s: s.columns == 32,
+        "sliced-along-k": lambda s: s.block_n == 64 and s.cluster == 2,
+        "tall-a": lambda s: s.atoms > 1,
+        "three-warpgroups": lambda s: s.consumers == 3,
+        "phases": lambda s: s.phases > 1,
+        "hints": lambda s: s.keep_b and s.stream_d,
+    },
 }
 
 TASKS = tuple(
@@ -78,6 +92,10 @@ TASKS = tuple(
         ((37, 51, 45), {"layout": "nn"}),
         ((70, 66, 50), {"layout": "tn"}),
         ((1, 7, 3), {"layout": "nn"}),
+        ((520, 520, 72), {"layout": "nn"}),
+        ((392, 648, 136), {"layout": "tn", "element": "bf16"}),
+        ((520, 456, 64), {"layout": "nn", "accumulate": "f16"}),
+        ((328, 776, 40), {"layout": "tn", "accumulate": "f16"}),
     )
 )
 
