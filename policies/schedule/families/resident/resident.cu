@@ -1,7 +1,8 @@
-// D = A B on Hopper for short K and large outputs: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D row-major.
-// A warpgroup keeps its rows of A for all of K in registers and multiplies one column tile after another by them, so that wgmma
-// reads only B from shared memory. One thread keeps a ring of slots full with TMA; CTAs of a cluster share B by multicast. The
-// warpgroups of a CTA may take turns with their epilogues. M, N and K are arguments; rows must be multiples of 16 bytes.
+// D = A B on Hopper for short K and large outputs: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D
+// row-major M x N. A warpgroup keeps its rows of A for all of K in registers and multiplies them by one column tile after another,
+// so that wgmma reads only B from shared memory. One thread keeps a ring of slots full with TMA; CTAs of a cluster share B by
+// multicast. The warpgroups of a CTA may take turns with their epilogues. M and N are arguments, the steps along K a constant;
+// rows must be multiples of 16 bytes.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -21,7 +22,7 @@ using namespace cudal2;
 
 //@constants
 
-// ---- what follows from the constants --------------------------------------------------------------------------------------
+// ---- what follows from the constants -------------------------------------------------------------------------------------
 constexpr int kWarpgroup = 128;
 constexpr int BLOCK_M = 64 * kAtoms * kConsumers;
 constexpr int kConsumerThreads = kWarpgroup * kConsumers;
@@ -62,7 +63,7 @@ static_assert(kLateStore || kTurns != kTurnOfPause, "a turn that ends behind the
 using Accumulators = Register[kAtoms][kRegisters];
 using Fragments = unsigned[kAtoms][kSteps][4];  // A: 64 rows of an atom for all of K
 
-// ---- work: every cluster takes an equal run of (row panel, column tile), one panel after another ------------------------------
+// ---- work: every cluster takes an equal run of (row panel, column tile), one panel after another -------------------------
 struct Segment {
   int row;                  // of the CTA's panel, in elements
   int first, count, phase;  // column tiles [first, first + count), visited from `phase` on, wrapping
@@ -77,7 +78,8 @@ struct Walk {
   long long unit, end;
   int tiles, cluster, rank;
 
-  __device__ Walk(int m, int n) : tiles((n + BLOCK_N - 1) / BLOCK_N), cluster(blockIdx.x / kCluster), rank(blockIdx.x % kCluster) {
+  __device__ Walk(int m, int n)
+      : tiles((n + BLOCK_N - 1) / BLOCK_N), cluster(blockIdx.x / kCluster), rank(blockIdx.x % kCluster) {
     const long long units = static_cast<long long>((m + kCluster * BLOCK_M - 1) / (kCluster * BLOCK_M)) * tiles;
     const int clusters = gridDim.x / kCluster;
     unit = units * cluster / clusters;
@@ -109,7 +111,7 @@ struct Ring {
 __device__ __forceinline__ unsigned full_barrier(unsigned smem, int slot) { return smem + kBarriers + 16 * slot; }
 __device__ __forceinline__ unsigned empty_barrier(unsigned smem, int slot) { return smem + kBarriers + 16 * slot + 8; }
 
-// ---- producer: one thread keeps the ring full --------------------------------------------------------------------------------
+// ---- producer: one thread keeps the ring full ----------------------------------------------------------------------------
 struct Producer {
   unsigned smem;
   const TensorMap& map_a;
@@ -180,7 +182,7 @@ struct Producer {
   }
 };
 
-// ---- consumers -------------------------------------------------------------------------------------------------------------------
+// ---- consumers -----------------------------------------------------------------------------------------------------------
 // A warpgroup waits for its turn with the epilogue, and hands it on to the next one.
 __device__ __forceinline__ void await_turn() {
   if constexpr (kTurns != kNoTurns) named_barrier(kTurn + threadIdx.x / kWarpgroup, 2 * kWarpgroup);
@@ -328,8 +330,9 @@ struct Consumer {
         const unsigned offset = lane % 16 * kSwizzle + (2 * within + lane / 16) * 16;
         // The TMA swizzle XORs the 16-byte chunk index with the index of the 128-byte line, within its period.
         const unsigned swizzled = offset ^ ((offset >> 7 & (kSwizzle / 16 - 1)) << 4);
-        stmatrix_x4(buffer + (atom * kGroups + box) * kBoxBytes + swizzled, packed_pair(acc[atom], 4 * pair),
-                    packed_pair(acc[atom], 4 * pair + 1), packed_pair(acc[atom], 4 * pair + 2), packed_pair(acc[atom], 4 * pair + 3));
+        const auto& d = acc[atom];
+        stmatrix_x4(buffer + (atom * kGroups + box) * kBoxBytes + swizzled, packed_pair(d, 4 * pair), packed_pair(d, 4 * pair + 1),
+                    packed_pair(d, 4 * pair + 2), packed_pair(d, 4 * pair + 3));
       }
     }
     pending = true;
@@ -388,7 +391,7 @@ struct Consumer {
   }
 };
 
-// ---- the kernel ---------------------------------------------------------------------------------------------------------------
+// ---- the kernel ----------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void init_barriers(unsigned smem) {
 #pragma unroll
   for (int slot = 0; slot < kSlots; ++slot) {

@@ -23,7 +23,9 @@ _SEND = "    fence_proxy_async();\n    __syncwarp();\n"
 _FIRST_WAIT = "        wgmma_wait<0>();\n        pin(acc);\n#pragma unroll\n"
 _LAST_WAIT = "      pin(acc);\n      wgmma_wait<0>();\n      pin(acc);\n      release(previous);\n"
 _ARRIVE = "named_barrier_arrive(kTurn + (threadIdx.x / kWarpgroup + 1) % kConsumers, 2 * kWarpgroup)"
-_FIRST_TURN = "    if (kTurns != kNoTurns && warpgroup == kConsumers - 1) pass_turn();  // the first turn is the first warpgroup's\n"
+_FIRST_TURN = (
+    "    if (kTurns != kNoTurns && warpgroup == kConsumers - 1) pass_turn();  // the first turn is the first warpgroup's\n"
+)
 
 RESIDENT_FAULTS = (
     Fault(
