@@ -117,7 +117,7 @@ struct Producer {
   const TensorMap& map_a;
   const TensorMap& map_b;
   int rank;
-  CachePolicy keep;
+  unsigned long long keep;  // L2's policy for B
   Ring ring;
 
   // Waits for a free slot and announces its bytes; returns its address.
@@ -199,7 +199,7 @@ __device__ __forceinline__ unsigned packed_pair(const unsigned (&d)[BLOCK_N / 4]
 struct Consumer {
   unsigned smem;
   const TensorMap& map_d;
-  CachePolicy stream;
+  unsigned long long stream;  // L2's policy for D
   Ring ring;
   int warpgroup, warp, lane;
   int staged;           // buffer of staging that the next tile takes, then the one that it has taken
@@ -209,7 +209,7 @@ struct Consumer {
   __device__ Consumer(unsigned smem, const TensorMap& map_d)
       : smem(smem), map_d(map_d), warpgroup(threadIdx.x / kWarpgroup), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32),
         staged(0), pending(false), sent_x(0), sent_y(0) {
-    if constexpr (kStreamD) stream = CachePolicy::evict_first();
+    if constexpr (kStreamD) stream = l2_policy<1>();
   }
 
   __device__ __forceinline__ unsigned staging() const {
@@ -430,7 +430,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (kHandOver) registers_decrease<kProducerRegisters>();
     if (threadIdx.x == kConsumerThreads) {
       Producer producer{smem, map_a, map_b, walk.rank, {}, {}};
-      if constexpr (kKeepB) producer.keep = CachePolicy::evict_last();
+      if constexpr (kKeepB) producer.keep = l2_policy<2>();
       producer.run(walk);
     }
     __syncwarp();

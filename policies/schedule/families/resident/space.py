@@ -9,6 +9,7 @@ from policies.schedule.families.kernel_family import cluster_sms
 from policies.schedule.families.resident.schedule import WIDTHS, ResidentSchedule, is_valid, units
 
 MIN_WAVES = 4  # below, loading A anew for each run of tiles and uneven shares cost more than they save
+MAX_SLOTS = 24  # three tiles of K = 512; a warpgroup cannot run further ahead of one that waits for its turn
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
@@ -22,14 +23,13 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule
 
 
 def _epilogues(base: ResidentSchedule) -> Iterator[ResidentSchedule]:
-    """Turns, when stores are issued, and staging; the ring takes what shared memory is left, or half of it."""
+    """Turns, when stores are issued, and staging; the ring takes what shared memory is left."""
     for turn, late_store, stagings in product(("none", "staging", "pause"), (True, False), (1, 2)):
         shape = base.model_copy(update={"turns": turn, "late_store": late_store, "stagings": stagings})
         room = LIMITS[Arch.SM_90A].max_smem_per_block_bytes - shape.smem_bytes
-        deepest = min(room // (shape.slot_bytes + 16) + 1, 24)
-        for slots in {deepest, max(deepest * 2 // 3, shape.slots_of_a + 2)}:
-            if slots > 0:
-                yield shape.model_copy(update={"slots": slots})
+        slots = min(room // (shape.slot_bytes + 16) + 1, MAX_SLOTS)
+        if slots > 0:
+            yield shape.model_copy(update={"slots": slots})
 
 
 def _caches(base: ResidentSchedule) -> Iterator[ResidentSchedule]:
