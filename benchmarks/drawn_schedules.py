@@ -34,6 +34,7 @@ TASKS = tuple(
         ((200, 136, 200), {"layout": "tn", "element": "bf16"}),
         ((64, 64, 2048), {"layout": "nn"}),
         ((1024, 512, 256), {"layout": "tn"}),
+        ((4104, 4360, 328), {"layout": "nn"}),
     )
 )
 
@@ -42,13 +43,12 @@ def drawn(each: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
     """(family, task, candidate): `each` different candidates per family, distributed evenly over the tasks."""
     chip, rng = REFERENCE_CHIPS[Arch.SM_90A], random.Random(SEED)
     for family in families(Arch.SM_90A):
-        tasks = [task for task in TASKS if family.supports(task)]
-        spaces = [list(family.space(task, chip)) for task in tasks]
+        pairs = [(task, space) for task in TASKS if (space := list(family.space(task, chip)))]
         found: dict[str, tuple[str, GemmTask, Candidate]] = {}
         for turn in itertools.count():
             if len(found) == each:
                 break
-            task, space = tasks[turn % len(tasks)], spaces[turn % len(tasks)]
+            task, space = pairs[turn % len(pairs)]
             candidate = family.write(rng.choice(space), task)
             found.setdefault(candidate.id, (family.name, task, candidate))
         yield from found.values()

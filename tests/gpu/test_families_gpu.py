@@ -1,4 +1,4 @@
-"""A seeded sample of both kernel families: every kernel must be proved right on the GPU."""
+"""A seeded sample of all kernel families: every kernel must be proved right on the GPU."""
 
 import random
 from collections.abc import Iterator
@@ -30,6 +30,9 @@ TASKS = [
     {"m": 64, "n": 64, "k": 64, "layout": "nn"},
     {"m": 128, "n": 128, "k": 16384, "layout": "tn", "element": "bf16"},
     {"m": 1, "n": 7, "k": 3, "layout": "nn"},
+    {"m": 4104, "n": 4360, "k": 328, "layout": "nn"},
+    {"m": 8200, "n": 2056, "k": 136, "layout": "tn", "element": "bf16"},
+    {"m": 4104, "n": 4360, "k": 512, "layout": "nn", "accumulate": "f16"},
 ]
 
 

@@ -6,4 +6,5 @@
 - `mma_sync/`: cp.async and mma.sync, for sm_80 and up.
 - `latency/`: all operands at once, mma.sync, pushed sums, for small outputs on sm_90a.
 - `wgmma_tma/`: TMA and wgmma, for sm_90a.
+- `resident/`: TMA and wgmma with A in registers, for large outputs with short K on sm_90a.
 """

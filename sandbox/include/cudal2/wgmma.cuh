@@ -1,4 +1,4 @@
-// wgmma: asynchronous warpgroup matrix multiply-accumulate of sm_90a, both operands in shared memory.
+// wgmma: asynchronous warpgroup matrix multiply-accumulate of sm_90a, B in shared memory, A there or in registers.
 //
 // A warpgroup computes D(64 x N) += A(64 x 16) * B(16 x N). Fragment: thread t of the warpgroup holds, for every group j of
 // 8 columns, rows 16*(t/32) + (t%32)/4 and 8 below, columns 8*j + 2*(t%4) and the next one.
@@ -53,6 +53,12 @@ __device__ __forceinline__ unsigned long long wgmma_advance(unsigned long long d
 // halves; kTransposeB is 1 for an MN-major B; with accumulate 0 the old d is ignored.
 template <typename Element, typename Register, int kN, int kTransposeB>
 struct wgmma_shared;
+
+// As wgmma_shared, with A in registers: a[0] of thread t holds row 16*(t/32) + (t%32)/4, columns 2*(t%4) and the next one; a[1]
+// lies 8 rows below, a[2] 8 columns to the right, a[3] both. This is what ldmatrix_x4 loads. The registers of A may be written
+// again only after the wait for the group.
+template <typename Element, typename Register, int kN, int kTransposeB>
+struct wgmma_registers;
 
 // clang-format off
 #define CUDAL2_R8_0 "%0,%1,%2,%3,%4,%5,%6,%7"
@@ -150,6 +156,46 @@ CUDAL2_WGMMA_F16(192, 48, 48, 49, 50, 51)
 CUDAL2_WGMMA_F16(224, 56, 56, 57, 58, 59)
 CUDAL2_WGMMA_F16(256, 64, 64, 65, 66, 67)
 
+// The same with A in the four registers at I0.. I3.
+#define CUDAL2_WGMMA_REGISTERS(ELEMENT, TYPES, REGISTER, CONSTRAINT, N, COUNT, I0, I1, I2, I3, IB, IS, IT)            \
+  template <int kTransposeB>                                                                                          \
+  struct wgmma_registers<ELEMENT, REGISTER, N, kTransposeB> {                                                         \
+    static constexpr int kRegisters = COUNT;                                                                          \
+    static __device__ __forceinline__ void run(REGISTER (&d)[COUNT], const unsigned (&a)[4], unsigned long long b,    \
+                                               int accumulate) {                                                      \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #IS ", 0;\n"                                                  \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16." TYPES " {" CUDAL2_REGS_##COUNT "}, {%" #I0 ",%" #I1  \
+                   ",%" #I2 ",%" #I3 "}, %" #IB ", p, 1, 1, %" #IT ";\n}"                                             \
+                   : CUDAL2_OUT_##COUNT(CONSTRAINT)                                                                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposeB)            \
+                   : "memory");                                                                                       \
+    }                                                                                                                 \
+  };
+
+#define CUDAL2_WGMMA_REGISTERS_F32(N, COUNT, ...)                                                   \
+  CUDAL2_WGMMA_REGISTERS(__half, "f32.f16.f16", float, CUDAL2_FLOAT, N, COUNT, __VA_ARGS__)         \
+  CUDAL2_WGMMA_REGISTERS(__nv_bfloat16, "f32.bf16.bf16", float, CUDAL2_FLOAT, N, COUNT, __VA_ARGS__)
+#define CUDAL2_WGMMA_REGISTERS_F16(N, COUNT, ...) \
+  CUDAL2_WGMMA_REGISTERS(__half, "f16.f16.f16", unsigned, CUDAL2_UNSIGNED, N, COUNT, __VA_ARGS__)
+
+CUDAL2_WGMMA_REGISTERS_F32(64, 32, 32, 33, 34, 35, 36, 37, 38)
+CUDAL2_WGMMA_REGISTERS_F32(96, 48, 48, 49, 50, 51, 52, 53, 54)
+CUDAL2_WGMMA_REGISTERS_F32(128, 64, 64, 65, 66, 67, 68, 69, 70)
+CUDAL2_WGMMA_REGISTERS_F32(160, 80, 80, 81, 82, 83, 84, 85, 86)
+CUDAL2_WGMMA_REGISTERS_F32(192, 96, 96, 97, 98, 99, 100, 101, 102)
+CUDAL2_WGMMA_REGISTERS_F32(224, 112, 112, 113, 114, 115, 116, 117, 118)
+CUDAL2_WGMMA_REGISTERS_F32(256, 128, 128, 129, 130, 131, 132, 133, 134)
+CUDAL2_WGMMA_REGISTERS_F16(64, 16, 16, 17, 18, 19, 20, 21, 22)
+CUDAL2_WGMMA_REGISTERS_F16(96, 24, 24, 25, 26, 27, 28, 29, 30)
+CUDAL2_WGMMA_REGISTERS_F16(128, 32, 32, 33, 34, 35, 36, 37, 38)
+CUDAL2_WGMMA_REGISTERS_F16(160, 40, 40, 41, 42, 43, 44, 45, 46)
+CUDAL2_WGMMA_REGISTERS_F16(192, 48, 48, 49, 50, 51, 52, 53, 54)
+CUDAL2_WGMMA_REGISTERS_F16(224, 56, 56, 57, 58, 59, 60, 61, 62)
+CUDAL2_WGMMA_REGISTERS_F16(256, 64, 64, 65, 66, 67, 68, 69, 70)
+
+#undef CUDAL2_WGMMA_REGISTERS_F16
+#undef CUDAL2_WGMMA_REGISTERS_F32
+#undef CUDAL2_WGMMA_REGISTERS
 #undef CUDAL2_WGMMA_F16
 #undef CUDAL2_WGMMA_F32
 #undef CUDAL2_WGMMA

@@ -3,6 +3,7 @@
 from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.corpus.latency import LATENCY_FAULTS
 from tests.sandbox.emulator.corpus.mma_sync import MMA_SYNC_FAULTS
+from tests.sandbox.emulator.corpus.resident import RESIDENT_FAULTS
 from tests.sandbox.emulator.corpus.wgmma_tma import WGMMA_TMA_FAULTS
 
-FAULTS: tuple[Fault, ...] = (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS, *LATENCY_FAULTS)
+FAULTS: tuple[Fault, ...] = (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS, *LATENCY_FAULTS, *RESIDENT_FAULTS)

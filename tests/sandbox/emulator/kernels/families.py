@@ -72,6 +72,20 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "boxes-and-pushes": lambda s: s.loads == "tma" and s.cluster_k > 1,
         "slices-and-pushes": lambda s: s.warps_k > 1 and s.cluster_k > 1,
     },
+    "resident": {
+        "no-turns": lambda s: s.turns == "none" and s.late_store,
+        "turns-of-staging": lambda s: s.turns == "staging",
+        "turns-of-the-pause": lambda s: s.turns == "pause" and s.cluster == 1,
+        "turns-in-a-cluster": lambda s: s.turns == "pause" and s.cluster > 1,
+        "early-store": lambda s: not s.late_store,
+        "two-stagings": lambda s: s.stagings == 2,
+        "narrow-columns": lambda s: s.columns == 32,
+        "sliced-along-k": lambda s: s.block_n == 64 and s.cluster == 2,
+        "tall-a": lambda s: s.atoms > 1,
+        "three-warpgroups": lambda s: s.consumers == 3,
+        "phases": lambda s: s.phases > 1,
+        "hints": lambda s: s.keep_b and s.stream_d,
+    },
 }
 
 TASKS = tuple(
@@ -86,6 +100,10 @@ TASKS = tuple(
         ((37, 51, 45), {"layout": "nn"}),
         ((70, 66, 50), {"layout": "tn"}),
         ((1, 7, 3), {"layout": "nn"}),
+        ((520, 520, 72), {"layout": "nn"}),
+        ((392, 648, 136), {"layout": "tn", "element": "bf16"}),
+        ((520, 456, 64), {"layout": "nn", "accumulate": "f16"}),
+        ((328, 776, 40), {"layout": "tn", "accumulate": "f16"}),
     )
 )
 

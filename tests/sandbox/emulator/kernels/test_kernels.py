@@ -66,7 +66,7 @@ def test_a_family_kernel_is_right(compiler: PtxCompiler, kernel: FamilyKernel, r
     assert [verdict for conditions in schedules(random) if (verdict := trial.verdict(conditions))] == []
 
 
-def test_the_sample_has_every_trait_of_both_families() -> None:
+def test_the_sample_has_every_trait_of_all_families() -> None:
     drawn = Counter((kernel.family, kernel.trait) for kernel in FAMILY_KERNELS)
     assert set(drawn) == {(family, trait) for family, traits in TRAITS.items() for trait in traits}
     assert len({kernel.candidate.id for kernel in FAMILY_KERNELS}) > 0.9 * len(FAMILY_KERNELS)

@@ -1,0 +1,76 @@
+"""The `resident` family as the schedule policy sees it: which tasks it supports, its schedules, their cost model inputs."""
+
+from collections.abc import Iterator
+
+from contract.chip import Chip
+from contract.task import Arch, GemmTask, Layout
+from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
+from policies.schedule.families.resident.schedule import MAX_K, ResidentSchedule, ceil_div, is_valid, units
+from policies.schedule.families.resident.space import enumerate_schedules
+from policies.schedule.families.resident.writer import constants, plan
+
+SMEM_BYTES_PER_CYCLE = 128
+
+
+class Resident(Family[ResidentSchedule]):
+    """A stays in registers for all of K while B streams past it: large outputs with short K (sm_90a)."""
+
+    name = "resident"
+    schedule = ResidentSchedule
+
+    def supports(self, task: GemmTask) -> bool:
+        """TMA needs rows of A, B and D that are multiples of 16 bytes, and A's registers end at K = 512."""
+        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0 and task.k <= MAX_K
+
+    def space(self, task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
+        if self.supports(task):
+            yield from enumerate_schedules(task, chip)
+
+    def work(self, schedule: ResidentSchedule, task: GemmTask, chip: Chip) -> Work:
+        s = schedule
+        tiles = units(s, task)
+        clusters = min(tiles, cluster_sms(chip, s.cluster) // s.cluster)
+        k_blocks = ceil_div(task.k, 64)
+        panels = ceil_div(task.m, s.cluster * s.block_m)
+        # A run of tiles that does not end with its panel leaves the rest of it to the next cluster, which loads A again.
+        loads_of_a = min(tiles, panels + clusters)
+        block_bytes = 64 * 2 * (loads_of_a * s.cluster * s.block_m + tiles * s.block_n)
+        groups = s.block_n // s.columns
+        return Work(
+            tile=(s.block_m, s.block_n, 64),
+            stages=s.slots,
+            ctas=clusters * s.cluster,
+            ctas_per_sm=1,
+            cluster=s.cluster,
+            k_blocks=k_blocks,
+            loaded_bytes=k_blocks * block_bytes,
+            reduced_bytes=0,
+            launches=1,
+            persistent=True,
+            programmatic=s.programmatic,
+            mma_efficiency=_mma_efficiency(s, task),
+            lines=64 * groups if task.layout is Layout.NN else s.block_n,
+            alternating=s.consumers > 1,
+        )
+
+    def violation(self, schedule: ResidentSchedule, task: GemmTask) -> str | None:
+        valid = self.supports(task) and is_valid(schedule, task)
+        return None if valid else f"{schedule.values()} is not valid"
+
+    def parts(self, schedule: ResidentSchedule, task: GemmTask) -> KernelParts:
+        return KernelParts(plan(schedule, task), constants(schedule, task))
+
+
+def smem_bytes_per_cycle(s: ResidentSchedule, task: GemmTask) -> float:
+    """Bytes of shared memory per cycle at the full tensor rate: fill by TMA, B read by wgmma, epilogue.
+
+    An m64nNk16 takes N/2 cycles and reads 32·N bytes of B. TMA writes that B once for all warpgroups and atoms. A tile's
+    outputs are written and read once, 2 bytes each, in its K/16 instructions.
+    """
+    return 64 + 64 / (s.consumers * s.atoms) + 8192 / task.k
+
+
+def _mma_efficiency(s: ResidentSchedule, task: GemmTask) -> float:
+    """Share of the tensor rate that the throughput of shared memory allows; one warpgroup multiplies or stores."""
+    in_turn = 1.0 if s.consumers > 1 else 0.85
+    return min(1.0, SMEM_BYTES_PER_CYCLE / smem_bytes_per_cycle(s, task)) * in_turn
