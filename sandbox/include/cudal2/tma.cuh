@@ -36,6 +36,40 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, i
                : "memory");
 }
 
+// A policy for lines of L2, for the copies below: 0 is the usual one, 1 evicts them first, 2 evicts them last.
+template <int kEviction>
+__device__ __forceinline__ unsigned long long l2_policy() {
+  unsigned long long policy;
+  if constexpr (kEviction == 0) asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  if constexpr (kEviction == 1) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  if constexpr (kEviction == 2) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ void tma_load(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y,
+                                         unsigned long long policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(smem),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_load_multicast(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y,
+                                                   unsigned short cta_mask, unsigned long long policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(smem),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(cta_mask), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, int x, int y, unsigned long long policy) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(&map),
+               "r"(smem), "r"(x), "r"(y), "l"(policy)
+               : "memory");
+}
+
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until at most kPending store groups still read shared memory.

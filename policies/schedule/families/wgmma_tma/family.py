@@ -7,7 +7,7 @@ from contract.task import Arch, GemmTask, Layout
 from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
-from policies.schedule.families.wgmma_tma.writer import constants, plan
+from policies.schedule.families.wgmma_tma.writer import constants, plan, sections
 
 
 class WgmmaTma(Family[WgmmaTmaSchedule]):
@@ -57,7 +57,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         return None if valid else f"{schedule.values()} is not valid"
 
     def parts(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelParts:
-        return KernelParts(plan(schedule, task), constants(schedule, task))
+        return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule))
 
 
 def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:

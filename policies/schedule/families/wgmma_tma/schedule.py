@@ -16,6 +16,8 @@ EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 
 Axis = Annotated[int, Field(ge=1)]
+Eviction = Literal["normal", "first", "last"]  # from L2
+Raster = Literal["m", "n", "snake_m", "snake_n"]
 
 
 class WgmmaTmaSchedule(Schedule):
@@ -26,6 +28,10 @@ class WgmmaTmaSchedule(Schedule):
     together. `store_boxes`: boxes in flight between a warp and its TMA stores, where a persistent CTA cannot use the
     pipeline's memory for them. `exclusive`: requests so much shared memory that no other CTA fits on the SM; otherwise the
     hardware packs the CTAs of a cluster onto few SMs.
+
+    `raster`: `group` rows (m) or columns (n) of tiles are visited together; with snake every second group is visited
+    backwards. `promotion`: bytes that a load of A or B fetches into L2 at least; 0 for those of the box alone. `evict_*`:
+    which lines L2 gives up first or last; that of D needs `tma_store`.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -46,6 +52,11 @@ class WgmmaTmaSchedule(Schedule):
     ctas_per_sm: Axis = 1
     exclusive: bool = False
     programmatic: bool = True
+    raster: Raster = "m"
+    promotion: Literal[0, 64, 128, 256] = 256
+    evict_a: Eviction = "normal"
+    evict_b: Eviction = "normal"
+    evict_d: Eviction = "normal"
 
     @property
     def block_m(self) -> int:
@@ -108,7 +119,10 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
-    """Whether the kernel's static assertions, the chip and the task allow a schedule."""
+    """Whether the kernel's static assertions, the chip and the task allow a schedule.
+
+    A consumer releases a stage once the next one is under way, so several K blocks need two stages.
+    """
     s = schedule
     if s.block_n not in accumulator_widths(task):
         return False
@@ -130,8 +144,10 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.block_m // s.cluster_n <= 256
         and s.block_n // s.cluster_m <= 256
         and s.splits * s.cluster_k <= k_blocks
+        and (s.stages > 1 or k_blocks <= s.splits * s.cluster_k)
         and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
         and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
+        and (s.tma_store or s.evict_d == "normal")
         and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
         and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from contract.chip import LIMITS, Chip
+from contract.roofline import memory_us, roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.families.kernel_family import cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import (
@@ -15,6 +16,9 @@ from policies.schedule.families.wgmma_tma.schedule import (
     cluster_tiles,
     is_valid,
 )
+
+LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
+CACHED_US = 1.0  # time to move the operands, from which on it may matter which of them L2 keeps
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
@@ -94,9 +98,41 @@ def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:
 
 def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """For more than one wave: persistent or not, and how many tile rows are visited together."""
-    if cluster_tiles(cut, task) * cut.cluster <= cluster_sms(chip, cut.cluster) * cut.ctas_per_sm:
+    if _waves(cut, task, chip) <= 1:
         if not cut.pingpong:
             yield cut
+            yield from _varied(cut, task, chip)
         return
     for persistent, group in product((True,) if cut.pingpong else (True, False), (4, 8, 16)):
-        yield cut.model_copy(update={"persistent": persistent, "group": group})
+        launched = cut.model_copy(update={"persistent": persistent, "group": group})
+        yield launched
+        if persistent and group == 8 and cut.cluster == 2:
+            yield from _varied(launched, task, chip)
+
+
+def _waves(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> float:
+    """Tiles, before K is split, over the CTAs that are resident together."""
+    return cluster_tiles(cut, task) * cut.cluster / (cluster_sms(chip, cut.cluster) * cut.ctas_per_sm)
+
+
+def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """The schedule with one change to its order, its launch or its caching.
+
+    Only some schedules are varied: neighbours carry a change that pays over to the others.
+    """
+    if launched.block_k == 64 and launched.cluster * launched.splits <= 2 and launched.consumers == 2:
+        yield from (launched.model_copy(update=change) for change in _changes(launched, task, chip))
+
+
+def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[dict[str, str | int]]:
+    waves = _waves(s, task, chip)
+    if roofline_us(task, chip) > LARGE_US:
+        yield {"programmatic": False}
+    if waves > 1:
+        yield from ({"raster": order} for order in ("n", "snake_m", "snake_n"))
+    if memory_us(task, chip) > CACHED_US:
+        yield from ({"promotion": size} for size in (0, 128))
+        yield {"evict_a": "last" if task.n > s.cluster_n * s.block_n else "first"}
+        yield {"evict_b": "last" if task.m > s.cluster_m * s.block_m else "first"}
+        if s.tma_store and waves > 1:
+            yield {"evict_d": "first"}

@@ -106,7 +106,11 @@ struct Scheduler {
 
   __device__ Unit unit(int index) const {
     const int tile = index / kSplits, split = index % kSplits;
+//@section by-rows
     const TileIndex at = grouped_raster<kGroup>(tile, tiles_m, tiles_n);
+//@section ordered
+    const TileIndex at = ordered_raster<kGroup, kByColumns, kSnake>(tile, tiles_m, tiles_n);
+//@end
     constexpr int kParts = kSplits * kClusterK;
     const int part = split * kClusterK + rank.k;
     return {(at.m * kClusterM + rank.m) * BLOCK_M, (at.n * kClusterN + rank.n) * BLOCK_N,
@@ -136,6 +140,7 @@ __device__ __forceinline__ unsigned full_barrier(unsigned smem, int stage) { ret
 __device__ __forceinline__ unsigned empty_barrier(unsigned smem, int stage) { return smem + kBarriers + 16 * stage + 8; }
 
 // ---- producer: one thread keeps the ring full --------------------------------------------------------------------------------
+//@section plain-loads
 __device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y, unsigned mask, bool many) {
   if (many) {
     tma_load_multicast(smem, map, barrier, x, y, static_cast<unsigned short>(mask));
@@ -144,6 +149,18 @@ __device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsign
   }
 }
 
+//@section hinted-loads
+template <int kEviction>
+__device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y, unsigned mask, bool many) {
+  const unsigned long long policy = l2_policy<kEviction>();
+  if (many) {
+    tma_load_multicast(smem, map, barrier, x, y, static_cast<unsigned short>(mask), policy);
+  } else {
+    tma_load(smem, map, barrier, x, y, policy);
+  }
+}
+
+//@end
 __device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, unsigned barrier, int row, int k, const Rank& rank) {
   constexpr int kRows = BLOCK_M / kClusterN;  // this CTA's slice, sent to every CTA of its row
   unsigned mask = 0;
@@ -152,7 +169,11 @@ __device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, uns
 #pragma unroll
   for (int panel = 0; panel < kPanels; ++panel) {
     const unsigned target = stage + (panel * BLOCK_M + rank.n * kRows) * 128;
+//@section plain-loads
     load(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
+//@section hinted-loads
+    load<kEvictionA>(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
+//@end
   }
 }
 
@@ -166,14 +187,22 @@ __device__ __forceinline__ void load_b(unsigned stage, const TensorMap& map, uns
 #pragma unroll
     for (int group = 0; group < kSliceGroups; ++group) {
       const unsigned target = stage + kBytesA + ((first + group) * BLOCK_K + k_row) * kSwizzle;
+//@section plain-loads
       load(target, map, barrier, column + (first + group) * kColumns, k + k_row, mask, kClusterM > 1);
+//@section hinted-loads
+      load<kEvictionB>(target, map, barrier, column + (first + group) * kColumns, k + k_row, mask, kClusterM > 1);
+//@end
     }
   } else {
     constexpr int kRows = BLOCK_N / kClusterM;
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
       const unsigned target = stage + kBytesA + (panel * BLOCK_N + rank.m * kRows) * 128;
+//@section plain-loads
       load(target, map, barrier, k + 64 * panel, column + rank.m * kRows, mask, kClusterM > 1);
+//@section hinted-loads
+      load<kEvictionB>(target, map, barrier, k + 64 * panel, column + rank.m * kRows, mask, kClusterM > 1);
+//@end
     }
   }
 }
@@ -312,7 +341,11 @@ __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers
     fence_proxy_async();
     __syncwarp();
     if (lane == 0) {
+//@section plain-stores
       tma_store(map, buffer, column + box * kColumns, row);
+//@section hinted-stores
+      tma_store(map, buffer, column + box * kColumns, row, l2_policy<kEvictionD>());
+//@end
       tma_store_commit();
     }
   }
