@@ -18,4 +18,16 @@ __device__ __forceinline__ TileIndex grouped_raster(int tile, int tiles_m, int t
   return {first + local % rows, local / rows};
 }
 
+// As grouped_raster, by rows of tiles or, with kByColumns, by columns. With kSnake every second group is walked backwards, so
+// that it begins with the operands that the group before it ended with.
+template <int kGroup, bool kByColumns, bool kSnake>
+__device__ __forceinline__ TileIndex ordered_raster(int tile, int tiles_m, int tiles_n) {
+  const int across = kByColumns ? tiles_n : tiles_m, along = kByColumns ? tiles_m : tiles_n;
+  const int group = tile / (kGroup * along), local = tile % (kGroup * along);
+  const int width = min(across - group * kGroup, kGroup);
+  const int within = group * kGroup + local % width;
+  const int step = kSnake && group % 2 ? along - 1 - local / width : local / width;
+  return kByColumns ? TileIndex{step, within} : TileIndex{within, step};
+}
+
 }  // namespace cudal2

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from contract.chip import LIMITS, Chip
+from contract.roofline import memory_us, roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.families.kernel_family import cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import (
@@ -15,6 +16,9 @@ from policies.schedule.families.wgmma_tma.schedule import (
     cluster_tiles,
     is_valid,
 )
+
+LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
+CACHED_US = 1.0  # time to move the operands, from which on it may matter which of them L2 keeps
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
@@ -40,7 +44,8 @@ def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
 def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
     """K block 64, or 128 where at least four fit; the maximum stages for one or two CTAs per SM, and half as many.
 
-    Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles are stored straight from registers.
+    Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles and sums over a cluster are stored straight
+    from registers.
     """
     consumers, atoms, block_n, pingpong = shape
     for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2) if consumers == 1 else (1,), (True, False)):
@@ -59,7 +64,7 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[Wg
         room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
         deepest = (room - base.smem_bytes) // (base.stage_bytes + 16) + 1
         needed = ceil_div(task.k, block_k)
-        if (block_k == 128 and min(deepest, needed) < 4 and deepest < needed) or (not tma_store and block_n > 64):
+        if block_k == 128 and min(deepest, needed) < 4 and deepest < needed:
             continue
         deepest = min(deepest, needed, 12)
         for stages in {deepest, max(deepest // 2, min(deepest, 3))}:
@@ -77,14 +82,18 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
         # Clusters of four leave SMs idle, and are faster only where one wave still suffices.
         if shared.cluster == 4 and tiles > cluster_sms(chip, 4) * base.ctas_per_sm:
             continue
-        for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
+        for cluster_k, splits in product((1, 2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
             if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
+                continue
+            if cluster_k == 1 and not base.tma_store and base.block_n > 64:
                 continue
             one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
             if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
                 cut = shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
-                yield cut.model_copy(update={"exclusive": size > 1 and _would_be_packed(cut)})
+                for push in (False, True) if cluster_k > 1 and base.block_n <= 64 else (cluster_k > 1,):
+                    pushed = cut.model_copy(update={"push": push})
+                    yield pushed.model_copy(update={"exclusive": size > 1 and _would_be_packed(pushed)})
 
 
 def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:
@@ -94,9 +103,41 @@ def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:
 
 def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """For more than one wave: persistent or not, and how many tile rows are visited together."""
-    if cluster_tiles(cut, task) * cut.cluster <= cluster_sms(chip, cut.cluster) * cut.ctas_per_sm:
+    if _waves(cut, task, chip) <= 1:
         if not cut.pingpong:
             yield cut
+            yield from _varied(cut, task, chip)
         return
     for persistent, group in product((True,) if cut.pingpong else (True, False), (4, 8, 16)):
-        yield cut.model_copy(update={"persistent": persistent, "group": group})
+        launched = cut.model_copy(update={"persistent": persistent, "group": group})
+        yield launched
+        if persistent and group == 8 and cut.cluster == 2:
+            yield from _varied(launched, task, chip)
+
+
+def _waves(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> float:
+    """Tiles, before K is split, over the CTAs that are resident together."""
+    return cluster_tiles(cut, task) * cut.cluster / (cluster_sms(chip, cut.cluster) * cut.ctas_per_sm)
+
+
+def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """The schedule with one change to its order, its launch or its caching.
+
+    Only some schedules are varied: neighbours carry a change that pays over to the others.
+    """
+    if launched.block_k == 64 and launched.cluster * launched.splits <= 2 and launched.consumers == 2:
+        yield from (launched.model_copy(update=change) for change in _changes(launched, task, chip))
+
+
+def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[dict[str, str | int]]:
+    waves = _waves(s, task, chip)
+    if roofline_us(task, chip) > LARGE_US:
+        yield {"programmatic": False}
+    if waves > 1:
+        yield from ({"raster": order} for order in ("n", "snake_m", "snake_n"))
+    if memory_us(task, chip) > CACHED_US:
+        yield from ({"promotion": size} for size in (0, 128))
+        yield {"evict_a": "last" if task.n > s.cluster_n * s.block_n else "first"}
+        yield {"evict_b": "last" if task.m > s.cluster_m * s.block_m else "first"}
+        if s.tma_store and waves > 1:
+            yield {"evict_d": "first"}

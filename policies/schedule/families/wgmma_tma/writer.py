@@ -14,9 +14,10 @@ from contract.plan import (
 )
 from contract.task import Arch, GemmTask, Layout
 from policies.schedule.families.template import KernelConstant
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, slot_bytes
 
 ENTRY = "wgmma_tma_gemm"
+_EVICTIONS = ("normal", "first", "last")
 
 
 def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
@@ -32,13 +33,29 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kClusterK", s.cluster_k, "CTAs that sum parts of K through distributed shared memory"),
         KernelConstant("kSplits", s.splits, "parts of K summed through the workspace"),
         KernelConstant("kGroup", s.group, "rows of tiles visited together"),
+        KernelConstant("kByColumns", s.raster.endswith("n"), "the group is one of columns"),
+        KernelConstant("kSnake", s.raster.startswith("snake"), "every second group is visited backwards"),
         KernelConstant("kPersistent", s.persistent),
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
         KernelConstant("kRowMajorB", task.layout is Layout.NN),
         KernelConstant("kTmaStore", s.tma_store),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
+        KernelConstant("kReceiveApart", s.receives_apart, "pushed sums have memory of their own"),
+        KernelConstant("kEvictionA", _EVICTIONS.index(s.evict_a), "0 as usual, 1 first, 2 last"),
+        KernelConstant("kEvictionB", _EVICTIONS.index(s.evict_b)),
+        KernelConstant("kEvictionD", _EVICTIONS.index(s.evict_d)),
     ]
+
+
+def sections(s: WgmmaTmaSchedule) -> set[str]:
+    """The sections of `wgmma_tma.cu` that a schedule uses."""
+    return {
+        "push" if s.push else "pull",
+        "by-rows" if s.raster == "m" else "ordered",
+        "plain-loads" if s.evict_a == s.evict_b == "normal" else "hinted-loads",
+        "plain-stores" if s.evict_d == "normal" else "hinted-stores",
+    }
 
 
 def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
@@ -48,6 +65,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     slots = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
     whole = slots if s.cluster == 1 else f"{slots}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
+    box_a = (64, s.block_m // s.cluster_n)
     if task.layout is Layout.TN:
         box_b = (64, s.block_n // s.cluster_m)
     else:
@@ -55,10 +73,12 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
     swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
     counters = f"ceil({tiles}*{s.cluster}*4/256)*256"
-    partials = f"{tiles}*{s.cluster * s.splits * (s.block_m * s.block_n * 4 // s.cluster_k)}"
+    partials = f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
     requires = ["N%8==0", "K%8==0"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
+    if s.stages == 1:
+        requires.append(f"K<={s.block_k * s.splits * s.cluster_k}")
     return LaunchPlan(
         arch=Arch.SM_90A,
         launches=(
@@ -70,8 +90,8 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 dynamic_smem=s.smem_bytes,
                 programmatic=s.programmatic,
                 args=(
-                    TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(64, s.block_m // s.cluster_n), swizzle=128, l2=256)),
-                    TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=swizzle_b, l2=256)),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="A", box=box_a, swizzle=128, l2=s.promotion)),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=swizzle_b, l2=s.promotion)),
                     TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.columns, 16), swizzle=_swizzle(s))),
                     TensorArg(tensor="D", access="write"),
                     WorkspaceArg(workspace=0),

@@ -7,6 +7,7 @@ import pytest
 
 from contract.build import Built
 from contract.chip import LIMITS, REFERENCE_CHIPS
+from contract.errors import PlanError
 from contract.evaluation import CompileFailed
 from contract.options import CompileOptions
 from contract.plan import parse_plan, resolve
@@ -48,6 +49,14 @@ def test_every_schedule_of_the_space_can_be_written_and_launched(
         assert FAMILY.parse(candidate.origin.schedule or {}) == schedule
 
 
+def test_one_stage_is_for_one_k_block() -> None:
+    """The consumers wait for a second K block before they release the first, and the producer for its release."""
+    single = WIDE.model_copy(update={"stages": 1})
+    plan = FAMILY.write(single, task((256, 16384, 64))).plan
+    with pytest.raises(PlanError, match="requires K<=64"):
+        resolve(plan, task((256, 16384, 128)), LIMITS[Arch.SM_90A], CHIP.sms)
+
+
 def test_work_counts_ctas_and_bytes() -> None:
     work = FAMILY.work(WIDE.model_copy(update={"persistent": False}), task(), CHIP)
     assert work.ctas == 32 * 4
@@ -64,6 +73,7 @@ def test_work_counts_ctas_and_bytes() -> None:
         ({"block_n": 200}, "no such instruction"),
         ({"cluster_m": 16, "cluster_n": 2}, "cluster size"),
         ({"splits": 9}, "more parts than K blocks"),
+        ({"stages": 1}, "several K blocks through one stage, which is released only when the next one is under way"),
         ({"cluster_k": 2, "tma_store": False}, "persistent with a cluster sum"),
     ],
 )
