@@ -26,9 +26,9 @@ from contract.task import GemmTask
 from policies.schedule.families.registry import families
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.encoding import Encoding
-from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, Values
 from policies.schedule.optimiser.surrogate import Surrogate
-from policies.schedule.prior import Floats
+from policies.schedule.prior import Floats, predict_many_us
 from policies.trajectories.store import Store, open_store
 
 MIN_STEPS = 16  # of a shape that takes part
@@ -56,9 +56,7 @@ class Measured:
 
 def measured_tasks(store: Store) -> Iterator[Measured]:
     """The offline tasks of an H200 that are not held out and have steps enough."""
-    times: dict[tuple[GemmTask, Chip], dict[frozenset[tuple[str, object]], tuple[dict[str, object], list[float]]]] = (
-        defaultdict(dict)
-    )
+    times: dict[tuple[GemmTask, Chip], dict[Key, tuple[Values, list[float]]]] = defaultdict(dict)
     left_out = held_out()
     for trajectory in store.trajectories():
         run = trajectory.run
@@ -70,12 +68,25 @@ def measured_tasks(store: Store) -> Iterator[Measured]:
                 known = times[run.task, run.chip].setdefault(frozenset(values.items()), (dict(values), []))
                 known[1].append(time_us)
     for (task, chip), schedules in sorted(times.items(), key=lambda item: item[0][0].shape):
-        pool = SchedulePool(families(task.arch), task, chip, 0)
-        found = [(pool.entry(values), statistics.median(samples)) for values, samples in schedules.values()]
+        found = [(entry_of(values, task, chip), statistics.median(samples)) for values, samples in schedules.values()]
         kept = [(entry, time_us) for entry, time_us in found if entry is not None]
         if len(kept) >= MIN_STEPS:
             entries = [entry for entry, _ in kept]
-            yield Measured(task, chip, entries, pool.predict_us(entries), np.array([time_us for _, time_us in kept]))
+            predicted_us = predict_many_us([entry.work for entry in entries], task, chip)
+            yield Measured(task, chip, entries, predicted_us, np.array([time_us for _, time_us in kept]))
+
+
+def entry_of(values: Values, task: GemmTask, chip: Chip) -> PoolEntry | None:
+    """The entry of a stored schedule; None where no family of today can write it."""
+    family = next((one for one in families(task.arch) if one.name == values["family"]), None)
+    try:
+        schedule = None if family is None else family.parse(values)
+    except ValueError:
+        return None
+    if family is None or schedule is None or family.violation(schedule, task):
+        return None
+    work = family.work(schedule, task, chip)
+    return PoolEntry(family, schedule, schedule.values(), work, (family.name, *work.tile))
 
 
 def prior_figures(tasks: Sequence[Measured]) -> dict[str, float]:
