@@ -40,7 +40,10 @@ class TimeOptions(Record):
     """Options of timing.
 
     `rounds`: paired rounds in random order. `all_baselines`: all four baselines, else cuBLASLt-AutoTuning only.
+    `heuristic`: cuBLASLt's first suggestion as well, where not all are measured.
     `side`: whether the side figures (host launch cost, hot L2, wall-clock) are measured as well.
+    `server_interval_us`: mean interval between a server's requests; 0 sends the next one at once.
+    `budget_s`: of the rounds of a race, which are fewer where they would take longer; None is no limit.
     `secret`: the seed of everything that is drawn. None takes it from the system's entropy; that of a `Ruler` repeats it.
     """
 
@@ -48,10 +51,19 @@ class TimeOptions(Record):
     rounds: Annotated[int, Field(ge=3)] = 11
     round_us: float = 4000.0
     all_baselines: bool = True
+    heuristic: bool = False
     side: bool = True
+    budget_s: Annotated[float, Field(gt=0)] | None = None
     server_interval_us: float = 200.0
     server_launches: int = 200
     timeout_s: Annotated[float, Field(gt=0)] = TIME_TIMEOUT_S
+
+
+# A screen ranks candidates; a race decides among the best of them.
+SCREEN_TIME = TimeOptions(
+    rounds=3, round_us=1000.0, all_baselines=False, side=False, server_interval_us=0.0, server_launches=12
+)
+RACE_TIME = TimeOptions(rounds=21, all_baselines=False, heuristic=True, side=False, budget_s=3.0, server_launches=32)
 
 
 class WorkerOptions(Record):

@@ -4,13 +4,24 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 from typing import Literal
 
+from contract.baseline import BaselineBook, TunedBaseline
 from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.errors import MachineError, ProfilerUnavailable, UsageError, WorkerError
 from contract.evaluation import Environment, Evaluation, TestResult, Unmeasured
 from contract.events import Emit, Notice
-from contract.options import CompileOptions, Effort, EmulateOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.options import (
+    RACE_TIME,
+    SCREEN_TIME,
+    CompileOptions,
+    Effort,
+    EmulateOptions,
+    ProfileOptions,
+    TimeOptions,
+    VerifyOptions,
+    WorkerOptions,
+)
 from contract.profile import Profile
 from contract.protocols import Predict
 from contract.task import Arch, GemmTask
@@ -20,7 +31,7 @@ from sandbox.emulator.large.coverage import needs_rewriting, reduced_task
 from sandbox.jail.kind import REMEDY as JAIL_REMEDY
 from sandbox.jail.kind import confinement
 from sandbox.profiling.profiler import Profiler
-from sandbox.workers.messages import TIME_SHARE, Evaluate, NotExecuted, Reduced, Verified
+from sandbox.workers.messages import TIME_SHARE, CandidateBatch, Evaluate, NotExecuted, Reduced, Verified
 from sandbox.workers.witness import WitnessPool
 
 Prover = Literal["nothing", "emulator", "gpu"]
@@ -52,15 +63,19 @@ class LocalSandbox:
         emulate: EmulateOptions | None = None,
         witness: WitnessPool | None = None,
         rewrite: Rewrite = lambda _candidate, _task: None,
+        screen: TimeOptions = SCREEN_TIME,
+        race: TimeOptions = RACE_TIME,
+        baselines: BaselineBook | None = None,
     ) -> None:
-        """`witness`: the emulator beside a GPU's backend."""
+        """`witness`: the emulator beside a GPU's backend. `baselines`: where tuned baselines are kept, if anywhere."""
         self._emulates = backend is not None and backend.emulates
         self._pool = backend.pool if backend is not None else None
         self._environment = backend.ready.environment if backend is not None else None
         self._chip = backend.ready.chip if backend is not None and not backend.emulates else REFERENCE_CHIPS[arch]
         self._builder = Builder(compile_options, self._chip)
         self._verify = verify_options
-        self._time: dict[Effort, TimeOptions] = {"quick": quick, "full": full}
+        self._time: dict[Effort, TimeOptions] = {"screen": screen, "quick": quick, "race": race, "full": full}
+        self._baselines = baselines
         self._predict = predict
         self._profiler = profiler
         self._emulate = emulate or EmulateOptions()
@@ -95,7 +110,22 @@ class LocalSandbox:
 
         Raises: UsageError, MachineError, WorkerError.
         """
-        return self._request(built, task, self._time[effort])
+        return self._request(built, task, effort)
+
+    def screen(self, built: Sequence[Built], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+        """Rank candidates: (position, outcome) as each finishes; without a GPU for the task, as `verify`.
+
+        A candidate that crashes or hangs costs itself only. Raises: as `evaluate`.
+        """
+        return self._batch(built, task, "screen")
+
+    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+        """Verify finalists in full and time them together: one evaluation for each, in order; without a GPU, as `verify`.
+
+        A finalist that fails, crashes or hangs is out; the others race on. Raises: as `evaluate`.
+        """
+        outcomes = dict(self._batch(built, task, "race"))
+        return [outcomes[position] for position in range(len(built))]
 
     def verify(self, built: Built, task: GemmTask) -> Evaluation:
         """Verify a built candidate without timing it: `Unmeasured` where it holds. Raises: as `evaluate`."""
@@ -137,7 +167,41 @@ class LocalSandbox:
             if self._pool is not None:
                 self._pool.close()
 
-    def _request(self, built: Built, task: GemmTask, time: TimeOptions | None) -> Evaluation:
+    def _batch(
+        self, built: Sequence[Built], task: GemmTask, effort: Literal["screen", "race"]
+    ) -> Iterator[tuple[int, Evaluation]]:
+        require_memory(task, self._chip)
+        measured = []
+        for position, each in enumerate(built):
+            if (refused := self._builder.refused(each.candidate)) is not None:
+                yield position, refused
+            elif self._pool is None or self._emulates or task.arch is not self._chip.arch:
+                yield position, self._request(each, task, None)
+            else:
+                measured.append(position)
+        if not measured or self._pool is None:
+            return
+        request = CandidateBatch(
+            effort=effort,
+            built=tuple(built[position] for position in measured),
+            task=task,
+            verify=self._verify,
+            time=self._time[effort],
+            tuned=self._tuned(task),
+        )
+        for place, outcome in self._pool.batch(request, self._keep):
+            yield measured[place], outcome
+
+    def _tuned(self, task: GemmTask) -> TunedBaseline | None:
+        if self._baselines is None or self._environment is None:
+            return None
+        return self._baselines.tuned(task, self._environment.key)
+
+    def _keep(self, baseline: TunedBaseline) -> None:
+        if self._baselines is not None:
+            self._baselines.keep(baseline)
+
+    def _request(self, built: Built, task: GemmTask, effort: Effort | None) -> Evaluation:
         require_memory(task, self._chip)
         if (refused := self._builder.refused(built.candidate)) is not None:
             return refused  # it was built by another run or under other settings
@@ -145,8 +209,9 @@ class LocalSandbox:
             return self._unmeasured(built, task)
         if self._emulates:
             return self._answer(self._pool.evaluate(self._proof(built, task)), built, task, "emulator")
-        request = Evaluate(built=built, task=task, verify=self._verify, time=time)
-        return self._answer(self._pool.evaluate(request), built, task, "gpu")
+        time = None if effort is None else self._time[effort]
+        request = Evaluate(built=built, task=task, verify=self._verify, time=time, effort=effort, tuned=self._tuned(task))
+        return self._answer(self._pool.evaluate(request, self._keep), built, task, "gpu")
 
     def _proof(self, built: Built, task: GemmTask) -> Evaluate:
         """What the emulator is asked. Raises: as `_reduced`."""
@@ -206,6 +271,9 @@ def open_sandbox(
     profile: ProfileOptions | None = None,
     emulate: EmulateOptions | None = None,
     rewrite: Rewrite = lambda _candidate, _task: None,
+    screen: TimeOptions = SCREEN_TIME,
+    race: TimeOptions = RACE_TIME,
+    baselines: BaselineBook | None = None,
 ) -> LocalSandbox:
     """The sandbox for tasks of an arch on `device`: `auto`, `none`, `emulator` or `cuda:N` (whose N `worker` carries).
 
@@ -228,6 +296,9 @@ def open_sandbox(
         emulate=emulate,
         witness=WitnessPool(lambda: backends.emulator(role="witness: ").pool) if beside_gpu else None,
         rewrite=rewrite,
+        screen=screen,
+        race=race,
+        baselines=baselines,
     )
 
 

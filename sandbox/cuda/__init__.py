@@ -9,5 +9,6 @@
 - `guard/`: device memory that shows stray accesses
 - `launch/`: a resolved plan and a cubin as launches on a stream
 - `timing/`: measurement against baselines
+- `batch/`: many candidates in one request: screens and races
 - `baselines/`: torch.matmul, cuBLAS and cuBLASLt
 """

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol, assert_never
+from typing import Protocol, TypeVar, assert_never
 
 import cupy
 
@@ -10,7 +10,7 @@ from contract.build import Built
 from contract.candidate import Candidate, HostCandidate
 from contract.errors import MachineError
 from contract.evaluation import Crashed, Measured, TestResult, Wrong
-from contract.options import TimeOptions
+from contract.options import Effort, TimeOptions
 from contract.task import GemmTask
 from sandbox.cuda.contender import Contender
 from sandbox.cuda.device import Device
@@ -18,7 +18,7 @@ from sandbox.cuda.driver import Fault
 from sandbox.cuda.guard.fault_log import describe_fault
 from sandbox.cuda.launch.host import HostKernel
 from sandbox.cuda.launch.launcher import Kernel
-from sandbox.cuda.timing.timer import Timer
+from sandbox.cuda.timing.timer import Measurement, Timer
 from sandbox.cuda.timing.watch import WrongWhileTimed
 from sandbox.cuda.verifier import Verifier
 from sandbox.workers.messages import Done, Evaluate, Stage, Verified
@@ -33,6 +33,7 @@ _MACHINE_FAULTS = frozenset(
         "CUDA_ERROR_SYSTEM_NOT_READY",
     }
 )
+Outcome = TypeVar("Outcome")
 ILLEGAL_ADDRESS = "CUDA_ERROR_ILLEGAL_ADDRESS"
 
 
@@ -58,15 +59,19 @@ class Evaluator:
         Raises: MachineError where the GPU has too little memory or fails by itself. Any other exception, while `fault_of`
         finds the context healthy, is an internal error.
         """
+        return self._blaming(request.built, request.task, lambda: self._evaluate(request))
+
+    def _blaming(self, built: Built, task: GemmTask, work: Callable[[], Outcome]) -> Outcome | Done:
+        """What the work on a candidate gives, or the fault that it met. Raises: as `evaluate`."""
         try:
-            return self._evaluate(request)
+            return work()
         except (Fault, cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as exc:
-            return self.fault_of(request.built) or Done(evaluation=self._crashed(request.built, exc))
+            return self.fault_of(built) or Done(evaluation=self._crashed(built, exc))
         except MemoryError as exc:  # such as cupy's OutOfMemoryError
             if self._workspace_bytes:
                 needs = f"its workspace of {self._workspace_bytes} bytes does not fit beside the operands"
-                return Done(evaluation=self._crashed(request.built, MemoryError(f"{needs}: {exc}")))
-            raise MachineError(f"too little free memory to evaluate {request.task.shape}: {exc}") from exc
+                return Done(evaluation=self._crashed(built, MemoryError(f"{needs}: {exc}")))
+            raise MachineError(f"too little free memory to evaluate {task.shape}: {exc}") from exc
 
     def fault_of(self, built: Built) -> Done | None:
         """The outcome where the candidate has poisoned the context, None where the context is healthy.
@@ -81,16 +86,13 @@ class Evaluator:
         return Done(evaluation=self._crashed(built, poison), healthy=False)
 
     def _evaluate(self, request: Evaluate) -> Done | Verified:
-        self._begin("load")
-        self._workspace_bytes = 0
         verifier, _ = self._prepare(request.task)
-        contender = load(request.built, request.task, self._device)
-        self._workspace_bytes = contender.workspace_bytes
+        contender = self._load(request.built, request.task)
         self._begin("verify")
         tests = verifier.verify(contender, request.verify)
         self._device.synchronize()
         if not tests[-1].passed:
-            answer: Done | Verified = Done(evaluation=_wrong(request.built, tests))
+            answer: Done | Verified = Done(evaluation=wrong(request.built, tests))
         elif request.time is None:
             answer = Verified(tests=tests)
         else:
@@ -104,26 +106,38 @@ class Evaluator:
         try:
             measurement = timer.measure(contender, options)
         except WrongWhileTimed as exc:
-            failed = TestResult(tier="while-timed", name=exc.check, passed=False, message=str(exc))
-            return Done(evaluation=_wrong(request.built, (*tests, failed)))
+            return Done(evaluation=wrong_while_timed(request.built, tests, exc))
         self._begin("recheck")
         tests = (*tests, verifier.recheck(contender, request.verify))
         self._device.synchronize()
         if not tests[-1].passed:
-            return Done(evaluation=_wrong(request.built, tests))
-        measured = Measured(
-            mode=request.task.mode,
+            return Done(evaluation=wrong(request.built, tests))
+        return Done(evaluation=self._measured(request.built, request.task, tests, measurement, request.effort))
+
+    def _measured(
+        self, built: Built, task: GemmTask, tests: tuple[TestResult, ...], measurement: Measurement, effort: Effort | None
+    ) -> Measured:
+        return Measured(
+            mode=task.mode,
+            effort=effort,
             tests=tests,
             timing=measurement.timing,
+            plain=measurement.plain,
             baselines=measurement.baselines,
             side=measurement.side,
             telemetry=measurement.telemetry,
             environment=self._device.environment,
-            inspection=request.built.inspection,
+            inspection=built.inspection,
             notes=measurement.notes,
             ruler=measurement.ruler,
         )
-        return Done(evaluation=measured)
+
+    def _load(self, built: Built, task: GemmTask) -> Loaded:
+        self._begin("load")
+        self._workspace_bytes = 0
+        contender = load(built, task, self._device)
+        self._workspace_bytes = contender.workspace_bytes
+        return contender
 
     def _begin(self, stage: Stage) -> None:
         self._stage = stage
@@ -157,5 +171,10 @@ def load(built: Built, task: GemmTask, device: Device) -> Loaded:
             assert_never(candidate)
 
 
-def _wrong(built: Built, tests: tuple[TestResult, ...]) -> Wrong:
+def wrong_while_timed(built: Built, tests: tuple[TestResult, ...], fault: WrongWhileTimed) -> Wrong:
+    failed = TestResult(tier="while-timed", name=fault.check, passed=False, message=str(fault))
+    return wrong(built, (*tests, failed))
+
+
+def wrong(built: Built, tests: tuple[TestResult, ...]) -> Wrong:
     return Wrong(test=tests[-1], tests=tests, inspection=built.inspection)

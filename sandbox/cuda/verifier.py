@@ -43,6 +43,10 @@ class Verifier:
         """All tests up to the first that fails. Raises: DriverFault where the contender breaks the device's context."""
         return run_until_failure(self._proof(contender, options).tests())
 
+    def screen(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
+        """The first exact test under guard. Raises: as `verify`."""
+        return run_until_failure(self._proof(contender, options).brief())
+
     def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult:
         """Fresh data again, after the timing."""
         return self._proof(contender, options).freshness("after-timing")

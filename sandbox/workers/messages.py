@@ -1,7 +1,9 @@
 """The messages between a worker and its parent: one JSON record per line, over the worker's stdin and stdout; never pickle.
 
-parent → worker   Evaluate
-worker → parent   Ready | Failed once, then for every Evaluate: StageEntered … and one of Done | Verified | NotExecuted | Failed
+parent → worker   Evaluate | CandidateBatch
+worker → parent   Ready | Failed once
+                  for an Evaluate: (StageEntered | Tuned) … and one of Done | Verified | NotExecuted | Failed
+                  for a CandidateBatch: (StageEntered | Tuned | Done) …, one Done for each candidate, and BatchEnded | Failed
 """
 
 from typing import Annotated, Literal
@@ -9,16 +11,18 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from contract.base import Record
+from contract.baseline import TunedBaseline
 from contract.build import Built
 from contract.chip import Chip
 from contract.errors import Cudal2Error, DeviceUnavailable, MachineError, WorkerError
 from contract.evaluation import Environment, Evaluation, TestResult
-from contract.options import TimeOptions, VerifyOptions
+from contract.options import Effort, TimeOptions, VerifyOptions
 from contract.task import GemmTask
 
 MAX_LINE_BYTES = 64 * 1024**2
 
-Stage = Literal["load", "verify", "time", "recheck"]
+# `prepare`: what a task needs before its first candidate; no candidate is to blame for its end.
+Stage = Literal["prepare", "load", "verify", "time", "recheck"]
 
 
 class Reduced(Record):
@@ -31,6 +35,7 @@ class Reduced(Record):
 class Evaluate(Record):
     """Verify a built candidate and, where `time` is given, measure it; the emulator never measures.
 
+    `effort`: what the measurement is recorded as. `tuned`: cuBLASLt's best algorithm where it is known.
     `reduced`: what the emulator verifies besides a large task. Without it, the same source is tried at a smaller size.
     """
 
@@ -39,17 +44,42 @@ class Evaluate(Record):
     task: GemmTask
     verify: VerifyOptions
     time: TimeOptions | None = None
+    effort: Effort | None = None
+    tuned: TunedBaseline | None = None
     reduced: Reduced | None = None
 
     def limit_s(self, stage: Stage | None) -> float:
         """Wall-clock that a stage may take; None stands for the moment before the first."""
-        match stage:
-            case "verify" | "recheck":
-                return self.verify.timeout_s
-            case "time" if self.time is not None:
-                return self.time.timeout_s
-            case _:
-                return LOAD_TIMEOUT_S
+        return _limit_s(stage, self.verify, self.time)
+
+
+class CandidateBatch(Record):
+    """Built candidates of one task: screened one after another, or raced against each other.
+
+    Answers name a candidate by its position in `built`.
+    """
+
+    message: Literal["batch"] = "batch"
+    effort: Literal["screen", "race"]
+    built: tuple[Built, ...] = Field(min_length=1)
+    task: GemmTask
+    verify: VerifyOptions
+    time: TimeOptions
+    tuned: TunedBaseline | None = None
+
+    def limit_s(self, stage: Stage | None) -> float:
+        """As `Evaluate.limit_s`."""
+        return _limit_s(stage, self.verify, self.time)
+
+
+def _limit_s(stage: Stage | None, verify: VerifyOptions, time: TimeOptions | None) -> float:
+    match stage:
+        case "verify" | "recheck":
+            return verify.timeout_s
+        case "time" | "prepare" if time is not None:
+            return time.timeout_s
+        case _:
+            return LOAD_TIMEOUT_S
 
 
 LOAD_TIMEOUT_S = 60.0
@@ -65,10 +95,18 @@ class Ready(Record):
 
 
 class StageEntered(Record):
-    """The candidate's next stage has begun; its deadline runs from here."""
+    """The candidate's next stage has begun; its deadline runs from here. `position`: of the candidate in a batch."""
 
     message: Literal["stage"] = "stage"
     stage: Stage
+    position: int = 0
+
+
+class Tuned(Record):
+    """cuBLASLt was tuned for the task, for the parent to keep."""
+
+    message: Literal["tuned"] = "tuned"
+    baseline: TunedBaseline
 
 
 class Done(Record):
@@ -77,6 +115,13 @@ class Done(Record):
     message: Literal["done"] = "done"
     evaluation: Evaluation
     healthy: bool = True
+    position: int = 0
+
+
+class BatchEnded(Record):
+    """Every candidate of a batch has its outcome."""
+
+    message: Literal["ended"] = "ended"
 
 
 class Verified(Record):
@@ -115,7 +160,11 @@ class Failed(Record):
                 return WorkerError(self.reason, log=self.log)
 
 
-Reply = Annotated[Ready | StageEntered | Done | Verified | NotExecuted | Failed, Field(discriminator="message")]
+Request = Annotated[Evaluate | CandidateBatch, Field(discriminator="message")]
+_REQUEST: TypeAdapter[Request] = TypeAdapter(Request)
+Reply = Annotated[
+    Ready | StageEntered | Tuned | Done | BatchEnded | Verified | NotExecuted | Failed, Field(discriminator="message")
+]
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
 
 
@@ -136,9 +185,9 @@ def decode_reply(line: bytes) -> Reply:
         raise ProtocolError(f"not a reply: {line[:120]!r}") from exc
 
 
-def decode_request(line: bytes) -> Evaluate:
+def decode_request(line: bytes) -> Request:
     """Raises: ProtocolError."""
     try:
-        return Evaluate.model_validate_json(line)
+        return _REQUEST.validate_json(line)
     except ValidationError as exc:
         raise ProtocolError(f"not a request: {line[:120]!r}") from exc

@@ -12,10 +12,11 @@ import queue
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contract.baseline import TunedBaseline
 from contract.build import Built
 from contract.errors import Cudal2Error, MachineError, WorkerError
 from contract.evaluation import Crashed, Evaluation, TimedOut
@@ -23,6 +24,8 @@ from contract.options import WorkerOptions
 from sandbox.workers.channel import Channel, ChannelClosed, DeadlinePassed
 from sandbox.workers.internal_errors import InternalErrors, describe
 from sandbox.workers.messages import (
+    BatchEnded,
+    CandidateBatch,
     Done,
     Evaluate,
     Failed,
@@ -31,6 +34,7 @@ from sandbox.workers.messages import (
     Ready,
     Stage,
     StageEntered,
+    Tuned,
     Verified,
     decode_reply,
     encode,
@@ -41,12 +45,14 @@ from sandbox.workers.worker_jail import emulator_jail, gpu_jail
 ATTEMPTS = 3
 BACK_OFF_S = 0.5
 CLOSE_PATIENCE_S = 5.0
+DRAIN_S = 5.0  # for the rest of a batch that is no longer wanted, before its worker is killed
 FILE_BYTES = 4 * 1024**3
 
 logger = logging.getLogger(__name__)
 
 OnStage = Callable[[Built, Stage], None]
 OnRestart = Callable[[str], None]
+OnTuned = Callable[[TunedBaseline], None]
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,11 @@ class Lost:
     stage: Stage | None
     how: str
     limit_s: float | None
+
+
+_Answer = Done | Verified | NotExecuted | Failed | BatchEnded
+Outcome = Done | Verified | NotExecuted | Failed | Lost
+_Settled = Evaluation | Verified | NotExecuted | Lost
 
 
 class Worker:
@@ -123,15 +134,56 @@ class Worker:
                     logger.warning("the %s runs without %s: otherwise, %s", self._name, lacking, failures[-1])
         return self._ready
 
-    def evaluate(self, request: Evaluate, on_stage: OnStage) -> Done | Verified | NotExecuted | Failed | Lost:
-        """Send a request and follow it, stage by stage, to its answer. `Failed` is always of kind `internal`.
+    def evaluate(self, request: Evaluate, on_stage: OnStage, on_tuned: OnTuned) -> Outcome:
+        """Send a request and follow it, stage by stage, to its answer. Raises: as `_answer`."""
+        self.ready()
+        follow = _Follow(request, on_stage, on_tuned)
+        answer = self._answer(follow, follow.send)
+        if isinstance(answer, BatchEnded):
+            self.discard()
+            return Lost(follow.stage, "it ended a batch that was not asked for", None)
+        return answer
+
+    def batch(
+        self, request: CandidateBatch, on_stage: OnStage, on_tuned: OnTuned
+    ) -> Generator[tuple[int, Outcome], None, None]:
+        """Each candidate's answer with its position; the last one is not healthy, `Failed` or `Lost` where the worker ended.
+
+        What is left of a batch when the caller stops is waited for briefly, then its worker is killed. Raises: as `_answer`.
+        """
+        self.ready()
+        follow = _Follow(request, on_stage, on_tuned)
+        step, told = follow.send, set[int]()
+        while not isinstance(answer := self._answer(follow, step), BatchEnded):
+            position = answer.position if isinstance(answer, Done) else follow.position
+            if not isinstance(answer, Lost) and (position in told or not 0 <= position < len(request.built)):
+                self.discard()
+                answer, position = Lost(None, f"an answer about candidate {position}", None), 0
+            told.add(position)
+            ended = self._channel is None  # the caller starts the next one
+            try:
+                yield position, answer
+            except GeneratorExit:
+                if not ended:
+                    self._drain(follow)
+                raise
+            if ended:
+                return
+            step = follow.go_on
+
+    def _drain(self, follow: "_Follow") -> None:
+        """Wait for a batch's end, so that the next request does not meet its answers."""
+        follow.end = time.monotonic() + DRAIN_S
+        while self._channel is not None and not isinstance(self._answer(follow, follow.go_on), BatchEnded):
+            pass
+
+    def _answer(self, follow: "_Follow", step: "Callable[[Channel], _Answer]") -> "Outcome | BatchEnded":
+        """One step to the next answer. `Failed` is always of kind `internal`.
 
         Raises: Cudal2Error where the machine or a process failed.
         """
-        self.ready()
-        follow = _Follow(request, on_stage)
         try:
-            answer = follow.to_the_end(self.spawn())
+            answer = step(self.spawn())
         except (ChannelClosed, ProtocolError) as exc:
             return Lost(follow.stage, self._obituary(exc), None)
         except DeadlinePassed:
@@ -189,25 +241,54 @@ class Worker:
 
 
 class _Follow:
-    """A request in progress. `stage`: its current stage, None before the first; `limit_s`: that stage's deadline."""
+    """A request in progress. `stage`: its current stage, None before the first; `limit_s`: that stage's deadline.
 
-    def __init__(self, request: Evaluate, on_stage: OnStage) -> None:
+    `position`: of the candidate that is worked on, 0 where the request has one. Both steps raise ChannelClosed,
+    DeadlinePassed, ProtocolError.
+    """
+
+    def __init__(self, request: Evaluate | CandidateBatch, on_stage: OnStage, on_tuned: OnTuned) -> None:
         self._request = request
-        self._on_stage = on_stage
+        self._built = request.built if isinstance(request, CandidateBatch) else (request.built,)
+        self._on_stage, self._on_tuned = on_stage, on_tuned
+        self._told: set[tuple[int, Stage]] = set()  # a race comes back to a stage round by round
         self.stage: Stage | None = None
+        self.position = 0
         self.limit_s = request.limit_s(None)
+        self.end = math.inf  # of the whole request, by `time.monotonic`
 
-    def to_the_end(self, channel: Channel) -> Done | Verified | NotExecuted | Failed:
-        """Raises: ChannelClosed, DeadlinePassed, ProtocolError."""
+    def send(self, channel: Channel) -> "_Answer":
+        """Send the request and wait for its first answer."""
+        channel.send(encode(self._request), time.monotonic() + self.limit_s)
+        return self.go_on(channel)
+
+    def go_on(self, channel: Channel) -> "_Answer":
+        """Wait for the next answer."""
         deadline = time.monotonic() + self.limit_s
-        channel.send(encode(self._request), deadline)
-        while isinstance(reply := decode_reply(channel.receive(deadline)), StageEntered):
-            self.stage, self.limit_s = reply.stage, self._request.limit_s(reply.stage)
-            deadline = time.monotonic() + self.limit_s
-            self._on_stage(self._request.built, reply.stage)
-        if isinstance(reply, Ready):
-            raise ProtocolError("'ready' in the middle of a request")
-        return reply
+        while True:
+            reply = decode_reply(channel.receive(min(deadline, self.end)))
+            match reply:
+                case StageEntered():
+                    self._enter(reply)
+                    deadline = time.monotonic() + self.limit_s
+                case Done():  # what ends the worker before the next stage is not this candidate
+                    self.stage, self.limit_s = None, self._request.limit_s(None)
+                    return reply
+                case Tuned(baseline=baseline):
+                    self._on_tuned(baseline)
+                case Ready():
+                    raise ProtocolError("'ready' in the middle of a request")
+                case _:
+                    return reply
+
+    def _enter(self, entered: StageEntered) -> None:
+        if not 0 <= entered.position < len(self._built):
+            raise ProtocolError(f"a stage of candidate {entered.position}")
+        self.stage, self.position = entered.stage, entered.position
+        self.limit_s = self._request.limit_s(entered.stage)
+        if (self.position, self.stage) not in self._told:
+            self._told.add((self.position, self.stage))
+            self._on_stage(self._built[self.position], self.stage)
 
 
 class WorkerPool:
@@ -248,19 +329,44 @@ class WorkerPool:
         """The first GPU's environment and chip. Raises: DeviceUnavailable, MachineError, WorkerError."""
         return self._workers[0].ready()
 
-    def evaluate(self, request: Evaluate) -> Evaluation | Verified | NotExecuted:
+    def evaluate(self, request: Evaluate, on_tuned: OnTuned = lambda _: None) -> Evaluation | Verified | NotExecuted:
         """The candidate's outcome; `Verified` where every test passed and no time was measured.
 
         Raises: MachineError, WorkerError where no candidate is to blame.
         """
         worker = self._idle.get()
         try:
-            outcome = self._evaluate(worker, request)
+            outcome = self._evaluate(worker, request, on_tuned)
             if isinstance(outcome, Lost):
-                outcome = self._evaluate(worker, request)  # it was lost before it looked at the candidate
+                outcome = self._evaluate(worker, request, on_tuned)  # it was lost before it looked at the candidate
             if isinstance(outcome, Lost):
                 raise WorkerError(f"two workers in a row were lost before they began: {outcome.how}")
             return outcome
+        finally:
+            self._idle.put(worker)
+
+    def batch(self, request: CandidateBatch, on_tuned: OnTuned = lambda _: None) -> Iterator[tuple[int, Evaluation]]:
+        """Each candidate's position and outcome, as it is known. A candidate that ends its worker costs itself only: the
+        others go on in the next worker, and a race starts again without it.
+
+        Raises: MachineError, WorkerError where no candidate is to blame.
+        """
+        worker = self._idle.get()
+        left, losses = dict(enumerate(request.built)), 0
+        try:
+            while left:
+                positions, how = list(left), "they ended a batch without its outcomes"
+                rest = request.model_copy(update={"built": tuple(left.values())})
+                with contextlib.closing(self._batch(worker, rest, on_tuned)) as outcomes:
+                    for place, outcome in outcomes:
+                        if isinstance(outcome, Lost):
+                            how = outcome.how
+                            break
+                        yield positions[place], outcome
+                        del left[positions[place]]
+                losses = losses + 1 if len(left) == len(positions) else 0
+                if losses > 1:
+                    raise WorkerError(f"two workers in a row were lost before they began: {how}")
         finally:
             self._idle.put(worker)
 
@@ -270,19 +376,39 @@ class WorkerPool:
             worker.close()
         self._folders.close()
 
-    def _evaluate(self, worker: Worker, request: Evaluate) -> Evaluation | Verified | NotExecuted | Lost:
+    def _evaluate(self, worker: Worker, request: Evaluate, on_tuned: OnTuned) -> "_Settled":
         stages: list[Stage] = ["load"]
 
         def on_stage(built: Built, stage: Stage) -> None:
             stages.append(stage)
             self._on_stage(built, stage)
 
-        answer = worker.evaluate(request, on_stage)
-        inspection = request.built.inspection
+        answer = worker.evaluate(request, on_stage, on_tuned)
+        return self._settle(worker, request.built, stages[-1], answer)
+
+    def _batch(
+        self, worker: Worker, request: CandidateBatch, on_tuned: OnTuned
+    ) -> Generator[tuple[int, Evaluation | Lost], None, None]:
+        """As `Worker.batch`, settled."""
+        stages: list[Stage] = ["load"]
+
+        def on_stage(built: Built, stage: Stage) -> None:
+            stages.append(stage)
+            self._on_stage(built, stage)
+
+        with contextlib.closing(worker.batch(request, on_stage, on_tuned)) as answers:
+            for position, answer in answers:
+                settled = self._settle(worker, request.built[position], stages[-1], answer)
+                if isinstance(settled, Verified | NotExecuted):
+                    raise WorkerError(f"a worker answered a batch with {settled.message!r}")
+                yield position, settled
+
+    def _settle(self, worker: Worker, built: Built, stage: Stage, answer: "Outcome") -> "_Settled":
+        """What a worker's answer says of a candidate; the worker is replaced where the answer was its last."""
+        inspection = built.inspection
         if isinstance(answer, Failed):
-            self._replace(worker, f"an internal error in {stages[-1]}: {answer.reason}")
-            name = request.built.candidate.id
-            return self._internal.met(name, stages[-1], answer.reason, log=answer.log, inspection=inspection)
+            self._replace(worker, f"an internal error in {stage}: {answer.reason}")
+            return self._internal.met(built.candidate.id, stage, answer.reason, log=answer.log, inspection=inspection)
         if not isinstance(answer, Lost):
             self._internal.passed()
         match answer:
@@ -293,15 +419,15 @@ class WorkerPool:
             case Done(evaluation=evaluation):
                 self._replace(worker, "a candidate poisoned its CUDA context")
                 return evaluation
-            case Lost(stage=None):
+            case Lost(stage=None | "prepare"):
                 self._replace(worker, answer.how)
                 return answer
-            case Lost(stage=stage, limit_s=None):
-                self._replace(worker, f"a candidate ended it in {stage}: {answer.how}")
-                return Crashed(stage=stage, message=f"the worker ended: {answer.how}", inspection=inspection)
-            case Lost(stage=stage, limit_s=limit_s):
-                self._replace(worker, f"a candidate did not end its {stage}: {answer.how}")
-                return TimedOut(stage=stage, limit_s=limit_s, inspection=inspection)
+            case Lost(stage=last, limit_s=None):
+                self._replace(worker, f"a candidate ended it in {last}: {answer.how}")
+                return Crashed(stage=last, message=f"the worker ended: {answer.how}", inspection=inspection)
+            case Lost(stage=last, limit_s=limit_s):
+                self._replace(worker, f"a candidate did not end its {last}: {answer.how}")
+                return TimedOut(stage=last, limit_s=limit_s, inspection=inspection)
 
     def _replace(self, worker: Worker, reason: str) -> None:
         """Start the next process at once, so that it gets ready while the caller compiles."""

@@ -11,15 +11,26 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol, runtime_checkable
 
 from contract.base import Record
 from contract.build import Built
 from contract.errors import Cudal2Error, DeviceUnavailable, MachineError
 from sandbox.workers.internal_errors import describe
-from sandbox.workers.messages import Done, Evaluate, Failed, NotExecuted, Ready, StageEntered, Verified, decode_request, encode
+from sandbox.workers.messages import (
+    BatchEnded,
+    CandidateBatch,
+    Done,
+    Evaluate,
+    Failed,
+    NotExecuted,
+    Ready,
+    Verified,
+    decode_request,
+    encode,
+)
 
 ORPHAN_GRACE_S = 3.0
 
@@ -34,6 +45,20 @@ class Evaluates(Protocol):
     def fault_of(self, built: Built) -> Done | None:
         """The outcome where the candidate has broken the backend, None where it has not."""
         ...
+
+
+@runtime_checkable
+class EvaluatesBatches(Evaluates, Protocol):
+    """A backend that measures. `position`: the candidate of the batch that it works on."""
+
+    position: int
+
+    def batch(self, request: CandidateBatch) -> Iterator[Done]:
+        """One outcome for each candidate as it is known; after one that is not healthy no other follows."""
+        ...
+
+
+Answer = Done | Verified | NotExecuted | BatchEnded | Failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,7 +113,7 @@ class Session:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._running: tuple[Evaluates, Evaluate] | None = None
+        self._running: tuple[Evaluates, Evaluate | CandidateBatch] | None = None
 
     def serve(self, evaluator: Evaluates, ready: Ready, lines: "queue.SimpleQueue[bytes | None]") -> int:
         """Announce the backend, then answer until the requests end or the backend is broken.
@@ -103,15 +128,17 @@ class Session:
                 return 1
         return 0
 
-    def _answer(self, evaluator: Evaluates, line: bytes) -> Done | Verified | NotExecuted | Failed:
-        """The candidate's outcome. An unexpected error becomes an answer too, and ends this worker.
+    def _answer(self, evaluator: Evaluates, line: bytes) -> Answer:
+        """The candidate's outcome, or the last message of a batch.
+
+        An unexpected error becomes an answer too, and ends this worker.
 
         Raises: DeviceUnavailable, MachineError.
         """
         try:
             request = decode_request(line)
             self._running = evaluator, request
-            answer = evaluator.evaluate(request)
+            answer = self._batch(evaluator, request) if isinstance(request, CandidateBatch) else evaluator.evaluate(request)
             encode(answer)  # an answer that cannot be sent is an internal error on this candidate
         except MachineError:
             raise
@@ -119,6 +146,16 @@ class Session:
             return self._unexpected(exc, "internal")
         self._running = None
         return answer
+
+    def _batch(self, evaluator: Evaluates, request: CandidateBatch) -> Answer:
+        """Tell each outcome as it comes. Returns the last message: `BatchEnded`, or the outcome that broke the backend."""
+        if not isinstance(evaluator, EvaluatesBatches):
+            return Failed(kind="worker", reason="this worker measures nothing, and was sent a batch")
+        for done in evaluator.batch(request):
+            if not done.healthy:
+                return done
+            self._say(done)
+        return BatchEnded()
 
     def report_uncaught(self, _kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
         """An `excepthook`, for what is raised outside of an evaluation or is not an `Exception`."""
@@ -129,7 +166,7 @@ class Session:
         reason, log = describe(error)
         sys.stderr.write(log)
         try:
-            blamed = self._running[0].fault_of(self._running[1].built) if self._running else None
+            blamed = _blamed(*self._running) if self._running else None
         except MachineError as exc:
             return failure(exc)
         except Exception as exc:  # noqa: BLE001 (the first error is the one to tell)
@@ -137,16 +174,25 @@ class Session:
         return blamed or Failed(kind=kind, reason=reason if kind == "internal" else f"the worker failed: {reason}", log=log)
 
 
+def _blamed(evaluator: Evaluates, request: Evaluate | CandidateBatch) -> Done | None:
+    """The outcome of the candidate under way where it has broken the backend."""
+    if isinstance(request, Evaluate):
+        return evaluator.fault_of(request.built)
+    if not isinstance(evaluator, EvaluatesBatches):
+        return None
+    blamed = evaluator.fault_of(request.built[evaluator.position])
+    return blamed and blamed.model_copy(update={"position": evaluator.position})
+
+
 def open_gpu(index: int, say: Say) -> tuple[Evaluates, Ready]:
     """The GPU's evaluator, and its announcement. Raises: DeviceUnavailable, MachineError."""
     try:
+        from sandbox.cuda.batch.batch_evaluator import BatchEvaluator
         from sandbox.cuda.device import Device
-        from sandbox.cuda.evaluator import Evaluator
     except ImportError as exc:
         raise MachineError(f"a GPU worker needs cupy and cuda-bindings in {sys.executable}: {exc}") from exc
     device = Device(index)
-    evaluator = Evaluator(device, lambda stage: say(StageEntered(stage=stage)))
-    return evaluator, Ready(environment=device.environment, chip=device.chip)
+    return BatchEvaluator(device, say), Ready(environment=device.environment, chip=device.chip)
 
 
 def failure(error: Cudal2Error) -> Failed:

@@ -13,8 +13,8 @@ from sandbox.cuda.baselines.library import (
     column_major,
     compute_type,
     data_type,
-    new_workspace,
     pointers,
+    shared_workspace,
     starting,
 )
 from sandbox.cuda.contender import Operands
@@ -48,7 +48,7 @@ class CublasGemm(LibraryContender):
         self._handle = _handle(DEFAULT if narrow_splits else DISALLOW_REDUCED_PRECISION_REDUCTION)
         self._shape, self._scalars = column_major(task, layout), Scalars(task.accumulate)
         self._data_type, self._compute_type = data_type(task.element), compute_type(task.accumulate)
-        self._workspace = new_workspace()
+        self._workspace = shared_workspace()
 
     def bind(self, operands: Operands) -> "BoundCublas":
         return BoundCublas(self, pointers(operands, self.layout))

@@ -1,6 +1,7 @@
 """cuBLASLt through nvmath's bindings: its suggestions for a product, each a separate contender."""
 
-from functools import cache
+import ctypes
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,15 @@ from sandbox.cuda.baselines.library import (
     column_major,
     compute_type,
     data_type,
-    new_workspace,
     pointers,
     scale_type,
+    shared_workspace,
     starting,
 )
 from sandbox.cuda.contender import Operands
 
 MAX_SUGGESTIONS = 100
+ALGORITHM_BYTES = 64  # of a cublasLtMatmulAlgo_t
 
 
 @cache
@@ -38,7 +40,7 @@ class LtProduct:
     """One product in one layout of B: descriptors, workspace and the library's suggestions, in its own order.
 
     The preference is as wide as cuBLASLt's default, including reductions of split K in the output type; the baseline gets
-    that gain. Raises: Unavailable where there is no library or no suggestion.
+    that gain. Raises: Unavailable where there is no library.
     """
 
     def __init__(self, task: GemmTask, layout: Layout) -> None:
@@ -46,12 +48,39 @@ class LtProduct:
         self._handle, self._scalars = _handle(), Scalars(task.accumulate)
         try:
             self._describe(task, layout)
-            self._results, self.suggestions = self._ask()
         except self._lt.cuBLASLtError as exc:
             raise Unavailable(f"cuBLASLt has nothing for {task.shape} in layout {layout}: {exc}") from exc
-        if not self.suggestions:
-            raise Unavailable(f"cuBLASLt suggests nothing for {task.shape} in layout {layout}")
-        self._workspace = new_workspace()
+        self._workspace = shared_workspace()
+        self._results: Any = None  # of the suggestions, whose addresses lie in it
+        self._restored: list[Any] = []
+
+    @cached_property
+    def suggestions(self) -> list[int]:
+        """Addresses of the algorithms that the library suggests and can run. Raises: Unavailable where there is none."""
+        where = f"{self._task.shape} in layout {self.layout}"
+        try:
+            self._results, found = self._ask()
+        except self._lt.cuBLASLtError as exc:
+            raise Unavailable(f"cuBLASLt has nothing for {where}: {exc}") from exc
+        if not found:
+            raise Unavailable(f"cuBLASLt suggests nothing for {where}")
+        return found
+
+    @staticmethod
+    def record(algorithm: int) -> str:
+        """The library's record of an algorithm as hexadecimal digits."""
+        return ctypes.string_at(algorithm, ALGORITHM_BYTES).hex()
+
+    def restore(self, record: str) -> int:
+        """The address of a recorded algorithm. Raises: Unavailable where the record is not one."""
+        try:
+            content = bytes.fromhex(record)
+        except ValueError as exc:
+            raise Unavailable(f"{record[:20]!r} is not a record of an algorithm") from exc
+        if len(content) != ALGORITHM_BYTES:
+            raise Unavailable(f"a record of {len(content)} bytes is not one of an algorithm, which has {ALGORITHM_BYTES}")
+        self._restored.append(np.frombuffer(content, dtype=np.uint64).copy())
+        return int(self._restored[-1].ctypes.data)
 
     def _describe(self, task: GemmTask, layout: Layout) -> None:
         lt, shape, kind = self._lt, column_major(task, layout), data_type(task.element)
@@ -109,9 +138,16 @@ class LtProduct:
             raise Unavailable(f"{self.describe(algorithm)} does not run: {exc}") from exc
 
     def describe(self, algorithm: int) -> str:
-        """An algorithm's configuration in words that replay it: layout, id, tile, stages, split K, reduction, cluster."""
+        """An algorithm's configuration in words that replay it: layout, id, tile, stages, split K, reduction, cluster.
+
+        Raises: Unavailable where the library does not know it.
+        """
         names = ("ID", "TILE_ID", "STAGES_ID", "SPLITK_NUM", "REDUCTION_SCHEME", "CLUSTER_SHAPE_ID")
-        values = {name: self._configuration(algorithm, getattr(self._lt.MatmulAlgoConfigAttribute, name)) for name in names}
+        attributes = self._lt.MatmulAlgoConfigAttribute
+        try:
+            values = {name: self._configuration(algorithm, getattr(attributes, name)) for name in names}
+        except self._lt.cuBLASLtError as exc:
+            raise Unavailable(f"cuBLASLt does not know this algorithm: {exc}") from exc
         tile, stages = self._name("MatmulTile", values["TILE_ID"]), self._name("MatmulStages", values["STAGES_ID"])
         scheme, cluster = (
             self._name("ReductionScheme", values["REDUCTION_SCHEME"]),
@@ -142,6 +178,11 @@ class LtGemm(LibraryContender):
     def __init__(self, name: str, product: LtProduct, algorithm: int) -> None:
         super().__init__(name, product.describe(algorithm))
         self._product, self._algorithm = product, algorithm
+        self.layout = product.layout
+
+    def record(self) -> str:
+        """The library's record of the algorithm as hexadecimal digits."""
+        return self._product.record(self._algorithm)
 
     def bind(self, operands: Operands) -> "BoundLt":
         return BoundLt(self._product, self._algorithm, pointers(operands, self._product.layout))

@@ -1,5 +1,6 @@
 """The common part of the library baselines: a row-major product in a column-major library, types, and scalars."""
 
+import functools
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -83,8 +84,9 @@ class Scalars:
         self.beta = self.alpha + self._values.itemsize
 
 
-def new_workspace() -> Any:
-    """Scratch memory of a library on one stream; launches there do not overlap, so one is enough."""
+@functools.cache
+def shared_workspace() -> Any:
+    """Scratch memory of all libraries on one stream; launches there do not overlap, so one per process is enough."""
     return cupy.empty(WORKSPACE_BYTES, dtype=cupy.uint8)
 
 

@@ -1,23 +1,36 @@
-"""The baselines of a task: their contenders, their availability on this machine, and the autotuning of cuBLASLt."""
+"""The baselines of a task: their contenders, their availability on this machine, and the autotuning of cuBLASLt.
 
+Tuning narrows the library's suggestions down in three passes: all of them by one brief sample, the best `SHORTLIST` by two,
+the best `FINALISTS` by whole samples. The winner is decided by whole samples only, so that no brief one that happened to be
+short makes a baseline.
+"""
+
+import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from contract.evaluation import AUTOTUNED, CUBLAS, HEURISTIC, TORCH
+from contract.baseline import TunedBaseline
+from contract.evaluation import AUTOTUNED, BASELINES, CUBLAS, HEURISTIC, TORCH
+from contract.options import TimeOptions
 from contract.task import GemmTask, Layout
 from sandbox.cuda.baselines.cublas import CublasGemm
 from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
 from sandbox.cuda.baselines.library import LibraryContender, Unavailable
 from sandbox.cuda.baselines.torch_matmul import TorchMatmul
+from sandbox.cuda.timing.sample_plan import brief_launches
 
-FINALISTS = 4
-BRIEF_SAMPLES = 2
+SHORTLIST, FINALISTS = 16, 4
+LONG_SHORTLIST = 6  # where a launch takes long, and one brief sample says enough
 FINAL_SAMPLES = 5
+BRIEF_US, MIDDLE_US = 200.0, 1000.0  # of a sample in the first and in the second pass
+MAX_BRIEF_LAUNCHES = 32
 
 # Times one sample of a contender, in microseconds per launch.
 Sample = Callable[[LibraryContender], float]
+# The same with that many launches.
+BriefSample = Callable[[LibraryContender, int], float]
 
 
 @dataclass(frozen=True)
@@ -28,11 +41,33 @@ class Baselines:
     notes: tuple[str, ...]
 
 
-class LibraryBaselines:
-    """Opens a task's baselines on first use and keeps them; cuBLASLt is tuned once."""
+def wanted(options: TimeOptions) -> tuple[str, ...]:
+    """Names of the baselines that the options ask for."""
+    if options.all_baselines:
+        return BASELINES
+    return (HEURISTIC, AUTOTUNED) if options.heuristic else (AUTOTUNED,)
 
-    def __init__(self, task: GemmTask, sample: Sample) -> None:
-        self._task, self._sample = task, sample
+
+class LibraryBaselines:
+    """Opens a task's baselines on first use and keeps them; cuBLASLt is tuned once.
+
+    `environment`: its key, under which a tuned baseline is kept. `floor_us`: minimum time of a launch. `known`: the tuned
+    baseline of an earlier process; it is tuned anew where that does not run. `tuned`: what this process tuned, once it has.
+    """
+
+    def __init__(
+        self,
+        task: GemmTask,
+        sample: Sample,
+        brief: BriefSample | None = None,
+        *,
+        environment: str = "",
+        floor_us: float = 1.0,
+    ) -> None:
+        self._task, self._sample, self._environment, self._floor_us = task, sample, environment, floor_us
+        self._brief: BriefSample = brief or (lambda contender, _launches: sample(contender))
+        self.known: TunedBaseline | None = None
+        self.tuned: TunedBaseline | None = None
         self._opened: dict[str, tuple[LibraryContender, ...] | Unavailable] = {}
         self._makers: dict[str, Callable[[], tuple[LibraryContender, ...]]] = {
             TORCH: self._torch,
@@ -68,24 +103,57 @@ class LibraryBaselines:
         return self._running([LtGemm(HEURISTIC, product, product.suggestions[0]) for product in self._lt_products])
 
     def _tuned(self) -> tuple[LibraryContender, ...]:
-        """The fastest of all suggestions of both layouts: all timed briefly, the best few again."""
+        """The fastest of all suggestions of both layouts: that of an earlier process, or found now."""
+        if self.known is not None:
+            with contextlib.suppress(Unavailable):
+                return self._running([self._restored(self.known)])
         suggestions = [
             LtGemm(AUTOTUNED, product, algorithm) for product in self._lt_products for algorithm in product.suggestions
         ]
-        finalists = self._fastest(suggestions, BRIEF_SAMPLES)[:FINALISTS]
-        if not finalists:
+        ranked = self._fastest(self._narrowed(suggestions)[:FINALISTS], FINAL_SAMPLES, self._sample)
+        if not ranked:
             raise Unavailable(f"none of cuBLASLt's {len(suggestions)} suggestions runs")
-        best = self._fastest(finalists, FINAL_SAMPLES)[0]
-        best.detail = f"{best.detail}; best of {len(suggestions)} suggestions"
+        best, time_us = ranked[0]
+        detail = f"{best.detail}; best of {len(suggestions)} suggestions"
+        self.tuned = TunedBaseline(
+            task=self._task,
+            environment=self._environment,
+            layout=best.layout,
+            algorithm=best.record(),
+            detail=detail,
+            suggestions=len(suggestions),
+            time_us=time_us,
+        )
+        best.detail = detail
         return (best,)
+
+    def _narrowed(self, suggestions: Sequence[LtGemm]) -> list[LtGemm]:
+        """The suggestions that run, the fastest of brief samples first."""
+        launches = max(1, min(MAX_BRIEF_LAUNCHES, round(BRIEF_US / self._floor_us)))
+        first = self._fastest(suggestions, 1, lambda one: self._brief(one, launches))
+        if not first:
+            return []
+        best_us = first[0][1]
+        shortlist = [one for one, _ in first[: LONG_SHORTLIST if best_us > MIDDLE_US else SHORTLIST]]
+        again = brief_launches(best_us, MIDDLE_US)
+        return [one for one, _ in self._fastest(shortlist, 2, lambda one: self._brief(one, again))]
+
+    def _restored(self, known: TunedBaseline) -> LtGemm:
+        """Raises: Unavailable where the record is not of this library."""
+        product = LtProduct(self._task, Layout(known.layout))
+        gemm = LtGemm(AUTOTUNED, product, product.restore(known.algorithm))
+        gemm.detail = known.detail
+        return gemm
 
     @cached_property
     def _lt_products(self) -> list[LtProduct]:
-        """Both layouts' products. Raises: Unavailable where neither has a suggestion."""
+        """Products of the layouts with suggestions. Raises: Unavailable where neither has one."""
         products, refusal = [], None
         for layout in Layout:
             try:
-                products.append(LtProduct(self._task, layout))
+                product = LtProduct(self._task, layout)
+                if product.suggestions:
+                    products.append(product)
             except Unavailable as exc:
                 refusal = exc
         if refusal is not None and not products:
@@ -105,16 +173,18 @@ class LibraryBaselines:
             raise refusal
         return tuple(running)
 
-    def _fastest(self, suggestions: Sequence[LtGemm], samples: int) -> list[LtGemm]:
-        """The suggestions that run, fastest first; sampled in turns, so that drift affects all alike."""
+    @staticmethod
+    def _fastest(suggestions: Sequence[LtGemm], samples: int, sample: Callable[[LtGemm], float]) -> list[tuple[LtGemm, float]]:
+        """The suggestions that run with their medians, fastest first; sampled in turns, so that drift affects all alike."""
         times: dict[LtGemm, list[float]] = {suggestion: [] for suggestion in suggestions}
         for _ in range(samples):
             for suggestion in list(times):
                 try:
-                    times[suggestion].append(self._sample(suggestion))
+                    times[suggestion].append(sample(suggestion))
                 except Unavailable:
                     del times[suggestion]
-        return sorted(times, key=lambda suggestion: statistics.median(times[suggestion]))
+        medians = [(suggestion, statistics.median(values)) for suggestion, values in times.items()]
+        return sorted(medians, key=lambda each: each[1])
 
 
 def open_reference_library(task: GemmTask) -> CublasGemm | None:

@@ -5,7 +5,10 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from contract.task import GemmTask
+from contract.chip import Chip
+from contract.options import TimeOptions
+from contract.roofline import roofline_us
+from contract.task import GemmTask, TimingMode
 
 MIN_SETS = 4
 MAX_SETS = 4096
@@ -15,6 +18,9 @@ RING_BYTES = 8 * 1024**3  # of outputs and workspaces
 MEMORY_SHARE = 0.2  # maximum share of the free device memory, for either
 TRIMMED_SHARE = 0.25  # of the requests of a server's sample, left out at either end
 SLOT_ALIGNMENT_BYTES = 256
+BRIEF_LAUNCHES = 8  # minimum of a brief sample
+LONG_US, VERY_LONG_US = 1000.0, 4000.0  # launches from which a brief sample has LONG_LAUNCHES and VERY_LONG_LAUNCHES
+LONG_LAUNCHES, VERY_LONG_LAUNCHES = 3, 2
 SERIOUS_THROTTLING = frozenset({"hw-slowdown", "hw-thermal", "hw-power-brake", "sw-thermal"})
 
 
@@ -55,6 +61,22 @@ def count_launches(launch_us: float, round_us: float, sets: int, slots: int) -> 
     return min(wanted, MAX_LAUNCHES, slots, sets * sets)
 
 
+def launches_needed(task: GemmTask, options: TimeOptions, chip: Chip) -> int:
+    """Launches of one sample of the fastest kernel that can be."""
+    if task.mode is TimingMode.SERVER:
+        return options.server_launches
+    return max(MIN_SETS, math.ceil(options.round_us / roofline_us(task, chip)))
+
+
+def brief_launches(launch_us: float, round_us: float) -> int:
+    """Launches of a sample that ranks: about `round_us`, and few where a launch is long."""
+    if launch_us >= VERY_LONG_US:
+        return VERY_LONG_LAUNCHES
+    if launch_us >= LONG_US:
+        return LONG_LAUNCHES
+    return max(BRIEF_LAUNCHES, round(round_us / max(launch_us, 1e-3)))
+
+
 def draw_pairs(sets: int, launches: int, draw: random.Random) -> list[tuple[int, int]]:
     """(A, B) of every launch: no pair twice, and every matrix used again only after almost all others were.
 
@@ -85,8 +107,8 @@ def shuffled_rounds(names: Sequence[str], rounds: int, draw: random.Random) -> l
 
 
 def arrival_intervals_us(count: int, mean_us: float, draw: random.Random) -> list[float]:
-    """Exponential intervals between requests of a server. Unit: microseconds."""
-    return [draw.expovariate(1.0 / mean_us) for _ in range(count)]
+    """Exponential intervals between requests of a server; none where their mean is 0. Unit: microseconds."""
+    return [draw.expovariate(1.0 / mean_us) if mean_us else 0.0 for _ in range(count)]
 
 
 def trimmed_mean(values: Sequence[float]) -> float:

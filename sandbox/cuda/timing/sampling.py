@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from contract.options import TimeOptions
+from contract.roofline import roofline_us
 from contract.task import TimingMode
 from sandbox.cuda.contender import Bound, Contender
 from sandbox.cuda.timing.cuda_graph import TimedGraph
@@ -13,7 +14,7 @@ from sandbox.cuda.timing.ring import Ring
 from sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, trimmed_mean
 from sandbox.cuda.timing.track import Pair, Track
 
-TRIAL_LAUNCHES = 16  # that determine how many a sample takes
+TRIAL_LAUNCHES = 16  # maximum number that determines how many a sample takes
 
 
 class Lane(Protocol):
@@ -36,8 +37,31 @@ def open_lane(track: Track, contender: Contender, options: TimeOptions, draw: ra
     return OfflineLane(track, contender, options.round_us, draw)
 
 
+def open_brief_lane(
+    track: Track,
+    contender: Contender,
+    launches: int,
+    draw: random.Random,
+    *,
+    interval_us: float = 0.0,
+    programmatic: bool | None = None,
+    workspaces: Ring | None = None,
+) -> Lane:
+    """A lane of a given number of launches per sample, as far as they fit. Raises: as `open_lane`.
+
+    `workspaces`: those of another lane of the same contender, used by both in turn.
+    """
+    if track.task.mode is TimingMode.SERVER:
+        options = TimeOptions(server_launches=launches, server_interval_us=interval_us)
+        return ServerLane(track, contender, options, draw)
+    return OfflineLane(track, contender, 0.0, draw, programmatic=programmatic, launches=launches, workspaces=workspaces)
+
+
 class OfflineLane:
-    """Launches back to back in one graph, each on a pair of operands and slots of its own."""
+    """Launches back to back in one graph, each on a pair of operands and slots of its own.
+
+    `launches`: of one sample; found by a trial of `round_us` where None.
+    """
 
     def __init__(
         self,
@@ -47,19 +71,34 @@ class OfflineLane:
         draw: random.Random,
         *,
         programmatic: bool | None = None,
+        launches: int | None = None,
+        workspaces: Ring | None = None,
     ) -> None:
         self._track, self._contender, self._draw = track, contender, draw
-        sets, slots = len(track.pools), track.slots_for(contender)
-        trial = track.pairs(min(TRIAL_LAUNCHES, slots, sets * sets))
-        self.workspaces = track.workspaces(contender, slots)
-        track.refill(len(trial), self.workspaces, draw)
-        bounds = track.bind(contender, trial, self.workspaces)
+        if launches is None:
+            slots = track.slots_for(contender)
+            self.workspaces = track.workspaces(contender, slots)
+            launches = self._count(round_us, slots, programmatic)
+        else:
+            launches = track.fitting(launches, contender)
+            self.workspaces = track.workspaces(contender, launches) if workspaces is None else workspaces
+        self.pairs = track.pairs(launches)
+        bounds = track.bind(contender, self.pairs, self.workspaces)
+        track.refill(min(2, launches), self.workspaces, draw)
+        _enqueue_plainly(track, bounds)
+        self._graph = TimedGraph(track.device, bounds, programmatic=programmatic)
+
+    def _count(self, round_us: float, slots: int, programmatic: bool | None) -> int:
+        """Launches of one sample, by a trial."""
+        track = self._track
+        some = max(2, min(TRIAL_LAUNCHES, round(round_us / roofline_us(track.task, track.device.chip))))
+        trial = track.pairs(track.fitting(some, self._contender))
+        track.refill(len(trial), self.workspaces, self._draw)
+        bounds = track.bind(self._contender, trial, self.workspaces)
         _enqueue_plainly(track, bounds)
         graph = TimedGraph(track.device, bounds, programmatic=programmatic)
         graph.run_us()
-        launches = count_launches(graph.launch_us(), round_us, sets, slots)
-        self.pairs = track.pairs(launches)
-        self._graph = TimedGraph(track.device, track.bind(contender, self.pairs, self.workspaces), programmatic=programmatic)
+        return count_launches(graph.launch_us(), round_us, len(track.pools), slots)
 
     def sample_us(self) -> float:
         self._track.refill(len(self.pairs), self.workspaces, self._draw)

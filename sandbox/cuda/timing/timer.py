@@ -12,26 +12,35 @@ import random
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from contract.evaluation import AUTOTUNED, BASELINES, SideFigures, Telemetry, Timing
+from contract.baseline import TunedBaseline
+from contract.evaluation import SideFigures, Telemetry, Timing
 from contract.options import TimeOptions
+from contract.roofline import roofline_us
 from contract.ruler import Ruler
 from contract.task import GemmTask, TimingMode
 from sandbox.cuda.baselines.library import LibraryContender
-from sandbox.cuda.baselines.library_baselines import LibraryBaselines
+from sandbox.cuda.baselines.library_baselines import Baselines, LibraryBaselines, wanted
 from sandbox.cuda.contender import Bound, Contender
 from sandbox.cuda.device import Device
 from sandbox.cuda.timing.ring import Ring
-from sandbox.cuda.timing.sample_plan import reuse_bytes, shuffled_rounds, stays_cold, throttled_apart
-from sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_lane
+from sandbox.cuda.timing.sample_plan import (
+    launches_needed,
+    reuse_bytes,
+    shuffled_rounds,
+    stays_cold,
+    throttled_apart,
+)
+from sandbox.cuda.timing.sampling import HotLane, Lane, OfflineLane, open_brief_lane, open_lane
 from sandbox.cuda.timing.telemetry import Sampler, open_sampler
 from sandbox.cuda.timing.track import Track
 from sandbox.cuda.timing.watch import Watch
 
 SIDE_SAMPLES = 5
 HOST_LAUNCHES = 64
+SERVER_BRIEF_LAUNCHES = 8  # of a sample that only narrows a library's suggestions down
 WALL_CLOCK_CALLS = 30
 CANDIDATE = "candidate"
 
@@ -44,6 +53,7 @@ class Measurement:
     telemetry: Telemetry
     ruler: Ruler
     notes: tuple[str, ...]
+    plain: Timing | None = None
 
 
 @dataclass
@@ -66,9 +76,17 @@ class Timer:
     def __init__(self, task: GemmTask, device: Device) -> None:
         self._task, self._device = task, device
         self._options = TimeOptions()
+        self.floor_us = roofline_us(task, device.chip)
         self._opened: Track | None = None
         self._lanes: dict[LibraryContender, Lane] = {}
-        self._libraries = LibraryBaselines(task, self._sample_library)
+        self._brief_lanes: dict[tuple[LibraryContender, int], Lane] = {}
+        self._libraries = LibraryBaselines(
+            task,
+            self._sample_library,
+            self._sample_briefly,
+            environment=device.environment.key,
+            floor_us=self.floor_us,
+        )
 
     @property
     def _track(self) -> Track:
@@ -77,31 +95,60 @@ class Timer:
             self._opened.pools.renew(random.Random(secrets.randbits(64)))
         return self._opened
 
+    def track_for(self, options: TimeOptions) -> Track:
+        """The memory of the task, and from now on baselines sampled as these options say.
+
+        It is opened again where it holds fewer launches than such a sample has.
+        """
+        needed = launches_needed(self._task, options, self._device.chip)
+        if self._opened is not None and self._opened.capacity < needed:
+            self.close()
+        if _sample_of(options) != _sample_of(self._options):
+            self._lanes = {}
+        self._options = options
+        return self._track
+
+    def expect(self, known: TunedBaseline | None) -> None:
+        """What an earlier process tuned, for when the baselines are opened."""
+        self._libraries.known = known
+
+    def new_tuning(self) -> TunedBaseline | None:
+        """What was tuned since the last call; None where nothing was."""
+        tuned, self._libraries.tuned = self._libraries.tuned, None
+        return tuned
+
+    def open_baselines(self, options: TimeOptions) -> Baselines:
+        """The baselines that the options ask for, tuned by samples of the options that the memory was asked for with."""
+        found = self._libraries.open(wanted(options))
+        standing = [one for contenders in found.contenders.values() for one in contenders]
+        self._lanes = {one: lane for one, lane in self._lanes.items() if one in standing}
+        self._brief_lanes = {}
+        return found
+
     def measure(self, contender: Contender, options: TimeOptions) -> Measurement:
         """All samples of the candidate and of the baselines, round by round.
 
         Raises: Fault where the candidate cannot be captured in a graph, WrongWhileTimed for a fault of its timed launches.
         """
-        self._options = options
+        self.track_for(options)
         secret = secrets.randbits(64) if options.secret is None else options.secret
         draw = random.Random(secret)
-        baselines = self._libraries.open(BASELINES if options.all_baselines else (AUTOTUNED,))
+        baselines = self.open_baselines(options)
         self._track.pools.renew(draw)
         standing = {name: list(found) for name, found in baselines.contenders.items()}
-        self._lanes = {one: lane for one, lane in self._lanes.items() if any(one in found for found in standing.values())}
         lane = open_lane(self._track, contender, options, draw)
         lanes: dict[str, Lane] = {CANDIDATE: lane}
         for name, contenders in standing.items():
-            lanes |= {f"{name}/{rank}": self._library_lane(one) for rank, one in enumerate(contenders)}
+            lanes |= {f"{name}/{rank}": self.library_lane(one) for rank, one in enumerate(contenders)}
         with open_sampler(self._device.pci_bus_id) as sampler:
             watch = Watch(self._track, contender, lane, options.rounds, draw)
             rounds = self._all_rounds(lanes, watch, sampler, draw)
             side = self._side_figures(contender, options, draw) if options.side else SideFigures()
             telemetry = sampler.telemetry()
-        ruler = self._ruler(secret, lane, watch)
+        ruler = self.ruler(secret, lane, watch)
         return Measurement(
             timing=Timing(name=contender.name, samples_us=tuple(rounds.samples[CANDIDATE])),
-            baselines=tuple(_better(name, contenders, rounds) for name, contenders in standing.items()),
+            baselines=tuple(better(name, contenders, rounds.samples) for name, contenders in standing.items()),
             side=side,
             telemetry=telemetry,
             ruler=ruler,
@@ -110,9 +157,10 @@ class Timer:
 
     def close(self) -> None:
         """Free the memory. Bound contenders must not be launched any more."""
-        self._lanes = {}
+        self._lanes, self._brief_lanes = {}, {}
         if self._opened is not None:
             self._opened.close()
+            self._opened = None
 
     def _all_rounds(self, lanes: dict[str, Lane], watch: Watch, sampler: Sampler, draw: random.Random) -> Rounds:
         """The rounds, once more where throttling met one side only; a note where it did so twice."""
@@ -141,16 +189,27 @@ class Timer:
             sampler.sample()
         return rounds
 
-    def _library_lane(self, contender: LibraryContender) -> Lane:
+    def library_lane(self, contender: LibraryContender) -> Lane:
+        """A baseline's lane for whole samples, kept while the baseline is in use."""
         if contender not in self._lanes:
             draw = random.Random(secrets.randbits(64))
             self._lanes[contender] = open_lane(self._track, contender, self._options, draw)
         return self._lanes[contender]
 
-    def _sample_library(self, contender: LibraryContender) -> float:
-        return self._library_lane(contender).sample_us()
+    def _sample_briefly(self, contender: LibraryContender, launches: int) -> float:
+        """One sample of a few launches. The lane is kept until the baselines are open."""
+        if self._task.mode is TimingMode.SERVER:
+            launches = min(launches, SERVER_BRIEF_LAUNCHES)
+        key = contender, launches
+        if key not in self._brief_lanes:
+            self._brief_lanes[key] = open_brief_lane(self._track, contender, launches, random.Random(secrets.randbits(64)))
+        return self._brief_lanes[key].sample_us()
 
-    def _ruler(self, secret: int, lane: Lane, watch: Watch) -> Ruler:
+    def _sample_library(self, contender: LibraryContender) -> float:
+        return self.library_lane(contender).sample_us()
+
+    def ruler(self, secret: int, lane: Lane, watch: Watch, weakened: Sequence[str] = ()) -> Ruler:
+        """How a lane was measured. `weakened`: guards that were left out on purpose, besides those this machine lacks."""
         sets, launches = len(self._track.pools), len(lane.pairs)
         reuse = None if self._task.mode is TimingMode.SERVER else reuse_bytes(self._task, sets, launches)
         return Ruler(
@@ -162,7 +221,7 @@ class Timer:
             reuse_bytes=reuse,
             projected=watch.projected,
             compared=tuple(watch.compared),
-            weakened=tuple(self._weakened(reuse)),
+            weakened=(*weakened, *self._weakened(reuse)),
         )
 
     def _weakened(self, reuse: int | None) -> list[str]:
@@ -216,13 +275,18 @@ class Timer:
         return bound, workspaces
 
 
+def _sample_of(options: TimeOptions) -> tuple[float, ...]:
+    """What a lane is made of."""
+    return options.round_us, options.server_launches, options.server_interval_us
+
+
 def _median_us(lane: Lane) -> float:
     return statistics.median(lane.sample_us() for _ in range(SIDE_SAMPLES))
 
 
-def _better(name: str, contenders: Sequence[LibraryContender], rounds: Rounds) -> Timing:
-    """The contender with the best median, the others' medians in its detail."""
-    samples = [rounds.samples[f"{name}/{rank}"] for rank in range(len(contenders))]
+def better(name: str, contenders: Sequence[LibraryContender], sampled: Mapping[str, Sequence[float]]) -> Timing:
+    """The contender with the best median, the others' medians in its detail. `sampled`: by lane, `name/rank`."""
+    samples = [sampled[f"{name}/{rank}"] for rank in range(len(contenders))]
     medians = [statistics.median(values) for values in samples]
     best = medians.index(min(medians))
     others = [

@@ -1,6 +1,5 @@
 """The memory that all contenders of a task run over, and its preparation and checks around a sample."""
 
-import math
 import random
 import secrets
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ import cupy
 
 from contract.chip import LIMITS
 from contract.options import TimeOptions
-from contract.roofline import roofline_us
 from contract.task import GemmTask
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
@@ -20,14 +18,17 @@ from sandbox.cuda.timing.operand_pools import OperandPools
 from sandbox.cuda.timing.outputs import OutputJudge
 from sandbox.cuda.timing.residue import Residue
 from sandbox.cuda.timing.ring import Ring
-from sandbox.cuda.timing.sample_plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs
+from sandbox.cuda.timing.sample_plan import MAX_LAUNCHES, count_sets, count_slots, draw_pairs, launches_needed
 from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
 Pair = tuple[int, int]
 
 
 class Track:
-    """Operand pools and the ring of outputs of one task. `order`: the seed of the pairs' order. Raises: MemoryError."""
+    """Operand pools and the ring of outputs of one task.
+
+    `order`: the seed of the pairs' order. `capacity`: launches of one sample that the options ask for. Raises: MemoryError.
+    """
 
     def __init__(self, task: GemmTask, device: Device, options: TimeOptions) -> None:
         self.task, self.device = task, device
@@ -35,10 +36,10 @@ class Track:
         self._free_bytes = free_bytes + device.pool.free_bytes()
         self._trusted = TrustedTiming(device.chip.sms, LIMITS[device.chip.arch].max_smem_per_block_bytes)
         self.order = secrets.randbits(64)
-        launches = math.ceil(options.round_us / roofline_us(task, device.chip))
-        sets = count_sets(task, launches, device.chip.l2_bytes, self._free_bytes)
+        self.capacity = launches_needed(task, options, device.chip)
+        sets = count_sets(task, self.capacity, device.chip.l2_bytes, self._free_bytes)
         self.pools = OperandPools(task, sets, device.index, self._trusted)
-        slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES)
+        slots = min(count_slots(task, 0, self._free_bytes), sets * sets, MAX_LAUNCHES, self.capacity)
         self.ring = Ring("D", 2 * task.m * task.n, slots, device.index, self._trusted)
         self.residue = Residue(device, self.pools, self._trusted)
         self._outputs: dict[int, Any] = {}  # by slot; made once, because thousands of launches ask for them
@@ -46,6 +47,10 @@ class Track:
     @cached_property
     def judge(self) -> OutputJudge:
         return OutputJudge(self.task, self.pools, self.ring, self._trusted)
+
+    def fitting(self, launches: int, contender: Contender) -> int:
+        """As many of the launches as there are slots and pairs of operands for."""
+        return max(1, min(launches, MAX_LAUNCHES, self.slots_for(contender), len(self.pools) ** 2))
 
     def slots_for(self, contender: Contender) -> int:
         """Launches whose outputs and workspaces fit."""

@@ -26,14 +26,16 @@ class WrongWhileTimed(Fault):
 
 
 class Watch:
-    """Checks one candidate's lane after each of `samples` samples."""
+    """Checks one candidate's lane after each of `samples` samples. `compared`: how many outputs are compared in full."""
 
-    def __init__(self, track: Track, contender: Contender, lane: Lane, samples: int, draw: random.Random) -> None:
+    def __init__(
+        self, track: Track, contender: Contender, lane: Lane, samples: int, draw: random.Random, compared: int = COMPARED
+    ) -> None:
         self._track, self._contender, self._lane, self._draw = track, contender, lane, draw
         self._compared = sorted(
-            (draw.randrange(samples), draw.randrange(len(lane.pairs))) for _ in range(min(COMPARED, samples))
+            (draw.randrange(samples), draw.randrange(len(lane.pairs))) for _ in range(min(compared, samples))
         )
-        self._samples, self._done = samples, 0
+        self._samples, self._done, self._wanted = samples, 0, min(compared, samples)
         self.compared: list[ComparedOutput] = []
         self.projected = 0
 
@@ -51,6 +53,18 @@ class Watch:
         self.projected += len(self._lane.pairs)
         for _, launch in (place for place in self._compared if place[0] == sample):
             self._compare(sample, launch)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all samples were taken, and everything was checked that was to be."""
+        return self._done >= self._samples
+
+    def settle(self) -> None:
+        """Check a last sample, which was just taken, and compare as many outputs as were to be. Raises: as `look`."""
+        self._samples = self._done + 1  # the inputs are compared now
+        self.look()
+        while len(self.compared) < self._wanted:
+            self._compare(self._done - 1, self._draw.randrange(len(self._lane.pairs)))
 
     def _compare(self, sample: int, launch: int) -> None:
         comparison = self._track.judge.compare(launch, self._lane.pairs[launch])

@@ -82,7 +82,13 @@ class ScriptedGpu:
         self._meet("time")
         timing, baseline = (Timing(name=name, samples_us=(5.0, 6.0)) for name in ("candidate", AUTOTUNED))
         return SimpleNamespace(
-            timing=timing, baselines=(baseline,), side=SideFigures(), telemetry=Telemetry(), ruler=None, notes=("note",)
+            timing=timing,
+            plain=None,
+            baselines=(baseline,),
+            side=SideFigures(),
+            telemetry=Telemetry(),
+            ruler=None,
+            notes=("note",),
         )
 
 

@@ -248,3 +248,14 @@ def test_double_rounding_of_large_sums_fails_somewhere():
         memory.d[:] = encode(np, nudged, task.element)
 
     assert _tier(prove(TASK, kernel)) == "accuracy"
+
+
+def _briefly(kernel):
+    executor = InMemoryExecutor(TASK, kernel)
+    return run_until_failure(Proof(executor, TASK, Traits(), CaseStore(np, TASK, 2**28), VerifyOptions()).brief())
+
+
+def test_a_brief_proof_is_one_exact_test_under_guard():
+    assert [(test.tier, test.name) for test in _briefly(honest)] == [("exact", "zero-one"), ("guards", "all-runs")]
+    for kernel, failed in ((_wrong_k, "exact"), (_transposed, "exact"), (_past_the_end, "guards"), (_mutates, "guards")):
+        assert _tier(_briefly(kernel)) == failed

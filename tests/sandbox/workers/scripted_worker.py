@@ -11,14 +11,33 @@ import sys
 import time
 from pathlib import Path
 
+from contract.baseline import TunedBaseline
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, Crashed, Environment, Measured, TestResult, Timing, Wrong
-from contract.task import Arch, TimingMode
-from sandbox.workers.messages import Done, Evaluate, Failed, Ready, StageEntered, Verified, decode_request, encode
+from contract.task import Arch, GemmTask, TimingMode
+from sandbox.workers.messages import (
+    BatchEnded,
+    CandidateBatch,
+    Done,
+    Evaluate,
+    Failed,
+    Ready,
+    StageEntered,
+    Tuned,
+    Verified,
+    decode_request,
+    encode,
+)
 
 ENVIRONMENT = Environment(
     gpu="scripted", arch="sm_90a", sms=132, l2_bytes=1, memory_bytes=1, driver="0", cuda="13", nvrtc="13", cublas="13",
     python="3", platform="test",
+)  # fmt: skip
+
+
+TUNED = TunedBaseline(
+    task=GemmTask(m=1, n=1, k=1), environment=ENVIRONMENT.key, layout="nn", algorithm="00" * 64, detail="scripted",
+    suggestions=1, time_us=1.0,
 )  # fmt: skip
 
 
@@ -69,20 +88,25 @@ def measured(request: Evaluate):
     )
 
 
-def act(what, request: Evaluate):
+def act(what, request: Evaluate, position=0):
     inspection = request.built.inspection
     match what.split():
         case ["stage", name]:
-            say(StageEntered(stage=name))
+            say(StageEntered(stage=name, position=position))
         case ["measured"]:
-            say(Done(evaluation=measured(request)))
+            say(Done(evaluation=measured(request), position=position))
+        case ["tuned"]:
+            say(Tuned(baseline=TUNED.model_copy(update={"task": request.task})))
+        case ["ended"]:
+            say(BatchEnded())
         case ["verified"]:
             say(Verified(tests=(TestResult(tier="exact", name="zero-one", passed=True),)))
         case ["wrong"]:
             test = TestResult(tier="exact", name="zero-one", passed=False)
-            say(Done(evaluation=Wrong(test=test, tests=(test,), inspection=inspection)))
+            say(Done(evaluation=Wrong(test=test, tests=(test,), inspection=inspection), position=position))
         case ["poisoned"]:
-            say(Done(evaluation=Crashed(stage="verify", message="CUDA_ERROR_ILLEGAL_ADDRESS"), healthy=False))
+            crashed = Crashed(stage="verify", message="CUDA_ERROR_ILLEGAL_ADDRESS")
+            say(Done(evaluation=crashed, healthy=False, position=position))
             time.sleep(600)  # hangs at exit
         case ["failed"]:
             say(Failed(kind="machine", reason="out of memory", log="a long log"))
@@ -128,8 +152,19 @@ def main():
     start(sys.argv[1])
     for line in sys.stdin.buffer:
         request = decode_request(line)
+        if isinstance(request, CandidateBatch):
+            act_in_turn(request)
+            continue
         for what in request.built.candidate.source.splitlines():
             act(what, request)
+
+
+def act_in_turn(batch: CandidateBatch):
+    for position, built in enumerate(batch.built):
+        request = Evaluate(built=built, task=batch.task, verify=batch.verify, time=batch.time)
+        for what in built.candidate.source.splitlines():
+            act(what, request, position)
+    say(BatchEnded())
 
 
 if __name__ == "__main__":

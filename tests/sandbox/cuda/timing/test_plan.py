@@ -7,11 +7,13 @@ import random
 import numpy as np
 import pytest
 
+from contract.baseline import TunedBaseline
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES
 from contract.roofline import roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
 from sandbox.backend import driver_present
+from sandbox.cuda.baselines.cublaslt import LtProduct
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from sandbox.cuda.timing.sample_plan import (
@@ -19,6 +21,7 @@ from sandbox.cuda.timing.sample_plan import (
     MAX_SETS,
     RING_BYTES,
     arrival_intervals_us,
+    brief_launches,
     count_launches,
     count_sets,
     count_slots,
@@ -173,7 +176,10 @@ class _Stub:
     """A heuristic result with a given time, or one that fails."""
 
     def __init__(self, us):
-        self.us, self.detail = us, f"{us} us"
+        self.us, self.detail, self.layout = us, f"{us} us", "nn"
+
+    def record(self):
+        return f"{self.us:0128x}"
 
 
 def _baselines(**makers):
@@ -219,6 +225,46 @@ def test_tuning_takes_the_fastest_that_runs(monkeypatch):
     (best,) = baselines.open(["cublaslt-autotuning"]).contenders["cublaslt-autotuning"]
     assert best.us == 3
     assert "best of 14 suggestions" in best.detail
+    assert (baselines.tuned.algorithm[-1], baselines.tuned.suggestions, baselines.tuned.time_us) == ("3", 14, 3)
+
+
+def test_a_kept_baseline_is_run_and_not_tuned(monkeypatch):
+    timed = []
+
+    class Product:
+        suggestions = (9, 3)
+
+        def __init__(self, _task, _layout):
+            pass
+
+        def restore(self, record):
+            return None if record == "gone" else int(record, 16)
+
+    def sample(contender):
+        timed.append(contender.us)
+        return _sample(contender)
+
+    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtGemm", lambda _name, _product, us: _Stub(us))
+    monkeypatch.setattr("sandbox.cuda.baselines.library_baselines.LtProduct", Product)
+    task = GemmTask(m=64, n=64, k=64)
+    known = TunedBaseline(task=task, environment="e", layout="tn", algorithm="05", detail="kept", suggestions=2, time_us=5.0)
+    baselines = LibraryBaselines(task, sample)
+    baselines.known = known
+    (kept,) = baselines.open(["cublaslt-autotuning"]).contenders["cublaslt-autotuning"]
+    assert (kept.us, kept.detail, timed, baselines.tuned) == (5, "kept", [5], None)
+    refused = LibraryBaselines(task, sample)
+    refused.known = known.model_copy(update={"algorithm": "gone"})
+    (found,) = refused.open(["cublaslt-autotuning"]).contenders["cublaslt-autotuning"]
+    assert found.us == 3, "it was tuned anew"
+    assert refused.tuned is not None
+
+
+def test_a_brief_sample_has_few_long_launches_and_many_short_ones():
+    assert [brief_launches(us, 1000.0) for us in (2.0, 60.0, 500.0, 1500.0, 11000.0)] == [500, 17, 8, 3, 2]
+
+
+def test_a_server_without_gaps_sends_at_once():
+    assert arrival_intervals_us(3, 0.0, random.Random(1)) == [0.0] * 3
 
 
 def test_tuning_without_a_running_suggestion_is_a_note(monkeypatch):
@@ -239,3 +285,13 @@ def test_on_a_machine_without_a_driver_every_baseline_is_a_note():
     opened = LibraryBaselines(GemmTask(m=64, n=64, k=64), _sample).open(BASELINES)
     assert opened.contenders == {}
     assert len(opened.notes) == len(BASELINES)
+
+
+def test_a_record_of_an_algorithm_is_read_back_as_it_was():
+    product = LtProduct.__new__(LtProduct)
+    product._restored = []
+    record = bytes(range(64)).hex()
+    assert LtProduct.record(product.restore(record)) == record
+    for wrong in (record[2:], "no digits"):
+        with pytest.raises(Unavailable, match="record"):
+            product.restore(wrong)

@@ -15,6 +15,7 @@ from sandbox.cuda.baselines.library_baselines import Baselines
 from sandbox.cuda.timing import timer
 from sandbox.cuda.timing.timer import Timer
 from sandbox.cuda.timing.watch import WrongWhileTimed
+from tests.doubles import ENVIRONMENT
 
 TASK = GemmTask(m=8, n=12, k=16)
 OPTIONS = TimeOptions(rounds=5, side=False, secret=11)
@@ -42,6 +43,7 @@ class Track:
 
     order = 7
     ring = SimpleNamespace(stride_bytes=256)
+    capacity = 10**6
 
     def __init__(self, *, changed=None, projected=None, mismatches=0, protected=True):
         self.log = []
@@ -84,7 +86,7 @@ class Sampler:
 
 
 def make(monkeypatch, track, reasons=()):
-    opened = Timer(TASK, SimpleNamespace(pci_bus_id="0", chip=REFERENCE_CHIPS[TASK.arch]))
+    opened = Timer(TASK, SimpleNamespace(pci_bus_id="0", chip=REFERENCE_CHIPS[TASK.arch], environment=ENVIRONMENT))
     opened._opened = track
     monkeypatch.setattr(timer, "open_lane", lambda _track, one, _options, _draw: Lane(one.us, track.log, one.detail))
     libraries = {name: (Library(name, name, 5.0),) for name in BASELINES}
