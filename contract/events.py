@@ -45,6 +45,13 @@ class StageStarted(Record):
     stage: str
 
 
+class RaceStarted(Record):
+    """The finalists of a search are measured together; `count` of them."""
+
+    event: Literal["race_started"] = "race_started"
+    count: int
+
+
 class StepFinished(Record):
     event: Literal["step_finished"] = "step_finished"
     index: int
@@ -143,6 +150,7 @@ Event = Annotated[
     | Proposed
     | CandidateBuilt
     | StageStarted
+    | RaceStarted
     | StepFinished
     | Profiled
     | Witnessed

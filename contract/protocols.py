@@ -1,6 +1,7 @@
 """Protocols: what the agent requires of a policy, a sandbox and a store."""
 
 from collections.abc import Iterator, Sequence
+from threading import Event
 from typing import Protocol
 
 from contract.build import Built
@@ -44,8 +45,13 @@ class Sandbox(Protocol):
     @property
     def environment(self) -> Environment | None: ...
 
-    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
-        """Check, compile and inspect in parallel. Yields (position, outcome) as each candidate finishes."""
+    def build(
+        self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
+        """Check, compile and inspect in parallel. Yields (position, outcome) as each candidate finishes.
+
+        Once another thread sets `cancel`, the builds that are going on end, and the iterator with them.
+        """
         ...
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:

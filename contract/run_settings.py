@@ -34,7 +34,8 @@ FLAT_NAME: Mapping[GroupedName, str] = {place: name for name, place in FLAT.item
 GROUPS = frozenset(group for group, _ in FLAT.values())
 
 # What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
-_SEARCH = ("budget", "minutes", "round_size", "seed", "verify_seed", "policy", "rounds", "quick_rounds", "device")
+_ROUNDS = ("budget", "minutes", "round_size", "build_ahead", "finalists", "precedents")
+_SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "rounds", "quick_rounds", "device")
 _SHOWN = ("use_knowledge", "use_diagnosis", "profile")
 _CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
 REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
@@ -77,6 +78,13 @@ class RunSettings(Record):
     budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
     minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
+    build_ahead: bool = Field(
+        default=True, description="whether the next round is proposed and built while a GPU still measures this one"
+    )
+    finalists: int = Field(default=6, ge=1, le=64, description="candidates that race at the end of a search")
+    precedents: int = Field(
+        default=12, ge=0, le=256, description="schedules of earlier runs on similar shapes that a search may start from"
+    )
     seed: int = Field(default=0, description="seed of the search")
     verify_seed: int | None = Field(
         default=None, description="seed of verification's data and schedules; drawn anew by default"

@@ -41,6 +41,15 @@ class Attempt(Record):
         return self.predicted_us if self.schedule is not None else None
 
 
+class Precedent(Record):
+    """A schedule that was among the best of an earlier run. `speedup`: over cuBLASLt-AutoTuning on `task`."""
+
+    run_id: str
+    task: GemmTask
+    schedule: dict[str, ScheduleValue]
+    speedup: float
+
+
 class Exemplar(Record):
     """An earlier candidate with its source and score, shown for contrast. `bucket`: its score bucket; 0 is the worst."""
 

@@ -1,6 +1,7 @@
 """The sandbox on this machine: builds in child processes, executes in workers of a GPU or of the emulator."""
 
 from collections.abc import Callable, Iterator, Sequence
+from threading import Event
 from typing import Literal
 
 from contract.baseline import BaselineBook, TunedBaseline
@@ -97,10 +98,12 @@ class LocalSandbox:
     def environment(self) -> Environment | None:
         return self._environment
 
-    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+    def build(
+        self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
         """(position, outcome) as each finishes. Raises: UsageError before any work, CompilerMissing, MachineError."""
         require_memory(task, self._chip)
-        return self._builder.build(candidates, task)
+        return self._builder.build(candidates, task, cancel)
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
         """Verify and time a built candidate; without a GPU for the task, verify it and say what its time would be.

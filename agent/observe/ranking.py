@@ -1,13 +1,14 @@
 """Which step leads a run, which steps are measured again at its end, and a step in short for a policy. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured, Unmeasured
 from contract.reward import beyond_roofline, confirmed
-from contract.speedup import ratio_over
+from contract.speedup import baseline_of, paired_ratio, ratio_over
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Step
 
@@ -39,6 +40,22 @@ class Ranked:
         return self.step.evaluation.passed
 
     @property
+    def thorough(self) -> bool:
+        """Whether it was measured as the end of a run measures: in a race, or alone in full."""
+        return isinstance(self.step.evaluation, Measured) and self.step.evaluation.effort in ("race", "full")
+
+    @property
+    def plain_speedup(self) -> float | None:
+        """Speedup over the autotuned baseline with plain launches; None where that was not measured."""
+        evaluation, candidate = self.step.evaluation, self.step.candidate
+        if not isinstance(evaluation, Measured) or not isinstance(candidate, Candidate):
+            return None
+        if not any(launch.programmatic for launch in candidate.plan.launches):
+            return self.attempt.speedup
+        autotuned = baseline_of(evaluation, AUTOTUNED)
+        return paired_ratio(evaluation.plain, autotuned) if evaluation.plain and autotuned else None
+
+    @property
     def time_us(self) -> float:
         return _known(self.attempt.time_us)
 
@@ -57,9 +74,10 @@ def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | No
     """The best candidate's latest step; None where no candidate passed.
 
     A measured time beats any prediction. An executed candidate beats one that was not executed, and a modelled time beats a
-    floor that stands in for a prediction. Candidates that were measured again, in full, are compared by their paired
-    speedup; others by their time. A candidate whose latest evaluation failed is left out. With `proved_only`, a measured
-    kernel that waits for a second witness leads only where every measured one waits.
+    floor that stands in for a prediction. Candidates of the race beat those that were only screened, however fast these were.
+    Both are compared by their paired speedup, in which the drift of clocks cancels. A candidate whose latest evaluation
+    failed is left out. With `proved_only`, a measured kernel that waits for a second witness leads only where every measured
+    one waits.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
     timed = trusted_first(latest.values()) if proved_only else [one for one in latest.values() if one.plausible]
@@ -67,8 +85,13 @@ def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | No
         predicted = (one for one in latest.values() if one.attempt.predicted_us is not None)
         return min(predicted, key=_unmeasured_score, default=None)
     times = Counter(one.attempt.candidate_id for one in ranked)
-    repeated = [one for one in timed if times[one.attempt.candidate_id] > 1]
-    return max(repeated, key=_final_score) if repeated else min(timed, key=lambda one: one.time_us)
+    return _fastest_first([one for one in timed if _decides(one, times)] or timed)[0]
+
+
+def _decides(one: Ranked, times: Mapping[str, int]) -> bool:
+    """Whether it was measured thoroughly. Older records do not say; there the second measurement was thorough."""
+    assert isinstance(one.step.evaluation, Measured)
+    return one.thorough or (one.step.evaluation.effort is None and times[one.attempt.candidate_id] > 1)
 
 
 def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | None:
@@ -78,9 +101,18 @@ def leading_step(steps: Sequence[Step], task: GemmTask, chip: Chip) -> Step | No
 
 
 def finalists(ranked: Sequence[Ranked], count: int) -> list[Step]:
-    """The fastest candidates of the search, fastest first. Unproved ones count: a finalist is proved before it wins."""
-    timed = sorted((one for one in ranked if one.plausible), key=lambda one: one.time_us)
-    return [one.step for one in timed[:count]]
+    """The fastest candidates of the search, fastest first. Unproved ones count: a finalist is proved before it wins.
+
+    The last place is for the fastest one with plain launches, where it is not among the others.
+    """
+    latest = {one.attempt.candidate_id: one for one in ranked}.values()
+    timed = _fastest_first([one for one in latest if one.plausible])
+    chosen = timed[:count]
+    plainly = [one for one in timed if one.plain_speedup is not None]
+    plain = max(plainly, key=lambda one: one.plain_speedup or 0.0, default=None)
+    if plain is not None and plain not in chosen and count > 1:
+        chosen[-1] = plain
+    return [one.step for one in chosen]
 
 
 def trusted_first(ranked: Iterable[Ranked]) -> list[Ranked]:
@@ -130,9 +162,10 @@ def _unmeasured_score(one: Ranked) -> tuple[bool, tuple[bool, float]]:
     return not one.proven, _prediction_score(one)
 
 
-def _final_score(one: Ranked) -> tuple[float, float]:
-    """Speedup over the autotuned baseline, then time. Without that baseline, time alone decides."""
-    return one.attempt.speedup or 0.0, -one.time_us
+def _fastest_first(timed: Sequence[Ranked]) -> list[Ranked]:
+    """By speedup over the autotuned baseline, then by time. Where one lacks that baseline, time alone decides."""
+    paired = all(one.attempt.speedup is not None for one in timed)
+    return sorted(timed, key=lambda one: (-(one.attempt.speedup or 0.0) if paired else 0.0, one.time_us))
 
 
 def _known(value_us: float | None) -> float:

@@ -2,11 +2,11 @@
 
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 from langchain_core.runnables import RunnableConfig
@@ -27,6 +27,7 @@ from contract.task import GemmTask
 from contract.trajectory import RunRecord, Step
 
 _NO_LIMIT = 1_000_000_000  # supersteps; the budget and the clock end a run
+_OWN_PARTS = ("evaluate", "agent")  # of a step's seconds; builds overlap them, and what is shared counts once per round
 
 
 def name_run(task: GemmTask) -> str:
@@ -83,10 +84,15 @@ def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
     with open_checkpoints(run.settings.checkpoint_path) as checkpoints:
         config: RunnableConfig = {"configurable": {"thread_id": run.run_id}, "recursion_limit": _NO_LIMIT}
         saved = checkpoints.get_tuple(config)
-        clock = RunClock(float(saved.checkpoint["channel_values"].get("spent_s", 0.0)) if saved else 0.0)
+        state = saved.checkpoint["channel_values"] if saved else {}
+        if "queue" in state:  # an older version wrote it, for another graph; the run goes on from its steps
+            checkpoints.delete_thread(run.run_id)
+            saved = None
+        steps = parts.store.steps(run.run_id)
+        clock = RunClock(_spent_s(state, steps))
         nodes = Nodes(run, parts, clock, emit)
         emit(_started(run, parts, clock, nodes.history.next_index))
-        begin = None if saved else initial_state(max((step.round for step in nodes.history.steps), default=0))
+        begin = None if saved else initial_state(max((step.round for step in steps), default=0))
         status: Literal["finished", "interrupted"] = "finished"
         try:
             reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability="sync")["stop"]
@@ -97,6 +103,8 @@ def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
             with suppress(StoreError):  # such as a full disk; the first error is reported
                 parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
             raise
+        finally:
+            nodes.close()
         steps = nodes.history.steps
         best = leading_step(steps, run.task, run.chip)
         run = _ended(run, status, best)
@@ -114,6 +122,12 @@ def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
         observations=trajectory.observations,
         exchanges=trajectory.exchanges,
     )
+
+
+def _spent_s(state: Mapping[str, Any], steps: Sequence[Step]) -> float:
+    """Time spent before a kill: that of the last checkpoint, and that of the candidates recorded after it."""
+    later = [step for step in steps if step.index >= state.get("next_index", 0)]
+    return float(state.get("spent_s", 0.0)) + sum(step.seconds.get(part, 0.0) for step in later for part in _OWN_PARTS)
 
 
 def _ended(run: RunRecord, status: str, best: Step | None) -> RunRecord:

@@ -1,8 +1,11 @@
 """The nodes of the graph. Each takes the state, does one stage and returns what changed."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -10,33 +13,37 @@ from pydantic import TypeAdapter
 from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
 from agent.observe.retrieval import look_up, questions_of, with_chunks
+from agent.run.building import BatchBuild, Finished, Proposal
 from agent.run.clock import RunClock
 from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.dependencies import Dependencies
 from agent.run.history import History
-from agent.run.state import Pending, RunState
+from agent.run.state import RunState
 from agent.run.stopping import Budget, SearchEnd
 from agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
 from contract.build import Built
-from contract.candidate import AnyCandidate, Candidate
+from contract.candidate import AnyCandidate
 from contract.diagnosis import Diagnosis
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from contract.evaluation import Crashed, Evaluation, Measured
-from contract.events import CandidateBuilt, Emit, Proposed, StepFinished
+from contract.events import CandidateBuilt, Emit, Notice, Proposed, RaceStarted, StepFinished
 from contract.options import Effort
 from contract.reward import reward
-from contract.trajectory import RunRecord, Step
+from contract.trajectory import Observation, RunRecord, Step
 
-FINALISTS = 3
 EMPTY_ROUNDS = 3  # consecutive empty rounds that end the run of a model, which may still find something
 Changes = dict[str, Any]
+Measurement = tuple[Built, Evaluation, float]  # with its seconds
 
 logger = logging.getLogger(__name__)
 _CANDIDATES: TypeAdapter[list[AnyCandidate]] = TypeAdapter(list[AnyCandidate])
 
 
 class Nodes:
-    """The nodes of one run, bound to its parts. A node that runs again after a kill repeats no recorded step."""
+    """The nodes of one run, bound to its parts. A node that runs again after a kill repeats no recorded step.
+
+    Where a GPU screens the candidates of a policy without a model, the next round is proposed and built meanwhile.
+    """
 
     def __init__(self, run: RunRecord, parts: Dependencies, clock: RunClock, emit: Emit) -> None:
         self._run = run
@@ -48,98 +55,82 @@ class Nodes:
         self.history = History(parts.store, run)
         self._profiler = RunProfiler(run, parts, self.history, clock, emit)
         self._second_witness = SecondWitness(run, parts.sandbox, self.history, clock, emit)
+        self._builds: BatchBuild | None = None  # of this round
+        self._ahead: tuple[Observation, BatchBuild] | None = None  # the next round, where it was begun
+        self._built: dict[str, Built] = {}
+        self._tried, self._tried_s = 0, 0.0  # candidates of the search, and the seconds of their measurements
         self._failed: Cudal2Error | None = None  # ends the run once the current candidate is recorded
+
+    def close(self) -> None:
+        """Ends what goes on in the background."""
+        for builds in (self._builds, self._ahead[1] if self._ahead else None):
+            if builds is not None:
+                builds.close()
+        self._builds = self._ahead = None
 
     def retrieve(self, state: RunState) -> Changes:
         """Record the observation of the next round: task, attempts, the best of them, and hits of the knowledge base."""
-        task, ranked = self._run.task, self.history.ranked
-        step = in_hand(ranked)
-        failure = ranked[-1].attempt.message if ranked else ""
-        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None, failure)
-        hits = look_up(self._parts.retriever, questions, task)
-        observation = observe(
-            self._run,
-            ranked,
-            state["round"] + 1,
-            hits,
-            self._parts.explain,
-            seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
-            reads_code=self._parts.policy.reads_code,
-        )
+        if self._ahead is not None and not self._proposed(self._ahead[1]).batch:
+            self._ahead[1].close()
+            self._ahead = None  # with what is known now the policy may find something
+        observation = self._ahead[0] if self._ahead else self._observed(state["round"] + 1)
         observation_id = self._parts.store.record_observation(self._run.run_id, observation)
         return self._changes(round=observation.round, observation_id=observation_id)
 
     def propose(self, state: RunState) -> Changes:
         """New candidates from the policy, without those that the run has tried."""
-        observation = self._parts.store.observation(state["observation_id"])
-        count = min(self._run.settings.round_size, self._budget.candidates - len(self.history.ranked))
-        begin_s = self._clock.spent_s()
-        with self._clock.outside():
-            proposed = self._parts.policy.propose(observation, count)
-        propose_s = self._clock.spent_s() - begin_s
-        fresh = self._fresh(proposed)[:count]
-        batch = [with_chunks(candidate, observation.hits) for candidate in fresh]
-        dropped = len(proposed) - len(batch)
-        self._emit(Proposed(round=state["round"], policy=self._parts.policy.name, count=len(batch), dropped=dropped))
-        empty_rounds = 0 if batch else state.get("empty_rounds", 0) + 1  # absent in a checkpoint of 0.1.0
+        if self._ahead is not None:
+            self._builds, self._ahead = self._ahead[1], None
+            proposal = self._proposed(self._builds)
+        else:
+            observation = self._parts.store.observation(state["observation_id"])
+            with self._clock.outside():
+                proposal = self._propose(observation, self._round_size(), frozenset())
+        self._emit(
+            Proposed(
+                round=state["round"],
+                policy=self._parts.policy.name,
+                count=len(proposal.batch),
+                dropped=proposal.dropped,
+            )
+        )
+        empty_rounds = 0 if proposal.batch else state.get("empty_rounds", 0) + 1  # absent in a checkpoint of 0.1.0
         # A search that proposes nothing is exhausted. A model without a usable reply may have one in the next round.
         nothing_new = empty_rounds >= (EMPTY_ROUNDS if self._parts.policy.reads_code else 1)
         exhausted = self._parts.policy.exhausted or ("the policy has nothing new" if nothing_new else "")
-        share_s = propose_s / max(len(batch), 1)
-        stop = "" if batch else exhausted or self._stop_reason(state["round"], waiting=0)
-        waiting = [candidate.model_dump(mode="json") for candidate in batch]
-        return self._changes(batch=waiting, propose_s=share_s, empty_rounds=empty_rounds, stop=stop)
+        share_s = proposal.seconds / max(len(proposal.batch), 1)
+        stop = "" if proposal.batch else exhausted or self._stop_reason(state["round"], waiting=0)
+        batch = [candidate.model_dump(mode="json") for candidate in proposal.batch]
+        return self._changes(batch=batch, propose_s=share_s, empty_rounds=empty_rounds, stop=stop)
 
     def build(self, state: RunState) -> Changes:
-        """Check, compile and inspect the batch in parallel. Candidates that fail become steps at once."""
-        batch = [c for c in _CANDIDATES.validate_python(state["batch"]) if self.history.first(c.id) is None]
-        built: dict[int, Built] = {}
-        for position, outcome, seconds in self._outcomes(batch):
-            candidate = batch[position]
-            self._emit(_built_event(candidate, outcome, seconds))
-            if isinstance(outcome, Built):
-                built[position] = outcome
-            else:
-                self._record(state, candidate, outcome, None, {"build": seconds})
-        queue = [built[position].model_dump(mode="json") for position in sorted(built)]
-        stop = self._stop_reason(state["round"], waiting=len(queue))
-        return self._changes(batch=[], queue=queue, next_index=self.history.next_index, stop=stop)
+        """Begin to check, compile and inspect the batch in parallel, unless that was begun ahead."""
+        self._building(state)
+        return self._changes()
 
     def evaluate(self, state: RunState) -> Changes:
-        """Verify and time the next built candidate."""
-        built = Built.model_validate(state["queue"][0])
-        effort: Effort = "quick" if state["phase"] == "search" else "full"
-        begin_s = self._clock.spent_s()
-        with self._clock.outside():
-            evaluation = self._evaluated(built, effort)
-        pending = Pending(built=built, evaluation=evaluation, evaluate_s=self._clock.spent_s() - begin_s)
-        return self._changes(queue=state["queue"][1:], pending=pending.model_dump(mode="json"))
-
-    def diagnose(self, state: RunState) -> Changes:
-        """Diagnose the candidate that was just evaluated."""
-        pending = Pending.model_validate(state["pending"])
-        profile = self.history.profile_of(pending.built.candidate.id)
-        diagnosis = diagnosis_of(self._parts, self._run, pending.built, pending.evaluation, profile)
-        return self._changes(pending=pending.model_copy(update={"diagnosis": diagnosis}).model_dump(mode="json"))
-
-    def record(self, state: RunState) -> Changes:
-        """Record the evaluated candidate as a step, which is durable before the graph goes on.
-
-        A step that exists was recorded before a kill, ahead of the checkpoint. It stays unchanged.
-        """
-        pending = Pending.model_validate(state["pending"])
-        seconds = {"build": pending.built.seconds, "evaluate": pending.evaluate_s}
-        known = state["phase"] == "search" and self.history.first(pending.built.candidate.id) is not None
-        if self.history.next_index == state["next_index"] and not known:
-            self._record(state, pending.built.candidate, pending.evaluation, pending.diagnosis, seconds)
-        if self._failed is not None:  # the candidate is a step now, and a resumed run goes on after it
-            raise self._failed
-        waiting = len(state["queue"])
-        if state["phase"] == "search":
-            stop = self._stop_reason(state["round"], waiting)
-            return self._changes(pending=None, next_index=self.history.next_index, stop=stop)
-        late = self._clock.spent_s() > self._budget.total_s
-        return self._changes(pending=None, next_index=self.history.next_index, queue=[] if late else state["queue"])
+        """Verify and time the candidates of the round as they are built. Each is a step before the next one begins."""
+        builds = self._building(state)
+        waiting: list[Built] = []
+        stop = ""
+        while not stop:
+            waiting += self._taken(state, builds, wait=not waiting)
+            left = len(waiting) + builds.waiting
+            stop = self._stop_reason(state["round"], left)
+            if stop or not left:
+                break
+            with closing(self._measured(tuple(waiting))) as measured:
+                for built, evaluation, seconds in measured:
+                    waiting.remove(built)
+                    self._tried, self._tried_s = self._tried + 1, self._tried_s + seconds
+                    self._finish(state, built, evaluation, seconds)
+                    stop = self._stop_reason(state["round"], len(waiting) + builds.waiting)
+                    if stop:
+                        break
+                    self._look_ahead(state, waiting, builds)
+        builds.close()
+        self._builds = None
+        return self._changes(batch=[], stop=stop)
 
     def witness(self, state: RunState) -> Changes:
         """Prove the best kernel that a model wrote on the emulator; after a refusal, the next best one."""
@@ -150,7 +141,7 @@ class Nodes:
                 break
             self._second_witness.prove(step, self._rebuilt(step.candidate))
         ended = state["stop"] or not searching
-        return self._changes(stop=state["stop"] if ended else self._stop_reason(state["round"], len(state["queue"])))
+        return self._changes(stop=state["stop"] if ended else self._stop_reason(state["round"], waiting=0))
 
     def profile(self, state: RunState) -> Changes:
         """Profile the round's best kernels, or at the end the winner, with Nsight Compute, and record their steps again."""
@@ -165,55 +156,215 @@ class Nodes:
                 self._profiler.profile(step, built)
         return self._changes()
 
-    def choose(self, state: RunState) -> Changes:
-        """Queue the finalists for a full measurement. The compile cache makes their rebuild free.
+    def choose(self, state: RunState) -> Changes:  # noqa: ARG002
+        """Choose the finalists of the race: the best by screening. After the run's time is spent, the best one alone.
 
         Without a GPU there are none: the emulator's proof has no short form and would be repeated unchanged.
         """
+        self.close()  # what was begun ahead and never runs is not recorded
         self._clock.lap_s()
         if not self._parts.sandbox.can_measure:
-            return self._changes(phase="final", queue=[])
-        best = [step.candidate for step in finalists(self.history.ranked, FINALISTS)]
-        built = {position: outcome for position, outcome, _ in self._outcomes(best) if isinstance(outcome, Built)}
-        queue = [built[position].model_dump(mode="json") for position in sorted(built)]
-        return self._changes(phase="final", queue=queue, propose_s=0.0, stop=state["stop"])
+            return self._changes(phase="final", batch=[])
+        late = self._clock.spent_s() > self._budget.total_s
+        chosen = finalists(self.history.ranked, 1 if late else self._run.settings.finalists)
+        return self._changes(phase="final", propose_s=0.0, batch=[step.candidate.model_dump(mode="json") for step in chosen])
 
-    def _evaluated(self, built: Built, effort: Effort) -> Evaluation:
+    def race(self, state: RunState) -> Changes:
+        """Measure the finalists together, in the same rounds. Those that were recorded before a kill do not race again."""
+        recorded = {step.candidate.id for step in self.history.steps if step.index >= state["next_index"]}
+        entered = [one for one in _CANDIDATES.validate_python(state["batch"]) if one.id not in recorded]
+        rebuilt = [self._rebuilt(candidate) for candidate in entered]
+        for built, evaluation, seconds in self._raced([one for one in rebuilt if one is not None]):
+            self._finish(state, built, evaluation, seconds)
+        return self._changes(batch=[])
+
+    def _observed(self, number: int) -> Observation:
+        """The observation of a round, from the steps so far."""
+        task, ranked = self._run.task, self.history.ranked
+        step = in_hand(ranked)
+        failure = ranked[-1].attempt.message if ranked else ""
+        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None, failure)
+        hits = look_up(self._parts.retriever, questions, task)
+        return observe(
+            self._run,
+            ranked,
+            number,
+            hits,
+            self._parts.explain,
+            seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
+            reads_code=self._parts.policy.reads_code,
+        )
+
+    def _round_size(self, in_flight: int = 0) -> int:
+        return min(self._run.settings.round_size, self._budget.candidates - len(self.history.ranked) - in_flight)
+
+    def _propose(self, observation: Observation, count: int, in_flight: frozenset[str]) -> Proposal:
+        """At most `count` candidates that are neither steps of the run nor `in_flight`. Safe in a thread beside the graph's."""
+        begin_s = time.monotonic()
+        proposed = self._parts.policy.propose(observation, count + len(in_flight))
+        unique = {candidate.id: candidate for candidate in proposed if candidate.id not in in_flight}
+        fresh = [one for candidate_id, one in unique.items() if self.history.first(candidate_id) is None]
+        known = sum(candidate.id in in_flight for candidate in proposed)
+        batch = [with_chunks(candidate, observation.hits) for candidate in fresh[:count]]
+        # Only what the policy should not have proposed counts as dropped: not what it could not know, nor what was not asked.
+        surplus = min(len(fresh) - len(batch), len(in_flight))
+        return Proposal(batch, len(proposed) - known - surplus - len(batch), time.monotonic() - begin_s)
+
+    def _proposed(self, builds: BatchBuild) -> Proposal:
+        with self._clock.outside():
+            return builds.proposal()
+
+    def _building(self, state: RunState) -> BatchBuild:
+        """The builds of the state's batch. What is a step already is not built again."""
+        if self._builds is None:
+            batch = _CANDIDATES.validate_python(state["batch"])
+            skip = {candidate.id for candidate in batch if self.history.first(candidate.id) is not None}
+            proposal = Proposal([candidate for candidate in batch if candidate.id not in skip])
+            self._builds = BatchBuild(self._parts.sandbox, self._run.task, lambda: proposal)
+        return self._builds
+
+    @property
+    def _streams(self) -> bool:
+        """Whether candidates are measured while others are built: on a GPU, for a policy without a model."""
+        return self._parts.sandbox.can_measure and not self._parts.policy.reads_code
+
+    @property
+    def _looks_ahead(self) -> bool:
+        return self._streams and self._run.settings.build_ahead
+
+    def _taken(self, state: RunState, builds: BatchBuild, *, wait: bool) -> list[Built]:
+        """What has been built. Candidates that failed become steps at once."""
+        taken: list[Built] = []
+        while finished := self._ready(builds, wait=(wait and not taken) or not self._streams):
+            for one in finished:
+                self._emit(_built_event(one.candidate, one.outcome, one.seconds))
+                if isinstance(one.outcome, Built):
+                    taken.append(one.outcome)
+                    self._built[one.candidate.id] = one.outcome
+                else:
+                    self._record(state, one.candidate, one.outcome, None, {"build": one.seconds})
+        order = {id_: place for place, id_ in enumerate(one.id for one in builds.proposal().batch)}
+        return sorted(taken, key=lambda built: order[built.candidate.id])
+
+    def _ready(self, builds: BatchBuild, *, wait: bool) -> list[Finished]:
+        with self._clock.outside():
+            return builds.ready(wait=wait)
+
+    def _look_ahead(self, state: RunState, left: Sequence[Built], builds: BatchBuild) -> None:
+        """Begin the next round once the rest of this one takes the GPU no longer than a batch takes the compilers.
+
+        Later is better: the policy then knows more times.
+        """
+        rest = len(left) + builds.waiting
+        if self._ahead or not rest or not self._looks_ahead or builds.build_s is None:
+            return
+        if rest * self._tried_s / self._tried > builds.build_s:
+            return
+        in_flight = frozenset(one.id for one in builds.proposal().batch if self.history.first(one.id) is None)
+        count = self._round_size(len(in_flight))
+        if count > 0:
+            observation = self._observed(state["round"] + 1)
+            propose = partial(self._propose, observation, count, in_flight)
+            self._ahead = observation, BatchBuild(self._parts.sandbox, self._run.task, propose)
+
+    def _measured(self, batch: Sequence[Built]) -> Generator[Measurement]:
+        """Measurements as they are made: kernels of trusted writers are screened together, others are timed one by one."""
+        screens = self._parts.sandbox.can_measure
+        trusted = [built for built in batch if screens and built.candidate.origin.trusted_writer]
+        if trusted:
+            yield from self._screen(trusted)
+        for built in batch:
+            if built not in trusted:
+                yield self._evaluated(built, "quick")
+
+    def _screen(self, batch: Sequence[Built]) -> Iterator[Measurement]:
+        """If the sandbox itself fails, the first candidate without a result is recorded before the run ends.
+
+        Raises: MachineError, UsageError: a resumed run tries the rest of the batch again.
+        """
+        left = list(batch)
+        outcomes = self._parts.sandbox.screen(batch, self._run.task)
+        while True:
+            begin_s = self._clock.spent_s()
+            try:
+                with self._clock.outside():
+                    item = next(outcomes, None)
+                if item is None and left:
+                    raise WorkerError(f"{len(left)} of {len(batch)} candidates were not screened")
+            except (MachineError, UsageError):
+                raise
+            except Exception as exc:
+                if not left:
+                    raise
+                yield left[0], self._crashed(left[0], exc), self._clock.spent_s() - begin_s
+                return
+            if item is None:
+                return
+            position, evaluation = item
+            left.remove(batch[position])
+            yield batch[position], evaluation, self._clock.spent_s() - begin_s
+
+    def _raced(self, batch: Sequence[Built]) -> Iterator[Measurement]:
+        """The race's measurements. If the race itself fails, the finalists are measured one by one, in full."""
+        if not batch:
+            return
+        self._emit(RaceStarted(count=len(batch)))
+        begin_s = self._clock.spent_s()
+        try:
+            with self._clock.outside():
+                evaluations = self._parts.sandbox.race(batch, self._run.task)
+        except (MachineError, UsageError):
+            raise
+        except Exception as exc:
+            logger.warning("the race failed", exc_info=exc)
+            self._emit(Notice(message=f"the race failed ({exc}); the finalists are measured one by one"))
+            yield from (self._evaluated(built, "full") for built in batch)
+            return
+        share_s = (self._clock.spent_s() - begin_s) / len(batch)
+        for built, evaluation in zip(batch, evaluations, strict=True):
+            yield built, evaluation, share_s
+
+    def _evaluated(self, built: Built, effort: Effort) -> Measurement:
         """The sandbox's evaluation. If the sandbox itself fails, the candidate is recorded before the run ends.
 
         Raises: MachineError, UsageError: a resumed run tries the candidate again.
         """
+        begin_s = self._clock.spent_s()
         try:
-            return self._parts.sandbox.evaluate(built, self._run.task, effort)
+            with self._clock.outside():
+                evaluation = self._parts.sandbox.evaluate(built, self._run.task, effort)
         except (MachineError, UsageError):
             raise
-        except Exception as exc:
-            self._failed = exc if isinstance(exc, Cudal2Error) else WorkerError(f"internal error: {type(exc).__name__}: {exc}")
-            logger.warning("candidate %s could not be evaluated", built.candidate.id, exc_info=exc)
-            message = f"the run failed while this candidate was evaluated: {exc}"
-            return Crashed(stage="evaluate", message=message, inspection=built.inspection)
+        except Exception as exc:  # noqa: BLE001 (logged, recorded, and raised once it is a step)
+            evaluation = self._crashed(built, exc)
+        return built, evaluation, self._clock.spent_s() - begin_s
+
+    def _crashed(self, built: Built, exc: Exception) -> Crashed:
+        """The record of the candidate in hand when the sandbox failed. The run ends once it is a step."""
+        self._failed = exc if isinstance(exc, Cudal2Error) else WorkerError(f"internal error: {type(exc).__name__}: {exc}")
+        logger.warning("candidate %s could not be evaluated", built.candidate.id, exc_info=exc)
+        message = f"the run failed while this candidate was evaluated: {exc}"
+        return Crashed(stage="evaluate", message=message, inspection=built.inspection)
+
+    def _finish(self, state: RunState, built: Built, evaluation: Evaluation, seconds: float) -> None:
+        """Diagnose a candidate and record it, durably. Raises: the error that ended its evaluation."""
+        profile = self.history.profile_of(built.candidate.id)
+        diagnosis = diagnosis_of(self._parts, self._run, built, evaluation, profile)
+        self._record(state, built.candidate, evaluation, diagnosis, {"build": built.seconds, "evaluate": seconds})
+        if self._failed is not None:  # the candidate is a step now, and a resumed run goes on after it
+            raise self._failed
 
     def _changes(self, **changes: Any) -> Changes:
-        return {**changes, "spent_s": self._clock.spent_s()}
-
-    def _fresh(self, proposed: Sequence[Candidate]) -> list[Candidate]:
-        return [c for candidate_id, c in {c.id: c for c in proposed}.items() if self.history.first(candidate_id) is None]
-
-    def _outcomes(self, candidates: Sequence[AnyCandidate]) -> Iterator[tuple[int, Built | Evaluation, float]]:
-        """The sandbox's outcomes as they finish, with their seconds. Waiting does not count as the agent's own time."""
-        begin_s = self._clock.spent_s()
-        outcomes = iter(self._parts.sandbox.build(candidates, self._run.task)) if candidates else iter(())
-        while True:
-            with self._clock.outside():
-                item = next(outcomes, None)
-            if item is None:
-                return
-            position, outcome = item
-            yield position, outcome, outcome.seconds if isinstance(outcome, Built) else self._clock.spent_s() - begin_s
+        return {**changes, "next_index": self.history.next_index, "spent_s": self._clock.spent_s()}
 
     def _rebuilt(self, candidate: AnyCandidate) -> Built | None:
-        """A candidate, built again from the compile cache; None where the build fails now."""
-        return next((outcome for _, outcome, _ in self._outcomes([candidate]) if isinstance(outcome, Built)), None)
+        """A built candidate, of this process or from the compile cache; None where the build fails now."""
+        if candidate.id not in self._built:
+            with self._clock.outside():
+                [(_, outcome)] = self._parts.sandbox.build([candidate], self._run.task)
+            if isinstance(outcome, Built):
+                self._built[candidate.id] = outcome
+        return self._built.get(candidate.id)
 
     def _record(
         self,

@@ -6,20 +6,14 @@ no object, and a tampered checkpoint file cannot run code.
 
 from typing import Any, Literal, TypedDict
 
-from contract.base import Record
-from contract.build import Built
-from contract.diagnosis import Diagnosis
-from contract.evaluation import Evaluation
-
 Json = dict[str, Any]
 Phase = Literal["search", "final"]
 
 
 class RunState(TypedDict):
-    """`batch`: proposed candidates, not yet built. `queue`: built candidates (`Built`) that wait for evaluation.
+    """`batch`: candidates of the round, or of the race. `next_index`: of the step after the recorded ones.
 
-    `pending`: an evaluated candidate (`Pending`) that is not yet in the store. `empty_rounds`: consecutive rounds without a
-    candidate. `stop`: why the search ended; empty while it goes on.
+    `empty_rounds`: consecutive rounds without a candidate. `stop`: why the search ended; empty while it goes on.
     """
 
     phase: Phase
@@ -30,18 +24,7 @@ class RunState(TypedDict):
     empty_rounds: int
     observation_id: str
     batch: list[Json]
-    queue: list[Json]
-    pending: Json | None
     stop: str
-
-
-class Pending(Record):
-    """An evaluated candidate that is not yet a step."""
-
-    built: Built
-    evaluation: Evaluation
-    evaluate_s: float
-    diagnosis: Diagnosis | None = None
 
 
 def initial_state(rounds_done: int = 0) -> RunState:
@@ -54,7 +37,5 @@ def initial_state(rounds_done: int = 0) -> RunState:
         "empty_rounds": 0,
         "observation_id": "",
         "batch": [],
-        "queue": [],
-        "pending": None,
         "stop": "",
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 
 from contract.errors import UsageError
 from contract.events import Emit, Notice
@@ -19,13 +20,15 @@ from policies.portfolio.policy import Portfolio
 from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
 from policies.trajectories.exchanges import RunExchanges
+from policies.trajectories.precedents import StoredPrecedents
+from policies.trajectories.store import Store
 from sandbox.building.headers import OWN_ROOT
 
 POLICIES = ("schedule", "chat", "portfolio")
 
 
 @contextmanager
-def open_policy(arch: Arch, settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[Policy]:
+def open_policy(arch: Arch, settings: Settings, store: Store, run_id: str, emit: Emit) -> Iterator[Policy]:
     """The policy of a run. No request is sent yet.
 
     Raises: UsageError for an unknown policy, or for a missing model, key, address, price or run to replay.
@@ -33,7 +36,8 @@ def open_policy(arch: Arch, settings: Settings, store: TrajectoryStore, run_id: 
     checked_base_url(settings.chat.base_url)  # before the run records it: it may hold a password
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
-    schedule = SchedulePolicy(families(arch), seed=settings.seed, steer=settings.use_diagnosis)
+    near = partial(StoredPrecedents(store).near, count=settings.precedents)
+    schedule = SchedulePolicy(families(arch), seed=settings.seed, steer=settings.use_diagnosis, precedents=near)
     if settings.policy == "schedule":
         yield schedule
         return

@@ -4,8 +4,8 @@ Each part can be replaced alone: the prior (`prior`) and, in `optimiser/`, its c
 (`surrogate`), the run's failures (`risk`), the leader's diagnosis (`steering`) and the choice of what to try (`acquisition`).
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -14,24 +14,28 @@ from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.diagnosis import Bottleneck
 from contract.task import GemmTask
-from contract.trajectory import Attempt, Observation
+from contract.trajectory import Attempt, Observation, Precedent
 from policies.schedule.families.kernel_family import Family
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.encoding import Encoding
-from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best
+from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best, steady_us
 from policies.schedule.optimiser.risk import Risk
 from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
 from policies.schedule.optimiser.steering import Steering, steer
 from policies.schedule.optimiser.surrogate import Surrogate
+
+# Schedules of earlier runs on similar tasks, the most promising first.
+Precedents = Callable[[GemmTask, Chip], Sequence[Precedent]]
 
 FAILED = frozenset({"rejected", "compile_failed", "crashed", "timed_out", "wrong"})
 MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the cost grows with the cube of their number
 
 
 class SchedulePolicy:
-    """Round 0 follows the prior. Later rounds follow the measured times: half of a round anywhere, half around the best.
+    """The first round follows the prior, and for one half of it `precedents`: schedules that did well in earlier runs.
 
-    Deterministic in (seed, observation). It repeats neither a schedule of the run nor a candidate that the observation
+    Later rounds follow the measured times: half of a round anywhere, half around the best.
+    Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the observation
     holds. With `steer` it follows the diagnosis in the observation.
     """
 
@@ -39,8 +43,11 @@ class SchedulePolicy:
     reads_code = False
     exhausted = ""  # never set: with exhausted spaces it proposes nothing
 
-    def __init__(self, families: Sequence[Family[Any]], seed: int = 0, *, steer: bool = True) -> None:
+    def __init__(
+        self, families: Sequence[Family[Any]], seed: int = 0, *, steer: bool = True, precedents: Precedents = lambda *_: ()
+    ) -> None:
         self._families = tuple(families)
+        self._precedents = precedents
         self._seed = seed
         self._steer = steer
         self._cached: tuple[GemmTask, Chip, SchedulePool, Encoding | None] | None = None
@@ -55,8 +62,9 @@ class SchedulePolicy:
         seen = {attempt.candidate_id for attempt in observation.attempts}
         keys = {schedule_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
         steering = steer(observation, tried, pool) if self._steer else None
+        known = [] if observation.attempts else self._known(pool, count // 2)
         candidates: list[Candidate] = []
-        for entry, relieved in self._order(pool, encode, tried, keys, count, rng, steering):
+        for entry, relieved in chain(known, self._order(pool, encode, tried, keys, count, rng, steering)):
             if len(candidates) == count:
                 break
             candidate = entry.family.write(entry.schedule, observation.task)
@@ -65,6 +73,11 @@ class SchedulePolicy:
                 seen.add(candidate.id)
                 candidates.append(_signed(candidate, relieved, observation.diagnosed))
         return candidates
+
+    def _known(self, pool: SchedulePool, count: int) -> list[Pick]:
+        """The first precedents that a family can write for the task."""
+        entries = (pool.entry(one.schedule) for one in self._precedents(pool.task, pool.chip))
+        return [(entry, None) for entry in islice((entry for entry in entries if entry is not None), count)]
 
     def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, Encoding | None]:
         """The pool and its encoding, cached for the task and chip; no encoding where no schedule fits the task."""
@@ -116,7 +129,9 @@ def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:
 
 def _learn(pool: SchedulePool, encode: Encoding, tried: Sequence[tuple[Attempt, PoolEntry]]) -> Surrogate | None:
     """A surrogate fitted to the latest timed attempts; None where there are none."""
-    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None][-MAX_FITTED:]
+    times_us = steady_us([attempt for attempt, _ in tried])
+    timed = [(times_us[attempt.candidate_id], entry) for attempt, entry in tried if attempt.candidate_id in times_us]
+    timed = timed[-MAX_FITTED:]
     if not timed:
         return None
     entries = [entry for _, entry in timed]

@@ -1,6 +1,6 @@
 """Reads plain records from the tables, on one connection."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, select
@@ -70,6 +70,17 @@ class PlainReader:
             columns = {"run_id": run_id, "index": row.index, "round": row.round, "observation_id": unnamed(row.hash)}
             profile = self.content(row.profile) if row.profile is not None else None
             yield row.observation, join_step(self._unpack(row), columns, self.content(row.candidate), profile)
+
+    def step_parts(self, run: int, indices: Collection[int]) -> Iterator[tuple[int, Plain]]:
+        """(index, record without source and profile) of some steps of the run with this key, by index."""
+        own, record = tables.steps, tables.step_records
+        query = (
+            select(own.c.index, record.c.dictionary, record.c.data)
+            .join(record, record.c.step == own.c.key)
+            .where((own.c.run == run) & own.c.index.in_(indices))
+            .order_by(own.c.index)
+        )
+        yield from ((row.index, self._unpack(row)) for row in self._connection.execute(query))
 
     def exchanges(self, run_id: str) -> Iterator[Plain]:
         """By round, sample and turn."""

@@ -33,15 +33,18 @@ class Builder:
         self._compiler = Compiler(options)
         self._internal = InternalErrors()
 
-    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+    def build(
+        self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: threading.Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
         """(position, outcome) as each finishes. Equal candidates are built once. Closing the iterator ends its children.
 
+        Another thread, which cannot close it, sets `cancel`: the children end, and the iterator without an error.
         Raises: CompilerMissing, MachineError, WorkerError.
         """
         positions: dict[str, list[int]] = {}
         for position, candidate in enumerate(candidates):
             positions.setdefault(candidate.id, []).append(position)
-        cancel = threading.Event()
+        cancel = cancel or threading.Event()
         with ThreadPoolExecutor(self._options.jobs, thread_name_prefix="build") as pool:
             pending: dict[Future[Built | Evaluation], list[int]] = {
                 pool.submit(self.build_one, candidates[same[0]], task, cancel): same for same in positions.values()
@@ -50,6 +53,8 @@ class Builder:
                 for done in as_completed(pending):
                     outcome = done.result()
                     yield from ((position, outcome) for position in pending[done])
+            except Cancelled:
+                return
             finally:
                 cancel.set()
                 pool.shutdown(wait=True, cancel_futures=True)

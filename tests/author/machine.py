@@ -5,6 +5,7 @@ as a GPU's does. Times and counters are invented, in the order that the kernels 
 """
 
 from collections.abc import Iterator, Sequence
+from threading import Event
 
 import numpy as np
 
@@ -46,16 +47,24 @@ class Machine:
         self.chip: Chip = REFERENCE_CHIPS[doubles.TASK.arch]
         self._builder = Builder(options, self.chip)
 
-    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
-        return self._builder.build(candidates, task)
+    def build(
+        self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
+        return self._builder.build(candidates, task, cancel)
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
         if WRONG_ORDER in built.candidate.source:
             test = wrong_result(task)
             return Wrong(test=test, tests=(test,), inspection=built.inspection)
-        baselines = BASELINES if effort == "full" else (AUTOTUNED,)
-        timed = doubles.measured(INVENTED_US[entry_of(built)], baseline_us=15.0, baselines=baselines)
+        baselines = BASELINES if effort in ("race", "full") else (AUTOTUNED,)
+        timed = doubles.measured(INVENTED_US[entry_of(built)], baseline_us=15.0, baselines=baselines, effort=effort)
         return timed.model_copy(update={"inspection": built.inspection})
+
+    def screen(self, built: Sequence[Built], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+        yield from ((position, self.evaluate(one, task, "screen")) for position, one in enumerate(built))
+
+    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+        return [self.evaluate(one, task, "race") for one in built]
 
     def witness(self, built: Built, _: GemmTask) -> Evaluation:
         """The author's later kernels are right, as `tests/agent/run/test_strong_author.py` shows with the real emulator."""

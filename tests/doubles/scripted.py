@@ -4,6 +4,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from threading import Event
 from typing import Literal
 
 import numpy as np
@@ -95,10 +96,13 @@ def number_of(scripted: AnyCandidate) -> int:
     return int(scripted.source.splitlines()[0].split()[-1])
 
 
-def measured(time_us: float, baseline_us: float = 10.0, baselines: Sequence[str] = (AUTOTUNED,)) -> Measured:
+def measured(
+    time_us: float, baseline_us: float = 10.0, baselines: Sequence[str] = (AUTOTUNED,), effort: Effort | None = None
+) -> Measured:
     """A measurement of steady samples, so that its speedup is baseline_us / time_us."""
     return Measured(
         mode=TASK.mode,
+        effort=effort,
         tests=(PASSED,),
         timing=Timing(name="candidate", samples_us=(time_us,) * 5),
         baselines=tuple(Timing(name=name, samples_us=(baseline_us,) * 5) for name in baselines),
@@ -160,7 +164,7 @@ class ScriptedPolicy:
 
 
 class ScriptedSandbox:
-    """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, in full 10 % slower.
+    """Answers from a table by candidate number: `failures` at build, `times_us` when evaluated, at the end 10 % slower.
 
     `emulates`: every execution is right, with predicted `times_us`. `witness`: the emulator's verdicts beside the GPU;
     candidates not listed are right.
@@ -209,7 +213,12 @@ class ScriptedSandbox:
     def environment(self) -> Environment | None:
         return ENVIRONMENT if self.can_measure else None
 
-    def build(self, candidates: Sequence[AnyCandidate], task: GemmTask) -> Iterator[tuple[int, Built | Evaluation]]:
+    def build(
+        self,
+        candidates: Sequence[AnyCandidate],
+        task: GemmTask,
+        cancel: Event | None = None,  # noqa: ARG002
+    ) -> Iterator[tuple[int, Built | Evaluation]]:
         for position, one in reversed(list(enumerate(candidates))):  # out of order, as in a parallel build
             if number_of(one) in self._failures:
                 yield position, CompileFailed(message=f"line 1: error in {number_of(one)} for {task.shape}", log="long log")
@@ -225,7 +234,15 @@ class ScriptedSandbox:
         time_us = self._times_us.get(number, 20.0)
         if not self.can_measure:
             return unmeasured(time_us, "emulator" if self._emulates else "nothing")
-        return measured(time_us * 1.1, baselines=BASELINES) if effort == "full" else measured(time_us)
+        final = effort in ("race", "full")
+        return measured(time_us * (1.1 if final else 1.0), baselines=BASELINES if final else (AUTOTUNED,), effort=effort)
+
+    def screen(self, built: Sequence[Built], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
+        for position, one in enumerate(built):
+            yield position, self.evaluate(one, task, "screen")
+
+    def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
+        return [self.evaluate(one, task, "race") for one in built]
 
     def witness(self, built: Built, _: GemmTask) -> Evaluation:
         self.witnessed.append(number_of(built.candidate))

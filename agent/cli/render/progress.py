@@ -21,6 +21,7 @@ from contract.events import (
     Notice,
     Profiled,
     Proposed,
+    RaceStarted,
     Replied,
     Replying,
     RunFinished,
@@ -92,6 +93,8 @@ class Progress:
                 self._now(f"built {event.candidate_id[:8]}")
             case StageStarted():
                 self._now(f"{event.stage} {event.candidate_id[:8]}")
+            case RaceStarted():
+                self._now(f"racing {event.count} finalists")
             case StepFinished():
                 self._step(event)
             case Profiled():

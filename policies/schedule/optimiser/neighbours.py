@@ -1,6 +1,7 @@
 """What to try around the best schedules so far: draws among their neighbours, some favoured by a diagnosis."""
 
 import copy
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,11 +55,25 @@ def choose(
     return draws.steered(list({entry.key: entry for entry in (*near, *relieving)}.values()), count, steering)
 
 
+def steady_us(attempts: Sequence[Attempt]) -> dict[str, float]:
+    """The measured times by candidate, without the drift of clocks: of the baseline's median time over the paired speedup.
+
+    Where one lacks its speedup, the times as they were measured.
+    """
+    timed = [(one.candidate_id, one.time_us, one.speedup) for one in attempts if one.time_us is not None]
+    paired = [(name, time_us * speedup, speedup) for name, time_us, speedup in timed if speedup is not None]
+    if not paired or len(paired) < len(timed):
+        return {name: time_us for name, time_us, _ in timed}
+    baseline_us = statistics.median(baseline for _, baseline, _ in paired)
+    return {name: baseline_us / speedup for name, _, speedup in paired}
+
+
 def neighbours_of_best(
     pool: SchedulePool, tried: Sequence[tuple[Attempt, PoolEntry]], rng: np.random.Generator
 ) -> list[PoolEntry]:
     """Neighbours of the fastest schedules so far, each once."""
-    timed = [(attempt.time_us, entry) for attempt, entry in tried if attempt.time_us is not None]
+    times_us = steady_us([attempt for attempt, _ in tried])
+    timed = [(times_us[attempt.candidate_id], entry) for attempt, entry in tried if attempt.candidate_id in times_us]
     parents = [entry for _, entry in sorted(timed, key=lambda pair: pair[0])[:PARENTS]]
     found = {neighbour.key: neighbour for parent in parents for neighbour in pool.neighbours(parent, rng)}
     return list(found.values())

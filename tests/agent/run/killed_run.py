@@ -49,7 +49,7 @@ def _append(path: Path, line: str) -> None:
 
 
 def main(home: Path, verb: str, author: str = "") -> None:
-    settings = Settings(home=home, budget=COUNT, round_size=4, minutes=2.0)
+    settings = Settings(home=home, budget=COUNT, round_size=4, minutes=2.0, finalists=3)
     with open_store(settings.store_url) as store:
         script = [candidate(number) for number in range(COUNT)]
         if author == "written":

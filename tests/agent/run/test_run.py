@@ -34,7 +34,7 @@ from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandb
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path / "home", budget=12, round_size=4, minutes=1.0)
+    return Settings(home=tmp_path / "home", budget=12, round_size=4, minutes=1.0, finalists=3)
 
 
 @pytest.fixture
@@ -59,10 +59,16 @@ def drive(settings: Settings, made: Dependencies, events: list[Event] | None = N
     return start_run(new_run(name_run(TASK), TASK, settings, made, None), made, emit)
 
 
-def test_search_then_full_measurement_of_the_three_fastest(settings: Settings, store: Store) -> None:
+def screened(sandbox: ScriptedSandbox) -> list[int]:
+    """The candidates that were screened, in order of their numbers: within a round, the first to be built is the first."""
+    return sorted(number for number, effort in sandbox.evaluated if effort == "screen")
+
+
+def test_search_then_a_race_of_the_three_fastest(settings: Settings, store: Store) -> None:
     sandbox = ScriptedSandbox({number: 20.0 - number for number in range(12)})
     outcome = drive(settings, parts(store, sandbox))
-    assert sandbox.evaluated == [(n, "quick") for n in range(12)] + [(n, "full") for n in (11, 10, 9)]
+    assert screened(sandbox) == list(range(12))
+    assert sandbox.evaluated[12:] == [(11, "race"), (10, "race"), (9, "race")]
     assert outcome.best is not None
     assert number_of(outcome.best.candidate) == 11
     assert isinstance(outcome.best.evaluation, Measured)
@@ -82,13 +88,13 @@ def test_what_fails_to_build_is_a_step_and_never_runs(settings: Settings, store:
     assert len(outcome.steps) == 12 + 3
 
 
-def test_the_full_measurement_decides_not_the_quick_one(settings: Settings, store: Store) -> None:
-    """Candidate 0 looks fastest in the quick timing and turns out wrong in the full one; 1 wins."""
+def test_the_race_decides_not_the_screening(settings: Settings, store: Store) -> None:
+    """Candidate 0 looks fastest when it is screened and turns out wrong in the race; 1 wins."""
     failed = TestResult(tier="again", name="fresh", passed=False)
 
     class Fickle(ScriptedSandbox):
         def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
-            if number_of(built.candidate) == 0 and effort == "full":
+            if number_of(built.candidate) == 0 and effort == "race":
                 return Wrong(test=failed, tests=(failed,), inspection=doubles.INSPECTION)
             return super().evaluate(built, task, effort)
 
@@ -107,10 +113,11 @@ def test_a_time_beyond_the_roofline_is_no_winner(settings: Settings, store: Stor
 
 def test_ends_when_the_roofline_is_near_and_the_baseline_beaten(settings: Settings, store: Store) -> None:
     near_us = roofline_us(TASK, doubles.CHIP)
-    sandbox = ScriptedSandbox({2: near_us})
+    sandbox = ScriptedSandbox({5: near_us})
     outcome = drive(settings, parts(store, sandbox))
     assert outcome.reason == "the roofline is near"
-    assert [number for number, effort in sandbox.evaluated if effort == "quick"] == [0, 1, 2]
+    assert set(screened(sandbox)) <= set(range(8)), "the third round is not tried"
+    assert [number for number, effort in sandbox.evaluated if effort == "screen"][-1] == 5
 
 
 def test_ends_when_the_policy_has_nothing_new(settings: Settings, store: Store) -> None:
@@ -163,7 +170,8 @@ def test_time_is_spent_and_one_candidate_is_tried_still(settings: Settings, stor
     sandbox = ScriptedSandbox()
     outcome = drive(hasty, parts(store, sandbox))
     assert outcome.reason == "the time is spent"
-    assert sandbox.evaluated == [(0, "quick"), (0, "full")]
+    [(first, effort), final] = sandbox.evaluated
+    assert (effort, final) == ("screen", (first, "race"))
     assert outcome.best is not None
 
 
@@ -260,7 +268,7 @@ def test_interrupted_ends_cleanly_and_continues(settings: Settings, store: Store
     again = resume_run(store.run(outcome.run.run_id), settings, made, lambda _: None)
     assert again.run.status == "finished"
     assert unprofiled(again.steps[:3]) == unprofiled(outcome.steps)
-    assert [number for number, effort in sandbox.evaluated if effort == "quick"] == list(range(12))
+    assert screened(sandbox) == list(range(12))
     assert again.spent_s > outcome.spent_s
 
 
@@ -280,26 +288,26 @@ def test_a_lost_worker_fails_the_run_and_keeps_its_steps(settings: Settings, sto
 
 
 class Hostile(ScriptedSandbox):
-    """Raises at one candidate, whenever it is evaluated."""
+    """Raises at one candidate, whenever it is evaluated with one of the efforts."""
 
-    def __init__(self, error: BaseException, effort: Effort = "quick") -> None:
+    def __init__(self, error: BaseException, *efforts: Effort) -> None:
         super().__init__({3: 1.5})
-        self._error, self._effort = error, effort
+        self._error, self._efforts = error, efforts
         self.met = 0
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
-        if number_of(built.candidate) == 3 and effort == self._effort:
+        if number_of(built.candidate) == 3 and effort in self._efforts:
             self.met += 1
             raise self._error
         return super().evaluate(built, task, effort)
 
 
-@pytest.mark.parametrize("effort", ["quick", "full"])
+@pytest.mark.parametrize("efforts", [("screen",), ("race", "full")])
 @pytest.mark.parametrize("error", [WorkerError("two workers in a row were lost"), ValueError("a bug"), RecursionError()])
 def test_a_run_that_failed_on_a_candidate_goes_on_after_it(
-    settings: Settings, store: Store, error: Exception, effort: Effort
+    settings: Settings, store: Store, error: Exception, efforts: tuple[Effort, ...]
 ) -> None:
-    sandbox = Hostile(error, effort)
+    sandbox = Hostile(error, *efforts)
     made = parts(store, sandbox)
     with pytest.raises(WorkerError) as caught:
         drive(settings, made)
@@ -310,7 +318,7 @@ def test_a_run_that_failed_on_a_candidate_goes_on_after_it(
     assert (number_of(last.candidate), last.evaluation.status, last.reward) == (3, "crashed", None)
     again = resume_run(run, settings, made, lambda _: None)
     assert again.run.status == "finished"
-    assert sandbox.met == 1
+    assert sandbox.met == len(efforts)
     assert {number_of(step.candidate) for step in again.steps} == set(range(12))
     assert [step.index for step in again.steps] == list(range(len(again.steps)))
     assert again.best is not None
@@ -318,16 +326,16 @@ def test_a_run_that_failed_on_a_candidate_goes_on_after_it(
 
 def test_what_the_machine_lacks_is_no_candidates_fault(settings: Settings, store: Store) -> None:
     """A resumed run evaluates the candidate again; the run fails for as long as the machine fails."""
-    sandbox = Hostile(MachineError("no space left on the device"))
+    sandbox = Hostile(MachineError("no space left on the device"), "screen")
     made = parts(store, sandbox)
     with pytest.raises(MachineError):
         drive(settings, made)
     [run] = store.runs()
-    assert len(store.steps(run.run_id)) == 3
-    sandbox._effort = "full"  # the quick evaluation works again
+    assert 3 not in [number_of(step.candidate) for step in store.steps(run.run_id)]
+    sandbox._efforts = ("race",)  # the screening works again
     with pytest.raises(MachineError):
         resume_run(run, settings, made, lambda _: None)
-    assert [number_of(step.candidate) for step in store.steps(run.run_id)][:4] == [0, 1, 2, 3]
+    assert sorted(number_of(step.candidate) for step in store.steps(run.run_id)) == list(range(12)), "and no finalist"
 
 
 def test_a_diagnosis_that_fails_costs_only_itself(settings: Settings, store: Store) -> None:

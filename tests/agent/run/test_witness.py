@@ -69,7 +69,7 @@ def free(number: int) -> Candidate:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path / "home", budget=12, round_size=4, minutes=1.0)
+    return Settings(home=tmp_path / "home", budget=12, round_size=4, minutes=1.0, finalists=3)
 
 
 @pytest.fixture
@@ -105,9 +105,9 @@ def test_a_fast_kernel_that_the_emulator_refutes_earns_the_floor_and_never_leads
     assert isinstance(cheat.evaluation, Wrong)
     assert (cheat.reward, cheat.evaluation.test.tier, cheat.evaluation.test.name) == (FLOOR, WITNESS, "shared-race")
     assert RACE.message in cheat.evaluation.test.message
-    assert cheat.evaluation.refused == measured(4.0), "its times are kept beside the fault"
+    assert cheat.evaluation.refused == measured(4.0, effort="quick"), "its times are kept beside the fault"
     assert cheat.diagnosis is None
-    assert (2, "full") not in sandbox.evaluated
+    assert (2, "race") not in sandbox.evaluated
     assert outcome.best is not None
     assert number_of(outcome.best.candidate) == 5
     leaders = {event.best_candidate_id for event in events if isinstance(event, StepFinished | Witnessed)}
@@ -163,7 +163,7 @@ def test_a_finalist_is_proved_before_it_wins(settings: Settings, store: Store) -
     class Turning(ScriptedSandbox):
         def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
             evaluation = super().evaluate(built, task, effort)
-            return measured(3.0) if effort == "full" and number_of(built.candidate) == 10 else evaluation
+            return measured(3.0) if effort == "race" and number_of(built.candidate) == 10 else evaluation
 
     for verdict, winner in ((FAULT, 5), (unmeasured(20.0, "emulator"), 10)):
         sandbox = Turning({5: 7.0, 10: 8.0}, witness={10: verdict})

@@ -1,0 +1,157 @@
+"""How well the analytic prior ranks schedules, and how many candidates a search needs, on stored steps of an H200.
+
+Run from the repository's root, with a store that holds the sweep:
+  cudal2-agent trajectories import benchmarks/results/h200_sweep_2026-11-22.sweep.zst
+  python -m benchmarks.prior [--replay]
+Prints JSON. The shapes are split into a half for tuning and a half to judge by; shapes of `h200/held_out.json` are left out.
+`spearman`: rank correlation of predicted and measured times, mean over the shapes. `regret_8`: by how much the best of the
+prior's first 8 schedules is slower than the best stored one, mean over the shapes. `replay`: the same regret of the search's
+own choice, by number of candidates and size of rounds; `lag`: a round is chosen before the round before it was measured.
+Caveat: the stored steps were chosen by an earlier search, so that they hold few schedules that its prior thought slow.
+"""
+
+import argparse
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.h200.grid import held_out
+from contract.chip import Chip
+from contract.settings import load_settings
+from contract.task import GemmTask
+from policies.schedule.families.registry import families
+from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
+from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, Values
+from policies.schedule.optimiser.surrogate import Surrogate
+from policies.schedule.prior import Floats, predict_many_us
+from policies.trajectories.store import Store, open_store
+
+MIN_STEPS = 16  # of a shape that takes part
+SEEDS = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The schedules of one task that were measured, each once, with their times."""
+
+    task: GemmTask
+    chip: Chip
+    entries: Sequence[PoolEntry]
+    predicted_us: Floats
+    measured_us: Floats
+
+    @property
+    def spearman(self) -> float:
+        ranks = [np.argsort(np.argsort(times)) for times in (self.predicted_us, self.measured_us)]
+        return float(np.corrcoef(*ranks)[0, 1])
+
+    def regret(self, chosen: Sequence[int]) -> float:
+        return float(self.measured_us[list(chosen)].min() / self.measured_us.min() - 1)
+
+
+def measured_tasks(store: Store) -> Iterator[Measured]:
+    """The offline tasks of an H200 that are not held out and have steps enough."""
+    times: dict[tuple[GemmTask, Chip], dict[Key, tuple[Values, list[float]]]] = defaultdict(dict)
+    left_out = held_out()
+    for trajectory in store.trajectories():
+        run = trajectory.run
+        if run.task.shape in left_out or run.task.mode != "offline" or "H200" not in run.chip.name:
+            continue
+        for step in trajectory.steps:
+            values, time_us = step.candidate.origin.schedule, step.evaluation.time_us
+            if values and time_us is not None:
+                known = times[run.task, run.chip].setdefault(frozenset(values.items()), (dict(values), []))
+                known[1].append(time_us)
+    for (task, chip), schedules in sorted(times.items(), key=lambda item: item[0][0].shape):
+        found = [(entry_of(values, task, chip), statistics.median(samples)) for values, samples in schedules.values()]
+        kept = [(entry, time_us) for entry, time_us in found if entry is not None]
+        if len(kept) >= MIN_STEPS:
+            entries = [entry for entry, _ in kept]
+            predicted_us = predict_many_us([entry.work for entry in entries], task, chip)
+            yield Measured(task, chip, entries, predicted_us, np.array([time_us for _, time_us in kept]))
+
+
+def entry_of(values: Values, task: GemmTask, chip: Chip) -> PoolEntry | None:
+    """The entry of a stored schedule; None where no family of today can write it."""
+    family = next((one for one in families(task.arch) if one.name == values["family"]), None)
+    try:
+        schedule = None if family is None else family.parse(values)
+    except ValueError:
+        return None
+    if family is None or schedule is None or family.violation(schedule, task):
+        return None
+    work = family.work(schedule, task, chip)
+    return PoolEntry(family, schedule, schedule.values(), work, (family.name, *work.tile))
+
+
+def prior_figures(tasks: Sequence[Measured]) -> dict[str, float]:
+    figures = {"shapes": float(len(tasks)), "spearman": _mean(one.spearman for one in tasks)}
+    for count in (1, 4, 8, 16):
+        figures[f"regret_{count}"] = _mean(one.regret(np.argsort(one.predicted_us)[:count].tolist()) for one in tasks)
+    return {name: round(value, 4) for name, value in figures.items()}
+
+
+def replay(one: Measured, size: int, total: int, seed: int, *, lag: bool) -> list[int]:
+    """The schedules that a search would measure, of those stored: a round by the prior, then rounds by draws."""
+    rng = np.random.default_rng(seed)
+    encode = Encoding(one.entries)
+    chosen: list[int] = []
+    while len(chosen) < min(total, len(one.entries)):
+        free = [index for index in range(len(one.entries)) if index not in chosen]
+        known = chosen[: max(len(chosen) - size, 0)] if lag else chosen
+        if known:
+            errors = np.log(one.measured_us[known] / one.predicted_us[known])
+            learned = Surrogate(encode.fitted[known], errors)
+            picked = rank_by_draws(one.predicted_us[free], encode.fitted[free], learned, rng, size)
+        else:
+            places = {id(one.entries[index]): place for place, index in enumerate(free)}
+            ranked = rank_by_prior(
+                [one.entries[index] for index in free], one.predicted_us[free], [one.entries[index] for index in chosen]
+            )
+            picked = [places[id(entry)] for _, entry in zip(range(size), ranked, strict=False)]
+        chosen += [free[place] for place in picked]
+    return chosen[:total]
+
+
+def replay_figures(tasks: Sequence[Measured]) -> dict[str, Mapping[str, float]]:
+    figures: dict[str, Mapping[str, float]] = {}
+    for size, lag in ((4, False), (8, False), (8, True), (12, False), (16, False)):
+        row = {}
+        for total in (8, 16, 24, 32):
+            regrets = [one.regret(replay(one, size, total, seed, lag=lag)) for one in tasks for seed in range(SEEDS)]
+            row[f"regret_{total}"] = round(_mean(regrets), 4)
+            row[f"within_1pct_{total}"] = round(_mean(regret < 0.01 for regret in regrets), 3)
+        figures[f"rounds of {size}{', lag' if lag else ''}"] = row
+    return figures
+
+
+def _mean(values: Iterator[float] | Sequence[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--replay", action="store_true", help="replay searches as well, which takes minutes")
+    arguments = parser.parse_args()
+    with open_store(load_settings().store_url) as store:
+        tasks = list(measured_tasks(store))
+    tuning, judging = tasks[::2], tasks[1::2]
+    print(
+        json.dumps(
+            {
+                "tuning": {"names": [one.task.shape for one in tuning], **prior_figures(tuning)},
+                "judging": {"names": [one.task.shape for one in judging], **prior_figures(judging)},
+                **({"replay": replay_figures(tasks)} if arguments.replay else {}),
+            },
+            indent=1,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Schedules that did well on similar shapes in earlier runs, for a search to start from."""
+
+import math
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from contract.candidate import ScheduleValue
+from contract.chip import Chip
+from contract.task import GemmTask, parse_shape
+from contract.trajectory import Precedent
+from policies.trajectories import tables
+from policies.trajectories.reader import PlainReader
+from policies.trajectories.store import Store
+
+REACH = 3.0  # in doublings of one size; schedules of shapes farther away are no better than the prior's own
+MAX_RUNS = 64  # nearest runs that are read for one task
+RUN_STEPS = 6  # fastest steps of a run that are read
+RUN_SCHEDULES = 4  # best schedules of a run
+RANK_DISTANCE = 0.75  # the second best of a run counts as so many doublings farther away than its best
+
+
+class StoredPrecedents:
+    """Reads the finished runs of a store. A run is read once and kept: within a campaign an answer takes milliseconds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._of_run: dict[int, Sequence[Precedent]] = {}
+
+    def near(self, task: GemmTask, chip: Chip, count: int) -> list[Precedent]:
+        """At most `count` schedules, the nearest first; equal schedules once.
+
+        Only runs of the same chip, element, accumulator, layout and mode count. Near is a small distance of the logarithms of
+        M, N and K.
+        """
+        found: list[tuple[float, Precedent]] = []
+        with self._store.reading() as (connection, reader):
+            own = tables.runs.c
+            finished = (own.arch == task.arch.value) & (own.chip == chip.name) & (own.status == "finished")
+            runs = connection.execute(select(own.key, own.shape, own.created_at).where(finished)).all()
+            distances = {row.key: _distance(row.shape, task) for row in runs}
+            nearest = sorted((row for row in runs if distances[row.key] <= REACH), key=lambda row: row.created_at, reverse=True)
+            for row in sorted(nearest, key=lambda row: distances[row.key])[:MAX_RUNS]:
+                for rank, precedent in enumerate(self._best(connection, reader, row.key)):
+                    if _comparable(precedent.task, task):
+                        found.append((distances[row.key] + RANK_DISTANCE * rank, precedent))
+        found.sort(key=lambda pair: pair[0])
+        nearest_first: dict[frozenset[tuple[str, ScheduleValue]], Precedent] = {}
+        for _, precedent in found:
+            nearest_first.setdefault(frozenset(precedent.schedule.items()), precedent)
+        return list(nearest_first.values())[:count]
+
+    def _best(self, connection: Connection, reader: PlainReader, key: int) -> Sequence[Precedent]:
+        if key not in self._of_run:
+            self._of_run[key] = _best_of_run(connection, reader, key)
+        return self._of_run[key]
+
+
+def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Sequence[Precedent]:
+    """The best schedules of a run: those of its race first, then by speedup."""
+    run = connection.execute(select(tables.runs).where(tables.runs.c.key == key)).one()
+    task = GemmTask.model_validate(reader.run(run)["task"])
+    own = tables.steps.c
+    rows = connection.execute(select(own.index, own.speedup).where((own.run == key) & own.speedup.is_not(None))).all()
+    speedups = {row.index: row.speedup for row in rows}
+    fastest = sorted(speedups, key=lambda index: -speedups[index])[:RUN_STEPS]
+    last = sorted(speedups)[-RUN_STEPS:]  # a race is at the end
+    best: dict[frozenset[tuple[str, ScheduleValue]], tuple[bool, float, Precedent]] = {}
+    for index, parts in reader.step_parts(key, {*fastest, *last}):
+        if schedule := parts["origin"]["schedule"]:  # the later step of a schedule counts
+            precedent = Precedent(run_id=run.run_id, task=task, schedule=schedule, speedup=speedups[index])
+            raced = parts["evaluation"].get("effort") in ("race", "full")
+            best[frozenset(schedule.items())] = raced, speedups[index], precedent
+    ranked = sorted(best.values(), key=lambda one: one[:2], reverse=True)
+    return [precedent for _, _, precedent in ranked[:RUN_SCHEDULES]]
+
+
+def _distance(shape: str, task: GemmTask) -> float:
+    """Between two shapes, in doublings."""
+    sizes = zip(parse_shape(shape), (task.m, task.n, task.k), strict=True)
+    return math.dist((0.0,) * 3, [math.log2(one / other) for one, other in sizes])
+
+
+def _comparable(one: GemmTask, other: GemmTask) -> bool:
+    """Whether the tasks differ in their sizes alone."""
+    return one == other.model_copy(update={"m": one.m, "n": one.n, "k": one.k})
