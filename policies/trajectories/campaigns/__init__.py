@@ -3,5 +3,4 @@
 - `queue.py`: the tasks of a campaign, claimed by workers one at a time.
 - `results.py`: what was found for each task, by filters.
 - `tuned.py`: tuned baselines.
-- `travel.py`: results as a file, and back.
 """
