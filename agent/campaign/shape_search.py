@@ -30,6 +30,10 @@ class ShapeSearch:
         self._open: tuple[Arch, Sandbox] | None = None
         self._stack = ExitStack()
 
+    def open(self, arch: Arch) -> None:
+        """Open the sandbox before the first task. Raises: CompilerMissing, MachineError, WorkerError."""
+        self._sandbox(arch)
+
     def search(self, task: GemmTask) -> ShapeResult:
         """Raises: Interrupted; UsageError where the task is impossible; MachineError, WorkerError, StoreError."""
         result = self._run(task)

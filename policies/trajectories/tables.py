@@ -207,6 +207,7 @@ shape_results = Table(
     Column("mode", String(16), nullable=False),
     Column("element", String(8), nullable=False),
     Column("accumulate", String(8), nullable=False),
+    Column("arch", String(16), nullable=False),
     Column("environment", String(255)),
     Column("ratio", Float),
     Column("ratio_without", Float),

@@ -197,6 +197,13 @@ class CampaignQueue:
         with self._store.reading() as (connection, _):
             return read_results(connection, ResultFilter(campaigns=(self.name,)), after)
 
+    def unproved(self) -> int:
+        """The number of winners without a verdict of the second witness."""
+        own = shape_results.c
+        with self._store.reading() as (connection, _):
+            open_ = (own.campaign == self._key(connection), own.witness == "", own.ratio.is_not(None))
+            return connection.execute(select(func.count()).select_from(shape_results).where(*open_)).scalar_one()
+
     def take_over(self, results: Iterable[ShapeResult]) -> int:
         """Add results of another store; items of their tasks are done. Returns the number of new results."""
         with self._store.writing() as connection:

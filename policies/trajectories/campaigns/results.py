@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, tru
 
 from contract.base import Record
 from contract.campaign import ShapeResult
-from contract.task import Layout, TimingMode
+from contract.task import Arch, Layout, TimingMode
 from policies.trajectories.filters import sortable
 from policies.trajectories.tables import campaigns, shape_results
 
@@ -25,6 +25,7 @@ class ResultFilter(Record):
     modes: tuple[TimingMode, ...] = ()
     layouts: tuple[Layout, ...] = ()
     environments: tuple[str, ...] = ()
+    archs: tuple[Arch, ...] = ()
 
 
 ALL_RESULTS = ResultFilter()
@@ -94,6 +95,7 @@ def _row(result: ShapeResult) -> dict[str, Any]:
         "task": task.id,
         **{name: getattr(task, name) for name in ("m", "n", "k")},
         **{name: getattr(task, name).value for name in ("layout", "mode", "element", "accumulate")},
+        "arch": task.arch.value,
         "environment": result.environment,
         "ratio": result.best.speedup.ratio if result.best else None,
         "ratio_without": result.best_without.speedup.ratio if result.best_without else None,
@@ -109,6 +111,7 @@ def _conditions(wanted: ResultFilter) -> ColumnElement[bool]:
         _in(campaigns.c.name, wanted.campaigns),
         _in(own.mode, [mode.value for mode in wanted.modes]),
         _in(own.layout, [layout.value for layout in wanted.layouts]),
+        _in(own.arch, [arch.value for arch in wanted.archs]),
         _in(own.environment, wanted.environments),
     )
 
