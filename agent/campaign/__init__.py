@@ -7,7 +7,7 @@
 - `winners.py`: from a finished run to its row.
 - `proving.py`: proves winners on the emulator.
 - `ray_cluster.py`: a campaign on a Ray cluster.
-- `overview.py`: figures of a campaign.
+- `watching.py`: what came to the store since the start. `overview.py`: its figures.
 - `shapes.py`: the shapes to search. `recording.py`: those of a PyTorch model.
 - `result_files.py`: results as a file.
 """

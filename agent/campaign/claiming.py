@@ -34,14 +34,15 @@ def work(queue: CampaignQueue, searches: Searches, worker: str, on_task: OnTask,
     while deadline_s is None or time.time() < deadline_s:
         claim = queue.claim(worker)
         if claim is not None:
-            _work_on(queue, searches, claim, on_task)
+            work_on(queue, searches, claim, on_task)
         elif queue.counts().left:
             time.sleep(IDLE_S)  # another worker may fail, or be lost
         else:
             return
 
 
-def _work_on(queue: CampaignQueue, searches: Searches, claim: Claim, on_task: OnTask) -> None:
+def work_on(queue: CampaignQueue, searches: Searches, claim: Claim, on_task: OnTask) -> None:
+    """Search one claimed task to its row. Raises: as `work`."""
     try:
         with _renewing(queue, claim):
             on_task(claim.task, None)

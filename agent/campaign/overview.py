@@ -53,12 +53,13 @@ def _geomean(ratios: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """One process: the device, what it does, since when, and how many candidates it has evaluated."""
+    """One process: the device, what it does, since when, how many candidates it evaluated, and whether it uses a GPU."""
 
     device: str
     doing: str
     since_s: float
     candidates: int
+    searches: bool
 
 
 @dataclass(frozen=True)

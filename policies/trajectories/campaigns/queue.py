@@ -183,6 +183,13 @@ class CampaignQueue:
             query = select(status, func.count()).where(_OWN.campaign == self._key(connection)).group_by(status)
             return QueueCounts(**{row[0]: row[1] for row in connection.execute(query)})
 
+    def running(self) -> dict[str, GemmTask]:
+        """The tasks that are being searched, by worker."""
+        with self._store.reading() as (connection, _):
+            held = (_OWN.campaign == self._key(connection), _OWN.status == "running", _OWN.lease_until >= time.time())
+            found = connection.execute(select(_OWN.worker, _OWN.record).where(*held)).all()
+        return {worker: GemmTask.model_validate_json(text) for worker, text in found}
+
     def failed(self) -> list[FailedItem]:
         """The tasks that are not tried again."""
         with self._store.reading() as (connection, _):
