@@ -7,7 +7,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from agent.campaign.gpu_worker import INTERRUPTED, worker_name
+from agent.campaign.child import INTERRUPTED, worker_name
 from agent.campaign.messages import Doing, Ended, News, WorkerOrder
 
 MAX_RESTARTS = 5  # in a row, without progress

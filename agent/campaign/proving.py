@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from agent.campaign.gpu_worker import Tell, run_process
+from agent.campaign.child import Tell, run_child
 from agent.campaign.messages import Doing, News, WorkerOrder
 from agent.campaign.winners import best_launches, deciding_steps
 from agent.run.witnessing import WitnessVerdict, judged, verdict_of
@@ -32,7 +32,7 @@ def run_prover(order: WorkerOrder, pipe: "Connection[News, str]") -> None:
     """Entry of the process, which gives way to the searches."""
     with suppress(OSError):
         os.nice(LOW_PRIORITY)
-    run_process(pipe, lambda tell: _prove_while_wanted(order, tell))
+    run_child(pipe, lambda tell: _prove_while_wanted(order, tell))
 
 
 def prove_all(store: Store, sandbox: Sandbox, wanted: ResultFilter) -> Iterator[ShapeResult]:
