@@ -17,7 +17,7 @@ END_PATIENCE_S = 15.0
 
 # The entry of a process. It must be importable by name.
 Entry = Callable[[WorkerOrder, Any], None]
-OnLost = Callable[[str, str], None]  # called with the name of a lost worker and the reason
+OnLost = Callable[[str, str], object]  # called with the name of a lost worker and the reason
 
 
 @dataclass

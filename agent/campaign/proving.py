@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 
 from agent.campaign.child import Tell, run_child
 from agent.campaign.messages import Doing, News, WorkerOrder
-from agent.campaign.winners import best_launches, deciding_steps
+from agent.campaign.winners import baselines_beside, best_launches, deciding_steps
 from agent.run.witnessing import WitnessVerdict, judged, verdict_of
 from agent.wiring.sandbox import open_sandbox_of
 from contract.build import Built
@@ -89,7 +89,8 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
                 refuted.append(f"{id_[:8]} {verdict.name}")
         steps = _recorded(store, run, steps, verdicts)
     said = [verdict for id_ in winners if isinstance(verdict := verdicts[id_], Witness)]
-    return result.model_copy(update={"best": best, "best_without": best_without, "witness": _summary(said, refuted)})
+    found = {"best": best, "best_without": best_without, "baselines_us": baselines_beside(deciding, best)}
+    return result.model_copy(update={**found, "witness": _summary(said, refuted)})
 
 
 def _verdict(sandbox: Sandbox, run: RunRecord, step: Step) -> WitnessVerdict:

@@ -136,6 +136,8 @@ class _Driver:
                     if self._goes_on(place, reference) and not self._watch.is_late():
                         pending[self._next(place)] = place
                 self._look()
+                if not self._queue.counts().left:
+                    break  # an actor of a lost node may wait for a place for ever
         finally:
             for actor in self._actors:
                 self._ray.kill(actor)

@@ -22,14 +22,13 @@ def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
     task, chip = run.run.task, run.run.chip
     deciding = deciding_steps(run.steps, task, chip)
     best, best_without = best_launches(deciding)
-    leading = _step_of(deciding, best)
     return ShapeResult(
         task=task,
         run_id=run.run.run_id,
         environment=_environment(run.steps),
         best=best,
         best_without=best_without,
-        baselines_us={timing.name: median_us(timing) for timing in leading.baselines} if leading else {},
+        baselines_us=baselines_beside(deciding, best),
         floor_us=roofline_us(task, chip),
         candidates=len({step.candidate.id for step in run.steps}),
         gpu_seconds=sum(step.seconds.get("evaluate", 0.0) for step in run.steps),
@@ -57,6 +56,12 @@ def best_launches(steps: Iterable[Step]) -> tuple[Winner | None, Winner | None]:
     launches = [launch for step in steps for launch in _launches(step)]
     plain = [launch for launch in launches if not launch[1]]
     return _winner(launches), _winner(plain)
+
+
+def baselines_beside(steps: Sequence[Step], winner: Winner | None) -> dict[str, float]:
+    """Median times of the baselines that were measured in the same rounds as the winner."""
+    found = next((step.evaluation for step in steps if winner and step.index == winner.step_index), None)
+    return {timing.name: median_us(timing) for timing in found.baselines} if isinstance(found, Measured) else {}
 
 
 def _launches(step: Step) -> list[tuple[Step, bool, Timing, Timing]]:
@@ -91,11 +96,6 @@ def _is_programmatic(step: Step) -> bool:
 
 def _effort(step: Step) -> str | None:
     return step.evaluation.effort if isinstance(step.evaluation, Measured) else None
-
-
-def _step_of(steps: Sequence[Step], winner: Winner | None) -> Measured | None:
-    found = next((step.evaluation for step in steps if winner and step.index == winner.step_index), None)
-    return found if isinstance(found, Measured) else None
 
 
 def _environment(steps: Sequence[Step]) -> str | None:

@@ -1,7 +1,7 @@
 """A campaign whose searches are scripted, in processes of its own that tests kill. Not a test.
 
-`scripted_campaign.py HOME NAME WORKERS [TASKS]` runs one from the command line. Each search writes a line to HOME/begun.txt when it
-begins, and takes 0.1 s. What a task does is decided by its K:
+`scripted_campaign.py HOME NAME WORKERS TASKS` runs one from the command line. Each search writes a line to HOME/begun.txt when
+it begins, and takes 0.1 s. What a task does is decided by its K.
 """
 
 import os
@@ -19,6 +19,7 @@ from contract.campaign import ShapeResult
 from contract.errors import MachineError, UsageError, WorkerError
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
+from policies.trajectories.campaigns import queue
 from policies.trajectories.campaigns.queue import CampaignQueue
 from policies.trajectories.store import Store, open_store
 from tests.policies.trajectories.campaigns.rows import result
@@ -35,6 +36,7 @@ class ScriptedSearch:
         before = begun(self._begun.parent).count(task.shape)
         with self._begun.open("a") as file:
             file.write(f"{task.shape}\n")
+        self._begun.with_name("pid.txt").write_text(str(os.getpid()))
         if task.k == KILLS or (task.k == KILLS_ONCE and not before):
             os.kill(os.getpid(), signal.SIGKILL)
         if task.k == IMPOSSIBLE:
@@ -56,9 +58,9 @@ def run_scripted(order: WorkerOrder, pipe: Any) -> None:
 
     def job(tell: Tell) -> None:
         with open_store(order.settings.store_url) as store:
-            queue, name = CampaignQueue(store, order.campaign), worker_name(os.getpid())
+            mine, name = CampaignQueue(store, order.campaign), worker_name(os.getpid())
             search = ScriptedSearch(order.settings.home)
-            work(queue, search, name, lambda task, row: tell(Doing(task="" if row else task.shape)), order.deadline_s)
+            work(mine, search, name, lambda task, row: tell(Doing(task="" if row else task.shape)), order.deadline_s)
 
     run_child(pipe, job)
 
@@ -74,6 +76,8 @@ def run_broken(_: WorkerOrder, pipe: Any) -> None:
 
 @contextmanager
 def scripted_search(order: WorkerOrder, _: Store) -> Any:
+    """A search of an actor, whose leases are short."""
+    queue.LEASE_S = 3.0
     yield ScriptedSearch(order.settings.home)
 
 
@@ -105,11 +109,11 @@ def main(home: Path, name: str, workers: int, count: int) -> None:
     settings = Settings(home=home, minutes=0.1)
     devices = tuple(f"emulator/{number}" for number in range(workers))
     with open_store(settings.store_url) as store:
-        queue = CampaignQueue(store, name)
-        queue.open(settings.recorded())
-        queue.add(tasks_of(count), seed=0)
+        mine = CampaignQueue(store, name)
+        mine.open(settings.recorded())
+        mine.add(tasks_of(count), seed=0)
         plan = CampaignPlan(name=name, settings=settings, arch=Arch.SM_90A, devices=devices, provers=0)
-        Campaign(plan, queue, Shown(), gpu_entry=run_scripted).run()
+        Campaign(plan, mine, Shown(), gpu_entry=run_scripted).run()
 
 
 if __name__ == "__main__":

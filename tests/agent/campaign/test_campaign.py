@@ -145,7 +145,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_two_parents_on_one_store_of_which_one_is_killed(home: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_parents_on_one_store_of_which_one_is_killed(home: Path, store: Store) -> None:
     count = 30
     killed, other = start(home, "grid", 1, count), start(home, "grid", 1, count)
     wait_for(lambda: len(begun(home)) > count // 4)
