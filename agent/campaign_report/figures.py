@@ -14,6 +14,7 @@ CLASSES = ("under_4us", "4_to_15us", "15_to_60us", "over_60us")
 BOUNDS_US = (0.0, 4.0, 15.0, 60.0, inf)
 CLASS_NAMES = dict(zip(CLASSES, ("under 4 µs", "4–15 µs", "15–60 µs", "over 60 µs"), strict=True))
 DIGITS = 4
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # of M, N and K in the grid of the CUDA-L2 paper
 
 
 class Figures(Record):
@@ -60,6 +61,10 @@ def figures_of(rows: Sequence[ShapeResult]) -> Figures:
 
 def has_result(row: ShapeResult) -> bool:
     return row.best is not None and AUTOTUNED in row.baselines_us
+
+
+def on_grid(row: ShapeResult) -> bool:
+    return {row.task.m, row.task.n, row.task.k} <= set(SIZES)
 
 
 def class_of(row: ShapeResult) -> str:
