@@ -1,6 +1,6 @@
 """The charts of the page, by bokeh: heat maps, speedup over time, distribution. A selected cell or dot fills the panel."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import inf, nan
 from typing import Any
@@ -22,10 +22,9 @@ from bokeh.palettes import Blues256, Oranges256, diverging_palette
 from bokeh.plotting import figure
 
 from agent.campaign_report.figures import BOUNDS_US, SIZES, has_result, on_grid, plain_speedups, speedups
-from agent.campaign_report.panel import NOTHING_CHOSEN, panel_of, samples_of
+from agent.campaign_report.panel import NOTHING_CHOSEN, Winners, panel_of, samples_of, step_of
 from contract.campaign import ShapeResult
 from contract.evaluation import AUTOTUNED
-from contract.trajectory import Step
 
 CELL, LABELS, COLUMNS = 15, 58, 5  # pixels of a cell and of the labels of an axis; maps in a line
 LOW, HIGH = 0.7, 1.7  # speedups beyond have the colours of the ends
@@ -60,14 +59,14 @@ for (const source of sources) {
 class Charts:
     """The charts of one page, and the panel beside them: `text`, and `samples` of the selected result's race.
 
-    `steps`: winners in the store, by candidate id. `held_out`: shapes to mark.
+    `steps`: winners in the store. `held_out`: shapes to mark.
     """
 
-    def __init__(self, rows: Sequence[ShapeResult], steps: Mapping[str, Step], held_out: frozenset[str]) -> None:
+    def __init__(self, rows: Sequence[ShapeResult], steps: Winners, held_out: frozenset[str]) -> None:
         self._held_out = held_out
         self._places = {row.task.id: place for place, row in enumerate(rows)}
-        winners = [steps.get(row.best.candidate_id) if row.best else None for row in rows]
-        samples = [samples_of(step) for step in winners]
+        winners = [step_of(row, steps) for row in rows]
+        samples = [samples_of(row, step) for row, step in zip(rows, winners, strict=True)]
         self._details = ColumnDataSource(
             {
                 "text": [panel_of(row, step) for row, step in zip(rows, winners, strict=True)],

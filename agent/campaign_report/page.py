@@ -9,7 +9,7 @@ import jinja2
 
 from agent.campaign_report.bounds import bound_of
 from agent.campaign_report.figures import CLASS_NAMES, CLASSES, Figures, figures_of, has_result, on_grid
-from agent.campaign_report.panel import kind_of, schedule_of
+from agent.campaign_report.panel import Winners, kind_of, schedule_of, step_of
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
 from contract.task import TimingMode
@@ -48,7 +48,7 @@ def build_page(rows: Sequence[ShapeResult], held_out: Iterable[str] = (), steps:
         raise UsageError("there is no campaign result to report; run `cudal2-agent campaign` first")
     kinds = _kinds(rows)
     apart = frozenset(held_out)
-    known = {step.candidate.id: step for step in steps}
+    known = {(step.run_id, step.index): step for step in steps}
     script, parts, inline = _charts(kinds, apart, known)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
@@ -90,13 +90,11 @@ def _lines(kinds: dict[str, list[ShapeResult]], apart: frozenset[str]) -> list[L
     return lines
 
 
-def _worst(rows: Sequence[ShapeResult], steps: dict[str, Step]) -> list[SlowResult]:
+def _worst(rows: Sequence[ShapeResult], steps: Winners) -> list[SlowResult]:
     raced = [(row.best.speedup.ratio, row) for row in rows if row.best is not None and has_result(row)]
     slow = sorted(raced, key=lambda pair: pair[0])[:WORST]
     return [
-        SlowResult(row, schedule_of(row.best), bound_of(row, steps.get(row.best.candidate_id)))
-        for _, row in slow
-        if row.best is not None
+        SlowResult(row, schedule_of(row.best), bound_of(row, step_of(row, steps))) for _, row in slow if row.best is not None
     ]
 
 
@@ -104,7 +102,7 @@ def _environment(rows: Sequence[ShapeResult]) -> str:
     return next((row.environment for row in rows if row.environment), "an unknown machine")
 
 
-def _charts(kinds: dict[str, list[ShapeResult]], apart: frozenset[str], steps: dict[str, Step]) -> tuple[Any, Any, Any]:
+def _charts(kinds: dict[str, list[ShapeResult]], apart: frozenset[str], steps: Winners) -> tuple[Any, Any, Any]:
     """The charts' script, their places by name, and bokeh's own scripts, all to be written into the page."""
     try:
         from bokeh.embed import components

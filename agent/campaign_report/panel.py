@@ -1,14 +1,18 @@
 """The panel that a cell of the page leads to: one result in HTML."""
 
+from collections.abc import Mapping
 from html import escape
 
 from agent.campaign_report.bounds import bound_of
 from contract.campaign import ShapeResult, Winner
 from contract.candidate import axes_in_use
-from contract.evaluation import AUTOTUNED, BASELINES
+from contract.evaluation import AUTOTUNED, BASELINES, Measured
+from contract.speedup import baseline_of
 from contract.task import GemmTask
 from contract.trajectory import Step
 
+# Steps by run and index.
+Winners = Mapping[tuple[str, int], Step]
 NOTHING_CHOSEN = "<p>Select a cell or a dot.</p>"
 
 
@@ -69,11 +73,15 @@ def _cost(row: ShapeResult) -> str:
     return f"<p>{escape('; '.join(told))}</p><p>{where}commit {escape(row.commit)}, {row.finished_at:%Y-%m-%d %H:%M}</p>"
 
 
-def samples_of(step: Step | None) -> tuple[list[float], list[float]]:
-    """Samples of the kernel and of AutoTuning, round by round; empty where the store does not have them. Unit: µs."""
-    timing = getattr(step.evaluation, "timing", None) if step else None
-    if step is None or timing is None:
+def step_of(row: ShapeResult, steps: Winners) -> Step | None:
+    """The winner's step; None where it is not among them."""
+    return steps.get((row.run_id, row.best.step_index)) if row.best and row.run_id else None
+
+
+def samples_of(row: ShapeResult, step: Step | None) -> tuple[list[float], list[float]]:
+    """Samples of the winner and of AutoTuning, round by round; empty where the store does not have them. Unit: µs."""
+    if row.best is None or step is None or not isinstance(step.evaluation, Measured):
         return [], []
-    baselines = {each.name: each for each in getattr(step.evaluation, "baselines", ())}
-    theirs = baselines[AUTOTUNED].samples_us if AUTOTUNED in baselines else ()
-    return list(timing.samples_us), list(theirs)
+    plain = None if row.best.programmatic else step.evaluation.plain
+    theirs = baseline_of(step.evaluation, AUTOTUNED)
+    return list((plain or step.evaluation.timing).samples_us), list(theirs.samples_us) if theirs else []
