@@ -38,7 +38,7 @@ PART_NAMES = {
 
 def summarise(rows: Sequence[ShapeResult], environment: str | None = None) -> dict[str, Any]:
     """Raises: UsageError where the rows come from several environments and none is named."""
-    counted = [row for row in counting(rows, environment) if _is_plain_half(row)]
+    counted = [row for row in counting(rows, environment) if _has_types(row)]
     newest = max((row for row in counted if has_result(row)), key=lambda row: row.finished_at, default=None)
     return {
         **{mode.value: _mode_summary([row for row in counted if row.task.mode is mode]) for mode in TimingMode},
@@ -66,7 +66,7 @@ def tables(summary: dict[str, Any]) -> Iterator[str]:
 
 def _mode_summary(rows: Sequence[ShapeResult]) -> dict[str, Any]:
     parts = {name: figures_of([row for row in rows if _part_of(row) == name]).model_dump() for name in PARTS}
-    return {**figures_of([row for row in rows if _on_grid(row)]).model_dump(), **parts}
+    return {**figures_of([row for row in rows if is_headline(row)]).model_dump(), **parts}
 
 
 def _parts_table(figures: dict[str, Any]) -> Iterator[str]:
@@ -111,8 +111,9 @@ def _seconds(value: float | None) -> str:
     return "—" if value is None else f"{value:.1f}"
 
 
-def _on_grid(row: ShapeResult) -> bool:
-    return row.task.layout is Layout.NN and row.task.shape in GRID
+def is_headline(row: ShapeResult) -> bool:
+    """Whether a row counts in the five figures of its mode."""
+    return _has_types(row) and row.task.layout is Layout.NN and row.task.shape in GRID
 
 
 def _part_of(row: ShapeResult) -> str | None:
@@ -124,7 +125,7 @@ def _part_of(row: ShapeResult) -> str | None:
     return "tuned" if row.task.shape in GRID else None
 
 
-def _is_plain_half(row: ShapeResult) -> bool:
+def _has_types(row: ShapeResult) -> bool:
     return row.task.element is ElementType.F16 and row.task.accumulate is AccumulatorType.F32
 
 
