@@ -27,9 +27,8 @@ TICKS = (0.7, 0.8, 0.9, 1.0, 1.2, 1.4, 1.7, 2.0, 2.5, 3.0)
 
 def draw(rows: Sequence[ShapeResult]) -> str:
     """One plot per mode that has rows. Raises: UsageError where there is none."""
-    by_mode = {
-        mode: [row for row in rows if row.task.mode is mode and is_headline(row) and has_result(row)] for mode in TimingMode
-    }
+    found = [row for row in rows if is_headline(row) and has_result(row)]
+    by_mode = {mode: [row for row in found if row.task.mode is mode] for mode in TimingMode}
     drawn = {mode: members for mode, members in by_mode.items() if members}
     if not drawn:
         raise UsageError("no row of the grid has a result; there is nothing to draw")
