@@ -52,9 +52,3 @@ CONFIGURATIONS = (
     CutlassConfiguration(256, 128, 64, 2, 1, COOPERATIVE),
     CutlassConfiguration(128, 256, 64, 2, 1, COOPERATIVE, stream_k=True),
 )
-
-
-def cutlass_flags(configuration: CutlassConfiguration, headers: Path) -> list[str]:
-    """NDEBUG: with assertions, ptxas serialises wgmma."""
-    macros = [f"-D{name}={value}" for name, value in configuration.macros.items()]
-    return ["-DNDEBUG", "--expt-relaxed-constexpr", f"-I{headers}", *macros]
