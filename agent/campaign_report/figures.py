@@ -17,7 +17,7 @@ DIGITS = 4
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # of M, N and K in the grid of the CUDA-L2 paper
 
 
-class Figures(Record):
+class CampaignFigures(Record):
     """What a set of shapes came to. Figures of no shape are None.
 
     `shapes`: those with a kernel raced against AutoTuning. `without_result`: the others. `faster_share`: of the shapes, those
@@ -40,10 +40,10 @@ class Figures(Record):
     class_gpu_seconds: dict[str, float | None]
 
 
-def figures_of(rows: Sequence[ShapeResult]) -> Figures:
+def figures_of(rows: Sequence[ShapeResult]) -> CampaignFigures:
     found = [row for row in rows if has_result(row)]
     classes = {name: [row for row in found if class_of(row) == name] for name in CLASSES}
-    return Figures(
+    return CampaignFigures(
         shapes=len(found),
         geomean=geomean(speedups(found)),
         geomean_without_programmatic=geomean(plain_speedups(found)),

@@ -7,9 +7,9 @@ from typing import Any
 
 import jinja2
 
-from agent.campaign_report.bounds import bound_of
-from agent.campaign_report.figures import CLASS_NAMES, CLASSES, Figures, figures_of, has_result, on_grid
+from agent.campaign_report.figures import CLASS_NAMES, CLASSES, CampaignFigures, figures_of, has_result, on_grid
 from agent.campaign_report.panel import Winners, kind_of, schedule_of, step_of
+from agent.campaign_report.reasons import reason_of
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
 from contract.task import TimingMode
@@ -26,7 +26,7 @@ class LineOfFigures:
     """One line of the table of figures."""
 
     name: str
-    figures: Figures
+    figures: CampaignFigures
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _worst(rows: Sequence[ShapeResult], steps: Winners) -> list[SlowResult]:
     raced = [(row.best.speedup.ratio, row) for row in rows if row.best is not None and has_result(row)]
     slow = sorted(raced, key=lambda pair: pair[0])[:WORST]
     return [
-        SlowResult(row, schedule_of(row.best), bound_of(row, step_of(row, steps))) for _, row in slow if row.best is not None
+        SlowResult(row, schedule_of(row.best), reason_of(row, step_of(row, steps))) for _, row in slow if row.best is not None
     ]
 
 

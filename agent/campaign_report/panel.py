@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from html import escape
 
-from agent.campaign_report.bounds import bound_of
+from agent.campaign_report.reasons import reason_of
 from contract.campaign import ShapeResult, Winner
 from contract.candidate import axes_in_use
 from contract.evaluation import AUTOTUNED, BASELINES, Measured
@@ -22,7 +22,7 @@ def panel_of(row: ShapeResult, step: Step | None = None) -> str:
     if row.best is None:
         return "".join([*parts, f"<p>No kernel: {escape(row.reason or 'nothing was measured')}</p>"])
     parts += [_speedup("", row.best), *([_speedup(" with plain launches", row.best_without)] if row.best_without else [])]
-    parts += [_times(row), f"<p>{escape(bound_of(row, step))}</p>", _kernel(row.best), _cost(row)]
+    parts += [_times(row), f"<p>{escape(reason_of(row, step))}</p>", _kernel(row.best), _cost(row)]
     return "".join(parts)
 
 

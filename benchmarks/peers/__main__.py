@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.peers.shapes import chosen_shapes
-from benchmarks.peers.supervision import Job, supervise
+from benchmarks.peers.supervision import ShapeJob, supervise
 from benchmarks.peers.table import tables
 from contract.errors import Cudal2Error
 from contract.whole_file import whole_file
@@ -39,9 +39,9 @@ def main() -> int:
     except Cudal2Error as exc:
         print(f"error: {exc}", file=sys.stderr)
         return exc.exit_code
-    jobs = [Job(shape=shape) for shape in shapes]
+    jobs = [ShapeJob(shape=shape) for shape in shapes]
     if options.deepgemm:
-        jobs += [Job(shape=shape, element="bf16", without=_only_deep_gemm()) for shape in shapes]
+        jobs += [ShapeJob(shape=shape, element="bf16", without=_only_deep_gemm()) for shape in shapes]
     request = {
         "libraries": str(options.libraries) if options.libraries else None,
         "rows": [str(file) for file in options.rows],

@@ -16,7 +16,7 @@ SILENCE_S = 90.0  # a worker that says nothing for so long hangs
 CRASHES = 3  # of one peer, after which it is left out of all shapes
 
 
-class Job(Record):
+class ShapeJob(Record):
     """One shape for the worker. `without`: peers that are left out of it, and why."""
 
     shape: str
@@ -34,7 +34,7 @@ class Outcome:
     troubles: list[str] = field(default_factory=list)
 
 
-def supervise(command: Sequence[str], jobs: Sequence[Job], options: dict[str, Any], seconds: float) -> Outcome:
+def supervise(command: Sequence[str], jobs: Sequence[ShapeJob], options: dict[str, Any], seconds: float) -> Outcome:
     """The rows of as many jobs as fit into the seconds.
 
     The command reads a JSON line with `options` and `jobs`, and answers with one JSON line for each thing that happens:
@@ -43,7 +43,7 @@ def supervise(command: Sequence[str], jobs: Sequence[Job], options: dict[str, An
     outcome, waiting, crashes = Outcome(), list(jobs), Counter[str]()
     until = time.monotonic() + seconds
     while waiting and time.monotonic() < until:
-        worker = _Worker(
+        worker = _ComparingProcess(
             command, {**options, "jobs": [job.model_dump() for job in waiting], "seconds_left": until - time.monotonic()}
         )
         current = ""
@@ -64,13 +64,13 @@ def supervise(command: Sequence[str], jobs: Sequence[Job], options: dict[str, An
     return outcome
 
 
-def _without(waiting: Sequence[Job], peer: str, why: str, *, everywhere: bool) -> list[Job]:
+def _without(waiting: Sequence[ShapeJob], peer: str, why: str, *, everywhere: bool) -> list[ShapeJob]:
     """The jobs without a peer: the first one, or all."""
     changed = [job.model_copy(update={"without": {**job.without, peer: why}}) for job in waiting]
     return changed if everywhere else [changed[0], *waiting[1:]]
 
 
-class _Worker:
+class _ComparingProcess:
     """A process whose lines are read with a time limit."""
 
     def __init__(self, command: Sequence[str], request: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from benchmarks.peers.deep_gemm_peer import DeepGemmPeer
 from benchmarks.peers.library_peers import CutlassPeer, PaperPeer
 from benchmarks.peers.lt_search import AutoTuned, BeyondSuggestions
 from benchmarks.peers.own_peer import OwnPeer, schedules_of
-from benchmarks.peers.supervision import Job
+from benchmarks.peers.supervision import ShapeJob
 from benchmarks.peers.triton_peer import TritonPeer
 from contract.task import Arch, ElementType, GemmTask, parse_shape
 
@@ -24,7 +24,7 @@ def work(request: dict[str, Any], answers: TextIO) -> None:
         print(json.dumps(what), file=answers, flush=True)
 
     until = time.monotonic() + request["seconds_left"]
-    jobs = [Job.model_validate(job) for job in request["jobs"]]
+    jobs = [ShapeJob.model_validate(job) for job in request["jobs"]]
     tell(begins="start")
     peers = open_peers(request, [task_of(job) for job in jobs])
     from sandbox.cuda.device import Device
@@ -53,7 +53,7 @@ def open_peers(request: dict[str, Any], tasks: list[GemmTask]) -> list[Peer]:
     return [tuned, BeyondSuggestions(tuned), TritonPeer(), CutlassPeer(folder), *own, deep_gemm, PaperPeer(folder)]
 
 
-def task_of(job: Job) -> GemmTask:
+def task_of(job: ShapeJob) -> GemmTask:
     m, n, k = parse_shape(job.shape)
     return GemmTask(m=m, n=n, k=k, element=ElementType(job.element), arch=Arch.SM_90A)
 

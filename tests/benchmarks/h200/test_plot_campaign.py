@@ -14,7 +14,7 @@ from contract.task import TimingMode
 from tests.benchmarks.pictures import dots, outside, words
 from tests.doubles.campaign_rows import campaign_rows, shape_result
 
-PICTURE = Path(__file__).parents[2] / "docs/pictures/h200_campaign.svg"
+PICTURE = Path(__file__).parents[3] / "docs/pictures/h200_campaign.svg"
 INVENTED = campaign_rows()
 
 

@@ -17,7 +17,7 @@ QUOTED = {
 FINDINGS = 2
 
 
-def bound_of(row: ShapeResult, step: Step | None = None) -> str:
+def reason_of(row: ShapeResult, step: Step | None = None) -> str:
     """Why a kernel is not faster, in a line or two. `step`: the winner's, with its profile and diagnosis if there are any."""
     if row.best is None:
         return row.reason or "no kernel was measured"
