@@ -1,5 +1,6 @@
 """What the peers decide without a GPU: configurations, libraries to build, kernels of rows, and what is missing."""
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
 from benchmarks.peers.libraries.jobs import LibraryJob, build, cutlass_jobs, paper_jobs
 from benchmarks.peers.library_peers import CutlassPeer, PaperGemm, PaperPeer
 from benchmarks.peers.own_peer import schedules_of, written
+from benchmarks.peers.supervision import ShapeJob
 from benchmarks.peers.worker import open_peers, task_of
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED
@@ -142,13 +144,9 @@ def test_own_kernels_are_written_from_the_schedules_of_rows(tmp_path: Path) -> N
 
 
 def test_a_job_names_its_task() -> None:
-    from benchmarks.peers.supervision import ShapeJob
-
     task = task_of(ShapeJob(shape="64x128x512", element="bf16"))
     assert (task.shape, task.element, task.arch) == ("64x128x512", ElementType.BF16, Arch.SM_90A)
 
 
 def _address(buffer: bytes) -> int:
-    import ctypes
-
     return ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0

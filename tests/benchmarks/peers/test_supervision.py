@@ -63,7 +63,7 @@ def test_what_time_does_not_reach_is_named(tmp_path: Path) -> None:
     assert (outcome.left, outcome.troubles) == (["b", "c"], [])
 
 
-def test_a_worker_that_does_not_start_ends_the_run(tmp_path: Path) -> None:
+def test_a_worker_that_does_not_start_ends_the_run() -> None:
     outcome = supervise([sys.executable, "-c", "raise SystemExit(5)"], JOBS, {}, 60)
     assert outcome.rows == []
     assert outcome.troubles == ["a, start: the worker ended with status 5"]
