@@ -38,6 +38,7 @@ SHARED_MODULES = {
     "knowledge": RECORD,
     "policy": "the main file of each policy, and the wiring that opens them",
     "profile": COMMAND,
+    "report": "the page of a run, and the verb that writes the page of a campaign",
     "sandbox": WIRING,
     "schedule": FAMILY,
     "space": FAMILY,

@@ -1,5 +1,6 @@
 """The pictures of docs/, drawn from committed results. Run: python -m benchmarks.pictures.NAME RESULT PICTURE
 
+- `campaign`: speedup over AutoTuning's time, one dot per shape
 - `shapes`: speedup over each baseline, by shape
 - `author`: what became of each reply of the scripted author
 - `diagnosis`: kernels with a known fault and their remedies

@@ -1,0 +1,83 @@
+"""`cudal2-agent campaign report`: the results of campaigns as one HTML page."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contract.errors import UsageError
+
+if TYPE_CHECKING:
+    from contract.campaign import ShapeResult
+    from contract.trajectory import Step
+    from policies.trajectories.store import Store
+
+EXAMPLE = "\b\nExample:\n  cudal2-agent campaign report benchmarks/h200/rows --held-out benchmarks/h200/held_out.json"
+
+
+def report(
+    results: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of rows (*.jsonl.gz) or folders of them.", show_default="the store's results"),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("campaign.html"),
+    rows_out: Annotated[
+        Path | None, typer.Option("--rows", help="A file to write the rows to (*.jsonl.gz).", show_default=False)
+    ] = None,
+    held_out: Annotated[
+        Path | None,
+        typer.Option("--held-out", help="JSON with lists of shapes that nothing was tuned on.", show_default=False),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option("--environment", help="Whose rows count, where they come from several.", show_default=False),
+    ] = None,
+) -> None:
+    """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""
+    from agent.campaign_report.page import build_page
+    from agent.campaign_report.result_file import counting, read_results, write_results
+    from contract.settings import load_settings
+    from contract.whole_file import whole_file
+    from policies.trajectories.store import open_store
+
+    with open_store(load_settings().store_url) as store:
+        rows = counting(read_results(results) if results else store.results(), environment)
+        if rows_out is not None:
+            with _writing(rows_out):
+                write_results(rows_out, rows)
+        page = build_page(rows, _shapes_in(held_out), _winning_steps(rows, store))
+    with _writing(out), whole_file(out) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    print(out)
+
+
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Raises: UsageError."""
+    try:
+        yield
+    except OSError as exc:
+        raise UsageError(f"{file} cannot be written: {exc}; name a file in a folder that exists") from exc
+
+
+def _shapes_in(file: Path | None) -> list[str]:
+    """All shapes in the lists of a JSON object, or in a JSON list. Raises: UsageError."""
+    if file is None:
+        return []
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as exc:
+        raise UsageError(f"{file} cannot be read as JSON: {exc}") from exc
+    lists = list(told.values()) if isinstance(told, dict) else [told]
+    return [shape for each in lists if isinstance(each, list) for shape in each if isinstance(shape, str)]
+
+
+def _winning_steps(rows: "Sequence[ShapeResult]", store: "Store") -> "Iterator[Step]":
+    """The steps of the rows' winners that the store holds."""
+    known = {run.run_id for run in store.runs()}
+    for row in rows:
+        if row.best is not None and row.run_id is not None and row.run_id in known:
+            yield from (step for step in store.steps(row.run_id) if step.index == row.best.step_index)

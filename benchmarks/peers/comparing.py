@@ -1,0 +1,178 @@
+"""One shape: each peer offers its best kernel, then all race in the same rounds. Outputs of every sample are checked."""
+
+import random
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from contract.base import Record
+from contract.evaluation import AUTOTUNED, Timing
+from contract.options import TimeOptions
+from contract.speedup import Speedup, median_us, paired_speedup
+from contract.task import GemmTask
+from sandbox.cuda.baselines.library import Unavailable
+from sandbox.cuda.contender import Contender
+from sandbox.cuda.device import Device
+from sandbox.cuda.timing.sample_plan import shuffled_rounds
+from sandbox.cuda.timing.sampling import Lane, open_lane
+from sandbox.cuda.timing.track import Track
+
+BRIEF_US, ROUND_US, ROUNDS = 150.0, 1500.0, 9
+
+
+class PeerResult(Record):
+    """What a peer's best kernel took. `tried`: kernels that were timed to find it. `speedup`: over AutoTuning, paired."""
+
+    time_us: float
+    speedup: Speedup
+    detail: str
+    tried: int
+
+
+class PeerRow(Record):
+    """One shape. `failures`: peers without a time, and why."""
+
+    shape: str
+    element: str
+    autotuned_us: float | None
+    peers: dict[str, PeerResult]
+    failures: dict[str, str]
+    seconds: float
+
+
+class Offer(Record):
+    """A peer's best kernel. `contender`: a `Contender`."""
+
+    contender: Any
+    tried: int
+    detail: str
+
+
+class Peer(Protocol):
+    name: str
+
+    def offer(self, bench: "Bench") -> Offer:
+        """Raises: Unavailable where the peer has no kernel for the task; any exception of its own counts as that."""
+        ...
+
+
+class Bench:
+    """The memory of one task, and brief times on it. `seconds`: what a peer may take for its search."""
+
+    def __init__(self, task: GemmTask, device: Device, seconds: float) -> None:
+        self.task, self.device, self.seconds = task, device, seconds
+        self._options = TimeOptions(rounds=ROUNDS, round_us=ROUND_US)
+        self._draw = random.Random(secrets.randbits(64))
+        self._track = Track(task, device, self._options)
+        self._track.pools.renew(self._draw)
+
+    def brief_us(self, contender: Contender) -> float:
+        """Device time of a launch in a short sample. Raises: Unavailable where its outputs are wrong."""
+        return self._checked_us(self._lane(contender, BRIEF_US))
+
+    def fastest(self, contenders: Sequence[Contender], repeats: int = 2) -> tuple[Contender, int]:
+        """The one with the shortest brief times, and how many ran. Raises: Unavailable where none did."""
+        until = time.monotonic() + self.seconds
+        times: dict[Contender, float] = {}
+        refusal: Exception = Unavailable("there is nothing to time")
+        for contender in contenders:
+            if times and time.monotonic() > until:
+                break
+            try:
+                lane = self._lane(contender, BRIEF_US)
+                self._checked_us(lane)
+                times[contender] = min(lane.sample_us() for _ in range(repeats))
+            except Exception as exc:  # noqa: BLE001 (a configuration that does not run is no failure of the peer)
+                self.raise_if_lost()
+                refusal = exc
+        if not times:
+            raise refusal
+        return min(times, key=lambda contender: times[contender]), len(times)
+
+    def race(self, contenders: dict[str, Contender]) -> tuple[dict[str, Timing], dict[str, str]]:
+        """Samples of all contenders in the same rounds; those that fail leave."""
+        lanes: dict[str, Lane] = {}
+        failures: dict[str, str] = {}
+        for name, contender in contenders.items():
+            try:
+                lanes[name] = self._lane(contender, ROUND_US)
+                self._checked_us(lanes[name])
+            except Exception as exc:  # noqa: BLE001 (whatever a peer raises is reported, and the others go on)
+                self.raise_if_lost()
+                lanes.pop(name, None)
+                failures[name] = in_one_line(exc)
+        samples: dict[str, list[float]] = {name: [] for name in lanes}
+        for order in shuffled_rounds(tuple(lanes), ROUNDS, self._draw):
+            for name in order:
+                samples[name].append(lanes[name].sample_us())
+        return {name: Timing(name=name, samples_us=tuple(taken)) for name, taken in samples.items() if taken}, failures
+
+    def close(self) -> None:
+        self._track.close()
+        self.device.pool.free_all_blocks()
+
+    def _lane(self, contender: Contender, round_us: float) -> Lane:
+        return open_lane(self._track, contender, self._options.model_copy(update={"round_us": round_us}), self._draw)
+
+    def _checked_us(self, lane: Lane) -> float:
+        time_us = lane.sample_us()
+        fault = self._track.judge.project(lane.pairs, self._draw)
+        if fault is not None:
+            raise Unavailable(f"wrong outputs: {fault}")
+        return time_us
+
+    def raise_if_lost(self) -> None:
+        """Raises: SystemExit where a kernel broke the context, so that this worker ends and another one goes on."""
+        fault = self.device.poison()
+        if fault is not None:
+            raise SystemExit(f"the context is lost: {fault}")
+
+
+def compare_peers(bench: Bench, peers: Sequence[Peer], told: Callable[[str], None]) -> PeerRow:
+    """The row of the bench's task. The first peer is AutoTuning. `told`: called with each peer's name before it begins."""
+    began = time.monotonic()
+    offers, failures = _offers(bench, peers, told)
+    told("race")
+    timings, lost = bench.race({name: offer.contender for name, offer in offers.items()})
+    autotuned = timings.get(AUTOTUNED)
+    return PeerRow(
+        shape=bench.task.shape,
+        element=bench.task.element.value,
+        autotuned_us=median_us(autotuned) if autotuned else None,
+        peers=dict(_results(offers, timings, autotuned)) if autotuned else {},
+        failures=failures | lost,
+        seconds=round(time.monotonic() - began, 2),
+    )
+
+
+def _offers(bench: Bench, peers: Sequence[Peer], told: Callable[[str], None]) -> tuple[dict[str, Offer], dict[str, str]]:
+    offers, failures = {}, {}
+    for peer in peers:
+        told(peer.name)
+        try:
+            offers[peer.name] = peer.offer(bench)
+        except Exception as exc:  # noqa: BLE001 (whatever a peer raises is reported, and the others go on)
+            bench.raise_if_lost()
+            failures[peer.name] = in_one_line(exc)
+    return offers, failures
+
+
+def _results(offers: dict[str, Offer], timings: dict[str, Timing], autotuned: Timing) -> Iterator[tuple[str, PeerResult]]:
+    for name, timing in timings.items():
+        offer = offers[name]
+        yield (
+            name,
+            PeerResult(
+                time_us=round(statistics.median(timing.samples_us), 3),
+                speedup=paired_speedup(timing, autotuned),
+                detail=offer.detail,
+                tried=offer.tried,
+            ),
+        )
+
+
+def in_one_line(exc: Exception, length: int = 160) -> str:
+    text = " ".join(f"{type(exc).__name__}: {exc}".removeprefix("Unavailable: ").split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"

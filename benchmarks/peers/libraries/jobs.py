@@ -1,0 +1,74 @@
+"""What is built for the peers, and how."""
+
+import importlib.util
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
+from benchmarks.peers.libraries.cutlass import SOURCE as CUTLASS_SOURCE
+from contract.errors import CompilerMissing
+from contract.whole_file import whole_file
+
+FOLDER = Path(__file__).parent
+PUBLISHED_SOURCE, STAND_IN = FOLDER / "published_launch.cu", FOLDER / "stand_in"
+PUBLISHED_KERNELS = "kernels/h100_F32F16F16F32"  # in the paper's repository
+CUTLASS, PAPER = "cutlass-", "paper-"
+# NDEBUG: with assertions, ptxas serialises wgmma.
+FLAGS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "--expt-extended-lambda", "-arch=sm_90a", "-w")
+LINKED = ("-shared", "-Xcompiler=-fPIC", "-Xlinker=-s")
+LIMIT_S = 900.0
+
+
+@dataclass(frozen=True)
+class LibraryJob:
+    """One library to build. `name`: of its file, without the suffix."""
+
+    name: str
+    source: Path
+    flags: tuple[str, ...]
+
+
+def cutlass_jobs(headers: Path) -> list[LibraryJob]:
+    return [
+        LibraryJob(
+            CUTLASS + one.name, CUTLASS_SOURCE, (f"-I{headers / 'include'}", *(f"-D{k}={v}" for k, v in one.macros.items()))
+        )
+        for one in CONFIGURATIONS
+    ]
+
+
+def paper_jobs(repository: Path, shapes: Sequence[str], headers: Path) -> Iterator[LibraryJob]:
+    """Of the shapes that the repository has a kernel for."""
+    folders = (STAND_IN, headers / "include", headers / "tools/util/include")
+    for shape in shapes:
+        file = (repository / PUBLISHED_KERNELS / f"{shape.replace('x', '_')}.cu").resolve()
+        if file.is_file():
+            include = tuple(f"-I{folder}" for folder in folders)
+            flags = ("--default-stream=per-thread", *include, f'-DKERNEL_FILE="{file}"')
+            yield LibraryJob(PAPER + shape, PUBLISHED_SOURCE, flags)
+
+
+def cutlass_headers() -> Path:
+    """The folder of CUTLASS's sources in its package. Raises: CompilerMissing."""
+    found = importlib.util.find_spec("cutlass_library")
+    if found is None or found.origin is None:
+        raise CompilerMissing("CUTLASS's headers are missing; install them with: pip install 'nvidia-cutlass>=4.2,<4.3'")
+    return Path(found.origin).parent / "source"
+
+
+def build(job: LibraryJob, folder: Path, nvcc: str) -> str:
+    """Build one library; what became of it in one line."""
+    target = folder / f"{job.name}.so"
+    if target.exists():
+        return f"{job.name}: is there"
+    try:
+        with whole_file(target) as temporary:
+            command = [nvcc, *FLAGS, *job.flags, *LINKED, str(job.source), "-o", str(temporary)]
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.CalledProcessError as exc:
+        return f"{job.name}: nvcc fails: {' '.join(exc.stderr.split())[:200]}"
+    except subprocess.TimeoutExpired:
+        return f"{job.name}: nvcc takes longer than {LIMIT_S:g} s"
+    return f"{job.name}: built"

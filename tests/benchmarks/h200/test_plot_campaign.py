@@ -1,0 +1,54 @@
+"""The picture of a campaign, drawn from invented rows and, once there are any, from the committed ones."""
+
+from pathlib import Path
+
+import pytest
+
+from agent.campaign_report.result_file import counting, read_results
+from benchmarks.h200.grid import held_out
+from benchmarks.h200.summary import ROWS, is_headline
+from benchmarks.pictures.campaign import draw
+from benchmarks.pictures.svg import OURS
+from contract.errors import UsageError
+from contract.task import TimingMode
+from tests.benchmarks.pictures import dots, outside, words
+from tests.doubles.campaign_rows import campaign_rows, shape_result
+
+PICTURE = Path(__file__).parents[3] / "docs/pictures/h200_campaign.svg"
+INVENTED = campaign_rows()
+
+
+def test_every_shape_of_the_grid_is_a_dot_in_its_mode() -> None:
+    picture = draw(INVENTED)
+    assert len(dots(picture, OURS)) == 2 + sum(is_headline(row) and row.best is not None for row in INVENTED)
+    assert outside(picture) == []
+
+
+def test_a_mode_without_rows_is_left_out() -> None:
+    offline = [row for row in INVENTED if row.task.mode is TimingMode.OFFLINE]
+    assert any(word.startswith("offline: 1,000 shapes, geometric mean") for word in words(draw(offline)))
+    assert not any("server" in word for word in words(draw(offline)))
+
+
+def test_faster_is_higher_and_slower_baselines_are_to_the_right() -> None:
+    rows = [shape_result("64x64x64", 1.5, 3.0), shape_result("8192x8192x8192", 0.9, 1500.0)]
+    (left, high), (right, low) = dots(draw(rows), OURS)[2:]
+    assert (left, high) < (right, low)
+    assert {"under 4 µs", "1.50x", "over 60 µs", "0.90x"} <= set(words(draw(rows)))
+
+
+def test_held_out_shapes_have_an_edge() -> None:
+    shape = next(shape for shape in sorted(held_out()) if shape.startswith("64x"))
+    picture = draw([shape_result(shape), shape_result("64x64x64")])
+    assert picture.count('stroke="#222"/>') >= 2
+    assert picture.count(f'fill="{OURS}" stroke="none"') == 2
+
+
+def test_nothing_to_draw_is_an_error() -> None:
+    with pytest.raises(UsageError, match="nothing to draw"):
+        draw([shape_result("3x5x8")])
+
+
+@pytest.mark.skipif(not PICTURE.exists(), reason="no campaign is committed yet")
+def test_the_committed_picture_is_that_of_the_committed_rows() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == draw(counting(read_results([ROWS])))

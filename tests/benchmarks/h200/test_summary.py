@@ -1,0 +1,80 @@
+"""The committed summary is made from the committed rows; the figures are checked on invented rows."""
+
+import json
+from math import exp, log
+from pathlib import Path
+
+import pytest
+
+from agent.campaign_report.figures import CLASSES
+from agent.campaign_report.result_file import read_results, write_results
+from benchmarks.h200.grid import OFF_GRID
+from benchmarks.h200.summary import ROWS, SUMMARY, main, summarise, tables, written
+from contract.evaluation import AUTOTUNED
+from contract.task import AccumulatorType, Layout, TimingMode
+from tests.doubles.campaign_rows import ENVIRONMENT, campaign_rows, shape_result
+
+INVENTED = campaign_rows()
+ASKED = ("shapes", "geomean", "geomean_without_programmatic", "faster_share", "classes")
+
+
+def test_the_committed_summary_is_what_the_committed_rows_give() -> None:
+    assert SUMMARY.read_text(encoding="utf-8") == written(summarise(read_results([ROWS])))
+
+
+def test_the_committed_rows_are_small() -> None:
+    assert sum(file.stat().st_size for file in ROWS.iterdir()) < 5_000_000
+
+
+def test_a_mode_without_rows_has_no_figures() -> None:
+    server = summarise([shape_result("64x64x64")])["server"]
+    assert [server[name] for name in ASKED] == [0, None, None, None, dict.fromkeys(CLASSES)]
+    assert summarise([]) | {"offline": 0, "server": 0} == {
+        "offline": 0, "server": 0, "commit": None, "date": None, "environment": None,
+    }  # fmt: skip
+
+
+def test_the_figures_of_the_grid() -> None:
+    summary = summarise(INVENTED)
+    offline = [row for row in INVENTED if row.task.mode is TimingMode.OFFLINE and row.task.shape not in OFF_GRID]
+    ratios = [row.best.speedup.ratio for row in offline if row.best]
+    slow = [row.best.speedup.ratio for row in offline if row.best and row.baselines_us[AUTOTUNED] >= 60]
+    assert summary["offline"]["shapes"] == 1000
+    assert summary["offline"]["geomean"] == pytest.approx(exp(sum(map(log, ratios)) / 1000), abs=1e-4)
+    assert summary["offline"]["faster_share"] == pytest.approx(sum(ratio > 1 for ratio in ratios) / 1000, abs=1e-4)
+    assert summary["offline"]["classes"]["over_60us"] == pytest.approx(exp(sum(map(log, slow)) / len(slow)), abs=1e-4)
+    assert sum(summary["offline"]["class_shapes"].values()) == 1000
+    assert (summary["commit"], summary["date"], summary["environment"]) == ("abc1234", "2026-11-23", ENVIRONMENT)
+
+
+def test_held_out_shapes_are_apart() -> None:
+    offline = summarise(INVENTED)["offline"]
+    assert [offline[part]["shapes"] for part in ("tuned", "held_out", "off_grid", "tn")] == [900, 100, 50, 0]
+
+
+def test_other_layouts_and_types_stay_out_of_the_grid() -> None:
+    tn = shape_result("64x64x64", 3.0, layout=Layout.TN)
+    f16 = shape_result("64x64x128", 5.0)
+    f16 = f16.model_copy(update={"task": f16.task.model_copy(update={"accumulate": AccumulatorType.F16})})
+    offline = summarise([shape_result("64x64x64", 1.5), tn, f16, shape_result("3x5x8", 9.0)])["offline"]
+    assert (offline["shapes"], offline["geomean"], offline["tn"]["geomean"]) == (1, 1.5, 3.0)
+
+
+def test_the_tables_name_every_set_that_has_rows() -> None:
+    text = "\n".join(tables(summarise([shape_result("64x64x64", 1.5, 3.0, plain=None)])))
+    assert "| the grid | 1 | 1.500 | — | 100.0% | 1 | 5.0 |" in text
+    assert "| under 4 µs | 1 | 1.500 | — | 5.0 |" in text
+    assert "| grid, not held out | 1 |" in text
+    assert "held out of every tuning" not in text
+    assert "server" not in text
+
+
+def test_the_command_writes_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_results(tmp_path / "rows.jsonl.gz", INVENTED)
+    out = tmp_path / "summary.json"
+    monkeypatch.setattr("sys.argv", ["summary", str(tmp_path), "--out", str(out), "--table"])
+    main()
+    assert json.loads(out.read_text()) == summarise(INVENTED)
+    assert "| grid, held out of every tuning | 100 |" in capsys.readouterr().out

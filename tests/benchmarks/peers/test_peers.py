@@ -1,0 +1,152 @@
+"""What the peers decide without a GPU: configurations, libraries to build, kernels of rows, and what is missing."""
+
+import ctypes
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.campaign_report.result_file import write_results
+from benchmarks.peers import deep_gemm_peer, triton_peer
+from benchmarks.peers.comparing import Bench
+from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
+from benchmarks.peers.libraries.jobs import LibraryJob, build, cutlass_jobs, paper_jobs
+from benchmarks.peers.library_peers import CutlassPeer, PaperGemm, PaperPeer
+from benchmarks.peers.own_peer import schedules_of, written
+from benchmarks.peers.supervision import ShapeJob
+from benchmarks.peers.worker import open_peers, task_of
+from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import AUTOTUNED
+from contract.task import Arch, ElementType, GemmTask
+from policies.schedule.families.registry import families
+from sandbox.cuda.baselines.library import Unavailable
+from sandbox.cuda.contender import Operands
+from tests.doubles.campaign_rows import shape_result
+
+TASK = GemmTask(m=64, n=128, k=512)
+NOTHING: dict[str, Any] = {"libraries": None, "rows": [], "deepgemm": None}
+
+
+def bench(task: GemmTask = TASK) -> Bench:
+    made = object.__new__(Bench)
+    made.task = task
+    return made
+
+
+def test_autotuning_comes_first_and_every_peer_says_what_it_lacks() -> None:
+    first, *others = open_peers(NOTHING, [TASK])
+    assert first.name == AUTOTUNED
+    for peer in others:
+        if peer.name != "triton":  # what it lacks depends on the machine
+            with pytest.raises(Unavailable):
+                peer.offer(bench())
+
+
+def test_triton_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.raises(Unavailable, match="Triton or torch is missing"):
+        triton_peer.TritonPeer().offer(bench())
+
+
+def test_tiles_of_triton_fit_the_output() -> None:
+    assert {one.block_m for one in triton_peer.useful_configurations(GemmTask(m=64, n=64, k=64))} == {16, 32, 64}
+    assert len(triton_peer.useful_configurations(GemmTask(m=4096, n=4096, k=64))) == len(triton_peer.CONFIGURATIONS)
+    assert triton_peer.useful_configurations(GemmTask(m=1, n=1, k=64)) == [triton_peer.CONFIGURATIONS[0]]
+
+
+def test_loads_of_triton_are_masked_where_k_ends_within_a_tile() -> None:
+    narrow = triton_peer.TritonConfiguration(64, 64, 128, 4, 4)
+    assert triton_peer.constants(narrow, GemmTask(m=64, n=64, k=256))["WHOLE_K"]
+    assert not triton_peer.constants(narrow, GemmTask(m=64, n=64, k=64))["WHOLE_K"]
+
+
+def test_every_configuration_of_cutlass_is_a_job_of_its_own() -> None:
+    jobs = cutlass_jobs(Path("/headers"))
+    assert len({job.name for job in jobs}) == len({job.flags for job in jobs}) == len(CONFIGURATIONS)
+    assert all("-DSCHEDULER=StreamKScheduler" in job.flags for job in jobs if job.name.endswith("streamk"))
+    cooperative = [one for one in CONFIGURATIONS if one.stream_k]
+    assert all(one.macros["EPILOGUE"] == "TmaWarpSpecializedCooperative" for one in cooperative)
+
+
+def test_only_published_kernels_that_exist_are_built(tmp_path: Path) -> None:
+    kernels = tmp_path / "kernels/h100_F32F16F16F32"
+    kernels.mkdir(parents=True)
+    (kernels / "64_128_512.cu").touch()
+    (job,) = paper_jobs(tmp_path, ["64x128x512", "64x64x64"], Path("/headers"))
+    assert job.name == "paper-64x128x512"
+    assert f'-DKERNEL_FILE="{kernels / "64_128_512.cu"}"' in job.flags
+
+
+def test_a_library_is_built_once_and_whole_or_not_at_all(tmp_path: Path) -> None:
+    compiler, broken = tmp_path / "nvcc", tmp_path / "broken"
+    compiler.write_text('#!/bin/sh\nfor last; do :; done\necho built > "$last"\n')
+    broken.write_text("#!/bin/sh\necho no such header >&2\nexit 1\n")
+    for program in (compiler, broken):
+        program.chmod(0o755)
+    job = LibraryJob("a", tmp_path / "a.cu", ())
+    assert build(job, tmp_path, str(broken)) == "a: nvcc fails: no such header"
+    assert not list(tmp_path.glob("*.so"))
+    assert build(job, tmp_path, str(compiler)) == "a: built"
+    assert build(job, tmp_path, str(broken)) == "a: is there"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
+def test_a_published_kernel_gets_both_layouts_and_its_code_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "a.c"
+    source.write_text(
+        "int launch(const char *a, const char *b, const char *t, char *d, int m, int n, int k, void *s)"
+        " { return (int)(*a * 1000 + *b * 100 + *t * 10 + *d) + m + n + k + (s != 0); }"
+    )
+    file = tmp_path / f"paper-{TASK.shape}.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(file)], check=True)
+    buffers = [bytes([value]) for value in (1, 2, 3, 4)]
+    a, b, t, d = (SimpleNamespace(data=SimpleNamespace(ptr=_address(each))) for each in buffers)
+    bound = PaperGemm(file, TASK).bind(Operands(a=a, b_nn=b, b_tn=t, d=d))
+    with pytest.raises(Unavailable, match=f"returned {1234 + 64 + 128 + 512}$"):
+        bound.enqueue(0)
+    with pytest.raises(Unavailable, match="no B in the layout"):
+        PaperGemm(file, TASK).bind(Operands(a=a, b_nn=b, b_tn=None, d=d))
+    assert PaperPeer(tmp_path).offer(bench()).detail == f"paper-{TASK.shape}"
+
+
+def test_libraries_are_for_f16_only(tmp_path: Path) -> None:
+    bf16 = TASK.model_copy(update={"element": ElementType.BF16})
+    for peer in (CutlassPeer(tmp_path), PaperPeer(tmp_path)):
+        with pytest.raises(Unavailable):
+            peer.offer(bench(bf16))
+
+
+def test_deep_gemm_that_does_not_start_is_told(tmp_path: Path) -> None:
+    (tmp_path / "deep_gemm.py").write_text("raise RuntimeError('its extension is not built')")
+    with pytest.raises(Unavailable, match="its extension is not built"):
+        deep_gemm_peer.deep_gemm(tmp_path)
+    with pytest.raises(Unavailable, match="does not exist"):
+        deep_gemm_peer.deep_gemm(tmp_path / "none")
+
+
+def test_own_kernels_are_written_from_the_schedules_of_rows(tmp_path: Path) -> None:
+    family = families(Arch.SM_90A)[0]
+    schedule = next(iter(family.space(TASK, REFERENCE_CHIPS[Arch.SM_90A])))
+    candidate = family.write(schedule, TASK)
+    row = shape_result(TASK.shape)
+    assert row.best is not None
+    winner = row.best.model_copy(update={"schedule": candidate.origin.schedule})
+    write_results(tmp_path / "rows.jsonl.gz", [row.model_copy(update={"best": winner})])
+    again = written(schedules_of([tmp_path / "rows.jsonl.gz"])[TASK.shape], TASK)
+    assert again is not None
+    assert again.id == candidate.id
+    assert written(None, TASK) is None
+    assert written({"family": "of another version"}, TASK) is None
+
+
+def test_a_job_names_its_task() -> None:
+    task = task_of(ShapeJob(shape="64x128x512", element="bf16"))
+    assert (task.shape, task.element, task.arch) == ("64x128x512", ElementType.BF16, Arch.SM_90A)
+
+
+def _address(buffer: bytes) -> int:
+    return ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0

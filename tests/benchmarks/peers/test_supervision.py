@@ -1,0 +1,69 @@
+"""Workers that crash, hang and lie, as small programs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import supervision
+from benchmarks.peers.supervision import ShapeJob, supervise
+
+_HEAD = """
+import json, os, sys, time
+request = json.loads(sys.stdin.readline())
+def tell(**what):
+    print(json.dumps(what), flush=True)
+tell(environment={"key": "here"})
+for job in request["jobs"]:
+    for peer in ("one", "two"):
+        if peer not in job["without"]:
+            tell(begins=peer)
+            misbehave(job["shape"], peer)
+    tell(row={"shape": job["shape"], "failures": job["without"]})
+"""
+JOBS = [ShapeJob(shape="a"), ShapeJob(shape="b"), ShapeJob(shape="c")]
+
+
+def worker(tmp_path: Path, misbehaviour: str) -> list[str]:
+    file = tmp_path / "worker.py"
+    file.write_text(f"def misbehave(shape, peer):\n    {misbehaviour}\n{_HEAD}")
+    return [sys.executable, str(file)]
+
+
+def test_all_rows_of_a_worker_that_works(tmp_path: Path) -> None:
+    outcome = supervise(worker(tmp_path, "pass"), JOBS, {}, 60)
+    assert [row["shape"] for row in outcome.rows] == ["a", "b", "c"]
+    assert (outcome.left, outcome.troubles, outcome.environment) == ([], [], {"key": "here"})
+
+
+def test_after_a_crash_the_shape_is_taken_again_without_that_peer(tmp_path: Path) -> None:
+    outcome = supervise(worker(tmp_path, "if (shape, peer) == ('b', 'two'): os._exit(3)"), JOBS, {}, 60)
+    assert [row["shape"] for row in outcome.rows] == ["a", "b", "c"]
+    assert [row["failures"] for row in outcome.rows] == [{}, {"two": "the worker ended with status 3"}, {}]
+    assert outcome.troubles == ["b, two: the worker ended with status 3"]
+
+
+def test_a_peer_that_crashes_everywhere_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "CRASHES", 2)
+    outcome = supervise(worker(tmp_path, "if peer == 'two': os._exit(1)"), JOBS, {}, 60)
+    assert [set(row["failures"]) for row in outcome.rows] == [{"two"}, {"two"}, {"two"}]
+    assert len(outcome.troubles) == 2
+
+
+def test_a_hang_is_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "SILENCE_S", 1.0)
+    outcome = supervise(worker(tmp_path, "if (shape, peer) == ('a', 'one'): time.sleep(60)"), JOBS, {}, 60)
+    assert outcome.troubles == ["a, one: no answer in time"]
+    assert len(outcome.rows) == 3
+
+
+def test_what_time_does_not_reach_is_named(tmp_path: Path) -> None:
+    outcome = supervise(worker(tmp_path, "time.sleep(0.5 if shape == 'a' else 60)"), JOBS, {}, 2.5)
+    assert [row["shape"] for row in outcome.rows] == ["a"]
+    assert (outcome.left, outcome.troubles) == (["b", "c"], [])
+
+
+def test_a_worker_that_does_not_start_ends_the_run() -> None:
+    outcome = supervise([sys.executable, "-c", "raise SystemExit(5)"], JOBS, {}, 60)
+    assert outcome.rows == []
+    assert outcome.troubles == ["a, start: the worker ended with status 5"]
