@@ -7,7 +7,6 @@ Not covered: warm-up rounds, throttling, and for trusted writers what `LEFT_OUT`
 
 import random
 import secrets
-import statistics
 
 from contract.evaluation import SideFigures, Timing
 from contract.options import RACE_TIME, TimeOptions
@@ -78,10 +77,7 @@ class ScreenTimer:
         if not self._libraries:
             return self._timer.floor_us
         few = brief_launches(self._timer.floor_us, self._options.round_us)
-        return min(
-            statistics.median([open_brief_lane(self._track, one, few, self._draw).sample_us()])
-            for one in self._libraries.values()
-        )
+        return min(open_brief_lane(self._track, one, few, self._draw).sample_us() for one in self._libraries.values())
 
     def _lane(self, contender: Contender) -> Lane:
         return open_brief_lane(self._track, contender, self._launches, self._draw, interval_us=self._options.server_interval_us)
