@@ -51,15 +51,15 @@ TASKS = tuple(
 def kernels(seed: int) -> Iterator[tuple[str, GemmTask, Candidate]]:
     """(name, task, candidate): schedules distributed evenly over tasks and families, then every seeded fault."""
     chip = REFERENCE_CHIPS[Arch.SM_90A]
-    pairs = [(task, family) for task in TASKS for family in families(task.arch) if family.supports(task)]
+    pairs = [(task, family) for task in TASKS for family in families(task.arch)]
+    spaces = [(task, family, space) for task, family in pairs if (space := list(family.space(task, chip)))]
     rng = random.Random(seed)
-    spaces = [list(family.space(task, chip)) for task, family in pairs]
     drawn: dict[str, tuple[str, GemmTask, Candidate]] = {}
     for turn in itertools.count():
         if len(drawn) == SCHEDULES:
             break
-        task, family = pairs[turn % len(pairs)]
-        candidate = family.write(rng.choice(spaces[turn % len(pairs)]), task)
+        task, family, space = spaces[turn % len(spaces)]
+        candidate = family.write(rng.choice(space), task)
         drawn.setdefault(candidate.id, (f"schedule {len(drawn)}: {family.name} {task.shape} {task.layout}", task, candidate))
     yield from drawn.values()
     for fault in FAULTS:

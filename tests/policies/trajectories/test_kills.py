@@ -29,7 +29,8 @@ MIGRATIONS = 8
 MAX_DELAY_S = 0.03  # after the first acknowledgement
 STEPS_PER_OBSERVATION, STEPS_PER_BATCH = 3, 5
 WGMMA_TASK = GemmTask(m=256, n=256, k=256, arch=Arch.SM_90A)
-SCHEDULES = [(family, list(family.space(WGMMA_TASK, CHIP))[::97]) for family in families(Arch.SM_90A)]
+SPACES = [(family, list(family.space(WGMMA_TASK, CHIP))) for family in families(Arch.SM_90A)]
+SCHEDULES = [(family, space[::97]) for family, space in SPACES if space]
 Write = Callable[[str, str, Path], None]
 
 

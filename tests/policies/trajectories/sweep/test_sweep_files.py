@@ -39,7 +39,7 @@ def trajectory(run: RunRecord, *steps: Step) -> Trajectory:
 def drawn(run_id: str, task: GemmTask, count: int, rng: random.Random) -> Trajectory:
     """A run as a sweep makes one: schedules of the real space with their sources, samples with the noise of an H200."""
     run = run_record(run_id, task=task, created_at=NOW + timedelta(seconds=rng.randrange(10**6)))
-    spaces = [(family, list(family.space(task, CHIP))) for family in families(task.arch) if family.supports(task)]
+    spaces = [(family, space) for family in families(task.arch) if (space := list(family.space(task, CHIP)))]
     steps = []
     for index in range(count):
         family, space = rng.choice(spaces)
