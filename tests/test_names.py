@@ -28,6 +28,7 @@ SHARED_CLASSES = {
     "Operands": BACKENDS,
 }
 SHARED_MODULES = {
+    "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
     "diagnosis": RECORD,
     "doctor": COMMAND,
     "evaluator": BACKENDS,
@@ -39,6 +40,8 @@ SHARED_MODULES = {
     "policy": "the main file of each policy, and the wiring that opens them",
     "profile": COMMAND,
     "report": "the page of a run, and the verb that writes the page of a campaign",
+    "results": COMMAND,
+    "run": "agent/run is one run, `campaign run` a verb",
     "sandbox": WIRING,
     "schedule": FAMILY,
     "space": FAMILY,

@@ -2,7 +2,7 @@
 
 - `campaign.py`: a campaign on this machine, from its start to its end.
 - `processes.py`: its processes: started, watched, replaced when they are lost, and ended.
-- `gpu_worker.py`: the process of one GPU. `child.py`: what all processes do. `messages.py`: what processes are told and report.
+- `gpu_worker.py`: the process of one GPU. `campaign_process.py`: what all processes are told, do and report.
 - `claiming.py`: a worker's loop over the queue. `shape_search.py`: one shape after another in an open sandbox.
 - `winners.py`: from a finished run to its row.
 - `proving.py`: proves winners on the emulator.

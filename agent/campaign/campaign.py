@@ -1,11 +1,11 @@
 """A campaign on one machine: a process per GPU and processes that prove winners, until the queue is empty or time is up."""
 
+from agent.campaign.campaign_process import WorkerOrder
 from agent.campaign.gpu_worker import run_gpu_worker
-from agent.campaign.messages import WorkerOrder
 from agent.campaign.overview import WorkerView
-from agent.campaign.processes import Entry, Place, Processes
+from agent.campaign.processes import Entry, Processes, Slot
 from agent.campaign.proving import run_prover
-from agent.campaign.watching import GRACE_S, Display, Watch
+from agent.campaign.watching import GRACE_S, CampaignWatch, Display
 from contract.base import Record
 from contract.errors import WorkerError
 from contract.settings import Settings
@@ -44,7 +44,7 @@ class Campaign:
         prover_entry: Entry = run_prover,
     ) -> None:
         self._plan, self._queue = plan, queue
-        self._watch = Watch(queue, display, plan.hours)
+        self._watch = CampaignWatch(queue, display, plan.hours)
         gpus = [self._gpu(device, gpu_entry) for device in plan.devices]
         provers = [self._prover(number, prover_entry) for number in range(plan.provers)]
         self._gpus = Processes(gpus, queue.release, display.note)
@@ -58,8 +58,8 @@ class Campaign:
             self._gpus.stop()
             self._provers.stop()
             self._look(at_once=True)
-        failures = [place.reason for place in self._gpus.places if place.reason]
-        if self._queue.counts().left and len(failures) == len(self._gpus.places):
+        failures = [slot.reason for slot in self._gpus.slots if slot.reason]
+        if self._queue.counts().left and len(failures) == len(self._gpus.slots):
             raise WorkerError(f"no worker of campaign {self._plan.name} could go on: {failures[0]}; run it again to go on")
 
     def _work(self) -> None:
@@ -74,19 +74,19 @@ class Campaign:
             self._look()
 
     def _look(self, *, at_once: bool = False) -> None:
-        gpus = [_view(place, searches=True) for place in self._gpus.places]
-        self._watch.look([*gpus, *(_view(place, searches=False) for place in self._provers.places)], at_once=at_once)
+        gpus = [_view(slot, searches=True) for slot in self._gpus.slots]
+        self._watch.look([*gpus, *(_view(slot, searches=False) for slot in self._provers.slots)], at_once=at_once)
 
-    def _gpu(self, device: str, entry: Entry) -> Place:
+    def _gpu(self, device: str, entry: Entry) -> Slot:
         settings = share_of(self._plan.settings, device, len(self._plan.devices))
         order = order_of(self._plan, settings, self._watch.deadline_s)
         lock = device.replace(":", "-") if device.startswith("cuda") else ""
-        return Place(device, entry, order.model_copy(update={"lock": lock}), stall_s=60 * settings.minutes + SLACK_S)
+        return Slot(device, entry, order.model_copy(update={"lock": lock}), stall_s=60 * settings.minutes + SLACK_S)
 
-    def _prover(self, number: int, entry: Entry) -> Place:
+    def _prover(self, number: int, entry: Entry) -> Slot:
         settings = self._plan.settings.model_copy(update={"device": "emulator", "compile_jobs": 1})
         order = order_of(self._plan, settings, self._watch.deadline_s)
-        return Place(f"prover {number}", entry, order, stall_s=2 * settings.emulate.timeout_s + SLACK_S)
+        return Slot(f"prover {number}", entry, order, stall_s=2 * settings.emulate.timeout_s + SLACK_S)
 
 
 def share_of(settings: Settings, device: str, processes: int) -> Settings:
@@ -99,11 +99,11 @@ def order_of(plan: CampaignPlan, settings: Settings, deadline_s: float | None) -
     return WorkerOrder(campaign=plan.name, settings=settings, arch=plan.arch, deadline_s=deadline_s, commit=plan.commit)
 
 
-def _view(place: Place, *, searches: bool) -> WorkerView:
-    doing = " ".join(part for part in (place.doing.task, place.doing.stage) if part)
-    if place.ended:
-        doing = f"ended: {place.reason}" if place.reason else "ended"
-    return WorkerView(place.label, doing, place.since_s, place.candidates, searches)
+def _view(slot: Slot, *, searches: bool) -> WorkerView:
+    doing = " ".join(part for part in (slot.doing.task, slot.doing.stage) if part)
+    if slot.ended:
+        doing = f"ended: {slot.reason}" if slot.reason else "ended"
+    return WorkerView(slot.label, doing, slot.since_s, slot.candidates, searches)
 
 
 def _nothing_held(_: str, __: str) -> None:

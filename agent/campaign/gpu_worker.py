@@ -7,9 +7,8 @@ from multiprocessing.connection import Connection
 
 from filelock import FileLock, Timeout
 
-from agent.campaign.child import Tell, run_child, worker_name
+from agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child, worker_name
 from agent.campaign.claiming import work
-from agent.campaign.messages import Doing, News, WorkerOrder
 from agent.campaign.shape_search import open_search
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
@@ -27,7 +26,7 @@ def run_gpu_worker(order: WorkerOrder, pipe: "Connection[News, str]") -> None:
 
 def search_all(order: WorkerOrder, tell: Tell) -> None:
     """Open the sandbox, then work off the queue. Raises: as `work`."""
-    progress = _Progress(tell)
+    progress = _TaskNews(tell)
     settings = order.settings
     with (
         device_lock(settings, order.lock),
@@ -58,7 +57,7 @@ def device_lock(settings: Settings, name: str) -> Iterator[None]:
         lock.release()
 
 
-class _Progress:
+class _TaskNews:
     """Events of the searches as news."""
 
     def __init__(self, tell: Tell) -> None:

@@ -7,8 +7,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from agent.campaign.child import INTERRUPTED, worker_name
-from agent.campaign.messages import Doing, Ended, News, WorkerOrder
+from agent.campaign.campaign_process import INTERRUPTED, Doing, News, WorkerEnded, WorkerOrder, worker_name
 
 MAX_RESTARTS = 5  # in a row, without progress
 BACK_OFF_S = 1.0
@@ -21,8 +20,8 @@ OnLost = Callable[[str, str], object]  # called with the name of a lost worker a
 
 
 @dataclass
-class Place:
-    """A process's place: one GPU, or one prover. It outlives the processes in it.
+class Slot:
+    """A slot for processes: one GPU, or one prover. It outlives the processes in it.
 
     `ended`: no process will be started again; `reason`: why, where that is a failure.
     """
@@ -71,79 +70,79 @@ class Place:
 
 
 class Processes:
-    """The places of a campaign."""
+    """The slots of a campaign."""
 
-    def __init__(self, places: Sequence[Place], on_lost: OnLost, note: Callable[[str], None]) -> None:
-        self.places, self._on_lost, self._note = places, on_lost, note
+    def __init__(self, slots: Sequence[Slot], on_lost: OnLost, note: Callable[[str], None]) -> None:
+        self.slots, self._on_lost, self._note = slots, on_lost, note
 
     @property
     def running(self) -> bool:
-        return any(not place.ended for place in self.places)
+        return any(not slot.ended for slot in self.slots)
 
     @property
     def busy(self) -> bool:
-        return any(place.doing.task for place in self.places)
+        return any(slot.doing.task for slot in self.slots)
 
     def tick(self, timeout_s: float) -> None:
         """Start what is due, wait for news at most so long, and deal with all of them."""
-        for place in self.places:
-            if place.process is None and not place.ended and time.monotonic() >= place.start_s:
-                place.start()
-        open_pipes = [place.pipe for place in self.places if place.pipe is not None]
+        for slot in self.slots:
+            if slot.process is None and not slot.ended and time.monotonic() >= slot.start_s:
+                slot.start()
+        open_pipes = [slot.pipe for slot in self.slots if slot.pipe is not None]
         if not open_pipes:
             time.sleep(timeout_s)
         wait(open_pipes, timeout_s)
-        for place in self.places:
-            if place.pipe is not None:
-                self._read(place, place.pipe)
+        for slot in self.slots:
+            if slot.pipe is not None:
+                self._read(slot, slot.pipe)
 
     def stop(self) -> None:
         """End all processes: they hand back what they hold. One that does not end in END_PATIENCE_S is killed."""
-        for place in self.places:
-            place.stop()
+        for slot in self.slots:
+            slot.stop()
         deadline_s = time.monotonic() + END_PATIENCE_S
-        for place in self.places:
-            if place.process is not None:
-                place.process.join(max(deadline_s - time.monotonic(), 0.1))
-                if place.process.is_alive():
-                    place.kill()
-                    place.process.join()
-                self._on_lost(worker_name(place.process.pid), "its process was stopped")
-            place.process, place.pipe, place.ended = None, None, True
+        for slot in self.slots:
+            if slot.process is not None:
+                slot.process.join(max(deadline_s - time.monotonic(), 0.1))
+                if slot.process.is_alive():
+                    slot.kill()
+                    slot.process.join()
+                self._on_lost(worker_name(slot.process.pid), "its process was stopped")
+            slot.process, slot.pipe, slot.ended = None, None, True
 
-    def _read(self, place: Place, pipe: "Connection[str, News]") -> None:
+    def _read(self, slot: Slot, pipe: "Connection[str, News]") -> None:
         try:
             while pipe.poll():
                 news = pipe.recv()
-                if isinstance(news, Ended):
-                    place.reason = news.reason
-                    place.ended = news.hopeless or not news.reason
+                if isinstance(news, WorkerEnded):
+                    slot.reason = news.reason
+                    slot.ended = news.hopeless or not news.reason
                 else:
-                    if place.doing.task and news.task != place.doing.task:
-                        place.restarts = 0
-                    place.note(news)
+                    if slot.doing.task and news.task != slot.doing.task:
+                        slot.restarts = 0
+                    slot.note(news)
         except (EOFError, OSError):
-            self._bury(place)
+            self._bury(slot)
             return
-        if place.doing.task and time.monotonic() - place.heard_s > place.stall_s:
-            place.reason = f"it reported nothing for {place.stall_s:.0f} s"
-            place.kill()
+        if slot.doing.task and time.monotonic() - slot.heard_s > slot.stall_s:
+            slot.reason = f"it reported nothing for {slot.stall_s:.0f} s"
+            slot.kill()
 
-    def _bury(self, place: Place) -> None:
+    def _bury(self, slot: Slot) -> None:
         """The process is gone. Its task is free again, and after a pause the next process starts."""
-        place.process.join()
-        code, name = place.process.exitcode, worker_name(place.process.pid)
-        if place.pipe is not None:
-            place.pipe.close()
-        place.earlier_candidates, place.process, place.pipe = place.candidates, None, None
-        shape, place.doing = place.doing.task, Doing()
-        if place.ended and not place.reason:
+        slot.process.join()
+        code, name = slot.process.exitcode, worker_name(slot.process.pid)
+        if slot.pipe is not None:
+            slot.pipe.close()
+        slot.earlier_candidates, slot.process, slot.pipe = slot.candidates, None, None
+        shape, slot.doing = slot.doing.task, Doing()
+        if slot.ended and not slot.reason:
             return
-        reason = place.reason or (f"signal {-code}" if code and code < 0 else f"exit code {code}")
+        reason = slot.reason or (f"signal {-code}" if code and code < 0 else f"exit code {code}")
         self._on_lost(name, f"its worker ended: {reason}")
-        place.ended = place.ended or place.restarts >= MAX_RESTARTS or code == INTERRUPTED
-        again = "it is not started again" if place.ended else "it is started again"
-        place.start_s = time.monotonic() + min(BACK_OFF_S * 2**place.restarts, MAX_BACK_OFF_S)
-        place.restarts += 1
-        self._note(f"{place.label}{f' at {shape}' if shape else ''}: {reason}; {again}")
-        place.reason = reason if place.ended else ""
+        slot.ended = slot.ended or slot.restarts >= MAX_RESTARTS or code == INTERRUPTED
+        again = "it is not started again" if slot.ended else "it is started again"
+        slot.start_s = time.monotonic() + min(BACK_OFF_S * 2**slot.restarts, MAX_BACK_OFF_S)
+        slot.restarts += 1
+        self._note(f"{slot.label}{f' at {shape}' if shape else ''}: {reason}; {again}")
+        slot.reason = reason if slot.ended else ""

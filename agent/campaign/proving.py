@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from agent.campaign.child import Tell, run_child
-from agent.campaign.messages import Doing, News, WorkerOrder
+from agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child
 from agent.campaign.winners import baselines_beside, best_launches, deciding_steps
 from agent.run.witnessing import WitnessVerdict, judged, verdict_of
 from agent.wiring.sandbox import open_sandbox_of
@@ -89,6 +88,8 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
                 refuted.append(f"{id_[:8]} {verdict.name}")
         steps = _recorded(store, run, steps, verdicts)
     said = [verdict for id_ in winners if isinstance(verdict := verdicts[id_], Witness)]
+    if not refuted:  # imported steps lack what the row holds of its winners
+        return result.model_copy(update={"witness": _summary(said, refuted)})
     found = {"best": best, "best_without": best_without, "baselines_us": baselines_beside(deciding, best)}
     return result.model_copy(update={**found, "witness": _summary(said, refuted)})
 

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from agent.campaign.campaign import CampaignPlan, order_of, share_of
+from agent.campaign.campaign_process import WorkerOrder
 from agent.campaign.claiming import Searches, work_on
 from agent.campaign.gpu_worker import device_lock
-from agent.campaign.messages import WorkerOrder
 from agent.campaign.overview import WorkerView
 from agent.campaign.shape_search import open_search
-from agent.campaign.watching import GRACE_S, LOOK_S, Display, Watch
+from agent.campaign.watching import GRACE_S, LOOK_S, CampaignWatch, Display
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from contract.events import ignore
 from policies.trajectories.campaigns.queue import CampaignQueue
@@ -85,7 +85,7 @@ def run_on_ray(
         import ray
     except ImportError as exc:
         raise MachineError("--ray needs Ray; pip install 'cudal2-agent[ray]'") from exc
-    watch = Watch(queue, display, plan.hours)
+    watch = CampaignWatch(queue, display, plan.hours)
     started = not ray.is_initialized()
     try:
         if started:
@@ -101,7 +101,13 @@ def run_on_ray(
 
 class _Driver:
     def __init__(
-        self, ray: Any, plan: CampaignPlan, queue: CampaignQueue, display: Display, watch: Watch, open_search: OpenSearch
+        self,
+        ray: Any,
+        plan: CampaignPlan,
+        queue: CampaignQueue,
+        display: Display,
+        watch: CampaignWatch,
+        open_search: OpenSearch,
     ) -> None:
         self._ray, self._plan, self._queue = ray, plan, queue
         self._display, self._watch = display, watch
@@ -141,7 +147,7 @@ class _Driver:
         finally:
             for actor in self._actors:
                 self._ray.kill(actor)
-                self._queue.release(actor_name(actor._actor_id.hex()), "its actor was stopped")
+                self._queue.release(actor_name(actor._actor_id.hex()), "its actor was stopped", counts=False)
             self._look(at_once=True)
         if self._queue.counts().left and not self._watch.is_late():
             raise WorkerError(f"no actor of campaign {self._plan.name} could go on: {self._reason}; run it again to go on")

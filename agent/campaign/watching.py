@@ -20,7 +20,7 @@ class Display(Protocol):
     def note(self, message: str) -> None: ...
 
 
-class Watch:
+class CampaignWatch:
     """The campaign's clock, and what it has reached since this process began. `hours`: None for no limit."""
 
     def __init__(self, queue: CampaignQueue, display: Display, hours: float | None) -> None:

@@ -8,7 +8,7 @@ import typer
 from agent.cli.campaign import prove, receive, record, results, run, status
 
 app = typer.Typer(
-    help="Kernels for many shapes on several GPUs, from one resumable queue.",
+    help="Kernels for many shapes, on several GPUs.",
     no_args_is_help=True,
     rich_markup_mode=None,
     epilog="\b\nExample:\n  cudal2-agent campaign run --shapes grid1000 --gpus all --hours 2",

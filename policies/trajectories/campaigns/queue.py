@@ -168,9 +168,10 @@ class CampaignQueue:
         with self._store.writing() as connection:
             _change(connection, claim, status="pending", worker=None, lease_until=None, attempts=claim.attempt - 1)
 
-    def release(self, worker: str, reason: str) -> int:
-        """Free what a lost worker held. The attempt counts: the task may have ended the worker. Returns the number of items."""
-        values = {"status": "failed", "worker": None, "lease_until": None, "reason": reason}
+    def release(self, worker: str, reason: str, *, counts: bool = True) -> int:
+        """Free what a lost worker held; the number of items. `counts`: the attempt does: the task may have ended the worker."""
+        free = {"worker": None, "lease_until": None, "reason": reason}
+        values = {**free, "status": "failed"} if counts else {**free, "status": "pending", "attempts": _OWN.attempts - 1}
         with self._store.writing() as connection:
             held = (_OWN.campaign == self._key(connection), _OWN.worker == worker, _OWN.status == "running")
             return connection.execute(update(campaign_items).where(*held).values(**values)).rowcount

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agent.campaign.child import Tell, run_child, worker_name
+from agent.campaign.campaign_process import Doing, Tell, WorkerOrder, run_child, worker_name
 from agent.campaign.claiming import work
-from agent.campaign.messages import Doing, WorkerOrder
 from contract.campaign import ShapeResult
 from contract.errors import MachineError, UsageError, WorkerError
 from contract.settings import Settings

@@ -11,7 +11,7 @@ from agent.run.result import RunResult
 from contract.evaluation import Evaluation, TestResult, Wrong
 from contract.run_settings import RunSettings
 from policies.trajectories.campaigns.queue import CampaignQueue
-from policies.trajectories.campaigns.results import ResultFilter
+from policies.trajectories.campaigns.results import ResultFilter, replace_result
 from policies.trajectories.store import Store, open_store
 from tests.agent.campaign.test_winners import raced
 from tests.doubles import INSPECTION, OBSERVATION, ScriptedSandbox, run_record, step, unmeasured
@@ -50,6 +50,18 @@ def test_a_winner_that_agrees_stays(store: Store) -> None:
     assert row.best is not None
     assert row.best.step_index == 1
     assert prove(store, {}).witnessed == [], "it is proved once"
+
+
+def test_what_the_steps_of_a_file_lack_stays_in_the_row(store: Store) -> None:
+    """An exported step has no tests, from which the row's error came."""
+    [row] = store.results()
+    assert row.best is not None
+    known = row.model_copy(update={"best": row.best.model_copy(update={"worst_error": 0.5})})
+    with store.writing() as connection:
+        replace_result(connection, 1, known)
+    prove(store, {})
+    [proved] = store.results()
+    assert proved == known.model_copy(update={"witness": "agreed"})
 
 
 def test_a_refuted_winner_gives_way_to_the_next_best(store: Store) -> None:

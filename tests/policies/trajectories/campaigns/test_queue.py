@@ -111,6 +111,14 @@ def test_what_is_handed_back_counts_as_never_tried(queue: CampaignQueue) -> None
     assert again[2:] == first[2:]
 
 
+def test_a_worker_that_was_stopped_leaves_its_task_as_never_tried(queue: CampaignQueue) -> None:
+    first = claimed(queue, "stopped")
+    assert list(queue.running().items()) == [("stopped", first.task)]
+    assert queue.release("stopped", "its actor was stopped", counts=False) == 1
+    assert queue.running() == {}
+    assert claimed(queue)[2:] == first[2:]
+
+
 def test_a_task_whose_workers_are_lost_each_time_fails(queue: CampaignQueue) -> None:
     for _ in range(3 * MAX_ATTEMPTS + MAX_ATTEMPTS):
         assert queue.claim("killed") is not None

@@ -1,4 +1,4 @@
-"""A process of a campaign. It ends when its job does, when it is told to, and when the process that started it is gone."""
+"""A process of a campaign: its order, its news, and its end: with its job, when it is told to, or when its parent is gone."""
 
 import logging
 import os
@@ -10,10 +10,44 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import FrameType
 
-from agent.campaign.messages import Ended, News
+from contract.base import Record
 from contract.errors import CompilerMissing, Cudal2Error, UsageError
+from contract.settings import Settings
+from contract.task import Arch
 
 INTERRUPTED = 130
+
+
+class WorkerOrder(Record):
+    """What a process is to do. `device`: as in the settings, such as cuda:1. `lock`: name of the device's lock, empty for none.
+
+    `deadline_s`: seconds since 1970, after which no task is begun. `commit`: of the product, for the rows.
+    """
+
+    campaign: str
+    settings: Settings
+    arch: Arch
+    lock: str = ""
+    deadline_s: float | None = None
+    commit: str = ""
+
+
+class Doing(Record):
+    """What a process does now. `task`: empty between two. `candidates`: how many it has evaluated so far."""
+
+    task: str = ""
+    stage: str = ""
+    candidates: int = 0
+
+
+class WorkerEnded(Record):
+    """Why a process ends: empty where nothing is left. `hopeless`: another process would fail in the same way."""
+
+    reason: str = ""
+    hopeless: bool = False
+
+
+News = Doing | WorkerEnded
 Tell = Callable[[News], None]
 
 
@@ -31,11 +65,11 @@ def run_child(pipe: "Connection[News, str]", job: Callable[[Tell], None]) -> Non
     code = 0
     try:
         job(tell)
-        tell(Ended())
+        tell(WorkerEnded())
     except KeyboardInterrupt:
         code = INTERRUPTED
     except Cudal2Error as exc:
-        tell(Ended(reason=str(exc), hopeless=isinstance(exc, UsageError | CompilerMissing)))
+        tell(WorkerEnded(reason=str(exc), hopeless=isinstance(exc, UsageError | CompilerMissing)))
         code = exc.exit_code
     os._exit(code)  # threads of libraries must not hold it up
 
