@@ -1,4 +1,7 @@
 """The 1,000 shapes on an H200: what is held out of every tuning, and what was measured.
 
-`grid.py`: the shapes of the grid, and those that are held out. `held_out.json`: the list, drawn once and never drawn again.
+- `grid.py`, `held_out.json`: the shapes of the grid, and those that are held out; drawn once and never drawn again
+- `rows/`: what campaigns measured, one row per shape and mode
+- `summary.py`, `summary.json`: what the rows come to
+- `h100_table.py`, `published_h100.csv`: an H100 beside the CUDA-L2 paper's figures for it
 """
