@@ -1,4 +1,7 @@
-"""Results of campaigns as files: one JSON record per line and per task, compressed by gzip. Any JSON reader opens them."""
+"""Results of campaigns as files: one JSON record per line and per task, compressed by gzip. Any JSON reader opens them.
+
+Files of `campaign results --out`, whose lines hold the name of a campaign beside each row, are read as well.
+"""
 
 import gzip
 from collections.abc import Iterable, Sequence
@@ -6,12 +9,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from contract.base import Record
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
 from contract.task import TimingMode
 from contract.whole_file import whole_file
 
 SUFFIX = ".jsonl.gz"
+_HEADER = '{"format"'
 
 
 def write_results(path: Path, rows: Iterable[ShapeResult]) -> None:
@@ -61,13 +66,25 @@ def _read(file: Path) -> list[ShapeResult]:
         raise UsageError(f"{file} is not a gzip file of JSON lines: {exc}") from exc
     rows = []
     for number, line in enumerate(lines, 1):
+        if number == 1 and line.startswith(_HEADER):
+            continue
         try:
-            rows.append(ShapeResult.model_validate_json(line))
+            rows.append(_row(line))
         except ValidationError as exc:
             error = exc.errors()[0]
             where = ".".join(str(part) for part in error["loc"])
             raise UsageError(f"{file}, line {number} is not a campaign result: {where} {error['msg']}") from exc
     return rows
+
+
+def _row(line: str) -> ShapeResult:
+    """A row, or the row beside the name of its campaign."""
+    return _Named.model_validate_json(line).result if line.startswith('{"campaign"') else ShapeResult.model_validate_json(line)
+
+
+class _Named(Record):
+    campaign: str
+    result: ShapeResult
 
 
 def _place(row: ShapeResult) -> tuple[object, ...]:

@@ -2,7 +2,9 @@
 
 | file | what is in it |
 |---|---|
-| `grid.py` | the shapes of the grid, and those that are held out |
-| `held_out.json` | the held-out shapes, drawn once and never drawn again |
+| `grid.py`, `held_out.json` | the shapes of the grid, and those that are held out; drawn once and never drawn again |
+| `rows/` | what campaigns measured, one row per shape and mode |
+| `summary.py`, `summary.json` | what the rows come to |
+| `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
 | `family_search.py` | kernel families against each other |
 """

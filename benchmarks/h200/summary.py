@@ -2,8 +2,9 @@
 
 Run from the repository's root:
     python -m benchmarks.h200.summary [RESULTS ...] [--environment KEY] [--out benchmarks/h200/summary.json] [--table]
+        [--page docs/results.md]
 RESULTS: files or folders of rows, `benchmarks/h200/rows` by default. The newest row of a shape counts.
-`--table` prints Markdown tables as well.
+`--table` prints Markdown tables as well; `--page` writes them into a page, between its two marks.
 
 The five figures of a mode are those of the grid in layout `nn`, FP16 with FP32 accumulation, held-out shapes included. Figures
 of other sets of shapes follow in the same form. A set without rows has 0 shapes and null in place of its figures.
@@ -19,12 +20,15 @@ from agent.campaign_report.figures import CLASS_NAMES, CLASSES, figures_of, has_
 from agent.campaign_report.result_file import counting, read_results
 from benchmarks.h200.grid import grid_shapes, held_out
 from contract.campaign import ShapeResult
+from contract.errors import UsageError
 from contract.task import AccumulatorType, ElementType, Layout, TimingMode
 from contract.whole_file import whole_file
 
 FOLDER = Path(__file__).parent
 ROWS = FOLDER / "rows"
 SUMMARY = FOLDER / "summary.json"
+BEGIN, END = "<!-- tables of benchmarks.h200.summary -->\n", "<!-- end of these tables -->"
+NOTHING_YET = "No row is committed yet.\n"
 GRID, HELD_OUT = frozenset(grid_shapes()), held_out()
 
 # Sets of shapes reported apart from the grid in layout `nn`.
@@ -62,6 +66,17 @@ def tables(summary: dict[str, Any]) -> Iterator[str]:
             yield ""
             yield from _classes_table(figures)
             yield ""
+
+
+def filled(page: str, summary: dict[str, Any]) -> str:
+    """A page with the tables between its marks. Raises: UsageError where it has none."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UsageError(f"the page has no place for tables; add the lines {BEGIN.strip()!r} and {END!r}")
+    text = "".join(f"{line}\n" for line in tables(summary)) or NOTHING_YET
+    told = f"Commit {summary['commit']}, {summary['date']}, {summary['environment']}.\n\n" if summary["commit"] else ""
+    return f"{before}{begin}\n{told}{text}\n{end}{after}".replace("\n\n\n", "\n\n")
 
 
 def _mode_summary(rows: Sequence[ShapeResult]) -> dict[str, Any]:
@@ -135,10 +150,15 @@ def main() -> None:
     parser.add_argument("--environment", help="whose rows count; needed where they come from several")
     parser.add_argument("--out", type=Path, default=SUMMARY)
     parser.add_argument("--table", action="store_true", help="print Markdown tables")
+    parser.add_argument("--page", type=Path, help="a page whose tables are replaced")
     options = parser.parse_args()
     summary = summarise(read_results(options.results), options.environment)
     with whole_file(options.out) as temporary:
         temporary.write_text(written(summary), encoding="utf-8")
+    if options.page:
+        page = filled(options.page.read_text(encoding="utf-8"), summary)
+        with whole_file(options.page) as temporary:
+            temporary.write_text(page, encoding="utf-8")
     if options.table:
         print("\n".join(tables(summary)))
 

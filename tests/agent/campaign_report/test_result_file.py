@@ -68,3 +68,10 @@ def test_environments_are_never_mixed() -> None:
     assert counting([here, there], "another") == [there]
     with pytest.raises(UsageError, match="no row comes from environment 'third'"):
         counting([here, there], "third")
+
+
+def test_a_file_that_the_store_exported_is_read_too(tmp_path: Path) -> None:
+    row = shape_result("64x64x64")
+    lines = [json.dumps({"format": "cudal2-results", "version": 1}), f'{{"campaign":"one","result":{row.model_dump_json()}}}']
+    (tmp_path / "all.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert read_results([tmp_path]) == [row]

@@ -1,12 +1,13 @@
 """The picture of a campaign, drawn from invented rows and, once there are any, from the committed ones."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from agent.campaign_report.result_file import counting, read_results
 from benchmarks.h200.grid import held_out
-from benchmarks.h200.summary import ROWS, is_headline
+from benchmarks.h200.summary import ROWS, SUMMARY, is_headline
 from benchmarks.pictures.campaign import draw
 from benchmarks.pictures.svg import OURS
 from contract.errors import UsageError
@@ -51,4 +52,6 @@ def test_nothing_to_draw_is_an_error() -> None:
 
 @pytest.mark.skipif(not PICTURE.exists(), reason="no campaign is committed yet")
 def test_the_committed_picture_is_that_of_the_committed_rows() -> None:
-    assert PICTURE.read_text(encoding="utf-8") == draw(counting(read_results([ROWS])))
+    assert PICTURE.read_text(encoding="utf-8") == draw(
+        counting(read_results([ROWS]), json.loads(SUMMARY.read_text())["environment"])
+    )

@@ -9,7 +9,8 @@ import pytest
 from agent.campaign_report.figures import CLASSES
 from agent.campaign_report.result_file import read_results, write_results
 from benchmarks.h200.grid import OFF_GRID
-from benchmarks.h200.summary import ROWS, SUMMARY, main, summarise, tables, written
+from benchmarks.h200.summary import BEGIN, END, NOTHING_YET, ROWS, SUMMARY, filled, main, summarise, tables, written
+from contract.errors import UsageError
 from contract.evaluation import AUTOTUNED
 from contract.task import AccumulatorType, Layout, TimingMode
 from tests.doubles.campaign_rows import ENVIRONMENT, campaign_rows, shape_result
@@ -19,7 +20,8 @@ ASKED = ("shapes", "geomean", "geomean_without_programmatic", "faster_share", "c
 
 
 def test_the_committed_summary_is_what_the_committed_rows_give() -> None:
-    assert SUMMARY.read_text(encoding="utf-8") == written(summarise(read_results([ROWS])))
+    committed = SUMMARY.read_text(encoding="utf-8")
+    assert committed == written(summarise(read_results([ROWS]), json.loads(committed)["environment"]))
 
 
 def test_the_committed_rows_are_small() -> None:
@@ -78,3 +80,21 @@ def test_the_command_writes_the_summary(
     main()
     assert json.loads(out.read_text()) == summarise(INVENTED)
     assert "| grid, held out of every tuning | 100 |" in capsys.readouterr().out
+
+
+def test_the_page_has_the_tables_of_the_committed_summary() -> None:
+    page = (Path(__file__).parents[3] / "docs/results.md").read_text(encoding="utf-8")
+    assert filled(page, json.loads(SUMMARY.read_text(encoding="utf-8"))) == page
+
+
+def test_tables_take_the_place_of_older_ones() -> None:
+    page = f"before\n\n{BEGIN}\nold\n\n{END}\n\nafter\n"
+    once = filled(page, summarise([shape_result("64x64x64", 1.5, 3.0)]))
+    assert "| the grid | 1 | 1.500 |" in once
+    assert "Commit abc1234, 2026-11-23, NVIDIA H200" in once
+    assert "old" not in once
+    assert once.startswith("before\n")
+    assert once.endswith("\nafter\n")
+    assert filled(once, summarise([])) == page.replace("old\n", NOTHING_YET)
+    with pytest.raises(UsageError, match="no place for tables"):
+        filled("a page", summarise([]))

@@ -245,15 +245,6 @@ __device__ __forceinline__ void add_to(Octet& total, const Octet& part) {
   total = {add(total.left, part.left), add(total.right, part.right)};
 }
 
-__device__ __forceinline__ float4 load_shared(unsigned address) {
-  float4 value;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "r"(address)
-               : "memory");
-  return value;
-}
-
 __device__ __forceinline__ float4 widened(const float (&sum)[4]) { return make_float4(sum[0], sum[1], sum[2], sum[3]); }
 
 __device__ __forceinline__ float4 widened(const unsigned (&sum)[2]) {

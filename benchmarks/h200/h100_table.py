@@ -1,0 +1,117 @@
+"""An H100 and an H200 beside the CUDA-L2 paper's published figures for the H100, shape by shape and by class.
+
+Run from the repository's root:
+    python -m benchmarks.h200.h100_table --shapes                      the 100 shapes to run on an H100
+    python -m benchmarks.h200.h100_table ROWS... [--every-shape]       a Markdown table
+ROWS: files or folders of rows of both chips; rows of an H100 lie in a folder of their own. A chip's newest row of a shape
+counts. Classes are by the time of AutoTuning on the H100.
+
+`published_h100.csv`: the paper's speedups on an H100 over the better layout of cuBLASLt-AutoTuning, FP16 with FP32
+accumulation, offline and server. Source: github.com/deepreinforce-ai/CUDA-L2 at dbe0177, column cuBLASLt-auto-tuning-max of
+eval_results/cuda_l2_h100_F32F16F16F32_speedup_*.csv. Those times are of the host clock around a synchronised call; ours are
+device times.
+"""
+
+import argparse
+import csv
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+
+from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result, speedups
+from agent.campaign_report.result_file import counting, read_results
+from benchmarks.h200.grid import grid_shapes
+from benchmarks.h200.summary import is_headline
+from contract.campaign import ShapeResult
+from contract.errors import UsageError
+from contract.task import TimingMode
+
+PUBLISHED = Path(__file__).parent / "published_h100.csv"
+COUNT, SEED = 100, 17
+CHIPS = ("H100", "H200")
+
+Results = dict[str, ShapeResult]
+
+
+def h100_shapes() -> list[str]:
+    """A random tenth of the grid, in a random order."""
+    return random.Random(SEED).sample(grid_shapes(), COUNT)
+
+
+def published(mode: TimingMode) -> dict[str, float]:
+    """The paper's speedup by shape."""
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        return {row["shape"]: float(row[mode.value]) for row in csv.DictReader(file)}
+
+
+def by_chip(rows: Sequence[ShapeResult], mode: TimingMode) -> dict[str, Results]:
+    """Each chip's rows with a result, by shape. Raises: UsageError where a chip has rows of two environments."""
+    found: dict[str, Results] = {}
+    for chip in CHIPS:
+        own = [row for row in rows if row.task.mode is mode and is_headline(row) and chip in (row.environment or "")]
+        found[chip] = {row.task.shape: row for row in counting(own) if has_result(row)}
+    return found
+
+
+def tables(rows: Sequence[ShapeResult], *, every_shape: bool = False) -> Iterator[str]:
+    """Markdown for each mode that an H100 has rows of. Raises: UsageError where there is none."""
+    shown = False
+    for mode in TimingMode:
+        chips = by_chip(rows, mode)
+        if chips["H100"]:
+            shown = True
+            yield f"Mode `{mode.value}`, speedup over cuBLASLt-AutoTuning on the same chip:\n"
+            yield from _classes(chips, published(mode))
+            yield from _shapes(chips, published(mode)) if every_shape else ()
+            yield ""
+    if not shown:
+        raise UsageError("no row comes from an H100; run a campaign there on the shapes that --shapes prints")
+
+
+def _classes(chips: dict[str, Results], paper: dict[str, float]) -> Iterator[str]:
+    ours = chips["H100"]
+    yield _line(
+        "AutoTuning takes on the H100", "shapes", "ours", "published kernels", "shapes where ours leads", "ours on an H200"
+    )
+    yield "|---" * 6 + "|"
+    groups = {CLASS_NAMES[name]: [shape for shape, row in ours.items() if class_of(row) == name] for name in CLASSES}
+    for name, shapes in {**groups, "all": list(ours)}.items():
+        if shapes:
+            mine = dict(zip(shapes, speedups([ours[shape] for shape in shapes]), strict=True))
+            there = speedups([chips["H200"][shape] for shape in shapes if shape in chips["H200"]])
+            leads = sum(mine[shape] > paper[shape] for shape in shapes)
+            theirs = geometric_mean([paper[shape] for shape in shapes])
+            part = "" if len(there) == len(shapes) else f" ({len(there)} of them)"
+            besides = f"{geometric_mean(there):.3f}{part}" if there else "—"
+            yield _line(name, str(len(shapes)), f"{geometric_mean(mine.values()):.3f}", f"{theirs:.3f}", str(leads), besides)
+
+
+def _shapes(chips: dict[str, Results], paper: dict[str, float]) -> Iterator[str]:
+    yield ""
+    yield _line("shape", "ours, µs", "ours", "published kernel", "ours on an H200")
+    yield "|---" * 5 + "|"
+    for shape, row in chips["H100"].items():
+        assert row.best is not None
+        there = speedups([chips["H200"][shape]]) if shape in chips["H200"] else []
+        own = f"{row.best.speedup.ratio:.3f}"
+        yield _line(shape, f"{row.best.time_us:.2f}", own, f"{paper[shape]:.3f}", f"{there[0]:.3f}" if there else "—")
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.h200.h100_table", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", nargs="*", type=Path)
+    parser.add_argument("--shapes", action="store_true")
+    parser.add_argument("--every-shape", action="store_true")
+    options = parser.parse_args()
+    print("\n".join(h100_shapes() if options.shapes else tables(read_results(options.rows), every_shape=options.every_shape)))
+
+
+if __name__ == "__main__":
+    main()
