@@ -8,7 +8,7 @@ from typing import Literal
 
 from contract.base import Record
 from contract.evaluation import Environment
-from tests.sandbox.emulator.corpus import FAULTS
+from tests.sandbox.emulator.corpus import RECORDED_FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault
 
 LaunchOutcome = Literal["reported", "crashed", "timed out", "nothing", "failed"]
@@ -108,14 +108,14 @@ def right_name(fault: Fault) -> str:
 
 def agreement(table: str) -> dict[str, Verdicts]:
     """Verdicts by fault, read from the table of `emulator_agreement`."""
-    ids = {fault.id for fault in FAULTS}
+    ids = {fault.id for fault in RECORDED_FAULTS}
     cells = (match.groups() for match in re.finditer(r"^\| (\S+) \| (.+) \| (.+) \|$", table, re.MULTILINE))
     return {name: Verdicts(gpu, emulator) for name, gpu, emulator in cells if name in ids}
 
 
 def compare(result: SanitizerResult, verdicts: Mapping[str, Verdicts]) -> list[FaultComparison]:
-    """Every fault of the corpus. Raises: SystemExit if the verdicts of GPU and emulator are missing for some."""
-    if missing := [fault.id for fault in FAULTS if fault.id not in verdicts]:
+    """Every recorded fault of the corpus. Raises: SystemExit if the verdicts of GPU and emulator are missing for some."""
+    if missing := [fault.id for fault in RECORDED_FAULTS if fault.id not in verdicts]:
         raise SystemExit(f"the table of emulator_agreement has no verdict on {', '.join(missing)}; run it again")
     rows: dict[str, dict[str, SanitizerRow]] = {}
     for row in result.rows:
@@ -127,7 +127,7 @@ def compare(result: SanitizerResult, verdicts: Mapping[str, Verdicts]) -> list[F
     }
     return [
         FaultComparison(fault, rows.get(fault.id, {}), alarms.get(right_name(fault), {}), verdicts[fault.id])
-        for fault in FAULTS
+        for fault in RECORDED_FAULTS
     ]
 
 

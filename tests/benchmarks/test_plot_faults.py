@@ -8,10 +8,10 @@ from benchmarks.pictures.svg import GOOD, OURS
 from benchmarks.sanitizer_corpus.sanitizer_table import PLAIN, SanitizerResult, SanitizerRow
 from tests.benchmarks.pictures import SVG, outside, words
 from tests.benchmarks.test_sanitizer_table import VERDICTS, result, row
-from tests.sandbox.emulator.corpus import FAULTS
+from tests.sandbox.emulator.corpus import RECORDED_FAULTS
 
 CLASS = "out of bounds or misaligned"
-OF_CLASS = [fault.id for fault in FAULTS if fault.detectors[0] in CLASSES[CLASS]]
+OF_CLASS = [fault.id for fault in RECORDED_FAULTS if fault.detectors[0] in CLASSES[CLASS]]
 
 
 def squares(picture: str, colour: str) -> list[float]:
@@ -32,7 +32,7 @@ def rows() -> tuple[SanitizerRow, ...]:
 def test_every_fault_belongs_to_one_class() -> None:
     named = [name for detectors in CLASSES.values() for name in detectors]
     assert len(named) == len(set(named))
-    assert {fault.detectors[0] for fault in FAULTS} == set(named)
+    assert {fault.detectors[0] for fault in RECORDED_FAULTS} == set(named)
 
 
 def test_squares_are_full_where_a_fault_is_reported_and_small_where_it_is_only_noticed() -> None:
@@ -59,7 +59,7 @@ def test_false_alarms_and_what_was_not_run_are_told() -> None:
 
 
 def test_no_text_leaves_the_picture() -> None:
-    crashed = result(*(row(fault.id, PLAIN, "crashed") for fault in FAULTS), not_run=("a, b",) * 500)
+    crashed = result(*(row(fault.id, PLAIN, "crashed") for fault in RECORDED_FAULTS), not_run=("a, b",) * 500)
     assert outside(draw(crashed, VERDICTS)) == []
 
 

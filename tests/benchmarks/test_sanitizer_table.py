@@ -18,10 +18,10 @@ from benchmarks.sanitizer_corpus.sanitizer_table import (
     right_name,
 )
 from tests.doubles import ENVIRONMENT
-from tests.sandbox.emulator.corpus import FAULTS
+from tests.sandbox.emulator.corpus import RECORDED_FAULTS
 
 VERDICTS = agreement((Path(__file__).parents[2] / AGREEMENT).read_text(encoding="utf-8"))
-FAULT = FAULTS[0]
+FAULT = RECORDED_FAULTS[0]
 RIGHT = right_name(FAULT)
 
 
@@ -52,7 +52,7 @@ def line(table: str, start: str) -> str:
 
 
 def test_the_committed_agreement_has_every_fault() -> None:
-    assert set(VERDICTS) == {fault.id for fault in FAULTS}
+    assert set(VERDICTS) == {fault.id for fault in RECORDED_FAULTS}
     found = [one for one in compare(result(), VERDICTS) if one.gpu != "nothing"]
     assert len(found) == 59  # as the head of that table says
     assert sum(one.emulator == "reported" for one in compare(result(), VERDICTS)) == 88
@@ -85,7 +85,7 @@ def test_the_table_counts_by_tool_and_by_way() -> None:
         result(
             row(FAULT.id, "memcheck", "reported", "Invalid __global__ read", errors=3),
             row(FAULT.id, PLAIN, "crashed", "launch failed: x"),
-            row(FAULTS[1].id, "racecheck", "timed out"),
+            row(RECORDED_FAULTS[1].id, "racecheck", "timed out"),
             row(RIGHT, "memcheck", "nothing"),
             row(RIGHT, "initcheck", "reported", "Uninitialized", errors=1, warnings=2),
         ),

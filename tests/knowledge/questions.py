@@ -33,6 +33,8 @@ QUESTIONS: list[tuple[str, Arch | None, str]] = [
     ("overlap the next kernel's prologue with the tail of the previous one", Arch.SM_90A, "programmatic_dependent_launch.md"),
     ("cudaTriggerProgrammaticLaunchCompletion too early", Arch.SM_90A, "programmatic_dependent_launch.md"),
     ("stmatrix then TMA store epilogue", Arch.SM_90A, "epilogues.md"),
+    ("large output with short K is limited by shared memory bytes per clock", Arch.SM_90A, "short_k_large_outputs.md"),
+    ("keep A in registers and stream B past it", Arch.SM_90A, "short_k_large_outputs.md"),
     ("write the accumulators to global memory with 16 byte stores", Arch.SM_80, "epilogues.md"),
     ("convert f32 accumulators to half2 with rounding", None, "epilogues.md"),
     ("tile rasterization order for better L2 hit rate", None, "persistent_grids_and_raster.md"),

@@ -7,3 +7,5 @@ from tests.sandbox.emulator.corpus.resident import RESIDENT_FAULTS
 from tests.sandbox.emulator.corpus.wgmma_tma import WGMMA_TMA_FAULTS
 
 FAULTS: tuple[Fault, ...] = (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS, *LATENCY_FAULTS, *RESIDENT_FAULTS)
+# Those with recorded verdicts of a GPU and of compute-sanitizer; a family joins when both were run again with its faults.
+RECORDED_FAULTS: tuple[Fault, ...] = (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS)
