@@ -47,8 +47,8 @@ class Measured:
 
     @property
     def spearman(self) -> float:
-        ranks = [np.argsort(np.argsort(times)) for times in (self.predicted_us, self.measured_us)]
-        return float(np.corrcoef(*ranks)[0, 1])
+        predicted, measured = (np.argsort(np.argsort(times)) for times in (self.predicted_us, self.measured_us))
+        return float(np.corrcoef(predicted, measured)[0, 1])
 
     def regret(self, chosen: Sequence[int]) -> float:
         return float(self.measured_us[list(chosen)].min() / self.measured_us.min() - 1)

@@ -35,6 +35,7 @@ def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_ho
             profile=settings.profiler,
             emulate=settings.emulate,
             rewrite=rewrite,
+            race=settings.race_options(),
         )
     ) as sandbox:
         require_memory(task, sandbox.chip)
