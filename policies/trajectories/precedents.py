@@ -67,7 +67,7 @@ def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Seque
     task = GemmTask.model_validate(reader.run(run)["task"])
     own = tables.steps.c
     measured = select(own.index, own.speedup).where((own.run == key) & own.speedup.is_not(None))
-    speedups: dict[int, float] = {index: speedup for index, speedup in connection.execute(measured)}
+    speedups: dict[int, float] = {row[0]: row[1] for row in connection.execute(measured)}
     fastest = sorted(speedups, key=lambda index: -speedups[index])[:RUN_STEPS]
     last = sorted(speedups)[-RUN_STEPS:]  # a race is at the end
     best: dict[frozenset[tuple[str, ScheduleValue]], tuple[bool, float, Precedent]] = {}
