@@ -28,6 +28,7 @@ SHARED_CLASSES = {
     "Operands": BACKENDS,
 }
 SHARED_MODULES = {
+    "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
     "diagnosis": RECORD,
     "doctor": COMMAND,
     "evaluator": BACKENDS,
@@ -38,6 +39,8 @@ SHARED_MODULES = {
     "knowledge": RECORD,
     "policy": "the main file of each policy, and the wiring that opens them",
     "profile": COMMAND,
+    "results": COMMAND,
+    "run": "agent/run is one run, `campaign run` a verb",
     "sandbox": WIRING,
     "schedule": FAMILY,
     "space": FAMILY,

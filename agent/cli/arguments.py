@@ -46,17 +46,17 @@ def read_task(
 ) -> GemmTask:
     """The task that the flags describe. Raises: UsageError, naming the wrong flag."""
     m, n, k = parse_shape(shape)
-    chosen = _choice("--arch", Arch, arch) if arch is not None else _default_arch(settings)
+    chosen = choice("--arch", Arch, arch) if arch is not None else _default_arch(settings)
     try:
         return GemmTask(
             m=m,
             n=n,
             k=k,
-            element=_choice("--element", ElementType, element),
-            accumulate=_choice("--accumulate", AccumulatorType, accumulate),
-            layout=_choice("--layout", Layout, layout),
+            element=choice("--element", ElementType, element),
+            accumulate=choice("--accumulate", AccumulatorType, accumulate),
+            layout=choice("--layout", Layout, layout),
             arch=chosen,
-            mode=_choice("--mode", TimingMode, mode),
+            mode=choice("--mode", TimingMode, mode),
         )
     except ValidationError as exc:
         raise UsageError(exc.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")) from exc
@@ -65,10 +65,11 @@ def read_task(
 def read_arch(text: str) -> Arch:
     """The target that `--arch` names; `sm_90` is `sm_90a`. Raises: UsageError."""
     wanted = text.lower()
-    return next((arch for arch in Arch if arch.rstrip("a") == wanted), None) or _choice("--arch", Arch, text)
+    return next((arch for arch in Arch if arch.rstrip("a") == wanted), None) or choice("--arch", Arch, text)
 
 
-def _choice(flag: str, choices: type[E], text: str) -> E:
+def choice(flag: str, choices: type[E], text: str) -> E:
+    """The member that a flag names. Raises: UsageError."""
     try:
         return choices(text.lower())
     except ValueError as exc:

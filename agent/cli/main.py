@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from agent.cli import bench, doctor, index, optimize, profile, runs, trajectories, verify
+from agent.cli import bench, campaign, doctor, index, optimize, profile, runs, trajectories, verify
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
@@ -35,6 +35,7 @@ app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")
 app.add_typer(trajectories.app, name="trajectories")
+app.add_typer(campaign.app, name="campaign")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 

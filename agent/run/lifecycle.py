@@ -3,7 +3,7 @@
 import secrets
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -51,11 +51,14 @@ def new_run(run_id: str, task: GemmTask, settings: Settings, parts: Dependencies
     )
 
 
-def start_run(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
-    """Run to the end. Raises: StoreError, and faults of the machine; recorded steps are kept and the run can be resumed."""
+def start_run(run: RunRecord, parts: Dependencies, emit: Emit, *, resumable: bool = True) -> RunResult:
+    """Run to the end. Raises: StoreError, and faults of the machine; recorded steps are kept and the run can be resumed.
+
+    `resumable`: without it no checkpoint is written, for a run of seconds that starts anew after a kill.
+    """
     with _locked(run):
         parts.store.start_run(run)
-        return _drive(run, parts, emit)
+        return _drive(run, parts, emit, resumable=resumable)
 
 
 def check_resumable(run: RunRecord) -> None:
@@ -79,13 +82,13 @@ def resume_run(run: RunRecord, settings: Settings, parts: Dependencies, emit: Em
         return _drive(run, parts, emit)
 
 
-def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
+def _drive(run: RunRecord, parts: Dependencies, emit: Emit, *, resumable: bool = True) -> RunResult:
     """Run the graph. The checkpoints are deleted only after the run's end is in the store."""
-    with open_checkpoints(run.settings.checkpoint_path) as checkpoints:
+    with open_checkpoints(run.settings.checkpoint_path) if resumable else nullcontext() as checkpoints:
         config: RunnableConfig = {"configurable": {"thread_id": run.run_id}, "recursion_limit": _NO_LIMIT}
-        saved = checkpoints.get_tuple(config)
+        saved = checkpoints.get_tuple(config) if checkpoints else None
         state = saved.checkpoint["channel_values"] if saved else {}
-        if "queue" in state:  # an older version wrote it, for another graph; the run goes on from its steps
+        if checkpoints and "queue" in state:  # an older version wrote it, for another graph; the run goes on from its steps
             checkpoints.delete_thread(run.run_id)
             saved = None
         steps = parts.store.steps(run.run_id)
@@ -95,11 +98,13 @@ def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
         begin = None if saved else initial_state(max((step.round for step in steps), default=0))
         status: Literal["finished", "interrupted"] = "finished"
         try:
-            reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability="sync")["stop"]
+            durability: Literal["sync"] | None = "sync" if checkpoints else None
+            reason = compile_graph(nodes, checkpoints).invoke(begin, config, durability=durability)["stop"]
         except KeyboardInterrupt:
             status = reason = "interrupted"
         except (Cudal2Error, sqlite3.DatabaseError):  # open_checkpoints translates the second one
-            emit(Notice(message=f"the recorded steps are kept; continue the run with: cudal2-agent runs resume {run.run_id}"))
+            if resumable:
+                emit(Notice(message=f"the recorded steps are kept; continue with: cudal2-agent runs resume {run.run_id}"))
             with suppress(StoreError):  # such as a full disk; the first error is reported
                 parts.store.update_run(run.model_copy(update={"status": "failed", "finished_at": datetime.now(UTC)}))
             raise
@@ -109,7 +114,7 @@ def _drive(run: RunRecord, parts: Dependencies, emit: Emit) -> RunResult:
         best = leading_step(steps, run.task, run.chip)
         run = _ended(run, status, best)
         parts.store.update_run(run)
-        if status == "finished":
+        if status == "finished" and checkpoints:
             checkpoints.delete_thread(run.run_id)
     emit(RunFinished(run_id=run.run_id, reason=reason, steps=len(steps), best_candidate_id=run.best_candidate_id))
     trajectory = parts.store.trajectory(run.run_id)

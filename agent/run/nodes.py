@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
 from agent.observe.retrieval import look_up, questions_of, with_chunks
-from agent.run.background import BatchBuild, Finished, RoundProposal
+from agent.run.batch_build import BatchBuild, Finished, RoundProposal
 from agent.run.clock import RunClock
 from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.dependencies import Dependencies

@@ -8,6 +8,8 @@ from agent.run.dependencies import Dependencies
 from agent.wiring.policy import open_policy
 from agent.wiring.sandbox import open_sandbox_for
 from contract.events import Emit
+from contract.knowledge import Retriever
+from contract.protocols import Policy, Sandbox
 from contract.settings import Settings
 from contract.task import GemmTask
 from policies.trajectories.store import Store
@@ -27,6 +29,11 @@ def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: 
         open_sandbox_for(task, settings, emit) as sandbox,
         open_retriever(settings, emit, build=policy.reads_code) as retriever,
     ):
-        yield Dependencies(
-            sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose_built, explain=explain
-        )
+        yield joined(sandbox, policy, retriever, store)
+
+
+def joined(sandbox: Sandbox, policy: Policy, retriever: Retriever, store: Store) -> Dependencies:
+    """Open parts as the dependencies of a run."""
+    return Dependencies(
+        sandbox=sandbox, policy=policy, retriever=retriever, store=store, diagnose=diagnose_built, explain=explain
+    )

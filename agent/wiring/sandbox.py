@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 
 from contract.events import Emit
 from contract.settings import Settings
-from contract.task import GemmTask
+from contract.task import Arch, GemmTask
 from policies.schedule.families.registry import rewrite
 from policies.schedule.prediction import predict
 from sandbox.building.headers import find_headers
@@ -14,16 +14,16 @@ from sandbox.local import LocalSandbox, open_sandbox, require_memory
 
 
 @contextmanager
-def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
-    """The sandbox for a task. `trust_host`: true only for files that the user names, never for candidates of a policy.
+def open_sandbox_of(arch: Arch, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
+    """The sandbox for all tasks of an arch. `trust_host`: true only for files that the user names, never for a policy's.
 
-    Raises: CompilerMissing, DeviceUnavailable, UsageError.
+    Raises: CompilerMissing, DeviceUnavailable.
     """
     nvrtc_version()
     find_headers()
     with closing(
         open_sandbox(
-            arch=task.arch,
+            arch=arch,
             device=settings.device,
             compile_options=settings.compile_options().model_copy(update={"trust_host": trust_host}),
             verify_options=settings.verify_options(),
@@ -38,5 +38,12 @@ def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_ho
             race=settings.race_options(),
         )
     ) as sandbox:
+        yield sandbox
+
+
+@contextmanager
+def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
+    """`open_sandbox_of` for one task. Raises: UsageError where its operands do not fit, and as `open_sandbox_of`."""
+    with open_sandbox_of(task.arch, settings, emit, trust_host=trust_host) as sandbox:
         require_memory(task, sandbox.chip)
         yield sandbox

@@ -15,6 +15,7 @@
 - `sweep/`: the compact form in which steps travel.
 - `importing/`: exported files into a store.
 - `merging.py`: another store into a store.
+- `campaigns/`: queues and results of campaigns, and tuned baselines.
 - `statistics.py`: lists and counts, by SQL alone.
 - `upkeep/`: checks a store, and deletes from it.
 """

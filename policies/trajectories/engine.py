@@ -199,7 +199,7 @@ def _migrate(engine: Engine) -> None:
         config = Config(attributes={"connection": connection})
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         command.upgrade(config, "head")
-    if engine.dialect.name == "sqlite":
+    if engine.dialect.name == "sqlite" and version == _FIRST:  # later migrations free no space
         compact(engine)
 
 

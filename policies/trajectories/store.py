@@ -7,10 +7,15 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import ColumnElement, Connection, Engine, func, select, true
 
+from contract.baseline import TunedBaseline
+from contract.campaign import ShapeResult
 from contract.errors import StoreError, UsageError
 from contract.exchange import Exchange
+from contract.task import GemmTask
 from contract.trajectory import Observation, RunRecord, Step, Trajectory
 from policies.trajectories import tables
+from policies.trajectories.campaigns.results import ALL_RESULTS, ResultFilter, read_results
+from policies.trajectories.campaigns.tuned import find_tuned, keep_tuned
 from policies.trajectories.engine import BUSY_TIMEOUT_S, compact, open_engine, translated, writing
 from policies.trajectories.filters import ALL_STEPS, StepFilter, run_conditions, step_conditions
 from policies.trajectories.packing import Packer, named
@@ -56,7 +61,7 @@ class Writer:
 
 
 class Store:
-    """`contract.protocols.TrajectoryStore`. Writes are durable when a method returns."""
+    """`contract.protocols.TrajectoryStore` and `contract.baseline.BaselineBook`. Writes are durable when a method returns."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -173,6 +178,21 @@ class Store:
             trajectory = self._trajectory(self.run(run_id), where)
             if trajectory.steps:
                 yield trajectory
+
+    def results(self, wanted: ResultFilter = ALL_RESULTS) -> list[ShapeResult]:
+        """Results of campaigns by shape, layout and mode; of one task the oldest first. `queue.py` records them."""
+        with self.reading() as (connection, _):
+            return [stored.result for stored in read_results(connection, wanted)]
+
+    def tuned(self, task: GemmTask, environment: str) -> TunedBaseline | None:
+        """None where the task was never tuned there."""
+        with self.reading() as (connection, _):
+            return find_tuned(connection, task, environment)
+
+    def keep(self, baseline: TunedBaseline) -> None:
+        """It takes the place of the one before."""
+        with self.writing() as connection:
+            keep_tuned(connection, baseline)
 
     def _trajectory(self, run: RunRecord, where: ColumnElement[bool]) -> Trajectory:
         with self.reading() as (_, reader):

@@ -1,8 +1,8 @@
-"""Tables of the trajectory store, version 2. `migrations/` leads to them from every earlier version.
+"""Tables of the trajectory store, version 3. `migrations/` leads to them from every earlier version.
 
 A record is stored as packed JSON (`packing.py`): a zstd frame in `data`, made with the dictionary that `dictionary` names. The
 other columns hold what lists, filters and joins need. A hash is written as its algorithm and its digits, `sha256:0123…`.
-Integer keys are internal: exports and records never show them.
+Integer keys are internal: exports and records never show them. Records of campaigns are plain JSON in `record`.
 """
 
 from sqlalchemy import (
@@ -16,10 +16,11 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     UniqueConstraint,
 )
 
-VERSION = "0002"  # of the newest migration
+VERSION = "0003"  # of the newest migration
 SCHEMA = "2"  # in `cudal2_meta`, where version 0.1 looks and then refuses the store
 
 metadata = MetaData()
@@ -161,4 +162,69 @@ Index(
     steps.c.profile,
     sqlite_where=steps.c.profile.is_not(None),
     postgresql_where=steps.c.profile.is_not(None),
+)
+
+campaigns = Table(
+    "campaigns",
+    metadata,
+    _key(),
+    Column("name", String(128), nullable=False, unique=True),
+    Column("created_at", String(40), nullable=False),
+    Column("record", Text, nullable=False),  # the settings of its runs
+)
+
+# The queue: one row per task of a campaign. `place`: the random order in which they are tried. A row with a worker is running
+# until `lease_until`, seconds since 1970; after that the worker counts as lost.
+campaign_items = Table(
+    "campaign_items",
+    metadata,
+    _key(),
+    Column("campaign", ForeignKey("campaigns.key"), nullable=False),
+    Column("task", String(80), nullable=False),  # `GemmTask.id`
+    Column("record", Text, nullable=False),  # the task
+    Column("weight", Float, nullable=False),
+    Column("place", Float, nullable=False),
+    Column("status", String(16), nullable=False),
+    Column("worker", String(128)),
+    Column("lease_until", Float),
+    Column("attempts", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    UniqueConstraint("campaign", "task"),
+    Index("campaign_items_by_place", "campaign", "status", "place"),
+)
+
+# One row per `ShapeResult`; columns repeat what filters need. `proof_until`: as `lease_until`, for the process that proves it.
+shape_results = Table(
+    "shape_results",
+    metadata,
+    _key(),
+    Column("campaign", ForeignKey("campaigns.key"), nullable=False),
+    Column("task", String(80), nullable=False),
+    Column("m", Integer, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("k", Integer, nullable=False),
+    Column("layout", String(8), nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("element", String(8), nullable=False),
+    Column("accumulate", String(8), nullable=False),
+    Column("arch", String(16), nullable=False),
+    Column("environment", String(255)),
+    Column("ratio", Float),
+    Column("ratio_without", Float),
+    Column("witness", String(16), nullable=False),  # first word of the verdict; empty where the winner is not proved
+    Column("proof_until", Float),
+    Column("finished_at", String(40), nullable=False),
+    Column("record", Text, nullable=False),
+    UniqueConstraint("task", "finished_at"),
+    Index("shape_results_by_campaign", "campaign"),
+)
+
+tuned_baselines = Table(
+    "tuned_baselines",
+    metadata,
+    _key(),
+    Column("task", String(80), nullable=False),
+    Column("environment", String(255), nullable=False),
+    Column("record", Text, nullable=False),
+    UniqueConstraint("task", "environment"),
 )

@@ -1,8 +1,8 @@
 """What the sweep form holds of a step, and a step as a line.
 
-Held: candidate with source, plan and origin; status and fault; samples of the candidate and of its baselines to 1 ns; side
-figures, notes and the verdict of the second witness; environment; resources and tensor-core instructions of each kernel;
-reward; seconds and time of day to 1 ms.
+Held: candidate with source, plan and origin; status and fault; samples of the candidate, with and without programmatic
+launch, and of its baselines to 1 ns; effort; side figures, notes and the verdict of the second witness; environment; resources
+and tensor-core instructions of each kernel; reward; seconds and time of day to 1 ms.
 Not held: observation, diagnosis, profile, exchanges; test results but the one that failed and those that say how much of a
 large task was run; telemetry; the ruler; opcodes, compiler output, warnings and the hash of the cubin.
 """
@@ -162,6 +162,8 @@ def _measured(measured: Measured, candidate_id: str) -> Measured:
             "baselines": tuple(
                 timing.model_copy(update={"samples_us": _microseconds(nanoseconds(timing))}) for timing in measured.baselines
             ),
+            "plain": measured.plain
+            and measured.plain.model_copy(update={"samples_us": _microseconds(nanoseconds(measured.plain))}),
             "side": SideFigures(**side),
             "telemetry": Telemetry(),
             "inspection": _inspection(measured.inspection),

@@ -31,6 +31,8 @@ def test_the_walk_finds_every_verb() -> None:
     assert {f"index {verb}" for verb in verbs} <= names
     verbs = ("list", "show", "stats", "import", "export", "merge", "prune", "verify")
     assert {f"trajectories {verb}" for verb in verbs} <= names
+    verbs = ("run", "status", "results", "import", "prove", "record")
+    assert {f"campaign {verb}" for verb in verbs} <= names
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -44,7 +46,7 @@ def test_help_has_an_example_of_the_command(words: tuple[str, ...], capsys: pyte
 
 @pytest.mark.parametrize("words", [words for words in commands() if words], ids=" ".join)
 def test_every_command_has_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    if words in (("runs",), ("trajectories",), ("index",)):
+    if words in (("runs",), ("trajectories",), ("index",), ("campaign",)):
         pytest.skip("a group")
     main([*words, "--help"])
     assert "--json" in capsys.readouterr().out

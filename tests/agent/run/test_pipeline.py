@@ -9,7 +9,7 @@ from threading import Event as Flag
 
 import pytest
 
-from agent.run.background import BatchBuild, RoundProposal
+from agent.run.batch_build import BatchBuild, RoundProposal
 from agent.run.checkpoint import open_checkpoints
 from agent.run.dependencies import Dependencies
 from agent.run.lifecycle import name_run, new_run, resume_run, start_run

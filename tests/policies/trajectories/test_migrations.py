@@ -22,7 +22,7 @@ from policies.trajectories.reader import PlainReader, unnamed
 from tests.doubles.scripted import profile
 
 HOMES = Path(__file__).parents[2] / "stored" / "b1f38a8" / "homes.tar.xz"
-EMPTY_BYTES = 40 * 4096  # pages of tables and indices with a few rows
+EMPTY_BYTES = 50 * 4096  # pages of tables and indices with a few rows
 RECORDS = ("runs", "observations", "candidates", "steps", "prompts", "exchanges")
 Old = dict[str, dict[Any, Any]]
 

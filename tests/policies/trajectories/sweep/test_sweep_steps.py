@@ -51,6 +51,7 @@ def there_and_back(given: Step) -> Step:
         unmeasured(3.25, "emulator"),
         measured(5.0),
         measured(5.0, baselines=()),
+        measured(5.0).model_copy(update={"effort": "race", "plain": Timing(name="plain", samples_us=(6.00049, 7.5))}),
     ],
     ids=lambda evaluation: evaluation.status,
 )

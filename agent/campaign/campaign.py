@@ -1,0 +1,110 @@
+"""A campaign on one machine: a process per GPU and processes that prove winners, until the queue is empty or time is up."""
+
+from agent.campaign.campaign_process import WorkerOrder
+from agent.campaign.gpu_worker import run_gpu_worker
+from agent.campaign.overview import WorkerView
+from agent.campaign.processes import Entry, Processes, Slot
+from agent.campaign.proving import run_prover
+from agent.campaign.watching import GRACE_S, CampaignWatch, Display
+from contract.base import Record
+from contract.errors import WorkerError
+from contract.settings import Settings
+from contract.task import Arch
+from policies.trajectories.campaigns.queue import CampaignQueue
+
+TICK_S = 0.2
+SLACK_S = 300.0  # beyond a run's time limit, until a process that reports nothing counts as stuck
+
+
+class CampaignPlan(Record):
+    """How a campaign is run here. `devices`: as in the settings; `emulator/N` is the Nth process over the emulator.
+
+    `hours`: None for no limit. `provers`: number of processes that prove winners.
+    """
+
+    name: str
+    settings: Settings
+    arch: Arch
+    devices: tuple[str, ...]
+    hours: float | None = None
+    provers: int = 1
+    commit: str = ""
+
+
+class Campaign:
+    """Runs a plan. `run` returns when nothing is left or time is up; an interrupt ends it with everything recorded."""
+
+    def __init__(
+        self,
+        plan: CampaignPlan,
+        queue: CampaignQueue,
+        display: Display,
+        *,
+        gpu_entry: Entry = run_gpu_worker,
+        prover_entry: Entry = run_prover,
+    ) -> None:
+        self._plan, self._queue = plan, queue
+        self._watch = CampaignWatch(queue, display, plan.hours)
+        gpus = [self._gpu(device, gpu_entry) for device in plan.devices]
+        provers = [self._prover(number, prover_entry) for number in range(plan.provers)]
+        self._gpus = Processes(gpus, queue.release, display.note)
+        self._provers = Processes(provers, _nothing_held, display.note)
+
+    def run(self) -> None:
+        """Raises: WorkerError where no process could go on and tasks are left; KeyboardInterrupt."""
+        try:
+            self._work()
+        finally:
+            self._gpus.stop()
+            self._provers.stop()
+            self._look(at_once=True)
+        failures = [slot.reason for slot in self._gpus.slots if slot.reason]
+        if self._queue.counts().left and len(failures) == len(self._gpus.slots):
+            raise WorkerError(f"no worker of campaign {self._plan.name} could go on: {failures[0]}; run it again to go on")
+
+    def _work(self) -> None:
+        """First the GPUs, with the provers beside them; then the provers alone."""
+        while not self._watch.is_late(GRACE_S):
+            searching = self._gpus.running and (not self._watch.is_late() or self._gpus.busy)
+            if not searching and not (self._provers.running and self._queue.unproved()):
+                return
+            if searching:
+                self._gpus.tick(TICK_S)
+            self._provers.tick(0.0 if searching else TICK_S)
+            self._look()
+
+    def _look(self, *, at_once: bool = False) -> None:
+        gpus = [_view(slot, searches=True) for slot in self._gpus.slots]
+        self._watch.look([*gpus, *(_view(slot, searches=False) for slot in self._provers.slots)], at_once=at_once)
+
+    def _gpu(self, device: str, entry: Entry) -> Slot:
+        settings = share_of(self._plan.settings, device, len(self._plan.devices))
+        order = order_of(self._plan, settings, self._watch.deadline_s)
+        lock = device.replace(":", "-") if device.startswith("cuda") else ""
+        return Slot(device, entry, order.model_copy(update={"lock": lock}), stall_s=60 * settings.minutes + SLACK_S)
+
+    def _prover(self, number: int, entry: Entry) -> Slot:
+        settings = self._plan.settings.model_copy(update={"device": "emulator", "compile_jobs": 1})
+        order = order_of(self._plan, settings, self._watch.deadline_s)
+        return Slot(f"prover {number}", entry, order, stall_s=2 * settings.emulate.timeout_s + SLACK_S)
+
+
+def share_of(settings: Settings, device: str, processes: int) -> Settings:
+    """The settings of one of several processes, which share the processors of a machine."""
+    jobs = max(settings.compile_jobs // max(processes, 1), 1)
+    return settings.model_copy(update={"device": device.partition("/")[0], "compile_jobs": jobs})
+
+
+def order_of(plan: CampaignPlan, settings: Settings, deadline_s: float | None) -> WorkerOrder:
+    return WorkerOrder(campaign=plan.name, settings=settings, arch=plan.arch, deadline_s=deadline_s, commit=plan.commit)
+
+
+def _view(slot: Slot, *, searches: bool) -> WorkerView:
+    doing = " ".join(part for part in (slot.doing.task, slot.doing.stage) if part)
+    if slot.ended:
+        doing = f"ended: {slot.reason}" if slot.reason else "ended"
+    return WorkerView(slot.label, doing, slot.since_s, slot.candidates, searches)
+
+
+def _nothing_held(_: str, __: str) -> None:
+    """A lost prover holds no item; its claim runs out."""

@@ -1,0 +1,127 @@
+"""Proves the winners of a campaign on the emulator. A refuted winner gives way to the next best of its run, which is proved.
+
+The verdict is recorded with the row and with the steps of the candidate.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from agent.campaign.campaign_process import Doing, News, Tell, WorkerOrder, run_child
+from agent.campaign.winners import baselines_beside, best_launches, deciding_steps
+from agent.run.witnessing import WitnessVerdict, judged, verdict_of
+from agent.wiring.sandbox import open_sandbox_of
+from contract.build import Built
+from contract.campaign import ShapeResult
+from contract.errors import MachineError, UsageError
+from contract.evaluation import Measured, TestResult, Witness
+from contract.events import ignore
+from contract.protocols import Sandbox
+from contract.reward import reward
+from contract.trajectory import RunRecord, Step
+from policies.trajectories.campaigns.results import ResultFilter, StoredResult, claim_unproved, replace_result
+from policies.trajectories.store import Store, open_store
+
+LOW_PRIORITY = 19
+
+
+def run_prover(order: WorkerOrder, pipe: "Connection[News, str]") -> None:
+    """Entry of the process, which gives way to the searches."""
+    with suppress(OSError):
+        os.nice(LOW_PRIORITY)
+    run_child(pipe, lambda tell: _prove_while_wanted(order, tell))
+
+
+def prove_all(store: Store, sandbox: Sandbox, wanted: ResultFilter) -> Iterator[ShapeResult]:
+    """Prove the wanted winners, the fastest first. Yields each row with its verdict, which is in the store then."""
+    while (stored := _claim(store, wanted)) is not None:
+        yield _prove(store, sandbox, stored)
+
+
+def _prove_while_wanted(order: WorkerOrder, tell: Tell) -> None:
+    """Until it is interrupted: winners come as the searches end."""
+    wanted = ResultFilter(campaigns=(order.campaign,))
+    with open_store(order.settings.store_url) as store, open_sandbox_of(order.arch, order.settings, ignore) as sandbox:
+        while True:
+            tell(Doing(stage="waiting for winners"))
+            if (stored := _claim(store, wanted)) is None:
+                time.sleep(1.0)
+                continue
+            tell(Doing(task=stored.result.task.shape, stage="proving"))
+            _prove(store, sandbox, stored)
+
+
+def _claim(store: Store, wanted: ResultFilter) -> StoredResult | None:
+    with store.writing() as connection:
+        return claim_unproved(connection, wanted)
+
+
+def _prove(store: Store, sandbox: Sandbox, stored: StoredResult) -> ShapeResult:
+    result = proved(store, sandbox, stored.result)
+    with store.writing() as connection:
+        replace_result(connection, stored.key, result)
+    return result
+
+
+def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
+    """The row after the proof of its winners. Its steps must be in the store."""
+    if result.run_id is None:
+        return result.model_copy(update={"witness": "unavailable: the row names no run"})
+    try:
+        run = store.run(result.run_id)
+    except UsageError:
+        return result.model_copy(update={"witness": f"unavailable: run {result.run_id} is not in this store"})
+    steps, verdicts = store.steps(run.run_id), dict[str, WitnessVerdict]()
+    refuted: list[str] = []
+    while True:
+        deciding = deciding_steps(steps, run.task, run.chip)
+        best, best_without = best_launches(deciding)
+        winners = {winner.candidate_id: winner for winner in (best, best_without) if winner is not None}
+        open_ = [id_ for id_ in winners if id_ not in verdicts]
+        if not open_:
+            break
+        for id_ in open_:
+            verdicts[id_] = _verdict(sandbox, run, next(step for step in deciding if step.candidate.id == id_))
+            if isinstance(verdict := verdicts[id_], TestResult):
+                refuted.append(f"{id_[:8]} {verdict.name}")
+        steps = _recorded(store, run, steps, verdicts)
+    said = [verdict for id_ in winners if isinstance(verdict := verdicts[id_], Witness)]
+    if not refuted:  # imported steps lack what the row holds of its winners
+        return result.model_copy(update={"witness": _summary(said, refuted)})
+    found = {"best": best, "best_without": best_without, "baselines_us": baselines_beside(deciding, best)}
+    return result.model_copy(update={**found, "witness": _summary(said, refuted)})
+
+
+def _verdict(sandbox: Sandbox, run: RunRecord, step: Step) -> WitnessVerdict:
+    try:
+        [(_, built)] = sandbox.build([step.candidate], run.task)
+        if not isinstance(built, Built):
+            return Witness(status="unavailable", reason=f"the kernel could not be built again: {built.headline}")
+        return verdict_of(sandbox.witness(built, run.task))
+    except (MachineError, UsageError) as exc:
+        return Witness(status="unavailable", reason=str(exc))
+
+
+def _recorded(store: Store, run: RunRecord, steps: list[Step], verdicts: dict[str, WitnessVerdict]) -> list[Step]:
+    """The steps with the verdicts, which are recorded with them."""
+    found = []
+    for step in steps:
+        verdict = verdicts.get(step.candidate.id)
+        if verdict is not None and isinstance(step.evaluation, Measured) and step.evaluation.witness is None:
+            evaluation = judged(step.evaluation, verdict)
+            reward_ = reward(evaluation, run.task, run.chip, step.candidate.origin)
+            diagnosis = step.diagnosis if evaluation.passed else None
+            step = step.model_copy(update={"evaluation": evaluation, "diagnosis": diagnosis, "reward": reward_})
+            store.record_step(step)
+        found.append(step)
+    return found
+
+
+def _summary(said: list[Witness], refuted: list[str]) -> str:
+    """The weakest verdict of the winners, and which earlier winners were refuted."""
+    weakest = max(said, key=lambda one: ("agreed", "in-part", "unavailable").index(one.status), default=None)
+    status = weakest.status if weakest else "refuted"
+    details = [*([weakest.reason] if weakest and weakest.reason else []), *(f"refuted {one}" for one in refuted)]
+    return f"{status}: {'; '.join(details)}" if details else status

@@ -1,0 +1,69 @@
+"""The search of one worker: a sandbox that stays open for all tasks of its arch, and one run for each task."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from agent.campaign.winners import shape_result
+from agent.index.default_index import EmptyRetriever
+from agent.run.lifecycle import name_run, new_run, start_run
+from agent.run.result import RunResult
+from agent.wiring.parts import joined
+from agent.wiring.policy import open_policy
+from agent.wiring.sandbox import open_sandbox_of
+from contract.campaign import ShapeResult
+from contract.events import Emit
+from contract.protocols import Sandbox
+from contract.settings import Settings
+from contract.task import Arch, GemmTask
+from policies.trajectories.store import Store
+
+
+class Interrupted(KeyboardInterrupt):
+    """The search was interrupted; its task has no result yet."""
+
+
+class ShapeSearch:
+    """Finds the best kernel of one task after another. Its steps are recorded; the knowledge base and counters are not used."""
+
+    def __init__(self, settings: Settings, store: Store, emit: Emit, commit: str = "") -> None:
+        self._settings, self._store, self._emit, self._commit = settings, store, emit, commit
+        self._open: tuple[Arch, Sandbox] | None = None
+        self._stack = ExitStack()
+
+    def open(self, arch: Arch) -> None:
+        """Open the sandbox before the first task. Raises: CompilerMissing, MachineError, WorkerError."""
+        self._sandbox(arch)
+
+    def search(self, task: GemmTask) -> ShapeResult:
+        """Raises: Interrupted; UsageError where the task is impossible; MachineError, WorkerError, StoreError."""
+        result = self._run(task)
+        if result.run.status == "interrupted":
+            raise Interrupted
+        return shape_result(result, self._commit)
+
+    def close(self) -> None:
+        self._open = None
+        self._stack.close()
+
+    def _run(self, task: GemmTask) -> RunResult:
+        sandbox, run_id = self._sandbox(task.arch), name_run(task)
+        with open_policy(task.arch, self._settings, self._store, run_id, self._emit) as policy:
+            parts = joined(sandbox, policy, EmptyRetriever(), self._store)
+            # A shape takes seconds, so that a killed one starts anew: no checkpoint, no folder.
+            run = new_run(run_id, task, self._settings, parts, None)
+            return start_run(run, parts, self._emit, resumable=False)
+
+    def _sandbox(self, arch: Arch) -> Sandbox:
+        if self._open is None or self._open[0] is not arch:
+            self.close()
+            self._open = arch, self._stack.enter_context(open_sandbox_of(arch, self._settings, self._emit))
+        return self._open[1]
+
+
+@contextmanager
+def open_search(settings: Settings, store: Store, emit: Emit, commit: str = "") -> Iterator[ShapeSearch]:
+    search = ShapeSearch(settings, store, emit, commit)
+    try:
+        yield search
+    finally:
+        search.close()

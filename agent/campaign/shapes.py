@@ -1,0 +1,113 @@
+"""The shapes of a campaign: the paper's grid, a file, or single shapes."""
+
+import json
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from contract.base import Record
+from contract.errors import UsageError
+from contract.task import Layout, parse_shape
+
+GRID = "grid1000"
+GRID_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)  # the CUDA-L2 paper's M, N and K
+
+
+class WantedShape(Record):
+    """A shape and how much it counts. `layout`: None for that of the command line."""
+
+    m: int
+    n: int
+    k: int
+    layout: Layout | None = None
+    weight: float = 1.0
+
+
+class RecordedProduct(Record):
+    """A matrix product of a model. `layout`: as in `Layout`, or `nt` or `tt` where A is stored transposed.
+
+    `part`: of the pass it belongs to: forward, dX (gradient of an input), dW (gradient of a weight). `count`: per pass.
+    """
+
+    m: int
+    n: int
+    k: int
+    layout: str
+    part: Literal["forward", "dX", "dW", "backward"]
+    count: int
+
+
+class ShapeFile(Record):
+    """What `campaign record` writes."""
+
+    format: Literal["cudal2-shapes"] = "cudal2-shapes"
+    version: Literal[1] = 1
+    products: tuple[RecordedProduct, ...]
+
+
+def read_shapes(given: Sequence[str]) -> tuple[list[WantedShape], list[str]]:
+    """The shapes that `--shapes` names, each once, and notices about those left out. Raises: UsageError."""
+    found: list[WantedShape] = []
+    notices: list[str] = []
+    for word in (word for words in given for word in words.split(",") if word):
+        if word == GRID:
+            found += [WantedShape(m=m, n=n, k=k) for m, n, k in product(GRID_SIZES, repeat=3)]
+        elif Path(word).is_file():
+            shapes, notice = _read_file(Path(word))
+            found += shapes
+            notices += [notice] if notice else []
+        else:
+            found.append(_parsed(word, f"--shapes {word!r} is neither {GRID} nor a file, and no shape either"))
+    return _merged(found), notices
+
+
+def _read_file(path: Path) -> tuple[list[WantedShape], str]:
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} cannot be read as text ({exc})") from exc
+    if text.lstrip().startswith("{"):
+        return _recorded(path, text)
+    lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
+    shapes = [_parsed(line, f"{path} line {number}") for number, line in lines if line]
+    if not shapes:
+        raise UsageError(f"{path} holds no shape; write one per line, like 4096x1024x512")
+    return shapes, ""
+
+
+def _parsed(text: str, where: str) -> WantedShape:
+    try:
+        m, n, k = parse_shape(text)
+    except UsageError as exc:
+        raise UsageError(f"{where}: {exc}") from exc
+    return WantedShape(m=m, n=n, k=k)
+
+
+def _recorded(path: Path, text: str) -> tuple[list[WantedShape], str]:
+    """The products of a model that this version has layouts for."""
+    try:
+        file = ShapeFile.model_validate(json.loads(text))
+    except json.JSONDecodeError as exc:
+        raise UsageError(f"{path} line {exc.lineno}: {exc.msg}; `cudal2-agent campaign record` writes such files") from exc
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: {where}: {first['msg']}; `cudal2-agent campaign record` writes such files") from exc
+    known = {layout.value for layout in Layout}
+    taken = [one for one in file.products if one.layout in known]
+    left_out = sum(one.count for one in file.products) - sum(one.count for one in taken)
+    shapes = [WantedShape(m=one.m, n=one.n, k=one.k, layout=Layout(one.layout), weight=one.count) for one in taken]
+    layouts = ", ".join(sorted({one.layout for one in file.products} - known))
+    return shapes, f"{left_out} products of {path} are left out: layout {layouts} is not supported" if left_out else ""
+
+
+def _merged(shapes: Sequence[WantedShape]) -> list[WantedShape]:
+    """Each shape once; weights of recorded products add up."""
+    weights: dict[tuple[int, int, int, Layout | None], float] = {}
+    for one in shapes:
+        key = (one.m, one.n, one.k, one.layout)
+        weights[key] = one.weight + (weights.get(key, 0.0) if one.layout else 0.0)
+    return [WantedShape(m=m, n=n, k=k, layout=layout, weight=weight) for (m, n, k, layout), weight in weights.items()]

@@ -1,0 +1,109 @@
+"""From a finished run to the row of its task: the best kernel with programmatic launch allowed, and the best without."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from agent.observe.ranking import rank, trusted_first
+from agent.run.result import RunResult
+from contract.campaign import ShapeResult, Winner
+from contract.candidate import Candidate
+from contract.chip import Chip
+from contract.evaluation import AUTOTUNED, Measured, Timing
+from contract.roofline import roofline_us
+from contract.speedup import baseline_of, median_us, paired_ratio, paired_speedup
+from contract.task import GemmTask
+from contract.trajectory import Step
+
+_DECIDING = ("race", "full")  # efforts whose times decide a winner
+_ON_GPU = ("evaluate", "screen", "race")  # stages in which the GPU works
+
+
+def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
+    """The row of a run that ended. Its winners are not proved yet."""
+    task, chip = run.run.task, run.run.chip
+    deciding = deciding_steps(run.steps, task, chip)
+    best, best_without = best_launches(deciding)
+    return ShapeResult(
+        task=task,
+        run_id=run.run.run_id,
+        environment=_environment(run.steps),
+        best=best,
+        best_without=best_without,
+        baselines_us=baselines_beside(deciding, best),
+        floor_us=roofline_us(task, chip),
+        candidates=len({step.candidate.id for step in run.steps}),
+        gpu_seconds=sum(step.seconds.get(stage, 0.0) for step in run.steps for stage in _ON_GPU),
+        seconds=run.spent_s,
+        reason=run.reason if best else f"no kernel was measured: {_why_none(run.steps)}",
+        commit=commit,
+        finished_at=datetime.now(UTC),
+    )
+
+
+def deciding_steps(steps: Sequence[Step], task: GemmTask, chip: Chip) -> list[Step]:
+    """The latest step of each candidate, of those that a final measurement timed plausibly.
+
+    Records without an effort are taken where no step has one that decides. A candidate whose latest evaluation failed is
+    left out.
+    """
+    latest = list({step.candidate.id: step for step in steps}.values())
+    trusted = [one.step for one in trusted_first(rank(step, task, chip) for step in latest)]
+    raced = [step for step in trusted if _effort(step) in _DECIDING]
+    return raced or [step for step in trusted if _effort(step) is None]
+
+
+def best_launches(steps: Iterable[Step]) -> tuple[Winner | None, Winner | None]:
+    """The launches with the highest paired ratio over cuBLASLt-AutoTuning: of all, and of those without programmatic launch."""
+    launches = [launch for step in steps for launch in _launches(step)]
+    plain = [launch for launch in launches if not launch[1]]
+    return _winner(launches), _winner(plain)
+
+
+def baselines_beside(steps: Sequence[Step], winner: Winner | None) -> dict[str, float]:
+    """Median times of the baselines that were measured in the same rounds as the winner."""
+    found = next((step.evaluation for step in steps if winner and step.index == winner.step_index), None)
+    return {timing.name: median_us(timing) for timing in found.baselines} if isinstance(found, Measured) else {}
+
+
+def _launches(step: Step) -> list[tuple[Step, bool, Timing, Timing]]:
+    """Each way in which a step's kernel was timed: the step, whether programmatic, its samples and those of the baseline."""
+    measured = step.evaluation
+    baseline = baseline_of(measured, AUTOTUNED) if isinstance(measured, Measured) else None
+    if not isinstance(measured, Measured) or baseline is None:
+        return []
+    found = [(step, _is_programmatic(step), measured.timing, baseline)]
+    return found + ([(step, False, measured.plain, baseline)] if measured.plain else [])
+
+
+def _winner(launches: Sequence[tuple[Step, bool, Timing, Timing]]) -> Winner | None:
+    if not launches:
+        return None
+    step, programmatic, timing, baseline = max(launches, key=lambda launch: paired_ratio(launch[2], launch[3]))
+    return Winner(
+        candidate_id=step.candidate.id,
+        step_index=step.index,
+        schedule=step.candidate.origin.schedule,
+        programmatic=programmatic,
+        time_us=median_us(timing),
+        speedup=paired_speedup(timing, baseline),
+        worst_error=max((test.worst for test in step.evaluation.tests), default=None),
+    )
+
+
+def _is_programmatic(step: Step) -> bool:
+    candidate = step.candidate
+    return isinstance(candidate, Candidate) and any(launch.programmatic for launch in candidate.plan.launches)
+
+
+def _effort(step: Step) -> str | None:
+    return step.evaluation.effort if isinstance(step.evaluation, Measured) else None
+
+
+def _environment(steps: Sequence[Step]) -> str | None:
+    return next((step.evaluation.environment.key for step in steps if isinstance(step.evaluation, Measured)), None)
+
+
+def _why_none(steps: Sequence[Step]) -> str:
+    if not steps:
+        return "no candidate was tried"
+    return steps[-1].evaluation.headline

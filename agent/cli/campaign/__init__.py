@@ -1,0 +1,21 @@
+"""`cudal2-agent campaign`: many shapes, several GPUs, one queue.
+
+`run`: run. `status`: status. `results`: results. `receive`: import. `prove`: prove. `record`: record.
+"""
+
+import typer
+
+from agent.cli.campaign import prove, receive, record, results, run, status
+
+app = typer.Typer(
+    help="Kernels for many shapes, on several GPUs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="\b\nExample:\n  cudal2-agent campaign run --shapes grid1000 --gpus all --hours 2",
+)
+app.command("run", epilog=run.EXAMPLE)(run.run)
+app.command("status", epilog=status.EXAMPLE)(status.status)
+app.command("results", epilog=results.EXAMPLE)(results.results)
+app.command("import", epilog=receive.EXAMPLE)(receive.import_)
+app.command("prove", epilog=prove.EXAMPLE)(prove.prove)
+app.command("record", epilog=record.EXAMPLE)(record.record)

@@ -1,0 +1,28 @@
+"""`cudal2-agent campaign import`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.arguments import AsJson
+
+EXAMPLE = "\b\nExample:\n  cudal2-agent campaign import offline.jsonl.gz --name main"
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows that `campaign results --out` wrote.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Option("--name", help="Campaign to add them to; default: that of each row.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add results of another machine. Their shapes count as done, so that the campaign goes on with the others here."""
+    from agent.campaign.result_files import import_results
+    from contract.settings import load_settings
+    from policies.trajectories.store import open_store
+
+    with open_store(load_settings().store_url) as store:
+        new, total = import_results(store, file, name)
+    print(json.dumps({"new": new, "rows": total}) if as_json else f"{new:,} of {total:,} rows are new")

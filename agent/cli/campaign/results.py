@@ -1,0 +1,78 @@
+"""`cudal2-agent campaign results`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.arguments import AsJson
+
+if TYPE_CHECKING:
+    from contract.campaign import ShapeResult
+
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent campaign results --name small\n"
+    "  cudal2-agent campaign results --mode offline --out offline.jsonl.gz"
+)
+
+
+def results(
+    name: Annotated[
+        list[str] | None, typer.Option("--name", help="Campaigns; default: all. May be repeated.", show_default=False)
+    ] = None,
+    mode: Annotated[str | None, typer.Option("--mode", help="offline or server; default: both.", show_default=False)] = None,
+    layout: Annotated[str | None, typer.Option("--layout", help="nn or tn; default: all.", show_default=False)] = None,
+    environment: Annotated[
+        str | None, typer.Option("--environment", help="Key of an environment; default: all.", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write rows for `campaign import`; .gz packs them.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The row of each shape: the best kernel with and without programmatic launch, over cuBLASLt-AutoTuning."""
+    from agent.campaign.result_files import ResultLine, write_results
+    from agent.cli.arguments import choice
+    from contract.settings import load_settings
+    from contract.task import Layout, TimingMode
+    from policies.trajectories.campaigns.results import ResultFilter, read_results
+    from policies.trajectories.store import open_store
+
+    wanted = ResultFilter(
+        campaigns=tuple(name or ()),
+        modes=(choice("--mode", TimingMode, mode),) if mode else (),
+        layouts=(choice("--layout", Layout, layout),) if layout else (),
+        environments=(environment,) if environment else (),
+    )
+    with open_store(load_settings().store_url) as store, store.reading() as (connection, _):
+        rows = [ResultLine(campaign=one.campaign, result=one.result) for one in read_results(connection, wanted)]
+    if out is not None:
+        print(f"{write_results(out, rows):,} rows in {out}")
+    elif as_json:
+        print("".join(f"{row.model_dump_json()}\n" for row in rows), end="")
+    else:
+        print("\n".join(_lines([row.result for row in rows])))
+
+
+def _lines(rows: "list[ShapeResult]") -> list[str]:
+    from agent.cli.render.alignment import aligned
+    from contract.evaluation import AUTOTUNED
+
+    if not rows:
+        return ["there is no result yet; `cudal2-agent campaign run` finds some"]
+    lines = [("shape", "layout", "mode", "AutoTuning", "ours", "speedup", "without", "witness")]
+    for row in rows:
+        baseline_us = row.baselines_us.get(AUTOTUNED)
+        lines.append(
+            (
+                row.task.shape,
+                row.task.layout.value,
+                row.task.mode.value,
+                f"{baseline_us:.2f} us" if baseline_us is not None else "–",
+                f"{row.best.time_us:.2f} us" if row.best else "–",
+                f"{row.best.speedup.ratio:.3f}x" if row.best else "–",
+                f"{row.best_without.speedup.ratio:.3f}x" if row.best_without else "–",
+                row.witness or ("not proved" if row.best else row.reason),
+            )
+        )
+    return aligned(lines, right=frozenset((3, 4, 5, 6)), flexible=7)

@@ -1,0 +1,126 @@
+"""`cudal2-agent campaign run`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.arguments import Accumulate, ArchName, AsJson, Element, LayoutName, Mode, read_task
+from contract.errors import UsageError
+from contract.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from contract.task import GemmTask
+
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent campaign run --shapes grid1000 --gpus all --hours 2\n"
+    "  cudal2-agent campaign run --shapes 512x512x512,64x4096x64 --gpus 0,1 --budget 48 --name small"
+)
+NAME = "main"
+EMULATOR = "emulator"
+
+CampaignName = Annotated[str, typer.Option("--name", help="Name of the campaign.")]
+
+
+def run(
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            metavar="SHAPES…",
+            help="grid1000, a file (a shape per line, or of `campaign record`), or shapes with commas; may be repeated. "
+            "Without it, a campaign goes on.",
+            show_default=False,
+        ),
+    ] = None,
+    layout: LayoutName = "nn",
+    element: Element = "f16",
+    accumulate: Accumulate = "f32",
+    mode: Mode = "offline",
+    arch: ArchName = None,
+    gpus: Annotated[
+        str, typer.Option("--gpus", help="all, numbers such as 0,1, or emulator or emulator:2 for no GPU.")
+    ] = "all",
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="Run on a Ray cluster instead; local starts one.", show_default=False),
+    ] = None,
+    hours: Annotated[float | None, typer.Option("--hours", help="Time limit in hours.", min=0, show_default="none")] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option("--budget", help="Candidates per shape.", show_default=str(RunSettings.model_fields["budget"].default)),
+    ] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Time limit per shape.", show_default="4")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the order and the searches.", show_default="0")] = None,
+    provers: Annotated[
+        int, typer.Option("--provers", help="Processes that prove winners on the emulator; 0 leaves it to `prove`.", min=0)
+    ] = 1,
+    name: CampaignName = NAME,
+    as_json: AsJson = False,
+) -> None:
+    """Search a kernel for every shape of a campaign, or go on with it: a shape that has a result is not searched again."""
+    from agent.campaign.shapes import read_shapes
+    from agent.cli.campaign.running import run_campaign
+    from contract.settings import load_settings
+
+    settings = load_settings(budget=budget, minutes=minutes, seed=seed, use_knowledge=False, profile="off")
+    wanted, notices = read_shapes(shapes or [])
+    if shapes and not wanted:
+        raise UsageError("--shapes names no shape this version can search: " + "; ".join(notices or ["it is empty"]))
+    devices = _devices(gpus) if ray is None or gpus.startswith(EMULATOR) else ()
+    on = settings.model_copy(update={"device": devices[0].partition("/")[0] if devices else "auto"})
+    chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, on).arch
+    tasks: dict[GemmTask, float] = {}
+    for one in wanted:
+        shape, own_layout = f"{one.m}x{one.n}x{one.k}", one.layout or layout
+        tasks[read_task(shape, accumulate, element, own_layout, chosen, mode, settings)] = one.weight
+    code = run_campaign(
+        name=name,
+        tasks=tasks,
+        settings=settings,
+        arch=chosen,
+        devices=devices,
+        ray=ray,
+        hours=hours,
+        provers=0 if gpus.startswith(EMULATOR) else provers,
+        commit=_commit(),
+        notices=notices,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+def _devices(gpus: str) -> tuple[str, ...]:
+    """The devices that `--gpus` names. Raises: UsageError."""
+    if gpus == EMULATOR or gpus.startswith(f"{EMULATOR}:"):
+        count = gpus.partition(":")[2] or "1"
+        if not count.isdigit() or not 1 <= int(count) <= 64:
+            raise UsageError(f"--gpus {gpus!r}: write emulator, or emulator:2 for two processes, at most 64")
+        return tuple(f"{EMULATOR}/{number}" for number in range(int(count)))
+    from agent.wiring.gpus import visible_gpus
+
+    found = [gpu.index for gpu in visible_gpus() if gpu.arch is not None]
+    if gpus == "all":
+        if not found:
+            raise UsageError("there is no GPU for this product here; --gpus emulator proves kernels without times")
+        return tuple(f"cuda:{index}" for index in found)
+    try:
+        wanted = [int(part) for part in gpus.split(",")]
+    except ValueError as exc:
+        raise UsageError(f"--gpus {gpus!r}: write all, or numbers such as 0,1") from exc
+    missing = sorted(set(wanted) - set(found))
+    if missing:
+        raise UsageError(f"--gpus {gpus}: there is no GPU {missing[0]} here; there are {found or 'none'}")
+    return tuple(f"cuda:{index}" for index in dict.fromkeys(wanted))
+
+
+def _commit() -> str:
+    """The commit of the checkout that this file is in; empty where it is none."""
+    import subprocess
+
+    root = Path(__file__).resolve().parents[3]
+    command = ["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

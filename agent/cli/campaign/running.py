@@ -1,0 +1,59 @@
+"""Runs a campaign from the command line: fills the queue, shows the table, and prints what was reached."""
+
+from collections.abc import Mapping, Sequence
+
+from agent.campaign.campaign import Campaign, CampaignPlan
+from agent.campaign.overview import class_figures
+from agent.cli.render.campaign_answer import print_campaign
+from agent.cli.render.campaign_table import CampaignTable
+from contract.errors import UsageError
+from contract.settings import Settings
+from contract.task import Arch, GemmTask
+from policies.trajectories.campaigns.queue import CampaignQueue
+from policies.trajectories.store import open_store
+
+INTERRUPTED = 130
+
+
+def run_campaign(
+    *,
+    name: str,
+    tasks: Mapping[GemmTask, float],
+    settings: Settings,
+    arch: Arch,
+    devices: tuple[str, ...],
+    ray: str | None,
+    hours: float | None,
+    provers: int,
+    commit: str,
+    notices: Sequence[str],
+    as_json: bool,
+) -> int:
+    """The exit code: 0 at the end of the queue or of the time, 130 after an interrupt. Raises: UsageError, WorkerError."""
+    with open_store(settings.store_url) as store:
+        queue = CampaignQueue(store, name)
+        if tasks:
+            queue.open(settings.recorded())
+            queue.add(tasks, settings.seed)
+        queue.record()
+        if not queue.counts().total:
+            raise UsageError(f"campaign {name!r} has no shape yet; name some with --shapes")
+        plan = CampaignPlan(
+            name=name, settings=settings, arch=arch, devices=devices, hours=hours, provers=provers, commit=commit
+        )
+        interrupted = False
+        with CampaignTable() as table:
+            for notice in notices:
+                table.note(notice)
+            try:
+                if ray is not None:
+                    from agent.campaign.ray_cluster import run_on_ray
+
+                    run_on_ray(plan, queue, ray, table)
+                else:
+                    Campaign(plan, queue, table).run()
+            except KeyboardInterrupt:
+                interrupted = True
+                table.note(f"interrupted; go on with: cudal2-agent campaign run --name {name}")
+        print_campaign(name, queue.counts(), class_figures(stored.result for stored in queue.results()), as_json=as_json)
+        return INTERRUPTED if interrupted else 0

@@ -1,0 +1,25 @@
+"""Tuned baselines: one per task and environment, the last one kept."""
+
+from sqlalchemy import Connection, insert, select, update
+
+from contract.baseline import TunedBaseline
+from contract.task import GemmTask
+from policies.trajectories.tables import tuned_baselines
+
+_OWN = tuned_baselines.c
+
+
+def find_tuned(connection: Connection, task: GemmTask, environment: str) -> TunedBaseline | None:
+    """None where the task was never tuned there."""
+    query = select(_OWN.record).where(_OWN.task == task.id, _OWN.environment == environment)
+    text = connection.execute(query).scalar_one_or_none()
+    return TunedBaseline.model_validate_json(text) if text is not None else None
+
+
+def keep_tuned(connection: Connection, baseline: TunedBaseline) -> None:
+    """Within a transaction of `Store.writing`, so that no other process adds the same row."""
+    key = {"task": baseline.task.id, "environment": baseline.environment}
+    record = baseline.model_dump_json()
+    same = (_OWN.task == key["task"], _OWN.environment == key["environment"])
+    if connection.execute(update(tuned_baselines).where(*same).values(record=record)).rowcount == 0:
+        connection.execute(insert(tuned_baselines).values(record=record, **key))

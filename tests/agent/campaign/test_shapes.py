@@ -1,0 +1,110 @@
+"""What `--shapes` takes, and results as files."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from agent.campaign.result_files import ResultLine, import_results, write_results
+from agent.campaign.shapes import GRID, RecordedProduct, ShapeFile, read_shapes
+from benchmarks.h200.grid import grid_shapes
+from contract.errors import StoreError, UsageError
+from contract.run_settings import RunSettings
+from contract.task import Layout
+from policies.trajectories.campaigns.queue import CampaignQueue
+from policies.trajectories.campaigns.results import ResultFilter
+from policies.trajectories.store import open_store
+from tests.policies.trajectories.campaigns.rows import result, tasks
+
+
+def test_the_grid_is_that_of_the_benchmark() -> None:
+    shapes, _ = read_shapes([GRID])
+    assert [f"{one.m}x{one.n}x{one.k}" for one in shapes] == grid_shapes()
+
+
+def test_shapes_come_from_words_and_files_each_once(tmp_path: Path) -> None:
+    file = tmp_path / "shapes.txt"
+    file.write_text("# layers\n64x64x64\n\n128x64x32  # odd\n")
+    shapes, notices = read_shapes(["64x64x64,1x2x3", str(file)])
+    assert [(one.m, one.n, one.k) for one in shapes] == [(64, 64, 64), (1, 2, 3), (128, 64, 32)]
+    assert notices == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("64x64x64\n64x64\n", "line 2"),
+        ("# nothing\n", "holds no shape"),
+        ('{"format": "cudal2-shapes",\n oops}', "line 2"),
+        ('{"format": "cudal2-shapes", "version": 2, "products": []}', "version"),
+        ("64x0x64\n", "line 1"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_says_where(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "shapes.txt"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=said) as caught:
+        read_shapes([str(file)])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_word_that_is_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="neither grid1000 nor a file"):
+        read_shapes(["grid100"])
+
+
+def test_recorded_products_keep_their_layout_and_their_counts(tmp_path: Path) -> None:
+    products = [
+        RecordedProduct(m=64, n=32, k=16, layout="tn", part="forward", count=3),
+        RecordedProduct(m=64, n=32, k=16, layout="tn", part="dX", count=2),
+        RecordedProduct(m=64, n=32, k=16, layout="tt", part="dW", count=4),
+    ]
+    file = tmp_path / "shapes.json"
+    file.write_text(ShapeFile(products=tuple(products)).model_dump_json())
+    [shape], [notice] = read_shapes([str(file)])
+    assert (shape.layout, shape.weight) == (Layout.TN, 5)
+    assert "4 products" in notice
+    assert "tt" in notice
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
+def test_results_travel_and_their_shapes_are_done_there(tmp_path: Path, name: str) -> None:
+    rows = [result(task, 1.0 + number) for number, task in enumerate(tasks(3))]
+    assert write_results(tmp_path / name, [ResultLine(campaign="grid", result=row) for row in rows]) == 3
+    with open_store(f"sqlite:///{tmp_path / 'other.sqlite'}") as store:
+        assert import_results(store, tmp_path / name) == (3, 3)
+        assert import_results(store, tmp_path / name) == (0, 3)
+        assert import_results(store, tmp_path / name, "copy") == (0, 3), "a row is kept once, in its first campaign"
+        assert store.results(ResultFilter(campaigns=("grid",))) == rows
+        queue = CampaignQueue(store, "grid")
+        queue.open(RunSettings())
+        queue.add(tasks(5), seed=0)
+        assert (queue.counts().done, queue.counts().pending) == (3, 2)
+
+
+@pytest.mark.parametrize("damage", ["cut", "line", "header", "absent"])
+def test_a_damaged_file_imports_nothing(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    write_results(path, [ResultLine(campaign="grid", result=result(task)) for task in tasks(3)])
+    match damage:
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-20])
+        case "line":
+            lines = gzip.decompress(path.read_bytes()).splitlines()
+            path.write_bytes(gzip.compress(b"\n".join([*lines[:2], b'{"campaign": "x"}', *lines[2:]])))
+        case "header":
+            path.write_bytes(json.dumps({"format": "cudal2-sweep"}).encode())
+        case _:
+            path.unlink()
+    with open_store(f"sqlite:///{tmp_path / 'other.sqlite'}") as store:
+        with pytest.raises(UsageError) as caught:
+            import_results(store, path)
+        assert len(str(caught.value).splitlines()) == 1
+        assert "line 3" in str(caught.value) or damage != "line"
+        assert store.results() == []
+
+
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be written"):
+        write_results(tmp_path / "no" / "rows.jsonl", [])

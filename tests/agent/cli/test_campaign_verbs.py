@@ -1,0 +1,97 @@
+"""`cudal2-agent campaign`, from the command line, over the emulator."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agent.cli.main import main
+from contract.run_settings import RunSettings
+from policies.trajectories.campaigns.queue import CampaignQueue
+from policies.trajectories.store import open_store
+from tests.policies.trajectories.campaigns.rows import result, tasks
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def filled(home: Path) -> None:
+    """A campaign with two rows and a shape that failed."""
+    with open_store(f"sqlite:///{home / 'trajectories.sqlite'}") as store:
+        queue = CampaignQueue(store, "main")
+        queue.open(RunSettings())
+        queue.add(tasks(3), seed=0)
+        queue.take_over([result(task) for task in list(tasks(3))[:2]])
+        claim = queue.claim("a")
+        assert claim is not None
+        queue.fail(claim, "its operands\ndo not fit", for_good=True)
+
+
+def test_a_tiny_campaign_over_the_emulator(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["campaign", "run", "--gpus", "emulator", "--budget", "1", "--minutes", "0.5", "--name", "tiny"]
+    assert main([*words, "--shapes", "16x64x64", "--json"]) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert (answer["campaign"], answer["done"], answer["pending"]) == ("tiny", 1, 0)
+    assert "16x64x64 nn: no kernel was measured: verified by the emulator" in shown.err
+    assert not (home / "checkpoints.sqlite").exists()
+    assert main(words) == 0, "it goes on where nothing is left"
+    assert "1 of 1 shapes done" in capsys.readouterr().out
+
+
+def test_status_and_results_show_rows_and_failures(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(home)
+    assert main(["campaign", "status"]) == 0
+    told = capsys.readouterr().out
+    assert "2 of 3 shapes done, 0 left, 1 failed" in told
+    assert "failed: 48x64x32 after 3 attempts: its operands do not fit" in told
+    assert "1.200x" in told
+    assert main(["campaign", "results"]) == 0
+    assert "not proved" in capsys.readouterr().out
+    assert main(["campaign", "results", "--mode", "server"]) == 0
+    assert "no result yet" in capsys.readouterr().out
+    assert main(["campaign", "results", "--json"]) == 0
+    assert [json.loads(line)["campaign"] for line in capsys.readouterr().out.splitlines()] == ["main", "main"]
+
+
+def test_results_go_to_another_home_and_the_campaign_goes_on_there(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(home)
+    assert main(["campaign", "results", "--out", "rows.jsonl.gz"]) == 0
+    assert "2 rows in rows.jsonl.gz" in capsys.readouterr().out
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "other"))
+    assert main(["campaign", "import", "rows.jsonl.gz", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"new": 2, "rows": 2}
+    run = ["campaign", "run", "--shapes", "16x64x32,32x64x32,48x64x32", "--gpus", "emulator", "--hours", "0", "--json"]
+    assert main(run) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["done"], answer["pending"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--shapes", "bad.txt", "--gpus", "emulator"], "bad.txt line 2"),
+        (["run", "--shapes", "nowhere", "--gpus", "emulator"], "neither grid1000 nor a file"),
+        (["run", "--gpus", "emulator"], "there is no campaign 'main'"),
+        (["run", "--shapes", "64x64x64", "--gpus", "emulator:x"], "emulator:2"),
+        (["run", "--shapes", "64x64x64", "--gpus", "all"], "there is no GPU"),
+        (["run", "--shapes", "64x64x64", "--gpus", "zero"], "numbers such as 0,1"),
+        (["status", "--name", "other"], "there is no campaign 'other'"),
+        (["prove", "--name", "other"], "there is no campaign 'other'"),
+        (["import", "bad.txt"], "bad.txt line 1"),
+        (["record", "bad.txt"], "must end in .py"),
+        (["results", "--mode", "quick"], "--mode 'quick' is not known"),
+    ],
+)
+def test_wrong_input_is_one_line(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.txt").write_text("64x64x64\n64x\n")
+    assert main(["campaign", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
