@@ -36,7 +36,7 @@ SEEDS = 3
 
 
 @dataclass(frozen=True)
-class Measured:
+class TimedSchedules:
     """The schedules of one task that were measured, each once, with their times."""
 
     task: GemmTask
@@ -47,14 +47,14 @@ class Measured:
 
     @property
     def spearman(self) -> float:
-        ranks = [np.argsort(np.argsort(times)) for times in (self.predicted_us, self.measured_us)]
-        return float(np.corrcoef(*ranks)[0, 1])
+        predicted, measured = (np.argsort(np.argsort(times)) for times in (self.predicted_us, self.measured_us))
+        return float(np.corrcoef(predicted, measured)[0, 1])
 
     def regret(self, chosen: Sequence[int]) -> float:
         return float(self.measured_us[list(chosen)].min() / self.measured_us.min() - 1)
 
 
-def measured_tasks(store: Store) -> Iterator[Measured]:
+def measured_tasks(store: Store) -> Iterator[TimedSchedules]:
     """The offline tasks of an H200 that are not held out and have steps enough."""
     times: dict[tuple[GemmTask, Chip], dict[Key, tuple[Values, list[float]]]] = defaultdict(dict)
     left_out = held_out()
@@ -73,7 +73,7 @@ def measured_tasks(store: Store) -> Iterator[Measured]:
         if len(kept) >= MIN_STEPS:
             entries = [entry for entry, _ in kept]
             predicted_us = predict_many_us([entry.work for entry in entries], task, chip)
-            yield Measured(task, chip, entries, predicted_us, np.array([time_us for _, time_us in kept]))
+            yield TimedSchedules(task, chip, entries, predicted_us, np.array([time_us for _, time_us in kept]))
 
 
 def entry_of(values: Values, task: GemmTask, chip: Chip) -> PoolEntry | None:
@@ -89,14 +89,14 @@ def entry_of(values: Values, task: GemmTask, chip: Chip) -> PoolEntry | None:
     return PoolEntry(family, schedule, schedule.values(), work, (family.name, *work.tile))
 
 
-def prior_figures(tasks: Sequence[Measured]) -> dict[str, float]:
+def prior_figures(tasks: Sequence[TimedSchedules]) -> dict[str, float]:
     figures = {"shapes": float(len(tasks)), "spearman": _mean(one.spearman for one in tasks)}
     for count in (1, 4, 8, 16):
         figures[f"regret_{count}"] = _mean(one.regret(np.argsort(one.predicted_us)[:count].tolist()) for one in tasks)
     return {name: round(value, 4) for name, value in figures.items()}
 
 
-def replay(one: Measured, size: int, total: int, seed: int, *, lag: bool) -> list[int]:
+def replay(one: TimedSchedules, size: int, total: int, seed: int, *, lag: bool) -> list[int]:
     """The schedules that a search would measure, of those stored: a round by the prior, then rounds by draws."""
     rng = np.random.default_rng(seed)
     encode = Encoding(one.entries)
@@ -118,7 +118,7 @@ def replay(one: Measured, size: int, total: int, seed: int, *, lag: bool) -> lis
     return chosen[:total]
 
 
-def replay_figures(tasks: Sequence[Measured]) -> dict[str, Mapping[str, float]]:
+def replay_figures(tasks: Sequence[TimedSchedules]) -> dict[str, Mapping[str, float]]:
     figures: dict[str, Mapping[str, float]] = {}
     for size, lag in ((4, False), (8, False), (8, True), (12, False), (16, False)):
         row = {}

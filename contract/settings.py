@@ -15,7 +15,7 @@ from pydantic_settings import (
 )
 
 from contract.errors import UsageError
-from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.options import RACE_TIME, CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.run_settings import FLAT, FLAT_NAME, RunSettings, nested
 
 CONFIG_FILE = "cudal2.toml"
@@ -92,6 +92,12 @@ class Settings(BaseSettings, RunSettings):
     def time_options(self, *, full: bool) -> TimeOptions:
         rounds = self.rounds if full else self.quick_rounds
         return TimeOptions(rounds=rounds, all_baselines=full, side=full, timeout_s=self.time_timeout_s)
+
+    def race_options(self) -> TimeOptions:
+        """Options of the race that ends a search: all baselines where the run is reported, else those that results keep."""
+        all_baselines = self.race_baselines == "all"
+        update = {"rounds": self.rounds, "all_baselines": all_baselines, "heuristic": True, "timeout_s": self.time_timeout_s}
+        return RACE_TIME.model_copy(update=update)
 
     def worker_options(self) -> WorkerOptions:
         index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0

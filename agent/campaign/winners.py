@@ -15,6 +15,7 @@ from contract.task import GemmTask
 from contract.trajectory import Step
 
 _DECIDING = ("race", "full")  # efforts whose times decide a winner
+_ON_GPU = ("evaluate", "screen", "race")  # stages in which the GPU works
 
 
 def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
@@ -31,7 +32,7 @@ def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
         baselines_us=baselines_beside(deciding, best),
         floor_us=roofline_us(task, chip),
         candidates=len({step.candidate.id for step in run.steps}),
-        gpu_seconds=sum(step.seconds.get("evaluate", 0.0) for step in run.steps),
+        gpu_seconds=sum(step.seconds.get(stage, 0.0) for step in run.steps for stage in _ON_GPU),
         seconds=run.spent_s,
         reason=run.reason if best else f"no kernel was measured: {_why_none(run.steps)}",
         commit=commit,

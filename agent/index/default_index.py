@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from agent.index.indexing import index_release, opened, refresh_notes, writing
 from agent.index.knowledge_base import embedder_for, is_default, lacking, open_library
@@ -37,13 +38,16 @@ class TolerantRetriever:
 
 
 @contextmanager
-def open_retriever(settings: Settings, emit: Emit) -> Iterator[Retriever]:
-    """A retriever for a run. A missing index never fails a run; one notice reports it with the remedy."""
-    if not settings.use_knowledge:
+def open_retriever(settings: Settings, emit: Emit, *, build: bool = True) -> Iterator[Retriever]:
+    """A retriever for a run. A missing index never fails a run; one notice reports it with the remedy.
+
+    `build`: whether a missing index is built, which takes half a minute; a search over schedules does not read it.
+    """
+    if not settings.use_knowledge or not (build or _path(settings).exists()):
         yield EmptyRetriever()
         return
     embedder = embedder_for(settings)
-    trouble = _completed(settings, embedder, emit)
+    trouble = _completed(settings, embedder, emit) if build else ""
     held: list[str] = []
     retriever: Retriever = EmptyRetriever()
     with ExitStack() as stack:
@@ -77,10 +81,14 @@ def _completed(settings: Settings, embedder: Embedder, emit: Emit) -> str:
 
 
 def _held(settings: Settings, embedder: Embedder) -> list[Release]:
-    if not (settings.knowledge_dir / "knowledge.sqlite").exists():
+    if not _path(settings).exists():
         return []
     with open_library(settings, embedder=embedder) as store:
         return store.releases()
+
+
+def _path(settings: Settings) -> Path:
+    return settings.knowledge_dir / "knowledge.sqlite"
 
 
 def _with(held: Sequence[str]) -> str:

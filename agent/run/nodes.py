@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
 from agent.observe.retrieval import look_up, questions_of, with_chunks
-from agent.run.building import BatchBuild, Finished, Proposal
+from agent.run.batch_build import BatchBuild, Finished, RoundProposal
 from agent.run.clock import RunClock
 from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.dependencies import Dependencies
@@ -198,7 +198,7 @@ class Nodes:
     def _round_size(self, in_flight: int = 0) -> int:
         return min(self._run.settings.round_size, self._budget.candidates - len(self.history.ranked) - in_flight)
 
-    def _propose(self, observation: Observation, count: int, in_flight: frozenset[str]) -> Proposal:
+    def _propose(self, observation: Observation, count: int, in_flight: frozenset[str]) -> RoundProposal:
         """At most `count` candidates that are neither steps of the run nor `in_flight`. Safe in a thread beside the graph's."""
         begin_s = time.monotonic()
         proposed = self._parts.policy.propose(observation, count + len(in_flight))
@@ -208,9 +208,9 @@ class Nodes:
         batch = [with_chunks(candidate, observation.hits) for candidate in fresh[:count]]
         # Only what the policy should not have proposed counts as dropped: not what it could not know, nor what was not asked.
         surplus = min(len(fresh) - len(batch), len(in_flight))
-        return Proposal(batch, len(proposed) - known - surplus - len(batch), time.monotonic() - begin_s)
+        return RoundProposal(batch, len(proposed) - known - surplus - len(batch), time.monotonic() - begin_s)
 
-    def _proposed(self, builds: BatchBuild) -> Proposal:
+    def _proposed(self, builds: BatchBuild) -> RoundProposal:
         with self._clock.outside():
             return builds.proposal()
 
@@ -219,7 +219,7 @@ class Nodes:
         if self._builds is None:
             batch = _CANDIDATES.validate_python(state["batch"])
             skip = {candidate.id for candidate in batch if self.history.first(candidate.id) is not None}
-            proposal = Proposal([candidate for candidate in batch if candidate.id not in skip])
+            proposal = RoundProposal([candidate for candidate in batch if candidate.id not in skip])
             self._builds = BatchBuild(self._parts.sandbox, self._run.task, lambda: proposal)
         return self._builds
 

@@ -27,7 +27,7 @@ def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: 
     with (
         open_policy(task.arch, settings, store, run_id, emit) as policy,
         open_sandbox_for(task, settings, emit) as sandbox,
-        open_retriever(settings, emit) as retriever,
+        open_retriever(settings, emit, build=policy.reads_code) as retriever,
     ):
         yield joined(sandbox, policy, retriever, store)
 

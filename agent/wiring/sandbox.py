@@ -35,6 +35,7 @@ def open_sandbox_of(arch: Arch, settings: Settings, emit: Emit, *, trust_host: b
             profile=settings.profiler,
             emulate=settings.emulate,
             rewrite=rewrite,
+            race=settings.race_options(),
         )
     ) as sandbox:
         yield sandbox

@@ -35,8 +35,8 @@ class SchedulePolicy:
     """The first round follows the prior, and for one half of it `precedents`: schedules that did well in earlier runs.
 
     Later rounds follow the measured times: half of a round anywhere, half around the best.
-    Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the observation
-    holds. With `steer` it follows the diagnosis in the observation.
+    Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the
+    observation holds. With `steer` it follows the diagnosis in the observation.
     """
 
     name = "schedule"

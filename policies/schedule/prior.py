@@ -2,10 +2,10 @@
 
     time = launch + fill + steady + exposed + store + sum
 
-`steady` is the smooth maximum of the times of the busiest SM for tensor math, operands from L2, operands from DRAM, memory
-latency that too few stages leave exposed, and lines of its copy engine, plus the loss of a family per step. `fill` is the
-latency of the first load, `exposed` the latency of later CTAs that nothing overlaps, `store` the time of the last tile's
-stores, `sum` the cost of splitting K.
+`steady` is the smooth maximum of the times of the busiest SM for tensor math, operands from L2, operands from DRAM, shared
+memory, memory latency that too few stages leave exposed, and lines of its copy engine, plus the loss of a family per step.
+`fill` is the latency of the first load, `exposed` the latency of later CTAs that nothing overlaps, `store` the time of the
+last tile's stores, `sum` the cost of splitting K.
 A prior ranks schedules. Its times are predictions and are never reported as measured.
 """
 
@@ -24,11 +24,11 @@ Floats = npt.NDArray[np.float64]
 # Measured on one H200 unless marked as an estimate; per SM, so that similar chips scale with their SMs.
 L2_BYTES_PER_US = 14e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # for all SMs together; the fastest kernels read 10 TB/s from L2
 STORE_BYTES_PER_US = 4.3e6 / REFERENCE_CHIPS[Arch.SM_90A].sms  # for all SMs together, when all of them store
+SMEM_BYTES_PER_US = 128 * 1755.0  # of one SM: 128 bytes per clock, at the clock of an H200 under load
 MEMORY_TRIP_US = 0.8  # latency under load of a load that misses L2
 LINE_US = 0.0009  # per line of the bulk copy engine; 8192x8192x8192 with rows of 64 bytes takes 1.5 times its math
-LOADED_TRIP_US = (
-    0.9  # latency of a load while all SMs load; 8192x8192x8192 takes 1.3 times longer with 3 stages of 32 KiB than with 6
-)
+# Latency of a load while all SMs load, where too few stages are in flight. Fitted on the tuning half of `benchmarks/prior.py`.
+LOADED_TRIP_US = 1.4
 L2_TRIP_US = 0.45  # latency under load of a load that hits L2 (estimate)
 STORE_US = 0.35  # from the last stores of a kernel until the next kernel may read them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 latencies, partly overlapped
@@ -60,7 +60,8 @@ class _Columns:
         table = np.array([_row(work) for work in works], dtype=np.float64).reshape(-1, COLUMNS).T
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
-        self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:]
+        self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
+        self.read_bytes, self.staged_bytes = table[17:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -70,13 +71,13 @@ class _Columns:
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 17
+COLUMNS = 19
 
 
 def _row(work: Work) -> tuple[float, ...]:
     sizes = (*work.tile, work.stages, work.ctas, work.ctas_per_sm, work.cluster, work.k_blocks)
     costs = (work.loaded_bytes, work.reduced_bytes, work.launches, work.persistent, work.programmatic, work.mma_efficiency)
-    return (*sizes, *costs, work.alternating, work.lines, work.step_us)
+    return (*sizes, *costs, work.alternating, work.lines, work.step_us, work.smem_read_bytes, work.staged_bytes)
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -93,9 +94,17 @@ def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     ahead = np.maximum(c.stages - 1, 1)
     latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * LOADED_TRIP_US / ahead
     copy_us = c.lines * c.k_blocks * c.rounds * LINE_US
-    rates = np.stack([math_us, l2_us, dram_us, latency_us, copy_us])
+    rates = np.stack([math_us, l2_us, dram_us, latency_us, copy_us, _shared_us(c)])
     norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS) + c.turns * (c.k_blocks - 1) * c.step_us
     return norm
+
+
+def _shared_us(c: _Columns) -> Floats:
+    """Shared memory of the busiest SM: what copies write, instructions read, and the epilogue writes and reads again."""
+    filled = np.where(c.read_bytes > 0, 2.0 * c.k * (c.m + c.n), 0.0)
+    per_tile = (filled + c.read_bytes) * c.k_blocks + 2.0 * c.staged_bytes
+    shared: Floats = per_tile * c.rounds / SMEM_BYTES_PER_US
+    return shared
 
 
 def _exposed_us(c: _Columns) -> Floats:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, select
 
@@ -20,12 +21,16 @@ RUN_SCHEDULES = 4  # best schedules of a run
 RANK_DISTANCE = 0.75  # the second best of a run counts as so many doublings farther away than its best
 
 
+# What was read of the runs of each open store, by the key of the run. A finished run does not change.
+_READ: WeakKeyDictionary[Store, dict[int, Sequence[Precedent]]] = WeakKeyDictionary()
+
+
 class StoredPrecedents:
-    """Reads the finished runs of a store. A run is read once and kept: within a campaign an answer takes milliseconds."""
+    """Reads the finished runs of a store. Each is read once in a process: within a campaign an answer takes milliseconds."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._of_run: dict[int, Sequence[Precedent]] = {}
+        self._of_run = _READ.setdefault(store, {})
 
     def near(self, task: GemmTask, chip: Chip, count: int) -> list[Precedent]:
         """At most `count` schedules, the nearest first; equal schedules once.
@@ -61,8 +66,8 @@ def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Seque
     run = connection.execute(select(tables.runs).where(tables.runs.c.key == key)).one()
     task = GemmTask.model_validate(reader.run(run)["task"])
     own = tables.steps.c
-    rows = connection.execute(select(own.index, own.speedup).where((own.run == key) & own.speedup.is_not(None))).all()
-    speedups = {row.index: row.speedup for row in rows}
+    measured = select(own.index, own.speedup).where((own.run == key) & own.speedup.is_not(None))
+    speedups: dict[int, float] = {row[0]: row[1] for row in connection.execute(measured)}
     fastest = sorted(speedups, key=lambda index: -speedups[index])[:RUN_STEPS]
     last = sorted(speedups)[-RUN_STEPS:]  # a race is at the end
     best: dict[frozenset[tuple[str, ScheduleValue]], tuple[bool, float, Precedent]] = {}

@@ -74,13 +74,13 @@ class PlainReader:
     def step_parts(self, run: int, indices: Collection[int]) -> Iterator[tuple[int, Plain]]:
         """(index, record without source and profile) of some steps of the run with this key, by index."""
         own, record = tables.steps, tables.step_records
-        query = (
-            select(own.c.index, record.c.dictionary, record.c.data)
+        query: Select[Any] = (
+            select(own.c.index.label("place"), record.c.dictionary, record.c.data)
             .join(record, record.c.step == own.c.key)
             .where((own.c.run == run) & own.c.index.in_(indices))
             .order_by(own.c.index)
         )
-        yield from ((row.index, self._unpack(row)) for row in self._connection.execute(query))
+        yield from ((row.place, self._unpack(row)) for row in self._connection.execute(query))
 
     def exchanges(self, run_id: str) -> Iterator[Plain]:
         """By round, sample and turn."""

@@ -38,6 +38,8 @@ class Work(Record):
     `step_us`: time per K block after the first that is exposed, because barriers and fragment loads depend on each other.
     `alternating`: one tile of a CTA is stored while the next is multiplied.
     `mma_efficiency`: the share of the tensor rate that this tile shape can reach in steady state (0 to 1).
+    `smem_read_bytes`: bytes of shared memory that the instructions of one CTA read per K block; 0 where `mma_efficiency`
+    accounts for them. `staged_bytes`: bytes that the epilogue of one tile writes to shared memory and reads again.
     """
 
     tile: tuple[int, int, int]
@@ -55,6 +57,8 @@ class Work(Record):
     lines: int = 0
     step_us: float = 0.0
     alternating: bool = False
+    smem_read_bytes: int = 0
+    staged_bytes: int = 0
 
 
 # Maximum SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a

@@ -67,6 +67,14 @@ def test_the_first_run_builds_it_with_progress(settings: Settings) -> None:
     assert {event.release for event in events if isinstance(event, IndexProgress)} >= {"notes", "tree"}
 
 
+def test_a_search_over_schedules_does_not_wait_for_it(settings: Settings) -> None:
+    events: list[Event] = []
+    with open_retriever(settings, events.append, build=False) as retriever:
+        assert look_up(retriever, ["release a buffer"], TASK) == []
+    assert events == []
+    assert not settings.knowledge_dir.exists()
+
+
 def test_the_next_run_finds_it(built: Settings) -> None:
     events: list[Event] = []
     assert releases_found(built, events) == {"notes", "tree"}

@@ -1,10 +1,10 @@
 """Which step leads when nothing is executed, and the short form of a step."""
 
-from agent.observe.ranking import leader, rank
+from agent.observe.ranking import finalists, leader, rank
 from agent.run.stopping import no_better_prediction
 from contract.evaluation import Prediction, Unmeasured
 from contract.trajectory import Step
-from tests.doubles import CHIP, INSPECTION, TASK, measured, step, unmeasured
+from tests.doubles import CHIP, INSPECTION, LAUNCH, TASK, candidate, measured, step, unmeasured
 
 
 def floor(us: float) -> Unmeasured:
@@ -44,3 +44,28 @@ def test_an_attempt_tells_the_seconds_of_all_stages_or_none() -> None:
     timed = rank(step(0, seconds={"build": 1.5, "evaluate": 0.25}), TASK, CHIP)
     assert timed.attempt.seconds == 1.75
     assert rank(step(0), TASK, CHIP).attempt.seconds is None
+
+
+def test_a_screened_time_never_beats_a_raced_one() -> None:
+    screened, raced = measured(2.0, effort="screen"), measured(4.0, effort="race")
+    assert leading(step(0, 0, evaluation=screened), step(1, 1, evaluation=raced)) == 1
+
+
+def test_the_paired_speedup_ranks_where_clocks_drift() -> None:
+    """The second was timed at lower clocks: it took longer, and its baseline even more so."""
+    early, late = measured(4.0, 10.0, effort="screen"), measured(4.5, 12.0, effort="screen")
+    assert leading(step(0, 0, evaluation=early), step(1, 1, evaluation=late)) == 1
+
+
+def test_the_best_without_programmatic_launch_is_a_finalist() -> None:
+    programmatic = candidate(0).plan.model_copy(update={"launches": (LAUNCH.model_copy(update={"programmatic": True}),)})
+    steps = [
+        step(number, candidate=candidate(number).model_copy(update={"plan": programmatic}), evaluation=measured(2.0 + number))
+        for number in range(4)
+    ]
+    steps.append(step(4, 4, evaluation=measured(9.0)))
+    chosen = finalists([rank(one, TASK, CHIP) for one in steps], 3)
+    assert [one.index for one in chosen] == [0, 1, 4]
+    plain = measured(5.0).model_copy(update={"plain": measured(8.0).timing})
+    steps[3] = steps[3].model_copy(update={"evaluation": plain})
+    assert [one.index for one in finalists([rank(one, TASK, CHIP) for one in steps], 3)] == [0, 1, 3]

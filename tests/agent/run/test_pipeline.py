@@ -9,7 +9,7 @@ from threading import Event as Flag
 
 import pytest
 
-from agent.run.building import BatchBuild, Proposal
+from agent.run.batch_build import BatchBuild, RoundProposal
 from agent.run.checkpoint import open_checkpoints
 from agent.run.dependencies import Dependencies
 from agent.run.lifecycle import name_run, new_run, resume_run, start_run
@@ -313,7 +313,7 @@ def test_a_batch_raises_what_its_builds_raised_after_what_they_finished() -> Non
             yield from list(super().build(candidates, task, cancel))[:2]
             raise MachineError("no space left on the device")
 
-    builds = BatchBuild(Full(), TASK, lambda: Proposal([candidate(number) for number in range(3)]))
+    builds = BatchBuild(Full(), TASK, lambda: RoundProposal([candidate(number) for number in range(3)]))
     delivered: list[int] = []
     while len(delivered) < 2:
         delivered += [one.position for one in builds.ready(wait=True)]

@@ -12,7 +12,7 @@ from contract.inspection import Inspection, KernelResources
 from contract.protocols import Policy
 from contract.roofline import roofline_us
 from contract.task import Arch, GemmTask
-from contract.trajectory import Attempt, Observation
+from contract.trajectory import Attempt, Observation, Precedent
 from policies.schedule.families.mma_sync.family import MmaSync
 from policies.schedule.families.registry import families
 from policies.schedule.families.wgmma_tma.family import WgmmaTma
@@ -208,3 +208,18 @@ def test_prediction_heeds_the_compilers_occupancy() -> None:
 def test_families_are_those_of_the_architecture() -> None:
     assert [family.name for family in families(Arch.SM_90A)] == ["wgmma_tma", "latency", "resident", "mma_sync"]
     assert all([family.name for family in families(arch)] == ["mma_sync"] for arch in Arch if arch is not Arch.SM_90A)
+
+
+def test_the_first_round_starts_from_precedents_for_one_half() -> None:
+    """Those that no family can write for the task are left out; later rounds follow the times alone."""
+    chip_of_run = REFERENCE_CHIPS[TASK.arch]
+    observation = Observation(task=TASK, chip=chip_of_run, round=1, seed=0)
+    plain = SchedulePolicy(families(TASK.arch)).propose(observation, 32)
+    last = plain[-1].origin.schedule
+    assert last is not None
+    known = [Precedent(run_id="r", task=TASK, schedule=values, speedup=1.2) for values in ({"family": "none"}, last)]
+    policy = SchedulePolicy(
+        families(TASK.arch), precedents=lambda task, chip: known if (task, chip) == (TASK, chip_of_run) else []
+    )
+    first = policy.propose(observation, 4)
+    assert [one.id for one in first] == [plain[-1].id, *(one.id for one in plain[:3])]

@@ -51,6 +51,8 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             mma_efficiency=_mma_efficiency(s),
             lines=_lines(s, task),
             alternating=s.pingpong,
+            smem_read_bytes=_smem_read_bytes(s),
+            staged_bytes=2 * s.block_m * s.block_n if s.tma_store else 0,
         )
 
     def violation(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> str | None:
@@ -80,13 +82,10 @@ def _lines_per_row(columns: int) -> int:
 
 
 def _mma_efficiency(s: WgmmaTmaSchedule) -> float:
-    """Share of the tensor rate that the throughput of shared memory allows, at 128 bytes per cycle.
+    """One warpgroup with one instruction in flight cannot hide its own latency."""
+    return 1.0 if s.consumers * s.atoms * s.ctas_per_sm > 1 else 0.85
 
-    An m64nNk16 reads 2 KiB of A and 32·N bytes of B for N/2 cycles of math. At the same time TMA writes the operands of
-    later steps; about half of that is hidden. One warpgroup with one instruction in flight cannot hide its own latency.
-    """
-    cycles_math = s.block_n / 2
-    cycles_read = (2048 + 32 * s.block_n) / 128
-    cycles_write = 32 * (s.block_m + s.block_n) / 128 / (s.block_m // 64) / 2
-    in_flight = s.consumers * s.atoms * s.ctas_per_sm
-    return min(1.0, cycles_math / (cycles_read + cycles_write)) * (1.0 if in_flight > 1 else 0.85)
+
+def _smem_read_bytes(s: WgmmaTmaSchedule) -> int:
+    """Of a K block: an m64nNk16 reads 2 KiB of A and 32·N bytes of B."""
+    return s.block_m // 64 * (s.block_k // 16) * (2048 + 32 * s.block_n)

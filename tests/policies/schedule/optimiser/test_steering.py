@@ -319,7 +319,7 @@ def test_a_policy_goes_on_when_all_that_relieves_was_tried() -> None:
 
 def test_a_true_diagnosis_finds_what_it_says_sooner() -> None:
     """True times depend only on bytes in flight, of which the leader has few; the prior does not model that."""
-    parent = entry(HOPPER, stages=2, block_n=64)
+    parent = entry(HOPPER, stages=3, block_n=32)
     rng = np.random.default_rng(0)
     others = [pool_of(LONG).entries[int(i)] for i in rng.choice(len(pool_of(LONG).entries), 12, replace=False)]
     attempts = [attempt(parent, 8.0), *(attempt(other, 9.0 + 0.1 * rng.random()) for other in others)]

@@ -14,7 +14,7 @@ from contract.protocols import Sandbox
 from contract.task import GemmTask
 
 
-class Proposal(NamedTuple):
+class RoundProposal(NamedTuple):
     """A round's candidates. `dropped`: how many were proposed and not taken. `seconds`: what the policy took."""
 
     batch: Sequence[AnyCandidate]
@@ -41,11 +41,11 @@ class BatchBuild:
         self,
         sandbox: Sandbox,
         task: GemmTask,
-        propose: Callable[[], Proposal],
+        propose: Callable[[], RoundProposal],
         skip: Callable[[AnyCandidate], bool] = lambda _: False,
     ) -> None:
         self._sandbox, self._task, self._propose, self._skip = sandbox, task, propose, skip
-        self._proposal: Future[Proposal] = Future()
+        self._proposal: Future[RoundProposal] = Future()
         self._finished: SimpleQueue[Finished | None] = SimpleQueue()  # None follows the last one
         self._failure: BaseException | None = None
         self._cancel = threading.Event()
@@ -56,7 +56,7 @@ class BatchBuild:
         self._thread = threading.Thread(target=self._run, name="batch-build", daemon=True)
         self._thread.start()
 
-    def proposal(self) -> Proposal:
+    def proposal(self) -> RoundProposal:
         """The batch, once the policy has proposed it. Raises: what the policy raised."""
         return self._proposal.result()
 

@@ -1,0 +1,81 @@
+"""Which schedules of earlier runs a search starts from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contract.candidate import Candidate, Origin
+from contract.task import AccumulatorType, GemmTask, Layout
+from contract.trajectory import Precedent
+from policies.trajectories.precedents import StoredPrecedents
+from policies.trajectories.store import Store, open_store
+from tests.doubles import CHIP, OBSERVATION, candidate, measured, run_record, step
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(f"sqlite:///{tmp_path / 'store.sqlite'}") as opened:
+        yield opened
+
+
+def scheduled(number: int) -> Candidate:
+    return candidate(number).model_copy(
+        update={"origin": Origin(policy="schedule", schedule={"family": "f", "stages": number})}
+    )
+
+
+def record(
+    store: Store, run_id: str, task: GemmTask, times_us: dict[int, float], status: str = "finished", **race: float
+) -> None:
+    """A run whose candidates took these times when screened, beside 10 us of the baseline, and those of `race` in the race."""
+    store.start_run(run_record(run_id, task=task, status=status))
+    store.record_observation(run_id, OBSERVATION)
+    steps = [(number, measured(time_us, effort="screen")) for number, time_us in times_us.items()]
+    steps += [(int(number[1:]), measured(time_us, effort="race")) for number, time_us in race.items()]
+    for index, (number, evaluation) in enumerate(steps):
+        store.record_step(step(index, run_id=run_id, candidate=scheduled(number), evaluation=evaluation))
+
+
+def numbers(found: list[Precedent]) -> list[int]:
+    return [int(one.schedule["stages"]) for one in found]
+
+
+def test_near_shapes_come_first_and_raced_schedules_before_screened_ones(store: Store) -> None:
+    record(store, "far", GemmTask(m=1024, n=512, k=512), {7: 2.0})
+    record(store, "near", GemmTask(m=512, n=512, k=512), {1: 4.0, 2: 5.0, 3: 6.0}, c2=5.5)
+    found = StoredPrecedents(store).near(GemmTask(m=512, n=512, k=512), CHIP, 12)
+    assert numbers(found) == [2, 1, 7, 3]
+    assert found[0].speedup == pytest.approx(10 / 5.5)
+    assert found[0].task.shape == "512x512x512"
+    assert numbers(StoredPrecedents(store).near(GemmTask(m=512, n=512, k=512), CHIP, 2)) == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        GemmTask(m=512, n=512, k=512, layout=Layout.TN),
+        GemmTask(m=512, n=512, k=512, accumulate=AccumulatorType.F16),
+        GemmTask(m=512, n=512, k=16384),
+    ],
+    ids=["layout", "accumulator", "size"],
+)
+def test_runs_on_other_tasks_do_not_count(store: Store, task: GemmTask) -> None:
+    record(store, "run", GemmTask(m=512, n=512, k=512), {1: 4.0})
+    assert StoredPrecedents(store).near(task, CHIP, 12) == []
+    assert StoredPrecedents(store).near(GemmTask(m=512, n=512, k=512), CHIP.model_copy(update={"name": "other"}), 12) == []
+
+
+def test_a_run_that_goes_on_does_not_count_until_it_has_finished(store: Store) -> None:
+    task = GemmTask(m=512, n=512, k=512)
+    record(store, "run", task, {1: 4.0}, status="running")
+    precedents = StoredPrecedents(store)
+    assert precedents.near(task, CHIP, 12) == []
+    store.update_run(run_record("run", task=task, status="finished"))
+    assert numbers(precedents.near(task, CHIP, 12)) == [1]
+
+
+def test_equal_schedules_of_several_runs_are_one(store: Store) -> None:
+    for name in ("one", "other"):
+        record(store, name, GemmTask(m=512, n=512, k=512), {1: 4.0})
+    assert numbers(StoredPrecedents(store).near(GemmTask(m=512, n=512, k=512), CHIP, 12)) == [1]
