@@ -42,4 +42,11 @@ __device__ __forceinline__ float4 load_remote(unsigned remote) {
   return value;
 }
 
+// Stores into another CTA's shared memory, and counts the 16 bytes at an mbarrier of the same CTA. Both are remote addresses.
+__device__ __forceinline__ void push_remote(unsigned remote, unsigned remote_barrier, float4 value) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(remote),
+               "r"(remote_barrier), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
 }  // namespace cudal2

@@ -14,4 +14,13 @@ __device__ __forceinline__ unsigned align_up(unsigned address) {
   return (address + kAlign - 1) & ~(kAlign - 1);
 }
 
+__device__ __forceinline__ float4 load_shared(unsigned address) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
 }  // namespace cudal2

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contract.chip import Chip
 from contract.task import Arch, GemmTask, Layout
 from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid, slot_bytes
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
 from policies.schedule.families.wgmma_tma.writer import constants, plan, sections
 
@@ -34,7 +34,6 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         rows_a = s.block_m / s.cluster_n * _lines_per_row(task.k)
         rows_b = s.block_n / s.cluster_m * _lines_per_row(task.n if task.layout is Layout.NN else task.k)
         per_block = 2 * s.block_k * (rows_a + rows_b)
-        partial = s.block_m * s.block_n * 4
         return Work(
             tile=(s.block_m, s.block_n, s.block_k),
             stages=s.stages,
@@ -43,7 +42,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             cluster=s.cluster,
             k_blocks=k_blocks,
             loaded_bytes=int(ctas * k_blocks * per_block),
-            reduced_bytes=2 * ctas * partial // s.cluster_k if s.splits > 1 else 0,
+            reduced_bytes=2 * ctas * slot_bytes(s) if s.splits > 1 else 0,
             launches=1,
             persistent=s.persistent,
             programmatic=s.programmatic,

@@ -32,6 +32,8 @@ class WgmmaTmaSchedule(Schedule):
     `raster`: `group` rows (m) or columns (n) of tiles are visited together; with snake every second group is visited
     backwards. `promotion`: bytes that a load of A or B fetches into L2 at least; 0 for those of the box alone. `evict_*`:
     which lines L2 gives up first or last; that of D needs `tma_store`.
+
+    `push`: CTAs along K push their sums into the shared memory of those that add them. Otherwise they are pulled.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -57,6 +59,7 @@ class WgmmaTmaSchedule(Schedule):
     evict_a: Eviction = "normal"
     evict_b: Eviction = "normal"
     evict_d: Eviction = "normal"
+    push: bool = False
 
     @property
     def block_m(self) -> int:
@@ -110,8 +113,34 @@ class WgmmaTmaSchedule(Schedule):
     @property
     def needed_smem_bytes(self) -> int:
         """The part of it that the kernel uses."""
+        return self._smem_without_sums + (self.received_bytes if self.receives_apart else 0)
+
+    @property
+    def _smem_without_sums(self) -> int:
         store = 4 * self.consumers * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
         return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
+
+    @property
+    def units(self) -> int:
+        """What a warp pushes in all, in units of 8 columns of its 16 rows."""
+        return self.atoms * self.block_n // 8
+
+    @property
+    def source_bytes(self) -> int:
+        """Room for the sums that a CTA gets from one CTA along K: a share of the units of every warp, 512 bytes each."""
+        return 4 * self.consumers * ceil_div(self.units, self.cluster_k) * 512
+
+    @property
+    def received_bytes(self) -> int:
+        """Sums that are pushed to a CTA."""
+        return self.cluster_k * self.source_bytes
+
+    @property
+    def receives_apart(self) -> bool:
+        """Whether sums arrive in memory of their own, and else where the pipeline was."""
+        limits = LIMITS[Arch.SM_90A]
+        room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // self.ctas_per_sm - 1024)
+        return self.push and self._smem_without_sums + self.received_bytes <= room
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -148,14 +177,17 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
         and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
         and (s.tma_store or s.evict_d == "normal")
+        and (s.cluster_k > 1 or not s.push)
         and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
         and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
     )
 
 
 def _cluster_sum_fits(s: WgmmaTmaSchedule) -> bool:
-    partial = s.block_m * (s.block_n + 8) * 4
-    return not s.persistent and partial <= s.stages * s.stage_bytes and s.block_m % s.cluster_k == 0
+    ring = s.stages * s.stage_bytes
+    if s.push:
+        return not s.persistent and s.cluster_k <= s.units and (s.receives_apart or s.received_bytes <= ring)
+    return not s.persistent and s.block_m * (s.block_n + 8) * 4 <= ring and s.block_m % s.cluster_k == 0
 
 
 def accumulator_widths(task: GemmTask) -> tuple[int, ...]:
@@ -176,5 +208,9 @@ def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Counters first, then one f32 slot per tile and split; 0 without split-K."""
     if s.splits == 1:
         return 0
-    slot = s.block_m * s.block_n * 4 // s.cluster_k
-    return counter_bytes(s, task) + cluster_tiles(s, task) * s.cluster * s.splits * slot
+    return counter_bytes(s, task) + cluster_tiles(s, task) * s.cluster * s.splits * slot_bytes(s)
+
+
+def slot_bytes(s: WgmmaTmaSchedule) -> int:
+    """Partial sums that one CTA writes for one split."""
+    return s.source_bytes if s.push else s.block_m * s.block_n * 4 // s.cluster_k

@@ -44,7 +44,8 @@ def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
 def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
     """K block 64, or 128 where at least four fit; the maximum stages for one or two CTAs per SM, and half as many.
 
-    Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles are stored straight from registers.
+    Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles and sums over a cluster are stored straight
+    from registers.
     """
     consumers, atoms, block_n, pingpong = shape
     for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2) if consumers == 1 else (1,), (True, False)):
@@ -63,7 +64,7 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[Wg
         room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
         deepest = (room - base.smem_bytes) // (base.stage_bytes + 16) + 1
         needed = ceil_div(task.k, block_k)
-        if (block_k == 128 and min(deepest, needed) < 4 and deepest < needed) or (not tma_store and block_n > 64):
+        if block_k == 128 and min(deepest, needed) < 4 and deepest < needed:
             continue
         deepest = min(deepest, needed, 12)
         for stages in {deepest, max(deepest // 2, min(deepest, 3))}:
@@ -81,14 +82,18 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
         # Clusters of four leave SMs idle, and are faster only where one wave still suffices.
         if shared.cluster == 4 and tiles > cluster_sms(chip, 4) * base.ctas_per_sm:
             continue
-        for cluster_k, splits in product((1, 2, 4, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
+        for cluster_k, splits in product((1, 2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
             if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
+                continue
+            if cluster_k == 1 and not base.tma_store and base.block_n > 64:
                 continue
             one_wave = tiles * parts <= cluster_sms(chip, size) * base.ctas_per_sm
             if parts == 1 or (one_wave and parts <= ceil_div(task.k, base.block_k)):
                 cut = shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
-                yield cut.model_copy(update={"exclusive": size > 1 and _would_be_packed(cut)})
+                for push in (False, True) if cluster_k > 1 and base.block_n <= 64 else (cluster_k > 1,):
+                    pushed = cut.model_copy(update={"push": push})
+                    yield pushed.model_copy(update={"exclusive": size > 1 and _would_be_packed(pushed)})
 
 
 def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:

@@ -53,15 +53,35 @@ constexpr int kBoxBytes = 16 * kSwizzle;
 constexpr int kStoreBytes = kStoreBuffers * kBoxBytes;  // of one warp
 constexpr int kBarriers = kStages * kStageBytes + (kTmaStore && !kStoreInPlace ? 4 * kConsumers * kStoreBytes : 0);
 constexpr int kRegisters = wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::kRegisters;
+//@section pull
 constexpr int kPartialPitch = BLOCK_N + 8;  // floats; the 8 keep fragment writes of 4 rows in different banks
+//@end
 
+//@section push
+// Sums are pushed to the CTA along K that owns them. 8 columns of a warp's 16 rows are a unit: 16 bytes of sums in each lane.
+// The units of a warp are divided into kClusterK chunks, one for each CTA.
+constexpr int kWarps = 4 * kConsumers;
+constexpr int kUnits = kAtoms * BLOCK_N / 8;
+constexpr int kChunk = (kUnits + kClusterK - 1) / kClusterK;  // units of the largest chunk
+constexpr int kUnitBytes = 32 * 16;
+constexpr int kSourceBytes = kWarps * kChunk * kUnitBytes;  // of one sender
+constexpr int kSummed = kBarriers + 16 * kStages + 8;       // barrier of the sums that a CTA receives
+constexpr int kReceived = kReceiveApart ? kSummed + 8 : 0;  // else where the pipeline was
+//@end
 static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
 static_assert(!kPingpong || (kPersistent && kSplits == 1), "warpgroups alternate over the tiles of a persistent CTA, and share no sums");
 static_assert(kClusterK == 1 || !kPersistent, "partials take the place of the pipeline, so each CTA has one tile");
+//@section pull
 static_assert(kClusterK == 1 || BLOCK_M * kPartialPitch * 4 <= kStages * kStageBytes, "partials fit where the pipeline was");
+//@section push
+static_assert(kReceiveApart || kClusterK * kSourceBytes <= kStages * kStageBytes, "the sums fit where the pipeline was");
+static_assert(kUnits >= kClusterK, "each CTA of a K-cluster owns sums of every warp");
+//@end
 static_assert(!kTmaStore || !kStoreInPlace || 4 * kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
+//@section pull
 static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows");
+//@end
 
 // Named barriers; the one of a warpgroup's turn is kTurn plus its number.
 constexpr int kAllConsumers = 1;
@@ -405,7 +425,11 @@ struct Splits {
         slots(reinterpret_cast<float4*>(static_cast<char*>(workspace) + (slots_in_all * 4 + 255) / 256 * 256)) {}
 
   __device__ float4* slot(const Unit& unit, int split) const {
+//@section pull
     constexpr int kSlot = BLOCK_M * BLOCK_N / kClusterK / 4;
+//@section push
+    constexpr int kSlot = kSourceBytes / 16;
+//@end
     return slots + (static_cast<long long>(unit.slot) * kSplits + split) * kSlot;
   }
 
@@ -461,6 +485,7 @@ __device__ __forceinline__ bool combine_fragments(const Accumulators& acc, Packe
   return true;
 }
 
+//@section pull
 // ---- K-cluster: partials in shared memory, each CTA sums its rows over the cluster -----------------------------------------
 __device__ __forceinline__ void write_partials(const Accumulators& acc, unsigned smem) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
@@ -515,6 +540,110 @@ __device__ __forceinline__ void reduce_cluster(unsigned smem, const Unit& unit, 
   }
 }
 
+//@section push
+// ---- K-cluster: sums pushed to their owner, which adds them in the order of K -----------------------------------------------
+__device__ __forceinline__ constexpr int first_unit(int chunk) { return chunk * kUnits / kClusterK; }
+
+// The chunk of this warp that goes to, or comes to, a CTA. Warps begin with different CTAs, so that none is sent to by all at once.
+__device__ __forceinline__ int chunk_of(int owner, int warp) { return (owner + kClusterK - warp % kClusterK) % kClusterK; }
+
+// Announces what the CTAs along K, this one among them, will push to this CTA.
+__device__ __forceinline__ void expect_sums(unsigned smem, const Rank& rank) {
+  int units = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) {
+    const int chunk = chunk_of(rank.k, warp);
+    units += first_unit(chunk + 1) - first_unit(chunk);
+  }
+  mbarrier_arrive_expect(smem + kSummed, units * kClusterK * kUnitBytes);
+}
+
+// Every thread of the cluster comes here once. Where sums take the place of the pipelines, all of these have been read after
+// it; else the sums are on their way, and all that may still reach into a CTA are those that it waits for.
+__device__ __forceinline__ void meet_with_sums() {
+  if constexpr (kReceiveApart) {
+    cluster_meet();
+  } else {
+    cluster_sync();
+  }
+}
+
+__device__ __forceinline__ void push_sums(const Accumulators& acc, unsigned smem, const Rank& rank) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned mine = smem + kReceived + rank.k * kSourceBytes + warp * kChunk * kUnitBytes + lane * 16;
+#pragma unroll
+  for (int chunk = 0; chunk < kClusterK; ++chunk) {
+    const unsigned owner = rank.peer(rank.m, rank.n, (chunk + warp) % kClusterK);
+    const unsigned target = map_to_rank(mine, owner), summed = map_to_rank(smem + kSummed, owner);
+#pragma unroll
+    for (int index = 0; index < kChunk; ++index) {
+      const int unit = first_unit(chunk) + index;
+      if (unit < first_unit(chunk + 1)) {
+        push_remote(target + index * kUnitBytes, summed, quad(acc[unit / (BLOCK_N / 8)], unit % (BLOCK_N / 8)));
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ void add(float4& total, const float4& part) {
+  total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
+}
+
+// A lane's part of a unit of the output. Lanes exchange halves in pairs, so that each stores 8 bytes of one row.
+__device__ __forceinline__ void store_unit(const float4& sum, Element* out, int row, int column, int m, int n) {
+  const int lane = threadIdx.x % 32;
+  const bool lower = lane % 2;
+  const unsigned top = pack(sum.x, sum.y, Element()), bottom = pack(sum.z, sum.w, Element());
+  const unsigned other = __shfl_xor_sync(0xffffffff, lower ? top : bottom, 1);
+  row += lane / 4 + (lower ? 8 : 0);
+  column += lane % 4 / 2 * 4;
+  if (row >= m || column >= n) return;
+  *reinterpret_cast<uint2*>(out + static_cast<long long>(row) * n + column) =
+      lower ? make_uint2(other, bottom) : make_uint2(top, other);
+}
+
+// Adds the parts of the units that this CTA owns and stores them. A warp adds units of its own rows.
+__device__ __forceinline__ void finish_sums(unsigned smem, const Unit& unit, const Rank& rank, const Splits& splits, unsigned flag,
+                                            Element* out, int m, int n) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int chunk = chunk_of(rank.k, warp), first = first_unit(chunk), units = first_unit(chunk + 1) - first;
+  const unsigned received = smem + kReceived + warp * kChunk * kUnitBytes + lane * 16;
+  const int slot = warp * kChunk * 32 + lane;  // of the first unit
+  const auto store = [&](int index, const float4& sum) {
+    const int atom = (first + index) / (BLOCK_N / 8), group = (first + index) % (BLOCK_N / 8);
+    store_unit(sum, out, unit.row + tile_rows() + atom * 64 + warp % 4 * 16, unit.column + group * 8, m, n);
+  };
+  mbarrier_wait(smem + kSummed, 0);
+#pragma unroll
+  for (int index = 0; index < kChunk; ++index) {
+    if (index >= units) break;
+    float4 total = load_shared(received + index * kUnitBytes);
+#pragma unroll
+    for (int source = 1; source < kClusterK; ++source) add(total, load_shared(received + source * kSourceBytes + index * kUnitBytes));
+    if constexpr (kSplits > 1) {
+      __stcg(splits.slot(unit, unit.split) + slot + index * 32, total);
+    } else {
+      store(index, total);
+    }
+  }
+  if constexpr (kSplits > 1) {
+    if (!splits.last(unit, flag)) return;
+    constexpr int kTogether = kChunk < 4 ? kChunk : 4;  // whose loads are in flight together
+    for (int begin = 0; begin < units; begin += kTogether) {
+      float4 totals[kTogether];
+#pragma unroll
+      for (int index = 0; index < kTogether; ++index) {
+        totals[index] = splits.sum(unit, slot + min(begin + index, units - 1) * 32);
+      }
+#pragma unroll
+      for (int index = 0; index < kTogether; ++index) {
+        if (begin + index < units) store(begin + index, totals[index]);
+      }
+    }
+  }
+}
+
+//@end
 // ---- the kernel ---------------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ void init_barriers(unsigned smem) {
 #pragma unroll
@@ -522,6 +651,9 @@ __device__ __forceinline__ void init_barriers(unsigned smem) {
     mbarrier_init(full_barrier(smem, stage), 1);
     mbarrier_init(empty_barrier(smem, stage), 4 * kTileWarpgroups * (kClusterM + kClusterN - 1));
   }
+//@section push
+  mbarrier_init(smem + kSummed, 1);
+//@end
   mbarrier_init_fence();
 }
 
@@ -544,6 +676,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   const Splits splits(workspace, scheduler.tiles_m * scheduler.tiles_n * kClusterSize);
 
   if (threadIdx.x == 0) init_barriers(smem);
+//@section push
+  if (threadIdx.x == 0) expect_sums(smem, scheduler.rank);
+//@end
   if (threadIdx.x == kConsumerThreads) {
     tma_prefetch_map(map_a);
     tma_prefetch_map(map_b);
@@ -557,6 +692,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     if constexpr (kHandOver) registers_decrease<kProducerRegisters>();
     if (threadIdx.x == kConsumerThreads) produce(smem, map_a, map_b, scheduler);
     __syncwarp();
+//@section push
+    meet_with_sums();
+//@end
   } else {
     if constexpr (kHandOver) registers_increase<kConsumerRegisters>();
     Ring ring;
@@ -575,8 +713,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
       Accumulators acc;
       multiply(acc, smem, unit, ring, scheduler.rank);
       if constexpr (kClusterK > 1) {
+//@section pull
         named_barrier(kAllConsumers, kConsumerThreads);  // both consumers have read their last stage
         write_partials(acc, smem);
+//@section push
+        if constexpr (!kReceiveApart) meet_with_sums();
+        push_sums(acc, smem, scheduler.rank);
+        if constexpr (kReceiveApart) meet_with_sums();
+        finish_sums(smem, unit, scheduler.rank, splits, flag, d, m, n);
+//@end
       } else if constexpr (kSplits > 1) {
         Packed sums;
         if (combine_fragments(acc, sums, splits, unit, flag)) store_tile(sums, smem, map_d, d, unit, m, n, turn);
@@ -588,9 +733,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
       if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();
     }
   }
+//@section pull
   if constexpr (kClusterK > 1) {
     cluster_sync();
     if (!producer) reduce_cluster(smem, scheduler.unit(scheduler.first()), scheduler.rank, splits, flag, d, m, n);
   }
   if constexpr (kClusterSize > 1) cluster_meet();  // no CTA ends while a peer may still reach into its shared memory
+//@end
 }

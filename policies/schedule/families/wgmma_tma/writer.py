@@ -14,7 +14,7 @@ from contract.plan import (
 )
 from contract.task import Arch, GemmTask, Layout
 from policies.schedule.families.template import KernelConstant
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, slot_bytes
 
 ENTRY = "wgmma_tma_gemm"
 _EVICTIONS = ("normal", "first", "last")
@@ -41,6 +41,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kTmaStore", s.tma_store),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
+        KernelConstant("kReceiveApart", s.receives_apart, "pushed sums have memory of their own"),
         KernelConstant("kEvictionA", _EVICTIONS.index(s.evict_a), "0 as usual, 1 first, 2 last"),
         KernelConstant("kEvictionB", _EVICTIONS.index(s.evict_b)),
         KernelConstant("kEvictionD", _EVICTIONS.index(s.evict_d)),
@@ -50,6 +51,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
 def sections(s: WgmmaTmaSchedule) -> set[str]:
     """The sections of `wgmma_tma.cu` that a schedule uses."""
     return {
+        "push" if s.push else "pull",
         "by-rows" if s.raster == "m" else "ordered",
         "plain-loads" if s.evict_a == s.evict_b == "normal" else "hinted-loads",
         "plain-stores" if s.evict_d == "normal" else "hinted-stores",
@@ -71,7 +73,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
     swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
     counters = f"ceil({tiles}*{s.cluster}*4/256)*256"
-    partials = f"{tiles}*{s.cluster * s.splits * (s.block_m * s.block_n * 4 // s.cluster_k)}"
+    partials = f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
     requires = ["N%8==0", "K%8==0"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")

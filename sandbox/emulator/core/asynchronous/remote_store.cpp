@@ -1,6 +1,7 @@
 // st.async: values stored into the shared memory of another CTA of the cluster, with bytes completed at an mbarrier there.
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "asynchronous/tensor_box.hpp"
 #include "machine/machine.hpp"
@@ -14,47 +15,53 @@ constexpr Operand kMbarrier = address("mbarrier", Field::kC, Field::kQ);
 constexpr Operand kValues = list("values", 8);
 constexpr Operand kValueBytes = number("value_bytes", Field::kR);  // 4 or 8
 
-struct RemoteStore : Pending {
+// The stores of all lanes of one instruction, which complete together.
+struct RemoteStores : Pending {
   using Pending::Pending;
+  struct Store {
+    u8* target = nullptr;
+    MBarrier* barrier = nullptr;
+    u8 data[16], taint[16];
+  };
   Run* run = nullptr;
-  u8* target = nullptr;
-  MBarrier* barrier = nullptr;
-  u8 data[16], taint[16];
+  std::vector<Store> stores;
   u32 bytes = 0;
 
   void complete() override {
-    std::memcpy(target, data, bytes);
-    if (run->options.taint) [[unlikely]]
-      write_taint(*run, *cluster, target, bytes, taint, 0, kNoInstruction);
-    barrier->transactions -= bytes;
-    settle_phase(*run, *barrier);
+    for (const Store& store : stores) {
+      std::memcpy(store.target, store.data, bytes);
+      if (run->options.taint) [[unlikely]]
+        write_taint(*run, *cluster, store.target, bytes, store.taint, 0, kNoInstruction);
+      store.barrier->transactions -= bytes;
+      settle_phase(*run, *store.barrier);
+    }
   }
 };
 
 void remote_store(Warp& warp, const Op& op, u32 mask) {
+  auto work = std::make_shared<RemoteStores>(warp.cta->cluster);
+  work->run = warp.run;
+  work->bytes = op.count * kValueBytes(op);
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
-    MBarrier* barrier = mbarrier_at(warp, op, lane, shared_address(warp, op, kMbarrier, lane), true);
-    if (!barrier) continue;
-    auto store = std::make_shared<RemoteStore>(warp.cta->cluster);
-    store->bytes = op.count * kValueBytes(op);
-    if (store->bytes > sizeof store->data) continue;
+    RemoteStores::Store store;
+    store.barrier = mbarrier_at(warp, op, lane, shared_address(warp, op, kMbarrier, lane), true);
+    if (!store.barrier || work->bytes > sizeof store.data) continue;
     Touch touch;
     touch.async = true;
-    touch.epoch = {barrier->component, static_cast<u32>(barrier->phase) + 1};
+    touch.epoch = {store.barrier->component, static_cast<u32>(store.barrier->phase) + 1};
     const u32 address = shared_address(warp, op, kTarget, lane);
-    store->target = shared_at(warp, op, lane, address, store->bytes, Access::kWrite, nullptr, touch);
-    if (!store->target) continue;
+    store.target = shared_at(warp, op, lane, address, work->bytes, Access::kWrite, nullptr, touch);
+    if (!store.target) continue;
     for (u32 i = 0; i < op.count; ++i) {
       const u8* value = warp.registers + warp.run->program.lists[op.list + i] + static_cast<u32>(lane) * kValueBytes(op);
-      std::memcpy(store->data + i * kValueBytes(op), value, kValueBytes(op));
+      std::memcpy(store.data + i * kValueBytes(op), value, kValueBytes(op));
       if (warp.run->options.taint) [[unlikely]]
-        std::memcpy(store->taint + i * kValueBytes(op), value + warp.run->shadow_offset, kValueBytes(op));
+        std::memcpy(store.taint + i * kValueBytes(op), value + warp.run->shadow_offset, kValueBytes(op));
     }
-    store->run = warp.run;
-    store->barrier = barrier;
-    warp.run->enqueue(std::move(store));
+    work->stores.push_back(store);
   }
+  if (!work->stores.empty()) warp.run->enqueue(std::move(work));
   ++warp.run->events;
 }
 

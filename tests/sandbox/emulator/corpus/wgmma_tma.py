@@ -21,6 +21,10 @@ MULTICAST = PLAIN.model_copy(update={"cluster_m": 2})
 # Each CTA of the cluster has three K blocks; the last is in the first stage, where the partial sums are written.
 SUMMED = PLAIN.model_copy(update={"consumers": 2, "stages": 2, "cluster_k": 2, "tma_store": False})
 TASK_SUMMED = gemm(128, 128, 384, layout="tn")
+# Pushed sums with memory of their own, and sums that take the place of the pipeline, as half of an SM has no room for both.
+PUSHED = SUMMED.model_copy(update={"push": True})
+IN_PLACE = PLAIN.model_copy(update={"stages": 6, "cluster_k": 2, "tma_store": False, "ctas_per_sm": 2, "push": True})
+TASK_IN_PLACE = gemm(64, 128, 832, layout="tn")
 SPLIT = PLAIN.model_copy(update={"splits": 2})
 
 _LAST = (
@@ -426,6 +430,38 @@ WGMMA_TMA_FAULTS = (
         patches=(Patch("kPartialPitch = BLOCK_N + 8;", "kPartialPitch = BLOCK_N + 7;"),),
         detectors=("misaligned",),
         why="pairs of floats are stored at odd multiples of 4 bytes in every other row",
+    ),
+    Fault(
+        name="sums-of-one-source-expected",
+        schedule=PUSHED,
+        task=TASK_SUMMED,
+        patches=(Patch("units * kClusterK * kUnitBytes", "units * kUnitBytes"),),
+        detectors=("transaction-mismatch", "async-race", "deadlock"),
+        why="the barrier opens, or fails to, with the sums of one CTA where those of two are on their way",
+    ),
+    Fault(
+        name="sums-not-awaited",
+        schedule=PUSHED,
+        task=TASK_SUMMED,
+        patches=(Patch("  mbarrier_wait(smem + kSummed, 0);\n", ""),),
+        detectors=("async-race", "uninitialised-read"),
+        why="sums are added where those of a peer may not have arrived",
+    ),
+    Fault(
+        name="sources-push-to-one-place",
+        schedule=PUSHED,
+        task=TASK_SUMMED,
+        patches=(Patch("kReceived + rank.k * kSourceBytes", "kReceived + 0 * kSourceBytes"),),
+        detectors=("async-race", "shared-race"),
+        why="two CTAs store into the same bytes of the owner in no order",
+    ),
+    Fault(
+        name="sums-pushed-over-a-pipeline",
+        schedule=IN_PLACE,
+        task=TASK_IN_PLACE,
+        patches=(Patch("    cluster_sync();\n  }\n}", "    cluster_meet();\n  }\n}"),),
+        detectors=("async-race",),
+        why="a relaxed barrier does not order the peer's operands before the sums that replace them",
     ),
     Fault(
         name="two-threads-produce",
