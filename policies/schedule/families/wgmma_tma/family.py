@@ -30,6 +30,8 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         tiles = cluster_tiles(s, task)
         ctas = tiles * s.cluster * s.splits
         resident = s.ctas_per_sm * cluster_sms(chip, s.cluster)
+        grid = min(tiles * s.cluster, resident)
+        split_ctas = tiles * s.cluster % grid * s.splits if s.split_tail else ctas
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
         rows_a = s.block_m / s.cluster_n * _lines_per_row(task.k)
         rows_b = s.block_n / s.cluster_m * _lines_per_row(task.n if task.layout is Layout.NN else task.k)
@@ -37,12 +39,12 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         return Work(
             tile=(s.block_m, s.block_n, s.block_k),
             stages=s.stages,
-            ctas=min(ctas, resident) if s.persistent else ctas,
+            ctas=min(ctas, grid if s.split_tail else resident) if s.persistent else ctas,
             ctas_per_sm=s.ctas_per_sm,
             cluster=s.cluster,
             k_blocks=k_blocks,
             loaded_bytes=int(ctas * k_blocks * per_block),
-            reduced_bytes=2 * ctas * slot_bytes(s) if s.splits > 1 else 0,
+            reduced_bytes=2 * split_ctas * slot_bytes(s) if s.splits > 1 else 0,
             launches=1,
             persistent=s.persistent,
             programmatic=s.programmatic,

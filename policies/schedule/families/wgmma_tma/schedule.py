@@ -13,6 +13,7 @@ INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill t
 MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
+MAX_SMS = 132  # of the chips that the family is for
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 
 Axis = Annotated[int, Field(ge=1)]
@@ -34,6 +35,7 @@ class WgmmaTmaSchedule(Schedule):
     which lines L2 gives up first or last; that of D needs `tma_store`.
 
     `push`: CTAs along K push their sums into the shared memory of those that add them. Otherwise they are pulled.
+    `split_tail`: a persistent grid splits only the tiles of its last turn, where these are fewer than its clusters.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -60,6 +62,7 @@ class WgmmaTmaSchedule(Schedule):
     evict_b: Eviction = "normal"
     evict_d: Eviction = "normal"
     push: bool = False
+    split_tail: bool = False
 
     @property
     def block_m(self) -> int:
@@ -85,11 +88,22 @@ class WgmmaTmaSchedule(Schedule):
         """Maximum registers of a consumer thread: an even share, or what the producer leaves after it gives up its own."""
         if not self.hands_over:
             return 255
-        return min(255, (512 // self.ctas_per_sm - 40) // self.consumers // 8 * 8)
+        producer = 56 if self.hinted else 40
+        return min(255, (512 // self.ctas_per_sm - producer) // self.consumers // 8 * 8)
+
+    @property
+    def hinted(self) -> bool:
+        """Whether loads carry a cache policy."""
+        return self.evict_a != "normal" or self.evict_b != "normal"
 
     @property
     def cluster(self) -> int:
         return self.cluster_m * self.cluster_n * self.cluster_k
+
+    @property
+    def parts_of_whole(self) -> int:
+        """Parts of K into which every tile is split."""
+        return self.cluster_k * (1 if self.split_tail else self.splits)
 
     @property
     def stage_bytes(self) -> int:
@@ -173,7 +187,8 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.block_m // s.cluster_n <= 256
         and s.block_n // s.cluster_m <= 256
         and s.splits * s.cluster_k <= k_blocks
-        and (s.stages > 1 or k_blocks <= s.splits * s.cluster_k)
+        and (s.stages > 1 or k_blocks <= s.parts_of_whole)
+        and (not s.split_tail or (s.persistent and s.splits > 1))
         and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
         and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
         and (s.tma_store or s.evict_d == "normal")
@@ -201,14 +216,20 @@ def cluster_tiles(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 
 
 def counter_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    return ceil_div(cluster_tiles(s, task) * s.cluster * 4, 256) * 256
+    return ceil_div(_slots(s, task) * 4, 256) * 256
+
+
+def _slots(s: WgmmaTmaSchedule, task: GemmTask) -> int:
+    """Pairs of a tile that is split and a CTA of its cluster; in the tail of a grid at most one for each CTA."""
+    slots = cluster_tiles(s, task) * s.cluster
+    return min(slots, MAX_SMS * s.ctas_per_sm // s.cluster * s.cluster) if s.split_tail else slots
 
 
 def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Counters first, then one f32 slot per tile and split; 0 without split-K."""
     if s.splits == 1:
         return 0
-    return counter_bytes(s, task) + cluster_tiles(s, task) * s.cluster * s.splits * slot_bytes(s)
+    return counter_bytes(s, task) + _slots(s, task) * s.splits * slot_bytes(s)
 
 
 def slot_bytes(s: WgmmaTmaSchedule) -> int:

@@ -111,8 +111,19 @@ def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Wgm
     for persistent, group in product((True,) if cut.pingpong else (True, False), (4, 8, 16)):
         launched = cut.model_copy(update={"persistent": persistent, "group": group})
         yield launched
+        if persistent and group == 8 and cut.cluster <= 2 and not cut.pingpong:
+            yield from _tail_splits(launched, task, chip)
         if persistent and group == 8 and cut.cluster == 2:
             yield from _varied(launched, task, chip)
+
+
+def _tail_splits(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+    """For at most four waves: the tiles of the last one are split where that occupies the clusters which it leaves idle."""
+    clusters = cluster_sms(chip, launched.cluster) // launched.cluster * launched.ctas_per_sm
+    left = cluster_tiles(launched, task) % clusters
+    splits = min(clusters // left, ceil_div(task.k, launched.block_k) // 4, 8) if left else 1
+    if splits > 1 and _waves(launched, task, chip) < 4:
+        yield launched.model_copy(update={"splits": splits, "split_tail": True})
 
 
 def _waves(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> float:

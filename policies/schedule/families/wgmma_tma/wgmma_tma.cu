@@ -29,7 +29,11 @@ constexpr int kConsumerThreads = kWarpgroup * kConsumers;
 // its registers can be handed over.
 constexpr bool kHandOver = kConsumers > 1 || kCtasPerSm > 1;
 constexpr int kThreads = kConsumerThreads + (kHandOver ? kWarpgroup : 32);
+//@section plain-loads
 constexpr int kProducerRegisters = 40;
+//@section hinted-loads
+constexpr int kProducerRegisters = 56;
+//@end
 constexpr int kConsumerRegisters = (512 / kCtasPerSm - kProducerRegisters) / kConsumers / 8 * 8;
 constexpr int kClusterSize = kClusterM * kClusterN * kClusterK;
 constexpr int kPanels = BLOCK_K / 64;  // K-major operands lie in panels of 64 elements (128 bytes) along K
@@ -122,20 +126,35 @@ struct Scheduler {
 
   __device__ int first() const { return blockIdx.x / kClusterSize; }
   __device__ int step() const { return gridDim.x / kClusterSize; }
+//@section all-split
   __device__ int units() const { return kPersistent ? tiles_m * tiles_n * kSplits : first() + 1; }
 
   __device__ Unit unit(int index) const {
     const int tile = index / kSplits, split = index % kSplits;
+//@section tail-split
+  // Tiles that are multiplied whole, in turns that occupy the whole grid. Only those that are left are split.
+  __device__ int whole() const { return tiles_m * tiles_n / step() * step(); }
+  __device__ int units() const { return whole() + (tiles_m * tiles_n - whole()) * kSplits; }
+
+  // `split` is negative in a whole tile.
+  __device__ Unit unit(int index) const {
+    const int left = index - whole(), split = left < 0 ? -1 : left % kSplits;
+    const int tile = left < 0 ? index : whole() + left / kSplits;
 //@section by-rows
     const TileIndex at = grouped_raster<kGroup>(tile, tiles_m, tiles_n);
 //@section ordered
     const TileIndex at = ordered_raster<kGroup, kByColumns, kSnake>(tile, tiles_m, tiles_n);
-//@end
+//@section all-split
     constexpr int kParts = kSplits * kClusterK;
     const int part = split * kClusterK + rank.k;
     return {(at.m * kClusterM + rank.m) * BLOCK_M, (at.n * kClusterN + rank.n) * BLOCK_N,
             part * k_blocks / kParts,              (part + 1) * k_blocks / kParts,
             split,                                 tile * kClusterSize + rank_index};
+//@section tail-split
+    return {(at.m * kClusterM + rank.m) * BLOCK_M,      (at.n * kClusterN + rank.n) * BLOCK_N,
+            split < 0 ? 0 : split * k_blocks / kSplits, split < 0 ? k_blocks : (split + 1) * k_blocks / kSplits,
+            split,                                      (tile - whole()) * kClusterSize + rank_index};
+//@end
   }
 };
 
@@ -172,11 +191,17 @@ __device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsign
 //@section hinted-loads
 template <int kEviction>
 __device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y, unsigned mask, bool many) {
-  const unsigned long long policy = l2_policy<kEviction>();
-  if (many) {
-    tma_load_multicast(smem, map, barrier, x, y, static_cast<unsigned short>(mask), policy);
+  if constexpr (kEviction > 0) {
+    const unsigned long long policy = l2_policy<kEviction>();
+    if (many) {
+      tma_load_multicast(smem, map, barrier, x, y, static_cast<unsigned short>(mask), policy);
+    } else {
+      tma_load(smem, map, barrier, x, y, policy);
+    }
+  } else if (many) {
+    tma_load_multicast(smem, map, barrier, x, y, static_cast<unsigned short>(mask));
   } else {
-    tma_load(smem, map, barrier, x, y, policy);
+    tma_load(smem, map, barrier, x, y);
   }
 }
 
@@ -673,7 +698,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   const unsigned flag = smem + kBarriers + 16 * kStages;
   const bool producer = threadIdx.x >= kConsumerThreads;
   const Scheduler scheduler(m, n, k, kClusterSize > 1 ? cluster_rank() : 0);
+//@section all-split
   const Splits splits(workspace, scheduler.tiles_m * scheduler.tiles_n * kClusterSize);
+//@section tail-split
+  const Splits splits(workspace, gridDim.x);  // fewer tiles are left than there are clusters
+//@end
 
   if (threadIdx.x == 0) init_barriers(smem);
 //@section push
@@ -723,6 +752,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
         finish_sums(smem, unit, scheduler.rank, splits, flag, d, m, n);
 //@end
       } else if constexpr (kSplits > 1) {
+//@section tail-split
+        if (unit.split < 0) {
+          store_tile(acc, smem, map_d, d, unit, m, n, turn);
+          continue;
+        }
+//@end
         Packed sums;
         if (combine_fragments(acc, sums, splits, unit, flag)) store_tile(sums, smem, map_d, d, unit, m, n, turn);
       } else {

@@ -52,8 +52,9 @@ def sections(s: WgmmaTmaSchedule) -> set[str]:
     """The sections of `wgmma_tma.cu` that a schedule uses."""
     return {
         "push" if s.push else "pull",
+        "tail-split" if s.split_tail else "all-split",
         "by-rows" if s.raster == "m" else "ordered",
-        "plain-loads" if s.evict_a == s.evict_b == "normal" else "hinted-loads",
+        "hinted-loads" if s.hinted else "plain-loads",
         "plain-stores" if s.evict_d == "normal" else "hinted-stores",
     }
 
@@ -61,9 +62,9 @@ def sections(s: WgmmaTmaSchedule) -> set[str]:
 def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     """The launch plan. With splits, arrival counters come first in the workspace and the partial sums behind them."""
     tiles = f"ceil(M/{s.cluster_m * s.block_m})*ceil(N/{s.cluster_n * s.block_n})"
-    ctas = f"{tiles}*{s.splits * s.cluster}"
-    slots = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
-    whole = slots if s.cluster == 1 else f"{slots}//{s.cluster}*{s.cluster}"
+    ctas = f"{tiles}*{s.cluster if s.split_tail else s.splits * s.cluster}"
+    resident = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
+    whole = resident if s.cluster == 1 else f"{resident}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
     box_a = (64, s.block_m // s.cluster_n)
     if task.layout is Layout.TN:
@@ -72,13 +73,14 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
         by_columns = s.block_n // s.columns % s.cluster_m == 0
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
     swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
-    counters = f"ceil({tiles}*{s.cluster}*4/256)*256"
-    partials = f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
+    slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
+    counters = f"ceil({slots}*4/256)*256"
+    partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
     requires = ["N%8==0", "K%8==0"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
     if s.stages == 1:
-        requires.append(f"K<={s.block_k * s.splits * s.cluster_k}")
+        requires.append(f"K<={s.block_k * s.parts_of_whole}")
     return LaunchPlan(
         arch=Arch.SM_90A,
         launches=(

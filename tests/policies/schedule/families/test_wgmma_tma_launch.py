@@ -2,11 +2,11 @@
 
 import pytest
 
-from contract.chip import REFERENCE_CHIPS
-from contract.plan import TensorMapArg
+from contract.chip import LIMITS, REFERENCE_CHIPS
+from contract.plan import TensorMapArg, resolve
 from contract.task import Arch, GemmTask
 from policies.schedule.families.wgmma_tma.family import WgmmaTma
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, workspace_bytes
 from tests.sandbox.emulator.compiled import PtxCompiler
 
 FAMILY = WgmmaTma()
@@ -44,6 +44,45 @@ def test_every_tile_is_right_in_every_order(compiler: PtxCompiler, schedule: Wgm
     candidate = FAMILY.write(schedule, task)
     trial = Trial(compiler.compile(candidate, task.arch), candidate, task, sms=4)
     assert [verdict for conditions in schedules(1) if (verdict := trial.verdict(conditions))] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "sms"),
+    [
+        ({}, 5),
+        ({"cluster_m": 2, "splits": 3}, 8),
+        ({"tma_store": False, "raster": "snake_n"}, 7),
+        ({"consumers": 2, "stages": 4}, 4),
+    ],
+    ids=["one-left", "clusters", "direct", "none-left"],
+)
+def test_the_tiles_of_the_last_turn_are_split(compiler: PtxCompiler, change: dict[str, object], sms: int) -> None:
+    """36 tiles of 64x64, 18 pairs of them, or 18 tiles of 128x64."""
+    from tests.sandbox.emulator.trial import Trial, schedules
+
+    task = gemm(328, 328, 200, layout="tn")
+    schedule = PLAIN.model_copy(update={"splits": 2, "split_tail": True, **change})
+    candidate = FAMILY.write(schedule, task)
+    trial = Trial(compiler.compile(candidate, task.arch), candidate, task, sms)
+    assert [verdict for conditions in schedules(1) if (verdict := trial.verdict(conditions))] == []
+
+
+def test_only_the_tail_is_written_as_partial_sums() -> None:
+    """300 tiles are 150 pairs for 66 clusters, of which 18 are left after two turns."""
+    tail = PLAIN.model_copy(update={"consumers": 2, "block_n": 128, "cluster_m": 2, "splits": 3, "split_tail": True})
+    task = gemm(12800, 384, 4096)
+    plan = resolve(FAMILY.write(tail, task).plan, task, LIMITS[task.arch], CHIP.sms)
+    assert plan.launches[0].grid == (132, 1, 1)
+    assert plan.workspace_bytes == workspace_bytes(tail, task) == 768 + 132 * 3 * 128 * 128 * 4
+    assert FAMILY.work(tail, task, CHIP).reduced_bytes == 2 * 18 * 2 * 3 * 128 * 128 * 4
+    assert FAMILY.violation(tail.model_copy(update={"persistent": False}), task)
+    assert FAMILY.violation(tail.model_copy(update={"splits": 1}), task)
+
+
+def test_a_tail_is_split_where_that_fills_its_turn() -> None:
+    """192 tiles of 128x256 are 96 pairs for 66 clusters: of the 30 that are left, two halves each fit a turn."""
+    tails = [s for s in FAMILY.space(gemm(12288, 512, 4096), CHIP) if s.split_tail and (s.block_m, s.block_n) == (128, 256)]
+    assert {(s.cluster, s.splits) for s in tails} == {(1, 2), (2, 2)}
 
 
 def test_what_is_not_asked_for_leaves_the_text_as_it_was() -> None:

@@ -26,6 +26,9 @@ PUSHED = SUMMED.model_copy(update={"push": True})
 IN_PLACE = PLAIN.model_copy(update={"stages": 6, "cluster_k": 2, "tma_store": False, "ctas_per_sm": 2, "push": True})
 TASK_IN_PLACE = gemm(64, 128, 832, layout="tn")
 SPLIT = PLAIN.model_copy(update={"splits": 2})
+# Two of five tiles are left for three CTAs.
+TAIL = SPLIT.model_copy(update={"persistent": True, "split_tail": True, "stages": 2})
+TASK_TAIL = gemm(64, 320, 320, layout="tn")
 
 _LAST = (
     "  if constexpr (kClusterSize > 1) cluster_meet();  // no CTA ends while a peer may still reach into its shared memory\n"
@@ -430,6 +433,15 @@ WGMMA_TMA_FAULTS = (
         patches=(Patch("kPartialPitch = BLOCK_N + 8;", "kPartialPitch = BLOCK_N + 7;"),),
         detectors=("misaligned",),
         why="pairs of floats are stored at odd multiples of 4 bytes in every other row",
+    ),
+    Fault(
+        name="tail-tiles-share-a-slot",
+        schedule=TAIL,
+        task=TASK_TAIL,
+        sms=3,
+        patches=(Patch("(tile - whole()) * kClusterSize + rank_index", "rank_index"),),
+        detectors=("global-race", "wrong-result", "uninitialised-read"),
+        why="splits of two tiles are counted together, and their sums overwrite each other",
     ),
     Fault(
         name="sums-of-one-source-expected",
