@@ -1,6 +1,6 @@
 """The schedules of the `wgmma_tma` family worth trying for a task on a chip."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from contract.chip import LIMITS, Chip
@@ -140,7 +140,7 @@ def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[
         yield from (launched.model_copy(update=change) for change in _changes(launched, task, chip))
 
 
-def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[dict[str, str | int]]:
+def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Mapping[str, str | int]]:
     waves = _waves(s, task, chip)
     if roofline_us(task, chip) > LARGE_US:
         yield {"programmatic": False}
