@@ -88,8 +88,13 @@ class WgmmaTmaSchedule(Schedule):
         """Maximum registers of a consumer thread: an even share, or what the producer leaves after it gives up its own."""
         if not self.hands_over:
             return 255
-        producer = 56 if self.hinted else 40
-        return min(255, (512 // self.ctas_per_sm - producer) // self.consumers // 8 * 8)
+        return min(255, (512 // self.ctas_per_sm - self.producer_registers) // self.consumers // 8 * 8)
+
+    @property
+    def producer_registers(self) -> int:
+        """Registers that a producer keeps where it hands the others over; orders, policies, pushes and tails need more."""
+        plain = self.raster == "m" and not self.hinted and self.evict_d == "normal" and not self.push and not self.split_tail
+        return 40 if plain else 56
 
     @property
     def hinted(self) -> bool:

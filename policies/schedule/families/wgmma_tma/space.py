@@ -1,6 +1,6 @@
 """The schedules of the `wgmma_tma` family worth trying for a task on a chip."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 from contract.chip import LIMITS, Chip
@@ -18,7 +18,7 @@ from policies.schedule.families.wgmma_tma.schedule import (
 )
 
 LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
-CACHED_US = 1.0  # time to move the operands, from which on it may matter which of them L2 keeps
+CACHED_US = 4.0  # time to move the operands, from which on it may matter in which order they are read and what L2 keeps
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
@@ -140,13 +140,13 @@ def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[
         yield from (launched.model_copy(update=change) for change in _changes(launched, task, chip))
 
 
-def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[dict[str, str | int]]:
+def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Mapping[str, str | int]]:
     waves = _waves(s, task, chip)
     if roofline_us(task, chip) > LARGE_US:
         yield {"programmatic": False}
-    if waves > 1:
-        yield from ({"raster": order} for order in ("n", "snake_m", "snake_n"))
     if memory_us(task, chip) > CACHED_US:
+        if waves > 1:
+            yield from ({"raster": order} for order in ("n", "snake_m", "snake_n"))
         yield from ({"promotion": size} for size in (0, 128))
         yield {"evict_a": "last" if task.n > s.cluster_n * s.block_n else "first"}
         yield {"evict_b": "last" if task.m > s.cluster_m * s.block_m else "first"}

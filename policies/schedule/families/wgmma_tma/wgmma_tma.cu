@@ -29,9 +29,9 @@ constexpr int kConsumerThreads = kWarpgroup * kConsumers;
 // its registers can be handed over.
 constexpr bool kHandOver = kConsumers > 1 || kCtasPerSm > 1;
 constexpr int kThreads = kConsumerThreads + (kHandOver ? kWarpgroup : 32);
-//@section plain-loads
+//@section few-registers
 constexpr int kProducerRegisters = 40;
-//@section hinted-loads
+//@section more-registers
 constexpr int kProducerRegisters = 56;
 //@end
 constexpr int kConsumerRegisters = (512 / kCtasPerSm - kProducerRegisters) / kConsumers / 8 * 8;

@@ -54,6 +54,7 @@ def sections(s: WgmmaTmaSchedule) -> set[str]:
         "push" if s.push else "pull",
         "tail-split" if s.split_tail else "all-split",
         "by-rows" if s.raster == "m" else "ordered",
+        "few-registers" if s.producer_registers == 40 else "more-registers",
         "hinted-loads" if s.hinted else "plain-loads",
         "plain-stores" if s.evict_d == "normal" else "hinted-stores",
     }

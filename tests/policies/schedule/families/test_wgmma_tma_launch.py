@@ -104,7 +104,9 @@ def test_an_eviction_of_stores_needs_tma() -> None:
 
 
 def test_orders_are_searched_for_several_waves_and_launches_for_large_tasks() -> None:
-    small, wide, large = (list(FAMILY.space(gemm(*shape), CHIP)) for shape in ((128, 128, 512), (4096, 2048, 512), (8192,) * 3))
+    small, wide, large = (
+        list(FAMILY.space(gemm(*shape), CHIP)) for shape in ((128, 128, 512), (4096, 2048, 1024), (8192,) * 3)
+    )
     assert {s.raster for s in small} == {"m"}
     assert {s.raster for s in wide} == set(ORDERS)
     assert {s.programmatic for s in wide} == {True}
