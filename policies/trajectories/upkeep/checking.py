@@ -54,7 +54,10 @@ class _StoreCheck:
         for part in (self._dictionaries, self._contents, self._observations, self._runs, self._steps, self._exchanges):
             yield from self._guarded(part)
         yield from self._guarded(self._missing)
-        yield from self._guarded(lambda: campaign_faults(self._connection))
+        yield from self._guarded(self._campaigns)
+
+    def _campaigns(self) -> Iterator[str]:
+        yield from campaign_faults(self._connection)
 
     def _guarded(self, part: Callable[[], Iterator[str]]) -> Iterator[str]:
         """The faults of a part; that it cannot be read is one."""
