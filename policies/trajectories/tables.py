@@ -214,6 +214,7 @@ shape_results = Table(
     Column("witness", String(16), nullable=False),  # first word of the verdict; empty where the winner is not proved
     Column("proof_until", Float),
     Column("finished_at", String(40), nullable=False),
+    Column("hash", String(80), nullable=False),  # of the text in `record`
     Column("record", Text, nullable=False),
     UniqueConstraint("task", "finished_at"),
     Index("shape_results_by_campaign", "campaign"),
@@ -225,6 +226,7 @@ tuned_baselines = Table(
     _key(),
     Column("task", String(80), nullable=False),
     Column("environment", String(255), nullable=False),
+    Column("hash", String(80), nullable=False),  # of the text in `record`
     Column("record", Text, nullable=False),
     UniqueConstraint("task", "environment"),
 )

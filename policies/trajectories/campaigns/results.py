@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, true, update
 
-from contract.base import Record
+from contract.base import Record, digest
 from contract.campaign import ShapeResult
 from contract.task import Arch, Layout, TimingMode
 from policies.trajectories.filters import sortable
+from policies.trajectories.packing import named
 from policies.trajectories.tables import campaigns, shape_results
 
 PROOF_LEASE_S = 900.0  # longer than the proof of one winner takes
@@ -53,7 +54,7 @@ def read_results(connection: Connection, wanted: ResultFilter = ALL_RESULTS, aft
 
 def add_result(connection: Connection, campaign: int, result: ShapeResult) -> bool:
     """Record a result; whether it was new. Of one that is there, a verdict on its winner is taken over."""
-    row = _row(result)
+    row = result_row(result)
     own = shape_results.c
     known = connection.execute(
         select(own.key, own.witness).where(own.task == row["task"], own.finished_at == row["finished_at"])
@@ -85,12 +86,13 @@ def claim_unproved(connection: Connection, wanted: ResultFilter) -> StoredResult
 
 def replace_result(connection: Connection, key: int, result: ShapeResult) -> None:
     """The same result after a proof."""
-    row = {**_row(result), "proof_until": None}
+    row = {**result_row(result), "proof_until": None}
     connection.execute(update(shape_results).where(shape_results.c.key == key).values(**row))
 
 
-def _row(result: ShapeResult) -> dict[str, Any]:
-    task = result.task
+def result_row(result: ShapeResult) -> dict[str, Any]:
+    """The columns of a result."""
+    task, record = result.task, result.model_dump_json()
     return {
         "task": task.id,
         **{name: getattr(task, name) for name in ("m", "n", "k")},
@@ -101,7 +103,8 @@ def _row(result: ShapeResult) -> dict[str, Any]:
         "ratio_without": result.best_without.speedup.ratio if result.best_without else None,
         "witness": result.witness.partition(":")[0][:16],
         "finished_at": sortable(result.finished_at),
-        "record": result.model_dump_json(),
+        "hash": named(digest(record)),
+        "record": record,
     }
 
 

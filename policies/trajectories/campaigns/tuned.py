@@ -2,8 +2,10 @@
 
 from sqlalchemy import Connection, insert, select, update
 
+from contract.base import digest
 from contract.baseline import TunedBaseline
 from contract.task import GemmTask
+from policies.trajectories.packing import named
 from policies.trajectories.tables import tuned_baselines
 
 _OWN = tuned_baselines.c
@@ -18,8 +20,13 @@ def find_tuned(connection: Connection, task: GemmTask, environment: str) -> Tune
 
 def keep_tuned(connection: Connection, baseline: TunedBaseline) -> None:
     """Within a transaction of `Store.writing`, so that no other process adds the same row."""
-    key = {"task": baseline.task.id, "environment": baseline.environment}
+    row = tuned_row(baseline)
+    same = (_OWN.task == row["task"], _OWN.environment == row["environment"])
+    if connection.execute(update(tuned_baselines).where(*same).values(**row)).rowcount == 0:
+        connection.execute(insert(tuned_baselines).values(**row))
+
+
+def tuned_row(baseline: TunedBaseline) -> dict[str, str]:
+    """The columns of a tuned baseline."""
     record = baseline.model_dump_json()
-    same = (_OWN.task == key["task"], _OWN.environment == key["environment"])
-    if connection.execute(update(tuned_baselines).where(*same).values(record=record)).rowcount == 0:
-        connection.execute(insert(tuned_baselines).values(record=record, **key))
+    return {"task": baseline.task.id, "environment": baseline.environment, "hash": named(digest(record)), "record": record}

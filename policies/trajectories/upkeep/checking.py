@@ -1,7 +1,8 @@
 """Checks a whole store: hashes, frames, references, counts, and the columns that repeat what records hold.
 
 Covered: every column, by a hash of the record to which it belongs, by comparison with that record, or as a reference.
-Not covered: `purpose` and `generation` of dictionaries, which only choose among sound ones; the truth of what was recorded.
+Not covered: `purpose` and `generation` of dictionaries, which only choose among sound ones; the state of a campaign's queue;
+the truth of what was recorded.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from policies.trajectories.packing import Packer, named
 from policies.trajectories.plain_records import content_id, exchange_hash, figures, observation_hash, step_hash
 from policies.trajectories.reader import PlainReader, unnamed
 from policies.trajectories.store import Store
+from policies.trajectories.upkeep.campaign_checking import campaign_faults
 from policies.trajectories.writer import run_columns
 
 KINDS = frozenset({"candidate", "prompt", "chunk", "profile"})
@@ -52,6 +54,10 @@ class _StoreCheck:
         for part in (self._dictionaries, self._contents, self._observations, self._runs, self._steps, self._exchanges):
             yield from self._guarded(part)
         yield from self._guarded(self._missing)
+        yield from self._guarded(self._campaigns)
+
+    def _campaigns(self) -> Iterator[str]:
+        yield from campaign_faults(self._connection)
 
     def _guarded(self, part: Callable[[], Iterator[str]]) -> Iterator[str]:
         """The faults of a part; that it cannot be read is one."""

@@ -14,9 +14,11 @@ from policies.trajectories.campaigns.queue import CampaignQueue
 from policies.trajectories.campaigns.results import ResultFilter, claim_unproved, replace_result
 from policies.trajectories.engine import open_engine
 from policies.trajectories.store import Store, open_store
+from policies.trajectories.upkeep.checking import check_store
 from tests.policies.trajectories.campaigns.rows import result, tasks, tuned
 from tests.policies.trajectories.small_store import small_store
 
+CHECKED = (tables.shape_results, tables.tuned_baselines)
 SMALL, LARGE = GemmTask(m=64, n=64, k=64), GemmTask(m=4096, n=64, k=64, layout=Layout.TN, mode=TimingMode.SERVER)
 
 
@@ -69,6 +71,33 @@ def test_the_last_baseline_kept_wins(store: Store) -> None:
     store.keep(tuned(SMALL, environment="elsewhere", algorithm="11"))
     assert store.tuned(SMALL, tuned(SMALL).environment) == tuned(SMALL, time_us=5.5)
     assert store.tuned(SMALL, "elsewhere") == tuned(SMALL, environment="elsewhere", algorithm="11")
+
+
+def test_a_changed_result_baseline_or_task_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "trajectories.sqlite"
+    with open_store(f"sqlite:///{path}") as store:
+        queue = CampaignQueue(store, "one")
+        queue.open(RunSettings())
+        queue.add({SMALL: 1.0}, seed=0)
+        queue.take_over([result(SMALL, witness="agreed")])
+        store.keep(tuned(SMALL))
+        assert list(check_store(store)) == []
+    own = {"key", "campaign", "proof_until"}  # no record repeats them
+    columns = [(table.name, column.name) for table in CHECKED for column in table.columns if column.name not in own]
+    columns += [("campaign_items", "task"), ("campaign_items", "record")]
+    for table, column in columns:
+        with sqlite3.connect(path) as connection:
+            [(before,)] = connection.execute(f"SELECT {column} FROM {table}").fetchall()
+            after = (
+                before + 1 if isinstance(before, int | float) else before.replace("4", "5").replace("a", "b").replace("n", "m")
+            )
+            connection.execute(f"UPDATE {table} SET {column} = ?", (after if after != before else "other",))
+        connection.commit()
+        with open_store(f"sqlite:///{path}") as store:
+            assert len(list(check_store(store))) == 1, (table, column)
+        connection.execute(f"UPDATE {table} SET {column} = ?", (before,))
+        connection.commit()
+        connection.close()
 
 
 def test_a_store_of_version_2_gets_the_tables_and_keeps_its_runs(tmp_path: Path) -> None:

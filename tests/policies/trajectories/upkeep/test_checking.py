@@ -18,6 +18,7 @@ from tests.policies.trajectories.small_store import small_store
 
 # A flip here may change no record: a key to which nothing refers, what only chooses among sound dictionaries, and a number of
 # shared attempts that is larger than there are.
+OF_CAMPAIGNS = {"campaigns", "campaign_items", "shape_results", "tuned_baselines"}  # campaigns/test_results.py flips those
 INDIFFERENT = {("dictionaries", "purpose"), ("dictionaries", "generation"), ("exchanges", "key"), ("observations", "shared")}
 
 
@@ -81,6 +82,8 @@ def cells(path: Path) -> Iterator[tuple[str, str, int, object]]:
     rng = random.Random(14)
     with closing(sqlite3.connect(path)) as connection:
         for table in metadata.tables.values():
+            if table.name in OF_CAMPAIGNS:
+                continue
             for column in table.columns:
                 query = f'select rowid, "{column.name}" from {table.name} where "{column.name}" is not null'
                 found = connection.execute(query).fetchall()
