@@ -57,9 +57,6 @@ def _times(row: ShapeResult) -> str:
     times.append(("floor", row.floor_us))
     right = 'style="padding-left: 10px; text-align: right"'
     lines = "".join(f"<tr><td>{escape(name)}</td><td {right}>{time_us:.2f} µs</td></tr>" for name, time_us in times)
-        f'<tr><td>{escape(name)}</td><td style="padding-left: 10px; text-align: right">{time_us:.2f} µs</td></tr>'
-        for name, time_us in times
-    )
     rate = row.task.flops / row.best.time_us / 1e6
     return f"<table>{lines}</table><p>{rate:,.0f} TFLOP/s</p>"
 
