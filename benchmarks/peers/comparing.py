@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from benchmarks.peers.supervision import RACE
 from contract.base import Record
 from contract.evaluation import AUTOTUNED, Timing
 from contract.options import TimeOptions
@@ -153,7 +154,7 @@ def compare_peers(bench: Bench, peers: Sequence[Peer], told: Callable[[str], Non
     """The row of the bench's task. The first peer is AutoTuning. `told`: called with each peer's name before it begins."""
     began = time.monotonic()
     offers, failures = _offers(bench, peers, told)
-    told("race")
+    told(RACE)
     timings, lost = bench.race({name: offer.contender for name, offer in offers.items()})
     autotuned = timings.get(AUTOTUNED)
     return PeerRow(
@@ -192,6 +193,6 @@ def _results(offers: dict[str, Offer], timings: dict[str, Timing], autotuned: Ti
         )
 
 
-def in_one_line(exc: Exception, length: int = 160) -> str:
+def in_one_line(exc: BaseException, length: int = 160) -> str:
     text = " ".join(f"{type(exc).__name__}: {exc}".removeprefix("Unavailable: ").split())
     return text if len(text) <= length else f"{text[: length - 1]}…"
