@@ -85,8 +85,9 @@ def _lines(kinds: dict[str, list[ShapeResult]], apart: frozenset[str]) -> list[L
         grid, others = [row for row in rows if on_grid(row)], [row for row in rows if not on_grid(row)]
         for name, members in ((kind, grid), (f"{kind}, off the grid", others)):
             held = [row for row in members if row.task.shape in apart]
-            lines += [LineOfFigures(name, figures_of(members))] if members else []
-            lines += [LineOfFigures("— of these held out of every tuning", figures_of(held))] if held else []
+            all_held = ", held out of every tuning" if members and len(held) == len(members) else ""
+            lines += [LineOfFigures(name + all_held, figures_of(members))] if members else []
+            lines += [LineOfFigures("— of these held out of every tuning", figures_of(held))] if held and not all_held else []
     return lines
 
 

@@ -55,7 +55,8 @@ def _times(row: ShapeResult) -> str:
         times.append(("best with plain launches", row.best_without.time_us))
     times += [(name, row.baselines_us[name]) for name in reversed(BASELINES) if name in row.baselines_us]
     times.append(("floor", row.floor_us))
-    lines = "".join(f"<tr><td>{escape(name)}</td><td>{time_us:.2f} µs</td></tr>" for name, time_us in times)
+    right = 'style="padding-left: 10px; text-align: right"'
+    lines = "".join(f"<tr><td>{escape(name)}</td><td {right}>{time_us:.2f} µs</td></tr>" for name, time_us in times)
     rate = row.task.flops / row.best.time_us / 1e6
     return f"<table>{lines}</table><p>{rate:,.0f} TFLOP/s</p>"
 

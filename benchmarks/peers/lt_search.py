@@ -29,6 +29,10 @@ SCHEMES = (1, 2, 4)  # in place, in the type of computation, in the type of the 
 CLUSTERS = 20  # shapes that are tried, in the library's numbering
 CUSTOM_OPTIONS = 8
 MAX_ALGORITHMS = 32
+FINALISTS, FINAL_SAMPLES = 5, 5
+
+# A product, a configuration of it, and its time in microseconds.
+Found = tuple[Any, LtConfiguration, float]
 
 
 class AutoTuned:
@@ -40,17 +44,18 @@ class AutoTuned:
         self.choice: LtGemm | None = None
 
     def offer(self, bench: Bench) -> Offer:
-        opened = LibraryBaselines(bench.task, bench.brief_us).open((AUTOTUNED,))
+        opened = LibraryBaselines(bench.task, bench.baseline_us).open((AUTOTUNED,))
+        bench.forget_baselines()
         if AUTOTUNED not in opened.contenders:
             raise Unavailable("; ".join(opened.notes))
         (best,) = opened.contenders[AUTOTUNED]
         assert isinstance(best, LtGemm)
         self.choice = best
-        return Offer(contender=best, tried=len(opened.contenders[AUTOTUNED]), detail=best.detail)
+        return Offer(contender=best, tried=1, detail=best.detail)
 
 
 class BeyondSuggestions:
-    """The fastest configuration of any algorithm that a search of limited time finds, never slower than AutoTuning's."""
+    """The fastest configuration of any algorithm that a search of limited time finds. The best few are timed once more."""
 
     name = "cublaslt-searched"
 
@@ -64,10 +69,11 @@ class BeyondSuggestions:
         start = products[self._tuned.choice._product.layout]
         search = Descent(lambda product, chosen: _time_us(bench, product, chosen), bench.seconds, self._draw)
         first = start.configuration(self._tuned.choice._algorithm)
-        best = search.run([(start, first), *_openings(products.values(), self._draw)])
-        product, chosen, _ = best
-        contender = LtGemm(self.name, product, product.algorithm(chosen))
-        return Offer(contender=contender, tried=search.tried, detail=contender.detail)
+        found = search.run([(start, first), *_openings(list(products.values()), self._draw)])
+        finalists = [LtGemm(self.name, product, product.algorithm(chosen)) for product, chosen, _ in found[:FINALISTS]]
+        best, _ = bench.fastest(finalists, FINAL_SAMPLES)
+        assert isinstance(best, LtGemm)
+        return Offer(contender=best, tried=search.tried, detail=best.detail)
 
 
 class ConfigurableProduct(LtProduct):
@@ -134,45 +140,40 @@ class Descent:
 
     def __init__(self, time_us: Callable[[Any, LtConfiguration], float], seconds: float, draw: random.Random) -> None:
         self._time_us, self._until, self._draw = time_us, time.monotonic() + seconds, draw
-        self._seen: set[tuple[int, tuple[tuple[str, int], ...]]] = set()
-        self.tried = 0
+        self._found: dict[tuple[int, tuple[tuple[str, int], ...]], Found | None] = {}
 
-    def run(self, starts: Sequence[tuple[Any, LtConfiguration]]) -> tuple[Any, LtConfiguration, float]:
-        """The fastest (product, configuration, time). Raises: Unavailable where no start runs."""
-        best: tuple[Any, LtConfiguration, float] | None = None
+    @property
+    def tried(self) -> int:
+        return sum(found is not None for found in self._found.values())
+
+    def run(self, starts: Sequence[tuple[Any, LtConfiguration]]) -> list[Found]:
+        """All configurations that ran, the fastest first. Raises: Unavailable where none did."""
         for product, start in starts:
-            found = self._from(product, start)
-            if found is not None and (best is None or found[2] < best[2]):
-                best = found
-        if best is None:
+            self._descend(self._timed(product, start))
+        ranked = sorted((found for found in self._found.values() if found), key=lambda found: found[2])
+        if not ranked:
             raise Unavailable("no configuration of cuBLASLt runs")
-        return best
+        return ranked
 
-    def _from(self, product: Any, start: LtConfiguration) -> tuple[Any, LtConfiguration, float] | None:
-        us = self._timed(product, start)
-        if us is None:
-            return None
-        best = (product, start, us)
-        improved = True
-        while improved and time.monotonic() < self._until:
+    def _descend(self, best: Found | None) -> None:
+        improved = best is not None
+        while improved and best is not None and time.monotonic() < self._until:
             improved = False
-            for other in neighbours(best[1], product, self._draw):
-                us = self._timed(product, other)
-                if us is not None and us < best[2]:
-                    best, improved = (product, other, us), True
-        return best
+            for other in neighbours(best[1], best[0], self._draw):
+                found = self._timed(best[0], other)
+                if found is not None and found[2] < best[2]:
+                    best, improved = found, True
 
-    def _timed(self, product: Any, chosen: LtConfiguration) -> float | None:
+    def _timed(self, product: Any, chosen: LtConfiguration) -> Found | None:
+        """None where it was timed before, where it does not run, and where the time is over."""
         key = (id(product), tuple(chosen.items()))
-        if key in self._seen or (self.tried and time.monotonic() > self._until):
+        if key in self._found or (self._found and time.monotonic() > self._until):
             return None
-        self._seen.add(key)
         try:
-            us = self._time_us(product, chosen)
+            self._found[key] = (product, chosen, self._time_us(product, chosen))
         except Unavailable:
-            return None
-        self.tried += 1
-        return us
+            self._found[key] = None
+        return self._found[key]
 
 
 def neighbours(chosen: LtConfiguration, product: Any, draw: random.Random) -> Iterator[LtConfiguration]:
@@ -192,7 +193,7 @@ def neighbours(chosen: LtConfiguration, product: Any, draw: random.Random) -> It
     yield from draw.sample(others, len(others))
 
 
-def _openings(products: Iterator[Any] | Any, draw: random.Random) -> list[tuple[Any, LtConfiguration]]:
+def _openings(products: Sequence[Any], draw: random.Random) -> list[tuple[Any, LtConfiguration]]:
     """A few configurations of every algorithm, from what it says it can do."""
     found: list[tuple[Any, LtConfiguration]] = []
     for product in products:

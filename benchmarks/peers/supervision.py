@@ -14,6 +14,7 @@ from contract.base import Record
 
 SILENCE_S = 90.0  # a worker that says nothing for so long hangs
 CRASHES = 3  # of one peer, after which it is left out of all shapes
+START, RACE, BETWEEN = "start", "race", "between two shapes"  # what a worker is at when no peer is at work
 
 
 class ShapeJob(Record):
@@ -38,7 +39,7 @@ def supervise(command: Sequence[str], jobs: Sequence[ShapeJob], options: dict[st
     """The rows of as many jobs as fit into the seconds.
 
     The command reads a JSON line with `options` and `jobs`, and answers with one JSON line for each thing that happens:
-    `environment`, `begins` (shape and peer) or `row`.
+    `environment`, `begins` (a peer, or one of `START` and `RACE`), `row`, or `failed` (why it ends).
     """
     outcome, waiting, crashes = Outcome(), list(jobs), Counter[str]()
     until = time.monotonic() + seconds
@@ -46,18 +47,20 @@ def supervise(command: Sequence[str], jobs: Sequence[ShapeJob], options: dict[st
         worker = _ComparingProcess(
             command, {**options, "jobs": [job.model_dump() for job in waiting], "seconds_left": until - time.monotonic()}
         )
-        current = ""
+        current, why = START, ""
         while (told := worker.next(min(SILENCE_S, max(0.1, until - time.monotonic())))) is not None:
             if "row" in told:
                 outcome.rows.append(told["row"])
                 waiting.pop(0)
-            current = told.get("begins", "") if "row" not in told else ""
+            current = told.get("begins", current) if "row" not in told else BETWEEN
+            why = told.get("failed", why)
             outcome.environment = told.get("environment", outcome.environment)
         ended = worker.close()
+        ended = f"{ended}: {why}" if why else ended
         if waiting and time.monotonic() < until:
-            outcome.troubles.append(f"{waiting[0].shape}, {current or 'start'}: {ended}")
+            outcome.troubles.append(f"{waiting[0].shape}, {current}: {ended}")
             crashes[current] += 1
-            if not current or crashes["race"] > CRASHES:
+            if current == START or crashes[BETWEEN] + crashes[RACE] > CRASHES:
                 break
             waiting = _without(waiting, current, ended, everywhere=crashes[current] >= CRASHES)
     outcome.left = [job.shape for job in waiting]

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.peers.comparing import Bench, Peer, compare_peers
+from benchmarks.peers.comparing import Bench, Peer, compare_peers, in_one_line
 from benchmarks.peers.deep_gemm_peer import DeepGemmPeer
 from benchmarks.peers.library_peers import CutlassPeer, PaperPeer
 from benchmarks.peers.lt_search import AutoTuned, BeyondSuggestions
 from benchmarks.peers.own_peer import OwnPeer, schedules_of
-from benchmarks.peers.supervision import ShapeJob
+from benchmarks.peers.supervision import START, ShapeJob
 from benchmarks.peers.triton_peer import TritonPeer
 from contract.task import Arch, ElementType, GemmTask, parse_shape
 
@@ -25,7 +25,7 @@ def work(request: dict[str, Any], answers: TextIO) -> None:
 
     until = time.monotonic() + request["seconds_left"]
     jobs = [ShapeJob.model_validate(job) for job in request["jobs"]]
-    tell(begins="start")
+    tell(begins=START)
     peers = open_peers(request, [task_of(job) for job in jobs])
     from sandbox.cuda.device import Device
 
@@ -62,7 +62,11 @@ def main() -> None:
     """Peers may print: what was stdout carries only the answers, and everything else goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    work(json.loads(sys.stdin.readline()), answers)
+    try:
+        work(json.loads(sys.stdin.readline()), answers)
+    except BaseException as exc:
+        print(json.dumps({"failed": in_one_line(exc)}), file=answers, flush=True)
+        raise
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """Workers that crash, hang and lie, as small programs."""
 
+import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,6 +64,23 @@ def test_what_time_does_not_reach_is_named(tmp_path: Path) -> None:
     outcome = supervise(worker(tmp_path, "time.sleep(0.5 if shape == 'a' else 60)"), JOBS, {}, 2.5)
     assert [row["shape"] for row in outcome.rows] == ["a"]
     assert (outcome.left, outcome.troubles) == (["b", "c"], [])
+
+
+def test_the_worker_tells_why_it_ends(tmp_path: Path) -> None:
+    code = "if (shape, peer) == ('a', 'one'): tell(failed='the context is lost'); os._exit(2)"
+    outcome = supervise(worker(tmp_path, code), JOBS[:1], {}, 60)
+    assert outcome.rows[0]["failures"] == {"one": "the worker ended with status 2: the context is lost"}
+
+
+def test_a_worker_without_a_gpu_says_so(tmp_path: Path) -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    out = tmp_path / "peers.json"
+    command = [sys.executable, "-m", "benchmarks.peers", "--shapes", "64x64x64", "--out", str(out)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, timeout=120)
+    assert done.returncode == 1
+    (trouble,) = json.loads(out.read_text())["troubles"]
+    assert trouble.startswith("64x64x64, start: the worker ended with status 1: DeviceUnavailable: ")
+    assert f"- crash or hang: {trouble}" in done.stdout
 
 
 def test_a_worker_that_does_not_start_ends_the_run() -> None:

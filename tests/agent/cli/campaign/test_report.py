@@ -41,7 +41,7 @@ def test_rows_of_a_file_become_a_page_with_the_samples_of_the_store() -> None:
     Path("held.json").write_text('{"drawn": "once", "grid": ["64x64x64"]}')
     assert run("rows.jsonl.gz", "--held-out", "held.json", "--out", "page.html") == "page.html"
     page = Path("page.html").read_text()
-    assert "of these held out of every tuning" in page
+    assert "accumulate f32, held out of every tuning" in page
     assert "2.125" in page
 
 
