@@ -106,11 +106,12 @@ class Bench:
         times = {contender: min(lane.sample_us() for _ in range(repeats)) for contender, lane in lanes.items()}
         return min(times, key=lambda contender: times[contender]), len(times)
 
-    def race(self, contenders: dict[str, Contender]) -> tuple[dict[str, Timing], dict[str, str]]:
-        """Samples of all contenders in the same rounds; those that fail leave."""
+    def race(self, contenders: dict[str, Contender], told: Callable[[str], None]) -> tuple[dict[str, Timing], dict[str, str]]:
+        """Samples of all contenders in the same rounds; those that fail leave. `told`: called with what begins."""
         lanes: dict[str, Lane] = {}
         failures: dict[str, str] = {}
         for name, contender in contenders.items():
+            told(name)
             try:
                 lanes[name] = self._lane(contender, ROUND_US)
                 self._warm_us(lanes[name], checked=name != AUTOTUNED)
@@ -118,6 +119,7 @@ class Bench:
                 self.raise_if_lost()
                 lanes.pop(name, None)
                 failures[name] = in_one_line(exc)
+        told(RACE)
         samples: dict[str, list[float]] = {name: [] for name in lanes}
         for order in shuffled_rounds(tuple(lanes), ROUNDS, self._draw):
             for name in order:
@@ -154,8 +156,7 @@ def compare_peers(bench: Bench, peers: Sequence[Peer], told: Callable[[str], Non
     """The row of the bench's task. The first peer is AutoTuning. `told`: called with each peer's name before it begins."""
     began = time.monotonic()
     offers, failures = _offers(bench, peers, told)
-    told(RACE)
-    timings, lost = bench.race({name: offer.contender for name, offer in offers.items()})
+    timings, lost = bench.race({name: offer.contender for name, offer in offers.items()}, told)
     autotuned = timings.get(AUTOTUNED)
     return PeerRow(
         shape=bench.task.shape,

@@ -44,6 +44,7 @@ class AutoTuned:
         self.choice: LtGemm | None = None
 
     def offer(self, bench: Bench) -> Offer:
+        self.choice = None
         opened = LibraryBaselines(bench.task, bench.baseline_us).open((AUTOTUNED,))
         bench.forget_baselines()
         if AUTOTUNED not in opened.contenders:
@@ -86,7 +87,11 @@ class ConfigurableProduct(LtProduct):
         self._types = (compute_type(task.accumulate), scale_type(task.accumulate), kind, kind, kind, kind)
 
     def ids(self) -> list[int]:
-        found = self._lt.matmul_algo_get_ids(self._handle, *self._types, MAX_ALGORITHMS)
+        """The library's algorithms for these types; none where it does not list them."""
+        try:
+            found = self._lt.matmul_algo_get_ids(self._handle, *self._types, MAX_ALGORITHMS)
+        except self._lt.cuBLASLtError:
+            return []
         listed, count = found if len(found) == 2 and not isinstance(found[0], int) else (found, len(found))
         return [int(one) for one in list(listed)[: int(count)]]
 
@@ -105,10 +110,10 @@ class ConfigurableProduct(LtProduct):
 
     def capability(self, algorithm_id: int, name: str) -> list[int]:
         """The values that an algorithm lists for `TILE_IDS` or `STAGES_IDS`; empty where it lists none."""
-        record = self._initial(algorithm_id)
         attribute = int(getattr(self._lt.MatmulAlgoCapAttribute, name))
         found, written = np.zeros(1024, dtype=np.uint32), np.zeros(1, dtype=np.uint64)
         try:
+            record = self._initial(algorithm_id)
             self._lt.matmul_algo_cap_get_attribute(
                 record.ctypes.data, attribute, found.ctypes.data, found.nbytes, written.ctypes.data
             )

@@ -25,15 +25,14 @@ class OwnPeer:
 
     def __init__(self, schedules: dict[str, dict[str, Any]], *, plain: bool = False) -> None:
         self.name = "cudal2-agent, plain" if plain else "cudal2-agent"
-        self._schedules, self._plain = schedules, plain
-        self._built: dict[str, Built] = {}
+        self._schedules = schedules
+        self._built: dict[str, Built] = {}  # by task
 
     def build(self, tasks: Sequence[GemmTask]) -> None:
         """Compile the kernels of all tasks at once."""
         with ThreadPoolExecutor(os.cpu_count() or 2) as compilers:
-            self._built = {
-                task.shape: built for task, built in zip(tasks, compilers.map(self._build, tasks), strict=True) if built
-            }
+            built = list(compilers.map(self._build, tasks))
+        self._built = {task.id: one for task, one in zip(tasks, built, strict=True) if one is not None}
 
     def _build(self, task: GemmTask) -> Built | None:
         candidate = written(self._schedules.get(task.shape), task)
@@ -45,10 +44,10 @@ class OwnPeer:
 
     def offer(self, bench: Bench) -> Offer:
         task = bench.task
-        if task.shape not in self._built:
+        if task.id not in self._built:
             raise Unavailable("the campaign's rows have no kernel for this shape")
-        kernel = load(self._built[task.shape], task, bench.device)
-        return Offer(contender=kernel, tried=1, detail=self._built[task.shape].candidate.label)
+        kernel = load(self._built[task.id], task, bench.device)
+        return Offer(contender=kernel, tried=1, detail=self._built[task.id].candidate.label)
 
 
 def schedules_of(files: Sequence[Path], *, plain: bool = False) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.campaign_report.result_file import write_results
-from benchmarks.peers import deep_gemm_peer, triton_peer
+from benchmarks.peers import deep_gemm_peer, own_peer, triton_peer
 from benchmarks.peers.comparing import Bench
 from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
 from benchmarks.peers.libraries.jobs import LibraryJob, build, cutlass_jobs, paper_jobs
@@ -141,6 +141,22 @@ def test_own_kernels_are_written_from_the_schedules_of_rows(tmp_path: Path) -> N
     assert again.id == candidate.id
     assert written(None, TASK) is None
     assert written({"family": "of another version"}, TASK) is None
+
+
+def test_own_kernels_are_built_for_each_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same shape in FP16 and in BF16 is two kernels; a shape without a row is none."""
+    bf16 = TASK.model_copy(update={"element": ElementType.BF16})
+    schedule = next(iter(families(Arch.SM_90A)[0].space(TASK, REFERENCE_CHIPS[Arch.SM_90A])))
+    values = families(Arch.SM_90A)[0].write(schedule, TASK).origin.schedule
+    monkeypatch.setattr(own_peer.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(own_peer, "load", lambda built, task, _device: (built.candidate.source, task.element))
+    peer = own_peer.OwnPeer({TASK.shape: dict(values or {})})
+    peer.build([TASK, bf16, GemmTask(m=64, n=64, k=64)])
+    offers = [peer.offer(SimpleNamespace(task=task, device=None)).contender for task in (TASK, bf16)]  # type: ignore[arg-type]
+    assert [element for _, element in offers] == [ElementType.F16, ElementType.BF16]
+    assert offers[0][0] != offers[1][0]
+    with pytest.raises(Unavailable, match="no kernel for this shape"):
+        peer.offer(bench(GemmTask(m=64, n=64, k=64)))
 
 
 def test_a_job_names_its_task() -> None:
