@@ -70,6 +70,7 @@ class WorkerOptions(Record):
     """Options of a worker process of one GPU. Its address space is unlimited because CUDA maps far more than it uses.
 
     `readable`: folders that it may read in addition to programs and libraries, such as the compile cache; None for all.
+    `turns`: folder of the locks by which processes that share a GPU alternate; None for no locks.
     """
 
     device: int = 0
@@ -77,6 +78,7 @@ class WorkerOptions(Record):
     scratch_dir: str | None = None
     python: str | None = None
     readable: tuple[str, ...] | None = None
+    turns: str | None = None
 
 
 class EmulateOptions(Record):

@@ -34,6 +34,7 @@ class Sandbox(Protocol):
     """Compiles, proves and times candidates.
 
     `can_execute`: whether a backend runs code for the task's arch. `can_measure`: whether that backend is a GPU.
+    `waited_s`: seconds in which requests have waited so far, because another process used the GPU.
     """
 
     @property
@@ -44,6 +45,8 @@ class Sandbox(Protocol):
     def can_measure(self) -> bool: ...
     @property
     def environment(self) -> Environment | None: ...
+    @property
+    def waited_s(self) -> float: ...
 
     def build(
         self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None

@@ -101,7 +101,8 @@ class Settings(BaseSettings, RunSettings):
 
     def worker_options(self) -> WorkerOptions:
         index = int(self.device.partition(":")[2]) if self.device.startswith("cuda:") else 0
-        return WorkerOptions(device=index, readable=(str((self.home / "cache").resolve()),))
+        locks = str((self.home / "locks").resolve())
+        return WorkerOptions(device=index, readable=(str((self.home / "cache").resolve()),), turns=locks)
 
 
 def _written(place: tuple[str, ...]) -> str:

@@ -98,6 +98,10 @@ class LocalSandbox:
     def environment(self) -> Environment | None:
         return self._environment
 
+    @property
+    def waited_s(self) -> float:
+        return self._pool.turn.waited_s if self._pool is not None else 0.0
+
     def build(
         self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:
@@ -157,7 +161,9 @@ class LocalSandbox:
             raise ProfilerUnavailable(refused.message)
         if not self.can_measure or task.arch is not self._chip.arch:
             raise ProfilerUnavailable(f"there is no {task.arch} GPU here whose counters could be read")
-        return self._profiler.profile(built, task)
+        assert self._pool is not None
+        with self._pool.turn.taken():
+            return self._profiler.profile(built, task)
 
     def close(self) -> None:
         try:

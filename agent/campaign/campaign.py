@@ -13,6 +13,7 @@ from contract.task import Arch
 from policies.trajectories.campaigns.queue import CampaignQueue
 
 TICK_S = 0.2
+SEARCHES_PER_GPU = 4  # a round of a search takes seconds to propose and build, and tenths of a second to measure
 SLACK_S = 300.0  # beyond a run's time limit, until a process that reports nothing counts as stuck
 
 
@@ -45,7 +46,7 @@ class Campaign:
     ) -> None:
         self._plan, self._queue = plan, queue
         self._watch = CampaignWatch(queue, display, plan.hours)
-        gpus = [self._gpu(device, gpu_entry) for device in plan.devices]
+        gpus = [self._gpu(device, gpu_entry, search) for device in plan.devices for search in range(_searches(device))]
         provers = [self._prover(number, prover_entry) for number in range(plan.provers)]
         self._gpus = Processes(gpus, queue.release, display.note)
         self._provers = Processes(provers, _nothing_held, display.note)
@@ -77,10 +78,10 @@ class Campaign:
         gpus = [_view(slot, searches=True) for slot in self._gpus.slots]
         self._watch.look([*gpus, *(_view(slot, searches=False) for slot in self._provers.slots)], at_once=at_once)
 
-    def _gpu(self, device: str, entry: Entry) -> Slot:
-        settings = share_of(self._plan.settings, device, len(self._plan.devices))
+    def _gpu(self, device: str, entry: Entry, search: int) -> Slot:
+        settings = share_of(self._plan.settings, device, sum((_searches(one) + 1) // 2 for one in self._plan.devices))
         order = order_of(self._plan, settings, self._watch.deadline_s)
-        lock = device.replace(":", "-") if device.startswith("cuda") else ""
+        lock = f"{device.replace(':', '-')}-{search}" if device.startswith("cuda") else ""
         return Slot(device, entry, order.model_copy(update={"lock": lock}), stall_s=60 * settings.minutes + SLACK_S)
 
     def _prover(self, number: int, entry: Entry) -> Slot:
@@ -89,8 +90,13 @@ class Campaign:
         return Slot(f"prover {number}", entry, order, stall_s=2 * settings.emulate.timeout_s + SLACK_S)
 
 
+def _searches(device: str) -> int:
+    """Processes on a device. They alternate on a GPU: one proposes and builds while the other's candidates are measured."""
+    return SEARCHES_PER_GPU if device.startswith("cuda") else 1
+
+
 def share_of(settings: Settings, device: str, processes: int) -> Settings:
-    """The settings of one of several processes, which share the processors of a machine."""
+    """The settings of one of several processes, which share the processors of a machine. Half of a GPU's processes build."""
     jobs = max(settings.compile_jobs // max(processes, 1), 1)
     return settings.model_copy(update={"device": device.partition("/")[0], "compile_jobs": jobs})
 

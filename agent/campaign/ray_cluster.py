@@ -43,7 +43,7 @@ class GpuActor:
 
         context = ray.get_runtime_context()
         numbers = context.get_accelerator_ids().get("GPU", [])
-        lock = f"cuda-{numbers[0]}" if numbers else ""
+        lock = f"cuda-{numbers[0]}-0" if numbers else ""
         self._name = actor_name(context.get_actor_id())
         self._order, self._open_search = order, open_search
         self._always, self._opened = ExitStack(), ExitStack()

@@ -56,7 +56,10 @@ class ShapeSearch:
     def _sandbox(self, arch: Arch) -> Sandbox:
         if self._open is None or self._open[0] is not arch:
             self.close()
-            self._open = arch, self._stack.enter_context(open_sandbox_of(arch, self._settings, self._emit))
+            self._open = (
+                arch,
+                self._stack.enter_context(open_sandbox_of(arch, self._settings, self._emit, baselines=self._store)),
+            )
         return self._open[1]
 
 

@@ -52,7 +52,7 @@ class CampaignWatch:
         left_s = spent_s / len(new) * counts.left if new else None
         if left_s is not None and self.deadline_s is not None:
             left_s = min(left_s, max(self.deadline_s - time.time(), 0.0))
-        gpus = [one for one in workers if one.searches]
+        gpus = {one.device for one in workers if one.searches}
         candidates = max(sum(one.candidates for one in workers), sum(one.candidates for one in new))
         return Overview(
             name=self._queue.name,

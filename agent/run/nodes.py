@@ -277,6 +277,10 @@ class Nodes:
             if built not in trusted:
                 yield self._evaluated(built, "quick")
 
+    def _working_s(self) -> float:
+        """The run's time, without what its measurements waited for other processes on the GPU."""
+        return self._clock.spent_s() - self._parts.sandbox.waited_s
+
     def _screen(self, batch: Sequence[Built]) -> Iterator[Measurement]:
         """If the sandbox itself fails, the first candidate without a result is recorded before the run ends.
 
@@ -285,7 +289,7 @@ class Nodes:
         left = list(batch)
         outcomes = self._parts.sandbox.screen(batch, self._run.task)
         while True:
-            begin_s = self._clock.spent_s()
+            begin_s = self._working_s()
             try:
                 with self._clock.outside():
                     item = next(outcomes, None)
@@ -296,20 +300,20 @@ class Nodes:
             except Exception as exc:
                 if not left:
                     raise
-                yield left[0], self._crashed(left[0], exc), self._clock.spent_s() - begin_s
+                yield left[0], self._crashed(left[0], exc), self._working_s() - begin_s
                 return
             if item is None:
                 return
             position, evaluation = item
             left.remove(batch[position])
-            yield batch[position], evaluation, self._clock.spent_s() - begin_s
+            yield batch[position], evaluation, self._working_s() - begin_s
 
     def _raced(self, batch: Sequence[Built]) -> Iterator[Measurement]:
         """The race's measurements. If the race itself fails, the finalists are measured one by one, in full."""
         if not batch:
             return
         self._emit(RaceStarted(count=len(batch)))
-        begin_s = self._clock.spent_s()
+        begin_s = self._working_s()
         try:
             with self._clock.outside():
                 evaluations = self._parts.sandbox.race(batch, self._run.task)
@@ -320,7 +324,7 @@ class Nodes:
             self._emit(Notice(message=f"the race failed ({exc}); the finalists are measured one by one"))
             yield from (self._evaluated(built, "full") for built in batch)
             return
-        share_s = (self._clock.spent_s() - begin_s) / len(batch)
+        share_s = (self._working_s() - begin_s) / len(batch)
         for built, evaluation in zip(batch, evaluations, strict=True):
             yield built, evaluation, share_s
 
@@ -329,7 +333,7 @@ class Nodes:
 
         Raises: MachineError, UsageError: a resumed run tries the candidate again.
         """
-        begin_s = self._clock.spent_s()
+        begin_s = self._working_s()
         try:
             with self._clock.outside():
                 evaluation = self._parts.sandbox.evaluate(built, self._run.task, effort)
@@ -337,7 +341,7 @@ class Nodes:
             raise
         except Exception as exc:  # noqa: BLE001 (logged, recorded, and raised once it is a step)
             evaluation = self._crashed(built, exc)
-        return built, evaluation, self._clock.spent_s() - begin_s
+        return built, evaluation, self._working_s() - begin_s
 
     def _crashed(self, built: Built, exc: Exception) -> Crashed:
         """The record of the candidate in hand when the sandbox failed. The run ends once it is a step."""

@@ -26,7 +26,7 @@ def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: 
     # The sandbox opens before the index, so that errors of task and machine appear before minutes of indexing.
     with (
         open_policy(task.arch, settings, store, run_id, emit) as policy,
-        open_sandbox_for(task, settings, emit) as sandbox,
+        open_sandbox_for(task, settings, emit, baselines=store) as sandbox,
         open_retriever(settings, emit, build=policy.reads_code) as retriever,
     ):
         yield joined(sandbox, policy, retriever, store)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
+from contract.baseline import BaselineBook
 from contract.events import Emit
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
@@ -14,8 +15,11 @@ from sandbox.local import LocalSandbox, open_sandbox, require_memory
 
 
 @contextmanager
-def open_sandbox_of(arch: Arch, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
+def open_sandbox_of(
+    arch: Arch, settings: Settings, emit: Emit, *, trust_host: bool = False, baselines: BaselineBook | None = None
+) -> Iterator[LocalSandbox]:
     """The sandbox for all tasks of an arch. `trust_host`: true only for files that the user names, never for a policy's.
+    `baselines`: where tuned baselines are kept; without it, each is tuned once in the life of a worker's task.
 
     Raises: CompilerMissing, DeviceUnavailable.
     """
@@ -36,14 +40,17 @@ def open_sandbox_of(arch: Arch, settings: Settings, emit: Emit, *, trust_host: b
             emulate=settings.emulate,
             rewrite=rewrite,
             race=settings.race_options(),
+            baselines=baselines,
         )
     ) as sandbox:
         yield sandbox
 
 
 @contextmanager
-def open_sandbox_for(task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False) -> Iterator[LocalSandbox]:
+def open_sandbox_for(
+    task: GemmTask, settings: Settings, emit: Emit, *, trust_host: bool = False, baselines: BaselineBook | None = None
+) -> Iterator[LocalSandbox]:
     """`open_sandbox_of` for one task. Raises: UsageError where its operands do not fit, and as `open_sandbox_of`."""
-    with open_sandbox_of(task.arch, settings, emit, trust_host=trust_host) as sandbox:
+    with open_sandbox_of(task.arch, settings, emit, trust_host=trust_host, baselines=baselines) as sandbox:
         require_memory(task, sandbox.chip)
         yield sandbox

@@ -6,6 +6,7 @@
 - `channel.py`: a worker process and the lines exchanged with it, each with a deadline
 - `messages.py`: the records that a worker and its parent exchange
 - `pool.py`: the workers, one per GPU, replaced when a candidate breaks one
+- `turns.py`: processes that share a GPU alternate
 - `worker.py`: the main program of a GPU's worker
 - `witness.py`: the emulator's pool beside a GPU's
 - `internal_errors.py`: errors of this project that a candidate triggers

@@ -40,6 +40,7 @@ from sandbox.workers.messages import (
     encode,
 )
 from sandbox.workers.process import Limits
+from sandbox.workers.turns import DeviceTurn
 from sandbox.workers.worker_jail import emulator_jail, gpu_jail
 
 ATTEMPTS = 3
@@ -295,7 +296,7 @@ class WorkerPool:
     """Evaluates on whichever worker is idle; safe to call from several threads. Workers start on demand.
 
     `environment` is added to the variables that a child inherits (`process.py`). `command` starts workers other than a
-    GPU's. `memory_bytes`: limit of a worker's address space, for workers without a GPU.
+    GPU's. `memory_bytes`: limit of a worker's address space, for workers without a GPU. `turn`: on the GPU, among processes.
     """
 
     def __init__(
@@ -310,6 +311,7 @@ class WorkerPool:
     ) -> None:
         self._on_stage, self._on_restart = on_stage, on_restart
         self._internal = InternalErrors()
+        self.turn = DeviceTurn(options[0].turns if memory_bytes is None else None, options[0].device)
         self._folders = contextlib.ExitStack()
         self._workers = [
             Worker(
@@ -336,9 +338,10 @@ class WorkerPool:
         """
         worker = self._idle.get()
         try:
-            outcome = self._evaluate(worker, request, on_tuned)
-            if isinstance(outcome, Lost):
-                outcome = self._evaluate(worker, request, on_tuned)  # it was lost before it looked at the candidate
+            with self.turn.taken():
+                outcome = self._evaluate(worker, request, on_tuned)
+                if isinstance(outcome, Lost):
+                    outcome = self._evaluate(worker, request, on_tuned)  # it was lost before it looked at the candidate
             if isinstance(outcome, Lost):
                 raise WorkerError(f"two workers in a row were lost before they began: {outcome.how}")
             return outcome
@@ -352,23 +355,30 @@ class WorkerPool:
         Raises: MachineError, WorkerError where no candidate is to blame.
         """
         worker = self._idle.get()
-        left, losses = dict(enumerate(request.built)), 0
         try:
-            while left:
-                positions, how = list(left), "they ended a batch without its outcomes"
-                rest = request.model_copy(update={"built": tuple(left.values())})
-                with contextlib.closing(self._batch(worker, rest, on_tuned)) as outcomes:
-                    for place, outcome in outcomes:
-                        if isinstance(outcome, Lost):
-                            how = outcome.how
-                            break
-                        yield positions[place], outcome
-                        del left[positions[place]]
-                losses = losses + 1 if len(left) == len(positions) else 0
-                if losses > 1:
-                    raise WorkerError(f"two workers in a row were lost before they began: {how}")
+            with self.turn.taken():
+                yield from self._whole_batch(worker, request, on_tuned)
         finally:
             self._idle.put(worker)
+
+    def _whole_batch(
+        self, worker: Worker, request: CandidateBatch, on_tuned: OnTuned
+    ) -> Generator[tuple[int, Evaluation], None, None]:
+        """As `batch`, on one worker."""
+        left, losses = dict(enumerate(request.built)), 0
+        while left:
+            positions, how = list(left), "they ended a batch without its outcomes"
+            rest = request.model_copy(update={"built": tuple(left.values())})
+            with contextlib.closing(self._batch(worker, rest, on_tuned)) as outcomes:
+                for place, outcome in outcomes:
+                    if isinstance(outcome, Lost):
+                        how = outcome.how
+                        break
+                    yield positions[place], outcome
+                    del left[positions[place]]
+            losses = losses + 1 if len(left) == len(positions) else 0
+            if losses > 1:
+                raise WorkerError(f"two workers in a row were lost before they began: {how}")
 
     def close(self) -> None:
         """End every worker. No evaluation may be in progress; interrupt its thread to stop one."""

@@ -210,6 +210,10 @@ class ScriptedSandbox:
         return self._can_execute and not self._emulates
 
     @property
+    def waited_s(self) -> float:
+        return 0.0
+
+    @property
     def environment(self) -> Environment | None:
         return ENVIRONMENT if self.can_measure else None
 

@@ -24,7 +24,7 @@ CACHED_US = 4.0  # time to move the operands, from which on it may matter in whi
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """Tile, then pipeline, then clusters and splits, then the launch; each step leaves out what cannot be faster."""
     for shape in _tile_shapes(task):
-        for pipeline in _pipelines(shape, task):
+        for pipeline in _pipelines(shape, task, chip):
             for cut in _cuts(pipeline, task, chip):
                 yield from (s for s in _launches(cut, task, chip) if is_valid(s, task))
 
@@ -41,7 +41,7 @@ def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
                 yield consumers, atoms, block_n, pingpong
 
 
-def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[WgmmaTmaSchedule]:
+def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """K block 64, or 128 where at least four fit; the maximum stages for one or two CTAs per SM, and half as many.
 
     Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles and sums over a cluster are stored straight
@@ -59,6 +59,7 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask) -> Iterator[Wg
             tma_store=tma_store,
             persistent=pingpong,
             pingpong=pingpong,
+            promotion=0 if memory_us(task, chip) > CACHED_US else 256,
         )
         limits = LIMITS[Arch.SM_90A]
         room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // ctas_per_sm - 1024)
@@ -147,7 +148,7 @@ def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Mappin
     if memory_us(task, chip) > CACHED_US:
         if waves > 1:
             yield from ({"raster": order} for order in ("n", "snake_m", "snake_n"))
-        yield from ({"promotion": size} for size in (0, 128))
+        yield from ({"promotion": size} for size in (128, 256))
         yield {"evict_a": "last" if task.n > s.cluster_n * s.block_n else "first"}
         yield {"evict_b": "last" if task.m > s.cluster_m * s.block_m else "first"}
         if s.tma_store and waves > 1:

@@ -1,0 +1,37 @@
+"""Turns on a GPU: processes of this machine that use the same one alternate, because a second load falsifies times.
+
+The system releases the lock of a process that dies. Covers the processes that share a folder of locks.
+"""
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from contract.errors import MachineError
+
+
+class DeviceTurn:
+    """The turn on one GPU. `folder`: of the locks; without one, every request has its turn. `waited_s`: for turns so far."""
+
+    def __init__(self, folder: str | None, device: int) -> None:
+        self._path = None if folder is None else Path(folder) / f"turn-cuda-{device}.lock"
+        self.waited_s = 0.0
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Wait for the turn, and hold it. Raises: MachineError where the lock cannot be made."""
+        if self._path is None:
+            yield
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = self._path.open("ab")
+        except OSError as exc:
+            raise MachineError(f"{self._path} is not writable ({exc.strerror}); set CUDAL2_HOME to a folder that is") from exc
+        with lock:
+            begin_s = time.monotonic()
+            fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases it
+            self.waited_s += time.monotonic() - begin_s
+            yield
