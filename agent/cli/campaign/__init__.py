@@ -1,11 +1,12 @@
 """`cudal2-agent campaign`: many shapes, several GPUs, one queue.
 
 `run`: run. `status`: status. `results`: results. `receive`: import. `prove`: prove. `record`: record.
+`report`: report.
 """
 
 import typer
 
-from agent.cli.campaign import prove, receive, record, results, run, status
+from agent.cli.campaign import prove, receive, record, report, results, run, status
 
 app = typer.Typer(
     help="Kernels for many shapes, on several GPUs.",
@@ -19,3 +20,4 @@ app.command("results", epilog=results.EXAMPLE)(results.results)
 app.command("import", epilog=receive.EXAMPLE)(receive.import_)
 app.command("prove", epilog=prove.EXAMPLE)(prove.prove)
 app.command("record", epilog=record.EXAMPLE)(record.record)
+app.command("report", epilog=report.EXAMPLE)(report.report)
