@@ -225,12 +225,11 @@ class Nodes:
 
     @property
     def _streams(self) -> bool:
-        """Whether candidates are measured while others are built: on a GPU, for a policy without a model."""
-        return self._parts.sandbox.can_measure and not self._parts.policy.reads_code
+        """Whether candidates are measured while others are built: on a GPU, for a policy without a model.
 
-    @property
-    def _looks_ahead(self) -> bool:
-        return self._streams and self._run.settings.build_ahead
+        Without `build_ahead` a round is measured at once, so that searches which share a GPU alternate by whole rounds.
+        """
+        return self._parts.sandbox.can_measure and not self._parts.policy.reads_code and self._run.settings.build_ahead
 
     def _taken(self, state: RunState, builds: BatchBuild, *, wait: bool) -> list[Built]:
         """What has been built. Candidates that failed become steps at once."""
@@ -256,7 +255,7 @@ class Nodes:
         Later is better: the policy then knows more times.
         """
         rest = len(left) + builds.waiting
-        if self._ahead or not rest or not self._looks_ahead or builds.build_s is None:
+        if self._ahead or not rest or not self._streams or builds.build_s is None:
             return
         if rest * self._tried_s / self._tried > builds.build_s:
             return

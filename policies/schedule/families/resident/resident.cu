@@ -29,7 +29,9 @@ constexpr int kConsumerThreads = kWarpgroup * kConsumers;
 constexpr bool kHandOver = kConsumers > 1;  // the producer is a warpgroup that hands its registers to the consumers
 constexpr int kThreads = kConsumerThreads + (kHandOver ? kWarpgroup : 32);
 constexpr int kProducerRegisters = 40;
-constexpr int kConsumerRegisters = (512 - kProducerRegisters) / kConsumers / 8 * 8;
+// A CTA owns what its threads had at launch; a warpgroup that asks for more waits for ever.
+constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+constexpr int kConsumerRegisters = (kThreads * kLaunchRegisters - kWarpgroup * kProducerRegisters) / kConsumerThreads / 8 * 8;
 constexpr int kBlocks = (kSteps + 3) / 4;  // of 64 along K; a slot of the ring holds one of B
 
 constexpr int kColumns = BLOCK_N % 64 == 0 ? 64 : 32;  // width of a store box and of an MN-major column group

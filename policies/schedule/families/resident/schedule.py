@@ -62,7 +62,10 @@ class ResidentSchedule(Schedule):
     @property
     def consumer_registers(self) -> int:
         """Maximum registers of a consumer thread, after the producer has handed over its own."""
-        return min(255, (512 - 40) // self.consumers // 8 * 8) if self.hands_over else 255
+        if not self.hands_over:
+            return 255
+        left = self.threads * self.launch_registers - 128 * 40
+        return min(255, left // (128 * self.consumers) // 8 * 8)
 
     @property
     def slot_bytes(self) -> int:

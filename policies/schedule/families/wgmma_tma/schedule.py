@@ -88,7 +88,8 @@ class WgmmaTmaSchedule(Schedule):
         """Maximum registers of a consumer thread: an even share, or what the producer leaves after it gives up its own."""
         if not self.hands_over:
             return 255
-        return min(255, (512 // self.ctas_per_sm - self.producer_registers) // self.consumers // 8 * 8)
+        left = self.threads * self.launch_registers - 128 * self.producer_registers
+        return min(255, left // (128 * self.consumers) // 8 * 8)
 
     @property
     def producer_registers(self) -> int:

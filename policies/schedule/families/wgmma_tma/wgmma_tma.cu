@@ -34,7 +34,9 @@ constexpr int kProducerRegisters = 40;
 //@section more-registers
 constexpr int kProducerRegisters = 56;
 //@end
-constexpr int kConsumerRegisters = (512 / kCtasPerSm - kProducerRegisters) / kConsumers / 8 * 8;
+// A CTA owns what its threads had at launch; a warpgroup that asks for more waits for ever.
+constexpr int kLaunchRegisters = 65536 / (kThreads * kCtasPerSm) / 8 * 8;
+constexpr int kConsumerRegisters = (kThreads * kLaunchRegisters - kWarpgroup * kProducerRegisters) / kConsumerThreads / 8 * 8;
 constexpr int kClusterSize = kClusterM * kClusterN * kClusterK;
 constexpr int kPanels = BLOCK_K / 64;  // K-major operands lie in panels of 64 elements (128 bytes) along K
 

@@ -1,8 +1,8 @@
 """Barriers of CTAs and clusters, mbarriers, fences, and what orders kernels.
 
 Covered: bar and barrier in all forms, barrier.cluster, mbarrier with counts, tokens and parity, expect_tx and complete_tx,
-fences of every scope, proxy fences for shared memory, griddepcontrol, setmaxnreg (checked by ptxas).
-Not covered: fence.proxy.tensormap.
+fences of every scope, proxy fences for shared memory, griddepcontrol; the form of setmaxnreg.
+Not covered: fence.proxy.tensormap; warpgroups that wait for more registers by setmaxnreg than others have given up.
 """
 
 from collections.abc import Iterable
