@@ -1,7 +1,6 @@
 """`cudal2-agent campaign`: many shapes, several GPUs, one queue.
 
-`run`: run. `status`: status. `results`: results. `receive`: import. `prove`: prove. `record`: record.
-`report`: report.
+`run`: run. `status`: status. `results`: results. `report`: report. `receive`: import. `prove`: prove. `record`: record.
 """
 
 import typer
@@ -17,7 +16,7 @@ app = typer.Typer(
 app.command("run", epilog=run.EXAMPLE)(run.run)
 app.command("status", epilog=status.EXAMPLE)(status.status)
 app.command("results", epilog=results.EXAMPLE)(results.results)
+app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("import", epilog=receive.EXAMPLE)(receive.import_)
 app.command("prove", epilog=prove.EXAMPLE)(prove.prove)
 app.command("record", epilog=record.EXAMPLE)(record.record)
-app.command("report", epilog=report.EXAMPLE)(report.report)

@@ -34,7 +34,10 @@ def _at_home(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def optimized(home: Path) -> dict[str, object]:
     """The answer of one real run of three candidates."""
     words = ["optimize", "--shape", "64x64x64", "--device", "none", "--arch", "sm_80", "--budget", "3", "--json"]
-    command = [sys.executable, "-m", "agent.cli.main", *words, "--out", str(home / "out")]
+    command = [sys.executable, "-m", "agent.cli.main"]
+    indexed = [*command, "index", "add", environment(home)["CUDAL2_CUTLASS"]]  # a search over schedules builds no index itself
+    subprocess.run(indexed, cwd=ROOT, env=environment(home), capture_output=True, check=True)
+    command += [*words, "--out", str(home / "out")]
     ended = subprocess.run(command, cwd=ROOT, env=environment(home), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     rows = [row for row in ended.stderr.splitlines() if row.startswith(("run ", "round ", "step "))]
@@ -165,7 +168,7 @@ def test_an_interrupt_ends_cleanly_and_the_run_goes_on(
     small_rounds = {**environment(home), "CUDAL2_ROUND_SIZE": "2"}
     with subprocess.Popen(command, cwd=ROOT, env=small_rounds, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stderr is not None
-        seen = [process.stderr.readline() for _ in range(6)]
+        seen = [process.stderr.readline() for _ in range(4)]
         process.send_signal(sent)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

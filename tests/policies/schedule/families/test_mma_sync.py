@@ -19,6 +19,7 @@ from sandbox.building.builder import Builder
 
 FAMILY = MmaSync()
 SHAPES = [(4096, 1024, 512), (64, 64, 64), (128, 128, 16384), (1000, 1000, 1000), (1001, 999, 777), (1, 1, 1), (7, 8192, 3)]
+LEFT_TO_WGMMA = [(4096, 1024, 512), (128, 128, 16384), (1000, 1000, 1000)]  # rows of whole 16 bytes and longer K
 PLAIN: dict[str, Any] = {"block_m": 64, "block_n": 64, "block_k": 32, "warps_m": 2, "warps_n": 2, "stages": 3}
 SPLIT = PLAIN | {"split_k": 4, "reduction": "workspace"}
 CLUSTER = PLAIN | {"split_k": 4, "reduction": "cluster", "epilogue": "direct"}
@@ -35,7 +36,7 @@ def test_every_schedule_of_the_space_can_be_written_and_launched(shape: tuple[in
     wanted = task(shape, arch=arch)
     chip = REFERENCE_CHIPS[arch]
     space = list(FAMILY.space(wanted, chip))
-    assert space
+    assert bool(space) is not (arch is Arch.SM_90A and shape in LEFT_TO_WGMMA)
     assert len({frozenset(schedule.values().items()) for schedule in space}) == len(space)
     for schedule in random.Random(0).sample(space, min(30, len(space))):
         candidate = FAMILY.write(schedule, wanted)
@@ -55,7 +56,7 @@ def test_every_schedule_of_the_space_can_be_written_and_launched(shape: tuple[in
         (Arch.SM_80, (512, 512, 512), {}),
         (Arch.SM_86, (130, 90, 4098), {"accumulate": AccumulatorType.F16}),
         (Arch.SM_89, (257, 321, 515), {"layout": Layout.TN}),
-        (Arch.SM_90A, (128, 128, 4096), {"element": ElementType.BF16, "layout": Layout.TN}),
+        (Arch.SM_90A, (128, 128, 128), {"element": ElementType.BF16, "layout": Layout.TN}),
         (Arch.SM_90A, (130, 90, 4098), {"accumulate": AccumulatorType.F16}),
         (Arch.SM_100A, (64, 64, 64), {"element": ElementType.BF16}),
     ],

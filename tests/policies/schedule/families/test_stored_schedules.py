@@ -27,8 +27,6 @@ def test_a_schedule_of_an_earlier_version_is_written_again(line: str) -> None:
     assert stored is not None
     assert again.origin.schedule == {**(again.origin.schedule or {}), **stored}
     assert predict(step.candidate, step.task, INSPECTION) == predict(again, step.task, INSPECTION)
-    if stored["family"] == "wgmma_tma":
-        assert again == step.candidate.model_copy(update={"origin": again.origin}), "its source has not changed"
 
 
 @pytest.mark.parametrize("line", LINES, ids=["mma_sync", "wgmma_tma"])
