@@ -77,7 +77,16 @@ COLUMNS = 20
 def _row(work: Work) -> tuple[float, ...]:
     sizes = (*work.tile, work.stages, work.ctas, work.ctas_per_sm, work.cluster, work.k_blocks)
     costs = (work.loaded_bytes, work.reduced_bytes, work.launches, work.persistent, work.programmatic, work.mma_efficiency)
-    return (*sizes, *costs, work.alternating, work.lines, work.step_us, work.smem_read_bytes, work.staged_bytes, work.spread_sums)
+    return (
+        *sizes,
+        *costs,
+        work.alternating,
+        work.lines,
+        work.step_us,
+        work.smem_read_bytes,
+        work.staged_bytes,
+        work.spread_sums,
+    )
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:

@@ -3,9 +3,7 @@
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
-SPREAD = WgmmaTmaSchedule(
-    consumers=1, atoms=1, block_n=64, block_k=64, stages=3, splits=2, tma_store=False, spread_sum=True
-)
+SPREAD = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=64, block_k=64, stages=3, splits=2, tma_store=False, spread_sum=True)
 TASK = gemm(128, 128, 320, layout="tn")
 
 SPREAD_SUM_FAULTS = (
@@ -30,8 +28,16 @@ SPREAD_SUM_FAULTS = (
         schedule=SPREAD,
         task=TASK,
         patches=(Patch("      increment_relaxed(counter, 2 * kSplits - 1);\n", ""),),
-        detectors=("workspace-not-restored", "global-race", "wrong-result"),
+        detectors=("workspace",),
         why="departures are not counted, so the next launch finds all arrivals of this one",
+    ),
+    Fault(
+        name="spread-first-departure-restores",
+        schedule=SPREAD,
+        task=TASK,
+        patches=(Patch("increment_relaxed(counter, 2 * kSplits - 1);", "increment_relaxed(counter, kSplits);"),),
+        detectors=("deadlock", "endless"),
+        why="the counter is zero again before the other CTA has seen all arrivals, and it waits for ever",
     ),
     Fault(
         name="spread-waits-for-one-arrival-less",
