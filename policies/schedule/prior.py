@@ -61,7 +61,7 @@ class _Columns:
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
-        self.read_bytes, self.staged_bytes = table[17:]
+        self.read_bytes, self.staged_bytes, self.spread_sums = table[17:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -71,13 +71,22 @@ class _Columns:
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 19
+COLUMNS = 20
 
 
 def _row(work: Work) -> tuple[float, ...]:
     sizes = (*work.tile, work.stages, work.ctas, work.ctas_per_sm, work.cluster, work.k_blocks)
     costs = (work.loaded_bytes, work.reduced_bytes, work.launches, work.persistent, work.programmatic, work.mma_efficiency)
-    return (*sizes, *costs, work.alternating, work.lines, work.step_us, work.smem_read_bytes, work.staged_bytes)
+    return (
+        *sizes,
+        *costs,
+        work.alternating,
+        work.lines,
+        work.step_us,
+        work.smem_read_bytes,
+        work.staged_bytes,
+        work.spread_sums,
+    )
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -130,10 +139,11 @@ def _tile_store_us(c: _Columns) -> Floats:
 
 
 def _sum_us(c: _Columns) -> Floats:
-    """Partial sums through the workspace (written by all CTAs, read by one per tile), or within a cluster."""
+    """Partial sums through the workspace (written by all CTAs, read by one per tile or by all), or within a cluster."""
     partial_us = 4.0 * c.m * c.n / L2_BYTES_PER_US
     written = c.reduced_bytes / 2 / c.units * c.rounds / L2_BYTES_PER_US
-    read = c.reduced_bytes / 2 / c.tiles * np.ceil(c.tiles / c.sms) / L2_BYTES_PER_US
+    alone = c.reduced_bytes / 2 / c.tiles * np.ceil(c.tiles / c.sms) / L2_BYTES_PER_US
+    read = np.where(c.spread_sums > 0, written, alone)
     through_workspace = ARRIVAL_US + written + read
     within_cluster = CLUSTER_SUM_US + partial_us
     return np.where(c.reduced_bytes > 0, through_workspace, np.where(c.parts > 1, within_cluster, 0.0))

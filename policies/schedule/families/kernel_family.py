@@ -34,6 +34,7 @@ class Work(Record):
     `ctas`: CTAs launched (output tiles times splits); `ctas_per_sm`: how many are resident together; `persistent`: CTAs
     loop over tiles. `k_blocks`: main-loop steps of one tile. `loaded_bytes`: bytes that all CTAs together load into shared
     memory through L2, multicast counted once. `reduced_bytes`: bytes of partial sums written and read again between splits.
+    `spread_sums`: each CTA that splits a tile adds a share of it; else one CTA adds the tile alone.
     `lines`: rows of at most 128 bytes that the bulk copy engine of an SM handles per K block; 0 for other kinds of copies.
     `step_us`: time per K block after the first that is exposed, because barriers and fragment loads depend on each other.
     `alternating`: one tile of a CTA is stored while the next is multiplied.
@@ -59,17 +60,27 @@ class Work(Record):
     alternating: bool = False
     smem_read_bytes: int = 0
     staged_bytes: int = 0
+    spread_sums: bool = False
 
 
 # Maximum SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a
 # cluster lies within one GPC, and GPCs are not whole multiples of 4, 8 or 16 SMs.
-_CLUSTER_SHARE = {1: 132 / 132, 2: 132 / 132, 4: 120 / 132, 8: 120 / 132, 16: 112 / 132}
+_CLUSTER_SHARE = {1: 132, 2: 132, 4: 120, 8: 120, 16: 112}
 
 
 def cluster_sms(chip: Chip, cluster: int) -> int:
     """SMs on which clusters of a size can be resident together; a whole number of clusters."""
-    share = next(share for size, share in _CLUSTER_SHARE.items() if size >= cluster)
-    return max(int(chip.sms * share + 1e-9) // cluster * cluster, cluster)
+    return max(chip.sms * _share(cluster) // 132 // cluster * cluster, cluster)
+
+
+def cluster_sms_expression(cluster: int) -> str:
+    """The same as an expression of a launch plan, for clusters that fit at all."""
+    covered = "SMS" if _share(cluster) == 132 else f"SMS*{_share(cluster)}//132"
+    return covered if cluster == 1 else f"{covered}//{cluster}*{cluster}"
+
+
+def _share(cluster: int) -> int:
+    return next(share for size, share in _CLUSTER_SHARE.items() if size >= cluster)
 
 
 class KernelParts(NamedTuple):

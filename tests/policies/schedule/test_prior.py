@@ -77,6 +77,12 @@ def test_a_split_pays_where_tiles_are_few_and_not_where_they_fill_the_chip() -> 
     assert us(**SPLIT) > us()
 
 
+def test_sums_that_every_cta_shares_are_predicted_faster() -> None:
+    few = GemmTask(m=512, n=512, k=16384)
+    cut = {"ctas": 128, "k_blocks": 32, "ctas_per_sm": 1, "reduced_bytes": 2 * 128 * 128 * 128 * 4}
+    assert us(few, **cut, spread_sums=True) < us(few, **cut)
+
+
 def test_one_tile_more_than_fits_costs_a_round() -> None:
     full, over = GemmTask(m=128 * 132, n=128, k=4096), GemmTask(m=128 * 133, n=128, k=4096)
     per_cta = TILE.loaded_bytes // 256

@@ -9,7 +9,7 @@ from sandbox.emulator.detector import Detector
 from tests.sandbox.emulator.compiled import PtxCompiler
 from tests.sandbox.emulator.corpus import FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault, Patch
-from tests.sandbox.emulator.trial import WRONG_RESULT, Trial, schedules
+from tests.sandbox.emulator.trial import NOT_RESTORED, WRONG_RESULT, Trial, schedules
 
 # Only the compiler addresses local memory and parameters in both families, always within bounds.
 NOT_SEEDED = {Detector.LOCAL_OUT_OF_BOUNDS, Detector.PARAM_OUT_OF_BOUNDS}
@@ -55,7 +55,7 @@ def test_the_kernel_without_its_fault_is_not_flagged(compiler: PtxCompiler, faul
 
 def test_faults_have_names_reasons_and_known_detectors() -> None:
     assert len({fault.id for fault in FAULTS}) == len(FAULTS)
-    assert {kind for fault in FAULTS for kind in fault.detectors} == {*Detector, WRONG_RESULT} - NOT_SEEDED
+    assert {kind for fault in FAULTS for kind in fault.detectors} == {*Detector, WRONG_RESULT, NOT_RESTORED} - NOT_SEEDED
     for fault in FAULTS:
         assert fault.detectors, fault.id
         assert "\n" not in fault.why, fault.id

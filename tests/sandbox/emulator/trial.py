@@ -15,8 +15,9 @@ from sandbox.emulator.machine import Conditions, Schedule
 from sandbox.verification.cases import GAUSSIAN, PreparedCase
 from sandbox.verification.executor import Violation
 
-# Beside the core's detectors: D is not the product, and there is no other finding.
+# Beside the core's detectors, where there is no other finding: D is not the product.
 WRONG_RESULT = "wrong-result"
+NOT_RESTORED = "workspace"  # it is not zero again after a run
 INPUT_SEED = 1
 # The right kernels of the tests execute less than a tenth of this.
 MOST_OPERATIONS = 3_000_000

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from contract.chip import LIMITS
+from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.task import AccumulatorType, Arch, GemmTask
-from policies.schedule.families.kernel_family import Schedule
+from policies.schedule.families.kernel_family import Schedule, cluster_sms
 
 OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state, beside the accumulators
 INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)
@@ -36,6 +36,8 @@ class WgmmaTmaSchedule(Schedule):
 
     `push`: CTAs along K push their sums into the shared memory of those that add them. Otherwise they are pulled.
     `split_tail`: a persistent grid splits only the tiles of its last turn, where these are fewer than its clusters.
+    `spread_sum`: every CTA that splits a tile adds a share of it; else the one that arrives last adds it alone. The CTAs
+    wait for each other, so all of the grid run together.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -63,6 +65,7 @@ class WgmmaTmaSchedule(Schedule):
     evict_d: Eviction = "normal"
     push: bool = False
     split_tail: bool = False
+    spread_sum: bool = False
 
     @property
     def block_m(self) -> int:
@@ -196,12 +199,21 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and (s.stages > 1 or k_blocks <= s.parts_of_whole)
         and (not s.split_tail or (s.persistent and s.splits > 1))
         and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
+        and (not s.spread_sum or _can_spread(s, task))
         and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
         and (s.tma_store or s.evict_d == "normal")
         and (s.cluster_k > 1 or not s.push)
         and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
         and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
     )
+
+
+def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:
+    """Whether a grid splits its tiles and runs all at once, and its sums are stored straight from registers."""
+    ctas = cluster_tiles(s, task) * s.cluster * s.splits
+    together = cluster_sms(REFERENCE_CHIPS[Arch.SM_90A], s.cluster) * s.ctas_per_sm
+    plain = s.splits > 1 and not s.persistent and not s.tma_store and (s.push or s.cluster_k == 1)
+    return plain and ctas <= together
 
 
 def _cluster_sum_fits(s: WgmmaTmaSchedule) -> bool:
@@ -222,7 +234,12 @@ def cluster_tiles(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 
 
 def counter_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    return ceil_div(_slots(s, task) * 4, 256) * 256
+    return ceil_div(_slots(s, task) * counter_pitch(s), 256) * 256
+
+
+def counter_pitch(s: WgmmaTmaSchedule) -> int:
+    """Bytes from one arrival counter to the next; counters that are waited for have a line each."""
+    return 128 if s.spread_sum else 4
 
 
 def _slots(s: WgmmaTmaSchedule, task: GemmTask) -> int:

@@ -94,7 +94,15 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
                 cut = shared.model_copy(update={"cluster_k": cluster_k, "splits": splits})
                 for push in (False, True) if cluster_k > 1 and base.block_n <= 64 else (cluster_k > 1,):
                     pushed = cut.model_copy(update={"push": push})
-                    yield pushed.model_copy(update={"exclusive": size > 1 and _would_be_packed(pushed)})
+                    whole = pushed.model_copy(update={"exclusive": size > 1 and _would_be_packed(pushed)})
+                    yield from _with_spread_sums(whole)
+                    yield whole
+
+
+def _with_spread_sums(cut: WgmmaTmaSchedule) -> Iterator[WgmmaTmaSchedule]:
+    """The same where every CTA that splits a tile adds a share of it. Three warpgroups have too few registers for that."""
+    if cut.splits > 1 and cut.consumers < 3 and (cut.push or (cut.cluster_k == 1 and cut.tma_store)):
+        yield cut.model_copy(update={"spread_sum": True, "tma_store": False})
 
 
 def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:

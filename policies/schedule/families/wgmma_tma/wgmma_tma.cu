@@ -443,13 +443,37 @@ __device__ __forceinline__ float4 load_from_l2(const float4* pointer) {
   return value;
 }
 
+//@section sum-spread
+// The writes that this thread has seen, those before a barrier of its CTA among them, are visible to whoever sees the increment.
+__device__ __forceinline__ void increment_release(unsigned* counter, unsigned most) {
+  asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(most) : "memory");
+}
+__device__ __forceinline__ void increment_relaxed(unsigned* counter, unsigned most) {
+  asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(most) : "memory");
+}
+__device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+
+//@end
 struct Splits {
+//@section sum-last
   unsigned* counters;  // one a (tile, CTA of the cluster); atomicInc wraps them to zero by itself
+//@section sum-spread
+  static constexpr int kPitch = 32;  // words between counters, so that each has a line of its own
+  unsigned* counters;                // one a (tile, CTA of the cluster)
+//@end
   float4* slots;
 
   __device__ Splits(void* workspace, int slots_in_all)
       : counters(static_cast<unsigned*>(workspace)),
+//@section sum-last
         slots(reinterpret_cast<float4*>(static_cast<char*>(workspace) + (slots_in_all * 4 + 255) / 256 * 256)) {}
+//@section sum-spread
+        slots(reinterpret_cast<float4*>(static_cast<char*>(workspace) + (slots_in_all * 4 * kPitch + 255) / 256 * 256)) {}
+//@end
 
   __device__ float4* slot(const Unit& unit, int split) const {
 //@section pull
@@ -460,6 +484,22 @@ struct Splits {
     return slots + (static_cast<long long>(unit.slot) * kSplits + split) * kSlot;
   }
 
+//@section sum-spread
+  // Every consumer thread calls it after writing its partials; after it those of all splits can be read. All CTAs of the grid
+  // are resident, so none waits for one that cannot start. Each increments the counter twice, and the last time wraps it.
+  __device__ void meet(const Unit& unit) const {
+    named_barrier(kAllConsumers, kConsumerThreads);
+    if (threadIdx.x == 0) {
+      unsigned* counter = counters + unit.slot * kPitch;
+      increment_release(counter, 2 * kSplits - 1);
+      while (load_acquire(counter) < kSplits) {
+      }
+      increment_relaxed(counter, 2 * kSplits - 1);
+    }
+    named_barrier(kAllConsumers, kConsumerThreads);
+  }
+
+//@end
   // Whether this CTA is the last of its tile; every consumer thread calls it after writing its partials.
   __device__ bool last(const Unit& unit, unsigned flag_address) const {
     __threadfence();
@@ -486,6 +526,18 @@ struct Splits {
   }
 };
 
+//@section sum-spread
+// A CTA's share of the units of a warp: [first, end). Warps begin with different CTAs, which evens out shares of unequal size.
+struct Share {
+  int number, first, end;
+
+  __device__ static Share of(int split, int units) {
+    const int number = (split + kSplits - threadIdx.x / 32 % kSplits) % kSplits;
+    return {number, number * units / kSplits, (number + 1) * units / kSplits};
+  }
+};
+
+//@section sum-last
 using Packed = unsigned[kAtoms][BLOCK_N / 4];
 
 // Hands this fragment in; true in the CTA that arrives last, which gets the sum of all splits, rounded and packed.
@@ -512,6 +564,7 @@ __device__ __forceinline__ bool combine_fragments(const Accumulators& acc, Packe
   return true;
 }
 
+//@end
 //@section pull
 // ---- K-cluster: partials in shared memory, each CTA sums its rows over the cluster -----------------------------------------
 __device__ __forceinline__ void write_partials(const Accumulators& acc, unsigned smem) {
@@ -612,6 +665,7 @@ __device__ __forceinline__ void push_sums(const Accumulators& acc, unsigned smem
   }
 }
 
+//@section push sum-spread
 __device__ __forceinline__ void add(float4& total, const float4& part) {
   total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
 }
@@ -629,6 +683,7 @@ __device__ __forceinline__ void store_unit(const float4& sum, Element* out, int 
       lower ? make_uint2(other, bottom) : make_uint2(top, other);
 }
 
+//@section push
 // Adds the parts of the units that this CTA owns and stores them. A warp adds units of its own rows.
 __device__ __forceinline__ void finish_sums(unsigned smem, const Unit& unit, const Rank& rank, const Splits& splits, unsigned flag,
                                             Element* out, int m, int n) {
@@ -653,6 +708,7 @@ __device__ __forceinline__ void finish_sums(unsigned smem, const Unit& unit, con
       store(index, total);
     }
   }
+//@section push-last
   if constexpr (kSplits > 1) {
     if (!splits.last(unit, flag)) return;
     constexpr int kTogether = kChunk < 4 ? kChunk : 4;  // whose loads are in flight together
@@ -666,6 +722,80 @@ __device__ __forceinline__ void finish_sums(unsigned smem, const Unit& unit, con
       for (int index = 0; index < kTogether; ++index) {
         if (begin + index < units) store(begin + index, totals[index]);
       }
+    }
+  }
+//@section push-spread
+  splits.meet(unit);
+  const Share share = Share::of(unit.split, units);
+  constexpr int kTogether = kChunk / kSplits < 1 ? 1 : kChunk / kSplits < 4 ? kChunk / kSplits : 4;
+  for (int begin = share.first; begin < share.end; begin += kTogether) {
+    float4 totals[kTogether];
+#pragma unroll
+    for (int index = 0; index < kTogether; ++index) {
+      totals[index] = splits.sum(unit, slot + min(begin + index, share.end - 1) * 32);
+    }
+#pragma unroll
+    for (int index = 0; index < kTogether; ++index) {
+      if (begin + index < share.end) store(begin + index, totals[index]);
+    }
+  }
+//@section push
+}
+
+//@section pull-spread
+// ---- split-K: every CTA of a tile adds a share of it -------------------------------------------------------------------------
+// 8 columns of a warp's 16 rows are a unit. A warp writes the units of other CTAs to the workspace, and adds those of this CTA,
+// in the order of the splits.
+__device__ __forceinline__ void spread_sums(const Accumulators& acc, const Splits& splits, const Unit& unit, Element* out, int m,
+                                            int n) {
+  constexpr int kUnits = kAtoms * BLOCK_N / 8;
+  constexpr int kShare = (kUnits + kSplits - 1) / kSplits;  // units of the largest share
+  constexpr int kFetched = kSplits > 8 ? 1 : 16 / kSplits;
+  constexpr int kTogether = kShare < kFetched ? kShare : kFetched;  // whose loads are in flight together
+  constexpr bool kKeep = kRegisters * kAtoms + 4 * kShare <= 128;   // the own part stays in registers
+  const int warp = threadIdx.x / 32;
+  const Share share = Share::of(unit.split, kUnits);
+  float4* mine = splits.slot(unit, unit.split) + threadIdx.x;
+  float4 own[kKeep ? kShare : 1];
+#pragma unroll
+  for (int number = 0; number < kSplits; ++number) {
+    const int first = number * kUnits / kSplits, units = (number + 1) * kUnits / kSplits - first;
+#pragma unroll
+    for (int index = 0; index < kShare; ++index) {
+      if (index >= units) continue;
+      const float4 part = quad(acc[(first + index) / (BLOCK_N / 8)], (first + index) % (BLOCK_N / 8));
+      if (kKeep && number == share.number) {
+        own[kKeep ? index : 0] = part;
+      } else {
+        __stcg(mine + (first + index) * kConsumerThreads, part);
+      }
+    }
+  }
+  splits.meet(unit);
+#pragma unroll
+  for (int begin = 0; begin < kShare; begin += kTogether) {
+    float4 parts[kTogether][kSplits];
+#pragma unroll
+    for (int index = 0; index < kTogether; ++index) {
+      const int at = min(share.first + begin + index, kUnits - 1) * kConsumerThreads + threadIdx.x;
+#pragma unroll
+      for (int split = 0; split < kSplits; ++split) {
+        if (begin + index >= kShare) continue;
+        parts[index][split] = own[kKeep ? begin + index : 0];
+        if ((!kKeep || split != unit.split) && share.first + begin + index < share.end) {
+          parts[index][split] = load_from_l2(splits.slot(unit, split) + at);
+        }
+      }
+    }
+#pragma unroll
+    for (int index = 0; index < kTogether; ++index) {
+      const int at = share.first + begin + index;
+      if (begin + index >= kShare || at >= share.end) continue;
+      float4 total = parts[index][0];
+#pragma unroll
+      for (int split = 1; split < kSplits; ++split) add(total, parts[index][split]);
+      const int row = unit.row + tile_rows() + at / (BLOCK_N / 8) * 64 + warp % 4 * 16;
+      store_unit(total, out, row, unit.column + at % (BLOCK_N / 8) * 8, m, n);
     }
   }
 }
@@ -760,8 +890,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
           continue;
         }
 //@end
+//@section sum-last
         Packed sums;
         if (combine_fragments(acc, sums, splits, unit, flag)) store_tile(sums, smem, map_d, d, unit, m, n, turn);
+//@section pull-spread
+        spread_sums(acc, splits, unit, d, m, n);
+//@end
       } else {
         store_tile(acc, smem, map_d, d, unit, m, n, turn);
       }

@@ -13,11 +13,13 @@ from contract.plan import (
     WorkspaceArg,
 )
 from contract.task import Arch, GemmTask, Layout
+from policies.schedule.families.kernel_family import cluster_sms_expression
 from policies.schedule.families.template import KernelConstant
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, slot_bytes
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, counter_pitch, slot_bytes
 
 ENTRY = "wgmma_tma_gemm"
 _EVICTIONS = ("normal", "first", "last")
+_SECTIONS_OF_BOTH = {"push-last", "push-spread", "pull-spread"}
 
 
 def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
@@ -50,8 +52,11 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
 
 def sections(s: WgmmaTmaSchedule) -> set[str]:
     """The sections of `wgmma_tma.cu` that a schedule uses."""
+    way, combined = "push" if s.push else "pull", "spread" if s.spread_sum else "last"
     return {
-        "push" if s.push else "pull",
+        way,
+        f"sum-{combined}",
+        *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH),
         "tail-split" if s.split_tail else "all-split",
         "by-rows" if s.raster == "m" else "ordered",
         "few-registers" if s.producer_registers == 40 else "more-registers",
@@ -75,11 +80,13 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
     swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
     slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
-    counters = f"ceil({slots}*4/256)*256"
+    counters = f"ceil({slots}*{counter_pitch(s)}/256)*256"
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
     requires = ["N%8==0", "K%8==0"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
+    if s.spread_sum:
+        requires.append(f"{ctas}<=({cluster_sms_expression(s.cluster)})*{s.ctas_per_sm}")
     if s.stages == 1:
         requires.append(f"K<={s.block_k * s.parts_of_whole}")
     return LaunchPlan(
