@@ -34,11 +34,11 @@ class Latency(Family[LatencySchedule]):
         ctas = tiles_of(s, task) * s.cluster_k
         return Work(
             tile=(s.block_m, s.block_n, s.block_k * s.warps_k),
-            stages=s.groups + 1,  # nothing waits for a buffer
+            stages=s.groups + 1,  # nothing of the first pass waits for a buffer
             ctas=ctas,
             ctas_per_sm=s.ctas_per_sm(task),
             cluster=s.cluster_k,
-            k_blocks=s.groups,
+            k_blocks=s.groups * s.passes,
             loaded_bytes=ctas * s.operand_bytes,
             reduced_bytes=0,
             launches=1,

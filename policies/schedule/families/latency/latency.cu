@@ -30,7 +30,13 @@ constexpr int kThreads = kSliceThreads * kWarpsK;
 constexpr int WARP_M = BLOCK_M / kWarpsM, WARP_N = BLOCK_N / kWarpsN;
 constexpr int kMmasM = WARP_M / 16, kMmasN = WARP_N / 8;
 constexpr int kSteps = BLOCK_K / 16;
+//@section one-pass
 constexpr int kSliceK = kGroups * BLOCK_K;       // K of a slice
+//@section passes
+// More K than fits: a slot that has been multiplied is loaded again, with the group that lies kGroups further on.
+constexpr int kPassK = kGroups * BLOCK_K;        // K of a slice in one pass over its slots
+constexpr int kSliceK = kPasses * kPassK;        // K of a slice
+//@end
 constexpr int kCtaK = kWarpsK * kSliceK;         // K of a CTA
 // Two sets of accumulators where a warp has few products: a product then waits less for the one before.
 constexpr int kChains = kMmasM * kMmasN <= 4 && kSteps % 2 == 0 ? 2 : 1;
@@ -100,6 +106,15 @@ struct Copies {
     hide(target);
   }
 
+//@section copies-again
+  // Moves on by `down` rows and `across` columns of the matrix.
+  __device__ __forceinline__ void advance(int down, int across) {
+    source += static_cast<long long>(down) * stride + across;
+    below -= down;
+    right -= across;
+  }
+
+//@section copies
   __device__ __forceinline__ bool is_null() const { return source == nullptr || target == 0xffffffffu; }
 
   // Starts the copies of a group, which lies `down` rows and `across` columns from the first one.
@@ -123,10 +138,17 @@ struct Copies {
 using CopiesA = Copies<BLOCK_M, BLOCK_K, kPanelA, kGuardA>;
 using CopiesB = Copies<kRowsB, kColumnsB, kPanelB, kGuardB>;
 
+//@section copies-once
 // Starts all copies of this slice, a commit group for every BLOCK_K of K.
 __device__ __forceinline__ void load_all(const CopiesA& a, const CopiesB& b) {
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
+//@section copies-again
+// Starts the copies of groups of this slice, a commit group for every BLOCK_K of K.
+__device__ __forceinline__ void load_groups(const CopiesA& a, const CopiesB& b, int begin, int end) {
+#pragma unroll
+  for (int group = begin; group < end; ++group) {
+//@section copies
     const int k = group * BLOCK_K;
     a.start(group, 0, k);
     b.start(group, kRowMajorB ? k : 0, kRowMajorB ? 0 : k);
@@ -134,6 +156,10 @@ __device__ __forceinline__ void load_all(const CopiesA& a, const CopiesB& b) {
   }
 }
 
+//@section copies-again
+__device__ __forceinline__ void load_all(const CopiesA& a, const CopiesB& b) { load_groups(a, b, 0, kGroups); }
+
+//@section copies
 // Waits until a group of this slice has arrived. Groups of other slices are not waited for.
 template <int kGroup>
 __device__ __forceinline__ void wait_for_group(unsigned, const Place& place) {
@@ -147,12 +173,19 @@ __device__ __forceinline__ void wait_for_group(unsigned, const Place& place) {
   }
 }
 
-//@section boxes
+//@section boxes-once
 // Starts all copies of this slice from one thread, with an mbarrier for every BLOCK_K of K. Elements outside are zero.
 __device__ __forceinline__ void load_all(unsigned smem, unsigned barriers, const TensorMap& a, const TensorMap& b, int m0,
                                          int n0, int k0) {
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
+//@section boxes-again
+// Starts the copies of groups of this slice from one thread, with an mbarrier for every slot. Elements outside are zero.
+__device__ __forceinline__ void load_groups(unsigned smem, unsigned barriers, const TensorMap& a, const TensorMap& b, int m0,
+                                            int n0, int k0, int begin, int end) {
+#pragma unroll
+  for (int group = begin; group < end; ++group) {
+//@section boxes
     const int k = k0 + group * BLOCK_K;
     const unsigned tile = smem + group * kGroupBytes, barrier = barriers + 8 * group;
 #pragma unroll
@@ -169,9 +202,28 @@ __device__ __forceinline__ void load_all(unsigned smem, unsigned barriers, const
   }
 }
 
+//@section boxes-again
+__device__ __forceinline__ void load_all(unsigned smem, unsigned barriers, const TensorMap& a, const TensorMap& b, int m0,
+                                         int n0, int k0) {
+  load_groups(smem, barriers, a, b, m0, n0, k0, 0, kGroups);
+}
+
+//@section boxes-once
 template <int kGroup>
 __device__ __forceinline__ void wait_for_group(unsigned barriers, const Place&) {
   mbarrier_wait(barriers + 8 * kGroup, 0);
+}
+
+//@section passes
+// Waits until no warp of this slice reads the group that it multiplied last.
+__device__ __forceinline__ void meet_in_slice(const Place& place) {
+  if constexpr (kSliceThreads == 32) {
+    __syncwarp();
+  } else if constexpr (kWarpsK == 1) {
+    __syncthreads();
+  } else {
+    named_barrier(1 + place.slice, kSliceThreads);
+  }
 }
 
 //@end
@@ -228,6 +280,7 @@ __device__ __forceinline__ void multiply_group(Accumulators& sums, unsigned tile
   }
 }
 
+//@section one-pass
 template <int kGroup>
 __device__ __forceinline__ void multiply_from(Accumulators& sums, unsigned smem, unsigned barriers, const Place& place,
                                               const FragmentOffsets& at) {
@@ -236,6 +289,7 @@ __device__ __forceinline__ void multiply_from(Accumulators& sums, unsigned smem,
   if constexpr (kGroup + 1 < kGroups) multiply_from<kGroup + 1>(sums, smem, barriers, place, at);
 }
 
+//@end
 // ---- from sums to D -------------------------------------------------------------------------------------------------------
 __device__ __forceinline__ float4 add(float4 x, float4 y) {
   return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
@@ -386,7 +440,11 @@ __device__ __forceinline__ Octet sum_of_slices(unsigned smem, int index) {
 
 //@end
 // ---- the kernel -----------------------------------------------------------------------------------------------------------
+//@section one-pass
 extern "C" __global__ void __launch_bounds__(kThreads)
+//@section passes
+extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is worth a spilled address
+//@end
     latency_gemm(
 //@section copies
         const Element* __restrict__ a, const Element* __restrict__ b, Element* __restrict__ d
@@ -457,6 +515,41 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   cluster_wait();  // from here on every peer has its barrier ready
 //@end
   Accumulators sums = {};
+//@section copies-again
+  CopiesA later_a = copies_a;
+  CopiesB later_b = copies_b;
+//@section passes
+#pragma unroll 1
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const bool again = pass + 1 < kPasses;
+//@section copies-again
+    later_a.advance(0, kPassK);
+    later_b.advance(kRowMajorB ? kPassK : 0, kRowMajorB ? 0 : kPassK);
+//@section passes
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+//@section copies-again
+      wait_for_group<0>(full, place);  // kGroups - 1 younger groups may be in flight
+//@section boxes-again
+      mbarrier_wait(full + 8 * group, pass % 2);
+//@section passes
+      multiply_group(sums, slice + group * kGroupBytes, at);
+      if (again) meet_in_slice(place);
+//@section copies-again
+      if (again) {
+        load_groups(later_a, later_b, group, group + 1);
+      } else {
+        cp_async_commit();  // an empty group, so that the count of younger groups holds in the last pass
+      }
+//@section boxes-again
+      if (again && loads) {
+        mbarrier_arrive_expect(full + 8 * group, kGroupBytes);
+        load_groups(slice, full, map_a, map_b, m0, n0, k0 + (pass + 1) * kPassK, group, group + 1);
+      }
+//@section passes
+    }
+  }
+//@section one-pass
   multiply_from<0>(sums, slice, full, place, at);
 
 //@section slices

@@ -24,7 +24,8 @@ class LatencySchedule(Schedule):
     """A CTA computes a part of a block_m × block_n tile: `cluster_k` CTAs divide K, and `warps_k` slices of warps each.
 
     A slice of warps_m × warps_n warps loads `groups` times `block_k` of K, all at once, and multiplies a group when it has
-    arrived. `loads`: by copies of 16 bytes, or by TMA. `exclusive`: requests so much shared memory that no other CTA fits on
+    arrived. With more than one of the `passes`, it then loads the slot again, with the group that lies `groups` further on.
+    `loads`: by copies of 16 bytes, or by TMA. `exclusive`: requests so much shared memory that no other CTA fits on
     the SM, not even of the next launch; otherwise the CTAs of a cluster may share SMs. `constant_shape`: M, N, K are
     compile-time constants.
     """
@@ -34,6 +35,7 @@ class LatencySchedule(Schedule):
     block_n: Axis
     block_k: Axis
     groups: Axis
+    passes: Axis = 1
     warps_m: Axis
     warps_n: Axis
     warps_k: Axis = 1
@@ -50,7 +52,7 @@ class LatencySchedule(Schedule):
     @property
     def cta_k(self) -> int:
         """K of a CTA."""
-        return self.warps_k * self.groups * self.block_k
+        return self.warps_k * self.groups * self.passes * self.block_k
 
     @property
     def capacity_k(self) -> int:
@@ -63,6 +65,11 @@ class LatencySchedule(Schedule):
         return 2 * self.cta_k * (self.block_m + self.block_n)
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of A and B that a CTA holds at once."""
+        return self.operand_bytes // self.passes
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of the partial sums of a tile."""
         return 4 * self.block_m * self.block_n
@@ -70,7 +77,7 @@ class LatencySchedule(Schedule):
     @property
     def needed_smem_bytes(self) -> int:
         """Operands or the sums of slices in their place, the mailbox of the cluster, barriers, and slack to align."""
-        slices = self.operand_bytes if self.warps_k == 1 else max(self.operand_bytes, self.warps_k * self.tile_bytes)
+        slices = self.slot_bytes if self.warps_k == 1 else max(self.slot_bytes, self.warps_k * self.tile_bytes)
         mailbox = self.tile_bytes if self.cluster_k > 1 else 0
         barriers = 8 + (8 * self.groups * self.warps_k if self.loads == "tma" else 0)
         return slices + mailbox + -(-barriers // 16) * 16 + ALIGNMENT_BYTES

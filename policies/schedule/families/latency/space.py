@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import product
 
-from contract.chip import Chip
-from contract.task import GemmTask
+from contract.chip import LIMITS, Chip
+from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.latency.schedule import EXCLUSIVE_SMEM_BYTES, LatencySchedule, violation
+from policies.schedule.families.latency.schedule import ALIGNMENT_BYTES, EXCLUSIVE_SMEM_BYTES, LatencySchedule, violation
 
 BLOCKS = (16, 32, 64, 128)
 BLOCKS_K = (32, 64, 128)
@@ -20,6 +20,13 @@ MAX_WAVES = 4  # of CTAs without a cluster
 MAX_CLUSTERED = 2  # CTAs per SM in clusters; a second wave of clusters only doubles the latency
 MIN_BUSY = 0.25  # minimum share of the SMs that must load, where one CTA loads more than SMALL_BYTES
 SMALL_BYTES = 32 * 1024
+# Of schedules with more than one pass, which are for long K.
+BLOCKS_K_OF_PASSES = (64, 128)
+MAX_PASSES = 16
+MAX_OUTPUTS = 2**19  # of D
+MIN_LOADING = 0.4  # minimum share of the SMs that must load
+MIN_WARPS = 4
+RESERVED_BYTES = 1024 + 256  # of a CTA, beside operands, sums and the slack to align: for the system, and for barriers
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
@@ -32,6 +39,9 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]
                 for base in _slices(block_m, block_n, cluster, task):
                     if base.operand_bytes <= SMALL_BYTES or ctas >= MIN_BUSY * chip.sms:
                         yield from (one for one in _launches(base) if _runs_together(one, waves, task))
+            if task.m * task.n <= MAX_OUTPUTS and waves <= MAX_CLUSTERED and ctas >= MIN_LOADING * chip.sms:
+                for base in _passes(block_m, block_n, cluster, -(-ctas // cluster_sms(chip, cluster)), task):
+                    yield from (one for one in _launches(base) if _runs_together(one, waves, task))
 
 
 def _runs_together(s: LatencySchedule, waves: float, task: GemmTask) -> bool:
@@ -46,8 +56,7 @@ def _fits(block: int, size: int) -> bool:
 
 def _slices(block_m: int, block_n: int, cluster: int, task: GemmTask) -> Iterator[LatencySchedule]:
     """Warps, slices and the smallest number of groups that cover K, of which no part is empty."""
-    tiles = sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
-    for (warps_m, warps_n), warps_k, block_k in product(tiles, WARPS_K, BLOCKS_K):
+    for (warps_m, warps_n), warps_k, block_k in product(_warps(block_m, block_n), WARPS_K, BLOCKS_K):
         groups = -(-task.k // (cluster * warps_k * block_k))
         covered = (cluster * warps_k - 1) * groups * block_k  # by all parts but the last one
         narrow = block_k == BLOCKS_K[0] and groups > 2  # wider groups are as good, with fewer barriers
@@ -64,11 +73,43 @@ def _slices(block_m: int, block_n: int, cluster: int, task: GemmTask) -> Iterato
             )
 
 
+def _passes(block_m: int, block_n: int, cluster: int, resident: int, task: GemmTask) -> Iterator[LatencySchedule]:
+    """As many slots as fit where `resident` CTAs share an SM, and the passes over them that cover K, for K that needs several."""
+    sums = 4 * block_m * block_n if cluster > 1 else 0
+    room = LIMITS[Arch.SM_90A].smem_per_sm_bytes // resident - ALIGNMENT_BYTES - RESERVED_BYTES - sums
+    for (warps_m, warps_n), warps_k, block_k in product(_warps(block_m, block_n), WARPS_K, BLOCKS_K_OF_PASSES):
+        if not MIN_WARPS <= warps_m * warps_n * warps_k <= MAX_WARPS:
+            continue
+        total = -(-task.k // (cluster * warps_k * block_k))
+        slots = min(room // (2 * warps_k * block_k * (block_m + block_n)), MAX_GROUPS)
+        if slots < 2 or not slots < total <= slots * MAX_PASSES:
+            continue
+        passes = -(-total // slots)
+        groups = -(-total // passes)
+        if (cluster * warps_k - 1) * passes * groups * block_k < task.k:
+            yield LatencySchedule(
+                block_m=block_m,
+                block_n=block_n,
+                block_k=block_k,
+                groups=groups,
+                passes=passes,
+                warps_m=warps_m,
+                warps_n=warps_n,
+                warps_k=warps_k,
+                cluster_k=cluster,
+            )
+
+
+def _warps(block_m: int, block_n: int) -> list[tuple[int, int]]:
+    """Warps along M and N."""
+    return sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
+
+
 def _launches(base: LatencySchedule) -> Iterator[LatencySchedule]:
     """Both ways of loading; with an SM for each CTA of a cluster where two of them would fit on one."""
     for loads in ("cp_async", "tma"):
         one = base.model_copy(update={"loads": loads})
-        if loads == "tma" or one.operand_bytes <= 16 * MAX_COPIES * one.threads:
+        if loads == "tma" or one.slot_bytes <= 16 * MAX_COPIES * one.threads:
             yield one
             if one.cluster_k > 1 and one.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES:
                 yield one.model_copy(update={"exclusive": True})

@@ -21,6 +21,7 @@ def constants(s: LatencySchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("BLOCK_N", s.block_n),
         KernelConstant("BLOCK_K", s.block_k, "of K in one group of copies"),
         KernelConstant("kGroups", s.groups, "of copies, all started at once"),
+        KernelConstant("kPasses", s.passes, "over the slots of the groups"),
         KernelConstant("kWarpsM", s.warps_m),
         KernelConstant("kWarpsN", s.warps_n),
         KernelConstant("kWarpsK", s.warps_k, "slices of warps that share an output tile and divide K"),
@@ -36,7 +37,13 @@ def sections(s: LatencySchedule) -> set[str]:
     """The sections of `latency.cu` that the schedule uses."""
     wanted = {
         "copies": s.loads == "cp_async",
+        "copies-once": s.loads == "cp_async" and s.passes == 1,
+        "copies-again": s.loads == "cp_async" and s.passes > 1,
         "boxes": s.loads == "tma",
+        "boxes-once": s.loads == "tma" and s.passes == 1,
+        "boxes-again": s.loads == "tma" and s.passes > 1,
+        "one-pass": s.passes == 1,
+        "passes": s.passes > 1,
         "cluster": s.cluster_k > 1,
         "one-cta": s.cluster_k == 1,
         "meets": s.loads == "tma" and s.cluster_k == 1,

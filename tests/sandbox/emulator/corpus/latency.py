@@ -1,4 +1,4 @@
-"""Seeded faults of the `latency` family: commit groups without a ring, slices of warps, pushes within a cluster."""
+"""Seeded faults of the `latency` family: commit groups, slots loaded again, slices of warps, pushes within a cluster."""
 
 from policies.schedule.families.latency.schedule import LatencySchedule
 from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
@@ -16,12 +16,18 @@ LONG = gemm(32, 32, 128)
 CLUSTER = COPIED.model_copy(update={"groups": 1, "cluster_k": 4})
 BOXED = COPIED.model_copy(update={"loads": "tma"})
 BOXED_CLUSTER = CLUSTER.model_copy(update={"loads": "tma"})
+# Three passes over two slots; slices of two warps, in a cluster of two, with a tail of K.
+COPIED_AGAIN = SLICED.model_copy(update={"passes": 3, "cluster_k": 2})
+BOXED_AGAIN = BOXED.model_copy(update={"passes": 3})
+LONGER, LONGER_TN = gemm(32, 32, 192), gemm(45, 56, 728, layout="tn")
 DEPENDENT = COPIED.model_copy(update={"programmatic": True})
 
 _WAIT = "  cp_async_wait<kGroups - 1 - kGroup>();\n"
 _MEET = "  if constexpr (kWarpsK == 1) {\n    __syncthreads();\n"
 _SLICE_MEET = "    named_barrier(1 + place.slice, kSliceThreads);\n  }\n#pragma unroll\n  for (int i = 0; i < kMmasM"
 _WAIT_FOR_PUSHES = "  mbarrier_wait(barrier, 0);\n  if constexpr (kByPairs)"
+_MEET_AGAIN = "      if (again) meet_in_slice(place);\n"
+_EMPTY_GROUP = "        cp_async_commit();  // an empty group"
 _COPY_GUARD = "down + r < below && across < right"
 
 LATENCY_FAULTS = (
@@ -218,5 +224,50 @@ LATENCY_FAULTS = (
         ),
         detectors=("dependency",),
         why="TMA reads operands that the preceding kernel may still write",
+    ),
+    Fault(
+        name="slot-loaded-again-while-read",
+        schedule=COPIED_AGAIN,
+        task=LONGER_TN,
+        patches=(Patch(_MEET_AGAIN, ""),),
+        detectors=("async-race", "shared-race", "wrong-result"),
+        why="a warp loads a slot again while the other warp of its slice still multiplies the group in it",
+    ),
+    Fault(
+        name="box-loaded-again-while-read",
+        schedule=BOXED_AGAIN,
+        task=LONGER,
+        patches=(Patch(_MEET_AGAIN, ""),),
+        detectors=("async-race", "shared-race", "wrong-result", "deadlock"),
+        why="the loading thread starts the next box over a group that other warps still multiply",
+    ),
+    Fault(
+        name="wrong-parity-in-later-passes",
+        schedule=BOXED_AGAIN,
+        task=LONGER,
+        patches=(Patch("mbarrier_wait(full + 8 * group, pass % 2);", "mbarrier_wait(full + 8 * group, 0);"),),
+        detectors=("async-race", "uninitialised-read", "wrong-result", "deadlock"),
+        why="the second pass waits for the phase of the first one, so its boxes may still be in flight",
+    ),
+    Fault(
+        name="last-groups-not-waited-for",
+        schedule=COPIED_AGAIN,
+        task=LONGER_TN,
+        patches=(Patch(_EMPTY_GROUP, "        // an empty group"),),
+        detectors=("async-race", "shared-race", "wrong-result"),
+        why="without empty groups the last pass lets its own copies count as younger groups",
+    ),
+    Fault(
+        name="bytes-of-later-passes-not-expected",
+        schedule=BOXED_AGAIN,
+        task=LONGER,
+        patches=(
+            Patch(
+                "        mbarrier_arrive_expect(full + 8 * group, kGroupBytes);\n        load_groups",
+                "        mbarrier_arrive(full + 8 * group);\n        load_groups",
+            ),
+        ),
+        detectors=("transaction-mismatch", "async-race", "barrier-misuse"),
+        why="the phase of a later pass completes with its only arrival, before its boxes",
     ),
 )
