@@ -166,7 +166,8 @@ def test_relieving_neighbours_are_valid_near_and_no_longer_ways_round(values: di
 
 
 def test_what_takes_two_steps_at_once_is_found() -> None:
-    found = Neighbourhood(entry(AMPERE), pool_of(LONG)).relieving("idle-sms")
+    task = LONG.model_copy(update={"arch": Arch.SM_80})  # there, mma_sync has the task to itself
+    found = Neighbourhood(entry(AMPERE, task), pool_of(task)).relieving("idle-sms")
     assert any(one.values["split_k"] > 1 and one.values["reduction"] != "none" for one in found)
 
 

@@ -101,6 +101,7 @@ TASKS = tuple(
         ((37, 51, 45), {"layout": "nn"}),
         ((70, 66, 50), {"layout": "tn"}),
         ((1, 7, 3), {"layout": "nn"}),
+        ((72, 136, 250), {"layout": "nn"}),
         ((520, 520, 72), {"layout": "nn"}),
         ((392, 648, 136), {"layout": "tn", "element": "bf16"}),
         ((520, 456, 64), {"layout": "nn", "accumulate": "f16"}),
