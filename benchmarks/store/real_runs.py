@@ -1,4 +1,4 @@
-"""Runs that were measured on an H200. The file has no observations: they are made again from the steps.
+"""Runs that were measured on an H200. The file has no observations: they are made again from the steps, by the present agent.
 
 To choose other runs: python -m benchmarks.store.real_runs STORE.sqlite RUN [RUN ...]
 """
@@ -88,8 +88,16 @@ def _packed(trajectory: Trajectory) -> dict[str, Any]:
 
 def _unpacked(values: dict[str, Any]) -> RealRun:
     run = RunRecord.model_validate_json(json.dumps(values["run"]))
-    steps = tuple(Step.model_validate_json(json.dumps(step)) for step in values["steps"])
-    return RealRun(run, steps, {int(number): left for number, left in values["seconds_left"].items()})
+    recorded = [Step.model_validate_json(json.dumps(step)) for step in values["steps"]]
+    seconds_left = {int(number): left for number, left in values["seconds_left"].items()}
+    replay, begun, steps = RunReplay(run), 0, []
+    for step in recorded:
+        if step.round > begun:
+            begun = step.round
+            replay.observe(begun, seconds_left[begun])
+        steps.append(step.model_copy(update={"observation_id": replay.observation_id(step.round)}))
+        replay.add(steps[-1])
+    return RealRun(run, tuple(steps), seconds_left)
 
 
 def _unexplained(_: Profile, __: Profile) -> tuple[Difference, ...]:

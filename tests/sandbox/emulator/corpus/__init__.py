@@ -15,6 +15,4 @@ _LATER = {
     "wgmma_tma-sums-pushed-over-a-pipeline",
 }
 # Those with recorded verdicts of a GPU and of compute-sanitizer; others join when both were run again with them.
-RECORDED_FAULTS: tuple[Fault, ...] = tuple(
-    fault for fault in (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS) if fault.id not in _LATER
-)
+RECORDED_FAULTS: tuple[Fault, ...] = tuple(fault for fault in (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS) if fault.id not in _LATER)
