@@ -98,7 +98,7 @@ class _InventedRun:
         self._now = run.created_at
 
     def events(self) -> Iterator[RunEvent]:
-        candidates = _drawn(self._run.task, self._run.chip, self._rng)
+        candidates = _drawn(self._run.task, self._run.chip, self._models.families, self._rng)
         left_s = 36.0
         for number in range(1, -(-self._size.candidates // ROUND) + 1):
             left_s -= self._rng.uniform(3.0, 6.0)
@@ -151,9 +151,9 @@ def _seconds(model: Step, rng: Random) -> dict[str, float]:
     return {stage: seconds * rng.uniform(0.8, 1.25) for stage, seconds in model.seconds.items()}
 
 
-def _drawn(task: GemmTask, chip: Chip, rng: Random) -> Iterator[Candidate]:
-    """Candidates of the families' spaces, none twice."""
-    first, *others = _spaces(task, chip)
+def _drawn(task: GemmTask, chip: Chip, measured: frozenset[str], rng: Random) -> Iterator[Candidate]:
+    """Candidates of the spaces of the families that were measured, none twice."""
+    first, *others = _spaces(task, chip, measured)
     seen: set[Any] = set()
     while True:
         family, schedules = first if not others or rng.random() < FIRST_FAMILY else rng.choice(others)
@@ -164,6 +164,6 @@ def _drawn(task: GemmTask, chip: Chip, rng: Random) -> Iterator[Candidate]:
 
 
 @lru_cache(maxsize=2)
-def _spaces(task: GemmTask, chip: Chip) -> list[tuple[Family[Any], list[Any]]]:
-    spaces = [(family, list(family.space(task, chip))) for family in families(task.arch)]
+def _spaces(task: GemmTask, chip: Chip, measured: frozenset[str]) -> list[tuple[Family[Any], list[Any]]]:
+    spaces = [(family, list(family.space(task, chip))) for family in families(task.arch) if family.name in measured]
     return [(family, space) for family, space in spaces if space]

@@ -54,6 +54,10 @@ class Models(NamedTuple):
             effort[str((step.candidate.origin.schedule or {}).get("family"))].append(step)
         return cls(quick, full, late, [step.profile for run in runs for step in run.steps if step.profile])
 
+    @property
+    def families(self) -> frozenset[str]:
+        return frozenset(self.quick.keys() & self.full.keys())
+
     def choose(self, candidate: Candidate, rng: Random, *, in_full: bool) -> Step:
         family = str((candidate.origin.schedule or {}).get("family"))
         return rng.choice((self.full if in_full else self.quick)[family])

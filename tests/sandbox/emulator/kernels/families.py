@@ -102,6 +102,8 @@ TASKS = tuple(
         ((37, 51, 45), {"layout": "nn"}),
         ((70, 66, 50), {"layout": "tn"}),
         ((1, 7, 3), {"layout": "nn"}),
+        ((72, 136, 250), {"layout": "nn", "element": "bf16"}),
+        ((40, 72, 250), {"layout": "tn", "accumulate": "f16"}),
         ((520, 520, 72), {"layout": "nn"}),
         ((392, 648, 136), {"layout": "tn", "element": "bf16"}),
         ((520, 456, 64), {"layout": "nn", "accumulate": "f16"}),
