@@ -100,8 +100,8 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
 
 
 def _with_spread_sums(cut: WgmmaTmaSchedule) -> Iterator[WgmmaTmaSchedule]:
-    """The same where every CTA that splits a tile adds a share of it. Three warpgroups have too few registers for that."""
-    if cut.splits > 1 and cut.consumers < 3 and (cut.push or (cut.cluster_k == 1 and cut.tma_store)):
+    """The same where every CTA that splits a tile adds a share of it, stored straight from registers."""
+    if cut.splits > 1 and (cut.push or (cut.cluster_k == 1 and cut.tma_store)):
         yield cut.model_copy(update={"spread_sum": True, "tma_store": False})
 
 

@@ -744,12 +744,13 @@ __device__ __forceinline__ void finish_sums(unsigned smem, const Unit& unit, con
 
 //@section pull-spread
 // ---- split-K: every CTA of a tile adds a share of it -------------------------------------------------------------------------
-// 8 columns of a warp's 16 rows are a unit. A warp writes the units of other CTAs to the workspace, and adds those of this CTA,
-// in the order of the splits.
+// 8 columns of a warp's 16 rows are a unit. A warp writes the units of other CTAs to the workspace, and adds those of this CTA
+// in the order of the splits that begins behind its own.
 __device__ __forceinline__ void spread_sums(const Accumulators& acc, const Splits& splits, const Unit& unit, Element* out, int m,
                                             int n) {
   constexpr int kUnits = kAtoms * BLOCK_N / 8;
   constexpr int kShare = (kUnits + kSplits - 1) / kSplits;  // units of the largest share
+  constexpr bool kUneven = kUnits % kSplits != 0;
   constexpr int kFetched = kSplits > 8 ? 1 : 16 / kSplits;
   constexpr int kTogether = kShare < kFetched ? kShare : kFetched;  // whose loads are in flight together
   constexpr bool kKeep = kRegisters * kAtoms + 4 * kShare <= 128;   // the own part stays in registers
@@ -772,28 +773,28 @@ __device__ __forceinline__ void spread_sums(const Accumulators& acc, const Split
     }
   }
   splits.meet(unit);
+  constexpr int kParts = kKeep ? kSplits - 1 : kSplits;  // to read; the last of kSplits would be the own one
 #pragma unroll
   for (int begin = 0; begin < kShare; begin += kTogether) {
-    float4 parts[kTogether][kSplits];
+    float4 parts[kTogether][kParts];
 #pragma unroll
     for (int index = 0; index < kTogether; ++index) {
-      const int at = min(share.first + begin + index, kUnits - 1) * kConsumerThreads + threadIdx.x;
+      const int at = share.first + begin + index;
+      if (begin + index >= kShare || (kUneven && at >= share.end)) continue;
 #pragma unroll
-      for (int split = 0; split < kSplits; ++split) {
-        if (begin + index >= kShare) continue;
-        parts[index][split] = own[kKeep ? begin + index : 0];
-        if ((!kKeep || split != unit.split) && share.first + begin + index < share.end) {
-          parts[index][split] = load_from_l2(splits.slot(unit, split) + at);
-        }
+      for (int part = 0; part < kParts; ++part) {
+        const int source = unit.split + 1 + part < kSplits ? unit.split + 1 + part : unit.split + 1 + part - kSplits;
+        parts[index][part] = load_from_l2(splits.slot(unit, source) + at * kConsumerThreads + threadIdx.x);
       }
     }
 #pragma unroll
     for (int index = 0; index < kTogether; ++index) {
       const int at = share.first + begin + index;
-      if (begin + index >= kShare || at >= share.end) continue;
+      if (begin + index >= kShare || (kUneven && at >= share.end)) continue;
       float4 total = parts[index][0];
 #pragma unroll
-      for (int split = 1; split < kSplits; ++split) add(total, parts[index][split]);
+      for (int part = 1; part < kParts; ++part) add(total, parts[index][part]);
+      if constexpr (kKeep) add(total, own[begin + index]);
       const int row = unit.row + tile_rows() + at / (BLOCK_N / 8) * 64 + warp % 4 * 16;
       store_unit(total, out, row, unit.column + at % (BLOCK_N / 8) * 8, m, n);
     }

@@ -1,4 +1,4 @@
-"""Split-K of the wgmma_tma family where every CTA adds a share of its tile: right at every edge, and only where all CTAs run."""
+"""Split-K of the wgmma_tma family where every CTA adds a share of its tile: right at every edge, only where all CTAs run."""
 
 from pathlib import Path
 
