@@ -45,8 +45,8 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]
 
 
 def _runs_together(s: LatencySchedule, waves: float, task: GemmTask) -> bool:
-    """Whether a schedule is valid, and all of its clusters are resident at once."""
-    return violation(s, task) is None and (s.cluster_k == 1 or waves <= s.ctas_per_sm(task))
+    """Whether a schedule is valid, and all CTAs that form clusters or take several passes are resident at once."""
+    return violation(s, task) is None and (s.cluster_k == s.passes == 1 or waves <= s.ctas_per_sm(task))
 
 
 def _fits(block: int, size: int) -> bool:
