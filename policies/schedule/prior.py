@@ -32,8 +32,10 @@ LOADED_TRIP_US = 1.4
 L2_TRIP_US = 0.45  # latency under load of a load that hits L2 (estimate)
 STORE_US = 0.35  # from the last stores of a kernel until the next kernel may read them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 latencies, partly overlapped
+PUSH_US = 0.15  # one trip from registers to another CTA of the cluster, and its mbarrier (estimate)
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
 PROGRAMMATIC_GAIN_US = 0.4  # a dependent launch takes 1.26 us, a programmatic one 0.77 us, of which 0.1 us is waiting
+CROWDING = 4.0  # CTAs of the busiest SM at most, for each that an even distribution gives it, where CTAs may share SMs
 SOFTNESS = 8.0  # exponent of the norm over the times; 1 would add them, infinity would take the maximum
 
 
@@ -61,32 +63,30 @@ class _Columns:
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
-        self.read_bytes, self.staged_bytes, self.spread_sums = table[17:]
+        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
         self.sms = np.array([cluster_sms(chip, int(size)) for size in cluster], dtype=np.float64)
-        self.rounds = np.ceil(self.units / self.sms)
+        even = np.ceil(self.units / self.sms)
+        crowd = np.minimum(np.minimum(ctas_per_sm, CROWDING * even), self.units)
+        self.rounds = np.where(crowded > 0, np.maximum(even, crowd), even)
+        self.stored = self.m * self.n / np.where(self.pushed > 0, cluster, 1.0)  # elements of D that a CTA stores
         self.resident = np.minimum(ctas_per_sm, self.rounds)
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 20
+COLUMNS = 23
 
 
 def _row(work: Work) -> tuple[float, ...]:
     sizes = (*work.tile, work.stages, work.ctas, work.ctas_per_sm, work.cluster, work.k_blocks)
     costs = (work.loaded_bytes, work.reduced_bytes, work.launches, work.persistent, work.programmatic, work.mma_efficiency)
-    return (
-        *sizes,
-        *costs,
-        work.alternating,
-        work.lines,
-        work.step_us,
-        work.smem_read_bytes,
-        work.staged_bytes,
-        work.spread_sums,
-    )
+    return (*sizes, *costs, work.alternating, work.lines, work.step_us, work.smem_read_bytes, work.staged_bytes, *_sums(work))
+
+
+def _sums(work: Work) -> tuple[float, ...]:
+    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -134,16 +134,18 @@ def _store_us(c: _Columns) -> Floats:
 
 
 def _tile_store_us(c: _Columns) -> Floats:
-    store: Floats = STORE_US + 2.0 * c.m * c.n / STORE_BYTES_PER_US
+    store: Floats = STORE_US + 2.0 * c.stored / STORE_BYTES_PER_US
     return store
 
 
 def _sum_us(c: _Columns) -> Floats:
-    """Partial sums through the workspace (written by all CTAs, read by one per tile or by all), or within a cluster."""
+    """Partial sums through the workspace (read by one CTA per tile or by all), within a cluster, and within a CTA."""
     partial_us = 4.0 * c.m * c.n / L2_BYTES_PER_US
     written = c.reduced_bytes / 2 / c.units * c.rounds / L2_BYTES_PER_US
     alone = c.reduced_bytes / 2 / c.tiles * np.ceil(c.tiles / c.sms) / L2_BYTES_PER_US
     read = np.where(c.spread_sums > 0, written, alone)
     through_workspace = ARRIVAL_US + written + read
-    within_cluster = CLUSTER_SUM_US + partial_us
-    return np.where(c.reduced_bytes > 0, through_workspace, np.where(c.parts > 1, within_cluster, 0.0))
+    within_cluster = np.where(c.pushed > 0, PUSH_US, CLUSTER_SUM_US) + partial_us
+    within_cta = 2.0 * c.exchanged_bytes * c.resident / SMEM_BYTES_PER_US
+    sums: Floats = np.where(c.reduced_bytes > 0, through_workspace, np.where(c.parts > 1, within_cluster, 0.0)) + within_cta
+    return sums

@@ -41,6 +41,9 @@ class Work(Record):
     `mma_efficiency`: the share of the tensor rate that this tile shape can reach in steady state (0 to 1).
     `smem_read_bytes`: bytes of shared memory that the instructions of one CTA read per K block; 0 where `mma_efficiency`
     accounts for them. `staged_bytes`: bytes that the epilogue of one tile writes to shared memory and reads again.
+    `exchanged_bytes`: bytes of partial sums that warps of a CTA exchange through shared memory behind the main loop.
+    `pushed`: the CTAs of a cluster push their sums to each other, and each stores its share of the tile.
+    `crowded`: nothing keeps CTAs from sharing an SM while other SMs have none.
     """
 
     tile: tuple[int, int, int]
@@ -61,6 +64,9 @@ class Work(Record):
     smem_read_bytes: int = 0
     staged_bytes: int = 0
     spread_sums: bool = False
+    exchanged_bytes: int = 0
+    pushed: bool = False
+    crowded: bool = False
 
 
 # Maximum SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a

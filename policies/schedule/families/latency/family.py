@@ -47,6 +47,9 @@ class Latency(Family[LatencySchedule]):
             mma_efficiency=_mma_efficiency(s, ctas, task, chip),
             lines=_lines(s, task),
             step_us=GROUP_US,
+            exchanged_bytes=s.warps_k * s.tile_bytes if s.warps_k > 1 else 0,
+            pushed=s.cluster_k > 1,
+            crowded=s.programmatic,  # CTAs of the next launch take the places of those that end first
         )
 
     def violation(self, schedule: LatencySchedule, task: GemmTask) -> str | None:

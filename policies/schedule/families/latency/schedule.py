@@ -17,6 +17,7 @@ ALIGNMENT_BYTES = 1024  # of the first panel in shared memory
 MAX_NAMED_BARRIERS = 15
 MAX_BOX = 256  # rows of a TMA box
 OVERHEAD_REGISTERS = 40  # of a thread, beside accumulators and fragments; taken from compiled kernels
+REGISTERS_OF_PASSES = 16  # addresses that stay alive for later passes; taken from compiled kernels
 MAX_REGISTERS = 255
 
 
@@ -92,7 +93,7 @@ class LatencySchedule(Schedule):
         m, n = self.block_m // self.warps_m, self.block_n // self.warps_n
         chains = 2 if m * n <= 16 * 32 else 1
         sums = chains * m * n // (32 if task.accumulate is AccumulatorType.F32 else 64)
-        return sums + m // 4 + n // 4 + OVERHEAD_REGISTERS
+        return sums + m // 4 + n // 4 + OVERHEAD_REGISTERS + (REGISTERS_OF_PASSES if self.passes > 1 else 0)
 
     def ctas_per_sm(self, task: GemmTask) -> int:
         """CTAs that an SM holds at once, limited by shared memory, registers, threads and CTA slots."""

@@ -38,15 +38,15 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]
             if waves <= (MAX_WAVES if cluster == 1 else MAX_CLUSTERED):
                 for base in _slices(block_m, block_n, cluster, task):
                     if base.operand_bytes <= SMALL_BYTES or ctas >= MIN_BUSY * chip.sms:
-                        yield from (one for one in _launches(base) if _runs_together(one, waves, task))
+                        yield from (one for one in _launches(base, waves) if _runs_together(one, waves, task))
             if task.m * task.n <= MAX_OUTPUTS and waves <= MAX_CLUSTERED and ctas >= MIN_LOADING * chip.sms:
                 for base in _passes(block_m, block_n, cluster, -(-ctas // cluster_sms(chip, cluster)), task):
-                    yield from (one for one in _launches(base) if _runs_together(one, waves, task))
+                    yield from (one for one in _launches(base, waves) if _runs_together(one, waves, task))
 
 
 def _runs_together(s: LatencySchedule, waves: float, task: GemmTask) -> bool:
-    """Whether a schedule is valid, and all of its clusters are resident at once."""
-    return violation(s, task) is None and (s.cluster_k == 1 or waves <= s.ctas_per_sm(task))
+    """Whether a schedule is valid, and all CTAs that form clusters or take several passes are resident at once."""
+    return violation(s, task) is None and (s.cluster_k == s.passes == 1 or waves <= s.ctas_per_sm(task))
 
 
 def _fits(block: int, size: int) -> bool:
@@ -74,7 +74,7 @@ def _slices(block_m: int, block_n: int, cluster: int, task: GemmTask) -> Iterato
 
 
 def _passes(block_m: int, block_n: int, cluster: int, resident: int, task: GemmTask) -> Iterator[LatencySchedule]:
-    """As many slots as fit where `resident` CTAs share an SM, and the passes over them that cover K, for K that needs several."""
+    """As many slots as fit where `resident` CTAs share an SM, and the passes over them that cover K, where it needs several."""
     sums = 4 * block_m * block_n if cluster > 1 else 0
     room = LIMITS[Arch.SM_90A].smem_per_sm_bytes // resident - ALIGNMENT_BYTES - RESERVED_BYTES - sums
     for (warps_m, warps_n), warps_k, block_k in product(_warps(block_m, block_n), WARPS_K, BLOCKS_K_OF_PASSES):
@@ -105,11 +105,11 @@ def _warps(block_m: int, block_n: int) -> list[tuple[int, int]]:
     return sorted({(block_m // m, block_n // n) for m, n in WARP_TILES if block_m % m == 0 and block_n % n == 0})
 
 
-def _launches(base: LatencySchedule) -> Iterator[LatencySchedule]:
-    """Both ways of loading; with an SM for each CTA of a cluster where two of them would fit on one."""
+def _launches(base: LatencySchedule, waves: float) -> Iterator[LatencySchedule]:
+    """Both ways of loading; with an SM for each CTA where there are enough, and two would fit on one."""
     for loads in ("cp_async", "tma"):
         one = base.model_copy(update={"loads": loads})
         if loads == "tma" or one.slot_bytes <= 16 * MAX_COPIES * one.threads:
             yield one
-            if one.cluster_k > 1 and one.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES:
+            if waves <= 1 and one.needed_smem_bytes < EXCLUSIVE_SMEM_BYTES:
                 yield one.model_copy(update={"exclusive": True})
