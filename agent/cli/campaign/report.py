@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent.cli.arguments import AsJson
 from contract.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def report(
         str | None,
         typer.Option("--environment", help="Whose rows count, where they come from several.", show_default=False),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""
     from agent.campaign_report.page import build_page
@@ -51,7 +53,7 @@ def report(
         page = build_page(rows, _shapes_in(held_out), _winning_steps(rows, store))
     with _writing(out), whole_file(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
-    print(out)
+    print(json.dumps({"out": str(out), "results": len(rows)}) if as_json else out)
 
 
 @contextmanager

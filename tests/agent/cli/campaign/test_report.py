@@ -1,5 +1,6 @@
 """`campaign report` as a function: the campaign's app registers it."""
 
+import json
 from datetime import timedelta
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def test_rows_are_merged_into_one_file() -> None:
     newer = ROW.model_copy(update={"finished_at": START + timedelta(days=1), "commit": "def5678"})
     write_results(Path("one.jsonl.gz"), [ROW])
     write_results(Path("two.jsonl.gz"), [newer])
-    run("one.jsonl.gz", "two.jsonl.gz", "--rows", "all.jsonl.gz")
+    told = run("one.jsonl.gz", "two.jsonl.gz", "--rows", "all.jsonl.gz", "--json")
+    assert json.loads(told) == {"out": "campaign.html", "results": 1}
     assert read_results([Path("all.jsonl.gz")]) == [newer]
 
 
