@@ -13,12 +13,12 @@ ScheduleValue = str | int | bool
 
 
 def axes_in_use(schedule: Mapping[str, ScheduleValue]) -> list[str]:
-    """The axes of a schedule that are in use, as words. Axes that are off, `none` or 1 are left out."""
+    """The axes of a schedule that are in use, as words. Axes that are off, `none`, `normal` or 1 are left out."""
     return [axis if value is True else f"{axis}={value}" for axis, value in schedule.items() if not _neutral(value)]
 
 
 def _neutral(value: ScheduleValue) -> bool:
-    return value is False or value == "none" or (value is not True and value == 1)
+    return value is False or value in ("none", "normal") or (value is not True and value == 1)
 
 
 class Origin(Record):

@@ -69,7 +69,7 @@ def verify(
         ("zero_one_only", "exact", "wide-sums"),
         ("half_accumulate", "exact", "wide-sums"),
         ("half_partial_sums", "exact", "wide-sums"),
-        ("saturates", "special", "large or nonfinite"),
+        ("saturates", "special", "large or nonfinite or zero-times"),
         ("skips_when_done", "freshness", "round-1"),
         ("cached_result", "freshness", "round-1"),
         ("cached_under_sample", "freshness", "one-element-changed"),
