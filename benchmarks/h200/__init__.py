@@ -4,6 +4,7 @@
 |---|---|
 | `grid.py`, `held_out.json` | the shapes of the grid, and those that are held out; drawn once and never drawn again |
 | `rows/` | what campaigns measured, one row per shape and mode |
+| `steps/` | every candidate of these campaigns, for `trajectories import` |
 | `summary.py`, `summary.json` | what the rows come to |
 | `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
 | `family_search.py` | kernel families against each other |

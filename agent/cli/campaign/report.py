@@ -30,7 +30,11 @@ def report(
     ] = None,
     held_out: Annotated[
         Path | None,
-        typer.Option("--held-out", help="JSON with lists of shapes that nothing was tuned on.", show_default=False),
+        typer.Option(
+            "--held-out",
+            help="JSON: a list of shapes that nothing was tuned on, or lists grid and off_grid.",
+            show_default=False,
+        ),
     ] = None,
     environment: Annotated[
         str | None,
@@ -66,14 +70,14 @@ def _writing(file: Path) -> Iterator[None]:
 
 
 def _shapes_in(file: Path | None) -> list[str]:
-    """All shapes in the lists of a JSON object, or in a JSON list. Raises: UsageError."""
+    """The shapes of a JSON list, or of the lists `grid` and `off_grid` of an object. Raises: UsageError."""
     if file is None:
         return []
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as exc:
         raise UsageError(f"{file} cannot be read as JSON: {exc}") from exc
-    lists = list(told.values()) if isinstance(told, dict) else [told]
+    lists = [told.get(name, []) for name in ("grid", "off_grid")] if isinstance(told, dict) else [told]
     return [shape for each in lists if isinstance(each, list) for shape in each if isinstance(shape, str)]
 
 
