@@ -1,83 +1,81 @@
-"""Results of campaigns as a file of JSON lines, gzip-packed where its name ends in .gz, and back into a store.
+"""Results of campaigns as files: one JSON record per line and per task, packed by gzip where the name ends in .gz.
 
-The first line names the format; each other one holds the name of a campaign and one row.
+Any JSON reader opens them. Equal rows give equal bytes.
 """
 
 import gzip
-import json
 import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from contract.base import Record
 from contract.campaign import ShapeResult
 from contract.errors import StoreError, UsageError
 from contract.run_settings import RunSettings
+from contract.task import TimingMode
 from contract.whole_file import whole_file
 from policies.trajectories.campaigns.queue import CampaignQueue, campaign_names
 from policies.trajectories.store import Store
 
-HEADER = {"format": "cudal2-results", "version": 1}
+SUFFIX = ".jsonl.gz"
 
 
-class ResultLine(Record):
-    """One row of a file."""
-
-    campaign: str
-    result: ShapeResult
-
-
-def write_results(path: Path, rows: Iterable[ResultLine]) -> int:
-    """Write a whole file; the number of rows. Raises: StoreError."""
-    lines = [row.model_dump_json().encode() + b"\n" for row in rows]
+def write_results(path: Path, rows: Iterable[ShapeResult]) -> int:
+    """Write a whole file, in the order of the tasks; the number of rows. Raises: StoreError."""
+    lines = [row.model_dump_json().encode() + b"\n" for row in sorted(rows, key=place)]
+    content = b"".join(lines)
     try:
-        with whole_file(path) as place, place.open("wb") as raw:
-            packed = gzip.GzipFile(path.name, "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
-            packed.write(json.dumps(HEADER).encode() + b"\n")
-            packed.writelines(lines)
-            packed.close()
+        with whole_file(path) as temporary:
+            temporary.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     except OSError as exc:
         raise StoreError(f"{path} cannot be written ({exc.strerror}); name a folder that exists and has space") from exc
     return len(lines)
 
 
-def import_results(store: Store, path: Path, name: str | None = None) -> tuple[int, int]:
-    """Add the rows of a file, under another name where one is given: (new rows, rows in all). Items of their tasks are done.
+def read_results(paths: Sequence[Path]) -> list[ShapeResult]:
+    """All rows of the files, and of the files in the folders. Raises: UsageError, with the line number."""
+    return [row for path in paths for file in _files(path) for row in _read(file)]
+
+
+def import_results(store: Store, path: Path, name: str) -> tuple[int, int]:
+    """Add the rows of a file to a campaign: (new rows, rows in all). Items of their tasks are done.
 
     A campaign that the store lacks is created. Raises: UsageError, with the line number; nothing is imported then.
     """
-    by_campaign: dict[str, list[ShapeResult]] = defaultdict(list)
-    for row in _read(path):
-        by_campaign[name or row.campaign].append(row.result)
-    new, known = 0, set(campaign_names(store))
-    for campaign, results in by_campaign.items():
-        queue = CampaignQueue(store, campaign)
-        if campaign not in known:
-            queue.open(RunSettings())
-        new += queue.take_over(results)
-    return new, sum(map(len, by_campaign.values()))
+    rows = read_results([path])
+    queue = CampaignQueue(store, name)
+    if name not in campaign_names(store):
+        queue.open(RunSettings())
+    return queue.take_over(rows), len(rows)
 
 
-def _read(path: Path) -> Iterator[ResultLine]:
-    number = 1
+def place(row: ShapeResult) -> tuple[object, ...]:
+    """The order of rows: by mode, kind of product and sizes, then by environment and age."""
+    task = row.task
+    kind = (list(TimingMode).index(task.mode), task.layout.value, task.element.value, task.accumulate.value)
+    return (*kind, task.m, task.n, task.k, row.environment or "", row.finished_at)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(path.glob(f"*{SUFFIX}"))
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist; name a file of campaign results (*{SUFFIX}) or a folder of them")
+    return [path]
+
+
+def _read(path: Path) -> Iterator[ShapeResult]:
     try:
-        with gzip.open(path, "rb") if _is_packed(path) else path.open("rb") as file:
-            if json.loads(file.readline()) != HEADER:
-                raise UsageError(f"{path} line 1: not results of this version; `campaign results --out` writes such files")
-            for line in file:
-                number += 1
-                yield ResultLine.model_validate_json(line)
-    except OSError as exc:
-        raise UsageError(f"{path} cannot be read ({exc.strerror or exc})") from exc
-    except ValidationError as exc:
-        raise UsageError(f"{path} line {number}: not a result ({exc.errors(include_url=False)[0]['msg']})") from exc
-    except (ValueError, EOFError, zlib.error) as exc:
-        raise UsageError(f"{path} line {number}: the file is damaged or not one of results ({exc})") from exc
-
-
-def _is_packed(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"\x1f\x8b"
+        content = path.read_bytes()
+        packed = content.startswith(b"\x1f\x8b")
+        lines = (gzip.decompress(content) if packed else content).decode().splitlines()
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as exc:
+        raise UsageError(f"{path} cannot be read as a file of JSON lines: {exc}") from exc
+    for number, line in enumerate(lines, 1):
+        try:
+            yield ShapeResult.model_validate_json(line)
+        except ValidationError as exc:
+            error = exc.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in error["loc"])
+            raise UsageError(f"{path}, line {number} is not a campaign result: {where} {error['msg']}") from exc

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 
+from agent.campaign.result_files import read_results
 from agent.campaign_report.figures import CLASS_NAMES, CLASSES, class_of, has_result, speedups
-from agent.campaign_report.result_file import counting, read_results
+from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes
 from benchmarks.h200.summary import is_headline
 from contract.campaign import ShapeResult

@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.campaign.result_files import read_results
 from agent.campaign_report.figures import CLASS_NAMES, CLASSES, figures_of, has_result
-from agent.campaign_report.result_file import counting, read_results
+from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes, held_out
 from contract.campaign import ShapeResult
 from contract.errors import UsageError

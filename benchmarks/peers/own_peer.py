@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from agent.campaign_report.result_file import counting, read_results
+from agent.campaign.result_files import read_results
+from agent.campaign_report.newest_rows import counting
 from benchmarks.peers.comparing import Bench, Offer
 from contract.build import Built
 from contract.candidate import Candidate

@@ -10,8 +10,9 @@ from itertools import pairwise
 from math import log2
 from pathlib import Path
 
+from agent.campaign.result_files import read_results
 from agent.campaign_report.figures import BOUNDS_US, CLASS_NAMES, CLASSES, class_of, figures_of, has_result, speedups
-from agent.campaign_report.result_file import counting, read_results
+from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import held_out
 from benchmarks.h200.summary import is_headline
 from benchmarks.pictures.svg import BAND, FAINT, INK, OURS, RULE, LogAxis, bar, document, dot, line, text

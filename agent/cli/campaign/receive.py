@@ -13,9 +13,7 @@ EXAMPLE = "\b\nExample:\n  cudal2-agent campaign import offline.jsonl.gz --name 
 
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Rows that `campaign results --out` wrote.", show_default=False)],
-    name: Annotated[
-        str | None, typer.Option("--name", help="Campaign to add them to; default: that of each row.", show_default=False)
-    ] = None,
+    name: Annotated[str, typer.Option("--name", help="Campaign to add them to.")] = "main",
     as_json: AsJson = False,
 ) -> None:
     """Add results of another machine. Their shapes count as done, so that the campaign goes on with the others here."""

@@ -43,8 +43,9 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""
+    from agent.campaign.result_files import read_results, write_results
+    from agent.campaign_report.newest_rows import counting
     from agent.campaign_report.page import build_page
-    from agent.campaign_report.result_file import counting, read_results, write_results
     from contract.settings import load_settings
     from contract.whole_file import whole_file
     from policies.trajectories.store import open_store

@@ -31,7 +31,7 @@ def results(
     as_json: AsJson = False,
 ) -> None:
     """The row of each shape: the best kernel with and without programmatic launch, over cuBLASLt-AutoTuning."""
-    from agent.campaign.result_files import ResultLine, write_results
+    from agent.campaign.result_files import write_results
     from agent.cli.arguments import choice
     from contract.settings import load_settings
     from contract.task import Layout, TimingMode
@@ -45,13 +45,13 @@ def results(
         environments=(environment,) if environment else (),
     )
     with open_store(load_settings().store_url) as store, store.reading() as (connection, _):
-        rows = [ResultLine(campaign=one.campaign, result=one.result) for one in read_results(connection, wanted)]
+        rows = [one.result for one in read_results(connection, wanted)]
     if out is not None:
         print(f"{write_results(out, rows):,} rows in {out}")
     elif as_json:
         print("".join(f"{row.model_dump_json()}\n" for row in rows), end="")
     else:
-        print("\n".join(_lines([row.result for row in rows])))
+        print("\n".join(_lines(rows)))
 
 
 def _lines(rows: "list[ShapeResult]") -> list[str]:

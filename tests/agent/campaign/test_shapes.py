@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.result_files import ResultLine, import_results, write_results
+from agent.campaign.result_files import import_results, write_results
 from agent.campaign.shapes import GRID, RecordedProduct, ShapeFile, read_shapes
 from benchmarks.h200.grid import grid_shapes
 from contract.errors import StoreError, UsageError
@@ -71,10 +71,10 @@ def test_recorded_products_keep_their_layout_and_their_counts(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])
 def test_results_travel_and_their_shapes_are_done_there(tmp_path: Path, name: str) -> None:
     rows = [result(task, 1.0 + number) for number, task in enumerate(tasks(3))]
-    assert write_results(tmp_path / name, [ResultLine(campaign="grid", result=row) for row in rows]) == 3
+    assert write_results(tmp_path / name, rows) == 3
     with open_store(f"sqlite:///{tmp_path / 'other.sqlite'}") as store:
-        assert import_results(store, tmp_path / name) == (3, 3)
-        assert import_results(store, tmp_path / name) == (0, 3)
+        assert import_results(store, tmp_path / name, "grid") == (3, 3)
+        assert import_results(store, tmp_path / name, "grid") == (0, 3)
         assert import_results(store, tmp_path / name, "copy") == (0, 3), "a row is kept once, in its first campaign"
         assert store.results(ResultFilter(campaigns=("grid",))) == rows
         queue = CampaignQueue(store, "grid")
@@ -86,7 +86,7 @@ def test_results_travel_and_their_shapes_are_done_there(tmp_path: Path, name: st
 @pytest.mark.parametrize("damage", ["cut", "line", "header", "absent"])
 def test_a_damaged_file_imports_nothing(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "rows.jsonl.gz"
-    write_results(path, [ResultLine(campaign="grid", result=result(task)) for task in tasks(3)])
+    write_results(path, [result(task) for task in tasks(3)])
     match damage:
         case "cut":
             path.write_bytes(path.read_bytes()[:-20])
@@ -99,7 +99,7 @@ def test_a_damaged_file_imports_nothing(tmp_path: Path, damage: str) -> None:
             path.unlink()
     with open_store(f"sqlite:///{tmp_path / 'other.sqlite'}") as store:
         with pytest.raises(UsageError) as caught:
-            import_results(store, path)
+            import_results(store, path, "grid")
         assert len(str(caught.value).splitlines()) == 1
         assert "line 3" in str(caught.value) or damage != "line"
         assert store.results() == []

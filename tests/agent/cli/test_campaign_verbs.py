@@ -55,7 +55,7 @@ def test_status_and_results_show_rows_and_failures(home: Path, capsys: pytest.Ca
     assert main(["campaign", "results", "--mode", "server"]) == 0
     assert "no result yet" in capsys.readouterr().out
     assert main(["campaign", "results", "--json"]) == 0
-    assert [json.loads(line)["campaign"] for line in capsys.readouterr().out.splitlines()] == ["main", "main"]
+    assert [json.loads(line)["task"]["kind"] for line in capsys.readouterr().out.splitlines()] == ["gemm", "gemm"]
 
 
 def test_results_go_to_another_home_and_the_campaign_goes_on_there(
@@ -84,7 +84,7 @@ def test_results_go_to_another_home_and_the_campaign_goes_on_there(
         (["run", "--shapes", "64x64x64", "--gpus", "zero"], "numbers such as 0,1"),
         (["status", "--name", "other"], "there is no campaign 'other'"),
         (["prove", "--name", "other"], "there is no campaign 'other'"),
-        (["import", "bad.txt"], "bad.txt line 1"),
+        (["import", "bad.txt"], "bad.txt, line 1"),
         (["record", "bad.txt"], "must end in .py"),
         (["results", "--mode", "quick"], "--mode 'quick' is not known"),
     ],

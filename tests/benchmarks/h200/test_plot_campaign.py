@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign_report.result_file import counting, read_results
+from agent.campaign.result_files import read_results
+from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import held_out
 from benchmarks.h200.summary import ROWS, SUMMARY, is_headline
 from benchmarks.pictures.campaign import draw

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.campaign.result_files import read_results, write_results
 from agent.campaign_report.figures import CLASSES
-from agent.campaign_report.result_file import read_results, write_results
 from benchmarks.h200.grid import OFF_GRID
 from benchmarks.h200.summary import BEGIN, END, NOTHING_YET, ROWS, SUMMARY, filled, main, summarise, tables, written
 from contract.errors import UsageError

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.campaign_report.result_file import write_results
+from agent.campaign.result_files import write_results
 from benchmarks.peers import deep_gemm_peer, own_peer, triton_peer
 from benchmarks.peers.comparing import Bench
 from benchmarks.peers.libraries.cutlass import CONFIGURATIONS

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from agent.campaign_report.result_file import read_results, write_results
+from agent.campaign.result_files import read_results, write_results
 from agent.cli.campaign.report import _shapes_in, report
 from contract.errors import UsageError
 from contract.settings import load_settings

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign_report.result_file import counting, read_results, write_results
+from agent.campaign.result_files import read_results, write_results
+from agent.campaign_report.newest_rows import counting
 from contract.errors import UsageError
 from tests.doubles.campaign_rows import START, campaign_rows, shape_result
 
@@ -40,8 +41,8 @@ def test_a_reader_without_this_project_opens_it_and_the_whole_grid_is_small(tmp_
 def test_a_file_that_is_missing_or_of_something_else_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.jsonl\.gz does not exist"):
         read_results([tmp_path / "none.jsonl.gz"])
-    (tmp_path / "text.jsonl.gz").write_text("{}")
-    with pytest.raises(UsageError, match="is not a gzip file"):
+    (tmp_path / "text.jsonl.gz").write_bytes(b"\x1f\x8b no archive")
+    with pytest.raises(UsageError, match="cannot be read as a file of JSON lines"):
         read_results([tmp_path])
     (tmp_path / "text.jsonl.gz").write_bytes(gzip.compress(b'{"task": 1}\n'))
     with pytest.raises(UsageError, match="line 1 is not a campaign result"):
@@ -68,10 +69,3 @@ def test_environments_are_never_mixed() -> None:
     assert counting([here, there], "another") == [there]
     with pytest.raises(UsageError, match="no row comes from environment 'third'"):
         counting([here, there], "third")
-
-
-def test_a_file_that_the_store_exported_is_read_too(tmp_path: Path) -> None:
-    row = shape_result("64x64x64")
-    lines = [json.dumps({"format": "cudal2-results", "version": 1}), f'{{"campaign":"one","result":{row.model_dump_json()}}}']
-    (tmp_path / "all.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    assert read_results([tmp_path]) == [row]
