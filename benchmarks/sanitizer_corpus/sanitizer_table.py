@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from contract.base import Record
+from contract.base import Record, digest
 from contract.evaluation import Environment
 from tests.sandbox.emulator.corpus import RECORDED_FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault
@@ -102,8 +102,9 @@ def kinds(row: SanitizerRow) -> frozenset[str]:
 
 
 def right_name(fault: Fault) -> str:
-    """The name of the right kernel that a fault patches."""
-    return f"right-{fault.schedule.family}-{fault.task.shape}-{fault.task.layout}-{fault.right().id[:8]}"
+    """The name of the right kernel that a fault patches: by its schedule, since its text changes with the family."""
+    schedule = digest(fault.schedule.model_dump(mode="json", exclude_defaults=True), 8)
+    return f"right-{fault.schedule.family}-{fault.task.shape}-{fault.task.layout}-{schedule}"
 
 
 def agreement(table: str) -> dict[str, Verdicts]:

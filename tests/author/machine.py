@@ -41,6 +41,7 @@ class Machine:
 
     can_execute = True
     can_measure = True
+    waited_s = 0.0
     environment: Environment = doubles.ENVIRONMENT
 
     def __init__(self, options: CompileOptions) -> None:

@@ -28,7 +28,7 @@ from policies.trajectories.store import Store, open_store
 from tests import doubles
 from tests.doubles import TASK, ScriptedPolicy, ScriptedRetriever, ScriptedSandbox, candidate, number_of
 
-SCREEN_S, BUILD_S = 0.02, 0.1
+SCREEN_S, BUILD_S = 0.06, 0.12  # the last candidate is built while the second is screened
 
 
 @pytest.fixture
@@ -84,11 +84,15 @@ class Slow(ScriptedSandbox):
             yield outcome
 
 
-def test_the_first_candidate_is_measured_before_the_last_is_built(settings: Settings, store: Store) -> None:
+@pytest.mark.parametrize("ahead", [True, False])
+def test_candidates_are_measured_while_others_are_built_or_round_by_round(
+    settings: Settings, store: Store, ahead: bool
+) -> None:
+    """Searches that share a GPU build nothing ahead, and alternate by whole rounds."""
     events: list[Event] = []
-    drive(settings.model_copy(update={"build_ahead": False}), parts(store, Slow()), events)
+    drive(settings.model_copy(update={"build_ahead": ahead}), parts(store, Slow()), events)
     kinds = [event.event for event in events if isinstance(event, CandidateBuilt | StepFinished)]
-    assert kinds.index("step_finished") < 4
+    assert (kinds.index("step_finished") < 4) == ahead
 
 
 def test_the_next_round_is_built_while_this_one_is_measured(settings: Settings, store: Store) -> None:

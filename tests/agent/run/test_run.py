@@ -148,7 +148,7 @@ def test_rounds_without_a_candidate(
 ) -> None:
     policy = Hesitant([candidate(number) for number in range(12)], silent, reads_code=reads_code)
     made = replace(parts(store, ScriptedSandbox()), policy=policy)
-    outcome = drive(settings, made)
+    outcome = drive(settings.model_copy(update={"build_ahead": False}), made)  # which would ask the policy once more
     assert len(policy.seen) == rounds
     assert len({step.candidate.id for step in outcome.steps}) == steps
 

@@ -25,7 +25,9 @@ tail kAlways
 """
 CONSTANTS = [KernelConstant("kOne", 1), KernelConstant("kAlways", True, "why")]
 # Where order and caching are searched, and where a tile is left for four SMs.
-LARGER = (GemmTask(m=4096, n=4096, k=512, arch=Arch.SM_90A), GemmTask(m=640, n=128, k=2048, arch=Arch.SM_90A))
+LARGER = tuple(
+    GemmTask(m=m, n=n, k=k, arch=Arch.SM_90A) for m, n, k in ((4096, 4096, 512), (640, 128, 2048), (128, 128, 16384))
+)
 FAMILIES = [(family, arch) for arch in Arch for family in families(arch)]
 
 

@@ -245,7 +245,7 @@ def first_round(truth: Any) -> tuple[list[Attempt], str]:
 def flat(candidate: Candidate) -> float:
     """The fewest stages are the fastest by a little, so that there is something that the fastest can be relieved of."""
     schedule = candidate.origin.schedule or {}
-    return 10.0 + int(schedule["stages"]) / 10 + int(candidate.id, 16) % 997 / 100000
+    return 10.0 + int(schedule.get("stages", 99)) / 10 + int(candidate.id, 16) % 997 / 100000
 
 
 def propose(observation: Observation, count: int = 8, *, steer: bool = True) -> list[Candidate]:
