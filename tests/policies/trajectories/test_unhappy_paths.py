@@ -46,9 +46,9 @@ def path(folder: Path) -> Path:
     return path
 
 
-def big_step(index: int) -> Step:
-    """A step of 8 KB that nothing compresses."""
-    noise = candidate(index).model_copy(update={"source": os.urandom(4096).hex()})
+def big_step(index: int, noise_bytes: int = 4096) -> Step:
+    """A step of twice so many bytes, half of which nothing compresses."""
+    noise = candidate(index).model_copy(update={"source": os.urandom(noise_bytes).hex()})
     return step(index, candidate=noise, evaluation=measured(5.0))
 
 
@@ -89,7 +89,7 @@ def test_a_full_database_is_one_line_and_every_earlier_step_is_kept(path: Path) 
             connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + ROOM_BYTES // 4096}")
         steps = fill(store)
         with pytest.raises(StoreError, match="full"):
-            store.record_step(big_step(steps))
+            store.record_step(big_step(steps, 65536))  # a smaller one may fit where the last one did not
         assert len(store.steps("run-1")) == steps
     assert_usable(path, steps)
 
