@@ -43,8 +43,13 @@ def test_a_killed_process_gives_up_its_turn(tmp_path: Path) -> None:
 
 
 def test_other_devices_and_no_folder_wait_for_nobody(tmp_path: Path) -> None:
-    with DeviceTurn(str(tmp_path), 0).taken(), DeviceTurn(str(tmp_path), 1).taken(), DeviceTurn(None, 0).taken():
-        pass
+    turns = [DeviceTurn(str(tmp_path), 1), DeviceTurn(None, 0)]
+    with holder(tmp_path, 5) as other:
+        for turn in turns:
+            with turn.taken():
+                assert other.poll() is None, "the other process still has its turn"
+        other.kill()
+    assert all(turn.waited_s < 1 for turn in turns)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
