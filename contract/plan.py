@@ -14,7 +14,7 @@ from contract.base import Record
 from contract.chip import ChipLimits
 from contract.errors import PlanError
 from contract.expression import evaluate, holds
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from contract.task import AccumulatorType, Arch, GemmTask
 
 Expression = int | str
 TensorName = Literal["A", "B", "D"]
@@ -127,9 +127,9 @@ class ResolvedPlan(Record):
 def operand_shape(task: GemmTask, name: TensorName) -> tuple[int, int]:
     """(rows, columns) of an operand in memory, where columns are contiguous."""
     if name == "A":
-        return task.m, task.k
+        return (task.k, task.m) if task.layout.transposes_a else (task.m, task.k)
     if name == "B":
-        return (task.k, task.n) if task.layout is Layout.NN else (task.n, task.k)
+        return (task.n, task.k) if task.layout.transposes_b else (task.k, task.n)
     return task.m, task.n
 
 

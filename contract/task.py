@@ -23,10 +23,24 @@ class AccumulatorType(StrEnum):
 
 
 class Layout(StrEnum):
-    """A is row-major M×K and D is row-major M×N. B is row-major K×N (`nn`) or column-major (`tn`: N×K in memory)."""
+    """How the operands are stored. The first letter is `t` where B is column-major, the second where A is.
+
+    `nn`: A is M×K and B is K×N in memory. `tn`: B is N×K in memory. `nt`: A is K×M in memory. D is always row-major M×N.
+    """
 
     NN = "nn"
     TN = "tn"
+    NT = "nt"
+
+    @property
+    def transposes_a(self) -> bool:
+        """Whether A is column-major: K×M in memory."""
+        return self is Layout.NT
+
+    @property
+    def transposes_b(self) -> bool:
+        """Whether B is column-major: N×K in memory."""
+        return self is Layout.TN
 
 
 class Arch(StrEnum):
