@@ -14,7 +14,8 @@ class Built(Record):
     `artifact_path`: the cubin of a `Candidate` or the shared library of a `HostCandidate`, in the compile cache.
     `cached`: whether the cache already held it. `seconds`: wall-clock time of check, compile and inspection together.
     `plan`: the launch plan, resolved for `task` on the chip of the build. Both are None in records of older versions, and
-    `plan` also for a host candidate, which launches its kernels itself.
+    `plan` also for a host candidate, which launches its kernels itself. `judged`: whether its machine code was inspected, and
+    not its PTX alone.
     """
 
     candidate: AnyCandidate
@@ -24,6 +25,7 @@ class Built(Record):
     seconds: float
     task: GemmTask | None = None
     plan: ResolvedPlan | None = None
+    judged: bool = True
 
     def plan_for(self, task: GemmTask, sms: int) -> ResolvedPlan | None:
         """The plan for a task on a chip with `sms` SMs; None for a host candidate.

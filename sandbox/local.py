@@ -105,9 +105,13 @@ class LocalSandbox:
     def build(
         self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
     ) -> Iterator[tuple[int, Built | Evaluation]]:
-        """(position, outcome) as each finishes. Raises: UsageError before any work, CompilerMissing, MachineError."""
+        """(position, outcome) as each finishes. Raises: UsageError before any work, CompilerMissing, MachineError.
+
+        On a GPU the machine code of trusted writers is inspected before they are verified in full, so that a screen of many
+        kernels does not wait for it.
+        """
         require_memory(task, self._chip)
-        return self._builder.build(candidates, task, cancel)
+        return self._builder.build(candidates, task, cancel, briefly=self.can_measure)
 
     def evaluate(self, built: Built, task: GemmTask, effort: Effort) -> Evaluation:
         """Verify and time a built candidate; without a GPU for the task, verify it and say what its time would be.
@@ -177,19 +181,24 @@ class LocalSandbox:
         self, built: Sequence[Built], task: GemmTask, effort: Literal["screen", "race"]
     ) -> Iterator[tuple[int, Evaluation]]:
         require_memory(task, self._chip)
-        measured = []
+        measured: list[int] = []
+        judged = list(built)
         for position, each in enumerate(built):
+            whole = each if effort == "screen" else self._judged(each, task)
             if (refused := self._builder.refused(each.candidate)) is not None:
                 yield position, refused
+            elif not isinstance(whole, Built):
+                yield position, whole
             elif self._pool is None or self._emulates or task.arch is not self._chip.arch:
                 yield position, self._request(each, task, None)
             else:
+                judged[position] = whole
                 measured.append(position)
         if not measured or self._pool is None:
             return
         request = CandidateBatch(
             effort=effort,
-            built=tuple(built[position] for position in measured),
+            built=tuple(judged[position] for position in measured),
             task=task,
             verify=self._verify,
             time=self._time[effort],
@@ -211,6 +220,9 @@ class LocalSandbox:
         require_memory(task, self._chip)
         if (refused := self._builder.refused(built.candidate)) is not None:
             return refused  # it was built by another run or under other settings
+        if not isinstance(whole := self._judged(built, task), Built):
+            return whole
+        built = whole
         if self._pool is None or task.arch is not self._chip.arch:
             return self._unmeasured(built, task)
         if self._emulates:
@@ -218,6 +230,10 @@ class LocalSandbox:
         time = None if effort is None else self._time[effort]
         request = Evaluate(built=built, task=task, verify=self._verify, time=time, effort=effort, tuned=self._tuned(task))
         return self._answer(self._pool.evaluate(request, self._keep), built, task, "gpu")
+
+    def _judged(self, built: Built, task: GemmTask) -> Built | Evaluation:
+        """The candidate with its machine code inspected; what the inspection found where it breaks a rule."""
+        return built if built.judged else self._builder.build_one(built.candidate, task)
 
     def _proof(self, built: Built, task: GemmTask) -> Evaluate:
         """What the emulator is asked. Raises: as `_reduced`."""

@@ -13,7 +13,7 @@ from contract.task import Arch
 from policies.trajectories.campaigns.queue import CampaignQueue
 
 TICK_S = 0.2
-SEARCHES_PER_GPU = 6  # a round of a search takes seconds to propose and build, and tenths of a second to measure
+SEARCHES_PER_GPU = 10  # a round of a search takes seconds to propose and build, and tenths of a second to measure
 SLACK_S = 300.0  # beyond a run's time limit, until a process that reports nothing counts as stuck
 
 

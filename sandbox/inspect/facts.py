@@ -44,16 +44,19 @@ class CodeFacts(Record):
     fault: Rejected | None = None
 
 
-def facts_of(compiled: Compiled, arch: Arch, *, device: bool, cache: CompileCache | None = None) -> CodeFacts | Rejected:
+def facts_of(
+    compiled: Compiled, arch: Arch, *, device: bool, cache: CompileCache | None = None, machine_code: bool = True
+) -> CodeFacts | Rejected:
     """The facts of a compilation, from the cache where it holds them; `Rejected` where the code cannot be read.
 
-    `device`: whether the rules for device code apply; a host candidate runs code of its own. Raises: WorkerError, MachineError.
+    `device`: whether the rules for device code apply; a host candidate runs code of its own. Without `machine_code` facts
+    that are not in the cache are those of PTX alone, and are not kept. Raises: WorkerError, MachineError.
     """
     key = _key(compiled, arch, device=device)
     if cache is not None and cache.load(key) is not None:
         return CodeFacts.model_validate_json((cache.path(key) / _FACTS).read_bytes())
-    facts = _read(compiled, arch, device=device)
-    if cache is not None and isinstance(facts, CodeFacts):
+    facts = _read(compiled, arch, device=device, machine_code=machine_code)
+    if cache is not None and machine_code and isinstance(facts, CodeFacts):
         cache.save(key, {_FACTS: facts.model_dump_json().encode()}, compiled=True, seconds=0.0)
     return facts
 
@@ -63,14 +66,14 @@ def _key(compiled: Compiled, arch: Arch, *, device: bool) -> str:
     return digest(["facts", FORMAT, *hashes, arch, device, sass.disassembler()], length=40)
 
 
-def _read(compiled: Compiled, arch: Arch, *, device: bool) -> CodeFacts | Rejected:
+def _read(compiled: Compiled, arch: Arch, *, device: bool, machine_code: bool) -> CodeFacts | Rejected:
     ptx_path, cubin_path = Path(compiled.ptx_path), Path(compiled.cubin_path)
     if ptx_path.stat().st_size > MAX_CHARS:
         return Rejected(rule="code-size", message=f"the kernel compiles to more than {MAX_CHARS} bytes of PTX")
     try:
         variables = _variables(cubin_path) if device else ()
         ptx = code.read(ptx_path.read_bytes().decode(errors="replace"))
-        machine_code = sass.disassemble(cubin_path)
+        listing = sass.disassemble(cubin_path) if machine_code else None
     except _Refused as exc:
         return exc.rejected
     except elf.ElfError as exc:
@@ -81,12 +84,12 @@ def _read(compiled: Compiled, arch: Arch, *, device: bool) -> CodeFacts | Reject
         return Rejected(rule="sass-unreadable", message=f"the compiled code cannot be judged: {exc}")
     return CodeFacts(
         entries=ptx.entries,
-        opcodes=machine_code.opcodes if machine_code else ptx.opcodes,
-        mma=ptx.mma + (machine_code.mma if machine_code else ()),
-        accumulators=tuple(sorted(_accumulators(ptx, machine_code))),
-        half=tuple(_mma_with(AccumulatorType.F16, ptx, machine_code)),
-        judged_sass=machine_code is not None,
-        fault=next(_faults(ptx, machine_code, variables, arch), None) if device else None,
+        opcodes=listing.opcodes if listing else ptx.opcodes,
+        mma=ptx.mma + (listing.mma if listing else ()),
+        accumulators=tuple(sorted(_accumulators(ptx, listing))),
+        half=tuple(_mma_with(AccumulatorType.F16, ptx, listing)),
+        judged_sass=listing is not None,
+        fault=next(_faults(ptx, listing, variables, arch), None) if device else None,
     )
 
 

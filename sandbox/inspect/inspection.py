@@ -23,6 +23,7 @@ from sandbox.inspect.facts import CodeFacts, facts_of
 from sandbox.inspect.occupancy import occupancy
 from sandbox.inspect.ptxas_log import Resources, parse_resources, parse_warnings
 
+PUT_OFF = "SASS was not judged yet; it is before the kernel is verified in full"
 NOT_JUDGED = "SASS was not judged: there is no nvdisasm that can read it; PTX alone was"
 _POINTER_BYTES, _TENSOR_MAP_BYTES = 8, 128
 _SCALAR_BYTES = {"i32": 4, "u32": 4, "i64": 8, "f32": 4}
@@ -35,21 +36,24 @@ def inspect(
     task: GemmTask,
     limits: ChipLimits,
     cache: CompileCache | None = None,
+    *,
+    machine_code: bool = True,
 ) -> Inspection | Rejected:
     """Inspect compiled code; the first broken rule rejects it. `plan` is None for a host candidate, which launches by
-    itself. `cache`: where the facts of the code are kept.
+    itself. `cache`: where the facts of the code are kept. `machine_code`: whether to judge SASS now, which takes most of the
+    time.
 
     Raises: WorkerError where nvdisasm cannot be started, MachineError where the cache is not writable.
     """
-    facts = facts_of(compiled, task.arch, device=isinstance(candidate, Candidate), cache=cache)
+    facts = facts_of(compiled, task.arch, device=isinstance(candidate, Candidate), cache=cache, machine_code=machine_code)
     if isinstance(facts, Rejected):
         return facts
     kernels = _kernels(facts, parse_resources(compiled.log), plan, limits)
     broken = next(_broken_rules(facts, plan, kernels, task, limits), None)
-    return broken or _described(compiled, facts, kernels)
+    return broken or _described(compiled, facts, kernels, NOT_JUDGED if machine_code else PUT_OFF)
 
 
-def _described(compiled: Compiled, facts: CodeFacts, kernels: tuple[KernelResources, ...]) -> Inspection:
+def _described(compiled: Compiled, facts: CodeFacts, kernels: tuple[KernelResources, ...], why_not: str) -> Inspection:
     return Inspection(
         cubin_sha256=sha256_of(Path(compiled.artifact_path)),
         compile_seconds=compiled.seconds,
@@ -58,7 +62,7 @@ def _described(compiled: Compiled, facts: CodeFacts, kernels: tuple[KernelResour
         opcode_source="sass" if facts.judged_sass else "ptx",
         mma=facts.mma,
         accumulators=facts.accumulators,
-        warnings=parse_warnings(compiled.log) + (() if facts.judged_sass else (NOT_JUDGED,)),
+        warnings=parse_warnings(compiled.log) + (() if facts.judged_sass else (why_not,)),
     )
 
 

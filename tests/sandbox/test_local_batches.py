@@ -59,6 +59,21 @@ def test_a_race_answers_in_order_and_goes_on_without_a_finalist_that_crashes(opt
     sandbox.close()
 
 
+def test_the_machine_code_of_a_trusted_writer_is_judged_before_a_race_and_not_before_a_screen(
+    options, with_script, monkeypatch
+):
+    with_script()
+    sandbox, _ = opened(options)
+    broken = Rejected(rule="device-clock", message="it reads the time")
+    unjudged, other = scripted(sandbox, *GOOD).model_copy(update={"judged": False}), scripted(sandbox, *GOOD)
+    monkeypatch.setattr(sandbox._builder, "build_one", lambda *_: broken)
+    assert [type(outcome) for _, outcome in sandbox.screen([unjudged], TASK)] == [Measured]
+    assert sandbox.race([unjudged, other], TASK)[0] == broken
+    assert sandbox.evaluate(unjudged, TASK, "quick") == broken
+    assert sandbox.verify(unjudged, TASK) == broken
+    sandbox.close()
+
+
 def test_a_host_candidate_that_is_not_trusted_is_refused_in_its_place(options, with_script):
     with_script()
     sandbox, _ = opened(options)

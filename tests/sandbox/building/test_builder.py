@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from contract.build import Built
+from contract.candidate import Origin
 from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.errors import CompilerMissing, MachineError, WorkerError
 from contract.evaluation import CompileFailed, Crashed, Rejected, TimedOut
@@ -91,6 +92,13 @@ def test_closing_the_iterator_ends_the_children(options: CompileOptions) -> None
     assert not list(Path(options.cache_dir).glob("building-*"))
 
 
+def test_only_a_trusted_writers_machine_code_is_put_off(options: CompileOptions) -> None:
+    mine = candidate(NAIVE).model_copy(update={"origin": Origin(policy="schedule", schedule={"family": "naive"})})
+    outcomes = dict(Builder(options, CHIP).build([mine, candidate(NAIVE + " ")], TASK, briefly=True))
+    judged = {position: outcome.judged for position, outcome in outcomes.items() if isinstance(outcome, Built)}
+    assert judged == {0: False, 1: True}
+
+
 def test_an_empty_batch_is_no_work(options: CompileOptions) -> None:
     assert list(Builder(options, CHIP).build([], TASK)) == []
 
@@ -113,10 +121,10 @@ def test_an_error_of_ours_on_one_candidate_is_its_own_outcome(
 ) -> None:
     real, odd = getattr(builder_module, where), candidate(NAIVE + "// odd\n")
 
-    def fails(*given: Any) -> Any:
+    def fails(*given: Any, **options_given: Any) -> Any:
         if odd in given:
             raise error
-        return real(*given)
+        return real(*given, **options_given)
 
     monkeypatch.setattr(builder_module, where, fails)
     outcomes = dict(Builder(options, CHIP).build([candidate(NAIVE), odd, odd], TASK))

@@ -11,7 +11,7 @@ from contract.options import CompileOptions
 from contract.plan import resolve
 from sandbox.building.compiler import Compiled, Compiler
 from sandbox.inspect import sass
-from sandbox.inspect.inspection import inspect
+from sandbox.inspect.inspection import PUT_OFF, inspect
 from tests.sandbox.building.build_kernels import NAIVE, TASK, body, candidate
 
 
@@ -75,3 +75,17 @@ def test_damaged_facts_are_read_again(compiler: Compiler, counted: CountedDisass
     facts.write_text(facts.read_text().replace('"fault":null', '"fault":false'))
     assert inspected(compiler, NAIVE) == first
     assert counted.calls == 2
+
+
+def test_facts_of_ptx_alone_are_not_kept(compiler: Compiler, counted: CountedDisassembler) -> None:
+    wanted = candidate(NAIVE)
+    compiled = compiler.compile(wanted, TASK.arch)
+    assert isinstance(compiled, Compiled)
+    plan = resolve(wanted.plan, TASK, LIMITS[TASK.arch], 132)
+    brief = inspect(compiled, wanted, plan, TASK, LIMITS[TASK.arch], compiler.cache, machine_code=False)
+    assert isinstance(brief, Inspection)
+    assert (brief.opcode_source, brief.warnings, counted.calls) == ("ptx", (PUT_OFF,), 0)
+    whole = inspected(compiler, NAIVE)
+    assert isinstance(whole, Inspection)
+    assert (whole.opcode_source, counted.calls) == ("sass", 1)
+    assert inspect(compiled, wanted, plan, TASK, LIMITS[TASK.arch], compiler.cache, machine_code=False) == whole

@@ -34,7 +34,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         split_ctas = tiles * s.cluster % grid * s.splits if s.split_tail else ctas
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
         rows_a = s.block_m / s.cluster_n * _lines_per_row(task.k)
-        rows_b = s.block_n / s.cluster_m * _lines_per_row(task.n if task.layout is Layout.NN else task.k)
+        rows_b = s.stored_n / s.cluster_m * _lines_per_row(task.n if task.layout is Layout.NN else task.k)
         per_block = 2 * s.block_k * (rows_a + rows_b)
         return Work(
             tile=(s.block_m, s.block_n, s.block_k),
@@ -68,7 +68,7 @@ def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Rows of shared memory written per K block, or lines of L2 that this CTA requests, whichever is larger."""
     panels = s.block_k // 64
     rows_a = s.block_m * panels
-    rows_b = s.block_n // s.columns * s.block_k if task.layout is Layout.NN else s.block_n * panels
+    rows_b = s.column_groups * s.block_k if task.layout is Layout.NN else s.block_n * panels
     columns_b = task.n if task.layout is Layout.NN else task.k
     requested = rows_a // s.cluster_n * _lines_per_row(task.k) + rows_b // s.cluster_m * _lines_per_row(columns_b)
     return max(rows_a + rows_b, requested)

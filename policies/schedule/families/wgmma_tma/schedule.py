@@ -11,6 +11,7 @@ from policies.schedule.families.kernel_family import Schedule, cluster_sms
 OVERHEAD_REGISTERS = 48  # addresses, descriptors and loop state, beside the accumulators
 INSTRUCTION_OVERHEAD = 24  # ptxas rejects a wgmma whose registers nearly fill the number at launch (C7602)
 MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
+MAX_ALTERNATING = 176  # the same where two consumers alternate; 192 spill
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
 MAX_SMS = 132  # of the chips that the family is for
@@ -38,6 +39,9 @@ class WgmmaTmaSchedule(Schedule):
     `split_tail`: a persistent grid splits only the tiles of its last turn, where these are fewer than its clusters.
     `spread_sum`: every CTA that splits a tile adds a share of it; else the one that arrives last adds it alone. The CTAs
     wait for each other, so all of the grid run together.
+
+    `whole_groups`: a row-major B lies in groups of 64 columns, of which the last one is wider than the tile. Rows of 128
+    bytes are loaded faster than more and narrower ones.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -66,6 +70,7 @@ class WgmmaTmaSchedule(Schedule):
     push: bool = False
     split_tail: bool = False
     spread_sum: bool = False
+    whole_groups: bool = False
 
     @property
     def block_m(self) -> int:
@@ -116,17 +121,32 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def stage_bytes(self) -> int:
-        return 2 * self.block_k * (self.block_m + self.block_n)
+        return 2 * self.block_k * (self.block_m + self.stored_n)
+
+    @property
+    def box_columns(self) -> int:
+        """Width of a store box, in elements."""
+        return next(width for width in (64, 32, 16) if self.block_n % width == 0)
 
     @property
     def columns(self) -> int:
-        """Width of a store box and of an MN-major column group of B, in elements."""
-        return next(width for width in (64, 32, 16) if self.block_n % width == 0)
+        """Width of an MN-major column group of B, in elements."""
+        return 64 if self.whole_groups else self.box_columns
+
+    @property
+    def column_groups(self) -> int:
+        """Column groups of B in a stage."""
+        return ceil_div(self.block_n, self.columns)
+
+    @property
+    def stored_n(self) -> int:
+        """Columns of B in a stage."""
+        return self.column_groups * self.columns
 
     @property
     def box_bytes(self) -> int:
         """Bytes of a store box: 16 rows of one warp."""
-        return 16 * 2 * self.columns
+        return 16 * 2 * self.box_columns
 
     @property
     def smem_bytes(self) -> int:
@@ -186,12 +206,13 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         s.smem_bytes <= limits.max_smem_per_block_bytes
         and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
         and not (s.exclusive and s.ctas_per_sm > 1)
-        and registers <= MAX_ACCUMULATORS
+        and registers <= (MAX_ALTERNATING if s.pingpong else MAX_ACCUMULATORS)
+        and (not s.whole_groups or (s.block_n > 64 and s.block_n % 64 > 0 and not task.layout.transposes_b))
         and registers + OVERHEAD_REGISTERS <= s.consumer_registers
         and instruction_registers + INSTRUCTION_OVERHEAD <= s.launch_registers
         and s.block_m % (8 * s.cluster_n) == 0
         and s.block_n % (8 * s.cluster_m) == 0
-        and (s.block_n // s.columns % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
+        and (s.column_groups % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
         and s.cluster <= limits.max_cluster
         and s.block_m // s.cluster_n <= 256
         and s.block_n // s.cluster_m <= 256
@@ -226,7 +247,7 @@ def _cluster_sum_fits(s: WgmmaTmaSchedule) -> bool:
 def accumulator_widths(task: GemmTask) -> tuple[int, ...]:
     """Widths N of the wgmma instructions that the device headers wrap for the task's accumulator."""
     wide = (32, 64, 96, 128, 160, 192, 224, 256)
-    return (16, *wide) if task.accumulate is AccumulatorType.F16 else (16, *wide, 48, 80, 112)
+    return (16, *wide) if task.accumulate is AccumulatorType.F16 else (16, *wide, 48, 80, 112, 144, 176)
 
 
 def cluster_tiles(s: WgmmaTmaSchedule, task: GemmTask) -> int:

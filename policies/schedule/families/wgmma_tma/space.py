@@ -10,6 +10,7 @@ from policies.schedule.families.kernel_family import cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import (
     EXCLUSIVE_SMEM_BYTES,
     MAX_ACCUMULATORS,
+    MAX_ALTERNATING,
     WgmmaTmaSchedule,
     accumulator_widths,
     ceil_div,
@@ -36,7 +37,7 @@ def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
     for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
         rows = 64 * atoms * (1 if pingpong else consumers)
         for block_n in sorted(accumulator_widths(task)):
-            fits = atoms * block_n // packed <= MAX_ACCUMULATORS
+            fits = atoms * block_n // packed <= (MAX_ALTERNATING if pingpong else MAX_ACCUMULATORS)
             if fits and rows < 2 * max(task.m, 64) and block_n < 2 * max(task.n, 16):
                 yield consumers, atoms, block_n, pingpong
 
@@ -48,7 +49,9 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) ->
     from registers.
     """
     consumers, atoms, block_n, pingpong = shape
-    for block_k, ctas_per_sm, tma_store in product((64, 128), (1, 2) if consumers == 1 else (1,), (True, False)):
+    groups = (False, True) if block_n > 64 and block_n % 64 and not task.layout.transposes_b else (False,)
+    shared = (1, 2) if consumers == 1 else (1,)
+    for block_k, ctas_per_sm, tma_store, whole_groups in product((64, 128), shared, (True, False), groups):
         base = WgmmaTmaSchedule(
             consumers=consumers,
             atoms=atoms,
@@ -59,6 +62,7 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) ->
             tma_store=tma_store,
             persistent=pingpong,
             pingpong=pingpong,
+            whole_groups=whole_groups,
             promotion=0 if memory_us(task, chip) > CACHED_US else 256,
         )
         limits = LIMITS[Arch.SM_90A]

@@ -40,22 +40,42 @@ constexpr int kConsumerRegisters = (kThreads * kLaunchRegisters - kWarpgroup * k
 constexpr int kClusterSize = kClusterM * kClusterN * kClusterK;
 constexpr int kPanels = BLOCK_K / 64;  // K-major operands lie in panels of 64 elements (128 bytes) along K
 
+//@section exact-groups
 constexpr int kColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of an MN-major column group
 constexpr int kSwizzle = 2 * kColumns;
 constexpr int kColumnGroups = BLOCK_N / kColumns;
+//@section whole-groups
+constexpr int kColumns = 64;  // width of an MN-major column group; the last one has columns of the next tile, too
+constexpr int kSwizzle = 2 * kColumns;
+constexpr int kColumnGroups = (BLOCK_N + kColumns - 1) / kColumns;
+constexpr int kBoxColumns = BLOCK_N % 32 == 0 ? 32 : 16;  // width of a store box
+constexpr int kBoxSwizzle = 2 * kBoxColumns;
+//@end
 constexpr bool kSliceColumns = kColumnGroups % kClusterM == 0;  // how multicast slices an MN-major B: by columns, else by K
 constexpr int kSliceGroups = kSliceColumns ? kColumnGroups / kClusterM : kColumnGroups;
 constexpr int kSliceRows = kSliceColumns ? BLOCK_K : BLOCK_K / kClusterM;
 
 constexpr int kBytesA = BLOCK_M * BLOCK_K * 2;
+//@section exact-groups
 constexpr int kBytesB = BLOCK_N * BLOCK_K * 2;
+//@section whole-groups
+constexpr int kBytesB = kColumnGroups * kColumns * BLOCK_K * 2;
+//@end
 constexpr int kStageBytes = kBytesA + kBytesB;
 
 // Stores leave through boxes of 16 rows, a warp's own. A CTA with one tile has them where the pipeline was, all at once.
 constexpr bool kStoreInPlace = !kPersistent;
+//@section exact-groups
 constexpr int kBoxes = BLOCK_N / kColumns;
+//@section whole-groups
+constexpr int kBoxes = BLOCK_N / kBoxColumns;
+//@end
 constexpr int kStoreBuffers = kStoreInPlace ? kAtoms * kBoxes : kStoreBoxes;
+//@section exact-groups
 constexpr int kBoxBytes = 16 * kSwizzle;
+//@section whole-groups
+constexpr int kBoxBytes = 16 * kBoxSwizzle;
+//@end
 constexpr int kStoreBytes = kStoreBuffers * kBoxBytes;  // of one warp
 constexpr int kBarriers = kStages * kStageBytes + (kTmaStore && !kStoreInPlace ? 4 * kConsumers * kStoreBytes : 0);
 constexpr int kRegisters = wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::kRegisters;
@@ -367,6 +387,9 @@ __device__ __forceinline__ float4 quad(const unsigned (&d)[BLOCK_N / 4], int gro
 // Each warp sends its own 16 rows, one swizzled box at a time, and waits for no other warp.
 template <typename Fragment>
 __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
+//@section whole-groups
+  constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
+//@end
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {

@@ -61,6 +61,7 @@ def sections(s: WgmmaTmaSchedule) -> set[str]:
         "by-rows" if s.raster == "m" else "ordered",
         "few-registers" if s.producer_registers == 40 else "more-registers",
         "hinted-loads" if s.hinted else "plain-loads",
+        "whole-groups" if s.whole_groups else "exact-groups",
         "plain-stores" if s.evict_d == "normal" else "hinted-stores",
     }
 
@@ -76,9 +77,9 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     if task.layout is Layout.TN:
         box_b = (64, s.block_n // s.cluster_m)
     else:
-        by_columns = s.block_n // s.columns % s.cluster_m == 0
+        by_columns = s.column_groups % s.cluster_m == 0
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
-    swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
+    swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s.columns)
     slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
     counters = f"ceil({slots}*{counter_pitch(s)}/256)*256"
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
@@ -102,7 +103,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 args=(
                     TensorMapArg(tensor_map=TensorMapSpec(of="A", box=box_a, swizzle=128, l2=s.promotion)),
                     TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=swizzle_b, l2=s.promotion)),
-                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.columns, 16), swizzle=_swizzle(s))),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.box_columns, 16), swizzle=_swizzle(s.box_columns))),
                     TensorArg(tensor="D", access="write"),
                     WorkspaceArg(workspace=0),
                     ScalarArg(scalar="M"),
@@ -117,5 +118,5 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     )
 
 
-def _swizzle(s: WgmmaTmaSchedule) -> Literal[32, 64, 128]:
-    return 128 if s.columns == 64 else 64 if s.columns == 32 else 32
+def _swizzle(columns: int) -> Literal[32, 64, 128]:
+    return 128 if columns == 64 else 64 if columns == 32 else 32
