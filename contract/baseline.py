@@ -10,7 +10,7 @@ class TunedBaseline(Record):
     """cuBLASLt's best algorithm for one task in one environment.
 
     `algorithm`: the library's opaque algorithm record as hexadecimal digits, valid for the cuBLAS of `environment` only.
-    `layout`: the layout of B that it multiplies. `detail`: its configuration in words. `suggestions`: how many were timed.
+    `layout`: of the operands that it multiplies. `detail`: its configuration in words. `suggestions`: how many were timed.
     `time_us`: the median when it was tuned, which no speedup is computed from.
     """
 

@@ -27,7 +27,7 @@ class WantedShape(Record):
 
 
 class RecordedProduct(Record):
-    """A matrix product of a model. `layout`: as in `Layout`, or `nt` or `tt` where A is stored transposed.
+    """A matrix product of a model. `layout`: as in `Layout`, or `tt` where both operands are stored transposed.
 
     `part`: of the pass it belongs to: forward, dX (gradient of an input), dW (gradient of a weight). `count`: per pass.
     """

@@ -12,7 +12,7 @@ from agent.campaign_report.panel import Winners, kind_of, schedule_of, step_of
 from agent.campaign_report.reasons import reason_of
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
-from contract.task import TimingMode
+from contract.task import Layout, TimingMode
 from contract.trajectory import Step
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -69,9 +69,12 @@ def build_page(rows: Sequence[ShapeResult], held_out: Iterable[str] = (), steps:
 
 
 def _kinds(rows: Sequence[ShapeResult]) -> dict[str, list[ShapeResult]]:
-    """Rows by what may be averaged: offline first, layout nn first."""
-    modes = list(TimingMode)
-    ordered = sorted(rows, key=lambda row: (row.task.element != "f16", row.task.layout != "nn", modes.index(row.task.mode)))
+    """Rows by what may be averaged: layouts in the order of `Layout`, offline first."""
+    layouts, modes = list(Layout), list(TimingMode)
+    ordered = sorted(
+        rows,
+        key=lambda row: (row.task.element != "f16", layouts.index(row.task.layout), modes.index(row.task.mode)),
+    )
     kinds: dict[str, list[ShapeResult]] = {}
     for row in ordered:
         kinds.setdefault(kind_of(row.task), []).append(row)

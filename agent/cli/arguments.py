@@ -18,7 +18,7 @@ E = TypeVar("E", bound=StrEnum)
 Shape = Annotated[str, typer.Option("--shape", help="M x N x K, like 4096x1024x512.", show_default=False)]
 Accumulate = Annotated[str, typer.Option("--accumulate", help="Accumulator type: f32 or f16.")]
 Element = Annotated[str, typer.Option("--element", help="Element type of A, B and D: f16 or bf16.")]
-LayoutName = Annotated[str, typer.Option("--layout", help="nn: B row-major; tn: B column-major.")]
+LayoutName = Annotated[str, typer.Option("--layout", help="nn: A and B row-major; tn: B column-major; nt: A column-major.")]
 ArchName = Annotated[
     str | None,
     typer.Option(

@@ -15,7 +15,7 @@ from benchmarks.peers.comparing import Bench, Offer
 from contract.evaluation import AUTOTUNED
 from contract.task import GemmTask, Layout
 from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
-from sandbox.cuda.baselines.library import Unavailable, compute_type, data_type, scale_type
+from sandbox.cuda.baselines.library import Unavailable, competing_layouts, compute_type, data_type, scale_type
 from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 
 # A configuration: the values of an algorithm's attributes, `ID` first.
@@ -36,7 +36,7 @@ Found = tuple[Any, LtConfiguration, float]
 
 
 class AutoTuned:
-    """The baseline itself: the fastest of the library's suggestions in both layouts of B."""
+    """The baseline itself: the fastest of the library's suggestions in all layouts that compete."""
 
     name = AUTOTUNED
 
@@ -66,7 +66,7 @@ class BeyondSuggestions:
     def offer(self, bench: Bench) -> Offer:
         if self._tuned.choice is None:
             raise Unavailable("AutoTuning has no choice to start from")
-        products = {layout: ConfigurableProduct(bench.task, layout) for layout in Layout if layout in (Layout.NN, Layout.TN)}
+        products = {layout: ConfigurableProduct(bench.task, layout) for layout in competing_layouts(bench.task)}
         start = products[self._tuned.choice._product.layout]
         search = Descent(lambda product, chosen: _time_us(bench, product, chosen), bench.seconds, self._draw)
         first = start.configuration(self._tuned.choice._algorithm)

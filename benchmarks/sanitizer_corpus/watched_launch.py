@@ -15,7 +15,7 @@ import numpy as np
 
 from contract.base import Record
 from contract.plan import ResolvedPlan, TensorName, operand_shape
-from contract.task import GemmTask, Layout
+from contract.task import GemmTask
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.device import Device
 from sandbox.cuda.driver import Fault
@@ -50,8 +50,7 @@ def launch(launchable: Launchable, cubin: bytes) -> None:
     workspace = cupy.empty(plan.workspace_bytes, cupy.uint8) if plan.workspace_bytes else None
     if workspace is not None and plan.zero == "restored":
         workspace.data.memset_async(0, plan.zero_bytes)
-    b_nn, b_tn = (b, None) if task.layout is Layout.NN else (None, b)
-    bound = Kernel("kernel", cubin, plan, task).bind(Operands(a, b_nn, b_tn, d, workspace))
+    bound = Kernel("kernel", cubin, plan, task).bind(Operands.in_layout(task.layout, a, b, d, workspace))
     faulthandler.dump_traceback_later(HANG_S, exit=True)
     bound.enqueue(device.stream.ptr)
     device.synchronize()

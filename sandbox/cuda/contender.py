@@ -1,15 +1,17 @@
 """What verification and timing run: a candidate, a host candidate or a baseline, bound to one set of operands."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
+
+from contract.task import Layout
 
 
 @dataclass(frozen=True)
 class Operands:
     """One set of device buffers, cupy arrays as they lie in memory.
 
-    Shape: a (M, K), d (M, N), b_nn (K, N), b_tn (N, K); the layout that a contender does not read may be None. `workspace`:
-    bytes; None where the contender needs none.
+    Shape: a (M, K), a_nt (K, M), b_nn (K, N), b_tn (N, K), d (M, N); what a contender does not read may be None.
+    `workspace`: bytes; None where the contender needs none.
     """
 
     a: Any
@@ -17,6 +19,20 @@ class Operands:
     b_tn: Any | None
     d: Any
     workspace: Any | None = None
+    a_nt: Any | None = None
+
+    @classmethod
+    def in_layout(cls, layout: Layout, a: Any, b: Any, d: Any, workspace: Any | None = None) -> Self:
+        """Operands with A and B in one layout only, given as they lie in memory."""
+        of_a, of_b = (None, a) if layout.transposes_a else (a, None), (None, b) if layout.transposes_b else (b, None)
+        return cls(a=of_a[0], a_nt=of_a[1], b_nn=of_b[0], b_tn=of_b[1], d=d, workspace=workspace)
+
+    def stored(self, layout: Layout) -> tuple[Any, Any]:
+        """A and B as a layout has them in memory. Raises: ValueError where one of them is not there."""
+        a, b = self.a_nt if layout.transposes_a else self.a, self.b_tn if layout.transposes_b else self.b_nn
+        if a is None or b is None:
+            raise ValueError(f"the operands hold no {'A' if a is None else 'B'} in layout {layout}")
+        return a, b
 
 
 class Bound(Protocol):

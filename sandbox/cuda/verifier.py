@@ -8,7 +8,7 @@ import cupy
 
 from contract.evaluation import TestResult
 from contract.options import VerifyOptions
-from contract.task import GemmTask, Layout
+from contract.task import GemmTask
 from sandbox.cuda.baselines.library_baselines import open_reference_library
 from sandbox.cuda.contender import Bound, Contender, Operands
 from sandbox.cuda.device import Device
@@ -80,7 +80,7 @@ class CudaExecutor:
 
     def run(self, inputs: Inputs, *, slot: int = 0, fill: Fill = Fill.POISON, fresh_workspace: bool = True) -> Run:
         guarded = self._slots[slot]
-        guarded.load(**as_stored(inputs, self._task))
+        guarded.load(*inputs.stored(self._task.layout))
         poison = self._poisons.next() if fill is Fill.POISON else None
         if fill is not Fill.STALE:
             _bits(guarded.operands.d).fill(poison or 0)
@@ -94,15 +94,14 @@ class CudaExecutor:
 
     def run_dependent(self, inputs: Inputs, decoy: Inputs) -> Run:
         guarded, bound, stream = self._slots[0], self._bound(0), self._device.stream.ptr
-        guarded.load(**as_stored(inputs, self._task))  # the inputs' expected contents afterwards
+        guarded.load(*inputs.stored(self._task.layout))  # the inputs' expected contents afterwards
         poison = self._poisons.next()
         _bits(guarded.operands.d).fill(poison)
         self._renew_workspace()
         a, b = guarded.targets.values()  # the producer's; the candidate may not write them
         d = _bits(guarded.operands.d)
         late = (a.copy(), b.copy())
-        a[...] = decoy.a
-        b[...] = decoy.b if self._task.layout is Layout.NN else decoy.b.T
+        a[...], b[...] = decoy.stored(self._task.layout)
         early_writes, seen = cupy.zeros(1, dtype=cupy.uint64), cupy.empty_like(d)
         self._bystanders.compile()
         self._device.synchronize()
@@ -116,7 +115,7 @@ class CudaExecutor:
         if self._library is None:
             return None
         guarded = self._slots[0]
-        guarded.load(**as_stored(inputs, self._task))
+        guarded.load(*inputs.stored(self._task.layout))
         guarded.poison()
         self._library.bind(guarded.operands).enqueue(self._device.stream.ptr)
         self._device.synchronize()
@@ -160,13 +159,6 @@ class CudaExecutor:
             return ()
         message = f"{count} outputs were written before the preceding kernel had finished: griddepcontrol.wait"
         return (Violation("order", message, tier="programmatic"),)
-
-
-def as_stored(inputs: Inputs, task: GemmTask) -> dict[str, Any]:
-    """The inputs by operand, B in the task's layout."""
-    if task.layout is Layout.NN:
-        return {"a": inputs.a, "b_nn": inputs.b, "b_tn": None}
-    return {"a": inputs.a, "b_nn": None, "b_tn": cupy.ascontiguousarray(inputs.b.T)}
 
 
 def _guarded_workspace(device: Device, size_bytes: int) -> Guarded | None:

@@ -8,18 +8,17 @@ import cupy
 from contract.task import GemmTask
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.guard.buffers import GuardedOperands
-from sandbox.cuda.verifier import as_stored
 from sandbox.verification.draws import Draws
 from sandbox.verification.elements import POISON
 from sandbox.verification.inputs import gaussian
 
 
 class RandomOperands:
-    """One set of a task's operands: Gaussian inputs from a seed, D poisoned, B in the task's layout."""
+    """One set of a task's operands: Gaussian inputs from a seed, D poisoned, in the task's layout."""
 
     def __init__(self, task: GemmTask, seed: int) -> None:
         self._guarded = GuardedOperands(task)
-        self._guarded.load(**as_stored(gaussian(Draws(cupy, seed), task), task))
+        self._guarded.load(*gaussian(Draws(cupy, seed), task).stored(task.layout))
 
     def operands(self, workspace: Any | None) -> Operands:
         return replace(self._guarded.operands, workspace=workspace)

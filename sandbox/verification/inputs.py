@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from contract.task import AccumulatorType, ElementType, GemmTask
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from sandbox.verification.draws import Draws
 from sandbox.verification.elements import FORMATS, Array, decode, encode
 
@@ -24,6 +24,10 @@ class Inputs:
 
     a: Array
     b: Array
+
+    def stored(self, layout: Layout) -> tuple[Array, Array]:
+        """A and B as a layout has them in memory. A transposed operand is a view that is not contiguous."""
+        return self.a.T if layout.transposes_a else self.a, self.b.T if layout.transposes_b else self.b
 
 
 def _encoded(source: Draws, task: GemmTask, a: Array, b: Array) -> Inputs:

@@ -136,6 +136,17 @@ def test_the_row_of_b_is_n_or_k_by_the_layout() -> None:
     assert operand_shape(odd_n, "D") == (4096, 1001)
 
 
+def test_the_row_of_a_is_k_or_m_by_the_layout() -> None:
+    odd_k = HOPPER.model_copy(update={"k": 1001})
+    with pytest.raises(PlanError, match="row of A"):
+        resolved(hopper(tensor_map(of="A")), odd_k)
+    transposed = odd_k.model_copy(update={"layout": Layout.NT})
+    assert resolved(hopper(tensor_map(of="A")), transposed).launches
+    assert [operand_shape(transposed, name) for name in ("A", "B", "D")] == [(1001, 4096), (1001, 1024), (4096, 1024)]
+    with pytest.raises(PlanError, match="row of A"):
+        resolved(hopper(tensor_map(of="A")), transposed.model_copy(update={"m": 1001}))
+
+
 def test_f16_plans_meet_f16_tasks_only() -> None:
     task = AMPERE.model_copy(update={"accumulate": AccumulatorType.F16})
     assert resolved(plan(accumulate="f16"), task).launches

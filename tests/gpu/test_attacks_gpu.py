@@ -1,5 +1,6 @@
 """Wrong or hostile kernels in the whole sandbox: the tier designed for the fault must report it."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.gpu
 
 ATTACKS = Path(__file__).with_name("attacks")
 SHAPE = {"m": 200, "n": 168, "k": 320}
+STORED = {"nn": (), "tn": ("-DCOLUMN_MAJOR_B",), "nt": ("-DCOLUMN_MAJOR_A",)}  # flags of `honest.cu`
 
 
 @pytest.fixture(scope="module")
@@ -100,21 +102,22 @@ def test_a_write_to_an_input_faults_and_the_message_names_it(sandbox: LocalSandb
 
 
 @pytest.mark.parametrize("shape", [(37, 53, 71), (1, 1, 1), (1, 257, 3), (200, 168, 320), (64, 48, 4099)])
-@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt"])
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 def test_honest_kernel_passes(
     sandbox: LocalSandbox, arch: Arch, shape: tuple[int, int, int], layout: str, element: str
 ) -> None:
     m, n, k = shape
-    flags = (("-DCOLUMN_MAJOR_B",) if layout == "tn" else ()) + (("-DBF16",) if element == "bf16" else ())
+    flags = STORED[layout] + (("-DBF16",) if element == "bf16" else ())
     outcome = verify(sandbox, GemmTask(m=m, n=n, k=k, layout=layout, element=element, arch=arch), "honest", flags=flags)
     assert isinstance(outcome, Unmeasured), outcome
     assert all(test.passed for test in outcome.tests)
 
 
-@pytest.mark.parametrize(("wrong", "layout"), [((), "tn"), (("-DCOLUMN_MAJOR_B",), "nn")])
-def test_wrong_layout_fails(sandbox: LocalSandbox, arch: Arch, wrong: tuple[str, ...], layout: str) -> None:
-    outcome = verify(sandbox, GemmTask(m=64, n=64, k=64, layout=layout, arch=arch), "honest", flags=wrong)
+@pytest.mark.parametrize("m", [64, 40], ids=["M = K", "oblong"])
+@pytest.mark.parametrize(("wrong", "layout"), [pair for pair in itertools.product(STORED, STORED) if len(set(pair)) == 2])
+def test_wrong_layout_fails(sandbox: LocalSandbox, arch: Arch, wrong: str, layout: str, m: int) -> None:
+    outcome = verify(sandbox, GemmTask(m=m, n=64, k=64, layout=layout, arch=arch), "honest", flags=STORED[wrong])
     assert isinstance(outcome, Wrong)
     assert outcome.test.tier == "exact"
 

@@ -23,10 +23,13 @@ SAMPLE = 10
 TASKS = [
     {"m": 520, "n": 1000, "k": 1016, "layout": "nn"},
     {"m": 520, "n": 1000, "k": 1016, "layout": "tn"},
+    {"m": 520, "n": 1000, "k": 1016, "layout": "nt"},
     {"m": 384, "n": 640, "k": 2048, "layout": "nn", "accumulate": "f16"},
     {"m": 384, "n": 640, "k": 2048, "layout": "tn", "accumulate": "f16"},
     {"m": 257, "n": 321, "k": 515, "layout": "nn"},
     {"m": 257, "n": 321, "k": 515, "layout": "tn", "element": "bf16"},
+    {"m": 384, "n": 640, "k": 2048, "layout": "nt", "accumulate": "f16"},
+    {"m": 257, "n": 321, "k": 515, "layout": "nt", "element": "bf16"},
     {"m": 64, "n": 64, "k": 64, "layout": "nn"},
     {"m": 128, "n": 128, "k": 16384, "layout": "tn", "element": "bf16"},
     {"m": 1, "n": 7, "k": 3, "layout": "nn"},

@@ -248,7 +248,7 @@ def test_a_tensor_map_reads_its_box_and_zeros_outside(device, task, make, column
     kernel = make(BOX, launch("box", f"{tensor_map}, {OUT}, {scalars}", grid="[1, 1, 1]"))
     guarded = GuardedOperands(task)
     a = cupy.arange(1, task.m * task.k + 1, dtype=cupy.float16).reshape(task.m, task.k)
-    guarded.load(a=a, b_nn=cupy.ones((task.k, task.n), cupy.float16))
+    guarded.load(a, cupy.ones((task.k, task.n), cupy.float16))
     kernel.bind(guarded.operands).enqueue(device.stream.ptr)
     device.synchronize()
     padded = cupy.zeros((task.m + 8, task.k + 16), cupy.float16)
@@ -265,8 +265,7 @@ def test_the_driver_accepts_every_descriptor_that_plans_may_ask_for(device, layo
     needs_hopper(device)
     task = GemmTask(m=16, n=64, k=32, arch=device.arch, layout=layout)
     operands = GuardedOperands(task).operands
-    b = operands.b_nn if layout is Layout.NN else operands.b_tn
-    for name, array in (("A", operands.a), ("B", b), ("D", operands.d)):
+    for name, array in zip("ABD", (*operands.stored(layout), operands.d), strict=True):
         spec = TensorMapSpec(of=name, box=((swizzle or 128) // 2, 256), swizzle=swizzle, l2=l2)
         assert len(encode_tensor_map(spec, task, array.data.ptr).rstrip(b"\0")) > 16
 

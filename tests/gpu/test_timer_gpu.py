@@ -46,7 +46,7 @@ def honest(device, tmp_path_factory) -> Iterator:
 
 
 @pytest.mark.parametrize("accumulate", ["f32", "f16"])
-@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt"])
 @pytest.mark.parametrize(
     "shape", [(64, 64, 64), (40, 56, 72), (37, 53, 71), (1000, 1000, 1000), (4096, 1024, 512), (128, 128, 16384)]
 )
@@ -83,7 +83,7 @@ def test_cublas_with_f16_sums_fails_an_f32_task(device):
 
 
 @pytest.mark.parametrize("element", ["f16", "bf16"])
-@pytest.mark.parametrize("layout", ["nn", "tn"])
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt"])
 @pytest.mark.parametrize("shape", [(256, 128, 64), (1000, 520, 264)])
 def test_all_baselines_compute_the_product(device, shape, layout, element):
     import cupy
@@ -102,7 +102,8 @@ def test_all_baselines_compute_the_product(device, shape, layout, element):
         (bound,) = track.bind(contender, [(0, 0)], None)
         bound.enqueue(device.stream.ptr)
         device.synchronize()
-        a, b, _ = track.pools.operands((0, 0))
+        held = track.pools.operands((0, 0))
+        a, b = held["a"], held["b_nn"]
         d = track.ring.slot(0).view(cupy.uint16).reshape(m, n)
         a, b, d = (decode(cupy, x.view(cupy.uint16), task.element) for x in (a, b, d))
         want = a.astype(cupy.float64) @ b.astype(cupy.float64)
@@ -206,24 +207,28 @@ def test_every_timed_output_is_judged_and_the_record_says_how(device, honest):
     assert ruler.weakened == ()
 
 
-def test_an_input_can_not_be_written_while_a_candidate_runs(device):
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_an_input_can_not_be_written_while_a_candidate_runs(device, layout):
     import cupy
 
     from sandbox.cuda.timing.operand_pools import OperandPools
     from sandbox.cuda.timing.trusted_timing import TrustedTiming
 
-    task = GemmTask(m=40, n=56, k=24, element="bf16", arch=device.arch)
+    task = GemmTask(m=40, n=56, k=24, element="bf16", layout=layout, arch=device.arch)
     pools = OperandPools(task, 5, device.index, TrustedTiming(device.chip.sms, 48 * 1024))
     pools.renew(random.Random(1))
     assert pools.read_only
     assert pools.changed() is None
     again = pools.made_again((3, 2))
-    a, b_nn, b_tn = pools.operands((3, 2))
-    assert bool((again.a == a.view(cupy.uint16)).all())
-    assert bool((again.b == b_nn.view(cupy.uint16)).all())
-    assert bool((b_tn.view(cupy.uint16) == again.b.T).all())
-    pools._writers[0][4, 0, 0] ^= 1
-    assert pools.changed() == "input A was changed"
+    wanted = {"a": again.a, "b_nn": again.b, "b_tn": again.b.T} | ({"a_nt": again.a.T} if layout == "nt" else {})
+    held = pools.operands((3, 2))
+    assert held.keys() == wanted.keys()
+    for name, array in held.items():
+        assert bool((array.view(cupy.uint16) == wanted[name]).all()), name
+    for pool in pools._pools.values():
+        pool.writer[4, 0, 0] ^= 1
+        assert pools.changed() == f"input {pool.mapping.name} was changed"
+        pool.writer[4, 0, 0] ^= 1
     pools.close()
 
 

@@ -21,7 +21,7 @@ def results(
         list[str] | None, typer.Option("--name", help="Campaigns; default: all. May be repeated.", show_default=False)
     ] = None,
     mode: Annotated[str | None, typer.Option("--mode", help="offline or server; default: both.", show_default=False)] = None,
-    layout: Annotated[str | None, typer.Option("--layout", help="nn or tn; default: all.", show_default=False)] = None,
+    layout: Annotated[str | None, typer.Option("--layout", help="nn, tn or nt; default: all.", show_default=False)] = None,
     environment: Annotated[
         str | None, typer.Option("--environment", help="Key of an environment; default: all.", show_default=False)
     ] = None,

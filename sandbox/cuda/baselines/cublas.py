@@ -1,4 +1,4 @@
-"""cuBLAS through cublasGemmEx: the algorithm that it chooses by itself, for one layout of B."""
+"""cuBLAS through cublasGemmEx: the algorithm that it chooses by itself, for one layout."""
 
 from functools import cache
 
@@ -63,7 +63,7 @@ class CublasGemm(LibraryContender):
             cublas.gemm_ex(
                 self._handle,
                 int(shape.transpose_left),
-                0,
+                int(shape.transpose_right),
                 shape.rows,
                 shape.columns,
                 shape.depth,

@@ -37,7 +37,7 @@ def _handle() -> int:
 
 
 class LtProduct:
-    """One product in one layout of B: descriptors, workspace and the library's suggestions, in its own order.
+    """One product in one layout: descriptors, workspace and the library's suggestions, in its own order.
 
     The preference is as wide as cuBLASLt's default, including reductions of split K in the output type; the baseline gets
     that gain. Raises: Unavailable where there is no library.
@@ -85,12 +85,12 @@ class LtProduct:
     def _describe(self, task: GemmTask, layout: Layout) -> None:
         lt, shape, kind = self._lt, column_major(task, layout), data_type(task.element)
         self._operation = lt.matmul_desc_create(compute_type(task.accumulate), scale_type(task.accumulate))
-        transpose = np.array([int(shape.transpose_left)], dtype=np.int32)
-        attribute = int(lt.MatmulDescAttribute.TRANSA)
-        lt.matmul_desc_set_attribute(self._operation, attribute, transpose.ctypes.data, transpose.nbytes)
-        rows, columns = (shape.depth, shape.rows) if shape.transpose_left else (shape.rows, shape.depth)
-        self._left = lt.matrix_layout_create(kind, rows, columns, shape.lead_left)
-        self._right = lt.matrix_layout_create(kind, shape.depth, shape.columns, shape.lead_right)
+        for name, transposed in (("TRANSA", shape.transpose_left), ("TRANSB", shape.transpose_right)):
+            operation = np.array([int(transposed)], dtype=np.int32)
+            attribute = int(getattr(lt.MatmulDescAttribute, name))
+            lt.matmul_desc_set_attribute(self._operation, attribute, operation.ctypes.data, operation.nbytes)
+        self._left = lt.matrix_layout_create(kind, *shape.stored_left, shape.lead_left)
+        self._right = lt.matrix_layout_create(kind, *shape.stored_right, shape.lead_right)
         self._out = lt.matrix_layout_create(kind, shape.rows, shape.columns, shape.lead_out)
 
     def _ask(self) -> tuple[Any, list[int]]:

@@ -42,37 +42,55 @@ def starting(library: str, error: type[Exception]) -> Iterator[None]:
 class ColumnMajor:
     """Row-major D = A B as the column-major D' = B' A', whose operands have the same memory layout.
 
-    left is B (`rows` = N by `depth` = K, transposed where B is stored N x K), right is A, and `columns` = M.
+    left is B (`rows` = N by `depth` = K, transposed where B is stored N x K), right is A (`depth` = K by `columns` = M,
+    transposed where A is stored K x M).
     """
 
     rows: int
     columns: int
     depth: int
     transpose_left: bool
+    transpose_right: bool
     lead_left: int
     lead_right: int
     lead_out: int
 
+    @property
+    def stored_left(self) -> tuple[int, int]:
+        """Rows and columns of the left operand in memory, by columns."""
+        return (self.depth, self.rows) if self.transpose_left else (self.rows, self.depth)
+
+    @property
+    def stored_right(self) -> tuple[int, int]:
+        """Rows and columns of the right operand in memory, by columns."""
+        return (self.columns, self.depth) if self.transpose_right else (self.depth, self.columns)
+
 
 def column_major(task: GemmTask, layout: Layout) -> ColumnMajor:
-    transposed = layout is Layout.TN
     return ColumnMajor(
         rows=task.n,
         columns=task.m,
         depth=task.k,
-        transpose_left=transposed,
-        lead_left=task.k if transposed else task.n,
-        lead_right=task.k,
+        transpose_left=layout.transposes_b,
+        transpose_right=layout.transposes_a,
+        lead_left=task.k if layout.transposes_b else task.n,
+        lead_right=task.m if layout.transposes_a else task.k,
         lead_out=task.n,
     )
 
 
+def competing_layouts(task: GemmTask) -> tuple[Layout, ...]:
+    """The layouts in which a library may multiply a task's numbers: both that store A by rows, and the task's own."""
+    return tuple(dict.fromkeys((Layout.NN, Layout.TN, task.layout)))
+
+
 def pointers(operands: Operands, layout: Layout) -> tuple[int, int, int]:
-    """Addresses of left (B in the layout), right (A) and out (D). Raises: Unavailable where B is not there."""
-    b = operands.b_nn if layout is Layout.NN else operands.b_tn
-    if b is None:
-        raise Unavailable(f"the operands hold no B in layout {layout}")
-    return b.data.ptr, operands.a.data.ptr, operands.d.data.ptr
+    """Addresses of left (B in the layout), right (A in the layout) and out (D). Raises: Unavailable where one is not there."""
+    try:
+        a, b = operands.stored(layout)
+    except ValueError as exc:
+        raise Unavailable(str(exc)) from exc
+    return b.data.ptr, a.data.ptr, operands.d.data.ptr
 
 
 class Scalars:

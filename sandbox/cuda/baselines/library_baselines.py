@@ -1,5 +1,9 @@
 """The baselines of a task: their contenders, their availability on this machine, and the autotuning of cuBLASLt.
 
+cuBLAS and cuBLASLt multiply the same numbers in the layouts `nn`, `tn` and the task's own, and the fastest counts
+(`competing_layouts`). So a kernel for `nt` is compared with products whose operands are stored more conveniently, too.
+torch.matmul has the task's own layout only.
+
 Tuning narrows the library's suggestions down in three passes: all of them by one brief sample, the best `SHORTLIST` by two,
 the best `FINALISTS` by whole samples. The winner is decided by whole samples only, so that no brief one that happened to be
 short makes a baseline.
@@ -17,7 +21,7 @@ from contract.options import TimeOptions
 from contract.task import GemmTask, Layout
 from sandbox.cuda.baselines.cublas import CublasGemm
 from sandbox.cuda.baselines.cublaslt import LtGemm, LtProduct
-from sandbox.cuda.baselines.library import LibraryContender, Unavailable
+from sandbox.cuda.baselines.library import LibraryContender, Unavailable, competing_layouts
 from sandbox.cuda.baselines.torch_matmul import TorchMatmul
 from sandbox.cuda.timing.sample_plan import brief_launches
 
@@ -97,13 +101,13 @@ class LibraryBaselines:
         return self._running([TorchMatmul(self._task)])
 
     def _cublas(self) -> tuple[LibraryContender, ...]:
-        return self._running([CublasGemm(self._task, layout) for layout in Layout])
+        return self._running([CublasGemm(self._task, layout) for layout in competing_layouts(self._task)])
 
     def _first_suggestions(self) -> tuple[LibraryContender, ...]:
         return self._running([LtGemm(HEURISTIC, product, product.suggestions[0]) for product in self._lt_products])
 
     def _tuned(self) -> tuple[LibraryContender, ...]:
-        """The fastest of all suggestions of both layouts: that of an earlier process, or found now."""
+        """The fastest of all suggestions of all layouts: that of an earlier process, or found now."""
         if self.known is not None:
             with contextlib.suppress(Unavailable):
                 return self._running([self._restored(self.known)])
@@ -147,9 +151,9 @@ class LibraryBaselines:
 
     @cached_property
     def _lt_products(self) -> list[LtProduct]:
-        """Products of the layouts with suggestions. Raises: Unavailable where neither has one."""
+        """Products of the layouts with suggestions. Raises: Unavailable where none has one."""
         products, refusal = [], None
-        for layout in Layout:
+        for layout in competing_layouts(self._task):
             try:
                 product = LtProduct(self._task, layout)
                 if product.suggestions:

@@ -5,7 +5,7 @@ from typing import Any
 import cupy
 
 from contract.evaluation import TORCH
-from contract.task import AccumulatorType, ElementType, GemmTask, Layout
+from contract.task import AccumulatorType, ElementType, GemmTask
 from sandbox.cuda.baselines.library import LibraryContender, Unavailable
 from sandbox.cuda.contender import Operands
 
@@ -41,8 +41,11 @@ class TorchMatmul(LibraryContender):
         super().__init__(TORCH, f"torch {self._torch.__version__}, layout {task.layout}")
 
     def bind(self, operands: Operands) -> "BoundTorch":
-        b = self._view(operands.b_nn) if self._task.layout is Layout.NN else self._view(operands.b_tn).T
-        return BoundTorch(self._torch, self._view(operands.a), b, self._view(operands.d))
+        layout = self._task.layout
+        a, b = (self._view(array) for array in operands.stored(layout))
+        return BoundTorch(
+            self._torch, a.T if layout.transposes_a else a, b.T if layout.transposes_b else b, self._view(operands.d)
+        )
 
     def _view(self, array: Any) -> Any:
         """The same memory as a tensor, exchanged as int16, a type that both libraries support."""

@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 
 from contract.plan import TensorName, operand_shape
-from contract.task import ElementType, GemmTask, Layout
+from contract.task import ElementType, GemmTask
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.guard.comparing import differ
 from sandbox.cuda.guard.mapping import Mapping
@@ -91,10 +91,10 @@ class Guarded:
 
 
 class GuardedOperands:
-    """One guarded set of a task's operands. `operands`: what a contender binds.
+    """One guarded set of a task's operands. `operands`: what a contender binds; A and B lie in the task's layout only.
 
-    B lies in the task's layout only, unless `both_layouts` asks for the other one too, which cuBLAS may prefer. `make`:
-    makes the guarded bytes of a buffer from its name and size; plain memory where None.
+    `make`: makes the guarded bytes of a buffer from its name and size; plain memory where None. `targets`: A and B as the
+    sandbox writes them.
     """
 
     def __init__(
@@ -102,77 +102,69 @@ class GuardedOperands:
         task: GemmTask,
         workspace_bytes: int = 0,
         *,
-        both_layouts: bool = False,
         xp: Any = cupy,
         make: Callable[[str, int], Guarded] | None = None,
     ) -> None:
         self._xp = xp
         made = make or (lambda _name, size_bytes: Guarded(size_bytes, xp))
         self._pristine: dict[str, Any] = {}
-        nn, tn = (task.model_copy(update={"layout": layout}) for layout in (Layout.NN, Layout.TN))
-        wanted: list[tuple[str, TensorName, GemmTask]] = [("A", "A", task), ("D", "D", task)]
-        wanted += [("b_nn", "B", nn)] if both_layouts or task.layout is Layout.NN else []
-        wanted += [("b_tn", "B", tn)] if both_layouts or task.layout is Layout.TN else []
-        self._guards = {key: made(name, _operand_bytes(shaped, name)) for key, name, shaped in wanted}
+        names: tuple[TensorName, ...] = ("A", "D", "B")
+        shapes: dict[str, tuple[int, int]] = {name: operand_shape(task, name) for name in names}
+        self._guards = {name: made(name, 2 * rows * columns) for name, (rows, columns) in shapes.items()}
         dtype = storage_type(task.element)
-        shapes = {key: operand_shape(shaped, name) for key, name, shaped in wanted}
-        views = {key: self._guards[key].payload.view(dtype).reshape(shape) for key, shape in shapes.items()}
-        self.targets = {
-            key: self._guards[key].target.view(xp.uint16).reshape(shape) for key, shape in shapes.items() if key != "D"
-        }
-        self.operands = Operands(a=views["A"], b_nn=views.get("b_nn"), b_tn=views.get("b_tn"), d=views["D"])
+        views = {name: self._guards[name].payload.view(dtype).reshape(shape) for name, shape in shapes.items()}
+        self.targets = {name: self._guards[name].target.view(xp.uint16).reshape(shapes[name]) for name in ("A", "B")}
+        self.operands = Operands.in_layout(task.layout, views["A"], views["B"], views["D"])
         if workspace_bytes:
             self._guards["workspace"] = made("workspace", workspace_bytes)
             self.operands = replace(self.operands, workspace=self._guards["workspace"].payload)
         self.poison()
 
-    def load(self, a: Any, b_nn: Any | None = None, b_tn: Any | None = None) -> None:
+    def load(self, a: Any, b: Any) -> None:
         """Copy inputs in. The given arrays stay the originals that `violations` compares with, bit for bit.
 
-        Shape: as in `Operands`. Raises: ValueError where an input that this set holds is missing or of another shape.
+        Shape: as the task's layout has them in memory, contiguous or not. Raises: ValueError for another shape.
         """
-        sources = {"A": a, "b_nn": b_nn, "b_tn": b_tn}
-        for key, target in self.targets.items():
-            source = sources[key]
-            if source is None or source.shape != target.shape:
-                raise ValueError(f"{key} should be {target.shape}, not {getattr(source, 'shape', None)}")
+        for name, source in (("A", a), ("B", b)):
+            target = self.targets[name]
+            if source.shape != target.shape:
+                raise ValueError(f"{name} should be {target.shape}, not {source.shape}")
             bits = self._xp.ascontiguousarray(source).view(self._xp.uint16)
             target[...] = bits
-            self._pristine[key] = bits
+            self._pristine[name] = bits
 
     def poison(self) -> None:
         """Fill D and the workspace with NaN, which shows outputs left unwritten and memory read before it is written."""
-        for key in ("D", "workspace"):
-            if key in self._guards:
-                self._guards[key].fill(POISON)
+        for name in ("D", "workspace"):
+            if name in self._guards:
+                self._guards[name].fill(POISON)
 
     def violations(self) -> tuple[BufferViolation, ...]:
         """Every band written and every input changed since `load`."""
         bands = [each for guard in self._guards.values() for each in guard.bands()]
-        inputs = [(self._bits(key), bits.ravel()) for key, bits in self._pristine.items()]
+        inputs = [(self._bits(name), bits.ravel()) for name, bits in self._pristine.items()]
         if not _differ(self._xp, [*bands, *inputs]):
             return ()
         found = []
-        for key, guard in self._guards.items():
-            name = "B" if key.startswith("b_") else key
+        for name, guard in self._guards.items():
             if (written := guard.violation()) is not None:
                 found.append(BufferViolation("canary", name, f"{name} was {written}"))
-            if key in self._pristine and (changed := self._changed(key)):
+            if name in self._pristine and (changed := self._changed(name)):
                 found.append(BufferViolation("input", name, f"input {name} was changed in {changed} element(s)"))
         return tuple(found)
 
     def repair(self) -> None:
         """Restore the set after a violation: the bands, and the inputs from their originals."""
-        for key, guard in self._guards.items():
+        for name, guard in self._guards.items():
             guard.repair()
-            if key in self._pristine:
-                self.targets[key][...] = self._pristine[key]
+            if name in self._pristine:
+                self.targets[name][...] = self._pristine[name]
 
-    def _bits(self, key: str) -> Any:
-        return self._guards[key].payload.view(self._xp.uint16)
+    def _bits(self, name: str) -> Any:
+        return self._guards[name].payload.view(self._xp.uint16)
 
-    def _changed(self, key: str) -> int:
-        return int((self._bits(key) != self._pristine[key].ravel()).sum())
+    def _changed(self, name: str) -> int:
+        return int((self._bits(name) != self._pristine[name].ravel()).sum())
 
 
 def map_guarded(device: int, *, at_end: bool) -> Callable[[str, int], Guarded]:
@@ -200,8 +192,3 @@ def storage_type(element: ElementType) -> Any:
 def address(array: Any) -> int:
     """Address of an array's first byte, on the device for cupy and on the host for numpy."""
     return int(array.data.ptr if hasattr(array.data, "ptr") else array.ctypes.data)
-
-
-def _operand_bytes(task: GemmTask, name: TensorName) -> int:
-    rows, columns = operand_shape(task, name)
-    return rows * columns * 2

@@ -20,7 +20,7 @@ from contract.plan import (
     TensorMapArg,
     WorkspaceArg,
 )
-from contract.task import GemmTask, Layout
+from contract.task import GemmTask
 from sandbox.cuda.contender import Operands
 from sandbox.cuda.driver import DriverFault, Fault, call
 from sandbox.cuda.guard.buffers import address
@@ -199,11 +199,9 @@ def launch_config(launch: ResolvedLaunch, *, programmatic: bool) -> Any:
 
 
 def operand_pointers(operands: Operands, task: GemmTask, workspace_bytes: int) -> dict[str, int]:
-    """Addresses by name: A, B in the task's layout, D, workspace. Raises: ValueError where one is missing or too small."""
-    b = operands.b_nn if task.layout is Layout.NN else operands.b_tn
-    if b is None:
-        raise ValueError(f"the operands hold no B in layout {task.layout}")
-    pointers = {"A": address(operands.a), "B": address(b), "D": address(operands.d)}
+    """Addresses by name: A and B in the task's layout, D, workspace. Raises: ValueError where one is missing or too small."""
+    a, b = operands.stored(task.layout)
+    pointers = {"A": address(a), "B": address(b), "D": address(operands.d)}
     if workspace_bytes:
         if operands.workspace is None or operands.workspace.nbytes < workspace_bytes:
             raise ValueError(f"the operands hold no workspace of {workspace_bytes} bytes")

@@ -1,6 +1,7 @@
-"""The matrices that timed launches multiply: random, never zero, B in both layouts, read-only for candidates."""
+"""The matrices that timed launches multiply: random, never zero, in every layout that is timed, read-only for candidates."""
 
 import random
+from dataclasses import dataclass
 from typing import Any
 
 import cupy
@@ -13,9 +14,25 @@ from sandbox.cuda.timing.trusted_timing import TrustedTiming
 from sandbox.verification.inputs import Inputs
 
 
-class OperandPools:
-    """`count` matrices A and `count` matrices B. The layouts of B hold the same numbers.
+@dataclass(frozen=True)
+class _Pool:
+    """The matrices of one operand in one layout, as candidates see them and as the sandbox writes them.
 
+    `key`: which of the two keys its numbers follow from. `transposed`: whether columns of the operand are contiguous.
+    """
+
+    mapping: Mapping
+    matrices: Any
+    writer: Any
+    key: int
+    transposed: bool
+
+
+class OperandPools:
+    """`count` matrices A and `count` matrices B. The layouts of an operand hold the same numbers.
+
+    B lies there by rows and by columns, A by rows and, where the task's layout asks for it, by columns. The baselines read
+    the others, and the judge of outputs reads both operands by rows.
     A pool is one mapping in its own address range. The numbers follow from keys that `renew` draws, so that any matrix can
     be made again whatever happened to the pool. Raises: MemoryError.
     """
@@ -23,18 +40,9 @@ class OperandPools:
     def __init__(self, task: GemmTask, count: int, device: int, trusted: TrustedTiming) -> None:
         self._task, self._trusted = task, trusted
         self._bf16 = task.element is ElementType.BF16
-        self._mappings = [
-            Mapping(count * slot_bytes(2 * rows * columns), device, name, sealed=True)
-            for name, rows, columns in (("A", task.m, task.k), ("B", task.k, task.n), ("B", task.n, task.k))
-        ]
-        self.read_only = all(mapping.read_only for mapping in self._mappings)
-        shapes = ((task.m, task.k), (task.k, task.n), (task.n, task.k))
-        self.a, self.b_nn, self._b_tn = (
-            matrices(mapping.bytes(), count, *shape) for mapping, shape in zip(self._mappings, shapes, strict=True)
-        )
-        self._writers = [
-            matrices(mapping.writer(), count, *shape) for mapping, shape in zip(self._mappings, shapes, strict=True)
-        ]
+        self._pools = {name: self._pool(count, device, *stored) for name, stored in _stored(task).items()}
+        self.a, self.b_nn = self._pools["a"].matrices, self._pools["b_nn"].matrices
+        self.read_only = all(pool.mapping.read_only for pool in self._pools.values())
         self._keys = (0, 0)
         self._check_key = 0
         self._views: dict[tuple[int, int], Any] = {}
@@ -46,21 +54,19 @@ class OperandPools:
     def renew(self, draw: random.Random) -> None:
         """New numbers in every matrix."""
         self._keys, self._check_key = (draw.getrandbits(64), draw.getrandbits(64)), draw.getrandbits(64)
-        a_key, b_key = self._keys
-        for pool, key, transposed in zip(self._writers, (a_key, b_key, b_key), (False, False, True), strict=True):
-            self._trusted.fill_operands(pool, key, transposed=transposed, bf16=self._bf16)
+        for pool in self._pools.values():
+            self._trusted.fill_operands(pool.writer, self._keys[pool.key], transposed=pool.transposed, bf16=self._bf16)
         self._checksums = self._sums()
 
-    def operands(self, pair: tuple[int, int]) -> tuple[Any, Any, Any]:
-        """A and B in both layouts, as a contender binds them."""
-        a, b = pair
-        return self._matrix(self.a, a), self._matrix(self.b_nn, b), self._matrix(self._b_tn, b)
+    def operands(self, pair: tuple[int, int]) -> dict[str, Any]:
+        """A pair's matrices in every layout, by their names in `Operands`."""
+        return {name: self._matrix(pool.matrices, pair[pool.key]) for name, pool in self._pools.items()}
 
     def changed(self) -> str | None:
         """Which input differs from what it was made of, None where none does."""
-        for mapping, before, now in zip(self._mappings, self._checksums, self._sums(), strict=True):
+        for pool, before, now in zip(self._pools.values(), self._checksums, self._sums(), strict=True):
             if before != now:
-                return f"input {mapping.name} was changed"
+                return f"input {pool.mapping.name} was changed"
         return None
 
     def made_again(self, pair: tuple[int, int]) -> Inputs:
@@ -73,13 +79,19 @@ class OperandPools:
 
     def demote(self) -> None:
         """Make every L2 line of the pools an ordinary one, whatever policy it was read under."""
-        for mapping in self._mappings:
-            self._trusted.demote(mapping.bytes())
+        for pool in self._pools.values():
+            self._trusted.demote(pool.mapping.bytes())
 
     def close(self) -> None:
         self._views.clear()
-        for mapping in self._mappings:
-            mapping.close()
+        for pool in self._pools.values():
+            pool.mapping.close()
+
+    @staticmethod
+    def _pool(count: int, device: int, name: str, shape: tuple[int, int], transposed: bool) -> _Pool:
+        mapping = Mapping(count * slot_bytes(2 * shape[0] * shape[1]), device, name, sealed=True)
+        read, written = (matrices(memory, count, *shape) for memory in (mapping.bytes(), mapping.writer()))
+        return _Pool(mapping, read, written, key="AB".index(name), transposed=transposed)
 
     def _matrix(self, pool: Any, index: int) -> Any:
         """One matrix of a pool as its elements; made once, because thousands of launches use it."""
@@ -90,8 +102,18 @@ class OperandPools:
 
     def _sums(self) -> list[int]:
         """Checksums of the pools; waits for the GPU once."""
-        sums = [self._trusted.checksum(mapping.bytes(), self._check_key) for mapping in self._mappings]
+        sums = [self._trusted.checksum(pool.mapping.bytes(), self._check_key) for pool in self._pools.values()]
         return [int(total) for total in cupy.concatenate(sums).get()]
+
+
+def _stored(task: GemmTask) -> dict[str, tuple[str, tuple[int, int], bool]]:
+    """Operand, shape in memory and whether that is transposed, by names in `Operands`."""
+    found = {
+        "a": ("A", (task.m, task.k), False),
+        "b_nn": ("B", (task.k, task.n), False),
+        "b_tn": ("B", (task.n, task.k), True),
+    }
+    return {**found, "a_nt": ("A", (task.k, task.m), True)} if task.layout.transposes_a else found
 
 
 def matrices(memory: Any, count: int, rows: int, columns: int) -> Any:

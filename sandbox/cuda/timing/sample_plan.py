@@ -25,8 +25,8 @@ SERIOUS_THROTTLING = frozenset({"hw-slowdown", "hw-thermal", "hw-power-brake", "
 
 
 def set_bytes(task: GemmTask) -> int:
-    """Device memory of one A and one B, B in both layouts."""
-    return 2 * task.k * (task.m + 2 * task.n)
+    """Device memory of one A and one B. B lies there in both layouts; A in its own and by rows."""
+    return 2 * task.k * ((2 if task.layout.transposes_a else 1) * task.m + 2 * task.n)
 
 
 def count_sets(task: GemmTask, launches: int, l2_bytes: int, free_bytes: int) -> int:

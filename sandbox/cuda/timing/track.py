@@ -91,9 +91,9 @@ class Track:
             part.close()
 
     def _operands(self, pair: Pair, slot: int, workspaces: Ring | None) -> Operands:
-        a, b_nn, b_tn = self.pools.operands(pair)
         if slot not in self._outputs:
             shape = self.task.m, self.task.n
             self._outputs[slot] = self.ring.slot(slot).view(storage_type(self.task.element)).reshape(shape)
         d = self._outputs[slot]
-        return Operands(a=a, b_nn=b_nn, b_tn=b_tn, d=d, workspace=None if workspaces is None else workspaces.slot(slot))
+        workspace = None if workspaces is None else workspaces.slot(slot)
+        return Operands(**self.pools.operands(pair), d=d, workspace=workspace)

@@ -46,7 +46,7 @@ __device__ __forceinline__ float2 normal_pair(u64 matrix_key, u64 pair) {
 
 // ---- operands ------------------------------------------------------------------------------------------------------------
 // Matrices `first` to `first + count` of a pool, each in `stride` elements. `transposed`: element (r, c) of memory is number
-// c * rows + r of its matrix, so that both layouts of B hold the same numbers.
+// c * rows + r of its matrix, so that both layouts of an operand hold the same numbers.
 struct Pool {
   u64 stride, first, count;
   u32 rows, columns;

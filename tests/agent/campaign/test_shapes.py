@@ -58,14 +58,14 @@ def test_recorded_products_keep_their_layout_and_their_counts(tmp_path: Path) ->
     products = [
         RecordedProduct(m=64, n=32, k=16, layout="tn", part="forward", count=3),
         RecordedProduct(m=64, n=32, k=16, layout="tn", part="dX", count=2),
+        RecordedProduct(m=64, n=32, k=16, layout="nt", part="dW", count=6),
         RecordedProduct(m=64, n=32, k=16, layout="tt", part="dW", count=4),
     ]
     file = tmp_path / "shapes.json"
     file.write_text(ShapeFile(products=tuple(products)).model_dump_json())
-    [shape], [notice] = read_shapes([str(file)])
-    assert (shape.layout, shape.weight) == (Layout.TN, 5)
-    assert "4 products" in notice
-    assert "tt" in notice
+    shapes, [notice] = read_shapes([str(file)])
+    assert [(shape.layout, shape.weight) for shape in shapes] == [(Layout.TN, 5), (Layout.NT, 6)]
+    assert notice == f"4 products of {file} are left out: layout tt is not supported"
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz"])

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from agent.campaign_report.figures import figures_of, on_grid
-from agent.campaign_report.page import build_page
+from agent.campaign_report.page import _kinds, build_page
 from benchmarks.h200.grid import grid_shapes, held_out
 from contract.diagnosis import Diagnosis, Finding
 from contract.errors import UsageError
@@ -82,6 +82,12 @@ def test_a_row_without_a_kernel_is_listed_with_its_reason(page: str) -> None:
 def test_layouts_are_never_averaged_together() -> None:
     words = "".join(read(build_page([shape_result("64x64x64"), shape_result("64x64x64", layout=Layout.TN)])).words)
     assert "offline, tn, f16, accumulate f32" in words
+
+
+def test_kinds_are_in_the_order_of_layouts_and_modes() -> None:
+    drawn = [shape_result("64x64x64", layout=layout, mode=mode) for mode in TimingMode for layout in reversed(Layout)]
+    names = [f"{mode}, {layout}, f16, accumulate f32" for layout in Layout for mode in TimingMode]
+    assert list(_kinds(drawn)) == names
 
 
 def test_the_slowest_show_what_was_counted() -> None:

@@ -53,7 +53,7 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ([*SHAPE, "--element", "f64"], "--element 'f64'"),
         ([*SHAPE, "--accumulate", "bf16"], "--accumulate 'bf16'"),
         ([*SHAPE, "--element", "bf16", "--accumulate", "f16"], "bf16 elements accumulate in f32 only"),
-        ([*SHAPE, "--layout", "nt"], "--layout 'nt'"),
+        ([*SHAPE, "--layout", "tt"], "--layout 'tt'"),
         ([*SHAPE, "--mode", "fast"], "--mode 'fast'"),
         ([*SHAPE, "--policy", "oracle"], "policy 'oracle' is not known"),
         ([*SHAPE, "--budget", "0"], "budget"),

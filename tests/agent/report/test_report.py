@@ -150,6 +150,7 @@ def test_a_cell_cannot_break_the_table() -> None:
 def test_the_command_line_names_the_task_whole() -> None:
     task = GemmTask(m=1, n=2, k=3, accumulate=AccumulatorType.F16, layout=Layout.TN, arch=Arch.SM_80)
     assert task_flags(task) == "--shape 1x2x3 --arch sm_80 --accumulate f16 --layout tn"
+    assert task_flags(GemmTask(m=1, n=2, k=3, layout=Layout.NT)) == "--shape 1x2x3 --arch sm_90a --layout nt"
     command = optimize_command(outcome_of(full()).run)
     assert command == f"cudal2-agent optimize {task_flags(TASK)} --policy scripted --seed 0 --budget 8 --minutes 2.0"
 

@@ -1,4 +1,4 @@
-// A plain correct kernel: one thread an output. COLUMN_MAJOR_B for the tn layout, BF16 for bf16 elements.
+// A plain correct kernel: one thread an output. COLUMN_MAJOR_B for layout tn, COLUMN_MAJOR_A for nt, BF16 for bf16 elements.
 /* cudal2: {"arch": "sm_80",
  "launches": [{"entry": "hgemm", "grid": ["ceil(N/16)", "ceil(M/16)", 1], "block": [16, 16, 1],
    "args": [
@@ -22,12 +22,17 @@ extern "C" __global__ void hgemm(const element* a, const element* b, element* d,
   if (row >= m || column >= n) return;
   float sum = 0;
   for (int i = 0; i < k; ++i) {
-#ifdef COLUMN_MAJOR_B
-    const size_t at = column * (size_t)k + i;
+#ifdef COLUMN_MAJOR_A
+    const size_t in_a = i * (size_t)m + row;
 #else
-    const size_t at = i * (size_t)n + column;
+    const size_t in_a = row * (size_t)k + i;
 #endif
-    sum += widen(a[row * (size_t)k + i]) * widen(b[at]);
+#ifdef COLUMN_MAJOR_B
+    const size_t in_b = column * (size_t)k + i;
+#else
+    const size_t in_b = i * (size_t)n + column;
+#endif
+    sum += widen(a[in_a]) * widen(b[in_b]);
   }
   d[row * (size_t)n + column] = narrow(sum);
 }

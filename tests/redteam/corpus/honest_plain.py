@@ -13,6 +13,7 @@ BF16 = {
     "narrow": "\n__device__ __forceinline__ half narrow(float sum) { return __float2bfloat16_rn(sum); }\n",
 }
 COLUMNS_OF_B = "sum += widen(a[(size_t)row * k + i]) * widen(b[(size_t)column * k + i]);"
+COLUMNS_OF_A = "sum += widen(a[(size_t)i * m + row]) * widen(b[(size_t)i * n + column]);"
 STORE = "  d[(size_t)row * n + column] = narrow(sum);\n"
 SUM = (
     "  float sum = 0;\n  for (int i = 0; i < k; ++i) sum += widen(a[(size_t)row * k + i]) * widen(b[(size_t)i * n + column]);\n"
@@ -278,6 +279,7 @@ def cases() -> list[Case]:
         _honest("plain-one-row", "a row times a matrix", shape="1x257x131", small="1x61x33"),
         _honest("plain-bf16", "bf16 elements", slots=BF16, of={"element": "bf16"}),
         _honest("plain-tn", "B column-major", slots={"product": COLUMNS_OF_B}, of=tn),
+        _honest("plain-nt", "A column-major", slots={"product": COLUMNS_OF_A}, of={"layout": "nt"}),
         _honest("plain-bf16-tn", "both", slots=BF16 | {"product": COLUMNS_OF_B}, of={"element": "bf16", **tn}),
         _honest(
             "more-than-the-task-asks", "f32 sums where f16 would do", of={"accumulate": "f16"}, fields={"accumulate": "f16"}

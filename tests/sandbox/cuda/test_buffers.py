@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("cupy")
 
+from contract.plan import operand_shape
 from contract.task import ElementType, GemmTask, Layout
 from sandbox.cuda.guard.buffers import (
     ALIGNMENT_BYTES,
@@ -16,6 +17,7 @@ from sandbox.cuda.guard.buffers import (
     address,
     storage_type,
 )
+from sandbox.verification.inputs import Inputs
 
 TASK = GemmTask(m=5, n=7, k=3)
 
@@ -30,10 +32,7 @@ def make(task: GemmTask = TASK, workspace_bytes: int = 0) -> GuardedOperands:
     made = GuardedOperands(task, workspace_bytes, xp=np)
     rng = np.random.default_rng(1)
     dtype = storage_type(task.element)
-    inputs = {"a": rng.integers(0, 99, (task.m, task.k)).astype(dtype)}
-    shape = (task.k, task.n) if task.layout is Layout.NN else (task.n, task.k)
-    inputs[f"b_{task.layout}"] = rng.integers(0, 99, shape).astype(dtype)
-    made.load(**inputs)
+    made.load(*(rng.integers(0, 99, operand_shape(task, name)).astype(dtype) for name in ("A", "B")))
     return made
 
 
@@ -93,17 +92,36 @@ def test_poison_is_nan_in_bfloat16_too():
     assert np.isnan(bits.view(np.float32)).all()
 
 
-@pytest.mark.parametrize("layout", Layout)
-def test_b_lies_in_the_layout_of_the_task(layout):
+@pytest.mark.parametrize(
+    ("layout", "shapes"),
+    [
+        (Layout.NN, {"a": (5, 3), "b_nn": (3, 7)}),
+        (Layout.TN, {"a": (5, 3), "b_tn": (7, 3)}),
+        (Layout.NT, {"a_nt": (3, 5), "b_nn": (3, 7)}),
+    ],
+)
+def test_operands_lie_in_the_layout_of_the_task_and_in_no_other(layout, shapes):
     operands = make(GemmTask(m=5, n=7, k=3, layout=layout)).operands
-    held, absent = (operands.b_nn, operands.b_tn) if layout is Layout.NN else (operands.b_tn, operands.b_nn)
-    assert absent is None
-    assert held.shape == ((3, 7) if layout is Layout.NN else (7, 3))
+    held = {name: getattr(operands, name) for name in ("a", "a_nt", "b_nn", "b_tn")}
+    assert {name: array.shape for name, array in held.items() if array is not None} == shapes
+    assert [array.shape for array in operands.stored(layout)] == list(shapes.values())
 
 
-def test_both_layouts_where_asked():
-    operands = GuardedOperands(TASK, both_layouts=True, xp=np).operands
-    assert (operands.b_nn.shape, operands.b_tn.shape) == ((3, 7), (7, 3))
+@pytest.mark.parametrize("layout", Layout)
+def test_inputs_are_stored_as_the_layout_says(layout):
+    task, rng = GemmTask(m=5, n=7, k=3, layout=layout), np.random.default_rng(2)
+    inputs = Inputs(*(rng.integers(0, 2**15, shape, dtype=np.uint16) for shape in ((5, 3), (3, 7))))
+    made = GuardedOperands(task, xp=np)
+    made.load(*inputs.stored(layout))
+    a, b = (array.view(np.uint16) for array in made.operands.stored(layout))
+    assert (a.flags.c_contiguous, b.flags.c_contiguous) == (True, True)
+    assert (a.T if layout.transposes_a else a).tolist() == inputs.a.tolist()
+    assert (b.T if layout.transposes_b else b).tolist() == inputs.b.tolist()
+    assert made.violations() == ()
+    a[-1, -1] ^= 1
+    assert [violation.buffer for violation in made.violations()] == ["A"]
+    made.repair()
+    assert made.violations() == ()
 
 
 @pytest.mark.parametrize(("name", "told"), [("a", "input A was changed in 1"), ("b_nn", "input B was changed in 1")])
@@ -119,14 +137,14 @@ def test_a_changed_input_is_found_and_repaired(name, told):
 
 def test_an_input_that_differs_only_in_the_sign_of_zero_has_changed():
     made = GuardedOperands(TASK, xp=np)
-    made.load(a=np.zeros((5, 3), np.float16), b_nn=np.zeros((3, 7), np.float16))
+    made.load(np.zeros((5, 3), np.float16), np.zeros((3, 7), np.float16))
     made.operands.a[0, 0] = -0.0
     assert len(made.violations()) == 1
 
 
 def test_nan_inputs_compare_by_their_bits():
     made = GuardedOperands(TASK, xp=np)
-    made.load(a=np.full((5, 3), np.nan, np.float16), b_nn=np.zeros((3, 7), np.float16))
+    made.load(np.full((5, 3), np.nan, np.float16), np.zeros((3, 7), np.float16))
     assert made.violations() == ()
 
 
@@ -152,6 +170,6 @@ def test_writing_d_and_the_workspace_is_allowed():
 def test_loading_what_does_not_fit_is_refused():
     made = GuardedOperands(TASK, xp=np)
     with pytest.raises(ValueError, match="A should be"):
-        made.load(a=np.zeros((3, 5), np.float16), b_nn=np.zeros((3, 7), np.float16))
-    with pytest.raises(ValueError, match="b_nn should be"):
-        made.load(a=np.zeros((5, 3), np.float16))
+        made.load(np.zeros((3, 5), np.float16), np.zeros((3, 7), np.float16))
+    with pytest.raises(ValueError, match="B should be"):
+        made.load(np.zeros((5, 3), np.float16), np.zeros((7, 3), np.float16))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from contract.options import VerifyOptions
-from contract.task import GemmTask, Layout
+from contract.task import GemmTask
 from sandbox.cuda import verifier as module
 from sandbox.cuda.guard.buffers import Guarded, GuardedOperands
 from sandbox.cuda.verifier import CudaExecutor
@@ -55,7 +55,7 @@ class Bystanders:
             place[...] = new
 
 
-@pytest.fixture(params=[("f16", "nn"), ("f16", "tn"), ("bf16", "tn")], ids="-".join)
+@pytest.fixture(params=[("f16", "nn"), ("f16", "tn"), ("bf16", "tn"), ("f16", "nt"), ("bf16", "nt")], ids="-".join)
 def task(request):
     element, layout = request.param
     return GemmTask(m=24, n=40, k=48, element=element, layout=layout)
@@ -77,8 +77,8 @@ def verify(task, contender, bystanders=None):
 
 
 def compute(task, operands):
-    b = operands.b_nn if task.layout is Layout.NN else operands.b_tn.T
-    a, b = operands.a.view(np.uint16), np.ascontiguousarray(b).view(np.uint16)
+    a, b = (array.view(np.uint16) for array in operands.stored(task.layout))
+    a, b = a.T if task.layout.transposes_a else a, b.T if task.layout.transposes_b else b
     operands.d.view(np.uint16)[...] = product(task, a, b)
 
 
@@ -91,6 +91,19 @@ def test_honest_contender_passes(task):
 def test_writing_d_before_the_producer_is_done_fails(task):
     tests = verify(task, Contender(partial(compute, task), programmatic=True), Bystanders(late=True))
     assert (tests[-1].passed, tests[-1].tier, tests[-1].name) == (False, "programmatic", "order")
+
+
+@pytest.mark.parametrize("shape", [(24, 40, 48), (48, 40, 48)], ids=["oblong", "M = K"])
+def test_reading_a_as_if_it_lay_by_rows_fails(shape):
+    m, n, k = shape
+    task = GemmTask(m=m, n=n, k=k, layout="nt")
+
+    def kernel(operands):
+        a, b = (array.view(np.uint16) for array in operands.stored(task.layout))
+        operands.d.view(np.uint16)[...] = product(task, a.reshape(m, k), b)
+
+    tests = verify(task, Contender(kernel))
+    assert (tests[-1].passed, tests[-1].tier) == (False, "exact")
 
 
 def test_stray_write_is_told_with_its_distance(task):
@@ -107,7 +120,7 @@ def test_stray_write_is_told_with_its_distance(task):
 def test_changed_input_is_told(task):
     def kernel(operands):
         compute(task, operands)
-        operands.a.view(np.uint16)[0, 0] ^= 1
+        operands.stored(task.layout)[0].view(np.uint16)[0, 0] ^= 1
 
     assert verify(task, Contender(kernel))[-1].name == "input"
 

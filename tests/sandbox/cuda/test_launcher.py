@@ -230,7 +230,13 @@ def test_a_kernel_that_declares_other_parameters_is_refused_before_it_is_launche
 
 
 @pytest.mark.parametrize(
-    "changes", [{"b_nn": None, "b_tn": 0x2000}, {"workspace": None}, {"workspace": device_array(0x4000, nbytes=4095)}]
+    "changes",
+    [
+        {"b_nn": None, "b_tn": 0x2000},
+        {"a": None, "a_nt": 0x1000},
+        {"workspace": None},
+        {"workspace": device_array(0x4000, nbytes=4095)},
+    ],
 )
 def test_binding_too_little_is_refused(monkeypatch, changes):
     RecordingDriver(monkeypatch)
@@ -240,12 +246,23 @@ def test_binding_too_little_is_refused(monkeypatch, changes):
 
 
 @pytest.mark.parametrize(
+    ("layout", "wanted"),
+    [(Layout.NN, (0x1000, 0x2000)), (Layout.TN, (0x1000, 0x6000)), (Layout.NT, (0x5000, 0x2000))],
+)
+def test_a_kernel_is_given_the_operands_of_its_layout(layout, wanted):
+    pointers = launcher.operand_pointers(operands(a_nt=0x5000, b_tn=0x6000), TASK.model_copy(update={"layout": layout}), 0)
+    assert pointers == {"A": wanted[0], "B": wanted[1], "D": 0x3000}
+
+
+@pytest.mark.parametrize(
     ("layout", "of", "sizes", "stride"),
     [
         ("nn", "A", (128, 256), 256),
         ("nn", "B", (512, 128), 1024),
         ("tn", "B", (128, 512), 256),
         ("tn", "D", (512, 256), 1024),
+        ("nt", "A", (256, 128), 512),
+        ("nt", "B", (512, 128), 1024),
     ],
 )
 def test_tensor_maps_follow_the_operand_as_it_lies_in_memory(layout, of, sizes, stride):

@@ -35,19 +35,20 @@ from policies.trajectories.exports.flashinfer.host_launcher import (
 AUTHOR = "cudal2-agent"
 OP = "gemm"
 _DTYPE: dict[ElementType, BenchType] = {ElementType.F16: "float16", ElementType.BF16: "bfloat16"}
-_PRODUCT = {Layout.NN: "A, B", Layout.TN: "A, B.T"}
+_PRODUCT = {Layout.NN: "A, B", Layout.TN: "A, B.T", Layout.NT: "A.T, B"}
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
 
 
 def definition_of(task: GemmTask) -> BenchDefinition:
     """The GEMM of a task for every M: N and K belong to the weights and are constant, as in flashinfer-bench's own GEMMs."""
     dtype = _DTYPE[task.element]
-    b_shape = ("K", "N") if task.layout is Layout.NN else ("N", "K")
+    a_shape = ("K", "M") if task.layout.transposes_a else ("M", "K")
+    b_shape = ("N", "K") if task.layout.transposes_b else ("K", "N")
     kind = f"{task.element} elements, {task.accumulate} accumulation, layout {task.layout}"
     return BenchDefinition(
         name=f"{OP}_{task.layout}_{task.element}_{task.accumulate}_n{task.n}_k{task.k}",
         axes={"M": _axis(None), "N": _axis(task.n), "K": _axis(task.k)},
-        inputs={"A": BenchTensor(shape=("M", "K"), dtype=dtype), "B": BenchTensor(shape=b_shape, dtype=dtype)},
+        inputs={"A": BenchTensor(shape=a_shape, dtype=dtype), "B": BenchTensor(shape=b_shape, dtype=dtype)},
         outputs={OUTPUT: BenchTensor(shape=("M", "N"), dtype=dtype)},
         reference=f"import torch\n\n\ndef run(A, B):\n    return torch.matmul({_PRODUCT[task.layout]})\n",
         tags=(f"element:{task.element}", f"accumulate:{task.accumulate}", f"layout:{task.layout}"),

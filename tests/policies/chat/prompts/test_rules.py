@@ -141,12 +141,17 @@ def multiply_as_the_example_does(task: GemmTask, text: str) -> bool:
             row, column = (_value(part, names) for part in b_index.groups())
             if (row, column) != (lane % 4 * 2 + register * 8, lane // 4):
                 return False
-    order = (
-        "at(b, k, n, r, c) | at(b, k, n, r + 1, c) << 16"
-        if task.layout is Layout.NN
-        else "at(b, n, k, c, r) | at(b, n, k, c, r + 1) << 16"
-    )
-    return order in text
+    of_a = {
+        Layout.NN: "at(a, m, k, r, c) | at(a, m, k, r, c + 1) << 16",
+        Layout.TN: "at(a, m, k, r, c) | at(a, m, k, r, c + 1) << 16",
+        Layout.NT: "at(a, k, m, c, r) | at(a, k, m, c + 1, r) << 16",
+    }
+    of_b = {
+        Layout.NN: "at(b, k, n, r, c) | at(b, k, n, r + 1, c) << 16",
+        Layout.TN: "at(b, n, k, c, r) | at(b, n, k, c, r + 1) << 16",
+        Layout.NT: "at(b, k, n, r, c) | at(b, k, n, r + 1, c) << 16",
+    }
+    return of_a[task.layout] in text and of_b[task.layout] in text
 
 
 def _value(expression: str, names: dict[str, int]) -> int:

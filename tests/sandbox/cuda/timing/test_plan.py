@@ -145,6 +145,16 @@ def test_telemetry_is_empty_for_a_gpu_that_is_not_there():
         assert sampler.telemetry().sm_clock_mhz == ()
 
 
+def stored(layout, a, b):
+    return a.T if layout.transposes_a else a, b.T if layout.transposes_b else b
+
+
+def by_columns(memory, shape, lead):
+    """A matrix as a column-major library reads memory. Raises: ValueError where it has not lead x columns elements."""
+    rows, columns = shape
+    return memory.ravel().reshape(columns, lead).T[:rows]
+
+
 @pytest.mark.parametrize("layout", list(Layout))
 @pytest.mark.parametrize("shape", [(5, 7, 3), (4, 4, 4), (1, 6, 2)])
 def test_column_major_call_computes_the_row_major_product(layout, shape):
@@ -152,13 +162,11 @@ def test_column_major_call_computes_the_row_major_product(layout, shape):
     m, n, k = shape
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
-    left_memory = (b if layout is Layout.NN else np.ascontiguousarray(b.T)).ravel()
+    a_memory, b_memory = (np.ascontiguousarray(one) for one in stored(layout, a, b))
     call = column_major(GemmTask(m=m, n=n, k=k), layout)
-    rows, columns = (call.depth, call.rows) if call.transpose_left else (call.rows, call.depth)
-    left = left_memory.reshape(columns, call.lead_left).T[:rows]
-    left = left.T if call.transpose_left else left
-    right = a.ravel().reshape(call.columns, call.lead_right).T[: call.depth]
-    out = left @ right
+    left = by_columns(b_memory, call.stored_left, call.lead_left)
+    right = by_columns(a_memory, call.stored_right, call.lead_right)
+    out = (left.T if call.transpose_left else left) @ (right.T if call.transpose_right else right)
     memory = np.zeros((call.columns, call.lead_out))
     memory[:, : call.rows] = out.T
     assert np.allclose(memory.reshape(m, n), a @ b)

@@ -83,6 +83,16 @@ WRITTEN = (
         opcodes=("call.uni", "st.param.b64", "ld.param.f32", "st.local.f32", "ld.local.f32", "div.s32", "rem.s32"),
     ),
     WrittenKernel(
+        name="transposed_a",
+        tasks=_tasks((64, 32, 64), (72, 40, 45), (48, 24, 48), layout="nt"),
+        opcodes=(
+            "cp.async.bulk.tensor.2d.shared::cluster.global",
+            "mbarrier.try_wait.parity",
+            "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        ),
+    ),
+    WrittenKernel(
         name="wmma_shared",
         tasks=_tasks((64, 32, 64), (37, 45, 51), arch="sm_80"),
         opcodes=(

@@ -227,7 +227,8 @@ def test_the_reference_computes_the_task(layout: Layout, element: ElementType, a
     exec(definition.reference, space)
     result = space["run"](*inputs)
     a, b = inputs[0].double(), inputs[1].double()
-    assert torch.equal(result.double(), a @ (b if layout is Layout.NN else b.T))
+    wanted = {Layout.NN: lambda: a @ b, Layout.TN: lambda: a @ b.T, Layout.NT: lambda: a.T @ b}[layout]()
+    assert torch.equal(result.double(), wanted)
     assert result.dtype == getattr(torch, definition.outputs["C"].dtype)
 
 
@@ -240,6 +241,7 @@ def test_names_tell_tasks_apart_and_workloads_ignore_chip_and_mode() -> None:
                 {"n": 64},
                 {"k": 64},
                 {"layout": Layout.TN},
+                {"layout": Layout.NT},
                 {"element": ElementType.BF16},
                 {"accumulate": AccumulatorType.F16},
             )

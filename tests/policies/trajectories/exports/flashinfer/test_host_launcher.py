@@ -22,6 +22,7 @@ RECORDER = Path(__file__).parent / "recorder"
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=4096, n=1024, k=512)
 TURNED = GemmTask(m=96, n=200, k=72, layout=Layout.TN, element=ElementType.BF16)
+GRADIENT = GemmTask(m=96, n=200, k=72, layout=Layout.NT)
 POINTERS = {"A": 0x10000, "B": 0x20000, "D": 0x30000}
 WRITE_D = {"tensor": "D", "access": "write"}
 CODES = {ElementType.F16: "kDLFloat", ElementType.BF16: "kDLBfloat"}
@@ -124,8 +125,9 @@ def workspace_address(lines: list[str], plan: ResolvedPlan) -> int:
         (TASK, PLAIN, []),
         (TASK, RICH, ["malloc 16384", "memset 1 16384 0", "memset-async 1 512 0 0x57"]),
         (TURNED, RESTORED, ["malloc 4096", "memset 1 4096 0"]),
+        (GRADIENT, RESTORED, ["malloc 4096", "memset 1 4096 0"]),
     ],
-    ids=["plain", "rich", "restored"],
+    ids=["plain", "rich", "restored", "nt"],
 )
 def test_it_makes_the_launches_of_the_sandbox(tmp_path: Path, task: GemmTask, plan: dict[str, Any], memory: list[str]) -> None:
     resolved = resolve(written(plan).plan, task, LIMITS[Arch.SM_90A], CHIP.sms)

@@ -1,0 +1,140 @@
+"""What the libraries are told about operands in each layout: their calls are carried out on numpy's memory."""
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy")
+
+from contract.plan import operand_shape
+from contract.task import GemmTask, Layout
+from sandbox.cuda.baselines import cublas, cublaslt
+from sandbox.cuda.baselines.library import Unavailable, competing_layouts
+from sandbox.cuda.baselines.torch_matmul import TorchMatmul
+from sandbox.cuda.contender import Operands
+
+SHAPES = [(5, 7, 3), (4, 4, 4), (6, 2, 6), (1, 6, 2)]
+
+
+class Array:
+    """A numpy array that tells its address as cupy does."""
+
+    def __init__(self, array):
+        self.array = array
+        self.data = SimpleNamespace(ptr=array.ctypes.data)
+
+
+def by_columns(address, rows, columns, lead):
+    """A matrix in memory by columns, `lead` elements from one to the next."""
+    assert lead >= rows
+    memory = (ctypes.c_uint16 * (lead * columns)).from_address(address)
+    return np.frombuffer(memory, np.float16).reshape(columns, lead).T[:rows]
+
+
+def turned(matrix, operation):
+    assert operation in (0, 1)
+    return matrix.T if operation else matrix
+
+
+class Cublas:
+    """cublasGemmEx as it is documented, for alpha 1 and beta 0."""
+
+    cuBLASError = RuntimeError
+    GemmAlgo = SimpleNamespace(DEFAULT=-1)
+
+    def set_stream(self, *_):
+        pass
+
+    set_workspace = set_stream
+
+    def gemm_ex(self, _handle, op_a, op_b, m, n, k, _alpha, a, _a_type, lda, b, _b_type, ldb, _beta, c, _c_type, ldc, *_):
+        left = turned(by_columns(a, *((k, m) if op_a else (m, k)), lda), op_a)
+        right = turned(by_columns(b, *((n, k) if op_b else (k, n)), ldb), op_b)
+        by_columns(c, m, n, ldc)[...] = left.astype(np.float64) @ right
+
+
+class CublasLt:
+    """cublasLtMatmul as it is documented, for alpha 1 and beta 0."""
+
+    cuBLASLtError = RuntimeError
+    MatmulDescAttribute = SimpleNamespace(TRANSA=3, TRANSB=4)
+
+    def matmul_desc_create(self, *_):
+        return {3: 0, 4: 0}
+
+    def matmul_desc_set_attribute(self, operation, attribute, address, size):
+        assert size == 4
+        operation[attribute] = ctypes.c_int32.from_address(address).value
+
+    def matrix_layout_create(self, _kind, rows, columns, lead):
+        return rows, columns, lead
+
+    def matmul(self, _handle, operation, _alpha, a, a_layout, b, b_layout, _beta, _c, _c_layout, d, d_layout, *_):
+        left, right = turned(by_columns(a, *a_layout), operation[3]), turned(by_columns(b, *b_layout), operation[4])
+        by_columns(d, *d_layout)[...] = left.astype(np.float64) @ right
+
+
+@pytest.fixture(autouse=True)
+def libraries(monkeypatch):
+    for module, library in ((cublas, Cublas()), (cublaslt, CublasLt())):
+        monkeypatch.setattr(module, "bindings", lambda *_, library=library: library)
+        monkeypatch.setattr(module, "_handle", lambda *_: 1)
+        monkeypatch.setattr(module, "shared_workspace", lambda: SimpleNamespace(data=SimpleNamespace(ptr=0)))
+
+
+def operands(task, layout, wrap=Array):
+    """Operands in one layout, and the product that they should give."""
+    rng, stored = np.random.default_rng(task.m), task.model_copy(update={"layout": layout})
+    a, b = (rng.integers(-4, 5, operand_shape(stored, name)).astype(np.float16) for name in ("A", "B"))
+    d = np.full((task.m, task.n), np.nan, np.float16)
+    expected = (a.T if layout.transposes_a else a) @ (b.T if layout.transposes_b else b)
+    return Operands.in_layout(layout, wrap(a), wrap(b), wrap(d)), d, expected
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cublas_multiplies_what_is_stored(layout, shape):
+    task = GemmTask(m=shape[0], n=shape[1], k=shape[2])
+    given, d, expected = operands(task, layout)
+    cublas.CublasGemm(task, layout).bind(given).enqueue(0)
+    assert d.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cublaslt_multiplies_what_is_stored(layout, shape):
+    task = GemmTask(m=shape[0], n=shape[1], k=shape[2])
+    given, d, expected = operands(task, layout)
+    product = cublaslt.LtProduct(task, layout)
+    cublaslt.BoundLt(product, 0, cublaslt.pointers(given, layout)).enqueue(0)
+    assert d.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_torch_multiplies_what_is_stored(layout, shape):
+    torch = pytest.importorskip("torch")
+    task = GemmTask(m=shape[0], n=shape[1], k=shape[2], layout=layout)
+    given, d, expected = operands(task, layout, wrap=lambda array: array)
+    contender = TorchMatmul.__new__(TorchMatmul)
+    contender._task, contender._torch = task, torch
+    bound = contender.bind(given)
+    torch.matmul(bound._a, bound._b, out=bound._d)
+    assert d.tolist() == expected.tolist()
+
+
+def test_a_layout_that_the_operands_lack_is_a_missing_baseline():
+    task = GemmTask(m=5, n=7, k=3)
+    for held, wanted, name in ((Layout.NN, Layout.NT, "A"), (Layout.NT, Layout.NN, "A"), (Layout.NN, Layout.TN, "B")):
+        given, _, _ = operands(task, held)
+        with pytest.raises(Unavailable, match=f"hold no {name} in layout {wanted}"):
+            cublas.CublasGemm(task, wanted).bind(given)
+
+
+def test_the_tasks_own_layout_competes_with_both_that_store_a_by_rows():
+    task = GemmTask(m=5, n=7, k=3)
+    found = {layout: competing_layouts(task.model_copy(update={"layout": layout})) for layout in Layout}
+    both = (Layout.NN, Layout.TN)
+    assert found == {Layout.NN: both, Layout.TN: both, Layout.NT: (*both, Layout.NT)}
