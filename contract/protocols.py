@@ -34,7 +34,7 @@ class Sandbox(Protocol):
     """Compiles, proves and times candidates.
 
     `can_execute`: whether a backend runs code for the task's arch. `can_measure`: whether that backend is a GPU.
-    `waited_s`: seconds in which requests have waited so far, because another process used the GPU.
+    `waited_s`: seconds so far in which requests did not use the GPU: another process did, or code was inspected.
     """
 
     @property

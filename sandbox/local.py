@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event
+from time import monotonic
 from typing import Literal
 
 from contract.baseline import BaselineBook, TunedBaseline
@@ -81,6 +82,7 @@ class LocalSandbox:
         self._emulate = emulate or EmulateOptions()
         self._witness = witness
         self._rewrite = rewrite
+        self._inspecting_s = 0.0
 
     @property
     def chip(self) -> Chip:
@@ -100,7 +102,7 @@ class LocalSandbox:
 
     @property
     def waited_s(self) -> float:
-        return self._pool.turn.waited_s if self._pool is not None else 0.0
+        return self._inspecting_s + (self._pool.turn.waited_s if self._pool is not None else 0.0)
 
     def build(
         self, candidates: Sequence[AnyCandidate], task: GemmTask, cancel: Event | None = None
@@ -182,9 +184,8 @@ class LocalSandbox:
     ) -> Iterator[tuple[int, Evaluation]]:
         require_memory(task, self._chip)
         measured: list[int] = []
-        judged = list(built)
-        for position, each in enumerate(built):
-            whole = each if effort == "screen" else self._judged(each, task)
+        judged: Sequence[Built | Evaluation] = built if effort == "screen" else self._judged(built, task)
+        for position, (each, whole) in enumerate(zip(built, judged, strict=True)):
             if (refused := self._builder.refused(each.candidate)) is not None:
                 yield position, refused
             elif not isinstance(whole, Built):
@@ -192,13 +193,12 @@ class LocalSandbox:
             elif self._pool is None or self._emulates or task.arch is not self._chip.arch:
                 yield position, self._request(each, task, None)
             else:
-                judged[position] = whole
                 measured.append(position)
         if not measured or self._pool is None:
             return
         request = CandidateBatch(
             effort=effort,
-            built=tuple(judged[position] for position in measured),
+            built=tuple(whole for position in measured if isinstance(whole := judged[position], Built)),
             task=task,
             verify=self._verify,
             time=self._time[effort],
@@ -220,7 +220,8 @@ class LocalSandbox:
         require_memory(task, self._chip)
         if (refused := self._builder.refused(built.candidate)) is not None:
             return refused  # it was built by another run or under other settings
-        if not isinstance(whole := self._judged(built, task), Built):
+        (whole,) = self._judged([built], task)
+        if not isinstance(whole, Built):
             return whole
         built = whole
         if self._pool is None or task.arch is not self._chip.arch:
@@ -231,9 +232,14 @@ class LocalSandbox:
         request = Evaluate(built=built, task=task, verify=self._verify, time=time, effort=effort, tuned=self._tuned(task))
         return self._answer(self._pool.evaluate(request, self._keep), built, task, "gpu")
 
-    def _judged(self, built: Built, task: GemmTask) -> Built | Evaluation:
-        """The candidate with its machine code inspected; what the inspection found where it breaks a rule."""
-        return built if built.judged else self._builder.build_one(built.candidate, task)
+    def _judged(self, built: Sequence[Built], task: GemmTask) -> list[Built | Evaluation]:
+        """The candidates with their machine code inspected; what the inspection found where one breaks a rule."""
+        begin_s = monotonic()
+        late = [position for position, each in enumerate(built) if not each.judged]
+        outcomes = dict(self._builder.build([built[position].candidate for position in late], task)) if late else {}
+        self._inspecting_s += monotonic() - begin_s
+        found = {position: outcomes[place] for place, position in enumerate(late)}
+        return [found.get(position, each) for position, each in enumerate(built)]
 
     def _proof(self, built: Built, task: GemmTask) -> Evaluate:
         """What the emulator is asked. Raises: as `_reduced`."""

@@ -66,7 +66,7 @@ def test_the_machine_code_of_a_trusted_writer_is_judged_before_a_race_and_not_be
     sandbox, _ = opened(options)
     broken = Rejected(rule="device-clock", message="it reads the time")
     unjudged, other = scripted(sandbox, *GOOD).model_copy(update={"judged": False}), scripted(sandbox, *GOOD)
-    monkeypatch.setattr(sandbox._builder, "build_one", lambda *_: broken)
+    monkeypatch.setattr(sandbox._builder, "build_one", lambda *_given, **_options: broken)
     assert [type(outcome) for _, outcome in sandbox.screen([unjudged], TASK)] == [Measured]
     assert sandbox.race([unjudged, other], TASK)[0] == broken
     assert sandbox.evaluate(unjudged, TASK, "quick") == broken
