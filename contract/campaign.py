@@ -25,13 +25,25 @@ class Winner(Record):
     library_error: float | None = None
 
 
+class HostCost(Record):
+    """What a search took of the host. Resident memory is sampled; pages that processes share count in each of them.
+
+    `cpu_s`: processor seconds of the search's process and of all below it, compilers included. `peak_mib`: maximum of their
+    resident memory. `campaign_mib`: maximum of that of the whole campaign on this machine meanwhile.
+    """
+
+    cpu_s: float
+    peak_mib: float
+    campaign_mib: float
+
+
 class ShapeResult(Record):
     """One row of a campaign: one task, in one environment.
 
     `best`: with programmatic launch allowed; `best_without`: with plain launches only. Either is None where no kernel was
     measured. `baselines_us`: median of each baseline of the final race. `witness`: what the emulator said of the winner.
-    `gpu_seconds`: time in which the GPU worked for this task; `seconds`: wall-clock time. `reason`: why the search ended, or
-    why there is no result.
+    `gpu_seconds`: time in which the GPU worked for this task; `seconds`: wall-clock time. `host`: None in older
+    rows, and where the system does not tell. `reason`: why the search ended, or why there is no result.
     """
 
     task: GemmTask
@@ -45,6 +57,7 @@ class ShapeResult(Record):
     candidates: int = 0
     gpu_seconds: float = 0.0
     seconds: float = 0.0
+    host: HostCost | None = None
     reason: str = ""
     commit: str = ""
     finished_at: datetime

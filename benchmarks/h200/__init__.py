@@ -6,8 +6,9 @@
 | `rows/` | what campaigns measured, one row per shape and mode |
 | `steps/` | every candidate of these campaigns, for `trajectories import` |
 | `summary.py`, `summary.json` | what the rows come to |
-| `curves.py`, `curves.json` | what a search finds for how many GPU seconds and candidates; `searches.py` reads the steps for it |
+| `curves.py`, `curves.json` | what a search finds for how many GPU seconds and candidates; `searches.py` reads the steps |
 | `stability.py` | two searches of the same shapes against each other: seeds, budgets |
+| `gpu_scaling.py` | campaigns on different numbers of GPUs |
 | `marked_page.py` | the tables of these scripts in a page |
 | `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
 | `family_search.py` | kernel families against each other |
