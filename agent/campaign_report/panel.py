@@ -1,6 +1,6 @@
 """The panel that a cell of the page leads to: one result in HTML."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from agent.campaign_report.reasons import reason_of
@@ -8,7 +8,7 @@ from contract.campaign import ShapeResult, Winner
 from contract.candidate import axes_in_use
 from contract.evaluation import AUTOTUNED, BASELINES, Measured
 from contract.speedup import baseline_of
-from contract.task import GemmTask
+from contract.task import GemmTask, TimingMode
 from contract.trajectory import Step
 
 # Steps by run and index.
@@ -33,6 +33,16 @@ def title_of(task: GemmTask) -> str:
 def kind_of(task: GemmTask) -> str:
     """What times of a task may be averaged with: mode, layout and types."""
     return f"{task.mode.value}, {task.layout.value}, {task.element.value}, accumulate {task.accumulate.value}"
+
+
+def kinds_of(rows: Sequence[ShapeResult]) -> dict[str, list[ShapeResult]]:
+    """Rows by what may be averaged: offline first, layout nn first."""
+    modes = list(TimingMode)
+    ordered = sorted(rows, key=lambda row: (row.task.element != "f16", row.task.layout != "nn", modes.index(row.task.mode)))
+    kinds: dict[str, list[ShapeResult]] = {}
+    for row in ordered:
+        kinds.setdefault(kind_of(row.task), []).append(row)
+    return kinds
 
 
 def schedule_of(winner: Winner) -> str:

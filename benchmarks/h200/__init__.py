@@ -8,6 +8,7 @@
 | `summary.py`, `summary.json` | what the rows come to |
 | `curves.py`, `curves.json` | what a search finds for how many GPU seconds and candidates; `searches.py` reads the steps |
 | `stability.py` | two searches of the same shapes against each other: seeds, budgets |
+| `worst.py` | the slowest results with what bounds them |
 | `gpu_scaling.py` | campaigns on different numbers of GPUs |
 | `marked_page.py` | the tables of these scripts in a page |
 | `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
