@@ -2,8 +2,8 @@
 
 `campaign`: a campaign on this machine, from its start to its end. `processes`: its processes: started, watched, replaced when
 they are lost, and ended. `gpu_worker`: the process of one GPU. `campaign_process`: what all processes are told, do and report.
-`claiming`: a worker's loop over the queue. `shape_search`: one shape after another in an open sandbox. `host_use`: what a
-search takes of the host. `winners`: from a finished run to its row. `proving`: proves winners on the emulator. `ray_cluster`: a
-campaign on a Ray cluster. `watching`: what came to the store since the start. `overview`: its figures. `shapes`: the shapes to
-search. `recording`: those of a PyTorch model. `result_files`: results as a file.
+`claiming`: a worker's loop over the queue. `shape_search`: one shape after another in an open sandbox. `winners`: from a
+finished run to its row. `proving`: proves winners on the emulator. `ray_cluster`: a campaign on a Ray cluster. `watching`: what
+came to the store since the start. `overview`: its figures. `shapes`: the shapes to search. `recording`: those of a PyTorch
+model. `result_files`: results as a file.
 """

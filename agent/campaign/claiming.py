@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from agent.campaign.host_use import HostMeter
+from agent.wiring.host_use import HostMeter
 from contract.campaign import ShapeResult
 from contract.errors import Cudal2Error, StoreError, UsageError, WorkerError
 from contract.task import GemmTask

@@ -80,6 +80,7 @@ def _cost(row: ShapeResult) -> str:
     errors = (("error over its bound", row.best.worst_error), ("cuBLAS", row.best.library_error))
     told = [f"{name} {value:.2g}" for name, value in errors if value is not None]
     told += [f"emulator: {row.witness or 'not asked'}", f"{row.candidates} candidates, {row.gpu_seconds:.1f} s of the GPU"]
+    told += [f"{row.host.cpu_s:.0f} s of host processors"] if row.host else []
     where = f"run <code>{escape(row.run_id)}</code>, step {row.best.step_index}; " if row.run_id else ""
     return f"<p>{escape('; '.join(told))}</p><p>{where}commit {escape(row.commit)}, {row.finished_at:%Y-%m-%d %H:%M}</p>"
 

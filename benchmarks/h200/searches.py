@@ -27,7 +27,7 @@ SUFFIX = ".sweep.zst"
 
 
 @dataclass(frozen=True)
-class Tried:
+class TimedTrial:
     """One measurement of a candidate. `raced`: in the final race. `ratio`: over AutoTuning, None where none was measured."""
 
     candidate_id: str
@@ -42,25 +42,25 @@ class Search:
 
     run_id: str
     task: GemmTask
-    tried: tuple[Tried, ...]
+    trials: tuple[TimedTrial, ...]
 
     @cached_property
-    def screened(self) -> list[Tried]:
+    def screened(self) -> list[TimedTrial]:
         """One entry per candidate, those that failed included."""
-        first: dict[str, Tried] = {}
-        for one in self.tried:
+        first: dict[str, TimedTrial] = {}
+        for one in self.trials:
             first.setdefault(one.candidate_id, one)
         return list(first.values())
 
     @cached_property
     def raced(self) -> dict[str, float]:
         """Ratios of the race by candidate."""
-        return {one.candidate_id: one.ratio for one in self.tried if one.raced and one.ratio is not None}
+        return {one.candidate_id: one.ratio for one in self.trials if one.raced and one.ratio is not None}
 
     @property
     def race_s(self) -> float:
         """GPU seconds of the race."""
-        return sum(one.gpu_s for one in self.tried if one.raced)
+        return sum(one.gpu_s for one in self.trials if one.raced)
 
     @cached_property
     def spent_s(self) -> list[float]:
@@ -87,7 +87,7 @@ class Search:
         gaps = [ratio / before for id_, ratio in self.raced.items() if (before := screened.get(id_)) is not None]
         return median(gaps) if gaps else 1.0
 
-    def _worth(self, one: Tried) -> float | None:
+    def _worth(self, one: TimedTrial) -> float | None:
         if one.candidate_id in self.raced:
             return self.raced[one.candidate_id]
         return None if one.ratio is None else min(one.ratio * self._gap, max(self.raced.values(), default=one.ratio))
@@ -101,7 +101,7 @@ def read_searches(paths: Iterable[Path]) -> Iterator[Search]:
 
 
 def search_of(run: RunRecord, steps: Sequence[Step]) -> Search:
-    return Search(run.run_id, run.task, tuple(_tried(step, run) for step in steps))
+    return Search(run.run_id, run.task, tuple(_trial(step, run) for step in steps))
 
 
 def _read(file: Path) -> Iterator[Search]:
@@ -122,7 +122,7 @@ def _read(file: Path) -> Iterator[Search]:
         yield search_of(run, steps)
 
 
-def _tried(step: Step, run: RunRecord) -> Tried:
+def _trial(step: Step, run: RunRecord) -> TimedTrial:
     """A kernel faster than the chip can be has no ratio."""
     ratio = ratios_of(step)[0] if rank(step, run.task, run.chip).plausible else None
-    return Tried(step.candidate.id, decides(step), ratio, gpu_seconds_of(step))
+    return TimedTrial(step.candidate.id, decides(step), ratio, gpu_seconds_of(step))

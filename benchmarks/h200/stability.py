@@ -25,7 +25,7 @@ WORST = 5
 
 
 @dataclass(frozen=True)
-class Pair:
+class SearchedTwice:
     """The same task searched twice."""
 
     first: ShapeResult
@@ -56,17 +56,17 @@ def read_rows(word: str) -> list[ShapeResult]:
     return rows
 
 
-def pairs_of(first: Sequence[ShapeResult], second: Sequence[ShapeResult]) -> list[Pair]:
+def pairs_of(first: Sequence[ShapeResult], second: Sequence[ShapeResult]) -> list[SearchedTwice]:
     """The tasks with a result in both. Raises: UsageError where there is none, or where environments differ."""
     counting([*first, *second])  # times of several environments are not compared
     after = {row.task: row for row in counting(second) if has_result(row)}
-    pairs = [Pair(row, after[row.task]) for row in counting(first) if has_result(row) and row.task in after]
+    pairs = [SearchedTwice(row, after[row.task]) for row in counting(first) if has_result(row) and row.task in after]
     if not pairs:
         raise UsageError("the two have no shape in common; search the same shapes twice")
     return pairs
 
 
-def report(pairs: Sequence[Pair]) -> Iterator[str]:
+def report(pairs: Sequence[SearchedTwice]) -> Iterator[str]:
     """Markdown: the searches, a table by class, and the shapes that changed most."""
     for name, rows in (("first", [pair.first for pair in pairs]), ("second", [pair.second for pair in pairs])):
         commits = ", ".join(sorted({row.commit for row in rows}))
@@ -86,7 +86,7 @@ def report(pairs: Sequence[Pair]) -> Iterator[str]:
         yield f"{task.shape} {task.layout.value} {task.mode.value}: {pair.change:.3f}"
 
 
-def _line(name: str, pairs: Sequence[Pair]) -> Iterator[str]:
+def _line(name: str, pairs: Sequence[SearchedTwice]) -> Iterator[str]:
     if pairs:
         agree, no_worse = (sum(found) / len(pairs) for found in ([p.agrees for p in pairs], [p.no_worse for p in pairs]))
         change = geometric_mean([pair.change for pair in pairs])

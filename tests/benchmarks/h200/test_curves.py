@@ -9,7 +9,7 @@ import pytest
 from agent.campaign.result_files import read_results, write_results
 from benchmarks.h200.curves import CURVES, MARKS, STEPS, curves, inputs_of, main, tables
 from benchmarks.h200.marked_page import filled
-from benchmarks.h200.searches import Search, Tried, read_searches
+from benchmarks.h200.searches import Search, TimedTrial, read_searches
 from benchmarks.h200.summary import ROWS
 from contract.errors import UsageError
 from tests.doubles.campaign_rows import START, shape_result
@@ -17,8 +17,8 @@ from tests.doubles.campaign_rows import START, shape_result
 
 def search(*screened: float | None, raced: dict[int, float], shape: str = "64x64x64") -> tuple[Any, Search]:
     """A row and its search: candidates of 0.5 s with their screened ratios, a race of 1 s per finalist."""
-    tried = [Tried(str(place), raced=False, ratio=ratio, gpu_s=0.5) for place, ratio in enumerate(screened)]
-    tried += [Tried(str(place), raced=True, ratio=ratio, gpu_s=1.0) for place, ratio in raced.items()]
+    tried = [TimedTrial(str(place), raced=False, ratio=ratio, gpu_s=0.5) for place, ratio in enumerate(screened)]
+    tried += [TimedTrial(str(place), raced=True, ratio=ratio, gpu_s=1.0) for place, ratio in raced.items()]
     row = shape_result(shape, max(raced.values(), default=1.0), candidates=len(screened))
     return row, Search(row.run_id, row.task, tuple(tried))
 
@@ -41,7 +41,7 @@ def test_no_estimate_exceeds_the_race() -> None:
 def test_the_seconds_until_a_search_is_near_the_best_known() -> None:
     near = figures(search(1.0, None, 1.19, 1.2, raced={3: 1.2, 2: 1.19}))["near_best_known"]["all"]
     assert near == {
-        "shapes": 1, "searched_again": 0, "near_share": 1.0, "median_gpu_s": 1.5, "mean_gpu_s": 1.5,
+        "shapes": 1, "near_share": 1.0, "median_gpu_s": 1.5, "mean_gpu_s": 1.5,
         "median_gpu_s_with_race": 3.5, "mean_gpu_s_with_race": 3.5, "median_candidates": 3,
     }  # fmt: skip
 
@@ -49,8 +49,11 @@ def test_the_seconds_until_a_search_is_near_the_best_known() -> None:
 def test_a_search_behind_another_of_its_shape_is_not_near() -> None:
     row, own = search(1.0, 1.2, raced={1: 1.2})
     better = shape_result("64x64x64", 1.5, finished_at=START.replace(year=2025))
-    near = curves([row, better], [own])["offline"]["near_best_known"]["all"]
-    assert [near[name] for name in ("searched_again", "near_share", "median_gpu_s", "mean_gpu_s")] == [1, 0.0, None, None]
+    near = curves([row, better], [own])["offline"]["near_best_known"]
+    again = near["searched_again"]
+    assert again == near["all"]
+    assert [again[name] for name in ("shapes", "near_share", "median_gpu_s", "mean_gpu_s")] == [1, 0.0, None, None]
+    assert figures((row, own))["near_best_known"]["searched_again"]["shapes"] == 0
 
 
 def test_the_curves_are_means_over_all_searches() -> None:
@@ -66,7 +69,7 @@ def test_the_curves_are_means_over_all_searches() -> None:
 def test_searches_that_were_not_seen_whole_do_not_count() -> None:
     row, own = search(1.0, 1.2, raced={1: 1.2})
     assert figures((row.model_copy(update={"candidates": 3}), own))["shapes"] == 0
-    unfinished = Search(own.run_id, own.task, own.tried[:2])
+    unfinished = Search(own.run_id, own.task, own.trials[:2])
     assert figures((row, unfinished))["shapes"] == 0
     assert "over_gpu_seconds" in figures((row, unfinished))
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign import host_use
-from agent.campaign.host_use import HostMeter, Process, below, processes
 from agent.campaign.overview import CampaignCost, cost_of
 from agent.cli.render.campaign_answer import cost_line
+from agent.wiring import host_use
+from agent.wiring.host_use import HostMeter, Process, below, processes
 from contract.campaign import HostCost, ShapeResult
 from tests.doubles.campaign_rows import shape_result
 
