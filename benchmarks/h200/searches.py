@@ -54,8 +54,8 @@ class Search:
 
     @cached_property
     def raced(self) -> dict[str, float]:
-        """Ratios of the race by candidate."""
-        return {one.candidate_id: one.ratio for one in self.trials if one.raced and one.ratio is not None}
+        """Ratios of the race by candidate, of those that it found right."""
+        return {id_: one.ratio for id_, one in self._latest.items() if one.raced and one.ratio is not None}
 
     @property
     def race_s(self) -> float:
@@ -87,10 +87,16 @@ class Search:
         gaps = [ratio / before for id_, ratio in self.raced.items() if (before := screened.get(id_)) is not None]
         return median(gaps) if gaps else 1.0
 
+    @cached_property
+    def _latest(self) -> dict[str, TimedTrial]:
+        return {one.candidate_id: one for one in self.trials}
+
     def _worth(self, one: TimedTrial) -> float | None:
-        if one.candidate_id in self.raced:
-            return self.raced[one.candidate_id]
-        return None if one.ratio is None else min(one.ratio * self._gap, max(self.raced.values(), default=one.ratio))
+        """None for a candidate that failed, be it in the race."""
+        last = self._latest[one.candidate_id]
+        if last.raced or last.ratio is None:
+            return last.ratio
+        return min(last.ratio * self._gap, max(self.raced.values(), default=last.ratio))
 
 
 def read_searches(paths: Iterable[Path]) -> Iterator[Search]:
@@ -101,7 +107,13 @@ def read_searches(paths: Iterable[Path]) -> Iterator[Search]:
 
 
 def search_of(run: RunRecord, steps: Sequence[Step]) -> Search:
-    return Search(run.run_id, run.task, tuple(_trial(step, run) for step in steps))
+    """A candidate that is measured again is in the race, also where it failed there."""
+    known: set[str] = set()
+    trials = []
+    for step in steps:
+        trials.append(_trial(step, run, again=step.candidate.id in known))
+        known.add(step.candidate.id)
+    return Search(run.run_id, run.task, tuple(trials))
 
 
 def _read(file: Path) -> Iterator[Search]:
@@ -122,7 +134,7 @@ def _read(file: Path) -> Iterator[Search]:
         yield search_of(run, steps)
 
 
-def _trial(step: Step, run: RunRecord) -> TimedTrial:
+def _trial(step: Step, run: RunRecord, *, again: bool) -> TimedTrial:
     """A kernel faster than the chip can be has no ratio."""
     ratio = ratios_of(step)[0] if rank(step, run.task, run.chip).plausible else None
-    return TimedTrial(step.candidate.id, decides(step), ratio, gpu_seconds_of(step))
+    return TimedTrial(step.candidate.id, again or decides(step), ratio, gpu_seconds_of(step))

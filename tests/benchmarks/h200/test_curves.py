@@ -9,9 +9,10 @@ import pytest
 from agent.campaign.result_files import read_results, write_results
 from benchmarks.h200.curves import CURVES, MARKS, STEPS, curves, inputs_of, main, tables
 from benchmarks.h200.marked_page import filled
-from benchmarks.h200.searches import Search, TimedTrial, read_searches
+from benchmarks.h200.searches import Search, TimedTrial, read_searches, search_of
 from benchmarks.h200.summary import ROWS
 from contract.errors import UsageError
+from tests.doubles import run_record, step, unmeasured
 from tests.doubles.campaign_rows import START, shape_result
 
 
@@ -31,6 +32,14 @@ def test_a_raced_candidate_counts_with_its_race_and_a_screened_one_with_an_estim
     _, own = search(1.2, 2.0, 1.0, 1.9, raced={1: 1.5, 3: 1.9})
     # Finalists came out at 0.75 and 1.0 of their screened ratios: the others are estimated at 0.875 of theirs.
     assert own.best == [pytest.approx(1.2 * 0.875), 1.5, 1.5, 1.9]
+
+
+def test_a_candidate_that_fails_in_the_race_counts_for_nothing() -> None:
+    _, own = search(1.0, 2.0, raced={0: 1.0})
+    refuted = TimedTrial("1", raced=True, ratio=None, gpu_s=1.0)
+    assert Search("run", own.task, (*own.trials, refuted)).best == [1.0, 1.0]
+    run, steps = run_record(), [step(0, 1), step(1, 1, evaluation=unmeasured(1.0))]
+    assert [one.raced for one in search_of(run, steps).trials] == [False, True]
 
 
 def test_no_estimate_exceeds_the_race() -> None:
