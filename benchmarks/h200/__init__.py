@@ -13,4 +13,11 @@
 | `marked_page.py` | the tables of these scripts in a page |
 | `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
 | `family_search.py` | kernel families against each other |
+
+After new rows and steps, from the repository's root:
+    python -m benchmarks.h200.summary --page docs/results.md
+    python -m benchmarks.h200.curves --page docs/results.md
+    python -m benchmarks.h200.worst --page docs/results.md
+    python -m benchmarks.pictures.campaign benchmarks/h200/rows docs/pictures/h200_campaign.svg
+    python -m benchmarks.pictures.search_curves benchmarks/h200/curves.json docs/pictures/h200_search_curves.svg
 """
