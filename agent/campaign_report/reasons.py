@@ -85,4 +85,4 @@ def _counted(told: Explanation) -> Iterator[str]:
     yield from (f"{finding.bottleneck}: {finding.evidence}." for finding in told.findings[:FINDINGS])
     changes = [one for one in told.differences if one.quantity != "duration_ns"][:CHANGES]
     if changes:
-        yield f"Than cuBLASLt: {'; '.join(one.meaning for one in changes)}."
+        yield f"Compared with cuBLASLt: {'; '.join(one.meaning for one in changes)}."

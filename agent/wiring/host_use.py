@@ -53,7 +53,10 @@ def below(root: int, known: Mapping[int, Process]) -> list[Process]:
 
 
 class HostMeter:
-    """Measures what this process and those below it take while the context is open. Its parent's tree is the campaign."""
+    """Measures what this process and those below it take while the context is open.
+
+    The campaign is the tree of its parent. Under Ray that is all that Ray runs on the machine.
+    """
 
     def __init__(self) -> None:
         self._ended = threading.Event()

@@ -154,6 +154,6 @@ def test_a_reason_tells_findings_and_what_cublaslt_does_otherwise() -> None:
     assert reason.startswith("tensor arithmetic: ")
     assert reason.endswith(
         "Nsight Compute (cuBLASLt): tensor pipe 61 % (83). smem-bound: seen. spills: seen. "
-        "Than cuBLASLt: the tensor_pct differs."
+        "Compared with cuBLASLt: the tensor_pct differs."
     )
     assert told.counters["registers"] == 168.0
