@@ -4,6 +4,8 @@ from datetime import datetime
 
 from contract.base import Record
 from contract.candidate import ScheduleValue
+from contract.diagnosis import Finding
+from contract.profile import Difference
 from contract.speedup import Speedup
 from contract.task import GemmTask
 
@@ -25,13 +27,42 @@ class Winner(Record):
     library_error: float | None = None
 
 
+class HostCost(Record):
+    """What a search took of the host. Resident memory is sampled; pages that processes share count in each of them.
+
+    `cpu_s`: processor seconds of the search's process and of all below it, compilers included. `peak_mib`: maximum of their
+    resident memory. `campaign_mib`: maximum of that of the whole campaign on this machine meanwhile.
+    """
+
+    cpu_s: float
+    peak_mib: float
+    campaign_mib: float
+
+
+class Explanation(Record):
+    """What bounds a winner by counters of Nsight Compute, and how cuBLASLt's kernel of the same race differs.
+
+    `findings`: heaviest first. `counters`, `library_counters`: of the longest launch, under the short names of the metric set.
+    `library`: names of cuBLASLt's kernels, or why they were not counted. `differences`: from cuBLASLt's kernel to the winner.
+    """
+
+    tool: str
+    environment: str
+    findings: tuple[Finding, ...]
+    counters: dict[str, float]
+    library: str = ""
+    library_counters: dict[str, float] = {}
+    differences: tuple[Difference, ...] = ()
+
+
 class ShapeResult(Record):
     """One row of a campaign: one task, in one environment.
 
     `best`: with programmatic launch allowed; `best_without`: with plain launches only. Either is None where no kernel was
     measured. `baselines_us`: median of each baseline of the final race. `witness`: what the emulator said of the winner.
-    `gpu_seconds`: time in which the GPU worked for this task; `seconds`: wall-clock time. `reason`: why the search ended, or
-    why there is no result.
+    `gpu_seconds`: time in which the GPU worked for this task; `seconds`: wall-clock time. `host`: None in older rows, and where
+    the system does not tell. `explained`: None where no counters were read. `reason`: why the search ended, or why there is no
+    result.
     """
 
     task: GemmTask
@@ -45,6 +76,8 @@ class ShapeResult(Record):
     candidates: int = 0
     gpu_seconds: float = 0.0
     seconds: float = 0.0
+    host: HostCost | None = None
+    explained: Explanation | None = None
     reason: str = ""
     commit: str = ""
     finished_at: datetime

@@ -1,6 +1,7 @@
 """The sandbox on this machine: builds in child processes, executes in workers of a GPU or of the emulator."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from threading import Event
 from time import monotonic
 from typing import Literal
@@ -165,11 +166,20 @@ class LocalSandbox:
         """
         if (refused := self._builder.refused(built.candidate)) is not None:
             raise ProfilerUnavailable(refused.message)
+        with self._turn_for_counters(task):
+            return self._profiler.profile(built, task)
+
+    def profile_library(self, detail: str, task: GemmTask) -> Profile:
+        """The same of the cuBLASLt kernel with this configuration, as a tuned baseline records it. Raises: as `profile`."""
+        with self._turn_for_counters(task):
+            return self._profiler.profile_library(detail, task)
+
+    def _turn_for_counters(self, task: GemmTask) -> AbstractContextManager[None]:
+        """Raises: ProfilerUnavailable without a GPU for the task."""
         if not self.can_measure or task.arch is not self._chip.arch:
             raise ProfilerUnavailable(f"there is no {task.arch} GPU here whose counters could be read")
         assert self._pool is not None
-        with self._pool.turn.taken():
-            return self._profiler.profile(built, task)
+        return self._pool.turn.taken()
 
     def close(self) -> None:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
+from agent.wiring.host_use import HostMeter
 from contract.campaign import ShapeResult
 from contract.errors import Cudal2Error, StoreError, UsageError, WorkerError
 from contract.task import GemmTask
@@ -46,7 +47,9 @@ def work_on(queue: CampaignQueue, searches: Searches, claim: Claim, on_task: OnT
     try:
         with _renewing(queue, claim):
             on_task(claim.task, None)
-            result = searches.search(claim.task)
+            with HostMeter() as meter:
+                found = searches.search(claim.task)
+        result = found.model_copy(update={"host": meter.cost()})
         queue.finish(claim, result)
         on_task(claim.task, result)
     except UsageError as exc:  # the task is impossible here, such as one whose operands do not fit

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 from contract.base import Record
 from contract.campaign import ShapeResult
@@ -20,6 +21,29 @@ class ClassFigures(Record):
     geomean: float | None = None
     geomean_without: float | None = None
     faster: float | None = None
+
+
+class CampaignCost(Record):
+    """What the shapes of a campaign took in the mean, and the memory at its peak; None where no row has a figure."""
+
+    gpu_s: float | None = None
+    host_cpu_s: float | None = None
+    candidates: float | None = None
+    search_peak_mib: float | None = None
+    campaign_peak_mib: float | None = None
+
+
+def cost_of(results: Sequence[ShapeResult]) -> CampaignCost:
+    if not results:
+        return CampaignCost()
+    hosts = [one.host for one in results if one.host is not None]
+    return CampaignCost(
+        gpu_s=mean(one.gpu_seconds for one in results),
+        host_cpu_s=mean(host.cpu_s for host in hosts) if hosts else None,
+        candidates=mean(one.candidates for one in results),
+        search_peak_mib=max((host.peak_mib for host in hosts), default=None),
+        campaign_peak_mib=max((host.campaign_mib for host in hosts), default=None),
+    )
 
 
 def class_of(result: ShapeResult) -> str | None:

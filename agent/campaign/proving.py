@@ -90,7 +90,7 @@ def proved(store: Store, sandbox: Sandbox, result: ShapeResult) -> ShapeResult:
     said = [verdict for id_ in winners if isinstance(verdict := verdicts[id_], Witness)]
     if not refuted:  # imported steps lack what the row holds of its winners
         return result.model_copy(update={"witness": _summary(said, refuted)})
-    found = {"best": best, "best_without": best_without, "baselines_us": baselines_beside(deciding, best)}
+    found = {"best": best, "best_without": best_without, "baselines_us": baselines_beside(deciding, best), "explained": None}
     return result.model_copy(update={**found, "witness": _summary(said, refuted)})
 
 

@@ -32,7 +32,7 @@ def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
         baselines_us=baselines_beside(deciding, best),
         floor_us=roofline_us(task, chip),
         candidates=len({step.candidate.id for step in run.steps}),
-        gpu_seconds=sum(step.seconds.get(stage, 0.0) for step in run.steps for stage in _ON_GPU),
+        gpu_seconds=sum(map(gpu_seconds_of, run.steps)),
         seconds=run.spent_s,
         reason=run.reason if best else f"no kernel was measured: {_why_none(run.steps)}",
         commit=commit,
@@ -48,7 +48,7 @@ def deciding_steps(steps: Sequence[Step], task: GemmTask, chip: Chip) -> list[St
     """
     latest = list({step.candidate.id: step for step in steps}.values())
     trusted = [one.step for one in trusted_first(rank(step, task, chip) for step in latest)]
-    raced = [step for step in trusted if _effort(step) in _DECIDING]
+    raced = [step for step in trusted if decides(step)]
     return raced or [step for step in trusted if _effort(step) is None]
 
 
@@ -63,6 +63,23 @@ def baselines_beside(steps: Sequence[Step], winner: Winner | None) -> dict[str, 
     """Median times of the baselines that were measured in the same rounds as the winner."""
     found = next((step.evaluation for step in steps if winner and step.index == winner.step_index), None)
     return {timing.name: median_us(timing) for timing in found.baselines} if isinstance(found, Measured) else {}
+
+
+def decides(step: Step) -> bool:
+    """Whether the step's times decide a winner, and not only who enters the race."""
+    return _effort(step) in _DECIDING
+
+
+def ratios_of(step: Step) -> tuple[float | None, float | None]:
+    """Paired ratios over AutoTuning: of the step's better launch, and of its plain one. None for what was not measured."""
+    ratios = [(programmatic, paired_ratio(timing, baseline)) for _, programmatic, timing, baseline in _launches(step)]
+    plain = [ratio for programmatic, ratio in ratios if not programmatic]
+    return max((ratio for _, ratio in ratios), default=None), max(plain, default=None)
+
+
+def gpu_seconds_of(step: Step) -> float:
+    """Seconds in which the GPU worked for a step."""
+    return sum(step.seconds.get(stage, 0.0) for stage in _ON_GPU)
 
 
 def _launches(step: Step) -> list[tuple[Step, bool, Timing, Timing]]:

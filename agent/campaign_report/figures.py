@@ -63,6 +63,12 @@ def has_result(row: ShapeResult) -> bool:
     return row.best is not None and AUTOTUNED in row.baselines_us
 
 
+def slowest(rows: Sequence[ShapeResult], count: int) -> list[ShapeResult]:
+    """The rows with the smallest speedups, slowest first."""
+    raced = [(row.best.speedup.ratio, row) for row in rows if row.best is not None and has_result(row)]
+    return [row for _, row in sorted(raced, key=lambda pair: pair[0])[:count]]
+
+
 def on_grid(row: ShapeResult) -> bool:
     return {row.task.m, row.task.n, row.task.k} <= set(SIZES)
 

@@ -20,7 +20,12 @@ def counting(rows: Iterable[ShapeResult], environment: str | None = None) -> lis
     if environment is not None and environment not in known:
         raise UsageError(f"no row comes from environment {environment!r}; there are: {'; '.join(known) or 'none'}")
     chosen: dict[str, ShapeResult] = {}
-    for row in sorted(rows, key=lambda row: (row.best is not None, row.finished_at)):
+    for row in sorted(rows, key=_standing):
         if row.environment in (None, environment or next(iter(known), None)):
             chosen[row.task.id] = row
     return sorted(chosen.values(), key=place)
+
+
+def _standing(row: ShapeResult) -> tuple[object, ...]:
+    """Of several rows of a task the last in this order counts. The same row may be told before and after its proof."""
+    return row.best is not None, row.finished_at, row.explained is not None, bool(row.witness)

@@ -7,12 +7,11 @@ from typing import Any
 
 import jinja2
 
-from agent.campaign_report.figures import CLASS_NAMES, CLASSES, CampaignFigures, figures_of, has_result, on_grid
-from agent.campaign_report.panel import Winners, kind_of, schedule_of, step_of
+from agent.campaign_report.figures import CLASS_NAMES, CLASSES, CampaignFigures, figures_of, has_result, on_grid, slowest
+from agent.campaign_report.panel import Winners, kinds_of, schedule_of, step_of
 from agent.campaign_report.reasons import reason_of
 from contract.campaign import ShapeResult
 from contract.errors import UsageError
-from contract.task import Layout, TimingMode
 from contract.trajectory import Step
 
 TEMPLATE = Path(__file__).parent / "template"
@@ -46,7 +45,7 @@ def build_page(rows: Sequence[ShapeResult], held_out: Iterable[str] = (), steps:
     """
     if not rows:
         raise UsageError("there is no campaign result to report; run `cudal2-agent campaign` first")
-    kinds = _kinds(rows)
+    kinds = kinds_of(rows)
     apart = frozenset(held_out)
     known = {(step.run_id, step.index): step for step in steps}
     script, parts, inline = _charts(kinds, apart, known)
@@ -68,19 +67,6 @@ def build_page(rows: Sequence[ShapeResult], held_out: Iterable[str] = (), steps:
     )
 
 
-def _kinds(rows: Sequence[ShapeResult]) -> dict[str, list[ShapeResult]]:
-    """Rows by what may be averaged: layouts in the order of `Layout`, offline first."""
-    layouts, modes = list(Layout), list(TimingMode)
-    ordered = sorted(
-        rows,
-        key=lambda row: (row.task.element != "f16", layouts.index(row.task.layout), modes.index(row.task.mode)),
-    )
-    kinds: dict[str, list[ShapeResult]] = {}
-    for row in ordered:
-        kinds.setdefault(kind_of(row.task), []).append(row)
-    return kinds
-
-
 def _lines(kinds: dict[str, list[ShapeResult]], apart: frozenset[str]) -> list[LineOfFigures]:
     """For each kind the grid and, apart from it, other shapes; of both the part that is held out."""
     lines = []
@@ -95,11 +81,8 @@ def _lines(kinds: dict[str, list[ShapeResult]], apart: frozenset[str]) -> list[L
 
 
 def _worst(rows: Sequence[ShapeResult], steps: Winners) -> list[SlowResult]:
-    raced = [(row.best.speedup.ratio, row) for row in rows if row.best is not None and has_result(row)]
-    slow = sorted(raced, key=lambda pair: pair[0])[:WORST]
-    return [
-        SlowResult(row, schedule_of(row.best), reason_of(row, step_of(row, steps))) for _, row in slow if row.best is not None
-    ]
+    slow = slowest(rows, WORST)
+    return [SlowResult(row, schedule_of(row.best), reason_of(row, step_of(row, steps))) for row in slow if row.best is not None]
 
 
 def _environment(rows: Sequence[ShapeResult]) -> str:

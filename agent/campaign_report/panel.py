@@ -1,6 +1,6 @@
 """The panel that a cell of the page leads to: one result in HTML."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from agent.campaign_report.reasons import reason_of
@@ -8,7 +8,7 @@ from contract.campaign import ShapeResult, Winner
 from contract.candidate import axes_in_use
 from contract.evaluation import AUTOTUNED, BASELINES, Measured
 from contract.speedup import baseline_of
-from contract.task import GemmTask
+from contract.task import GemmTask, Layout, TimingMode
 from contract.trajectory import Step
 
 # Steps by run and index.
@@ -33,6 +33,19 @@ def title_of(task: GemmTask) -> str:
 def kind_of(task: GemmTask) -> str:
     """What times of a task may be averaged with: mode, layout and types."""
     return f"{task.mode.value}, {task.layout.value}, {task.element.value}, accumulate {task.accumulate.value}"
+
+
+def kinds_of(rows: Sequence[ShapeResult]) -> dict[str, list[ShapeResult]]:
+    """Rows by what may be averaged: layouts in the order of `Layout`, offline first."""
+    layouts, modes = list(Layout), list(TimingMode)
+    ordered = sorted(
+        rows,
+        key=lambda row: (row.task.element != "f16", layouts.index(row.task.layout), modes.index(row.task.mode)),
+    )
+    kinds: dict[str, list[ShapeResult]] = {}
+    for row in ordered:
+        kinds.setdefault(kind_of(row.task), []).append(row)
+    return kinds
 
 
 def schedule_of(winner: Winner) -> str:
@@ -70,6 +83,7 @@ def _cost(row: ShapeResult) -> str:
     errors = (("error over its bound", row.best.worst_error), ("cuBLAS", row.best.library_error))
     told = [f"{name} {value:.2g}" for name, value in errors if value is not None]
     told += [f"emulator: {row.witness or 'not asked'}", f"{row.candidates} candidates, {row.gpu_seconds:.1f} s of the GPU"]
+    told += [f"{row.host.cpu_s:.0f} s of host processors"] if row.host else []
     where = f"run <code>{escape(row.run_id)}</code>, step {row.best.step_index}; " if row.run_id else ""
     return f"<p>{escape('; '.join(told))}</p><p>{where}commit {escape(row.commit)}, {row.finished_at:%Y-%m-%d %H:%M}</p>"
 

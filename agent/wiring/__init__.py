@@ -1,5 +1,6 @@
-"""The real parts, opened as the settings say.
+"""The real parts, opened as the settings say, and the machine that they are on.
 
 `parts`: everything that a run needs. `sandbox`: the sandbox alone. `policy`: schedule, chat or portfolio.
 `gpus`: the GPUs that this process sees. `doctor`: what this machine can do, and what is missing.
+`host_use`: the processor time and memory that processes take.
 """

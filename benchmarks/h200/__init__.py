@@ -6,6 +6,18 @@
 | `rows/` | what campaigns measured, one row per shape and mode |
 | `steps/` | every candidate of these campaigns, for `trajectories import` |
 | `summary.py`, `summary.json` | what the rows come to |
+| `curves.py`, `curves.json` | what a search finds for how many GPU seconds and candidates; `searches.py` reads the steps |
+| `stability.py` | two searches of the same shapes against each other: seeds, budgets |
+| `worst.py` | the slowest results with what bounds them |
+| `gpu_scaling.py` | campaigns on different numbers of GPUs |
+| `marked_page.py` | the tables of these scripts in a page |
 | `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
 | `family_search.py` | kernel families against each other |
+
+After new rows and steps, from the repository's root:
+    python -m benchmarks.h200.summary --page docs/results.md
+    python -m benchmarks.h200.curves --page docs/results.md
+    python -m benchmarks.h200.worst --page docs/results.md
+    python -m benchmarks.pictures.campaign benchmarks/h200/rows docs/pictures/h200_campaign.svg
+    python -m benchmarks.pictures.search_curves benchmarks/h200/curves.json docs/pictures/h200_search_curves.svg
 """

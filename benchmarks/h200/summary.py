@@ -6,8 +6,9 @@ Run from the repository's root:
 RESULTS: files or folders of rows, `benchmarks/h200/rows` by default. The newest row of a shape counts.
 `--table` prints Markdown tables as well; `--page` writes them into a page, between its two marks.
 
-The five figures of a mode are those of the grid in layout `nn`, FP16 with FP32 accumulation, held-out shapes included. Figures
-of other sets of shapes follow in the same form. A set without rows has 0 shapes and null in place of its figures.
+The five figures of a mode are those of the grid in layout `nn`, FP16 with FP32 accumulation, held-out shapes included. Without
+rows they are 0 and null. Figures of other sets of shapes follow in the same form, for sets that have rows. Each layout is
+apart, and in each the shapes off the grid and the held-out ones. Other types are left out.
 """
 
 import argparse
@@ -20,24 +21,29 @@ from agent.campaign.result_files import read_results
 from agent.campaign_report.figures import CLASS_NAMES, CLASSES, figures_of, has_result
 from agent.campaign_report.newest_rows import counting
 from benchmarks.h200.grid import grid_shapes, held_out
+from benchmarks.h200.marked_page import between, fill
 from contract.campaign import ShapeResult
-from contract.errors import UsageError
 from contract.task import AccumulatorType, ElementType, Layout, TimingMode
 from contract.whole_file import whole_file
 
 FOLDER = Path(__file__).parent
 ROWS = FOLDER / "rows"
 SUMMARY = FOLDER / "summary.json"
-BEGIN, END = "<!-- tables of benchmarks.h200.summary -->\n", "<!-- end of these tables -->"
+MARKS = between("benchmarks.h200.summary")
 NOTHING_YET = "No row is committed yet.\n"
 GRID, HELD_OUT = frozenset(grid_shapes()), held_out()
 
-# Sets of shapes reported apart from the grid in layout `nn`.
-PARTS = ("tuned", "held_out", "off_grid", *(layout.value for layout in Layout if layout is not Layout.NN))
-PART_NAMES = {
+# Sets of shapes apart from the grid in layout `nn`: `off_grid` is held out, `other` is not. Of another layout, its name stands
+# in front, and alone for its whole grid.
+_SETS = ("held_out", "off_grid", "other")
+_LAYOUTS = tuple(layout.value for layout in Layout if layout is not Layout.NN)
+PARTS = ("tuned", *_SETS, *(f"{layout}{part}" for layout in _LAYOUTS for part in ("", *(f"_{one}" for one in _SETS))))
+_SET_NAMES = {
+    "": "grid",
     "tuned": "grid, not held out",
     "held_out": "grid, held out of every tuning",
     "off_grid": "off the grid, held out of every tuning",
+    "other": "off the grid, not held out",
 }
 
 
@@ -69,26 +75,23 @@ def tables(summary: dict[str, Any]) -> Iterator[str]:
             yield ""
 
 
-def filled(page: str, summary: dict[str, Any]) -> str:
-    """A page with the tables between its marks. Raises: UsageError where it has none."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"the page has no place for tables; add the lines {BEGIN.strip()!r} and {END!r}")
+def text_of(summary: dict[str, Any]) -> str:
+    """What a page says: the tables, and what they were measured with."""
     text = "".join(f"{line}\n" for line in tables(summary)) or NOTHING_YET
     told = f"Commit {summary['commit']}, {summary['date']}, {summary['environment']}.\n\n" if summary["commit"] else ""
-    return f"{before}{begin}\n{told}{text}\n{end}{after}".replace("\n\n\n", "\n\n")
+    return told + text
 
 
 def _mode_summary(rows: Sequence[ShapeResult]) -> dict[str, Any]:
-    parts = {name: figures_of([row for row in rows if _part_of(row) == name]).model_dump() for name in PARTS}
+    members = {name: [row for row in rows if name in _parts_of(row)] for name in PARTS}
+    parts = {name: figures_of(found).model_dump() for name, found in members.items() if found}
     return {**figures_of([row for row in rows if is_headline(row)]).model_dump(), **parts}
 
 
 def _parts_table(figures: dict[str, Any]) -> Iterator[str]:
     head = ("shapes", "geometric mean", "without programmatic launch", "faster", "proved by the emulator", "GPU s per shape")
     yield from _head(("set", *head))
-    named = {"the grid": figures, **{PART_NAMES.get(part, f"grid, layout `{part}`"): figures[part] for part in PARTS}}
+    named = {"the grid": figures, **{_part_name(part): figures[part] for part in PARTS if part in figures}}
     for name, part in named.items():
         if part["shapes"] or part["without_result"]:
             yield _line(
@@ -132,13 +135,18 @@ def is_headline(row: ShapeResult) -> bool:
     return _has_types(row) and row.task.layout is Layout.NN and row.task.shape in GRID
 
 
-def _part_of(row: ShapeResult) -> str | None:
-    """The set of `PARTS` that a row belongs to; None for a shape that is neither of the grid nor held out."""
-    if row.task.layout is not Layout.NN:
-        return row.task.layout.value if row.task.shape in GRID else None
-    if row.task.shape in HELD_OUT:
-        return "held_out" if row.task.shape in GRID else "off_grid"
-    return "tuned" if row.task.shape in GRID else None
+def _parts_of(row: ShapeResult) -> set[str]:
+    """The sets of `PARTS` that a row belongs to."""
+    layout, on_grid, apart = row.task.layout, row.task.shape in GRID, row.task.shape in HELD_OUT
+    own = ("held_out" if apart else "tuned") if on_grid else ("off_grid" if apart else "other")
+    if layout is Layout.NN:
+        return {own}
+    return {f"{layout.value}_{own}", *([layout.value] if on_grid else [])}
+
+
+def _part_name(part: str) -> str:
+    layout, _, own = part.partition("_") if part[:2] in _LAYOUTS else ("", "", part)
+    return _SET_NAMES[own] + (f", layout `{layout}`" if layout else "")
 
 
 def _has_types(row: ShapeResult) -> bool:
@@ -157,9 +165,7 @@ def main() -> None:
     with whole_file(options.out) as temporary:
         temporary.write_text(written(summary), encoding="utf-8")
     if options.page:
-        page = filled(options.page.read_text(encoding="utf-8"), summary)
-        with whole_file(options.page) as temporary:
-            temporary.write_text(page, encoding="utf-8")
+        fill(options.page, MARKS, text_of(summary))
     if options.table:
         print("\n".join(tables(summary)))
 

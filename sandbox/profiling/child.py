@@ -1,4 +1,4 @@
-"""Runs one candidate for the profiler: `ncu … python -m sandbox.profiling.child REQUEST REPORT`.
+"""Runs one candidate, or a kernel of cuBLASLt, for the profiler: `ncu … python -m sandbox.profiling.child REQUEST REPORT`.
 
 Covered: only the counted run lies between cuProfilerStart and cuProfilerStop, after a warm-up, on random operands; a run
 that leaves outputs unwritten gives no profile; the process ends itself at its deadline, even in a hung kernel.
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from contract.errors import DeviceUnavailable, MachineError
-from sandbox.profiling.request import ProfileRequest, Stage, StageReport, write_report
+from contract.task import GemmTask
+from sandbox.profiling.request import LibraryKernel, ProfileRequest, Stage, StageReport, write_report
 
 Enter = Callable[[Stage], None]
 
@@ -69,13 +70,12 @@ def run(request: ProfileRequest, enter: Enter) -> None:
 
     from sandbox.cuda.device import Device
     from sandbox.cuda.driver import Fault, call
-    from sandbox.cuda.evaluator import load
     from sandbox.profiling.random_operands import RandomOperands
 
     enter("load")
     device = Device(request.device)
-    contender = load(request.built, request.task, device)
-    random_operands = RandomOperands(request.task, request.seed)
+    contender, task = _loaded(request, device)
+    random_operands = RandomOperands(task, request.seed)
     # Zeros fit every plan, whether it zeroes the workspace every run, restores it, or needs neither.
     workspace = cupy.zeros(contender.workspace_bytes, dtype=cupy.uint8) if contender.workspace_bytes else None
     bound = contender.bind(random_operands.operands(workspace))
@@ -92,6 +92,22 @@ def run(request: ProfileRequest, enter: Enter) -> None:
     if unwritten := random_operands.unwritten():
         raise Fault(f"{unwritten} outputs were left unwritten under the profiler")
     enter("done")
+
+
+def _loaded(request: ProfileRequest, device: Any) -> tuple[Any, GemmTask]:
+    """The contender, and the task in the layout that it reads. Raises: Fault where cuBLASLt does not have the kernel."""
+    from sandbox.cuda.baselines.cublaslt import suggestion
+    from sandbox.cuda.baselines.library import Unavailable
+    from sandbox.cuda.driver import Fault
+    from sandbox.cuda.evaluator import load
+
+    if not isinstance(request.subject, LibraryKernel):
+        return load(request.subject, request.task, device), request.task
+    try:
+        gemm = suggestion(request.task, request.subject.detail)
+    except Unavailable as exc:
+        raise Fault(str(exc)) from exc
+    return gemm, request.task.model_copy(update={"layout": gemm.layout})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ _PLACES = (
     (Path("/usr/local"), "cuda-*/bin/ncu"),
     (Path("/opt/nvidia/nsight-compute"), "*/ncu"),
 )
-_MAX_HOST_KERNELS = 16  # a host candidate may launch any number
+_MAX_UNNAMED_KERNELS = 16  # a host candidate may launch any number
 
 
 def find_ncu(setting: str | None, places: Sequence[tuple[Path, str]] = _PLACES) -> str:
@@ -47,8 +47,12 @@ def ncu_version(ncu: str) -> str:
     return version[1]
 
 
-def command_of(ncu: str, metrics: Iterable[str], candidate: AnyCandidate, log: Path, program: Sequence[str]) -> list[str]:
+def command_of(
+    ncu: str, metrics: Iterable[str], candidate: AnyCandidate | None, log: Path, program: Sequence[str]
+) -> list[str]:
     """The command line that counts `metrics` of a candidate's kernels in `program` and writes a table to `log`.
+
+    `candidate`: None for a library's kernels, whose names are not known.
 
     Clocks are not locked, as in timing. Caches are flushed before every pass, so that the passes agree.
     """
@@ -68,7 +72,7 @@ def command_of(ncu: str, metrics: Iterable[str], candidate: AnyCandidate, log: P
         entries = dict.fromkeys(launch.entry for launch in candidate.plan.launches)
         flags |= {"--kernel-name-base": "function", "--kernel-name": f"regex:^({'|'.join(map(re.escape, entries))})$"}
     else:
-        flags |= {"--launch-count": str(_MAX_HOST_KERNELS)}
+        flags |= {"--launch-count": str(_MAX_UNNAMED_KERNELS)}
     return [ncu, "--csv", *(word for flag in flags.items() for word in flag), *program]
 
 

@@ -1,4 +1,4 @@
-"""Profiles one candidate: `ncu` in front of a process of this project (`child.py`), both confined like a worker.
+"""Profiles one candidate or a kernel of cuBLASLt: `ncu` in front of a process of this project (`child.py`), both confined.
 
 Covered: no tool, no permission, an incompatible tool; a candidate that crashes or hangs under it; metrics that this version
 lacks; a truncated table. The calling process creates no CUDA context.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contract.build import Built
-from contract.candidate import Candidate, HostCandidate
+from contract.candidate import AnyCandidate, Candidate, HostCandidate
 from contract.errors import ProfileFailed, ProfilerUnavailable, WorkerError
 from contract.options import ProfileOptions, WorkerOptions
 from contract.profile import LaunchProfile, Profile
@@ -24,7 +24,7 @@ from sandbox.profiling.complaints import complaints_in, unavailable, unknown_met
 from sandbox.profiling.metric_set import MetricSet, load_metric_set
 from sandbox.profiling.ncu import command_of, find_ncu, ncu_version
 from sandbox.profiling.reading import Unreadable, read_launches
-from sandbox.profiling.request import ProfileRequest, StageReport, last_report
+from sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, Subject, last_report
 from sandbox.workers.process import ChildExit, Limits, network_isolated, run
 from sandbox.workers.worker_jail import gpu_jail
 
@@ -74,10 +74,17 @@ class Profiler:
 
     def profile(self, built: Built, task: GemmTask) -> Profile:
         """Counters of one run of a verified candidate. Raises: ProfilerUnavailable, ProfileFailed."""
+        return self._guarded(built, task)
+
+    def profile_library(self, detail: str, task: GemmTask) -> Profile:
+        """The same of cuBLASLt's kernel with this configuration. Raises: as `profile`."""
+        return self._guarded(LibraryKernel(detail=detail), task)
+
+    def _guarded(self, subject: Subject, task: GemmTask) -> Profile:
         if self._lacking is not None:
             raise ProfilerUnavailable(str(self._lacking), log=self._lacking.log)
         try:
-            return self._profile(built, task)
+            return self._profile(subject, task)
         except ProfilerUnavailable as exc:
             self._lacking = exc
             raise
@@ -87,15 +94,15 @@ class Profiler:
         except OSError as exc:
             raise ProfileFailed(f"its scratch folder cannot be used ({exc.strerror})") from exc
 
-    def _profile(self, built: Built, task: GemmTask) -> Profile:
+    def _profile(self, subject: Subject, task: GemmTask) -> Profile:
         begin_s = time.monotonic()
         ncu = find_ncu(self._options.ncu)
         version, metrics = ncu_version(ncu), load_metric_set(task.arch)
-        launches = _launches(self._counted(ncu, metrics, built, task), metrics, built)
+        launches = _launches(self._counted(ncu, metrics, subject, task), metrics, _candidate(subject))
         self._tell_absent(set(metrics.metrics).difference(*(launch.metrics for launch in launches)))
         return Profile(tool=f"ncu {version}", metric_set=metrics.name, launches=launches, seconds=time.monotonic() - begin_s)
 
-    def _counted(self, ncu: str, metrics: MetricSet, built: Built, task: GemmTask) -> NcuRun:
+    def _counted(self, ncu: str, metrics: MetricSet, subject: Subject, task: GemmTask) -> NcuRun:
         """The first run that nothing but the candidate can have spoilt.
 
         It is repeated without the metrics that this ncu lacks, and once without network isolation. The isolation takes away
@@ -106,7 +113,7 @@ class Profiler:
             asked = {spec.metric for spec in metrics.metrics.values()} - self._unknown
             if not asked:
                 raise ProfilerUnavailable(f"{ncu} has no metric of the set {metrics.name}; install a newer Nsight Compute")
-            attempt = self._attempt(ncu, sorted(asked), built, task)
+            attempt = self._attempt(ncu, sorted(asked), subject, task)
             reason = unavailable(attempt.complaints) or _not_ours(attempt)
             if reason is None and (unknown := unknown_metrics(attempt.complaints, asked)):
                 logger.warning("this ncu has no %s; the profile goes without", ", ".join(sorted(unknown)))
@@ -125,19 +132,21 @@ class Profiler:
             logger.warning("not counted here: %s", ", ".join(sorted(new)))
             self._absent |= new
 
-    def _attempt(self, ncu: str, asked: list[str], built: Built, task: GemmTask) -> NcuRun:
+    def _attempt(self, ncu: str, asked: list[str], subject: Subject, task: GemmTask) -> NcuRun:
         limit_s = self._options.timeout_s
         with tempfile.TemporaryDirectory(prefix="cudal2-profile-", ignore_cleanup_errors=True) as folder:
             scratch = Path(folder)
-            request = ProfileRequest(built=built, task=task, device=self._worker.device, seed=OPERANDS_SEED, limit_s=limit_s)
+            request = ProfileRequest(
+                subject=subject, task=task, device=self._worker.device, seed=OPERANDS_SEED, limit_s=limit_s
+            )
             (scratch / _REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
             python = self._worker.python or sys.executable
             program = [python, "-P", "-m", "sandbox.profiling.child", _REQUEST, _REPORT]
             finished = run(
-                command_of(ncu, asked, built.candidate, scratch / _TABLE, program),
+                command_of(ncu, asked, _candidate(subject), scratch / _TABLE, program),
                 scratch=scratch,
                 limits=Limits(
-                    wall_s=limit_s, file_bytes=FILE_BYTES, network=not self._isolated, jail=self._jail(built, scratch)
+                    wall_s=limit_s, file_bytes=FILE_BYTES, network=not self._isolated, jail=self._jail(subject, scratch)
                 ),
                 extra_environment=self._environment,
             )
@@ -146,12 +155,16 @@ class Profiler:
         said = b"\n".join((finished.stdout, finished.stderr)).decode(errors="replace")
         return NcuRun(finished, report, table, said)
 
-    def _jail(self, built: Built, scratch: Path) -> Jail | None:
+    def _jail(self, subject: Subject, scratch: Path) -> Jail | None:
         """A worker's jail, for candidates that run their own CPU code. The tool, which may trace, runs in it too."""
-        if not isinstance(built.candidate, HostCandidate):
+        if not isinstance(_candidate(subject), HostCandidate):
             return None
         jail = gpu_jail(self._worker, scratch, self._environment)
         return replace(jail, layers=replace(jail.layers, calls=False))
+
+
+def _candidate(subject: Subject) -> AnyCandidate | None:
+    return subject.candidate if isinstance(subject, Built) else None
 
 
 def _not_ours(attempt: NcuRun) -> str | None:
@@ -162,9 +175,8 @@ def _not_ours(attempt: NcuRun) -> str | None:
     return attempt.report.message if attempt.report.fault == "device" else None
 
 
-def _launches(attempt: NcuRun, metrics: MetricSet, built: Built) -> tuple[LaunchProfile, ...]:
+def _launches(attempt: NcuRun, metrics: MetricSet, candidate: AnyCandidate | None) -> tuple[LaunchProfile, ...]:
     """The counted launches, as many as the plan has. Raises: ProfileFailed."""
-    candidate = built.candidate
     if attempt.report is not None and attempt.report.fault:
         raise ProfileFailed(f"{attempt.stage}: {attempt.report.message}", log=attempt.log)
     if attempt.finished.timed_out:

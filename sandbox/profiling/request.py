@@ -12,12 +12,21 @@ from contract.task import GemmTask
 Stage = Literal["start", "load", "warm-up", "count", "done"]
 
 
+class LibraryKernel(Record):
+    """An algorithm that cuBLASLt suggests for a task. `detail`: its configuration in words, as a baseline is recorded."""
+
+    detail: str
+
+
+Subject = Built | LibraryKernel
+
+
 class ProfileRequest(Record):
-    """Run this candidate once to warm up and once to be counted. `limit_s`: wall-clock limit, after which the process ends
-    itself.
+    """Run this candidate, or cuBLASLt's kernel, once to warm up and once to be counted. `limit_s`: wall-clock limit, after
+    which the process ends itself.
     """
 
-    built: Built
+    subject: Subject
     task: GemmTask
     device: int
     seed: int

@@ -12,9 +12,10 @@ import pytest
 from contract.build import Built
 from contract.candidate import Candidate, HostCandidate, Origin
 from contract.errors import CompilerMissing, ProfileFailed, ProfilerUnavailable
-from contract.evaluation import Prediction, Unmeasured
+from contract.evaluation import AUTOTUNED, Measured, Prediction, Unmeasured
 from contract.events import ignore
 from contract.options import CompileOptions, ProfileOptions, TimeOptions, VerifyOptions, WorkerOptions
+from contract.speedup import baseline_of
 from contract.task import Arch, GemmTask
 from policies.schedule.families.registry import families
 from sandbox.building.toolchain import find_nvcc
@@ -161,6 +162,20 @@ def test_every_launch_of_a_run_is_counted_in_order(sandbox: LocalSandbox, arch: 
     assert split.metrics["duration_ns"] > reduce.metrics["duration_ns"]
     # Constants take one tensor-pipe instruction per warp; a multiplication takes more.
     assert split.metrics["tensor_instructions"] <= 64 * 64 * 2 * 8
+
+
+def test_the_kernel_that_cublaslt_chose(sandbox: LocalSandbox, arch: Arch) -> None:
+    task = GemmTask(arch=arch, **SHAPE)
+    measured = sandbox.evaluate(honest(sandbox, task), task, "quick")
+    assert isinstance(measured, Measured), measured
+    chosen = baseline_of(measured, AUTOTUNED)
+    assert chosen is not None
+    launches = sandbox.profile_library(chosen.detail, task).launches
+    longest = max(launches, key=lambda launch: launch.metrics["duration_ns"])
+    assert longest.metrics["tensor_instructions"] > 0
+    assert longest.metrics["duration_ns"] < 1_000_000
+    with pytest.raises(ProfileFailed, match="cuBLASLt does not suggest"):
+        sandbox.profile_library("layout nn, algorithm -1", task)
 
 
 def test_counters_repeat(sandbox: LocalSandbox, arch: Arch) -> None:

@@ -284,6 +284,8 @@ def test_without_a_gpu_nothing_is_profiled(options):
     sandbox, _ = opened(options)
     with pytest.raises(ProfilerUnavailable, match="no sm_90a GPU here"):
         sandbox.profile(built_from(sandbox, NAIVE), TASK)
+    with pytest.raises(ProfilerUnavailable, match="no sm_90a GPU here"):
+        sandbox.profile_library("layout nn, algorithm 66", TASK)
 
 
 def test_another_archs_kernel_is_not_profiled_and_ones_own_goes_to_the_tool(options, with_script, tmp_path):
@@ -295,6 +297,8 @@ def test_another_archs_kernel_is_not_profiled_and_ones_own_goes_to_the_tool(opti
         sandbox.profile(built, TASK.model_copy(update={"arch": Arch.SM_80}))
     assert tool.runs == []
     assert sandbox.profile(built, TASK).tool == "ncu 2025.3.1.0"
-    [run] = tool.runs
+    assert sandbox.profile_library("layout nn, algorithm 66", TASK).launches
+    run, library = tool.runs
     assert run["environment"]["CUPY_CACHE_DIR"] == str(tmp_path / "cupy"), "the cache that workers use too"
+    assert library["request"]["subject"] == {"detail": "layout nn, algorithm 66"}
     sandbox.close()

@@ -1,11 +1,11 @@
 """`cudal2-agent campaign`: many shapes, several GPUs, one queue.
 
-`run`: run. `status`: status. `results`: results. `report`: report. `receive`: import. `prove`: prove. `record`: record.
+One file per command; `receive` is `import`.
 """
 
 import typer
 
-from agent.cli.campaign import prove, receive, record, report, results, run, status
+from agent.cli.campaign import explain, prove, receive, record, report, results, run, status
 
 app = typer.Typer(
     help="Kernels for many shapes, on several GPUs.",
@@ -19,4 +19,5 @@ app.command("results", epilog=results.EXAMPLE)(results.results)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("import", epilog=receive.EXAMPLE)(receive.import_)
 app.command("prove", epilog=prove.EXAMPLE)(prove.prove)
+app.command("explain", epilog=explain.EXAMPLE)(explain.explain)
 app.command("record", epilog=record.EXAMPLE)(record.record)

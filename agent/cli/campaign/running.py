@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from agent.campaign.campaign import Campaign, CampaignPlan
-from agent.campaign.overview import class_figures
 from agent.cli.render.campaign_answer import print_campaign
 from agent.cli.render.campaign_table import CampaignTable
 from contract.errors import UsageError
@@ -55,5 +54,5 @@ def run_campaign(
             except KeyboardInterrupt:
                 interrupted = True
                 table.note(f"interrupted; go on with: cudal2-agent campaign run --name {name}")
-        print_campaign(name, queue.counts(), class_figures(stored.result for stored in queue.results()), as_json=as_json)
+        print_campaign(name, queue.counts(), [stored.result for stored in queue.results()], as_json=as_json)
         return INTERRUPTED if interrupted else 0

@@ -7,8 +7,7 @@ EXAMPLE = "\b\nExample:\n  cudal2-agent campaign status --name small"
 
 
 def status(name: CampaignName = NAME, as_json: AsJson = False) -> None:
-    """How far a campaign is: shapes, speedups by class, and the shapes that failed."""
-    from agent.campaign.overview import class_figures
+    """How far a campaign is: shapes, speedups by class, cost, and the shapes that failed."""
     from agent.cli.render.campaign_answer import print_campaign
     from contract.settings import load_settings
     from policies.trajectories.campaigns.queue import CampaignQueue
@@ -17,5 +16,5 @@ def status(name: CampaignName = NAME, as_json: AsJson = False) -> None:
     with open_store(load_settings().store_url) as store:
         queue = CampaignQueue(store, name)
         queue.record()
-        classes = class_figures(stored.result for stored in queue.results())
-        print_campaign(name, queue.counts(), classes, queue.failed(), as_json=as_json)
+        results = [stored.result for stored in queue.results()]
+        print_campaign(name, queue.counts(), results, queue.failed(), as_json=as_json)

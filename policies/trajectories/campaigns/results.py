@@ -53,17 +53,25 @@ def read_results(connection: Connection, wanted: ResultFilter = ALL_RESULTS, aft
 
 
 def add_result(connection: Connection, campaign: int, result: ShapeResult) -> bool:
-    """Record a result; whether it was new. Of one that is there, a verdict on its winner is taken over."""
+    """Record a result; whether it was new. Of one that is there, a verdict on its winner and an explanation are taken over."""
     row = result_row(result)
     own = shape_results.c
     known = connection.execute(
-        select(own.key, own.witness).where(own.task == row["task"], own.finished_at == row["finished_at"])
+        select(own.key, own.record).where(own.task == row["task"], own.finished_at == row["finished_at"])
     ).one_or_none()
     if known is None:
         connection.execute(insert(shape_results).values(campaign=campaign, **row))
-    elif row["witness"] and not known.witness:
-        connection.execute(update(shape_results).where(own.key == known.key).values(**row))
+    elif (merged := _merged(ShapeResult.model_validate_json(known.record), result)) is not None:
+        connection.execute(update(shape_results).where(own.key == known.key).values(**result_row(merged)))
     return known is None
+
+
+def _merged(known: ShapeResult, told: ShapeResult) -> ShapeResult | None:
+    """What a row becomes by the same row from elsewhere; None where it stays."""
+    newer, older = (told, known) if told.witness and not known.witness else (known, told)
+    if newer.explained is None and newer.best == older.best:
+        newer = newer.model_copy(update={"explained": older.explained})
+    return newer if newer != known else None
 
 
 def claim_unproved(connection: Connection, wanted: ResultFilter) -> StoredResult | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from contract.evaluation import AUTOTUNED
 from contract.task import GemmTask, Layout
 from sandbox.cuda.baselines.library import (
     WORKSPACE_BYTES,
@@ -194,3 +195,16 @@ class BoundLt:
 
     def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:  # noqa: ARG002 (the library decides)
         self._product.multiply(self._algorithm, self._addresses, stream)
+
+
+def suggestion(task: GemmTask, detail: str) -> LtGemm:
+    """The suggestion whose configuration is recorded in words. Raises: Unavailable where the library has no such one now."""
+    words = detail.partition(";")[0]  # behind it stands how it was chosen
+    layout = words.removeprefix("layout ").partition(",")[0]
+    if layout not in set(Layout):
+        raise Unavailable(f"{detail[:60]!r} is not the configuration of an algorithm")
+    product = LtProduct(task, Layout(layout))
+    algorithm = next((one for one in product.suggestions if product.describe(one) == words), None)
+    if algorithm is None:
+        raise Unavailable(f"cuBLASLt does not suggest {words!r} for {task.shape} here")
+    return LtGemm(AUTOTUNED, product, algorithm)

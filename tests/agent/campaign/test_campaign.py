@@ -92,6 +92,7 @@ def test_a_campaign_goes_on_where_it_ended_and_takes_more_shapes(home: Path, sto
     shown = Shown()
     campaign(home, queue, shown, 1).run()
     assert len(shown.rows) == 2
+    assert all(row.host is not None and row.host.campaign_mib > row.host.peak_mib > 0 for row in shown.rows)
     assert max(Counter(begun(home)).values()) == 1
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from agent.campaign.result_files import read_results, write_results
 from agent.campaign_report.newest_rows import counting
+from contract.campaign import Explanation
 from contract.errors import UsageError
 from tests.doubles.campaign_rows import START, campaign_rows, shape_result
 
@@ -69,3 +70,10 @@ def test_environments_are_never_mixed() -> None:
     assert counting([here, there], "another") == [there]
     with pytest.raises(UsageError, match="no row comes from environment 'third'"):
         counting([here, there], "third")
+
+
+def test_of_the_same_row_the_explained_one_counts() -> None:
+    row = shape_result("64x64x64")
+    told = row.model_copy(update={"explained": Explanation(tool="ncu", environment="", findings=(), counters={})})
+    for rows in ([row, told], [told, row]):
+        assert counting(rows) == [told]

@@ -95,3 +95,20 @@ def test_wrong_input_is_one_line(words: list[str], said: str, tmp_path: Path, ca
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+def test_explain_needs_a_gpu_and_results(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(home)
+    assert main(["campaign", "explain"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line == "error: there is no GPU here whose counters could be read; run this on a machine with one"
+    assert main(["campaign", "explain", "--mode", "server"]) == 2
+    assert "campaign 'main' has no result to explain" in capsys.readouterr().err
+
+
+def test_status_tells_the_cost(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(home)
+    assert main(["campaign", "status", "--json"]) == 0
+    cost = json.loads(capsys.readouterr().out)["cost"]
+    assert set(cost) == {"gpu_s", "host_cpu_s", "candidates", "search_peak_mib", "campaign_peak_mib"}
+    assert (cost["host_cpu_s"], cost["campaign_peak_mib"]) == (None, None)

@@ -12,7 +12,7 @@ from benchmarks.h200.summary import ROWS, SUMMARY, is_headline
 from benchmarks.pictures.campaign import draw
 from benchmarks.pictures.svg import OURS
 from contract.errors import UsageError
-from contract.task import TimingMode
+from contract.task import Layout, TimingMode
 from tests.benchmarks.pictures import dots, outside, words
 from tests.doubles.campaign_rows import campaign_rows, shape_result
 
@@ -30,6 +30,11 @@ def test_a_mode_without_rows_is_left_out() -> None:
     offline = [row for row in INVENTED if row.task.mode is TimingMode.OFFLINE]
     assert any(word.startswith("offline: 1,000 shapes, geometric mean") for word in words(draw(offline)))
     assert not any("server" in word for word in words(draw(offline)))
+
+
+def test_other_layouts_and_shapes_off_the_grid_are_not_drawn() -> None:
+    rows = [shape_result("64x64x64"), shape_result("64x64x64", layout=Layout.NT), shape_result("1x4096x4096")]
+    assert len(dots(draw(rows), OURS)) == 2 + 1
 
 
 def test_faster_is_higher_and_slower_baselines_are_to_the_right() -> None:

@@ -9,7 +9,21 @@ import pytest
 from agent.campaign.result_files import read_results, write_results
 from agent.campaign_report.figures import CLASSES
 from benchmarks.h200.grid import OFF_GRID
-from benchmarks.h200.summary import BEGIN, END, NOTHING_YET, ROWS, SUMMARY, filled, main, summarise, tables, written
+from benchmarks.h200.marked_page import filled
+from benchmarks.h200.summary import (
+    GRID,
+    HELD_OUT,
+    MARKS,
+    NOTHING_YET,
+    PARTS,
+    ROWS,
+    SUMMARY,
+    main,
+    summarise,
+    tables,
+    text_of,
+    written,
+)
 from contract.errors import UsageError
 from contract.evaluation import AUTOTUNED
 from contract.task import AccumulatorType, Layout, TimingMode
@@ -51,7 +65,8 @@ def test_the_figures_of_the_grid() -> None:
 
 def test_held_out_shapes_are_apart() -> None:
     offline = summarise(INVENTED)["offline"]
-    assert [offline[part]["shapes"] for part in ("tuned", "held_out", "off_grid", "tn")] == [900, 100, 50, 0]
+    assert [offline[part]["shapes"] for part in ("tuned", "held_out", "off_grid")] == [900, 100, 50]
+    assert "tn" not in offline
 
 
 def test_other_layouts_and_types_stay_out_of_the_grid() -> None:
@@ -60,6 +75,32 @@ def test_other_layouts_and_types_stay_out_of_the_grid() -> None:
     f16 = f16.model_copy(update={"task": f16.task.model_copy(update={"accumulate": AccumulatorType.F16})})
     offline = summarise([shape_result("64x64x64", 1.5), tn, f16, shape_result("3x5x8", 9.0)])["offline"]
     assert (offline["shapes"], offline["geomean"], offline["tn"]["geomean"]) == (1, 1.5, 3.0)
+
+
+def test_each_layout_has_its_own_sets() -> None:
+    held = sorted(HELD_OUT & GRID)[0]
+    kinds = [(Layout.NT, "64x64x64", 2.0), (Layout.NT, held, 8.0), (Layout.NT, OFF_GRID[0], 3.0), (Layout.TN, "3x5x8", 5.0)]
+    rows = [shape_result(shape, ratio, layout=layout) for layout, shape, ratio in kinds]
+    summary = summarise([*rows, shape_result("3x5x8", 7.0)])
+    offline = summary["offline"]
+    means = {part: offline[part]["geomean"] for part in PARTS if part in offline}
+    assert offline["shapes"] == 0
+    assert means == {"other": 7.0, "tn_other": 5.0, "nt": 4.0, "nt_held_out": 8.0, "nt_off_grid": 3.0}
+
+
+def test_the_tables_tell_layouts_apart() -> None:
+    rows = [shape_result("64x64x64"), shape_result(sorted(HELD_OUT & GRID)[0], layout=Layout.NT)]
+    text = "\n".join(tables(summarise(rows)))
+    assert "| the grid | 1 |" in text
+    assert "| grid, layout `nt` | 1 |" in text
+    assert "| grid, held out of every tuning, layout `nt` | 1 |" in text
+
+
+def test_rows_of_two_environments_are_not_mixed() -> None:
+    rows = [shape_result("64x64x64", 1.5), shape_result("64x64x128", 3.0, environment="H100 driver-580")]
+    with pytest.raises(UsageError, match="2 environments; name one"):
+        summarise(rows)
+    assert summarise(rows, ENVIRONMENT)["offline"]["geomean"] == 1.5
 
 
 def test_the_tables_name_every_set_that_has_rows() -> None:
@@ -84,17 +125,17 @@ def test_the_command_writes_the_summary(
 
 def test_the_page_has_the_tables_of_the_committed_summary() -> None:
     page = (Path(__file__).parents[3] / "docs/results.md").read_text(encoding="utf-8")
-    assert filled(page, json.loads(SUMMARY.read_text(encoding="utf-8"))) == page
+    assert filled(page, MARKS, text_of(json.loads(SUMMARY.read_text(encoding="utf-8")))) == page
 
 
 def test_tables_take_the_place_of_older_ones() -> None:
-    page = f"before\n\n{BEGIN}\nold\n\n{END}\n\nafter\n"
-    once = filled(page, summarise([shape_result("64x64x64", 1.5, 3.0)]))
+    page = f"before\n\n{MARKS.begin}\nold\n\n{MARKS.end}\n\nafter\n"
+    once = filled(page, MARKS, text_of(summarise([shape_result("64x64x64", 1.5, 3.0)])))
     assert "| the grid | 1 | 1.500 |" in once
     assert "Commit abc1234, 2026-11-23, NVIDIA H200" in once
     assert "old" not in once
     assert once.startswith("before\n")
     assert once.endswith("\nafter\n")
-    assert filled(once, summarise([])) == page.replace("old\n", NOTHING_YET)
+    assert filled(once, MARKS, text_of(summarise([]))) == page.replace("old\n", NOTHING_YET)
     with pytest.raises(UsageError, match="no place for tables"):
-        filled("a page", summarise([]))
+        filled("a page", MARKS, "")

@@ -10,14 +10,17 @@ import pytest
 pytest.importorskip("cupy")
 
 from contract.errors import DeviceUnavailable, MachineError
+from contract.task import Layout
+from sandbox.cuda.baselines.cublaslt import suggestion
+from sandbox.cuda.baselines.library import Unavailable
 from sandbox.cuda.driver import DriverFault
 from sandbox.profiling import child
-from sandbox.profiling.request import ProfileRequest, StageReport, last_report, write_report
+from sandbox.profiling.request import LibraryKernel, ProfileRequest, StageReport, last_report, write_report
 from tests.doubles import TASK
 from tests.sandbox.profiling.test_ncu import BUILT
 
 ROOT = Path(__file__).parents[3]
-REQUEST = ProfileRequest(built=BUILT, task=TASK, device=2, seed=7, limit_s=60)
+REQUEST = ProfileRequest(subject=BUILT, task=TASK, device=2, seed=7, limit_s=60)
 
 
 class ScriptedGpu:
@@ -154,3 +157,54 @@ def test_reports(tmp_path):
     # A line that was being written when the process ended.
     assert last_report(text + '{"stage": "do') == StageReport(stage="count")
     assert last_report(text + '{"stage": "done"}') == StageReport(stage="count")
+
+
+def test_a_kernel_of_cublaslt_runs_in_its_own_layout(gpu, tmp_path, monkeypatch):
+    asked = []
+    gpu.layout, gpu.workspace_bytes = Layout.TN, 0
+
+    def suggestion(task, detail):
+        asked.append((task, detail))
+        return gpu
+
+    monkeypatch.setattr("sandbox.cuda.baselines.cublaslt.suggestion", suggestion)
+    tasks = []
+    scripted = gpu._random
+    monkeypatch.setattr(
+        "sandbox.profiling.random_operands.RandomOperands", lambda task, seed: tasks.append(task) or scripted(task, seed)
+    )
+    request = REQUEST.model_copy(update={"subject": LibraryKernel(detail="layout tn, algorithm 66")})
+    assert reported(tmp_path, request) == (0, StageReport(stage="done"))
+    assert asked == [(TASK, "layout tn, algorithm 66")]
+    assert [task.layout for task in tasks] == [Layout.TN]
+    assert "load" not in gpu.done
+
+
+@pytest.mark.usefixtures("gpu")
+def test_an_algorithm_that_is_gone_is_reported(tmp_path, monkeypatch):
+    def suggestion(*_):
+        raise Unavailable("cuBLASLt does not suggest it")
+
+    monkeypatch.setattr("sandbox.cuda.baselines.cublaslt.suggestion", suggestion)
+    code, report = reported(tmp_path, REQUEST.model_copy(update={"subject": LibraryKernel(detail="layout nn, x")}))
+    assert code == 1
+    assert report == StageReport(stage="load", fault="candidate", message="cuBLASLt does not suggest it")
+
+
+def test_a_suggestion_is_found_by_its_words(monkeypatch):
+    class Product:
+        suggestions = (1, 2)
+
+        def __init__(self, _task, layout):
+            self.layout = layout
+
+        def describe(self, algorithm):
+            return f"layout {self.layout}, algorithm {algorithm}"
+
+    monkeypatch.setattr("sandbox.cuda.baselines.cublaslt.LtProduct", Product)
+    found = suggestion(TASK, "layout tn, algorithm 2; best of 9 suggestions")
+    assert (found.layout, found.detail) == (Layout.TN, "layout tn, algorithm 2")
+    with pytest.raises(Unavailable, match=f"does not suggest 'layout nn, algorithm 3' for {TASK.shape}"):
+        suggestion(TASK, "layout nn, algorithm 3")
+    with pytest.raises(Unavailable, match="'algorithm 2' is not the configuration"):
+        suggestion(TASK, "algorithm 2")

@@ -79,7 +79,7 @@ def test_what_ncu_is_asked(tmp_path):
     assert set(flags["--metrics"].split(",")) == {spec.metric for spec in HOPPER.metrics.values()}
     assert re.fullmatch(flags["--kernel-name"].removeprefix("regex:"), "gemm")
     assert run["program"][1:4] == ["-P", "-m", "sandbox.profiling.child"]
-    assert run["request"]["built"]["artifact_path"] == "/cache/kernel.cubin"
+    assert run["request"]["subject"]["artifact_path"] == "/cache/kernel.cubin"
     assert run["request"]["device"] == 3
     assert run["request"]["limit_s"] == 20
 
@@ -390,3 +390,20 @@ def test_a_tool_that_is_gone_ends_the_profiling_and_a_full_disk_only_this_profil
                 profiler.profile(BUILT, TASK)
         else:
             assert profiler.profile(BUILT, TASK).launches
+
+
+def test_all_kernels_of_a_library_count(tmp_path):
+    row = [line for line in WGMMA.splitlines() if line.startswith('"0"')]
+    tool = PretendedTool(tmp_path, Act(table=WGMMA + row[0] + "\n"))
+    profile = tool.profiler().profile_library("layout nn, algorithm 66", TASK)
+    assert len(profile.launches) == 2
+    [run] = tool.runs
+    assert "--kernel-name" not in run["flags"]
+    assert run["flags"]["--launch-count"] == "16"
+    assert run["request"]["subject"] == {"detail": "layout nn, algorithm 66"}
+
+
+def test_a_library_without_the_kernel_is_no_profile(tmp_path):
+    tool = PretendedTool(tmp_path, Act(reports=report("load", "candidate", "cuBLASLt does not suggest it")))
+    with pytest.raises(ProfileFailed, match="load: cuBLASLt does not suggest it"):
+        tool.profiler().profile_library("layout nn, algorithm 66", TASK)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect
 
+from contract.campaign import Explanation
 from contract.run_settings import RunSettings
 from contract.task import GemmTask, Layout, TimingMode
 from policies.trajectories import tables
@@ -119,3 +120,15 @@ def test_a_store_of_version_2_gets_the_tables_and_keeps_its_runs(tmp_path: Path)
     engine = open_engine(url)
     assert set(tables.metadata.tables) == set(inspect(engine).get_table_names())
     engine.dispose()
+
+
+def test_an_explanation_travels_to_the_same_row(store: Store) -> None:
+    queue, told = CampaignQueue(store, "one"), Explanation(tool="ncu", environment="", findings=(), counters={"tensor_pct": 60})
+    assert queue.take_over([result(SMALL, 1.3, explained=told)]) == 0
+    assert queue.take_over([result(SMALL, 1.3, witness="agreed")]) == 0
+    assert queue.take_over([result(SMALL, 1.3)]) == 0
+    [row] = [one for one in store.results(ResultFilter(campaigns=("one",))) if one.task == SMALL]
+    assert (row.explained, row.witness) == (told, "agreed")
+    other = result(SMALL, 1.7, explained=told.model_copy(update={"tool": "of another kernel"}))
+    queue.take_over([other])
+    assert store.results(ResultFilter(campaigns=("one",)))[0] == row

@@ -1,0 +1,51 @@
+"""The slowest results of the committed rows with what bounds them, as Markdown tables.
+
+Run from the repository's root: python -m benchmarks.h200.worst [--rows FOLDER] [--environment KEY] [--page docs/results.md]
+`--page` writes the tables into a page, between its two marks. Counters stand there once `campaign explain` has read them.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from agent.campaign.result_files import read_results
+from agent.campaign_report.figures import slowest
+from agent.campaign_report.newest_rows import counting
+from agent.campaign_report.panel import kinds_of
+from agent.campaign_report.reasons import reason_of
+from benchmarks.h200.marked_page import between, fill
+from benchmarks.h200.summary import ROWS
+from contract.campaign import ShapeResult
+
+MARKS = between("benchmarks.h200.worst")
+COUNT = 10
+
+
+def tables(rows: Sequence[ShapeResult]) -> Iterator[str]:
+    """A table for each mode, layout and type of the rows."""
+    for kind, members in kinds_of(rows).items():
+        yield f"{kind[0].upper()}{kind[1:]}:\n"
+        yield "| shape | speedup | what bounds it |"
+        yield "|---|---|---|"
+        for row in slowest(members, COUNT):
+            assert row.best is not None
+            yield f"| {row.task.shape} | {row.best.speedup.ratio:.3f} | {reason_of(row).replace('|', '/')} |"
+        yield ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.h200.worst", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--environment", help="whose rows count; needed where they come from several")
+    parser.add_argument("--page", type=Path, help="a page whose tables are replaced")
+    options = parser.parse_args()
+    text = "".join(f"{line}\n" for line in tables(counting(read_results([options.rows]), options.environment)))
+    if options.page:
+        fill(options.page, MARKS, text)
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
