@@ -63,7 +63,8 @@ class _Columns:
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
-        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:]
+        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:23]
+        (self.store_lines,) = table[23:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -76,7 +77,7 @@ class _Columns:
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 23
+COLUMNS = 24
 
 
 def _row(work: Work) -> tuple[float, ...]:
@@ -86,7 +87,7 @@ def _row(work: Work) -> tuple[float, ...]:
 
 
 def _sums(work: Work) -> tuple[float, ...]:
-    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded
+    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded, work.store_lines
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -102,7 +103,7 @@ def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     dram_us = np.full_like(math_us, memory_us(task, chip))
     ahead = np.maximum(c.stages - 1, 1)
     latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * LOADED_TRIP_US / ahead
-    copy_us = c.lines * c.k_blocks * c.rounds * LINE_US
+    copy_us = (c.lines * c.k_blocks + c.store_lines) * c.rounds * LINE_US
     rates = np.stack([math_us, l2_us, dram_us, latency_us, copy_us, _shared_us(c)])
     norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS) + c.turns * (c.k_blocks - 1) * c.step_us
     return norm

@@ -36,6 +36,7 @@ class Work(Record):
     memory through L2, multicast counted once. `reduced_bytes`: bytes of partial sums written and read again between splits.
     `spread_sums`: each CTA that splits a tile adds a share of it; else one CTA adds the tile alone.
     `lines`: rows of at most 128 bytes that the bulk copy engine of an SM handles per K block; 0 for other kinds of copies.
+    `store_lines`: rows that the engine stores per tile.
     `step_us`: time per K block after the first that is exposed, because barriers and fragment loads depend on each other.
     `alternating`: one tile of a CTA is stored while the next is multiplied.
     `mma_efficiency`: the share of the tensor rate that this tile shape can reach in steady state (0 to 1).
@@ -59,6 +60,7 @@ class Work(Record):
     programmatic: bool
     mma_efficiency: float
     lines: int = 0
+    store_lines: int = 0
     step_us: float = 0.0
     alternating: bool = False
     smem_read_bytes: int = 0

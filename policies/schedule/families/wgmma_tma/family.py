@@ -50,6 +50,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             programmatic=s.programmatic,
             mma_efficiency=_mma_efficiency(s),
             lines=_lines(s, task),
+            store_lines=s.block_m * (s.block_n // s.box_columns) if s.tma_store else 0,
             alternating=s.pingpong,
             smem_read_bytes=_smem_read_bytes(s),
             spread_sums=s.spread_sum,
