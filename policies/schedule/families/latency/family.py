@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from contract.chip import Chip
-from contract.task import Arch, GemmTask, Layout
+from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family, KernelParts, Work
 from policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violation
 from policies.schedule.families.latency.space import enumerate_schedules
@@ -23,7 +23,8 @@ class Latency(Family[LatencySchedule]):
 
     def supports(self, task: GemmTask) -> bool:
         """Rows of A, B and D must be multiples of 16 bytes."""
-        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
+        aligned = task.n % 8 == 0 and task.k % 8 == 0
+        return task.arch is Arch.SM_90A and aligned and not task.layout.transposes_a
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
         if self.supports(task):
@@ -64,7 +65,7 @@ def _lines(s: LatencySchedule, task: GemmTask) -> int:
     if s.loads != "tma":
         return 0
     rows_a = s.block_m * -(-s.block_k // 64)
-    by_rows = task.layout is Layout.NN
+    by_rows = not task.layout.transposes_b
     rows_b = s.block_k * (s.block_n // panel_width(s.block_n)) if by_rows else s.block_n * -(-s.block_k // 64)
     return s.warps_k * (rows_a + rows_b)
 

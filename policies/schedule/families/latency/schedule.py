@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from contract.chip import LIMITS
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.families.kernel_family import Schedule
 
 Loads = Literal["cp_async", "tma"]
@@ -135,11 +135,13 @@ def _contradiction(s: LatencySchedule) -> str | None:
 
 
 def _task_violation(s: LatencySchedule, task: GemmTask) -> str | None:
+    if task.layout.transposes_a:
+        return "the family does not serve layout nt"
     if task.arch is not Arch.SM_90A or task.n % 8 or task.k % 8:
         return "the family needs sm_90a, and rows that are multiples of 16 bytes"
     if task.k > s.capacity_k:
         return f"the CTAs of a tile load at most {s.capacity_k} of K"
-    boxed = (s.block_m, s.block_k if task.layout is Layout.NN else s.block_n)
+    boxed = (s.block_m, s.block_k if not task.layout.transposes_b else s.block_n)
     if s.loads == "tma" and max(boxed) > MAX_BOX:
         return f"a TMA box has at most {MAX_BOX} rows"
     return None

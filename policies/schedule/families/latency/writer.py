@@ -3,7 +3,7 @@
 from typing import Literal
 
 from contract.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, TensorMapSpec
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.families.latency.schedule import LatencySchedule, guards
 from policies.schedule.families.template import KernelConstant
 
@@ -26,7 +26,7 @@ def constants(s: LatencySchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kWarpsN", s.warps_n),
         KernelConstant("kWarpsK", s.warps_k, "slices of warps that share an output tile and divide K"),
         KernelConstant("kClusterK", s.cluster_k, "CTAs that share an output tile and divide K"),
-        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kRowMajorB", not task.layout.transposes_b),
         KernelConstant("kGuardA", guard_a, "whether a tile of A can reach past the matrix"),
         KernelConstant("kGuardB", guard_b),
         KernelConstant("kGuardD", guard_d),
@@ -75,8 +75,8 @@ def plan(s: LatencySchedule, task: GemmTask) -> LaunchPlan:
 
 
 def _maps(s: LatencySchedule, task: GemmTask) -> tuple[Arg, ...]:
-    width_a, width_b = min(s.block_k, 64), panel_width(s.block_n if task.layout is Layout.NN else s.block_k)
-    box_b = (width_b, s.block_k if task.layout is Layout.NN else s.block_n)
+    width_a, width_b = min(s.block_k, 64), panel_width(s.block_n if not task.layout.transposes_b else s.block_k)
+    box_b = (width_b, s.block_k if not task.layout.transposes_b else s.block_n)
     return (
         TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(width_a, s.block_m), swizzle=_swizzle(width_a), l2=256)),
         TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=_swizzle(width_b), l2=256)),

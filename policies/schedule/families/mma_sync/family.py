@@ -32,10 +32,10 @@ class MmaSync(Family[MmaSyncSchedule]):
     schedule = MmaSyncSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        return task.arch in MMA_SYNC_RATE
+        return task.arch in MMA_SYNC_RATE and not task.layout.transposes_a
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
-        return enumerate_schedules(task, chip)
+        return enumerate_schedules(task, chip) if self.supports(task) else iter(())
 
     def work(self, schedule: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Work:
         geometry = Geometry(schedule, task)

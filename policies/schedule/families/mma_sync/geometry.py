@@ -5,7 +5,7 @@ from functools import cached_property
 
 from contract.chip import LIMITS
 from contract.plan import max_workspace_bytes
-from contract.task import AccumulatorType, GemmTask, Layout
+from contract.task import AccumulatorType, GemmTask
 from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 
 # Registers of a thread beside accumulators and fragments, taken from compiled kernels: usual, and minimum.
@@ -56,7 +56,7 @@ class Geometry:
 
     @cached_property
     def b_columns(self) -> int:
-        return self.task.n if self.task.layout is Layout.NN else self.task.k
+        return self.task.n if not self.task.layout.transposes_b else self.task.k
 
     @cached_property
     def a_guarded(self) -> bool:
@@ -150,6 +150,8 @@ class Geometry:
 
     def _pipeline_violation(self) -> str | None:
         s = self.schedule
+        if self.task.layout.transposes_a:
+            return "the family does not serve layout nt"
         if s.stages == 1 and self.k_blocks > 1:
             return "one stage holds one K block; the task has more"
         if s.stages > max(self.k_blocks, 1):

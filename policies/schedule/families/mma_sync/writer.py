@@ -9,7 +9,7 @@ from contract.plan import (
     Workspace,
     WorkspaceArg,
 )
-from contract.task import AccumulatorType, Layout
+from contract.task import AccumulatorType
 from policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry, copy_width
 from policies.schedule.families.template import KernelConstant
 
@@ -62,7 +62,7 @@ def _requirements(geometry: Geometry) -> tuple[str, ...]:
     if not geometry.d_guarded:
         rules |= {"M": s.block_m, "N": s.block_n}
     rules["K"] = max(rules.get("K", 1), copy_width(task.k))
-    rules["N"] = max(rules.get("N", 1), copy_width(task.n) if task.layout is Layout.NN else 1, _stored_together(geometry))
+    rules["N"] = max(rules.get("N", 1), copy_width(task.n) if not task.layout.transposes_b else 1, _stored_together(geometry))
     modulo = [f"{name}%{rules[name]}==0" for name in sorted(rules) if rules[name] > 1]
     if s.stages == 1:
         modulo.append(f"K<={s.block_k * s.split_k}")
@@ -96,7 +96,7 @@ def constants(geometry: Geometry) -> list[KernelConstant]:
         KernelConstant("kSplits", s.split_k, "CTAs that share an output tile and divide K"),
         KernelConstant("kGroupM", s.group_m, "rows of tiles visited together"),
         KernelConstant("kMinCtas", s.min_ctas, "CTAs that an SM should hold at least"),
-        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kRowMajorB", not task.layout.transposes_b),
         KernelConstant("kVectorA", copy_width(geometry.a_columns), "elements of A per copy"),
         KernelConstant("kVectorB", copy_width(geometry.b_columns)),
         KernelConstant("kAlignD", geometry.d_alignment, "elements that rows of D are a multiple of: 8, 2 or 1"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from contract.chip import Chip
-from contract.task import Arch, GemmTask, Layout
+from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
 from policies.schedule.families.resident.schedule import MAX_K, ResidentSchedule, ceil_div, is_valid, units
 from policies.schedule.families.resident.space import enumerate_schedules
@@ -20,7 +20,8 @@ class Resident(Family[ResidentSchedule]):
 
     def supports(self, task: GemmTask) -> bool:
         """TMA needs rows of A, B and D that are multiples of 16 bytes, and A's registers end at K = 512."""
-        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0 and task.k <= MAX_K
+        aligned = task.n % 8 == 0 and task.k % 8 == 0
+        return task.arch is Arch.SM_90A and aligned and task.k <= MAX_K and not task.layout.transposes_a
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
         if self.supports(task):
@@ -49,7 +50,7 @@ class Resident(Family[ResidentSchedule]):
             persistent=True,
             programmatic=s.programmatic,
             mma_efficiency=_mma_efficiency(s, task),
-            lines=64 * groups if task.layout is Layout.NN else s.block_n,
+            lines=64 * groups if not task.layout.transposes_b else s.block_n,
             alternating=s.consumers > 1,
         )
 

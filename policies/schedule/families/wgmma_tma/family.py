@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from contract.chip import Chip
-from contract.task import Arch, GemmTask, Layout
+from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid, slot_bytes
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
@@ -18,7 +18,8 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
 
     def supports(self, task: GemmTask) -> bool:
         """TMA needs rows of A, B and D that are multiples of 16 bytes."""
-        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
+        aligned = task.n % 8 == 0 and task.k % 8 == 0
+        return task.arch is Arch.SM_90A and aligned and not task.layout.transposes_a
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
         if not self.supports(task):
@@ -34,7 +35,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         split_ctas = tiles * s.cluster % grid * s.splits if s.split_tail else ctas
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
         rows_a = s.block_m / s.cluster_n * _lines_per_row(task.k)
-        rows_b = s.block_n / s.cluster_m * _lines_per_row(task.n if task.layout is Layout.NN else task.k)
+        rows_b = s.block_n / s.cluster_m * _lines_per_row(task.n if not task.layout.transposes_b else task.k)
         per_block = 2 * s.block_k * (rows_a + rows_b)
         return Work(
             tile=(s.block_m, s.block_n, s.block_k),
@@ -68,8 +69,8 @@ def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Rows of shared memory written per K block, or lines of L2 that this CTA requests, whichever is larger."""
     panels = s.block_k // 64
     rows_a = s.block_m * panels
-    rows_b = s.block_n // s.columns * s.block_k if task.layout is Layout.NN else s.block_n * panels
-    columns_b = task.n if task.layout is Layout.NN else task.k
+    rows_b = s.block_n // s.columns * s.block_k if not task.layout.transposes_b else s.block_n * panels
+    columns_b = task.n if not task.layout.transposes_b else task.k
     requested = rows_a // s.cluster_n * _lines_per_row(task.k) + rows_b // s.cluster_m * _lines_per_row(columns_b)
     return max(rows_a + rows_b, requested)
 

@@ -12,7 +12,7 @@ from contract.plan import (
     Workspace,
     WorkspaceArg,
 )
-from contract.task import Arch, GemmTask, Layout
+from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import cluster_sms_expression
 from policies.schedule.families.template import KernelConstant
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, counter_pitch, slot_bytes
@@ -39,7 +39,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kSnake", s.raster.startswith("snake"), "every second group is visited backwards"),
         KernelConstant("kPersistent", s.persistent),
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
-        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kRowMajorB", not task.layout.transposes_b),
         KernelConstant("kTmaStore", s.tma_store),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
@@ -73,12 +73,12 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     whole = resident if s.cluster == 1 else f"{resident}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
     box_a = (64, s.block_m // s.cluster_n)
-    if task.layout is Layout.TN:
+    if task.layout.transposes_b:
         box_b = (64, s.block_n // s.cluster_m)
     else:
         by_columns = s.block_n // s.columns % s.cluster_m == 0
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
-    swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s)
+    swizzle_b: Literal[32, 64, 128] = 128 if task.layout.transposes_b else _swizzle(s)
     slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
     counters = f"ceil({slots}*{counter_pitch(s)}/256)*256"
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
