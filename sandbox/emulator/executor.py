@@ -12,7 +12,7 @@ import numpy as np
 
 from contract.evaluation import TestResult
 from contract.plan import operand_shape
-from contract.task import GemmTask, Layout
+from contract.task import GemmTask
 from sandbox.emulator.judgement import run_and_judge
 from sandbox.emulator.kernel import EmulatedKernel, Operands
 from sandbox.emulator.machine import Conditions, Schedule
@@ -129,6 +129,6 @@ def allocate(task: GemmTask, workspace: np.ndarray) -> Operands:
 
 
 def load(operands: Operands, inputs: Inputs, task: GemmTask) -> None:
-    """Copy inputs into their places, B as the task's layout has it in memory."""
-    operands.a[...] = inputs.a
-    operands.b[...] = inputs.b if task.layout is Layout.NN else inputs.b.T
+    """Copy inputs into their places, as the task's layout has them in memory."""
+    operands.a[...] = inputs.a.T if task.layout.transposes_a else inputs.a
+    operands.b[...] = inputs.b.T if task.layout.transposes_b else inputs.b
