@@ -32,10 +32,10 @@ class MmaSync(Family[MmaSyncSchedule]):
     schedule = MmaSyncSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        return task.arch in MMA_SYNC_RATE and not task.layout.transposes_a
+        return task.arch in MMA_SYNC_RATE
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]:
-        return enumerate_schedules(task, chip) if self.supports(task) else iter(())
+        return enumerate_schedules(task, chip)
 
     def work(self, schedule: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Work:
         geometry = Geometry(schedule, task)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from contract.chip import LIMITS
-from contract.plan import max_workspace_bytes
+from contract.plan import max_workspace_bytes, operand_shape
 from contract.task import AccumulatorType, GemmTask
 from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 
@@ -51,12 +51,13 @@ class Geometry:
         return -(-self.task.k // (self.schedule.block_k * self.schedule.split_k))
 
     @cached_property
-    def a_columns(self) -> int:
-        return self.task.k
+    def copied_a(self) -> int:
+        """Elements of A per copy, of which its rows, as they are stored, are a multiple."""
+        return copy_width(operand_shape(self.task, "A")[1])
 
     @cached_property
-    def b_columns(self) -> int:
-        return self.task.n if not self.task.layout.transposes_b else self.task.k
+    def copied_b(self) -> int:
+        return copy_width(operand_shape(self.task, "B")[1])
 
     @cached_property
     def a_guarded(self) -> bool:
@@ -150,8 +151,6 @@ class Geometry:
 
     def _pipeline_violation(self) -> str | None:
         s = self.schedule
-        if self.task.layout.transposes_a:
-            return "the family does not serve layout nt"
         if s.stages == 1 and self.k_blocks > 1:
             return "one stage holds one K block; the task has more"
         if s.stages > max(self.k_blocks, 1):
