@@ -55,7 +55,7 @@ def plan(s: ResidentSchedule, task: GemmTask) -> LaunchPlan:
             ),
         ),
         accumulate=task.accumulate,
-        requires=("N%8==0", "K%8==0", f"ceil(K/16)=={steps(task)}"),
+        requires=("N%8==0", "M%8==0" if task.layout.transposes_a else "K%8==0", f"ceil(K/16)=={steps(task)}"),
     )
 
 
