@@ -39,6 +39,10 @@ TASKS = tuple(
         ((72, 264, 250), {"layout": "nn"}),
         ((1024, 512, 256), {"layout": "nt"}),
         ((200, 136, 200), {"layout": "nt", "element": "bf16"}),
+        ((256, 392, 200), {"layout": "nt"}),
+        ((136, 264, 77), {"layout": "nt", "element": "bf16"}),
+        ((4104, 4360, 250), {"layout": "nt", "accumulate": "f16"}),
+        ((70, 51, 250), {"layout": "nt"}),
     )
 )
 

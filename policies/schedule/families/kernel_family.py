@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from contract.base import Record
 from contract.candidate import Candidate, Origin, ScheduleValue
 from contract.chip import Chip
-from contract.plan import LaunchPlan, render_plan
+from contract.plan import LaunchPlan, operand_shape, render_plan
 from contract.task import GemmTask
 from policies.schedule.families.template import KernelConstant, template_of
 
@@ -89,6 +89,11 @@ def cluster_sms_expression(cluster: int) -> str:
 
 def _share(cluster: int) -> int:
     return next(share for size, share in _CLUSTER_SHARE.items() if size >= cluster)
+
+
+def has_tma_rows(task: GemmTask) -> bool:
+    """Whether the rows of all operands, as they are stored, are multiples of 16 bytes."""
+    return all(operand_shape(task, name)[1] % 8 == 0 for name in ("A", "B", "D"))
 
 
 class KernelParts(NamedTuple):

@@ -49,9 +49,9 @@ __device__ __forceinline__ unsigned long long wgmma_advance(unsigned long long d
   return descriptor + (bytes >> 4);
 }
 
-// wgmma_shared<Element, Register, kN, kTransposeB>::run(d, a, b, accumulate): Register is float, or unsigned for two packed
-// halves; kTransposeB is 1 for an MN-major B; with accumulate 0 the old d is ignored.
-template <typename Element, typename Register, int kN, int kTransposeB>
+// wgmma_shared<Element, Register, kN, kTransposeB, kTransposeA>::run(d, a, b, accumulate): Register is float, or unsigned for
+// two packed halves; kTransposeB is 1 for an MN-major B, kTransposeA for an MN-major A; with accumulate 0 the old d is ignored.
+template <typename Element, typename Register, int kN, int kTransposeB, int kTransposeA = 0>
 struct wgmma_shared;
 
 // As wgmma_shared, with A in registers: a[0] of thread t holds row 16*(t/32) + (t%32)/4, columns 2*(t%4) and the next one; a[1]
@@ -116,51 +116,51 @@ struct wgmma_registers;
 #define CUDAL2_FLOAT(x) "+f"(x)
 #define CUDAL2_UNSIGNED(x) "+r"(x)
 
-// One specialisation: N columns, COUNT registers numbered %0.., then the operands A, B, accumulate, transpose at IA.. IT.
-#define CUDAL2_WGMMA(ELEMENT, TYPES, REGISTER, CONSTRAINT, N, COUNT, IA, IB, IS, IT)                                  \
-  template <int kTransposeB>                                                                                          \
-  struct wgmma_shared<ELEMENT, REGISTER, N, kTransposeB> {                                                            \
+// One specialisation: N columns, COUNT registers numbered %0.., then the operands A, B, accumulate, transpose B, A at IA.. IU.
+#define CUDAL2_WGMMA(ELEMENT, TYPES, REGISTER, CONSTRAINT, N, COUNT, IA, IB, IS, IT, IU)                              \
+  template <int kTransposeB, int kTransposeA>                                                                         \
+  struct wgmma_shared<ELEMENT, REGISTER, N, kTransposeB, kTransposeA> {                                               \
     static constexpr int kRegisters = COUNT;                                                                          \
     static __device__ __forceinline__ void run(REGISTER (&d)[COUNT], unsigned long long a, unsigned long long b,      \
                                                int accumulate) {                                                      \
       asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #IS ", 0;\n"                                                  \
                    "wgmma.mma_async.sync.aligned.m64n" #N "k16." TYPES " {" CUDAL2_REGS_##COUNT "}, %" #IA ", %" #IB  \
-                   ", p, 1, 1, 0, %" #IT ";\n}"                                                                       \
+                   ", p, 1, 1, %" #IU ", %" #IT ";\n}"                                                                \
                    : CUDAL2_OUT_##COUNT(CONSTRAINT)                                                                   \
-                   : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposeB)                                                \
+                   : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposeB), "n"(kTransposeA)                              \
                    : "memory");                                                                                       \
     }                                                                                                                 \
   };
 
-#define CUDAL2_WGMMA_F32(N, COUNT, IA, IB, IS, IT)                                                     \
-  CUDAL2_WGMMA(__half, "f32.f16.f16", float, CUDAL2_FLOAT, N, COUNT, IA, IB, IS, IT)                   \
-  CUDAL2_WGMMA(__nv_bfloat16, "f32.bf16.bf16", float, CUDAL2_FLOAT, N, COUNT, IA, IB, IS, IT)
-#define CUDAL2_WGMMA_F16(N, COUNT, IA, IB, IS, IT) \
-  CUDAL2_WGMMA(__half, "f16.f16.f16", unsigned, CUDAL2_UNSIGNED, N, COUNT, IA, IB, IS, IT)
+#define CUDAL2_WGMMA_F32(N, COUNT, IA, IB, IS, IT, IU)                                                     \
+  CUDAL2_WGMMA(__half, "f32.f16.f16", float, CUDAL2_FLOAT, N, COUNT, IA, IB, IS, IT, IU)                   \
+  CUDAL2_WGMMA(__nv_bfloat16, "f32.bf16.bf16", float, CUDAL2_FLOAT, N, COUNT, IA, IB, IS, IT, IU)
+#define CUDAL2_WGMMA_F16(N, COUNT, IA, IB, IS, IT, IU) \
+  CUDAL2_WGMMA(__half, "f16.f16.f16", unsigned, CUDAL2_UNSIGNED, N, COUNT, IA, IB, IS, IT, IU)
 
-CUDAL2_WGMMA_F32(16, 8, 8, 9, 10, 11)
-CUDAL2_WGMMA_F32(32, 16, 16, 17, 18, 19)
-CUDAL2_WGMMA_F32(48, 24, 24, 25, 26, 27)
-CUDAL2_WGMMA_F32(64, 32, 32, 33, 34, 35)
-CUDAL2_WGMMA_F32(80, 40, 40, 41, 42, 43)
-CUDAL2_WGMMA_F32(96, 48, 48, 49, 50, 51)
-CUDAL2_WGMMA_F32(112, 56, 56, 57, 58, 59)
-CUDAL2_WGMMA_F32(128, 64, 64, 65, 66, 67)
-CUDAL2_WGMMA_F32(144, 72, 72, 73, 74, 75)
-CUDAL2_WGMMA_F32(160, 80, 80, 81, 82, 83)
-CUDAL2_WGMMA_F32(176, 88, 88, 89, 90, 91)
-CUDAL2_WGMMA_F32(192, 96, 96, 97, 98, 99)
-CUDAL2_WGMMA_F32(224, 112, 112, 113, 114, 115)
-CUDAL2_WGMMA_F32(256, 128, 128, 129, 130, 131)
-CUDAL2_WGMMA_F16(16, 4, 4, 5, 6, 7)
-CUDAL2_WGMMA_F16(32, 8, 8, 9, 10, 11)
-CUDAL2_WGMMA_F16(64, 16, 16, 17, 18, 19)
-CUDAL2_WGMMA_F16(96, 24, 24, 25, 26, 27)
-CUDAL2_WGMMA_F16(128, 32, 32, 33, 34, 35)
-CUDAL2_WGMMA_F16(160, 40, 40, 41, 42, 43)
-CUDAL2_WGMMA_F16(192, 48, 48, 49, 50, 51)
-CUDAL2_WGMMA_F16(224, 56, 56, 57, 58, 59)
-CUDAL2_WGMMA_F16(256, 64, 64, 65, 66, 67)
+CUDAL2_WGMMA_F32(16, 8, 8, 9, 10, 11, 12)
+CUDAL2_WGMMA_F32(32, 16, 16, 17, 18, 19, 20)
+CUDAL2_WGMMA_F32(48, 24, 24, 25, 26, 27, 28)
+CUDAL2_WGMMA_F32(64, 32, 32, 33, 34, 35, 36)
+CUDAL2_WGMMA_F32(80, 40, 40, 41, 42, 43, 44)
+CUDAL2_WGMMA_F32(96, 48, 48, 49, 50, 51, 52)
+CUDAL2_WGMMA_F32(112, 56, 56, 57, 58, 59, 60)
+CUDAL2_WGMMA_F32(128, 64, 64, 65, 66, 67, 68)
+CUDAL2_WGMMA_F32(144, 72, 72, 73, 74, 75, 76)
+CUDAL2_WGMMA_F32(160, 80, 80, 81, 82, 83, 84)
+CUDAL2_WGMMA_F32(176, 88, 88, 89, 90, 91, 92)
+CUDAL2_WGMMA_F32(192, 96, 96, 97, 98, 99, 100)
+CUDAL2_WGMMA_F32(224, 112, 112, 113, 114, 115, 116)
+CUDAL2_WGMMA_F32(256, 128, 128, 129, 130, 131, 132)
+CUDAL2_WGMMA_F16(16, 4, 4, 5, 6, 7, 8)
+CUDAL2_WGMMA_F16(32, 8, 8, 9, 10, 11, 12)
+CUDAL2_WGMMA_F16(64, 16, 16, 17, 18, 19, 20)
+CUDAL2_WGMMA_F16(96, 24, 24, 25, 26, 27, 28)
+CUDAL2_WGMMA_F16(128, 32, 32, 33, 34, 35, 36)
+CUDAL2_WGMMA_F16(160, 40, 40, 41, 42, 43, 44)
+CUDAL2_WGMMA_F16(192, 48, 48, 49, 50, 51, 52)
+CUDAL2_WGMMA_F16(224, 56, 56, 57, 58, 59, 60)
+CUDAL2_WGMMA_F16(256, 64, 64, 65, 66, 67, 68)
 
 // The same with A in the four registers at I0.. I3.
 #define CUDAL2_WGMMA_REGISTERS(ELEMENT, TYPES, REGISTER, CONSTRAINT, N, COUNT, I0, I1, I2, I3, IB, IS, IT)            \

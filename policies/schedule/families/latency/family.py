@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterator
 
 from contract.chip import Chip
-from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.kernel_family import Family, KernelParts, Work
+from contract.task import Arch, GemmTask
+from policies.schedule.families.kernel_family import Family, KernelParts, Work, has_tma_rows
 from policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violation
 from policies.schedule.families.latency.space import enumerate_schedules
-from policies.schedule.families.latency.writer import constants, panel_width, plan, sections
+from policies.schedule.families.latency.writer import boxes, constants, plan, sections
 
 MMA_RATE = 0.62  # maximum share of the tensor rate that mma.sync reaches on sm_90 (estimate, as in `mma_sync`)
 SATURATING_WARPS = 8  # warps on an SM, two for each of its four schedulers, that keep its tensor cores busy
@@ -22,8 +22,8 @@ class Latency(Family[LatencySchedule]):
     schedule = LatencySchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """Rows of A, B and D must be multiples of 16 bytes."""
-        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
+        """Rows of A, B and D, as they are stored, must be multiples of 16 bytes."""
+        return task.arch is Arch.SM_90A and has_tma_rows(task)
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]:
         if self.supports(task):
@@ -56,17 +56,15 @@ class Latency(Family[LatencySchedule]):
         return violation(schedule, task)
 
     def parts(self, schedule: LatencySchedule, task: GemmTask) -> KernelParts:
-        return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule))
+        return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule, task))
 
 
 def _lines(s: LatencySchedule, task: GemmTask) -> int:
     """Rows of the boxes of one group of all slices; 0 without TMA."""
     if s.loads != "tma":
         return 0
-    rows_a = s.block_m * -(-s.block_k // 64)
-    by_rows = task.layout is Layout.NN
-    rows_b = s.block_k * (s.block_n // panel_width(s.block_n)) if by_rows else s.block_n * -(-s.block_k // 64)
-    return s.warps_k * (rows_a + rows_b)
+    (width_a, _), (width_b, _) = boxes(s, task)
+    return s.warps_k * (s.block_m * s.block_k // width_a + s.block_n * s.block_k // width_b)
 
 
 def _mma_efficiency(s: LatencySchedule, ctas: int, task: GemmTask, chip: Chip) -> float:

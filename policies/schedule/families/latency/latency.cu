@@ -1,4 +1,8 @@
+//@section row-major-a
 // D = A B: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D row-major M x N.
+//@section column-major-a
+// D = A B: A column-major (K x M in memory), B row-major K x N, D row-major M x N.
+//@end
 // For small outputs, whose time is latency. A CTA loads all of its operands at once, right behind the wait for the preceding
 // kernel: there is no ring, and no buffer is used twice. K is divided between the CTAs of a cluster, and between slices of
 // warps within a CTA. A slice loads what it multiplies itself, and waits for nothing else. Partial sums are added in a fixed
@@ -42,7 +46,11 @@ constexpr int kCtaK = kWarpsK * kSliceK;         // K of a CTA
 constexpr int kChains = kMmasM * kMmasN <= 4 && kSteps % 2 == 0 ? 2 : 1;
 
 // Operands lie in panels of up to 64 columns, with the swizzle that a TMA box of this width has.
+//@section row-major-a
 constexpr int kPanelA = BLOCK_K < 64 ? BLOCK_K : 64;
+//@section column-major-a
+constexpr int kPanelA = BLOCK_M % 64 == 0 ? 64 : BLOCK_M % 32 == 0 ? 32 : 16;
+//@end
 constexpr int kRowsB = kRowMajorB ? BLOCK_K : BLOCK_N, kColumnsB = kRowMajorB ? BLOCK_N : BLOCK_K;  // as B lies in memory
 constexpr int kPanelB = kColumnsB % 64 == 0 ? 64 : kColumnsB % 32 == 0 ? 32 : 16;
 constexpr unsigned kBytesA = BLOCK_M * BLOCK_K * 2, kBytesB = BLOCK_N * BLOCK_K * 2;
@@ -135,7 +143,11 @@ struct Copies {
   }
 };
 
+//@section copies-row-major-a
 using CopiesA = Copies<BLOCK_M, BLOCK_K, kPanelA, kGuardA>;
+//@section copies-column-major-a
+using CopiesA = Copies<BLOCK_K, BLOCK_M, kPanelA, kGuardA>;
+//@section copies
 using CopiesB = Copies<kRowsB, kColumnsB, kPanelB, kGuardB>;
 
 //@section copies-once
@@ -150,7 +162,11 @@ __device__ __forceinline__ void load_groups(const CopiesA& a, const CopiesB& b, 
   for (int group = begin; group < end; ++group) {
 //@section copies
     const int k = group * BLOCK_K;
+//@section copies-row-major-a
     a.start(group, 0, k);
+//@section copies-column-major-a
+    a.start(group, k, 0);
+//@section copies
     b.start(group, kRowMajorB ? k : 0, kRowMajorB ? 0 : k);
     cp_async_commit();
   }
@@ -189,7 +205,11 @@ __device__ __forceinline__ void load_groups(unsigned smem, unsigned barriers, co
     const int k = k0 + group * BLOCK_K;
     const unsigned tile = smem + group * kGroupBytes, barrier = barriers + 8 * group;
 #pragma unroll
+//@section boxes-row-major-a
     for (int c = 0; c < BLOCK_K; c += kPanelA) tma_load(tile + c * BLOCK_M * 2, a, barrier, k + c, m0);
+//@section boxes-column-major-a
+    for (int c = 0; c < BLOCK_M; c += kPanelA) tma_load(tile + c * BLOCK_K * 2, a, barrier, m0 + c, k);
+//@section boxes
 #pragma unroll
     for (int c = 0; c < kColumnsB; c += kPanelB) {
       const unsigned target = tile + kBytesA + c * kRowsB * 2;
@@ -233,12 +253,25 @@ using Accumulators = Register[kChains][kMmasM][kMmasN][kRegisters];
 
 // Where a lane's rows of fragments begin in the tiles of a group. Steps along K flip bits of the swizzled offset.
 struct FragmentOffsets {
+//@section row-major-a
   unsigned a;
+//@section column-major-a
+  unsigned a[kMmasM];
+//@end
   unsigned b[kMmasN / 2];
 
   __device__ __forceinline__ explicit FragmentOffsets(const Place& place) {
     const int lane = place.lane;
+//@section row-major-a
     a = swizzled<kPanelA>(place.row + lane % 16, lane / 16 * 8);
+//@section column-major-a
+#pragma unroll
+    for (int i = 0; i < kMmasM; ++i) {  // rows in shared memory run along M, so ldmatrix transposes the 8x8 tiles
+      const int row = place.row + 16 * i;
+      const int panel = row / kPanelA * (BLOCK_K * kPanelA * 2);
+      a[i] = panel + swizzled<kPanelA>(lane / 16 * 8 + lane % 8, row % kPanelA + lane / 8 % 2 * 8);
+    }
+//@end
 #pragma unroll
     for (int pair = 0; pair < kMmasN / 2; ++pair) {
       const int column = place.column + 16 * pair;
@@ -257,10 +290,17 @@ __device__ __forceinline__ void multiply_group(Accumulators& sums, unsigned tile
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     unsigned a[kMmasM][4], b[kMmasN][2];
+//@section row-major-a
     constexpr int kStepsA = kPanelA / 16;
     const unsigned from_a = tile + step / kStepsA * (BLOCK_M * kPanelA * 2) + (at.a ^ (step % kStepsA * 32));
 #pragma unroll
     for (int i = 0; i < kMmasM; ++i) ldmatrix_x4(from_a + i * (16 * kPanelA * 2), a[i][0], a[i][1], a[i][2], a[i][3]);
+//@section column-major-a
+#pragma unroll
+    for (int i = 0; i < kMmasM; ++i) {
+      ldmatrix_x4_trans(tile + at.a[i] + step * (16 * kPanelA * 2), a[i][0], a[i][1], a[i][2], a[i][3]);
+    }
+//@end
 #pragma unroll
     for (int j = 0; j < kMmasN; j += 2) {
       if constexpr (kRowMajorB) {
@@ -499,7 +539,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
   const int k0 = rank * kCtaK + place.slice * kSliceK;
   const FragmentOffsets at(place);
 //@section copies
+//@section copies-row-major-a
   const CopiesA copies_a(slice, a, m0, k0, M, K);
+//@section copies-column-major-a
+  const CopiesA copies_a(slice, a, k0, m0, K, M);
+//@section copies
   const CopiesB copies_b(slice + kBytesA, b, kRowMajorB ? k0 : n0, kRowMajorB ? n0 : k0, kRowMajorB ? K : N,
                          kRowMajorB ? N : K);
   // Never so: without a use here the compiler computes the addresses behind the wait.
@@ -523,7 +567,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
   for (int pass = 0; pass < kPasses; ++pass) {
     const bool again = pass + 1 < kPasses;
 //@section copies-again
+//@section copies-again-row-major-a
     later_a.advance(0, kPassK);
+//@section copies-again-column-major-a
+    later_a.advance(kPassK, 0);
+//@section copies-again
     later_b.advance(kRowMajorB ? kPassK : 0, kRowMajorB ? 0 : kPassK);
 //@section passes
 #pragma unroll

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from contract.chip import LIMITS
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
-from policies.schedule.families.kernel_family import Schedule
+from contract.task import AccumulatorType, Arch, GemmTask
+from policies.schedule.families.kernel_family import Schedule, has_tma_rows
 
 Loads = Literal["cp_async", "tma"]
 Axis = Annotated[int, Field(ge=1, le=2**14)]
@@ -135,12 +135,17 @@ def _contradiction(s: LatencySchedule) -> str | None:
 
 
 def _task_violation(s: LatencySchedule, task: GemmTask) -> str | None:
-    if task.arch is not Arch.SM_90A or task.n % 8 or task.k % 8:
+    if task.arch is not Arch.SM_90A or not has_tma_rows(task):
         return "the family needs sm_90a, and rows that are multiples of 16 bytes"
     if task.k > s.capacity_k:
         return f"the CTAs of a tile load at most {s.capacity_k} of K"
-    boxed = (s.block_m, s.block_k if task.layout is Layout.NN else s.block_n)
-    if s.loads == "tma" and max(boxed) > MAX_BOX:
+    if task.layout.transposes_a and s.block_m > 8 * 32 * s.warps_m * s.warps_n:
+        return "a slice needs a thread for every 16 bytes of a row of A"
+    boxed_a, boxed_b = (
+        s.block_k if task.layout.transposes_a else s.block_m,
+        s.block_n if task.layout.transposes_b else s.block_k,
+    )
+    if s.loads == "tma" and max(boxed_a, boxed_b) > MAX_BOX:
         return f"a TMA box has at most {MAX_BOX} rows"
     return None
 

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from contract.plan import Arg, Launch, LaunchPlan, ScalarArg, TensorArg, TensorMapArg, TensorMapSpec
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from contract.task import AccumulatorType, Arch, GemmTask
 from policies.schedule.families.latency.schedule import LatencySchedule, guards
 from policies.schedule.families.template import KernelConstant
 
@@ -26,16 +26,21 @@ def constants(s: LatencySchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kWarpsN", s.warps_n),
         KernelConstant("kWarpsK", s.warps_k, "slices of warps that share an output tile and divide K"),
         KernelConstant("kClusterK", s.cluster_k, "CTAs that share an output tile and divide K"),
-        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kRowMajorB", not task.layout.transposes_b),
         KernelConstant("kGuardA", guard_a, "whether a tile of A can reach past the matrix"),
         KernelConstant("kGuardB", guard_b),
         KernelConstant("kGuardD", guard_d),
     ]
 
 
-def sections(s: LatencySchedule) -> set[str]:
+def sections(s: LatencySchedule, task: GemmTask) -> set[str]:
     """The sections of `latency.cu` that the schedule uses."""
+    a = "column-major-a" if task.layout.transposes_a else "row-major-a"
     wanted = {
+        a: True,
+        f"copies-{a}": s.loads == "cp_async",
+        f"copies-again-{a}": s.loads == "cp_async" and s.passes > 1,
+        f"boxes-{a}": s.loads == "tma",
         "copies": s.loads == "cp_async",
         "copies-once": s.loads == "cp_async" and s.passes == 1,
         "copies-again": s.loads == "cp_async" and s.passes > 1,
@@ -75,20 +80,26 @@ def plan(s: LatencySchedule, task: GemmTask) -> LaunchPlan:
 
 
 def _maps(s: LatencySchedule, task: GemmTask) -> tuple[Arg, ...]:
-    width_a, width_b = min(s.block_k, 64), panel_width(s.block_n if task.layout is Layout.NN else s.block_k)
-    box_b = (width_b, s.block_k if task.layout is Layout.NN else s.block_n)
+    box_a, box_b = boxes(s, task)
     return (
-        TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(width_a, s.block_m), swizzle=_swizzle(width_a), l2=256)),
-        TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=_swizzle(width_b), l2=256)),
+        TensorMapArg(tensor_map=TensorMapSpec(of="A", box=box_a, swizzle=_swizzle(box_a), l2=256)),
+        TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=_swizzle(box_b), l2=256)),
     )
 
 
-def panel_width(columns: int) -> int:
-    """Columns of a panel in shared memory, and of a TMA box."""
+def boxes(s: LatencySchedule, task: GemmTask) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Columns and rows of a TMA box of A and of B, and of a panel in shared memory, as the operands are stored."""
+    columns_a, rows_a = (s.block_m, s.block_k) if task.layout.transposes_a else (s.block_k, s.block_m)
+    columns_b, rows_b = (s.block_k, s.block_n) if task.layout.transposes_b else (s.block_n, s.block_k)
+    return (_panel_width(columns_a), rows_a), (_panel_width(columns_b), rows_b)
+
+
+def _panel_width(columns: int) -> int:
     return next(width for width in (64, 32, 16) if columns % width == 0)
 
 
-def _swizzle(width: int) -> Literal[32, 64, 128]:
+def _swizzle(box: tuple[int, int]) -> Literal[32, 64, 128]:
+    width, _ = box
     return 128 if width == 64 else 64 if width == 32 else 32
 
 
@@ -98,6 +109,11 @@ def _requirements(s: LatencySchedule, task: GemmTask) -> tuple[str, ...]:
         return (f"M=={task.m}", f"N=={task.n}", f"K=={task.k}")
     guard_a, guard_b, guard_d = guards(s, task)
     whole_k = not (guard_a and guard_b)
-    rules = {"M": 1 if guard_a and guard_d else s.block_m, "N": 8 if guard_b and guard_d else s.block_n}
+    aligned_m, aligned_k = (8, 1) if task.layout.transposes_a else (1, 8)
+    rules = {
+        "M": aligned_m if guard_a and guard_d else s.block_m,
+        "N": 8 if guard_b and guard_d else s.block_n,
+        "K": aligned_k,
+    }
     length = f"K=={s.capacity_k}" if whole_k and s.loads == "cp_async" else f"K<={s.capacity_k}"
-    return (*(f"{name}%{rule}==0" for name, rule in rules.items() if rule > 1), "K%8==0", length)
+    return (*(f"{name}%{rule}==0" for name, rule in rules.items() if rule > 1), length)

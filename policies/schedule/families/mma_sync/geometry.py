@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from contract.chip import LIMITS
-from contract.plan import max_workspace_bytes
-from contract.task import AccumulatorType, GemmTask, Layout
+from contract.plan import max_workspace_bytes, operand_shape
+from contract.task import AccumulatorType, GemmTask
 from policies.schedule.families.mma_sync.schedule import MmaSyncSchedule
 
 # Registers of a thread beside accumulators and fragments, taken from compiled kernels: usual, and minimum.
@@ -51,12 +51,13 @@ class Geometry:
         return -(-self.task.k // (self.schedule.block_k * self.schedule.split_k))
 
     @cached_property
-    def a_columns(self) -> int:
-        return self.task.k
+    def copied_a(self) -> int:
+        """Elements of A per copy, of which its rows, as they are stored, are a multiple."""
+        return copy_width(operand_shape(self.task, "A")[1])
 
     @cached_property
-    def b_columns(self) -> int:
-        return self.task.n if self.task.layout is Layout.NN else self.task.k
+    def copied_b(self) -> int:
+        return copy_width(operand_shape(self.task, "B")[1])
 
     @cached_property
     def a_guarded(self) -> bool:

@@ -1,4 +1,8 @@
+//@section row-major-a
 // D = A B: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D row-major M x N.
+//@section column-major-a
+// D = A B: A column-major (K x M in memory), B row-major K x N, D row-major M x N.
+//@end
 // cp.async keeps a ring of swizzled shared-memory stages full. Warps load fragments from a stage with ldmatrix, and multiply
 // them with mma.sync into accumulators in registers. K may be divided between the warps of a CTA (slices) and between CTAs
 // (splits); partial sums are added in a fixed order. Tiles may reach past every edge of the matrices.
@@ -103,10 +107,14 @@ __device__ __forceinline__ void load_tile_odd(unsigned smem, const Element* __re
 // Loads the K block that starts at `k` into the stage at `smem`: the tile of A, then the tile of B.
 __device__ __forceinline__ void load_block(unsigned smem, const Element* __restrict__ a, const Element* __restrict__ b, int m0,
                                            int n0, int k, int M, int N, int K) {
-//@section vectors-a
+//@section vectors-row-major-a
   load_tile<BLOCK_M, BLOCK_K, kVectorA, kGuardA>(smem, a, m0, k, M, K);
-//@section elements-a
+//@section elements-row-major-a
   load_tile_odd<BLOCK_M, BLOCK_K>(smem, a, m0, k, M, K);
+//@section vectors-column-major-a
+  load_tile<BLOCK_K, BLOCK_M, kVectorA, kGuardA>(smem, a, k, m0, K, M);
+//@section elements-column-major-a
+  load_tile_odd<BLOCK_K, BLOCK_M>(smem, a, k, m0, K, M);
 //@end
   const int row_b = kRowMajorB ? k : n0, column_b = kRowMajorB ? n0 : k;
   const int rows_b = kRowMajorB ? K : N, columns_b = kRowMajorB ? N : K;
@@ -129,8 +137,14 @@ __device__ __forceinline__ void load_fragments(Fragments& fragments, unsigned sm
 #pragma unroll
   for (int i = 0; i < kMmasM; ++i) {
     unsigned(&a)[4] = fragments.a[i];
+//@section row-major-a
     const int row = place.row + 16 * i + place.lane % 16;
     ldmatrix_x4(smem_a + swizzled<BLOCK_K>(row, k + place.lane / 16 * 8), a[0], a[1], a[2], a[3]);
+//@section column-major-a
+    // Rows in shared memory run along M, so ldmatrix transposes the 8x8 tiles: two along M, then two further along K.
+    const int row = place.row + 16 * i + place.lane / 8 % 2 * 8;
+    ldmatrix_x4_trans(smem_a + swizzled<BLOCK_M>(k + place.lane / 16 * 8 + place.lane % 8, row), a[0], a[1], a[2], a[3]);
+//@end
   }
 #pragma unroll
   for (int j = 0; j < kMmasN; j += 2) {

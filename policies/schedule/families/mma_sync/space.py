@@ -5,6 +5,7 @@ from itertools import product
 
 from contract.chip import LIMITS, Chip
 from contract.task import Arch, GemmTask
+from policies.schedule.families.kernel_family import has_tma_rows
 from policies.schedule.families.mma_sync.geometry import Geometry
 from policies.schedule.families.mma_sync.schedule import Epilogue, MmaSyncSchedule, Reduction
 
@@ -33,7 +34,7 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[MmaSyncSchedule]
 
     On sm_90a only for what the other families cannot do or do no faster: rows that are not whole 16 bytes, and short K.
     """
-    if task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0 and task.k > MAX_K_BESIDE_WGMMA:
+    if task.arch is Arch.SM_90A and has_tma_rows(task) and task.k > MAX_K_BESIDE_WGMMA:
         return
     for block_m, block_n in product(BLOCKS_M, BLOCKS_N):
         if _fits(block_m, task.m) and _fits(block_n, task.n) and block_m * block_n <= MAX_TILE:

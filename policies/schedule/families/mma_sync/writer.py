@@ -9,8 +9,8 @@ from contract.plan import (
     Workspace,
     WorkspaceArg,
 )
-from contract.task import AccumulatorType, Layout
-from policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry, copy_width
+from contract.task import AccumulatorType
+from policies.schedule.families.mma_sync.geometry import STAGING_PAD, Geometry
 from policies.schedule.families.template import KernelConstant
 
 ENTRY = "hgemm"
@@ -61,8 +61,13 @@ def _requirements(geometry: Geometry) -> tuple[str, ...]:
         rules["N"] = s.block_n
     if not geometry.d_guarded:
         rules |= {"M": s.block_m, "N": s.block_n}
-    rules["K"] = max(rules.get("K", 1), copy_width(task.k))
-    rules["N"] = max(rules.get("N", 1), copy_width(task.n) if task.layout is Layout.NN else 1, _stored_together(geometry))
+    multiples = [
+        ("M" if task.layout.transposes_a else "K", geometry.copied_a),
+        ("K" if task.layout.transposes_b else "N", geometry.copied_b),
+        ("N", _stored_together(geometry)),
+    ]
+    for name, multiple in multiples:
+        rules[name] = max(rules.get(name, 1), multiple)
     modulo = [f"{name}%{rules[name]}==0" for name in sorted(rules) if rules[name] > 1]
     if s.stages == 1:
         modulo.append(f"K<={s.block_k * s.split_k}")
@@ -96,9 +101,9 @@ def constants(geometry: Geometry) -> list[KernelConstant]:
         KernelConstant("kSplits", s.split_k, "CTAs that share an output tile and divide K"),
         KernelConstant("kGroupM", s.group_m, "rows of tiles visited together"),
         KernelConstant("kMinCtas", s.min_ctas, "CTAs that an SM should hold at least"),
-        KernelConstant("kRowMajorB", task.layout is Layout.NN),
-        KernelConstant("kVectorA", copy_width(geometry.a_columns), "elements of A per copy"),
-        KernelConstant("kVectorB", copy_width(geometry.b_columns)),
+        KernelConstant("kRowMajorB", not task.layout.transposes_b),
+        KernelConstant("kVectorA", geometry.copied_a, "elements of A per copy"),
+        KernelConstant("kVectorB", geometry.copied_b),
         KernelConstant("kAlignD", geometry.d_alignment, "elements that rows of D are a multiple of: 8, 2 or 1"),
         KernelConstant("kGuardA", geometry.a_guarded, "whether a tile of A can reach past the matrix"),
         KernelConstant("kGuardB", geometry.b_guarded),
@@ -110,9 +115,15 @@ def constants(geometry: Geometry) -> list[KernelConstant]:
 def sections(geometry: Geometry) -> set[str]:
     """The sections of `mma_sync.cu` that the schedule uses."""
     s, task = geometry.schedule, geometry.task
+    a, copies_a = (
+        "column-major-a" if task.layout.transposes_a else "row-major-a",
+        "vectors" if geometry.copied_a > 1 else "elements",
+    )
     chosen = {
-        "vectors-a" if copy_width(geometry.a_columns) > 1 else "elements-a",
-        "vectors-b" if copy_width(geometry.b_columns) > 1 else "elements-b",
+        a,
+        f"{copies_a}-a",
+        f"{copies_a}-{a}",
+        "vectors-b" if geometry.copied_b > 1 else "elements-b",
         "one-stage" if s.stages == 1 else "pipeline",
         "floats" if task.accumulate is AccumulatorType.F32 else "packed",
         "cluster" if s.reduction == "cluster" else s.epilogue,

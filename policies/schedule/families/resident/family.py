@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from contract.chip import Chip
-from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
+from contract.task import Arch, GemmTask
+from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
 from policies.schedule.families.resident.schedule import MAX_K, ResidentSchedule, ceil_div, is_valid, units
 from policies.schedule.families.resident.space import enumerate_schedules
 from policies.schedule.families.resident.writer import constants, plan
@@ -19,8 +19,8 @@ class Resident(Family[ResidentSchedule]):
     schedule = ResidentSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """TMA needs rows of A, B and D that are multiples of 16 bytes, and A's registers end at K = 512."""
-        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0 and task.k <= MAX_K
+        """TMA needs rows of A, B and D, as stored, that are multiples of 16 bytes, and A's registers end at K = 512."""
+        return task.arch is Arch.SM_90A and has_tma_rows(task) and task.k <= MAX_K
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[ResidentSchedule]:
         if self.supports(task):
@@ -49,7 +49,7 @@ class Resident(Family[ResidentSchedule]):
             persistent=True,
             programmatic=s.programmatic,
             mma_efficiency=_mma_efficiency(s, task),
-            lines=64 * groups if task.layout is Layout.NN else s.block_n,
+            lines=s.block_n if task.layout.transposes_b else 64 * groups,
             alternating=s.consumers > 1,
         )
 
@@ -58,7 +58,8 @@ class Resident(Family[ResidentSchedule]):
         return None if valid else f"{schedule.values()} is not valid"
 
     def parts(self, schedule: ResidentSchedule, task: GemmTask) -> KernelParts:
-        return KernelParts(plan(schedule, task), constants(schedule, task))
+        section = "column-major-a" if task.layout.transposes_a else "row-major-a"
+        return KernelParts(plan(schedule, task), constants(schedule, task), {section})
 
 
 def smem_bytes_per_cycle(s: ResidentSchedule, task: GemmTask) -> float:

@@ -1,4 +1,8 @@
+//@section row-major-a
 // D = A B on Hopper for short K and large outputs: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D
+//@section column-major-a
+// D = A B on Hopper for short K and large outputs: A column-major (K x M in memory), B row-major K x N, D
+//@end
 // row-major M x N. A warpgroup keeps its rows of A for all of K in registers and multiplies them by one column tile after another,
 // so that wgmma reads only B from shared memory. One thread keeps a ring of slots full with TMA; CTAs of a cluster share B by
 // multicast. The warpgroups of a CTA may take turns with their epilogues. M and N are arguments, the steps along K a constant;
@@ -135,7 +139,11 @@ struct Producer {
       const int pieces = min(kPiecesPerSlot, kPieces - first);
       const unsigned slot = open(pieces * kPieceBytes), full = full_barrier(smem, ring.slot);
       for (int piece = 0; piece < pieces; ++piece) {
+//@section row-major-a
         tma_load(slot + piece * kPieceBytes, map_a, full, block * 64, row + (first + piece) * 64);
+//@section column-major-a
+        tma_load(slot + piece * kPieceBytes, map_a, full, row + (first + piece) * 64, block * 64);
+//@end
       }
       ring.advance();
     }
@@ -236,13 +244,23 @@ struct Consumer {
       for (int atom = 0; atom < kAtoms; ++atom) {
         const int piece = warpgroup * kAtoms + atom - slot * kPiecesPerSlot;
         if (piece < 0 || piece >= kPiecesPerSlot) continue;
+//@section row-major-a
         const unsigned row = smem + ring.slot * kSlotBytes + piece * kPieceBytes + (warp * 16 + lane % 16) * 128;
+//@section column-major-a
+        // Rows in shared memory run along M, so ldmatrix transposes the 8x8 tiles: two along M, then two further along K.
+        const unsigned row = smem + ring.slot * kSlotBytes + piece * kPieceBytes + (lane / 16 * 8 + lane % 8) * 128;
+        const int chunk = (2 * warp + lane / 8 % 2) ^ (lane % 8);  // as the 128-byte swizzle of the box
+//@end
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
           if (4 * block + step >= kSteps) continue;
           unsigned(&to)[4] = a[atom][4 * block + step];
+//@section row-major-a
           const int chunk = (2 * step + lane / 16) ^ (lane % 8);  // as the 128-byte swizzle of the box
           ldmatrix_x4(row + chunk * 16, to[0], to[1], to[2], to[3]);
+//@section column-major-a
+          ldmatrix_x4_trans(row + step * 16 * 128 + chunk * 16, to[0], to[1], to[2], to[3]);
+//@end
         }
       }
     }

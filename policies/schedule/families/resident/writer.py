@@ -3,7 +3,7 @@
 from typing import Literal
 
 from contract.plan import Launch, LaunchPlan, ScalarArg, TensorMapArg, TensorMapSpec
-from contract.task import Arch, GemmTask, Layout
+from contract.task import Arch, GemmTask
 from policies.schedule.families.resident.schedule import ResidentSchedule, steps
 from policies.schedule.families.template import KernelConstant
 
@@ -26,7 +26,7 @@ def constants(s: ResidentSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kPhases", s.phases, "places where clusters start in their runs of column tiles"),
         KernelConstant("kKeepB", s.keep_b, "L2 evicts B last"),
         KernelConstant("kStreamD", s.stream_d, "L2 evicts D first"),
-        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kRowMajorB", not task.layout.transposes_b),
     ]
 
 
@@ -55,13 +55,13 @@ def plan(s: ResidentSchedule, task: GemmTask) -> LaunchPlan:
             ),
         ),
         accumulate=task.accumulate,
-        requires=("N%8==0", "K%8==0", f"ceil(K/16)=={steps(task)}"),
+        requires=("N%8==0", "M%8==0" if task.layout.transposes_a else "K%8==0", f"ceil(K/16)=={steps(task)}"),
     )
 
 
 def _map_b(s: ResidentSchedule, task: GemmTask) -> TensorMapSpec:
     """The slice of a slot that one CTA of the cluster loads: whole column groups, else a part of K."""
-    if task.layout is Layout.TN:
+    if task.layout.transposes_b:
         return TensorMapSpec(of="B", box=(64, s.block_n // s.cluster), swizzle=128, l2=s.l2)
     by_columns = s.block_n // s.columns % s.cluster == 0
     rows = 64 if by_columns else 64 // s.cluster

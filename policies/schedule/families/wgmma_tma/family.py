@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from contract.chip import Chip
-from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
+from contract.plan import TensorName, operand_shape
+from contract.task import Arch, GemmTask
+from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid, slot_bytes
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
 from policies.schedule.families.wgmma_tma.writer import constants, plan, sections
@@ -17,8 +18,8 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
     schedule = WgmmaTmaSchedule
 
     def supports(self, task: GemmTask) -> bool:
-        """TMA needs rows of A, B and D that are multiples of 16 bytes."""
-        return task.arch is Arch.SM_90A and task.n % 8 == 0 and task.k % 8 == 0
+        """TMA needs rows of A, B and D, as they are stored, that are multiples of 16 bytes."""
+        return task.arch is Arch.SM_90A and has_tma_rows(task)
 
     def space(self, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
         if not self.supports(task):
@@ -33,8 +34,8 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         grid = min(tiles * s.cluster, resident)
         split_ctas = tiles * s.cluster % grid * s.splits if s.split_tail else ctas
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
-        rows_a = s.block_m / s.cluster_n * _lines_per_row(task.k)
-        rows_b = s.stored_n / s.cluster_m * _lines_per_row(task.n if task.layout is Layout.NN else task.k)
+        rows_a = s.block_m / s.cluster_n * _lines_per_row(task, "A")
+        rows_b = s.stored_n / s.cluster_m * _lines_per_row(task, "B")
         per_block = 2 * s.block_k * (rows_a + rows_b)
         return Work(
             tile=(s.block_m, s.block_n, s.block_k),
@@ -62,24 +63,24 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         return None if valid else f"{schedule.values()} is not valid"
 
     def parts(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelParts:
-        return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule))
+        return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule, task))
 
 
 def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Rows of shared memory written per K block, or lines of L2 that this CTA requests, whichever is larger."""
     panels = s.block_k // 64
-    rows_a = s.block_m * panels
-    rows_b = s.column_groups * s.block_k if task.layout is Layout.NN else s.block_n * panels
-    columns_b = task.n if task.layout is Layout.NN else task.k
-    requested = rows_a // s.cluster_n * _lines_per_row(task.k) + rows_b // s.cluster_m * _lines_per_row(columns_b)
+    rows_a = s.block_m // 64 * s.block_k  # 128-byte rows of A: as many of K panels as of groups along M
+    rows_b = s.block_n * panels if task.layout.transposes_b else s.column_groups * s.block_k
+    requested = rows_a // s.cluster_n * _lines_per_row(task, "A") + rows_b // s.cluster_m * _lines_per_row(task, "B")
     return max(rows_a + rows_b, requested)
 
 
-def _lines_per_row(columns: int) -> int:
+def _lines_per_row(task: GemmTask, name: TensorName) -> int:
     """L2 lines per 128-byte row of a box: two where rows of the operand do not start on a line.
 
     Measured: 1000x1000x1000 takes 11.4 us without multicast and 8.2 us with.
     """
+    _, columns = operand_shape(task, name)
     return 1 if columns * 2 % 128 == 0 else 2
 
 

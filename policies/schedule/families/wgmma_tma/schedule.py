@@ -144,6 +144,11 @@ class WgmmaTmaSchedule(Schedule):
         return self.column_groups * self.columns
 
     @property
+    def slices_groups_of_a(self) -> bool:
+        """Whether multicast slices a transposed A by groups of 64 rows of the tile; else by K."""
+        return self.block_m // 64 % self.cluster_n == 0
+
+    @property
     def box_bytes(self) -> int:
         """Bytes of a store box: 16 rows of one warp."""
         return 16 * 2 * self.box_columns
@@ -213,6 +218,7 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.block_m % (8 * s.cluster_n) == 0
         and s.block_n % (8 * s.cluster_m) == 0
         and (s.column_groups % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
+        and (not task.layout.transposes_a or s.slices_groups_of_a or s.block_k % (8 * s.cluster_n) == 0)
         and s.cluster <= limits.max_cluster
         and s.block_m // s.cluster_n <= 256
         and s.block_n // s.cluster_m <= 256

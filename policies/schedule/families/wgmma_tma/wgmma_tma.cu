@@ -1,4 +1,8 @@
+//@section row-major-a
 // D = A B on Hopper: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D row-major M x N.
+//@section column-major-a
+// D = A B on Hopper: A column-major (K x M in memory), B row-major K x N, D row-major M x N.
+//@end
 // One thread of the producer keeps a ring of shared-memory stages full with TMA; consumer warpgroups multiply the stages with
 // wgmma, keep the sums in registers, and store them through shared memory with TMA. CTAs of a cluster may share operands by
 // multicast, and may each take a part of K. M, N and K are arguments; rows must be multiples of 16 bytes.
@@ -39,6 +43,12 @@ constexpr int kLaunchRegisters = 65536 / (kThreads * kCtasPerSm) / 8 * 8;
 constexpr int kConsumerRegisters = (kThreads * kLaunchRegisters - kWarpgroup * kProducerRegisters) / kConsumerThreads / 8 * 8;
 constexpr int kClusterSize = kClusterM * kClusterN * kClusterK;
 constexpr int kPanels = BLOCK_K / 64;  // K-major operands lie in panels of 64 elements (128 bytes) along K
+//@section column-major-a
+constexpr int kGroupsA = BLOCK_M / 64;  // of 64 rows of the tile, 128 bytes along M; a group is what an instruction reads
+constexpr bool kSliceGroupsOfA = kGroupsA % kClusterN == 0;  // how multicast slices A: by groups, else by K
+constexpr int kSliceGroupsA = kSliceGroupsOfA ? kGroupsA / kClusterN : kGroupsA;
+constexpr int kSliceRowsA = kSliceGroupsOfA ? BLOCK_K : BLOCK_K / kClusterN;
+//@end
 
 //@section exact-groups
 constexpr int kColumns = BLOCK_N % 64 == 0 ? 64 : BLOCK_N % 32 == 0 ? 32 : 16;  // width of an MN-major column group
@@ -96,6 +106,10 @@ constexpr int kReceived = kReceiveApart ? kSummed + 8 : 0;  // else where the pi
 //@end
 static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
+//@section column-major-a
+static_assert(kRowMajorB, "no layout transposes both operands");
+static_assert(kSliceRowsA % 8 == 0, "multicast slices of A are whole 8-row swizzle groups");
+//@end
 static_assert(!kPingpong || (kPersistent && kSplits == 1), "warpgroups alternate over the tiles of a persistent CTA, and share no sums");
 static_assert(kClusterK == 1 || !kPersistent, "partials take the place of the pipeline, so each CTA has one tile");
 //@section pull
@@ -229,17 +243,31 @@ __device__ __forceinline__ void load(unsigned smem, const TensorMap& map, unsign
 
 //@end
 __device__ __forceinline__ void load_a(unsigned stage, const TensorMap& map, unsigned barrier, int row, int k, const Rank& rank) {
+//@section row-major-a
   constexpr int kRows = BLOCK_M / kClusterN;  // this CTA's slice, sent to every CTA of its row
+//@section column-major-a
+  // This CTA's slice, sent to every CTA of its row.
+  const int first = kSliceGroupsOfA ? rank.n * kSliceGroupsA : 0;
+  const int k_row = kSliceGroupsOfA ? 0 : rank.n * kSliceRowsA;
+//@end
   unsigned mask = 0;
 #pragma unroll
   for (int peer = 0; peer < kClusterN; ++peer) mask |= 1u << rank.peer(rank.m, peer, rank.k);
 #pragma unroll
+//@section row-major-a
   for (int panel = 0; panel < kPanels; ++panel) {
     const unsigned target = stage + (panel * BLOCK_M + rank.n * kRows) * 128;
-//@section plain-loads
+//@section plain-loads-row-major-a
     load(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
-//@section hinted-loads
+//@section hinted-loads-row-major-a
     load<kEvictionA>(target, map, barrier, k + 64 * panel, row + rank.n * kRows, mask, kClusterN > 1);
+//@section column-major-a
+  for (int group = 0; group < kSliceGroupsA; ++group) {
+    const unsigned target = stage + ((first + group) * BLOCK_K + k_row) * 128;
+//@section plain-loads-column-major-a
+    load(target, map, barrier, row + (first + group) * 64, k + k_row, mask, kClusterN > 1);
+//@section hinted-loads-column-major-a
+    load<kEvictionA>(target, map, barrier, row + (first + group) * 64, k + k_row, mask, kClusterN > 1);
 //@end
   }
 }
@@ -319,19 +347,33 @@ __device__ __forceinline__ void release(unsigned smem, int stage, const Rank& ra
 __device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long long a, unsigned long long b, bool accumulate) {
 #pragma unroll
   for (int step = 0; step < BLOCK_K / 16; ++step) {
+//@section row-major-a
     const unsigned panel = step / 4, within = step % 4 * 32;
     const unsigned offset_b = kRowMajorB ? step * 16 * kSwizzle : panel * BLOCK_N * 128 + within;
+//@section column-major-a
+    const unsigned offset_b = step * 16 * kSwizzle;
+//@end
 #pragma unroll
     for (int atom = 0; atom < kAtoms; ++atom) {
+//@section row-major-a
       const unsigned offset_a = (panel * BLOCK_M + atom * 64) * 128 + within;
       wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::run(acc[atom], wgmma_advance(a, offset_a), wgmma_advance(b, offset_b),
                                                                 step > 0 || accumulate);
+//@section column-major-a
+      const unsigned offset_a = (atom * BLOCK_K + step * 16) * 128;
+      wgmma_shared<Element, Register, BLOCK_N, 1, 1>::run(acc[atom], wgmma_advance(a, offset_a), wgmma_advance(b, offset_b),
+                                                          step > 0 || accumulate);
+//@end
     }
   }
 }
 
 __device__ __forceinline__ void multiply(Accumulators& acc, unsigned smem, const Unit& unit, Ring& ring, const Rank& rank) {
+//@section row-major-a
   const unsigned long long a = wgmma_descriptor<128>(smem + tile_rows() * 128, 16, 1024);
+//@section column-major-a
+  const unsigned long long a = wgmma_descriptor<128>(smem + tile_rows() * BLOCK_K * 2, BLOCK_K * 128, 1024);
+//@end
   const unsigned long long b = kRowMajorB ? wgmma_descriptor<kSwizzle>(smem + kBytesA, BLOCK_K * kSwizzle, 8 * kSwizzle)
                                           : wgmma_descriptor<128>(smem + kBytesA, 16, 1024);
   int previous = ring.stage;

@@ -12,7 +12,7 @@ from contract.plan import (
     Workspace,
     WorkspaceArg,
 )
-from contract.task import Arch, GemmTask, Layout
+from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import cluster_sms_expression
 from policies.schedule.families.template import KernelConstant
 from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, counter_pitch, slot_bytes
@@ -39,7 +39,7 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kSnake", s.raster.startswith("snake"), "every second group is visited backwards"),
         KernelConstant("kPersistent", s.persistent),
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
-        KernelConstant("kRowMajorB", task.layout is Layout.NN),
+        KernelConstant("kRowMajorB", not task.layout.transposes_b),
         KernelConstant("kTmaStore", s.tma_store),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
@@ -50,9 +50,10 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
     ]
 
 
-def sections(s: WgmmaTmaSchedule) -> set[str]:
+def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     """The sections of `wgmma_tma.cu` that a schedule uses."""
     way, combined = "push" if s.push else "pull", "spread" if s.spread_sum else "last"
+    loads, a = "hinted-loads" if s.hinted else "plain-loads", "column-major-a" if task.layout.transposes_a else "row-major-a"
     return {
         way,
         f"sum-{combined}",
@@ -60,7 +61,9 @@ def sections(s: WgmmaTmaSchedule) -> set[str]:
         "tail-split" if s.split_tail else "all-split",
         "by-rows" if s.raster == "m" else "ordered",
         "few-registers" if s.producer_registers == 40 else "more-registers",
-        "hinted-loads" if s.hinted else "plain-loads",
+        a,
+        loads,
+        f"{loads}-{a}",
         "whole-groups" if s.whole_groups else "exact-groups",
         "plain-stores" if s.evict_d == "normal" else "hinted-stores",
     }
@@ -73,17 +76,16 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     resident = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
     whole = resident if s.cluster == 1 else f"{resident}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
-    box_a = (64, s.block_m // s.cluster_n)
-    if task.layout is Layout.TN:
+    if task.layout.transposes_b:
         box_b = (64, s.block_n // s.cluster_m)
     else:
         by_columns = s.column_groups % s.cluster_m == 0
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
-    swizzle_b: Literal[32, 64, 128] = 128 if task.layout is Layout.TN else _swizzle(s.columns)
+    swizzle_b: Literal[32, 64, 128] = 128 if task.layout.transposes_b else _swizzle(s.columns)
     slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
     counters = f"ceil({slots}*{counter_pitch(s)}/256)*256"
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
-    requires = ["N%8==0", "K%8==0"]
+    requires = ["N%8==0", "M%8==0" if task.layout.transposes_a else "K%8==0"]
     if s.splits * s.cluster_k > 1:
         requires.append(f"ceil(K/{s.block_k})>={s.splits * s.cluster_k}")
     if s.spread_sum:
@@ -101,7 +103,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 dynamic_smem=s.smem_bytes,
                 programmatic=s.programmatic,
                 args=(
-                    TensorMapArg(tensor_map=TensorMapSpec(of="A", box=box_a, swizzle=128, l2=s.promotion)),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="A", box=_box_a(s, task), swizzle=128, l2=s.promotion)),
                     TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=swizzle_b, l2=s.promotion)),
                     TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.box_columns, 16), swizzle=_swizzle(s.box_columns))),
                     TensorArg(tensor="D", access="write"),
@@ -116,6 +118,13 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
         accumulate=task.accumulate,
         requires=tuple(requires),
     )
+
+
+def _box_a(s: WgmmaTmaSchedule, task: GemmTask) -> tuple[int, int]:
+    """What one CTA of a multicast loads of 64 along K, or where A is transposed of 64 rows of the tile."""
+    if not task.layout.transposes_a:
+        return 64, s.block_m // s.cluster_n
+    return 64, s.block_k if s.slices_groups_of_a else s.block_k // s.cluster_n
 
 
 def _swizzle(columns: int) -> Literal[32, 64, 128]:

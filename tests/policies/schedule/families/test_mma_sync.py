@@ -55,6 +55,7 @@ def test_every_schedule_of_the_space_can_be_written_and_launched(shape: tuple[in
     [
         (Arch.SM_80, (512, 512, 512), {}),
         (Arch.SM_86, (130, 90, 4098), {"accumulate": AccumulatorType.F16}),
+        (Arch.SM_86, (130, 90, 4098), {"layout": Layout.NT}),
         (Arch.SM_89, (257, 321, 515), {"layout": Layout.TN}),
         (Arch.SM_90A, (128, 128, 128), {"element": ElementType.BF16, "layout": Layout.TN}),
         (Arch.SM_90A, (130, 90, 4098), {"accumulate": AccumulatorType.F16}),

@@ -107,6 +107,7 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
         (Layout.NN, ElementType.F16, AccumulatorType.F32),
         (Layout.TN, ElementType.F16, AccumulatorType.F16),
         (Layout.TN, ElementType.BF16, AccumulatorType.F32),
+        (Layout.NT, ElementType.F16, AccumulatorType.F32),
     ],
 )
 def test_kernels_multiply_from_registers_and_spill_nothing(

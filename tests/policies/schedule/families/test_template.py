@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Collection
+from itertools import product
 from typing import Any
 
 import pytest
 
 from contract.chip import REFERENCE_CHIPS
-from contract.task import Arch, GemmTask
+from contract.task import Arch, GemmTask, Layout
 from policies.schedule.families.kernel_family import Family
 from policies.schedule.families.registry import families
 from policies.schedule.families.template import KernelConstant, SourceTemplate, template_of
@@ -26,7 +27,8 @@ tail kAlways
 CONSTANTS = [KernelConstant("kOne", 1), KernelConstant("kAlways", True, "why")]
 # Where order and caching are searched, and where a tile is left for four SMs.
 LARGER = tuple(
-    GemmTask(m=m, n=n, k=k, arch=Arch.SM_90A) for m, n, k in ((4096, 4096, 512), (640, 128, 2048), (128, 128, 16384))
+    GemmTask(m=m, n=n, k=k, layout=layout, arch=Arch.SM_90A)
+    for (m, n, k), layout in product(((4096, 4096, 512), (640, 128, 2048), (128, 128, 16384)), (Layout.NN, Layout.NT))
 )
 FAMILIES = [(family, arch) for arch in Arch for family in families(arch)]
 

@@ -108,6 +108,13 @@ TASKS = tuple(
         ((392, 648, 136), {"layout": "tn", "element": "bf16"}),
         ((520, 456, 64), {"layout": "nn", "accumulate": "f16"}),
         ((328, 776, 40), {"layout": "tn", "accumulate": "f16"}),
+        ((200, 136, 77), {"layout": "nt", "element": "bf16"}),
+        ((136, 192, 256), {"layout": "nt"}),
+        ((64, 96, 200), {"layout": "nt", "accumulate": "f16"}),
+        ((70, 51, 45), {"layout": "nt"}),
+        ((37, 66, 50), {"layout": "nt", "accumulate": "f16"}),
+        ((392, 648, 37), {"layout": "nt"}),
+        ((328, 776, 40), {"layout": "nt", "accumulate": "f16"}),
     )
 )
 
