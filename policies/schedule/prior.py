@@ -35,6 +35,7 @@ ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums:
 PUSH_US = 0.15  # one trip from registers to another CTA of the cluster, and its mbarrier (estimate)
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
 PROGRAMMATIC_GAIN_US = 0.4  # a dependent launch takes 1.26 us, a programmatic one 0.77 us, of which 0.1 us is waiting
+SCATTERED = 3.0  # times the time of a store
 CROWDING = 4.0  # CTAs of the busiest SM at most, for each that an even distribution gives it, where CTAs may share SMs
 SOFTNESS = 8.0  # exponent of the norm over the times; 1 would add them, infinity would take the maximum
 
@@ -63,7 +64,7 @@ class _Columns:
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
-        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:]
+        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded, self.scattered = table[17:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -76,7 +77,7 @@ class _Columns:
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 23
+COLUMNS = 24
 
 
 def _row(work: Work) -> tuple[float, ...]:
@@ -86,7 +87,7 @@ def _row(work: Work) -> tuple[float, ...]:
 
 
 def _sums(work: Work) -> tuple[float, ...]:
-    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded
+    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded, work.scattered
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -101,7 +102,9 @@ def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     l2_us = c.loaded_bytes / c.units * c.rounds / L2_BYTES_PER_US
     dram_us = np.full_like(math_us, memory_us(task, chip))
     ahead = np.maximum(c.stages - 1, 1)
-    latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * LOADED_TRIP_US / ahead
+    loops = np.where(c.persistent > 0, 1.0, c.turns)
+    steps = c.turns * c.k_blocks / loops
+    latency_us = loops * np.maximum(steps - ahead, 0) * LOADED_TRIP_US / ahead
     copy_us = c.lines * c.k_blocks * c.rounds * LINE_US
     rates = np.stack([math_us, l2_us, dram_us, latency_us, copy_us, _shared_us(c)])
     norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS) + c.turns * (c.k_blocks - 1) * c.step_us
@@ -134,7 +137,8 @@ def _store_us(c: _Columns) -> Floats:
 
 
 def _tile_store_us(c: _Columns) -> Floats:
-    store: Floats = STORE_US + 2.0 * c.stored / STORE_BYTES_PER_US
+    cost = np.where(c.scattered > 0, SCATTERED, 1.0)
+    store: Floats = STORE_US + 2.0 * c.stored * cost / STORE_BYTES_PER_US
     return store
 
 

@@ -43,6 +43,7 @@ class Work(Record):
     accounts for them. `staged_bytes`: bytes that the epilogue of one tile writes to shared memory and reads again.
     `exchanged_bytes`: bytes of partial sums that warps of a CTA exchange through shared memory behind the main loop.
     `pushed`: the CTAs of a cluster push their sums to each other, and each stores its share of the tile.
+    `scattered`: registers are stored to D directly, in pieces that are smaller than a sector of L2.
     `crowded`: nothing keeps CTAs from sharing an SM while other SMs have none.
     """
 
@@ -66,6 +67,7 @@ class Work(Record):
     spread_sums: bool = False
     exchanged_bytes: int = 0
     pushed: bool = False
+    scattered: bool = False
     crowded: bool = False
 
 
