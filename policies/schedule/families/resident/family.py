@@ -48,6 +48,7 @@ class Resident(Family[ResidentSchedule]):
             launches=1,
             persistent=True,
             programmatic=s.programmatic,
+            overlapped_us=1.2,
             mma_efficiency=_mma_efficiency(s, task),
             lines=64 * groups if task.layout is Layout.NN else s.block_n,
             alternating=s.consumers > 1,

@@ -10,8 +10,8 @@ import pytest
 from contract.baseline import TunedBaseline
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES
-from contract.roofline import roofline_us
 from contract.options import RACE_TIME, SCREEN_TIME, TimeOptions
+from contract.roofline import roofline_us
 from contract.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
 from sandbox.backend import driver_present
 from sandbox.cuda.baselines.cublaslt import LtProduct
