@@ -2,8 +2,9 @@
 
 Run from the repository's root, with a store that holds the sweep:
   cudal2-agent trajectories import benchmarks/results/h200_sweep_2026-11-22.sweep.zst
-  python -m benchmarks.prior [--replay]
-Prints JSON. The shapes are split into a half for tuning and a half to judge by; shapes of `h200/held_out.json` are left out.
+  python -m benchmarks.prior [--mode server] [--replay]
+Prints JSON. The shapes are split into a half for tuning and a half to judge by; `held_out` are those of `h200/held_out.json`,
+by which nothing may be tuned.
 `spearman`: rank correlation of predicted and measured times, mean over the shapes. `regret_8`: by how much the best of the
 prior's first 8 schedules is slower than the best stored one, mean over the shapes. `replay`: the same regret of the search's
 own choice, by number of candidates and size of rounds; `lag`: a round is chosen before the round before it was measured.
@@ -22,7 +23,7 @@ import numpy as np
 from benchmarks.h200.grid import held_out
 from contract.chip import Chip
 from contract.settings import load_settings
-from contract.task import GemmTask
+from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.encoding import Encoding
@@ -54,13 +55,12 @@ class TimedSchedules:
         return float(self.measured_us[list(chosen)].min() / self.measured_us.min() - 1)
 
 
-def measured_tasks(store: Store) -> Iterator[TimedSchedules]:
-    """The offline tasks of an H200 that are not held out and have steps enough."""
+def measured_tasks(store: Store, mode: TimingMode = TimingMode.OFFLINE) -> Iterator[TimedSchedules]:
+    """The tasks of an H200 in a timing mode that have steps enough."""
     times: dict[tuple[GemmTask, Chip], dict[Key, tuple[Values, list[float]]]] = defaultdict(dict)
-    left_out = held_out()
     for trajectory in store.trajectories():
         run = trajectory.run
-        if run.task.shape in left_out or run.task.mode != "offline" or "H200" not in run.chip.name:
+        if run.task.mode is not mode or "H200" not in run.chip.name:
             continue
         for step in trajectory.steps:
             values, time_us = step.candidate.origin.schedule, step.evaluation.time_us
@@ -136,16 +136,23 @@ def _mean(values: Iterator[float] | Sequence[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--mode", type=TimingMode, choices=list(TimingMode), default=TimingMode.OFFLINE)
     parser.add_argument("--replay", action="store_true", help="replay searches as well, which takes minutes")
     arguments = parser.parse_args()
     with open_store(load_settings().store_url) as store:
-        tasks = list(measured_tasks(store))
-    tuning, judging = tasks[::2], tasks[1::2]
+        measured = list(measured_tasks(store, arguments.mode))
+    left_out = held_out()
+    tasks = [one for one in measured if one.task.shape not in left_out]
+    parts = {"tuning": tasks[::2], "judging": tasks[1::2]}
+    parts["held_out"] = [one for one in measured if one.task.shape in left_out]
     print(
         json.dumps(
             {
-                "tuning": {"names": [one.task.shape for one in tuning], **prior_figures(tuning)},
-                "judging": {"names": [one.task.shape for one in judging], **prior_figures(judging)},
+                **{
+                    name: {"names": [one.task.shape for one in part], **prior_figures(part)}
+                    for name, part in parts.items()
+                    if part
+                },
                 **({"replay": replay_figures(tasks)} if arguments.replay else {}),
             },
             indent=1,

@@ -291,7 +291,7 @@ class Measured(_Faultless):
     `ruler`: how it was measured, None in older records. `witness`: None where no second backend was asked.
     `effort`: how thoroughly it was verified and timed, None in older records; times of different efforts are not compared.
     `plain`: the same kernel launched without programmatic launch in the same rounds; None where that was not measured or
-    the plan has no programmatic launch.
+    the plan has no programmatic launch. In server mode, where no kernel precedes, only the launch attribute differs.
     """
 
     status: Literal["measured"] = "measured"

@@ -42,7 +42,9 @@ class TimeOptions(Record):
     `rounds`: paired rounds in random order. `all_baselines`: all four baselines, else cuBLASLt-AutoTuning only.
     `heuristic`: cuBLASLt's first suggestion as well, where not all are measured.
     `side`: whether the side figures (host launch cost, hot L2, wall-clock) are measured as well.
+    `round_us`: device time of the launches of one sample, about.
     `server_interval_us`: mean interval between a server's requests; 0 sends the next one at once.
+    `server_launches`: requests of a server's sample at most; fewer where they would take longer than `round_us`.
     `budget_s`: of the rounds of a race, which are fewer where they would take longer; None is no limit.
     `secret`: the seed of everything that is drawn. None takes it from the system's entropy; that of a `Ruler` repeats it.
     """
@@ -63,7 +65,7 @@ class TimeOptions(Record):
 SCREEN_TIME = TimeOptions(
     rounds=3, round_us=1000.0, all_baselines=False, side=False, server_interval_us=0.0, server_launches=12
 )
-RACE_TIME = TimeOptions(rounds=21, all_baselines=False, heuristic=True, side=False, budget_s=3.0, server_launches=32)
+RACE_TIME = TimeOptions(rounds=21, all_baselines=False, heuristic=True, side=False, budget_s=3.0, server_launches=16)
 
 
 class WorkerOptions(Record):

@@ -12,7 +12,7 @@ from contract.exchange import Exchange
 from contract.knowledge import Hit
 from contract.profile import Difference, Profile
 from contract.run_settings import RunSettings
-from contract.task import GemmTask
+from contract.task import GemmTask, TimingMode
 
 
 class Attempt(Record):
@@ -48,6 +48,10 @@ class Precedent(Record):
     task: GemmTask
     schedule: dict[str, ScheduleValue]
     speedup: float
+
+    def offline_of(self, task: GemmTask) -> bool:
+        """Whether it led an offline run of the same product, and `task` is that of a server."""
+        return task.mode is TimingMode.SERVER and self.task == task.model_copy(update={"mode": TimingMode.OFFLINE})
 
 
 class Exemplar(Record):

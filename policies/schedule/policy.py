@@ -34,6 +34,7 @@ MAX_FITTED = 256  # latest timed attempts that the surrogate is fitted to; the c
 class SchedulePolicy:
     """The first round follows the prior, and for one half of it `precedents`: schedules that did well in earlier runs.
 
+    A server's first round takes all that led offline runs of its own shape.
     Later rounds follow the measured times: half of a round anywhere, half around the best.
     Deterministic in (seed, observation, precedents). It repeats neither a schedule of the run nor a candidate that the
     observation holds. With `steer` it follows the diagnosis in the observation.
@@ -62,7 +63,7 @@ class SchedulePolicy:
         seen = {attempt.candidate_id for attempt in observation.attempts}
         keys = {schedule_key(attempt.schedule) for attempt in observation.attempts if attempt.schedule}
         steering = steer(observation, tried, pool) if self._steer else None
-        known = [] if observation.attempts else self._known(pool, count // 2)
+        known = [] if observation.attempts else self._known(pool, count)
         candidates: list[Candidate] = []
         for entry, relieved in chain(known, self._order(pool, encode, tried, keys, count, rng, steering)):
             if len(candidates) == count:
@@ -75,9 +76,12 @@ class SchedulePolicy:
         return candidates
 
     def _known(self, pool: SchedulePool, count: int) -> list[Pick]:
-        """The first precedents that a family can write for the task."""
-        entries = (pool.entry(one.schedule) for one in self._precedents(pool.task, pool.chip))
-        return [(entry, None) for entry in islice((entry for entry in entries if entry is not None), count)]
+        """The first precedents that a family can write for the task: half of a round, and a server's own ones offline."""
+        precedents = list(self._precedents(pool.task, pool.chip))
+        own = sum(one.offline_of(pool.task) for one in precedents)
+        entries = (pool.entry(one.schedule) for one in precedents)
+        written = (entry for entry in entries if entry is not None)
+        return [(entry, None) for entry in islice(written, min(count, max(count // 2, own)))]
 
     def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, Encoding | None]:
         """The pool and its encoding, cached for the task and chip; no encoding where no schedule fits the task."""

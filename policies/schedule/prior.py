@@ -5,7 +5,8 @@
 `steady` is the smooth maximum of the times of the busiest SM for tensor math, operands from L2, operands from DRAM, shared
 memory, memory latency that too few stages leave exposed, and lines of its copy engine, plus the loss of a family per step.
 `fill` is the latency of the first load, `exposed` the latency of later CTAs that nothing overlaps, `store` the time of the
-last tile's stores, `sum` the cost of splitting K.
+last tile's stores, `sum` the cost of splitting K. `launch` is that of one of many launches, from which programmatic launch
+takes what it overlaps; a server's single launch has nothing to overlap, and takes longer by what a cold start costs.
 A prior ranks schedules. Its times are predictions and are never reported as measured.
 """
 
@@ -15,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.chip import REFERENCE_CHIPS, Chip
-from contract.roofline import memory_us, tensor_flops_per_us
-from contract.task import Arch, GemmTask
+from contract.roofline import memory_us, tensor_flops_per_us, transfer_us
+from contract.task import Arch, GemmTask, TimingMode
 from policies.schedule.families.kernel_family import Work, cluster_sms
 
 Floats = npt.NDArray[np.float64]
@@ -29,12 +30,17 @@ MEMORY_TRIP_US = 0.8  # latency under load of a load that misses L2
 LINE_US = 0.0009  # per line of the bulk copy engine; 8192x8192x8192 with rows of 64 bytes takes 1.5 times its math
 # Latency of a load while all SMs load, where too few stages are in flight. Fitted on the tuning half of `benchmarks/prior.py`.
 LOADED_TRIP_US = 1.4
-L2_TRIP_US = 0.45  # latency under load of a load that hits L2 (estimate)
 STORE_US = 0.35  # from the last stores of a kernel until the next kernel may read them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 latencies, partly overlapped
+PUSHED = 2.0  # times the time of the same bytes from L2, for sums pushed through distributed shared memory
 PUSH_US = 0.15  # one trip from registers to another CTA of the cluster, and its mbarrier (estimate)
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
-PROGRAMMATIC_GAIN_US = 0.4  # a dependent launch takes 1.26 us, a programmatic one 0.77 us, of which 0.1 us is waiting
+# What a single launch takes more than one of many without programmatic launch: fitted to cuBLASLt-AutoTuning on shapes with
+# rows in both modes (`python -m benchmarks.h200.server_reach`), clusters to the same schedules in both modes.
+SINGLE_LAUNCH_US = 4.07
+COLD_READ_SHARE = 0.12  # of the time to read A and B once
+COLD_CLUSTER_US = 0.2
+SCATTERED = 3.0  # times the time of a store; fitted as LOADED_TRIP_US was
 CROWDING = 4.0  # CTAs of the busiest SM at most, for each that an even distribution gives it, where CTAs may share SMs
 SOFTNESS = 8.0  # exponent of the norm over the times; 1 would add them, infinity would take the maximum
 
@@ -47,7 +53,7 @@ def predict_us(work: Work, task: GemmTask, chip: Chip) -> float:
 def predict_many_us(works: Sequence[Work], task: GemmTask, chip: Chip) -> Floats:
     """Predicted device time of each schedule. Unit: microseconds."""
     columns = _Columns(works, task, chip)
-    total: Floats = _launch_us(columns, chip) + MEMORY_TRIP_US + _steady_us(columns, task, chip)
+    total: Floats = _launch_us(columns, task, chip) + MEMORY_TRIP_US + _steady_us(columns, task, chip)
     total += _exposed_us(columns) + _store_us(columns) + _sum_us(columns)
     return total
 
@@ -60,24 +66,24 @@ class _Columns:
 
     def __init__(self, works: Sequence[Work], task: GemmTask, chip: Chip) -> None:
         table = np.array([_row(work) for work in works], dtype=np.float64).reshape(-1, COLUMNS).T
-        self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
+        self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, self.cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
         self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:23]
-        (self.store_lines,) = table[23:]
+        self.scattered, self.overlapped_us, self.store_lines = table[23:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
-        self.sms = np.array([cluster_sms(chip, int(size)) for size in cluster], dtype=np.float64)
+        self.sms = np.array([cluster_sms(chip, int(size)) for size in self.cluster], dtype=np.float64)
         even = np.ceil(self.units / self.sms)
         crowd = np.minimum(np.minimum(ctas_per_sm, CROWDING * even), self.units)
         self.rounds = np.where(crowded > 0, np.maximum(even, crowd), even)
-        self.stored = self.m * self.n / np.where(self.pushed > 0, cluster, 1.0)  # elements of D that a CTA stores
+        self.stored = self.m * self.n / np.where(self.pushed > 0, self.cluster, 1.0)  # elements of D that a CTA stores
         self.resident = np.minimum(ctas_per_sm, self.rounds)
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 24
+COLUMNS = 26
 
 
 def _row(work: Work) -> tuple[float, ...]:
@@ -87,11 +93,18 @@ def _row(work: Work) -> tuple[float, ...]:
 
 
 def _sums(work: Work) -> tuple[float, ...]:
-    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded, work.store_lines
+    parts = (work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded)
+    return (*parts, work.scattered, work.overlapped_us, work.store_lines)
 
 
-def _launch_us(c: _Columns, chip: Chip) -> Floats:
-    launches: Floats = chip.launch_us * c.launches - np.minimum(PROGRAMMATIC_GAIN_US, chip.launch_us) * c.programmatic
+def _launch_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
+    """Launches back to back, less what programmatic launch overlaps; or a single launch onto an idle GPU."""
+    launches: Floats = chip.launch_us * c.launches
+    if task.mode is TimingMode.OFFLINE:
+        launches -= c.overlapped_us * c.programmatic
+        return launches
+    read_us = transfer_us(2 * task.k * (task.m + task.n), chip)
+    launches += SINGLE_LAUNCH_US + COLD_READ_SHARE * read_us + COLD_CLUSTER_US * (c.cluster > 1)
     return launches
 
 
@@ -102,7 +115,9 @@ def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     l2_us = c.loaded_bytes / c.units * c.rounds / L2_BYTES_PER_US
     dram_us = np.full_like(math_us, memory_us(task, chip))
     ahead = np.maximum(c.stages - 1, 1)
-    latency_us = c.turns * np.maximum(c.k_blocks - ahead, 0) * LOADED_TRIP_US / ahead
+    loops = np.where(c.persistent > 0, 1.0, c.turns)
+    steps = c.turns * c.k_blocks / loops
+    latency_us = loops * np.maximum(steps - ahead, 0) * LOADED_TRIP_US / ahead
     copy_us = (c.lines * c.k_blocks + c.store_lines) * c.rounds * LINE_US
     rates = np.stack([math_us, l2_us, dram_us, latency_us, copy_us, _shared_us(c)])
     norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS) + c.turns * (c.k_blocks - 1) * c.step_us
@@ -122,7 +137,7 @@ def _exposed_us(c: _Columns) -> Floats:
 
     A persistent CTA overlaps its fills with math, but not its stores; alternating warpgroups overlap both.
     """
-    exposed = np.where(c.persistent > 0, 0.0, L2_TRIP_US) + np.where(c.alternating > 0, 0.0, _tile_store_us(c))
+    exposed = np.where(c.persistent > 0, 0.0, LOADED_TRIP_US) + np.where(c.alternating > 0, 0.0, _tile_store_us(c))
     trips: Floats = (c.turns - 1) * exposed / c.resident
     return trips
 
@@ -135,7 +150,8 @@ def _store_us(c: _Columns) -> Floats:
 
 
 def _tile_store_us(c: _Columns) -> Floats:
-    store: Floats = STORE_US + 2.0 * c.stored / STORE_BYTES_PER_US
+    cost = np.where(c.scattered > 0, SCATTERED, 1.0)
+    store: Floats = STORE_US + 2.0 * c.stored * cost / STORE_BYTES_PER_US
     return store
 
 
@@ -146,7 +162,7 @@ def _sum_us(c: _Columns) -> Floats:
     alone = c.reduced_bytes / 2 / c.tiles * np.ceil(c.tiles / c.sms) / L2_BYTES_PER_US
     read = np.where(c.spread_sums > 0, written, alone)
     through_workspace = ARRIVAL_US + written + read
-    within_cluster = np.where(c.pushed > 0, PUSH_US, CLUSTER_SUM_US) + partial_us
+    within_cluster = np.where(c.pushed > 0, PUSH_US + PUSHED * partial_us, CLUSTER_SUM_US + partial_us)
     within_cta = 2.0 * c.exchanged_bytes * c.resident / SMEM_BYTES_PER_US
     sums: Floats = np.where(c.reduced_bytes > 0, through_workspace, np.where(c.parts > 1, within_cluster, 0.0)) + within_cta
     return sums

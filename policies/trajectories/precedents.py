@@ -1,14 +1,21 @@
-"""Schedules that did well on similar shapes in earlier runs, for a search to start from."""
+"""Schedules that did well on similar shapes in earlier runs, for a search to start from.
+
+A server's search starts from the best offline schedules of the same shape. Their order is that of their times without
+programmatic launch, because a single launch has no preceding kernel to overlap (`python -m benchmarks.h200.server_pairs`).
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, select
 
 from contract.candidate import ScheduleValue
 from contract.chip import Chip
-from contract.task import GemmTask, parse_shape
+from contract.evaluation import AUTOTUNED, Timing
+from contract.speedup import paired_ratio
+from contract.task import GemmTask, TimingMode, parse_shape
 from contract.trajectory import Precedent
 from policies.trajectories import tables
 from policies.trajectories.reader import PlainReader
@@ -17,13 +24,23 @@ from policies.trajectories.store import Store
 REACH = 3.0  # in doublings of one size; schedules of shapes farther away are no better than the prior's own
 MAX_RUNS = 64  # nearest runs that are read for one task
 RUN_STEPS = 6  # fastest steps of a run that are read
-RUN_SCHEDULES = 4  # best schedules of a run
+RUN_SCHEDULES = 6  # best schedules of a run
 RANK_DISTANCE = 0.75  # the second best of a run counts as so many doublings farther away than its best
 MODE_DISTANCE = 0.5  # a run in the other timing mode counts as so many doublings farther away
+OFFLINE_RANK_DISTANCE = 0.01  # for a server: all of an offline run on the same shape come before any other shape
+
+
+class _Leader(NamedTuple):
+    """A schedule that led a run. `plain`: speedup without programmatic launch, that of the plan where it is not known."""
+
+    raced: bool
+    speedup: float
+    plain: float
+    precedent: Precedent
 
 
 # What was read of the runs of each open store, by the key of the run. A finished run does not change.
-_READ: WeakKeyDictionary[Store, dict[int, Sequence[Precedent]]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[Store, dict[int, Sequence[_Leader]]] = WeakKeyDictionary()
 
 
 class StoredPrecedents:
@@ -37,7 +54,7 @@ class StoredPrecedents:
         """At most `count` schedules, the nearest first; equal schedules once.
 
         Only runs of the same chip, element, accumulator and layout count. Near is a small distance of the logarithms of M, N
-        and K; what a run's timing mode adds to it is small too.
+        and K; what a run's timing mode adds to it is small too. A server's own shape offline comes before all other shapes.
         """
         found: list[tuple[float, Precedent]] = []
         with self._store.reading() as (connection, reader):
@@ -47,23 +64,22 @@ class StoredPrecedents:
             distances = {row.key: _distance(row.shape, task) for row in runs}
             nearest = sorted((row for row in runs if distances[row.key] <= REACH), key=lambda row: row.created_at, reverse=True)
             for row in sorted(nearest, key=lambda row: distances[row.key])[:MAX_RUNS]:
-                for rank, precedent in enumerate(self._best(connection, reader, row.key)):
+                for rank, precedent in enumerate(_in_order(self._best(connection, reader, row.key), task)):
                     if _comparable(precedent.task, task):
-                        other_mode = MODE_DISTANCE * (precedent.task.mode is not task.mode)
-                        found.append((distances[row.key] + RANK_DISTANCE * rank + other_mode, precedent))
+                        found.append((_apart(precedent, task, distances[row.key], rank), precedent))
         found.sort(key=lambda pair: pair[0])
         nearest_first: dict[frozenset[tuple[str, ScheduleValue]], Precedent] = {}
         for _, precedent in found:
             nearest_first.setdefault(frozenset(precedent.schedule.items()), precedent)
         return list(nearest_first.values())[:count]
 
-    def _best(self, connection: Connection, reader: PlainReader, key: int) -> Sequence[Precedent]:
+    def _best(self, connection: Connection, reader: PlainReader, key: int) -> Sequence[_Leader]:
         if key not in self._of_run:
             self._of_run[key] = _best_of_run(connection, reader, key)
         return self._of_run[key]
 
 
-def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Sequence[Precedent]:
+def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Sequence[_Leader]:
     """The best schedules of a run: those of its race first, then by speedup."""
     run = connection.execute(select(tables.runs).where(tables.runs.c.key == key)).one()
     task = GemmTask.model_validate(reader.run(run)["task"])
@@ -72,14 +88,36 @@ def _best_of_run(connection: Connection, reader: PlainReader, key: int) -> Seque
     speedups: dict[int, float] = {row[0]: row[1] for row in connection.execute(measured)}
     fastest = sorted(speedups, key=lambda index: -speedups[index])[:RUN_STEPS]
     last = sorted(speedups)[-RUN_STEPS:]  # a race is at the end
-    best: dict[frozenset[tuple[str, ScheduleValue]], tuple[bool, float, Precedent]] = {}
+    best: dict[frozenset[tuple[str, ScheduleValue]], _Leader] = {}
     for index, parts in reader.step_parts(key, {*fastest, *last}):
         if schedule := parts["origin"]["schedule"]:  # the later step of a schedule counts
             precedent = Precedent(run_id=run.run_id, task=task, schedule=schedule, speedup=speedups[index])
             raced = parts["evaluation"].get("effort") in ("race", "full")
-            best[frozenset(schedule.items())] = raced, speedups[index], precedent
-    ranked = sorted(best.values(), key=lambda one: one[:2], reverse=True)
-    return [precedent for _, _, precedent in ranked[:RUN_SCHEDULES]]
+            plain = _plain_speedup(parts["evaluation"]) or speedups[index]
+            best[frozenset(schedule.items())] = _Leader(raced, speedups[index], plain, precedent)
+    return sorted(best.values(), key=lambda one: one[:2], reverse=True)[:RUN_SCHEDULES]
+
+
+def _plain_speedup(evaluation: Mapping[str, Any]) -> float | None:
+    """Over cuBLASLt-AutoTuning; None where the kernel was not timed without programmatic launch."""
+    autotuned = next((one for one in evaluation["baselines"] if one["name"] == AUTOTUNED), None)
+    if autotuned is None or evaluation.get("plain") is None:
+        return None
+    return paired_ratio(Timing.model_validate(evaluation["plain"]), Timing.model_validate(autotuned))
+
+
+def _in_order(leaders: Sequence[_Leader], task: GemmTask) -> list[Precedent]:
+    """A run's leaders, the most promising for the task first."""
+    if task.mode is TimingMode.SERVER:
+        leaders = sorted(leaders, key=lambda one: (one.raced, one.plain), reverse=True)
+    return [one.precedent for one in leaders]
+
+
+def _apart(precedent: Precedent, task: GemmTask, distance: float, rank: int) -> float:
+    """How far a schedule is from a task: the distance of the shapes, its rank within its run, and the timing modes."""
+    if precedent.offline_of(task):
+        return OFFLINE_RANK_DISTANCE * (rank + 1)
+    return distance + RANK_DISTANCE * rank + MODE_DISTANCE * (precedent.task.mode is not task.mode)
 
 
 def _distance(shape: str, task: GemmTask) -> float:

@@ -10,7 +10,7 @@ from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, HEURISTIC, Measured, TimedOut
 from contract.events import ignore
 from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
-from contract.speedup import paired_speedup
+from contract.speedup import paired_ratio, paired_speedup
 from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from policies.schedule.optimiser.schedule_pool import SchedulePool
@@ -130,12 +130,14 @@ def test_a_kernel_ties_with_itself(sandbox, chip):
     assert tie.high >= 0.995
 
 
-def test_a_kernel_with_programmatic_launch_is_raced_without_it_too(sandbox, chip):
-    task = GemmTask(m=1024, n=1024, k=512, arch=chip.arch)
+def test_a_kernel_with_programmatic_launch_is_raced_without_it_too(sandbox, task):
     raced = sandbox.race(ranked(sandbox, task, 0.0, 0.01, 0.02, 0.05), task)
     with_it = [outcome for outcome in raced if outcome.plain is not None]
     assert with_it, "no schedule of these has programmatic launch"
     assert all(len(outcome.plain.samples_us) == len(outcome.timing.samples_us) for outcome in with_it)
+    if task.mode is TimingMode.SERVER:
+        for outcome in with_it:  # no kernel precedes
+            assert paired_ratio(outcome.timing, outcome.plain) == pytest.approx(1, abs=0.05)
 
 
 def test_a_hanging_kernel_costs_itself_only(sandbox, chip):

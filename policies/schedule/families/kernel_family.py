@@ -44,6 +44,8 @@ class Work(Record):
     accounts for them. `staged_bytes`: bytes that the epilogue of one tile writes to shared memory and reads again.
     `exchanged_bytes`: bytes of partial sums that warps of a CTA exchange through shared memory behind the main loop.
     `pushed`: the CTAs of a cluster push their sums to each other, and each stores its share of the tile.
+    `scattered`: registers are stored to D directly, in pieces that are smaller than a sector of L2.
+    `overlapped_us`: what programmatic launch spares behind a preceding kernel (medians of offline races on an H200).
     `crowded`: nothing keeps CTAs from sharing an SM while other SMs have none.
     """
 
@@ -68,6 +70,8 @@ class Work(Record):
     spread_sums: bool = False
     exchanged_bytes: int = 0
     pushed: bool = False
+    scattered: bool = False
+    overlapped_us: float = 0.8
     crowded: bool = False
 
 

@@ -2,7 +2,9 @@
 
 Covered: everything that `timing/timer.py` covers, for every finalist; a finalist's samples, with and without programmatic
 launch, and those of the baselines come from the same rounds. Finalists that are behind leave; the others get all rounds.
-Not covered: single launches of a server without programmatic launch, which has no preceding kernel there.
+A single launch of a server has no preceding kernel to overlap. There, both kinds of launch differ by the launch attribute
+alone.
+Not covered: programmatic launch behind a preceding kernel in server mode.
 """
 
 import random
@@ -88,7 +90,7 @@ class RaceTimer:
         """Prepare a finalist's lanes. Raises: Fault where it cannot be captured in a graph."""
         planned = self._lane(contender)
         lanes = {PLAIN: planned}
-        if contender.programmatic and self._task.mode is TimingMode.OFFLINE:
+        if contender.programmatic:
             lanes = {PROGRAMMATIC: planned, PLAIN: self._lane(contender, beside=planned)}
         for lane in lanes.values():
             lane.sample_us()  # warm-up: clocks, instruction caches
@@ -182,7 +184,7 @@ class RaceTimer:
     def _lane(self, contender: Contender, beside: Lane | None = None) -> Lane:
         """`beside`: the planned lane, where this one is without programmatic launch."""
         options = self._options
-        launches = options.server_launches
+        launches = self._timer.launches_of(options)
         if self._task.mode is TimingMode.OFFLINE:
             counts = [len(lane.pairs) for lane in self._standing.values()]
             launches = max(counts) if counts else self._launches_at_the_roofline(contender)

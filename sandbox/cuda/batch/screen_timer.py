@@ -37,7 +37,7 @@ class ScreenTimer:
         self._secret = secrets.randbits(64) if options.secret is None else options.secret
         self._draw = random.Random(self._secret)
         self._track.pools.renew(self._draw)
-        self._launches = options.server_launches
+        self._launches = timer.launches_of(options)
         standing = self._baselines.contenders.items()
         self._libraries = {f"{name}/{rank}": one for name, found in standing for rank, one in enumerate(found)}
         if task.mode is TimingMode.OFFLINE:

@@ -19,6 +19,7 @@ MEMORY_SHARE = 0.2  # maximum share of the free device memory, for either
 TRIMMED_SHARE = 0.25  # of the requests of a server's sample, left out at either end
 SLOT_ALIGNMENT_BYTES = 256
 BRIEF_LAUNCHES = 8  # minimum of a brief sample
+MIN_REQUESTS = 4  # of a server's sample, so that its trimmed mean has two
 LONG_US, VERY_LONG_US = 1000.0, 4000.0  # launches from which a brief sample has LONG_LAUNCHES and VERY_LONG_LAUNCHES
 LONG_LAUNCHES, VERY_LONG_LAUNCHES = 3, 2
 SERIOUS_THROTTLING = frozenset({"hw-slowdown", "hw-thermal", "hw-power-brake", "sw-thermal"})
@@ -62,10 +63,14 @@ def count_launches(launch_us: float, round_us: float, sets: int, slots: int) -> 
 
 
 def launches_needed(task: GemmTask, options: TimeOptions, chip: Chip) -> int:
-    """Launches of one sample of the fastest kernel that can be."""
+    """Launches of one sample of the fastest kernel that can be: about `round_us` of its time.
+
+    A server's sample has at most `server_launches`, because its requests wait for each other.
+    """
+    floor_us = roofline_us(task, chip)
     if task.mode is TimingMode.SERVER:
-        return options.server_launches
-    return max(MIN_SETS, math.ceil(options.round_us / roofline_us(task, chip)))
+        return min(options.server_launches, max(MIN_REQUESTS, round(options.round_us / floor_us)))
+    return max(MIN_SETS, math.ceil(options.round_us / floor_us))
 
 
 def brief_launches(launch_us: float, round_us: float) -> int:

@@ -11,7 +11,7 @@ from contract.task import TimingMode
 from sandbox.cuda.contender import Bound, Contender
 from sandbox.cuda.timing.cuda_graph import TimedGraph
 from sandbox.cuda.timing.ring import Ring
-from sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, trimmed_mean
+from sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, launches_needed, trimmed_mean
 from sandbox.cuda.timing.track import Pair, Track
 
 TRIAL_LAUNCHES = 16  # maximum number that determines how many a sample takes
@@ -33,7 +33,8 @@ class Lane(Protocol):
 def open_lane(track: Track, contender: Contender, options: TimeOptions, draw: random.Random) -> Lane:
     """Raises: Fault where the contender cannot be captured in a graph."""
     if track.task.mode is TimingMode.SERVER:
-        return ServerLane(track, contender, options, draw)
+        launches = launches_needed(track.task, options, track.device.chip)
+        return ServerLane(track, contender, launches, options.server_interval_us, draw)
     return OfflineLane(track, contender, options.round_us, draw)
 
 
@@ -52,8 +53,7 @@ def open_brief_lane(
     `workspaces`: those of another lane of the same contender, used by both in turn.
     """
     if track.task.mode is TimingMode.SERVER:
-        options = TimeOptions(server_launches=launches, server_interval_us=interval_us)
-        return ServerLane(track, contender, options, draw)
+        return ServerLane(track, contender, launches, interval_us, draw, programmatic=programmatic, workspaces=workspaces)
     return OfflineLane(track, contender, 0.0, draw, programmatic=programmatic, launches=launches, workspaces=workspaces)
 
 
@@ -112,21 +112,32 @@ class ServerLane:
     Graphs are made anew for every sample, because the address of a graph shifts the times of its launches by up to 1 %.
     """
 
-    def __init__(self, track: Track, contender: Contender, options: TimeOptions, draw: random.Random) -> None:
-        self._track, self._contender, self._options, self._draw = track, contender, options, draw
-        sets, slots = len(track.pools), track.slots_for(contender)
-        self.pairs = track.pairs(min(options.server_launches, slots, sets * sets))
-        self.workspaces = track.workspaces(contender, len(self.pairs))
+    def __init__(
+        self,
+        track: Track,
+        contender: Contender,
+        launches: int,
+        interval_us: float,
+        draw: random.Random,
+        *,
+        programmatic: bool | None = None,
+        workspaces: Ring | None = None,
+    ) -> None:
+        self._track, self._contender, self._draw = track, contender, draw
+        self._interval_us, self._programmatic = interval_us, programmatic
+        launches = track.fitting(launches, contender)
+        self.pairs = track.pairs(launches)
+        self.workspaces = track.workspaces(contender, launches) if workspaces is None else workspaces
         track.refill(len(self.pairs), self.workspaces, draw)
         self._bounds = track.bind(contender, self.pairs, self.workspaces)
         _enqueue_plainly(track, self._bounds[:1])
         self._graphs: list[TimedGraph] = []
 
     def sample_us(self) -> float:
-        self._graphs = [TimedGraph(self._track.device, [bound]) for bound in self._bounds]
+        self._graphs = [TimedGraph(self._track.device, [bound], programmatic=self._programmatic) for bound in self._bounds]
         self._track.refill(len(self.pairs), self.workspaces, self._draw)
         self._track.residue.clear(self._draw, self._contender.local_bytes)
-        intervals = arrival_intervals_us(len(self._graphs), self._options.server_interval_us, self._draw)
+        intervals = arrival_intervals_us(len(self._graphs), self._interval_us, self._draw)
         return trimmed_mean([self._request_us(graph, wait) for graph, wait in zip(self._graphs, intervals, strict=True)])
 
     def _request_us(self, graph: TimedGraph, interval_us: float) -> float:

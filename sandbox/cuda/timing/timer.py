@@ -100,13 +100,16 @@ class Timer:
 
         It is opened again where it holds fewer launches than such a sample has.
         """
-        needed = launches_needed(self._task, options, self._device.chip)
-        if self._opened is not None and self._opened.capacity < needed:
+        if self._opened is not None and self._opened.capacity < self.launches_of(options):
             self.close()
         if _sample_of(options) != _sample_of(self._options):
             self._lanes = {}
         self._options = options
         return self._track
+
+    def launches_of(self, options: TimeOptions) -> int:
+        """Launches that one sample may have under these options."""
+        return launches_needed(self._task, options, self._device.chip)
 
     def expect(self, known: TunedBaseline | None) -> None:
         """What an earlier process tuned, for when the baselines are opened."""

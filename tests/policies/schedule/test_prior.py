@@ -8,7 +8,7 @@ import pytest
 
 from contract.chip import REFERENCE_CHIPS
 from contract.roofline import roofline_us
-from contract.task import Arch, GemmTask
+from contract.task import Arch, GemmTask, TimingMode
 from policies.schedule.families.kernel_family import Work
 from policies.schedule.families.registry import families
 from policies.schedule.prior import predict_many_us, predict_us
@@ -56,11 +56,30 @@ def us(task: GemmTask = TASK, **change: Any) -> float:
         ({"stages": 2, "ctas_per_sm": 1}, "nothing covers the trips to memory"),
         ({"ctas_per_sm": 1}, "later CTAs fill and store alone"),
         ({"launches": 2}, "one more launch"),
+        ({"scattered": True}, "pieces of sectors are stored"),
         ({"reduced_bytes": SPLIT["reduced_bytes"]}, "partial sums to write and read"),
     ],
 )
 def test_what_costs_more_is_predicted_slower(slower: dict[str, Any], why: str) -> None:
     assert us(**slower) > us(), why
+
+
+def test_one_stage_makes_a_persistent_cta_wait_for_every_tile() -> None:
+    short = GemmTask(m=4096, n=2048, k=64)
+    tiles = {"tile": (64, 64, 64), "ctas": 132, "ctas_per_sm": 1, "k_blocks": 1, "loaded_bytes": 2048 * 2 * 64 * 128}
+    one, six = us(short, **tiles, persistent=True, stages=1), us(short, **tiles, persistent=True, stages=6)
+    assert one > 2 * six
+    again = {**tiles, "ctas": 2048, "ctas_per_sm": 4}
+    assert us(short, **again, stages=1) < one, "CTAs that share an SM wait for their loads together"
+
+
+def test_a_single_launch_gains_nothing_from_programmatic_launch_and_pays_for_its_cluster() -> None:
+    server = TASK.model_copy(update={"mode": TimingMode.SERVER})
+    assert us(server, programmatic=True) == us(server) > us() > us(programmatic=True)
+    assert us(server, cluster=2) - us(server) > us(cluster=2) - us()
+    reading = GemmTask(m=64, n=16384, k=16384)
+    served = reading.model_copy(update={"mode": TimingMode.SERVER})
+    assert us(served) - us(reading) > us(server) - us(), "more is read cold"
 
 
 @pytest.mark.parametrize("faster", [{"programmatic": True}, {"persistent": True, "ctas_per_sm": 1}])

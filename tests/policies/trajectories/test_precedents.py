@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from contract.candidate import Candidate, Origin
-from contract.task import AccumulatorType, GemmTask, Layout
+from contract.evaluation import Timing
+from contract.task import AccumulatorType, GemmTask, Layout, TimingMode
 from contract.trajectory import Precedent
 from policies.trajectories.precedents import StoredPrecedents
 from policies.trajectories.store import Store, open_store
@@ -79,3 +80,19 @@ def test_equal_schedules_of_several_runs_are_one(store: Store) -> None:
     for name in ("one", "other"):
         record(store, name, GemmTask(m=512, n=512, k=512), {1: 4.0})
     assert numbers(StoredPrecedents(store).near(GemmTask(m=512, n=512, k=512), CHIP, 12)) == [1]
+
+
+def test_a_server_starts_from_the_offline_best_of_its_shape_by_plain_time(store: Store) -> None:
+    """Before schedules of other shapes, although a run of a near shape in server mode has higher speedups."""
+    offline = GemmTask(m=512, n=512, k=512)
+    server = offline.model_copy(update={"mode": TimingMode.SERVER})
+    store.start_run(run_record("own", task=offline, status="finished"))
+    store.record_observation("own", OBSERVATION)
+    for index, (number, time_us, plain_us) in enumerate([(1, 3.0, 5.0), (2, 3.1, 4.0), (3, 3.2, 4.5), (4, 3.9, None)]):
+        timed = measured(time_us, effort="race")
+        plain = plain_us and Timing(name="plain", samples_us=(plain_us,) * len(timed.timing.samples_us))
+        evaluation = timed.model_copy(update={"plain": plain})
+        store.record_step(step(index, run_id="own", candidate=scheduled(number), evaluation=evaluation))
+    record(store, "near", server.model_copy(update={"m": 600}), {7: 2.0}, c7=2.0)
+    assert numbers(StoredPrecedents(store).near(server, CHIP, 12)) == [4, 2, 3, 1, 7]
+    assert numbers(StoredPrecedents(store).near(offline, CHIP, 12)) == [1, 7, 2, 3, 4]

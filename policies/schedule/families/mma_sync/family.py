@@ -52,8 +52,10 @@ class MmaSync(Family[MmaSyncSchedule]):
             launches=1,
             persistent=False,
             programmatic=schedule.programmatic,
+            overlapped_us=0.5,
             mma_efficiency=_mma_efficiency(geometry, chip),
             step_us=STEP_US,
+            exchanged_bytes=schedule.warps_k * tile_bytes if schedule.warps_k > 1 else 0,
         )
 
     def violation(self, schedule: MmaSyncSchedule, task: GemmTask) -> str | None:

@@ -48,6 +48,7 @@ class Resident(Family[ResidentSchedule]):
             launches=1,
             persistent=True,
             programmatic=s.programmatic,
+            overlapped_us=1.2,
             mma_efficiency=_mma_efficiency(s, task),
             lines=s.block_n if task.layout.transposes_b else 64 * groups,
             alternating=s.consumers > 1,

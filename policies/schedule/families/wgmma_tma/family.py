@@ -55,6 +55,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             alternating=s.pingpong,
             smem_read_bytes=_smem_read_bytes(s),
             spread_sums=s.spread_sum,
+            scattered=not (s.tma_store or s.push or s.splits > 1),
             staged_bytes=2 * s.block_m * s.block_n if s.tma_store else 0,
         )
 

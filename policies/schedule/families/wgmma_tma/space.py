@@ -19,6 +19,7 @@ from policies.schedule.families.wgmma_tma.schedule import (
 )
 
 LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
+AHEAD_STAGES = 6  # with which persistent CTAs of short K were fastest
 CACHED_US = 4.0  # time to move the operands, from which on it may matter in which order they are read and what L2 keeps
 
 
@@ -46,7 +47,8 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) ->
     """K block 64, or 128 where at least four fit; the maximum stages for one or two CTAs per SM, and half as many.
 
     Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles and sums over a cluster are stored straight
-    from registers.
+    from registers. More stages than K blocks load the next tile of a persistent CTA ahead; only tiles of 128 columns and more
+    were measured so.
     """
     consumers, atoms, block_n, pingpong = shape
     groups = (False, True) if block_n > 64 and block_n % 64 and not task.layout.transposes_b else (False,)
@@ -71,8 +73,9 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) ->
         needed = ceil_div(task.k, block_k)
         if block_k == 128 and min(deepest, needed) < 4 and deepest < needed:
             continue
+        ahead = {min(deepest, AHEAD_STAGES)} if block_n >= 128 and needed < min(deepest, AHEAD_STAGES) else set()
         deepest = min(deepest, needed, 12)
-        for stages in {deepest, max(deepest // 2, min(deepest, 3))}:
+        for stages in {deepest, max(deepest // 2, min(deepest, 3))} | ahead:
             if stages > 0:
                 yield base.model_copy(update={"stages": stages})
 
@@ -116,12 +119,13 @@ def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:
 
 def _launches(cut: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """For more than one wave: persistent or not, and how many tile rows are visited together."""
+    ahead = cut.stages > ceil_div(task.k, cut.block_k)
     if _waves(cut, task, chip) <= 1:
-        if not cut.pingpong:
+        if not (cut.pingpong or ahead):
             yield cut
             yield from _varied(cut, task, chip)
         return
-    for persistent, group in product((True,) if cut.pingpong else (True, False), (4, 8, 16)):
+    for persistent, group in product((True,) if cut.pingpong or ahead else (True, False), (4, 8, 16)):
         launched = cut.model_copy(update={"persistent": persistent, "group": group})
         yield launched
         if persistent and group == 8 and cut.cluster <= 2 and not cut.pingpong:

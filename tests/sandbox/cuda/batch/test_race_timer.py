@@ -124,10 +124,13 @@ def test_the_best_of_either_class_stays(race):
     assert measured[3].plain is None
 
 
-def test_a_server_has_no_preceding_kernel_to_overlap(race):
-    measured, _, track = race(contender("a", 2.0, 3.0), task=TASK.model_copy(update={"mode": TimingMode.SERVER}))
-    assert measured[0].plain is None
-    assert "a plain" not in track.log
+def test_a_server_launches_with_and_without_the_attribute_in_the_same_rounds(race):
+    """`b` is the best with the attribute, `a` without it: both stay to the end."""
+    server = TASK.model_copy(update={"mode": TimingMode.SERVER})
+    measured, _, track = race(contender("a", 2.0, 1.9), contender("b", 1.9, 2.1), contender("c", 2.5, 2.5), task=server)
+    assert [len(measured[position].plain.samples_us) for position in range(3)] == [OPTIONS.rounds, OPTIONS.rounds, 5]
+    assert measured[0].side.without_programmatic_us == pytest.approx(1.9, rel=0.05)
+    assert track.log.count("a plain") == track.log.count("a") == 1 + OPTIONS.rounds
 
 
 @pytest.mark.parametrize("fails_at", [0, 3])

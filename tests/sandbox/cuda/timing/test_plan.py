@@ -10,8 +10,9 @@ import pytest
 from contract.baseline import TunedBaseline
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import BASELINES
+from contract.options import RACE_TIME, SCREEN_TIME, TimeOptions
 from contract.roofline import roofline_us
-from contract.task import AccumulatorType, Arch, GemmTask, Layout
+from contract.task import AccumulatorType, Arch, GemmTask, Layout, TimingMode
 from sandbox.backend import driver_present
 from sandbox.cuda.baselines.cublaslt import LtProduct
 from sandbox.cuda.baselines.library import Scalars, Unavailable, column_major
@@ -19,6 +20,7 @@ from sandbox.cuda.baselines.library_baselines import LibraryBaselines
 from sandbox.cuda.timing.sample_plan import (
     L2_MULTIPLE,
     MAX_SETS,
+    MIN_REQUESTS,
     RING_BYTES,
     arrival_intervals_us,
     brief_launches,
@@ -26,6 +28,7 @@ from sandbox.cuda.timing.sample_plan import (
     count_sets,
     count_slots,
     draw_pairs,
+    launches_needed,
     reuse_bytes,
     set_bytes,
     shuffled_rounds,
@@ -116,6 +119,18 @@ def test_arrivals_are_exponential_about_their_mean():
     assert intervals.min() >= 0
     assert intervals.mean() == pytest.approx(200, rel=0.03)
     assert intervals.std() == pytest.approx(200, rel=0.05)
+
+
+def test_a_server_sends_fewer_requests_where_each_takes_long():
+    chip = REFERENCE_CHIPS[Arch.SM_90A]
+    small, middle, large = (
+        GemmTask(m=size, n=size, k=size, arch=Arch.SM_90A, mode=TimingMode.SERVER) for size in (64, 6144, 16384)
+    )
+    assert launches_needed(small, RACE_TIME, chip) == RACE_TIME.server_launches
+    assert launches_needed(small, SCREEN_TIME, chip) == SCREEN_TIME.server_launches
+    assert launches_needed(middle, TimeOptions(), chip) == round(TimeOptions().round_us / roofline_us(middle, chip))
+    assert launches_needed(large, RACE_TIME, chip) == MIN_REQUESTS
+    assert launches_needed(small, TimeOptions(server_launches=2), chip) == 2
 
 
 def test_the_trimmed_mean_lies_between_ticks_and_leaves_extremes_out():

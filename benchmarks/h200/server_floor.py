@@ -1,0 +1,209 @@
+"""What a single launch costs in server mode before a kernel does any work, by the timer's own ruler.
+
+Run from the repository's root on a machine with a GPU, in less than a minute:
+    python -m benchmarks.h200.server_floor --out FILE.json [--rounds 15] [--intervals 0 200] [--commit COMMIT]
+Trivial kernels (`server_floor.cu`) run beside cuBLASLt-AutoTuning and the prior's first schedules of 64x64x64, in the same
+rounds in random order. The rows of the file, times in microseconds:
+- `server_us`: single launches onto an idle GPU with a swept L2, at exponential intervals of mean `interval_us`.
+- `back_to_back_us`: many launches of one graph without programmatic launch, as offline; null where nothing is launched.
+`no kernel` is the time between the two events of the graph with nothing between them: the ruler's own zero.
+`swept`: AutoTuning of a task that reads much, after a sweep that leaves written lines in L2, as always, and after a second
+sweep that only reads. The difference is what writing those lines back costs the kernel.
+"""
+
+import argparse
+import datetime
+import json
+import random
+import secrets
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.ruler import best_of_the_prior, task_of
+from contract.build import Built
+from contract.candidate import Candidate, Origin
+from contract.chip import Chip
+from contract.evaluation import AUTOTUNED
+from contract.options import CompileOptions, TimeOptions
+from contract.plan import Launch, LaunchPlan, TensorArg, TensorMapArg, TensorMapSpec
+from contract.task import GemmTask, TimingMode
+from contract.whole_file import whole_file
+from sandbox.building.builder import Builder
+
+TASK = task_of((64, 64, 64), TimingMode.SERVER)
+READING = task_of((128, 2048, 12288), TimingMode.SERVER)  # reads 53 MB, as much as L2 holds
+SCHEDULES = 3  # of the prior's first
+BACK_TO_BACK, REQUESTS = 128, 16  # launches of a sample
+_A, _D = TensorArg(tensor="A"), TensorArg(tensor="D", access="write")
+_BOX = TensorMapArg(tensor_map=TensorMapSpec(of="A", box=(64, 8)))
+
+
+def _launch(entry: str, *args: Any, ctas: int | str = "SMS", **attributes: Any) -> Launch:
+    return Launch(entry=entry, grid=(ctas, 1, 1), block=(128, 1, 1), args=args, **attributes)
+
+
+PROBES: Mapping[str, Launch] = {
+    "empty, 1 CTA": _launch("nothing", _D, ctas=1),
+    "empty": _launch("nothing", _D),
+    "empty, clusters of 2": _launch("nothing", _D, ctas="SMS//2*2", cluster=(2, 1, 1)),
+    "empty, 200 KB of shared memory": _launch("nothing", _D, dynamic_smem=200 * 1024),
+    "empty, programmatic": _launch("nothing", _D, programmatic=True),
+    "a programmatic wait": _launch("waits", _D, programmatic=True),
+    "a line from DRAM": _launch("line", _A, _D),
+    "a box through a tensor map": _launch("box", _BOX, _D),
+    "24 KB of instructions": _launch("straight", _D),
+}
+
+
+def candidates(task: GemmTask) -> dict[str, Candidate]:
+    """The trivial kernels as candidates, by name."""
+    source = files(__package__).joinpath("server_floor.cu").read_text(encoding="utf-8")
+    plans = {name: LaunchPlan(arch=task.arch, launches=(launch,)) for name, launch in PROBES.items()}
+    return {name: Candidate(source=source, plan=plan, origin=Origin(policy="probe")) for name, plan in plans.items()}
+
+
+def compiled(task: GemmTask, chip: Chip, cache: Path) -> dict[str, Built]:
+    """The trivial kernels, compiled. Raises: SystemExit where one does not build."""
+    named = candidates(task)
+    builder = Builder(CompileOptions(cache_dir=str(cache)), chip)
+    outcomes = {name: builder.build_one(candidate, task) for name, candidate in named.items()}
+    failed = {name: outcome for name, outcome in outcomes.items() if not isinstance(outcome, Built)}
+    if failed:
+        raise SystemExit(f"these kernels do not build: {failed}")
+    return {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Built)}
+
+
+class NoKernel:
+    """A contender that launches nothing."""
+
+    name = "no kernel"
+    workspace_bytes = zero_bytes = local_bytes = 0
+    zero: bool | Literal["restored"] = False
+    programmatic = atomics = False
+
+    def bind(self, operands: Any) -> "NoKernel":  # noqa: ARG002 (nothing reads them)
+        return self
+
+    def enqueue(self, stream: int, *, programmatic: bool | None = None) -> None:
+        """Enqueues nothing."""
+
+    def altered(self) -> tuple[str, ...]:
+        return ()
+
+
+def measured(device: Any, rounds: int, intervals: Sequence[float], cache: Path) -> Iterator[dict[str, Any]]:
+    """The rows of the trivial kernels, of AutoTuning and of the prior's schedules."""
+    from sandbox.cuda.evaluator import load
+    from sandbox.cuda.timing.sampling import OfflineLane, ServerLane
+    from sandbox.cuda.timing.timer import Timer
+
+    draw, options = random.Random(secrets.randbits(64)), _options(BACK_TO_BACK)
+    timer = Timer(TASK, device)
+    track = timer.track_for(options)
+    contenders: dict[str, Any] = {NoKernel.name: NoKernel()}
+    contenders |= {name: load(built, TASK, device) for name, built in compiled(TASK, device.chip, cache).items()}
+    contenders |= {AUTOTUNED: timer.open_baselines(options).contenders[AUTOTUNED][0]}
+    own = best_of_the_prior(TASK, SCHEDULES, cache)
+    contenders |= {f"schedule {place} of the prior": load(built, TASK, device) for place, built in enumerate(own)}
+    lanes: dict[tuple[str, float | None], Any] = {
+        (name, interval): ServerLane(track, one, REQUESTS, interval, draw)
+        for name, one in contenders.items()
+        for interval in intervals
+    }
+    lanes |= {
+        (name, None): OfflineLane(track, one, 0.0, draw, programmatic=False, launches=BACK_TO_BACK)
+        for name, one in contenders.items()
+        if name != NoKernel.name
+    }
+    samples = _sampled(lanes, rounds, draw)
+    for name in contenders:
+        back_to_back = samples.get((name, None))
+        for interval in intervals:
+            row = {"kernel": name, "interval_us": interval, "server_us": statistics.median(samples[name, interval])}
+            told = {"back_to_back_us": statistics.median(back_to_back) if back_to_back else None}
+            yield {**row, **told, "samples_us": [round(us, 3) for us in samples[name, interval]]}
+    lanes.clear()
+    timer.close()
+
+
+def swept(device: Any, rounds: int) -> dict[str, Any]:
+    """AutoTuning of a task that reads as much as L2 holds, after either sweep."""
+    import cupy
+
+    from sandbox.cuda.timing.sampling import ServerLane
+    from sandbox.cuda.timing.timer import Timer
+
+    draw, options = random.Random(secrets.randbits(64)), _options(REQUESTS)
+    timer = Timer(READING, device)
+    track = timer.track_for(options)
+    autotuned = timer.open_baselines(options).contenders[AUTOTUNED][0]
+    other = cupy.zeros(2 * device.chip.l2_bytes // 8, dtype=cupy.uint64)
+
+    class ReadSweptLane(ServerLane):
+        """After the sweep, reads other memory, so that no line of L2 is left to be written back."""
+
+        def _request_us(self, graph: Any, interval_us: float) -> float:  # noqa: ARG002 (none is waited for)
+            track.residue.sweep_l2(draw)
+            other.sum()
+            device.synchronize()
+            return float(graph.run_us())
+
+    lanes = {
+        "written": ServerLane(track, autotuned, REQUESTS, 0.0, draw),
+        "read": ReadSweptLane(track, autotuned, REQUESTS, 0.0, draw),
+    }
+    samples = _sampled(lanes, rounds, draw)
+    lanes.clear()
+    timer.close()
+    return {"shape": READING.shape, **{f"{name}_us": statistics.median(values) for name, values in samples.items()}}
+
+
+def _options(launches: int) -> TimeOptions:
+    return TimeOptions(all_baselines=False, side=False, server_launches=launches)
+
+
+def _sampled(lanes: Mapping[Any, Any], rounds: int, draw: random.Random) -> dict[Any, list[float]]:
+    """Samples of every lane from the same rounds, after one that does not count."""
+    samples: dict[Any, list[float]] = {key: [] for key in lanes}
+    for lane in lanes.values():
+        lane.sample_us()
+    for _ in range(rounds):
+        for key in draw.sample(list(lanes), len(lanes)):
+            samples[key].append(lanes[key].sample_us())
+    return samples
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.h200.server_floor", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--intervals", type=float, nargs="+", default=[0.0, 200.0])
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "ruler-cache")
+    options = parser.parse_args()
+    from sandbox.cuda.device import Device
+
+    device = Device(0)
+    rows = list(measured(device, options.rounds, options.intervals, options.cache))
+    for row in rows:
+        back = "" if row["back_to_back_us"] is None else f"{row['back_to_back_us']:8.3f} us back to back"
+        print(f"{row['kernel']:>32} {row['interval_us']:6.0f} us apart {row['server_us']:8.3f} us {back}", flush=True)
+    result = {
+        "command": " ".join(["python -m benchmarks.h200.server_floor", *sys.argv[1:]]),
+        "commit": options.commit,
+        "date": datetime.date.today().isoformat(),
+        "rows": rows,
+        "swept": swept(device, options.rounds),
+    }
+    print(result["swept"])
+    with whole_file(options.out) as temporary:
+        temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
