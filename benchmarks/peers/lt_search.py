@@ -66,7 +66,8 @@ class BeyondSuggestions:
     def offer(self, bench: Bench) -> Offer:
         if self._tuned.choice is None:
             raise Unavailable("AutoTuning has no choice to start from")
-        products = {layout: ConfigurableProduct(bench.task, layout) for layout in Layout if layout in (Layout.NN, Layout.TN)}
+        layouts: tuple[Layout, ...] = (Layout.NN, Layout.TN)
+        products = {layout: ConfigurableProduct(bench.task, layout) for layout in layouts}
         start = products[self._tuned.choice._product.layout]
         search = Descent(lambda product, chosen: _time_us(bench, product, chosen), bench.seconds, self._draw)
         first = start.configuration(self._tuned.choice._algorithm)
