@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.shapes import chosen_shapes
-from benchmarks.peers.supervision import Limits, ShapeJob, supervise
+from benchmarks.peers.supervision import TimeAllowance, ShapeJob, supervise
 from benchmarks.peers.table import PEERS, tables
 from contract.errors import Cudal2Error, UsageError
 from contract.whole_file import whole_file
@@ -30,7 +30,7 @@ def main() -> int:
     options = _parser().parse_args()
     try:
         shapes = chosen_shapes(options.shapes)
-        record = RunRecord(options.out, " ".join(["python -m benchmarks.peers", *sys.argv[1:]]), options.commit)
+        record = PeersFile(options.out, " ".join(["python -m benchmarks.peers", *sys.argv[1:]]), options.commit)
         jobs = record.missing(jobs_of(shapes, options.peers or PEERS, deep_gemm=options.deepgemm is not None))
         request = {
             "libraries": str(options.libraries) if options.libraries else None,
@@ -39,7 +39,7 @@ def main() -> int:
             "search_seconds": options.search_seconds,
             "peers": options.peers,
         }
-        outcome = supervise(WORKER, jobs, request, Limits(options.seconds, options.peer_seconds), record.hear)
+        outcome = supervise(WORKER, jobs, request, TimeAllowance(options.seconds, options.peer_seconds), record.hear)
     except Cudal2Error as exc:
         print(f"error: {exc}", file=sys.stderr)
         return exc.exit_code
@@ -78,7 +78,7 @@ def jobs_of(shapes: Sequence[str], peers: Sequence[str], *, deep_gemm: bool) -> 
     return jobs
 
 
-class RunRecord:
+class PeersFile:
     """The result file: the rows so far, written whole after every row. Raises: UsageError for a file of another kind."""
 
     def __init__(self, file: Path, command: str, commit: str) -> None:

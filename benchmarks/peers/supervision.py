@@ -28,7 +28,7 @@ class ShapeJob(Record):
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeAllowance:
     """Seconds of the whole run, and of one peer on one shape, its race included."""
 
     seconds: float
@@ -49,7 +49,7 @@ def supervise(
     command: Sequence[str],
     jobs: Sequence[ShapeJob],
     options: dict[str, Any],
-    limits: Limits,
+    limits: TimeAllowance,
     heard: Callable[[ShapeJob, Told], None] = lambda _job, _told: None,
 ) -> Outcome:
     """The rows of as many jobs as fit into the seconds.

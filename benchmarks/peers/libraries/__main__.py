@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.peers.libraries.deep_gemm import compile_ahead
-from benchmarks.peers.libraries.jobs import LibraryJob, build, cutlass_headers, cutlass_jobs, paper_jobs
+from benchmarks.peers.libraries.jobs import LIMIT_S, LibraryJob, build, cutlass_headers, cutlass_jobs, paper_jobs
 from benchmarks.peers.shapes import chosen_shapes
 from sandbox.building.toolchain import find_nvcc
 
@@ -27,13 +27,14 @@ def main() -> None:
     parser.add_argument("--without-cutlass", action="store_true", help="build no kernels of CUTLASS's collective builder")
     parser.add_argument("--shapes", nargs="*", default=[])
     parser.add_argument("--jobs", type=int, default=1, help="compilers at once; each takes up to 3 GB")
+    parser.add_argument("--library-seconds", type=float, default=LIMIT_S, help="of the build of one library")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     jobs = list(_library_jobs(options))
     if jobs:
         nvcc = find_nvcc(None)
         with ThreadPoolExecutor(options.jobs) as compilers:
-            for told in compilers.map(lambda job: build(job, options.out, nvcc), jobs):
+            for told in compilers.map(lambda job: build(job, options.out, nvcc, options.library_seconds), jobs):
                 print(told, flush=True)
     if options.deepgemm:
         for told in compile_ahead(options.deepgemm, chosen_shapes(options.shapes), options.jobs):

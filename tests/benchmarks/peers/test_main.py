@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers.__main__ import RunRecord, jobs_of
+from benchmarks.peers.__main__ import PeersFile, jobs_of
 from benchmarks.peers.supervision import ShapeJob
 from contract.errors import UsageError
 
@@ -15,8 +15,8 @@ ROW: dict[str, Any] = {"shape": "64x64x64", "element": "f16", "peers": {"triton"
 HERE, ELSEWHERE = {"key": "here"}, {"key": "elsewhere"}
 
 
-def record(file: Path) -> RunRecord:
-    return RunRecord(file, "command", "abc")
+def record(file: Path) -> PeersFile:
+    return PeersFile(file, "command", "abc")
 
 
 def test_a_row_is_written_at_once_and_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,13 +96,15 @@ def test_headers_of_cutlass_are_the_named_ones(tmp_path: Path) -> None:
 
 
 def test_a_library_is_built_once_and_whole_or_not_at_all(tmp_path: Path) -> None:
-    compiler, broken = tmp_path / "nvcc", tmp_path / "broken"
+    compiler, broken, slow = tmp_path / "nvcc", tmp_path / "broken", tmp_path / "slow"
     compiler.write_text('#!/bin/sh\nfor last; do :; done\necho built > "$last"\n')
     broken.write_text("#!/bin/sh\necho no such header >&2\nexit 1\n")
-    for program in (compiler, broken):
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    for program in (compiler, broken, slow):
         program.chmod(0o755)
     job = LibraryJob("a", (tmp_path / "a.cu",), ())
     assert build(job, tmp_path, str(broken)) == "a: nvcc fails: no such header"
+    assert build(job, tmp_path, str(slow), 0.1) == "a: nvcc takes longer than 0.1 s"
     assert not list(tmp_path.glob("*.so"))
     assert build(job, tmp_path, str(compiler)) == "a: built"
     assert build(job, tmp_path, str(broken)) == "a: is there"
