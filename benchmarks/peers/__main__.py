@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.shapes import chosen_shapes
-from benchmarks.peers.supervision import TimeAllowance, ShapeJob, supervise
+from benchmarks.peers.supervision import ShapeJob, TimeAllowance, supervise
 from benchmarks.peers.table import PEERS, tables
 from contract.errors import Cudal2Error, UsageError
 from contract.whole_file import whole_file

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.peers import supervision
-from benchmarks.peers.supervision import TimeAllowance, ShapeJob, supervise
+from benchmarks.peers.supervision import ShapeJob, TimeAllowance, supervise
 from contract.errors import UsageError
 
 _HEAD = """
