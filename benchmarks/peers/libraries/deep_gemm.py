@@ -31,7 +31,7 @@ def _command(folder: Path, shapes: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "benchmarks.peers.libraries.deep_gemm", str(folder), *shapes]
 
 
-def _compile(folder: Path, shape: str) -> None:
+def compile_kernels(folder: Path, shape: str) -> None:
     """Multiply once in each layout of B."""
     from benchmarks.peers.deep_gemm_peer import FUNCTIONS, deep_gemm
 
@@ -46,4 +46,4 @@ def _compile(folder: Path, shape: str) -> None:
 
 if __name__ == "__main__":
     for one in sys.argv[2:]:
-        _compile(Path(sys.argv[1]), one)
+        compile_kernels(Path(sys.argv[1]), one)

@@ -13,9 +13,9 @@ import pytest
 from agent.campaign.result_files import write_results
 from benchmarks.peers import deep_gemm_peer, own_peer, triton_peer
 from benchmarks.peers.comparing import Bench
-from benchmarks.peers.kernel_lane import TimesItself, device_us
+from benchmarks.peers.kernel_lane import TimesItself
+from benchmarks.peers.libraries import deep_gemm
 from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
-from benchmarks.peers.libraries.deep_gemm import compile_ahead
 from benchmarks.peers.libraries.jobs import LibraryJob, build, cutlass_headers, cutlass_jobs, paper_jobs, redirected_calls
 from benchmarks.peers.library_peers import NOT_LAUNCHED, THREW, TIMES_ITSELF, CutlassPeer, PaperGemm, PaperPeer
 from benchmarks.peers.own_peer import schedules_of, written
@@ -175,21 +175,29 @@ def test_deep_gemm_reads_b_in_either_layout() -> None:
     assert viewed == ["a", "nn", "d", "a", "nt", "d"]
 
 
-def test_shapes_are_shared_out_to_compile_ahead(tmp_path: Path) -> None:
-    (tmp_path / "deep_gemm.py").write_text("raise RuntimeError('its extension is not built')")
-    first, second = compile_ahead(tmp_path, ["64x64x64", "64x64x128", "64x64x256"], 2)
-    assert first.startswith("deepgemm, 64x64x64, 64x64x256: fails: ")
-    assert second.startswith("deepgemm, 64x64x128: fails: ")
-    assert "its extension is not built" in first
+def test_shapes_are_shared_out_to_compile_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = "import sys; sys.exit('no driver' if '64x64x128' in sys.argv else 0)"
+    monkeypatch.setattr(deep_gemm, "_command", lambda _folder, shapes: [sys.executable, "-S", "-c", program, *shapes])
+    told = list(deep_gemm.compile_ahead(Path(), ["64x64x64", "64x64x128", "64x64x256"], 2))
+    assert told == ["deepgemm, 64x64x64, 64x64x256: compiled", "deepgemm, 64x64x128: fails: no driver"]
+    assert len(list(deep_gemm.compile_ahead(Path(), ["64x64x64"], 16))) == 1
 
 
-def test_durations_of_what_ran_on_the_device_are_added() -> None:
-    def event(kind: str, us: float) -> SimpleNamespace:
-        return SimpleNamespace(device_type=SimpleNamespace(name=kind), time_range=SimpleNamespace(elapsed_us=lambda: us))
-
-    assert device_us([event("CUDA", 2.5), event("CPU", 100.0), event("CUDA", 1.5)]) == 4.0
-    with pytest.raises(Unavailable, match="no kernel"):
-        device_us([event("CPU", 100.0)])
+def test_both_layouts_of_b_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    multiplied: list[tuple[str, Any, Any, Any]] = []
+    torch = SimpleNamespace(
+        bfloat16="bf16",
+        zeros=lambda size, **_: size,
+        cuda=SimpleNamespace(synchronize=lambda: multiplied.append(("end", 0, 0, 0))),
+    )
+    module = SimpleNamespace(
+        bf16_gemm_nn=lambda *operands: multiplied.append(("nn", *operands)),
+        bf16_gemm_nt=lambda *operands: multiplied.append(("nt", *operands)),
+    )
+    monkeypatch.setattr(deep_gemm_peer, "deep_gemm", lambda _folder: (torch, module, "1"))
+    deep_gemm.compile_kernels(Path(), "64x128x512")
+    a, d = (64, 512), (64, 128)
+    assert multiplied == [("nn", a, (512, 128), d), ("nt", a, (128, 512), d), ("end", 0, 0, 0)]
 
 
 def test_own_kernels_are_written_from_the_schedules_of_rows(tmp_path: Path) -> None:
