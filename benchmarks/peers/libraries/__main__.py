@@ -11,7 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.peers.libraries.deep_gemm import compile_ahead
-from benchmarks.peers.libraries.jobs import LIMIT_S, LibraryJob, build, cutlass_headers, cutlass_jobs, paper_jobs
+from benchmarks.peers.libraries.jobs import (
+    LIMIT_S,
+    PAPER,
+    LibraryJob,
+    build,
+    cutlass_headers,
+    cutlass_jobs,
+    padded_kernels,
+    paper_jobs,
+)
 from benchmarks.peers.shapes import chosen_shapes
 from sandbox.building.toolchain import find_nvcc
 
@@ -47,7 +56,10 @@ def _library_jobs(options: argparse.Namespace) -> Iterator[LibraryJob]:
         if not options.without_cutlass:
             yield from cutlass_jobs(headers)
         if options.paper:
-            yield from paper_jobs(options.paper, chosen_shapes(options.shapes), headers)
+            shapes = chosen_shapes(options.shapes)
+            for shape in padded_kernels(options.paper, shapes):
+                print(f"{PAPER}{shape}: not built, because it multiplies padded operands", flush=True)
+            yield from paper_jobs(options.paper, shapes, headers)
 
 
 if __name__ == "__main__":

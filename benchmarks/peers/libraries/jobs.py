@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
 from benchmarks.peers.libraries.cutlass import SOURCE as CUTLASS_SOURCE
 from contract.errors import CompilerMissing
+from contract.task import parse_shape
 from contract.whole_file import whole_file
 
 FOLDER = Path(__file__).parent
@@ -22,6 +23,7 @@ FLAGS = ("-std=c++17", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "--expt-ex
 TARGET = ("-gencode", "arch=compute_90a,code=sm_90a")
 # Libraries in one process share no symbol: launchers use the same names for different things.
 LINKED = ("-shared", "-Xcompiler=-fPIC,-fvisibility=hidden,-fno-gnu-unique", "-Xlinker=-s")
+_TILE = re.compile(r"\b(BM|BN|BK)\s*=\s*Int<(\d+)>")
 LIMIT_S = 900.0  # of one library
 
 
@@ -44,15 +46,39 @@ def cutlass_jobs(headers: Path) -> list[LibraryJob]:
 
 
 def paper_jobs(repository: Path, shapes: Sequence[str], headers: Path) -> Iterator[LibraryJob]:
-    """Of the shapes that the repository has a kernel for. The linker redirects what they call of the CUDA runtime."""
+    """Of the shapes that the repository has a kernel for, which needs no padding.
+
+    The linker redirects what they call of the CUDA runtime.
+    """
     folders = (FOLDER, STAND_IN, headers / "include", headers / "tools/util/include")
     redirected = "-Xlinker=" + ",".join(f"--wrap={name}" for name in redirected_calls())
+    padded = padded_kernels(repository, shapes)
     for shape in shapes:
-        file = (repository / PUBLISHED_KERNELS / f"{shape.replace('x', '_')}.cu").resolve()
-        if file.is_file():
+        file = _published(repository, shape)
+        if file.is_file() and shape not in padded:
             include = tuple(f"-I{folder}" for folder in folders)
             flags = (*include, f'-DKERNEL_FILE="{file}"', redirected)
             yield LibraryJob(PAPER + shape, (PUBLISHED_SOURCE, REDIRECTED_RUNTIME), flags)
+
+
+def padded_kernels(repository: Path, shapes: Sequence[str]) -> list[str]:
+    """Shapes whose published kernel has a tile that does not divide them.
+
+    It multiplies operands that were padded with zeros before, which is no product of this shape and no part of its time.
+    """
+    return [shape for shape in shapes if (file := _published(repository, shape)).is_file() and _needs_padding(file, shape)]
+
+
+def _published(repository: Path, shape: str) -> Path:
+    return (repository / PUBLISHED_KERNELS / f"{shape.replace('x', '_')}.cu").resolve()
+
+
+def _needs_padding(file: Path, shape: str) -> bool:
+    """Its publisher reads the tile from the last such lines of the source; other kernels take any size."""
+    tile = {name: int(size) for name, size in _TILE.findall(file.read_text(encoding="utf-8"))}
+    return len(tile) == len("MNK") and any(
+        size % tile[f"B{name}"] for name, size in zip("MNK", parse_shape(shape), strict=True)
+    )
 
 
 def redirected_calls() -> list[str]:

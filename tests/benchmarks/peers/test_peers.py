@@ -16,7 +16,15 @@ from benchmarks.peers.comparing import Bench
 from benchmarks.peers.kernel_lane import TimesItself
 from benchmarks.peers.libraries import deep_gemm
 from benchmarks.peers.libraries.cutlass import CONFIGURATIONS
-from benchmarks.peers.libraries.jobs import LibraryJob, build, cutlass_headers, cutlass_jobs, paper_jobs, redirected_calls
+from benchmarks.peers.libraries.jobs import (
+    LibraryJob,
+    build,
+    cutlass_headers,
+    cutlass_jobs,
+    padded_kernels,
+    paper_jobs,
+    redirected_calls,
+)
 from benchmarks.peers.library_peers import NOT_LAUNCHED, THREW, TIMES_ITSELF, CutlassPeer, PaperGemm, PaperPeer
 from benchmarks.peers.own_peer import schedules_of, written
 from benchmarks.peers.supervision import ShapeJob
@@ -85,6 +93,17 @@ def test_only_published_kernels_that_exist_are_built(tmp_path: Path) -> None:
     assert {"__cudaLaunchKernel", "cudaLaunchKernelExC", "cudaDeviceSynchronize", "cudaMalloc"} <= set(redirected_calls())
     (redirected,) = (flag for flag in job.flags if flag.startswith("-Xlinker="))
     assert redirected.count("--wrap=") == len(redirected_calls())
+
+
+def test_a_kernel_for_padded_operands_is_not_built(tmp_path: Path) -> None:
+    kernels = tmp_path / "kernels/h100_F32F16F16F32"
+    kernels.mkdir(parents=True)
+    for shape, tile in (("64_128_512", 128), ("64_64_64", 64)):
+        (kernels / f"{shape}.cu").write_text(f"auto BM = Int<{tile}>{{}};\nauto BN=Int<64>{{}};\nauto BK = Int<32>{{}};")
+    (kernels / "64_64_128.cu").write_text("constexpr int BM = 128;")
+    shapes = ["64x128x512", "64x64x64", "64x64x128", "64x64x256"]
+    assert padded_kernels(tmp_path, shapes) == ["64x128x512"]
+    assert [job.name for job in paper_jobs(tmp_path, shapes, Path("/headers"))] == ["paper-64x64x64", "paper-64x64x128"]
 
 
 def test_headers_of_cutlass_are_the_named_ones(tmp_path: Path) -> None:
