@@ -138,13 +138,12 @@ def _earlier(file: Path) -> dict[str, Any]:
 
 def _progress(job: ShapeJob, told: dict[str, Any]) -> str:
     """A line of progress; empty where there is nothing to say."""
-    where = f"{job.shape} {job.element}"
     if "begins" in told:
-        return f"{where}: {told['begins']}"
+        return f"{job.name}: {told['begins']}"
     if "row" not in told:
         return ""
     ratios = [f"{name} {one['speedup']['ratio']:.3f}" for name, one in told["row"]["peers"].items()]
-    return f"{where}: done: {', '.join(ratios) or 'no time'}"
+    return f"{job.name}: done: {', '.join(ratios) or 'no time'}"
 
 
 if __name__ == "__main__":

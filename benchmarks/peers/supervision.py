@@ -26,6 +26,10 @@ class ShapeJob(Record):
     element: str = "f16"
     without: dict[str, str] = {}
 
+    @property
+    def name(self) -> str:
+        return self.shape if self.element == "f16" else f"{self.shape} {self.element}"
+
 
 @dataclass(frozen=True)
 class TimeAllowance:
@@ -63,12 +67,12 @@ def supervise(
     while waiting and time.monotonic() < until:
         current, ended = _one_worker(command, options, waiting, outcome, until, limits.peer_seconds, heard)
         if waiting and time.monotonic() < until:
-            outcome.troubles.append(f"{waiting[0].shape}, {current}: {ended}")
+            outcome.troubles.append(f"{waiting[0].name}, {current}: {ended}")
             crashes[current] += 1
             if current == START or crashes[BETWEEN] + crashes[RACE] > CRASHES:
                 break
             waiting = _without(waiting, current, ended, everywhere=crashes[current] >= CRASHES)
-    outcome.left = [job.shape for job in waiting]
+    outcome.left = [job.name for job in waiting]
     return outcome
 
 

@@ -27,12 +27,13 @@ def test_a_row_is_written_at_once_and_not_measured_again(tmp_path: Path, capsys:
         first.hear(F16, told)
     assert json.loads(file.read_text())["rows"] == [ROW]
     progress = capsys.readouterr().err
-    assert "64x64x64 f16: triton" in progress
-    assert "64x64x64 f16: done: triton 0.500" in progress
+    assert "64x64x64: triton" in progress
+    assert "64x64x64: done: triton 0.500" in progress
     again = record(file)
     assert again.missing([F16, BF16]) == [BF16]
     again.hear(BF16, {"environment": HERE})
     again.hear(BF16, {"row": ROW | {"element": "bf16"}})
+    assert "64x64x64 bf16: done" in capsys.readouterr().err
     again.end(["a trouble"], ["128x128x128"])
     written = json.loads(file.read_text())
     assert [row["element"] for row in written["rows"]] == ["f16", "bf16"]

@@ -63,9 +63,10 @@ def test_a_hang_is_a_crash(tmp_path: Path) -> None:
 
 
 def test_what_time_does_not_reach_is_named(tmp_path: Path) -> None:
-    outcome = supervise(worker(tmp_path, "time.sleep(0.5 if shape == 'a' else 60)"), JOBS, {}, TimeAllowance(2.5))
+    jobs = [*JOBS, ShapeJob(shape="c", element="bf16")]
+    outcome = supervise(worker(tmp_path, "time.sleep(0.5 if shape == 'a' else 60)"), jobs, {}, TimeAllowance(2.5))
     assert [row["shape"] for row in outcome.rows] == ["a"]
-    assert (outcome.left, outcome.troubles) == (["b", "c"], [])
+    assert (outcome.left, outcome.troubles) == (["b", "c", "c bf16"], [])
 
 
 def test_the_worker_tells_why_it_ends(tmp_path: Path) -> None:
