@@ -1,12 +1,15 @@
-"""One shape: each peer offers its best kernel, then all race in the same rounds. Outputs of every sample are checked."""
+"""One shape: each peer offers its best kernel, then all race in the same rounds. Outputs of first samples are checked."""
 
 import random
 import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
+from benchmarks.peers.judging import Judging
+from benchmarks.peers.kernel_lane import KernelLane, TimesItself
 from benchmarks.peers.supervision import RACE
 from contract.base import Record
 from contract.evaluation import AUTOTUNED, Timing
@@ -22,14 +25,22 @@ from sandbox.cuda.timing.track import Track
 
 BRIEF_US, ROUND_US, ROUNDS = 150.0, 1500.0, 9
 
+Clock = Literal["graph", "kernels"]
+
 
 class PeerResult(Record):
-    """What a peer's best kernel took. `tried`: kernels that were timed to find it. `speedup`: over AutoTuning, paired."""
+    """What a peer's best kernel took. `tried`: kernels that were timed to find it. `speedup`: over AutoTuning, paired.
+
+    `fault`: what is wrong with its outputs; empty where they are right. `clock`: device time of launches in a graph, or the sum
+    of the durations of their kernels.
+    """
 
     time_us: float
     speedup: Speedup
     detail: str
     tried: int
+    fault: str = ""
+    clock: Clock = "graph"
 
 
 class PeerRow(Record):
@@ -44,11 +55,25 @@ class PeerRow(Record):
 
 
 class Offer(Record):
-    """A peer's best kernel. `contender`: a `Contender`."""
+    """A peer's best kernel. `contender`: a `Contender`.
+
+    `lenient`: it is timed even where its outputs are wrong or no graph holds its launches; the result says so.
+    """
 
     contender: Any
     tried: int
     detail: str
+    lenient: bool = False
+
+
+@dataclass
+class Raced:
+    """What a race found, by peer. `failures`: those that left it. `faults`: wrong outputs of those that stayed."""
+
+    timings: dict[str, Timing] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    clocks: dict[str, Clock] = field(default_factory=dict)
 
 
 class Peer(Protocol):
@@ -106,25 +131,30 @@ class Bench:
         times = {contender: min(lane.sample_us() for _ in range(repeats)) for contender, lane in lanes.items()}
         return min(times, key=lambda contender: times[contender]), len(times)
 
-    def race(self, contenders: dict[str, Contender], told: Callable[[str], None]) -> tuple[dict[str, Timing], dict[str, str]]:
-        """Samples of all contenders in the same rounds; those that fail leave. `told`: called with what begins."""
+    def race(self, offers: dict[str, Offer], told: Callable[[str], None]) -> Raced:
+        """Samples of all offers in the same rounds; those that fail leave. `told`: called with what begins."""
         lanes: dict[str, Lane] = {}
-        failures: dict[str, str] = {}
-        for name, contender in contenders.items():
+        raced = Raced()
+        judging = Judging(self._track, self._draw) if any(offer.lenient for offer in offers.values()) else None
+        for name, offer in offers.items():
             told(name)
             try:
-                lanes[name] = self._lane(contender, ROUND_US)
-                self._warm_us(lanes[name], checked=name != AUTOTUNED)
+                lane = self._race_lane(offer)
+                if fault := self._first_fault(judging, name, offer, lane):
+                    raced.faults[name] = fault
             except Exception as exc:  # noqa: BLE001 (whatever a peer raises is reported, and the others go on)
                 self.raise_if_lost()
-                lanes.pop(name, None)
-                failures[name] = in_one_line(exc)
+                raced.failures[name] = in_one_line(exc)
+            else:
+                lanes[name] = lane
+                raced.clocks[name] = "kernels" if isinstance(lane, KernelLane) else "graph"
         told(RACE)
         samples: dict[str, list[float]] = {name: [] for name in lanes}
         for order in shuffled_rounds(tuple(lanes), ROUNDS, self._draw):
             for name in order:
                 samples[name].append(lanes[name].sample_us())
-        return {name: Timing(name=name, samples_us=tuple(taken)) for name, taken in samples.items() if taken}, failures
+        raced.timings = {name: Timing(name=name, samples_us=tuple(taken)) for name, taken in samples.items() if taken}
+        return raced
 
     def close(self) -> None:
         self._kept.clear()
@@ -134,13 +164,37 @@ class Bench:
     def _lane(self, contender: Contender, round_us: float) -> Lane:
         return open_lane(self._track, contender, self._options.model_copy(update={"round_us": round_us}), self._draw)
 
-    def _warm_us(self, lane: Lane, *, checked: bool) -> float:
-        """A first sample. A library's sums between splits of K may be rounded, so the baseline is not judged as peers are."""
-        return self._checked_us(lane) if checked else lane.sample_us()
+    def _race_lane(self, offer: Offer) -> Lane:
+        """A lane of graphs; for a lenient offer that no graph holds, one that adds up kernels."""
+        try:
+            return self._lane(offer.contender, ROUND_US)
+        except TimesItself:
+            raise
+        except Exception:
+            self.raise_if_lost()
+            if not offer.lenient:
+                raise
+            return KernelLane(self._track, offer.contender, self._draw)
+
+    def _first_fault(self, judging: Judging | None, name: str, offer: Offer, lane: Lane) -> str | None:
+        """Take a first sample and judge its outputs; None where they are right. Raises: Unavailable for wrong ones.
+
+        A library's sums between splits of K may be rounded, so the baseline is not judged as peers are. `judging`: None where
+        no offer is lenient.
+        """
+        if name != AUTOTUNED and not offer.lenient:
+            self._checked_us(lane)
+            return None
+        lane.sample_us()
+        if judging is not None and offer.lenient:
+            return judging.fault_in_detail(lane)
+        if judging is not None:
+            judging.calibrate(lane)
+        return None
 
     def _checked_us(self, lane: Lane) -> float:
         time_us = lane.sample_us()
-        fault = self._track.judge.project(lane.pairs, self._draw)
+        fault = Judging(self._track, self._draw).fault(lane)
         if fault is not None:
             raise Unavailable(f"wrong outputs: {fault}")
         return time_us
@@ -156,14 +210,14 @@ def compare_peers(bench: Bench, peers: Sequence[Peer], told: Callable[[str], Non
     """The row of the bench's task. The first peer is AutoTuning. `told`: called with each peer's name before it begins."""
     began = time.monotonic()
     offers, failures = _offers(bench, peers, told)
-    timings, lost = bench.race({name: offer.contender for name, offer in offers.items()}, told)
-    autotuned = timings.get(AUTOTUNED)
+    raced = bench.race(offers, told)
+    autotuned = raced.timings.get(AUTOTUNED)
     return PeerRow(
         shape=bench.task.shape,
         element=bench.task.element.value,
         autotuned_us=median_us(autotuned) if autotuned else None,
-        peers=dict(_results(offers, timings, autotuned)) if autotuned else {},
-        failures=failures | lost,
+        peers=dict(_results(offers, raced, autotuned)) if autotuned else {},
+        failures=failures | raced.failures,
         seconds=round(time.monotonic() - began, 2),
     )
 
@@ -180,8 +234,8 @@ def _offers(bench: Bench, peers: Sequence[Peer], told: Callable[[str], None]) ->
     return offers, failures
 
 
-def _results(offers: dict[str, Offer], timings: dict[str, Timing], autotuned: Timing) -> Iterator[tuple[str, PeerResult]]:
-    for name, timing in timings.items():
+def _results(offers: dict[str, Offer], raced: Raced, autotuned: Timing) -> Iterator[tuple[str, PeerResult]]:
+    for name, timing in raced.timings.items():
         offer = offers[name]
         yield (
             name,
@@ -190,6 +244,8 @@ def _results(offers: dict[str, Offer], timings: dict[str, Timing], autotuned: Ti
                 speedup=paired_speedup(timing, autotuned),
                 detail=offer.detail,
                 tried=offer.tried,
+                fault=raced.faults.get(name, ""),
+                clock=raced.clocks.get(name, "graph"),
             ),
         )
 

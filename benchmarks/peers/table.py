@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -11,6 +11,7 @@ from contract.evaluation import AUTOTUNED
 
 # In the order of the columns; a peer without a time on any shape has a line instead.
 PEERS = ("cublaslt-searched", "triton", "cutlass", "cuda-l2-paper", "cudal2-agent", "cudal2-agent, plain", "deepgemm")
+SUMMED = "†"
 
 
 def tables(result: dict[str, Any]) -> Iterator[str]:
@@ -22,7 +23,17 @@ def tables(result: dict[str, Any]) -> Iterator[str]:
             yield f"Speedup over {AUTOTUNED} in the same rounds, {element.upper()}:\n"
             yield from _table(rows, present)
             yield ""
+            yield from (f"- {line}" for line in remarks(rows, present))
     yield from (f"- {line}" for line in missing(result))
+
+
+def remarks(rows: Sequence[dict[str, Any]], present: Sequence[str]) -> Iterator[str]:
+    """What is wrong with outputs that were timed all the same, and which times are sums of kernels."""
+    for peer in present:
+        results = {row["shape"]: row["peers"][peer] for row in rows if peer in row["peers"]}
+        yield from (f"{peer}, {shape}, wrong: {one['fault']}" for shape, one in results.items() if one.get("fault"))
+        if summed := [shape for shape, one in results.items() if one.get("clock") == "kernels"]:
+            yield f"{peer}: {SUMMED} sum of its kernels' durations, because no graph holds its launches: {', '.join(summed)}"
 
 
 def missing(result: dict[str, Any]) -> Iterator[str]:
@@ -42,17 +53,41 @@ def missing(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _table(rows: Sequence[dict[str, Any]], present: Sequence[str]) -> Iterator[str]:
-    yield _line(("shape", "AutoTuning, µs", *present))
-    yield "|---" * (len(present) + 2) + "|"
+    judged = [peer for peer in present if any(row["peers"].get(peer, {}).get("fault") for row in rows)]
+    yield _line(("shape", "AutoTuning, µs", *present, *(f"{peer}: outputs" for peer in judged)))
+    yield "|---" * (len(present) + len(judged) + 2) + "|"
     for row in rows:
-        yield _line((row["shape"], f"{row['autotuned_us']:.2f}", *(_cell(row["peers"].get(peer)) for peer in present)))
-    by_peer = {peer: [row["peers"][peer]["speedup"]["ratio"] for row in rows if peer in row["peers"]] for peer in present}
-    yield _line(("geometric mean", "", *(f"**{geometric_mean(by_peer[peer]):.3f}**" for peer in present)))
-    yield _line(("shapes, of these faster", "", *(f"{len(all_)}, {sum(one > 1 for one in all_)}" for all_ in by_peer.values())))
+        ratios = (_cell(row["peers"].get(peer)) for peer in present)
+        yield _line(
+            (row["shape"], f"{row['autotuned_us']:.2f}", *ratios, *(_verdict(row["peers"].get(peer)) for peer in judged))
+        )
+    by_peer = {peer: [row["peers"][peer] for row in rows if peer in row["peers"]] for peer in present}
+    yield _summary("all shapes", by_peer.values(), judged)
+    if judged:
+        right = {peer: [one for one in all_ if not one.get("fault")] for peer, all_ in by_peer.items()}
+        yield _summary("shapes with right outputs", right.values(), judged)
+
+
+def _summary(name: str, columns: Iterable[Sequence[dict[str, Any]]], judged: Sequence[str]) -> str:
+    """A row of geometric means, each with its number of shapes and with those that are faster."""
+    cells = []
+    for results in columns:
+        ratios = [one["speedup"]["ratio"] for one in results]
+        faster = sum(ratio > 1 for ratio in ratios)
+        cells.append(f"**{geometric_mean(ratios):.3f}**, {faster} of {len(ratios)} faster" if ratios else "—")
+    return _line((f"geometric mean, {name}", "", *cells, *("" for _ in judged)))
 
 
 def _cell(found: dict[str, Any] | None) -> str:
-    return "—" if found is None else f"{found['speedup']['ratio']:.3f}"
+    if found is None:
+        return "—"
+    return f"{found['speedup']['ratio']:.3f}{SUMMED if found.get('clock') == 'kernels' else ''}"
+
+
+def _verdict(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "—"
+    return "wrong" if found.get("fault") else "right"
 
 
 def _line(cells: Sequence[str]) -> str:

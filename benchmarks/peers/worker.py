@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -14,6 +15,7 @@ from benchmarks.peers.lt_search import AutoTuned, BeyondSuggestions
 from benchmarks.peers.own_peer import OwnPeer, schedules_of
 from benchmarks.peers.supervision import START, ShapeJob
 from benchmarks.peers.triton_peer import TritonPeer
+from contract.evaluation import AUTOTUNED
 from contract.task import Arch, ElementType, GemmTask, parse_shape
 
 
@@ -35,7 +37,7 @@ def work(request: dict[str, Any], answers: TextIO) -> None:
         if time.monotonic() > until:
             return
         bench = Bench(task_of(job), device, request["search_seconds"])
-        asked = [peer for peer in peers if peer.name not in job.without]
+        asked = [peer for peer in peers if peer.name not in job.without and wanted(peer.name, request["peers"])]
         row = compare_peers(bench, asked, lambda peer: tell(begins=peer))
         bench.close()
         tell(row=row.model_copy(update={"failures": row.failures | job.without}).model_dump())
@@ -51,6 +53,11 @@ def open_peers(request: dict[str, Any], tasks: list[GemmTask]) -> list[Peer]:
         peer.build(tasks)
     deep_gemm = DeepGemmPeer(Path(request["deepgemm"]) if request["deepgemm"] else None)
     return [tuned, BeyondSuggestions(tuned), TritonPeer(), CutlassPeer(folder), *own, deep_gemm, PaperPeer(folder)]
+
+
+def wanted(peer: str, peers: Sequence[str]) -> bool:
+    """AutoTuning is what all are compared with, so it is never left out. `peers`: empty for all."""
+    return not peers or peer in peers or peer == AUTOTUNED
 
 
 def task_of(job: ShapeJob) -> GemmTask:

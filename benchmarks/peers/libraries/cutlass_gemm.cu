@@ -35,8 +35,8 @@ int count_sms() {
 
 }  // namespace
 
-extern "C" int launch(const void *a, const void *b, void *d, int m, int n, int k, void *workspace, size_t bytes,
-                      cudaStream_t stream) {
+extern "C" __attribute__((visibility("default"))) int launch(const void *a, const void *b, void *d, int m, int n, int k,
+                                                             void *workspace, size_t bytes, cudaStream_t stream) {
   typename Gemm::Arguments arguments{
       cutlass::gemm::GemmUniversalMode::kGemm,
       {m, n, k, 1},

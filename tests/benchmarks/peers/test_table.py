@@ -17,8 +17,7 @@ def test_a_column_for_each_peer_with_a_time_and_a_line_for_the_others() -> None:
     text = "\n".join(tables({"rows": rows, "troubles": ["64x64x64, cuda-l2-paper: hang"], "left": ["1x1x1"]}))
     assert "| shape | AutoTuning, µs | triton |" in text
     assert "| 64x64x128 | 4.00 | 2.000 |" in text
-    assert "| geometric mean |  | **1.000** |" in text
-    assert "| shapes, of these faster |  | 2, 1 |" in text
+    assert "| geometric mean, all shapes |  | **1.000**, 1 of 2 faster |" in text
     assert "- cutlass: every shape: no library" in text
     assert "- crash or hang: 64x64x64, cuda-l2-paper: hang" in text
     assert "- not reached in time: 1x1x1" in text
@@ -41,3 +40,17 @@ def test_types_have_tables_of_their_own() -> None:
 
 def test_a_run_without_a_row_says_why() -> None:
     assert list(tables({"rows": [], "troubles": ["a, start: no GPU"]})) == ["- crash or hang: a, start: no GPU"]
+
+
+def test_wrong_outputs_and_sums_of_kernels_are_marked() -> None:
+    rows = [row("64x64x64", triton=1.0, paper=0.5), row("64x64x128", triton=1.0, paper=2.0)]
+    for one, fault, clock in zip(rows, ("sums are narrow", ""), ("graph", "kernels"), strict=True):
+        one["peers"]["cuda-l2-paper"] = one["peers"].pop("paper") | {"fault": fault, "clock": clock}
+    text = "\n".join(tables({"rows": rows}))
+    assert "| shape | AutoTuning, µs | triton | cuda-l2-paper | cuda-l2-paper: outputs |" in text
+    assert "| 64x64x64 | 4.00 | 1.000 | 0.500 | wrong |" in text
+    assert "| 64x64x128 | 4.00 | 1.000 | 2.000† | right |" in text
+    assert "| geometric mean, all shapes |  | **1.000**, 0 of 2 faster | **1.000**, 1 of 2 faster |  |" in text
+    assert "| geometric mean, shapes with right outputs |  | **1.000**, 0 of 2 faster | **2.000**, 1 of 1 faster |  |" in text
+    assert "- cuda-l2-paper, 64x64x64, wrong: sums are narrow" in text
+    assert "- cuda-l2-paper: † sum of its kernels' durations, because no graph holds its launches: 64x64x128" in text
