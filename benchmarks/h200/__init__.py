@@ -13,6 +13,7 @@
 | `marked_page.py` | the tables of these scripts in a page |
 | `h100_table.py`, `published_h100.csv` | an H100 beside the CUDA-L2 paper's figures for it |
 | `family_search.py` | kernel families against each other |
+| `server/` | what single launches cost, and what can be reached with them |
 
 After new rows and steps, from the repository's root:
     python -m benchmarks.h200.summary --page docs/results.md

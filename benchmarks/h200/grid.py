@@ -1,10 +1,12 @@
 """The shapes of the CUDA-L2 paper, and the shapes that no prior, space or search is tuned on.
 
-`python -m benchmarks.h200.grid` prints the held-out shapes. The list in `held_out.json` was drawn before the first tuning.
+`python -m benchmarks.h200.grid` prints the held-out shapes, and with `tn` or `nt` the shapes of the grid that are measured
+in that layout, with `off_grid` the held-out shapes off the grid. `held_out.json` was drawn before the first tuning.
 """
 
 import json
 import random
+import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from itertools import product
@@ -12,6 +14,7 @@ from itertools import product
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 SEED = 15
 SHARE = 10  # one of so many shapes of the grid is held out
+OF_A_LAYOUT = 150  # shapes of the grid that are measured in layouts other than nn
 
 # Layer sizes of language models (tokens x outputs x inputs), odd sizes, tall and skinny ones.
 OFF_GRID = (
@@ -44,9 +47,16 @@ def held_out() -> frozenset[str]:
     return frozenset((*drawn["grid"], *drawn["off_grid"]))
 
 
+def shapes_in(layout: str) -> list[str]:
+    """The shapes of the grid that are measured in a layout other than nn, in random order: any beginning is a sample."""
+    return random.Random(f"{SEED} {layout}").sample(grid_shapes(), OF_A_LAYOUT)
+
+
 def _sizes(shape: str) -> tuple[int, ...]:
     return tuple(int(size) for size in shape.split("x"))
 
 
 if __name__ == "__main__":
-    print("\n".join(sorted(held_out(), key=_sizes)))
+    wanted = sys.argv[1:]
+    found = [shape for name in wanted for shape in (OFF_GRID if name == "off_grid" else shapes_in(name))]
+    print("\n".join(found if wanted else sorted(held_out(), key=_sizes)))

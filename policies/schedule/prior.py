@@ -36,7 +36,7 @@ PUSHED = 2.0  # times the time of the same bytes from L2, for sums pushed throug
 PUSH_US = 0.15  # one trip from registers to another CTA of the cluster, and its mbarrier (estimate)
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
 # What a single launch takes more than one of many without programmatic launch: fitted to cuBLASLt-AutoTuning on shapes with
-# rows in both modes (`python -m benchmarks.h200.server_reach`), clusters to the same schedules in both modes.
+# rows in both modes (`python -m benchmarks.h200.server.reach`), clusters to the same schedules in both modes.
 SINGLE_LAUNCH_US = 4.07
 COLD_READ_SHARE = 0.12  # of the time to read A and B once
 COLD_CLUSTER_US = 0.2

@@ -1,7 +1,7 @@
 """Schedules that did well on similar shapes in earlier runs, for a search to start from.
 
 A server's search starts from the best offline schedules of the same shape. Their order is that of their times without
-programmatic launch, because a single launch has no preceding kernel to overlap (`python -m benchmarks.h200.server_pairs`).
+programmatic launch, because a single launch has no preceding kernel to overlap (`python -m benchmarks.h200.server.pairs`).
 """
 
 import math

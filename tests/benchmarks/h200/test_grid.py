@@ -22,3 +22,11 @@ def test_a_tenth_of_the_grid_and_fifty_others_are_held_out():
     assert not set(DRAWN["off_grid"]) & shapes
     assert not set(DRAWN["grid"]) & set(DRAWN["measured_before"])
     assert len(grid.held_out()) == 150
+
+
+def test_a_sample_of_the_grid_is_measured_in_the_other_layouts():
+    tn, nt = grid.shapes_in("tn"), grid.shapes_in("nt")
+    assert len(set(tn)) == len(set(nt)) == 150
+    assert {*tn, *nt} <= set(grid.grid_shapes())
+    assert tn != nt
+    assert grid.shapes_in("tn") == tn

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.h200.server_floor import PROBES, TASK, NoKernel, compiled
+from benchmarks.h200.server.floor import PROBES, TASK, NoKernel, compiled
 from contract.chip import REFERENCE_CHIPS
 from sandbox.inspect import elf
 

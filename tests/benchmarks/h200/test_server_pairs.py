@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.h200.server_pairs import PairedSchedule, figures, fit, paired_schedules, same_order
+from benchmarks.h200.server.pairs import PairedSchedule, figures, fit, paired_schedules, same_order
 from contract.candidate import Origin
 from contract.chip import REFERENCE_CHIPS
 from contract.task import Arch, GemmTask, TimingMode

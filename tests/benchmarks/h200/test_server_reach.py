@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.h200.server_reach import EMPTY, INTERVAL_US, empty_kernel_us, fitted, plain_needed, reach, reach_shapes
+from benchmarks.h200.server.reach import EMPTY, INTERVAL_US, empty_kernel_us, fitted, plain_needed, reach, reach_shapes
 from contract.task import TimingMode
 from tests.doubles.campaign_rows import shape_result
 

@@ -1,8 +1,8 @@
 """What geometric mean can be reached in server mode, from offline rows and what a single launch adds.
 
 Run from the repository's root:
-    python -m benchmarks.h200.server_reach [RESULTS ...] [--floor FILE.json]
-RESULTS: files or folders of rows, `benchmarks/h200/rows` by default. FILE: of `python -m benchmarks.h200.server_floor`.
+    python -m benchmarks.h200.server.reach [RESULTS ...] [--floor FILE.json]
+RESULTS: files or folders of rows, `benchmarks/h200/rows` by default. FILE: of `python -m benchmarks.h200.server.floor`.
 Prints JSON.
 
 A kernel that takes t back to back, without programmatic launch, takes t + c + s r as a single launch. r is the time that the
@@ -167,10 +167,10 @@ def empty_kernel_us(path: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.h200.server_reach", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.h200.server.reach", description=__doc__)
     parser.add_argument("results", nargs="*", type=Path, default=[ROWS])
     parser.add_argument("--environment", help="whose rows count; needed where they come from several")
-    parser.add_argument("--floor", type=Path, help="file of benchmarks.h200.server_floor")
+    parser.add_argument("--floor", type=Path, help="file of benchmarks.h200.server.floor")
     options = parser.parse_args()
     rows = counting(read_results(options.results), options.environment)
     print(json.dumps(reach(rows, empty_kernel_us(options.floor) if options.floor else None), indent=1))

@@ -1,8 +1,8 @@
 """What a single launch costs in server mode before a kernel does any work, by the timer's own ruler.
 
 Run from the repository's root on a machine with a GPU, in less than a minute:
-    python -m benchmarks.h200.server_floor --out FILE.json [--rounds 15] [--intervals 0 200] [--commit COMMIT]
-Trivial kernels (`server_floor.cu`) run beside cuBLASLt-AutoTuning and the prior's first schedules of 64x64x64, in the same
+    python -m benchmarks.h200.server.floor --out FILE.json [--rounds 15] [--intervals 0 200] [--commit COMMIT]
+Trivial kernels (`floor.cu`) run beside cuBLASLt-AutoTuning and the prior's first schedules of 64x64x64, in the same
 rounds in random order. The rows of the file, times in microseconds:
 - `server_us`: single launches onto an idle GPU with a swept L2, at exponential intervals of mean `interval_us`.
 - `back_to_back_us`: many launches of one graph without programmatic launch, as offline; null where nothing is launched.
@@ -62,7 +62,7 @@ PROBES: Mapping[str, Launch] = {
 
 def candidates(task: GemmTask) -> dict[str, Candidate]:
     """The trivial kernels as candidates, by name."""
-    source = files(__package__).joinpath("server_floor.cu").read_text(encoding="utf-8")
+    source = files(__package__).joinpath("floor.cu").read_text(encoding="utf-8")
     plans = {name: LaunchPlan(arch=task.arch, launches=(launch,)) for name, launch in PROBES.items()}
     return {name: Candidate(source=source, plan=plan, origin=Origin(policy="probe")) for name, plan in plans.items()}
 
@@ -179,7 +179,7 @@ def _sampled(lanes: Mapping[Any, Any], rounds: int, draw: random.Random) -> dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.h200.server_floor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.h200.server.floor", description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--intervals", type=float, nargs="+", default=[0.0, 200.0])
@@ -194,7 +194,7 @@ def main() -> None:
         back = "" if row["back_to_back_us"] is None else f"{row['back_to_back_us']:8.3f} us back to back"
         print(f"{row['kernel']:>32} {row['interval_us']:6.0f} us apart {row['server_us']:8.3f} us {back}", flush=True)
     result = {
-        "command": " ".join(["python -m benchmarks.h200.server_floor", *sys.argv[1:]]),
+        "command": " ".join(["python -m benchmarks.h200.server.floor", *sys.argv[1:]]),
         "commit": options.commit,
         "date": datetime.date.today().isoformat(),
         "rows": rows,

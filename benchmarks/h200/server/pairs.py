@@ -2,7 +2,7 @@
 
 Run from the repository's root, with a store that holds the steps of both modes:
     cudal2-agent trajectories import benchmarks/h200/steps/*.sweep.zst
-    python -m benchmarks.h200.server_pairs
+    python -m benchmarks.h200.server.pairs
 Prints JSON. Shapes of `held_out.json` are left out, and so are times of more than 40 us, where the chip's power limit counts.
 `added_us`: server time less offline time, median by family, of the launch that was planned (`planned`), of that without
 programmatic launch (`plain`), and of cuBLASLt-AutoTuning beside them. `fit`: added time of planned launches, least squares:
