@@ -1,4 +1,4 @@
-// Loads of global memory into registers that a lane may leave out, and prefetches into L2 (prefetches: sm_90 and up).
+// Loads of global memory into registers that a lane may leave out.
 #pragma once
 
 namespace cudal2 {
@@ -64,12 +64,6 @@ __device__ __forceinline__ void stream_or_zero(unsigned (&to)[kWords], const voi
         : "l"(source), "r"(static_cast<int>(inside)), "l"(policy)
         : "memory");
   }
-}
-
-// Asks for a range to be brought into L2; `source` and `bytes` are multiples of 16. It reads no value: L2 is where other SMs'
-// writes land, so it may come before the wait for a kernel that writes the range.
-__device__ __forceinline__ void prefetch_to_l2(const void* source, unsigned bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
 
 }  // namespace cudal2

@@ -36,6 +36,11 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, i
                : "memory");
 }
 
+// Asks for a box to be brought into L2. No value is read, and nothing waits for it.
+__device__ __forceinline__ void tma_prefetch(const TensorMap& map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(x), "r"(y) : "memory");
+}
+
 // A policy for lines of L2, for copies and streamed loads: 0 evicts them as usual, 1 first, 2 last. Volatile, so that it is
 // made anew for each copy: a producer has no registers to keep it in.
 template <int kEviction>

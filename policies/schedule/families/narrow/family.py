@@ -35,6 +35,7 @@ class Narrow(Family[NarrowSchedule]):
     def work(self, schedule: NarrowSchedule, task: GemmTask, chip: Chip) -> Work:
         s, operands = schedule, _roles(task)
         ctas = tiles_of(s, operands) * s.cluster_k
+        resident = _resident(s, ctas, task, chip)
         tile = (s.block_m, s.block_n) if operands.tokens_are_rows else (s.block_n, s.block_m)
         return Work(
             tile=(*tile, s.round_k),
@@ -47,8 +48,8 @@ class Narrow(Family[NarrowSchedule]):
             reduced_bytes=0,
             launches=1,
             persistent=False,
-            programmatic=s.programmatic,
-            mma_efficiency=_mma_efficiency(s, ctas, task, chip),
+            programmatic=s.programmatic and s.ctas_per_sm(task) >= 2 * resident,  # the next launch fits beside this one
+            mma_efficiency=_mma_efficiency(s, resident, chip),
             exchanged_bytes=s.warps_k * 4 * s.rows(task) * s.block_n,
             pushed=s.cluster_k > 1,
         )
@@ -61,9 +62,13 @@ class Narrow(Family[NarrowSchedule]):
         return KernelParts(plan(schedule, task, operands), constants(schedule, task, operands), sections(schedule))
 
 
-def _mma_efficiency(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> float:
+def _resident(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> int:
+    """CTAs of a launch that share the busiest SM."""
+    return min(s.ctas_per_sm(task), -(-ctas // cluster_sms(chip, s.cluster_k)))
+
+
+def _mma_efficiency(s: NarrowSchedule, resident: int, chip: Chip) -> float:
     """Share of the tensor rate at which the CTAs of an SM take their steps, which is that of the chain in each warp."""
-    resident = min(s.ctas_per_sm(task), -(-ctas // cluster_sms(chip, s.cluster_k)))
     flops = 2 * s.block_m * s.block_n * s.round_k * resident
     chain_us = STEP_US + TILE_STEP_US * s.block_n / 16
     return min(MMA_RATE, flops / chain_us / (tensor_flops_per_us(chip) / chip.sms))

@@ -27,12 +27,13 @@ using namespace cudal2;
 // ---- what follows from the constants --------------------------------------------------------------------------------------
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTiles = BLOCK_FEATURES / 16, kGroups = BLOCK_TOKENS / 8;  // of products: 16 features by 8 tokens
-constexpr int kLaneFeatures = 2 * kTiles;  // neighbouring features of a lane
+// A lane has neighbouring features, 2 of each product, up to 16 bytes; wider tiles repeat that for every 64 features.
+constexpr int kRepeats = (kTiles + 3) / 4, kLaneFeatures = 2 * kTiles / kRepeats;
 constexpr int kStepK = 32;                 // of a warp
 constexpr int kRoundK = kStepK * kWarps;   // of a CTA
 
 // The weights of a lane in one step: rows along features for 8 k, or along k for each of its features.
-constexpr int kVectors = kWeightsByK ? 8 : kLaneFeatures;
+constexpr int kPerRepeat = kWeightsByK ? 8 : kLaneFeatures, kVectors = kPerRepeat * kRepeats;
 constexpr int kWords = kWeightsByK ? kLaneFeatures / 2 : 4;
 
 //@section fixed-shape
@@ -57,7 +58,7 @@ constexpr unsigned kLanded = kMailbox + kClusterK * kShare * 16;
 //@end
 
 static_assert(kThreads <= 1024, "a CTA has at most 1024 threads");
-static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4, "a lane holds 2, 4 or 8 features");
+static_assert(kTiles == 1 || kTiles == 2 || kTiles % 4 == 0, "a lane holds 2, 4 or 8 neighbouring features");
 //@section fixed-shape
 static_assert(K % 8 == 0, "a lane takes 8 consecutive k");
 //@end
@@ -75,7 +76,7 @@ struct Source {
   const Element* weights;  // of the lane's first k and first feature
   const Element* tokens[kGroups];
   long long stride;  // elements from one row of weights to the next
-  int last;          // offset of the last feature inside, from the first one
+  int last;          // offset of the last feature at which a vector may start, from the lane's first one
   int left;          // k from the lane's first one to the end of the CTA's part
   unsigned long long policy;
 
@@ -87,7 +88,7 @@ struct Source {
     if constexpr (kGuardFeatures) column = min(column, kWeightsByK ? features - kLaneFeatures : features - 1);
     stride = kWeightsByK ? features : K;
     weights = w + (kWeightsByK ? first * stride + column : column * stride + first);
-    last = features - 1 - column;
+    last = features - (kWeightsByK ? kLaneFeatures : 1) - column;
     left = end - first;
     policy = l2_policy<kEviction>();
 #pragma unroll
@@ -100,8 +101,10 @@ struct Source {
 
   // The weights of a step in one of its vectors.
   __device__ __forceinline__ const Element* vector(int step, int v) const {
-    const int row = kWeightsByK || !kGuardFeatures ? v : min(v, last);
-    return weights + (kWeightsByK ? step * kRoundK * stride : step * kRoundK) + row * stride;
+    const int k = step * kRoundK + (kWeightsByK ? v % 8 : 0);
+    const int wanted = v / kPerRepeat * 64 + (kWeightsByK ? 0 : v % kPerRepeat);
+    const int feature = kGuardFeatures ? min(wanted, last) : wanted;
+    return weights + (kWeightsByK ? k * stride + feature : feature * stride + k);
   }
 
   __device__ __forceinline__ const Element* token(int step, int i) const { return tokens[i] + step * kRoundK; }
@@ -156,16 +159,12 @@ __device__ __forceinline__ void read(Stage& to, unsigned stage) {
 }
 
 //@section prefetch
-// Asks L2 for the weights of the CTA's first steps, row by row of memory.
-__device__ __forceinline__ void prefetch(const Element* __restrict__ w, int feature, int k, int end, int features, int K) {
-  const int depth = min(kPrefetch * kRoundK, end - k), width = min(BLOCK_FEATURES, features - feature);
-  const int rows = kWeightsByK ? depth : width, columns = kWeightsByK ? width : depth;
-  const Element* const first = w + (kWeightsByK ? static_cast<long long>(k) * features + feature
-                                                : static_cast<long long>(feature) * K + k);
-  if (columns <= 0) return;
+// Asks L2 for the weights of the CTA's first kPrefetch times 256 along K. It reads no value: L2 is where the preceding kernel's
+// writes land, so it may come before the wait for that kernel.
+__device__ __forceinline__ void prefetch(const TensorMap& map, int feature, int k, int end) {
 #pragma unroll 1
-  for (int row = threadIdx.x; row < rows; row += kThreads) {
-    prefetch_to_l2(first + static_cast<long long>(row) * (kWeightsByK ? features : K), columns * 2);
+  for (int box = 0; box < kPrefetch && k < end; ++box, k += 256) {
+    tma_prefetch(map, kWeightsByK ? feature : k, kWeightsByK ? k : feature);
   }
 }
 
@@ -179,16 +178,18 @@ __device__ __forceinline__ void multiply(Sums& sums, const Stage& stage) {
   for (int half = 0; half < 2; ++half) {  // 16 of the 32 k
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
+      const int word = j % 4, repeat = j / 4 * kPerRepeat;
       unsigned w[4];
 #pragma unroll
       for (int pair = 0; pair < 2; ++pair) {  // of k
         if constexpr (kWeightsByK) {
-          const unsigned even = stage.weights[4 * half + 2 * pair][j], odd = stage.weights[4 * half + 2 * pair + 1][j];
+          const int row = repeat + 4 * half + 2 * pair;
+          const unsigned even = stage.weights[row][word], odd = stage.weights[row + 1][word];
           w[2 * pair] = __byte_perm(even, odd, 0x5410);
           w[2 * pair + 1] = __byte_perm(even, odd, 0x7632);
         } else {
-          w[2 * pair] = stage.weights[2 * j][2 * half + pair];
-          w[2 * pair + 1] = stage.weights[2 * j + 1][2 * half + pair];
+          w[2 * pair] = stage.weights[repeat + 2 * word][2 * half + pair];
+          w[2 * pair + 1] = stage.weights[repeat + 2 * word + 1][2 * half + pair];
         }
       }
 #pragma unroll
@@ -213,7 +214,7 @@ __device__ __forceinline__ void write_sums(const Sums& sums, unsigned area) {
       const unsigned to = area + (token * kPitch + lane / 4 * kLaneFeatures) * 4;
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
-        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 8 * j), "f"(sums[j][i][odd]), "f"(sums[j][i][2 + odd])
+        asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + j / 4 * 256 + j % 4 * 8), "f"(sums[j][i][odd]), "f"(sums[j][i][2 + odd])
                      : "memory");
       }
     }
@@ -282,6 +283,8 @@ __device__ __forceinline__ void push(float4 sum, int index, unsigned rank, unsig
 // ---- the kernel -----------------------------------------------------------------------------------------------------------
 extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is worth a spilled address
     narrow_gemm(const Element* __restrict__ x, const Element* __restrict__ w, Element* __restrict__ d
+//@section prefetch
+                , const __grid_constant__ TensorMap map
 //@section any-shape
                 , int TOKENS, int FEATURES, int K
 //@end
@@ -309,10 +312,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
   const int token = tile % blocks * BLOCK_TOKENS, feature = tile / blocks * BLOCK_FEATURES;
   const int steps = (K + kRoundK * kClusterK - 1) / (kRoundK * kClusterK);  // of each warp
   const int begin = rank * steps * kRoundK, end = min(begin + steps * kRoundK, K);
-  const int rounds = (steps + kStages - 1) / kStages;
+//@section shared-ring
+  const int last_loads = max(steps - kStages, 0);  // the step that finds all loads under way
+//@end
   const Source source(x, w, token, feature, begin, end, TOKENS, FEATURES, K);
 //@section prefetch
-  prefetch(w, feature, begin, end, FEATURES, K);
+  if (threadIdx.x == 0) prefetch(map, feature, begin, end);
+  __syncwarp();
 //@section programmatic
   wait_for_dependencies();
 //@section register-ring
@@ -320,35 +326,42 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
 #pragma unroll
   for (int s = 0; s < kStages; ++s) load(ring[s], source, s);
 //@section shared-ring
-#pragma unroll
+#pragma unroll 2
   for (int s = 0; s < kStages; ++s) {
-    copy(area + s * kStageBytes, source, s);
+    if (s < steps) copy(area + s * kStageBytes, source, s);
     cp_async_commit();
   }
+  unsigned slot = area;
 //@section cluster
   cluster_wait();  // from here on every peer has its barrier ready
 //@end
   Sums sums = {};
+//@section register-ring
 #pragma unroll 1
-  for (int round = 0; round < rounds; ++round) {
-    const bool again = round + 1 < rounds;
-//@section late-launch
+  for (int first = 0; first < steps; first += kStages) {
+    const bool again = first + kStages < steps;
+//@section late-register-ring
     if (!again) launch_dependents();  // all loads are under way, so the next kernel's prefetches find DRAM free
-//@end
+//@section register-ring
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
-//@section register-ring
       multiply(sums, ring[s]);
-      if (again) load(ring[s], source, (round + 1) * kStages + s);
-//@section shared-ring
-      cp_async_wait<kStages - 1>();
-      Stage stage;
-      read(stage, area + s * kStageBytes);
-      multiply(sums, stage);
-      if (again) copy(area + s * kStageBytes, source, (round + 1) * kStages + s);
-      cp_async_commit();  // an empty group in the last round, so that the count of younger groups holds
-//@end
+      if (again) load(ring[s], source, first + kStages + s);
     }
+  }
+//@section shared-ring
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+//@section late-shared-ring
+    if (step == last_loads) launch_dependents();  // all loads are under way, so the next kernel's prefetches find DRAM free
+//@section shared-ring
+    cp_async_wait<kStages - 1>();
+    Stage stage;
+    read(stage, slot);
+    multiply(sums, stage);
+    if (step < last_loads) copy(slot, source, step + kStages);
+    cp_async_commit();  // an empty group behind the last loads, so that the count of younger groups holds
+    slot = step % kStages == kStages - 1 ? area : slot + kStageBytes;
   }
 //@section shared-ring
   __syncwarp();  // sums lie over stages that other lanes of the warp have read

@@ -15,7 +15,8 @@ Axis = Annotated[int, Field(ge=1, le=2**10)]
 
 MAX_TOKENS = 32
 STEP_K = 32  # of a warp
-BLOCKS_N = (16, 32, 64)
+BLOCKS_N = (16, 32, 64, 128)
+PREFETCHED_K = 256  # of a box; as many rows or columns as a box can have
 MIN_BLOCK_BY_K = 32  # features of a tile whose weights are row-major K x N: 64 bytes of a row
 RESERVED_SMEM_BYTES = 1024  # per CTA, taken by the system
 OVERHEAD_REGISTERS = 32  # of a thread, beside sums and stages; taken from compiled kernels
@@ -46,10 +47,10 @@ def roles(task: GemmTask) -> Roles | None:
 class NarrowSchedule(Schedule):
     """A CTA computes block_m tokens by block_n features; `cluster_k` CTAs divide K, and `warps_k` warps of each take turns.
 
-    `stages`: steps of 32 along K that a warp has in flight, in a `ring` of registers or of shared memory. `prefetch`: steps
-    of each warp whose weights L2 is asked for before the wait for the preceding kernel; 0 for none. `evict_first`: L2 evicts
-    weights first. `trigger`: where the next kernel may start, at the start or when all loads are under way.
-    `constant_shape`: M, N, K are compile-time constants.
+    `stages`: steps of 32 along K that a warp has in flight, in a `ring` of registers or of shared memory. `prefetch`: L2
+    is asked for the weights of so many times 256 along K of the CTA, before the wait for the preceding kernel; 0 for none.
+    `evict_first`: L2 evicts weights first. `trigger`: when the next kernel may start, at once or when all loads are under
+    way. `constant_shape`: M, N, K are compile-time constants.
     """
 
     family: Literal["narrow"] = "narrow"

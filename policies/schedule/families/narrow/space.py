@@ -6,7 +6,7 @@ from itertools import product
 from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.narrow.schedule import BLOCKS_N, NarrowSchedule, roles, tiles_of, violation
+from policies.schedule.families.narrow.schedule import BLOCKS_N, PREFETCHED_K, NarrowSchedule, roles, tiles_of, violation
 
 WARPS_K = (2, 4, 8, 16)
 CLUSTERS = (1, 2, 4, 8, 16)
@@ -63,6 +63,7 @@ def _flows(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> bool:
 
 def _launches(s: NarrowSchedule) -> Iterator[NarrowSchedule]:
     """Prefetches of the ring's first filling, of twice as much, and of nothing."""
+    boxes = -(-s.stages * s.round_k // PREFETCHED_K)
     for fillings in (1, 2):
-        yield s.model_copy(update={"prefetch": fillings * s.stages, "trigger": "last_loads"})
+        yield s.model_copy(update={"prefetch": fillings * boxes, "trigger": "last_loads"})
     yield s
