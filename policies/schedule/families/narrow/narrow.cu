@@ -15,6 +15,7 @@
 #include <cudal2/mbarrier.cuh>
 //@end
 #include <cudal2/mma.cuh>
+#include <cudal2/opaque.cuh>
 #include <cudal2/programmatic.cuh>
 #include <cudal2/shared.cuh>
 #include <cudal2/stream.cuh>
@@ -71,13 +72,13 @@ struct Stage {
   unsigned tokens[kGroups][4];
 };
 
-// Where a lane reads. Features and tokens outside the matrices repeat the last ones inside, whose sums are not stored.
+// Where a lane reads next. Features and tokens outside the matrices repeat the last ones inside, whose sums are not stored.
 struct Source {
-  const Element* weights;  // of the lane's first k and first feature
+  const Element* weights;  // of the lane's k and first feature
   const Element* tokens[kGroups];
   long long stride;  // elements from one row of weights to the next
   int last;          // offset of the last feature at which a vector may start, from the lane's first one
-  int left;          // k from the lane's first one to the end of the CTA's part
+  int left;          // k from the lane's one to the end of the CTA's part
   unsigned long long policy;
 
   __device__ __forceinline__ Source(const Element* __restrict__ x, const Element* __restrict__ w, int token, int feature, int k,
@@ -96,10 +97,19 @@ struct Source {
       int row = token + 8 * i + lane / 4;
       if constexpr (kGuardTokens) row = min(row, tokens_in_all - 1);
       tokens[i] = x + static_cast<long long>(row) * K + first;
+      hide(tokens[i]);
     }
+    hide(weights);  // else every load computes its address from the start
   }
 
-  // The weights of a step in one of its vectors.
+  __device__ __forceinline__ void advance(int steps) {
+    weights += steps * kRoundK * (kWeightsByK ? stride : 1);
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) tokens[i] += steps * kRoundK;
+    left -= steps * kRoundK;
+  }
+
+  // A vector of weights, some steps on.
   __device__ __forceinline__ const Element* vector(int step, int v) const {
     const int k = step * kRoundK + (kWeightsByK ? v % 8 : 0);
     const int wanted = v / kPerRepeat * 64 + (kWeightsByK ? 0 : v % kPerRepeat);
@@ -123,16 +133,16 @@ __device__ __forceinline__ void load(Stage& stage, const Source& from, int step)
 
 //@section shared-ring
 // A stage of a warp in shared memory holds vector by vector, of all lanes: a lane reads what it copied, so it waits for itself.
-__device__ __forceinline__ void copy(unsigned stage, const Source& from, int step) {
-  const bool inside = from.inside(step);
+__device__ __forceinline__ void copy(unsigned stage, const Source& from) {
+  const bool inside = from.inside(0);
   const unsigned lane = threadIdx.x % 32;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    cp_async_or_zero<4 * kWords>(stage + (32 * v + lane) * (4 * kWords), from.vector(step, v), inside, from.policy);
+    cp_async_or_zero<4 * kWords>(stage + (32 * v + lane) * (4 * kWords), from.vector(0, v), inside, from.policy);
   }
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) {
-    cp_async_or_zero<16>(stage + kWeightBytes + (32 * i + lane) * 16, from.token(step, i), inside);
+    cp_async_or_zero<16>(stage + kWeightBytes + (32 * i + lane) * 16, from.token(0, i), inside);
   }
 }
 
@@ -315,7 +325,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
 //@section shared-ring
   const int last_loads = max(steps - kStages, 0);  // the step that finds all loads under way
 //@end
-  const Source source(x, w, token, feature, begin, end, TOKENS, FEATURES, K);
+  Source source(x, w, token, feature, begin, end, TOKENS, FEATURES, K);
 //@section prefetch
   if (threadIdx.x == 0) prefetch(map, feature, begin, end);
   __syncwarp();
@@ -325,10 +335,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
   Stage ring[kStages];
 #pragma unroll
   for (int s = 0; s < kStages; ++s) load(ring[s], source, s);
+  source.advance(kStages);
 //@section shared-ring
 #pragma unroll 2
   for (int s = 0; s < kStages; ++s) {
-    if (s < steps) copy(area + s * kStageBytes, source, s);
+    if (s < steps) copy(area + s * kStageBytes, source);
+    source.advance(1);
     cp_async_commit();
   }
   unsigned slot = area;
@@ -346,8 +358,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
 #pragma unroll
     for (int s = 0; s < kStages; ++s) {
       multiply(sums, ring[s]);
-      if (again) load(ring[s], source, first + kStages + s);
+      if (again) load(ring[s], source, s);
     }
+    source.advance(kStages);
   }
 //@section shared-ring
 #pragma unroll 1
@@ -359,7 +372,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)  // no occupancy is wo
     Stage stage;
     read(stage, slot);
     multiply(sums, stage);
-    if (step < last_loads) copy(slot, source, step + kStages);
+    if (step < last_loads) copy(slot, source);
+    source.advance(1);
     cp_async_commit();  // an empty group behind the last loads, so that the count of younger groups holds
     slot = step % kStages == kStages - 1 ? area : slot + kStageBytes;
   }
