@@ -12,7 +12,7 @@ from policies.schedule.families.narrow.writer import constants, plan, sections
 
 MMA_RATE = 0.5  # maximum share of the tensor rate (estimate)
 # A step of a warp, whose wait, loads and products depend on each other, and what 16 features add to it (estimates).
-STEP_US, TILE_STEP_US = 0.05, 0.015
+STEP_US, TILE_STEP_US = 0.08, 0.02
 
 
 class Narrow(Family[NarrowSchedule]):

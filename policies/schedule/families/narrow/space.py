@@ -62,8 +62,11 @@ def _flows(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> bool:
 
 
 def _launches(s: NarrowSchedule) -> Iterator[NarrowSchedule]:
-    """Prefetches of the ring's first filling, of twice as much, and of nothing."""
+    """Prefetches of the ring's first filling and of twice as much; nothing, with weights evicted first and as usual.
+
+    The prior sees no difference between them, so the first of them is tried first: with one kind of ring it prefetches.
+    """
     boxes = -(-s.stages * s.round_k // PREFETCHED_K)
-    for fillings in (1, 2):
-        yield s.model_copy(update={"prefetch": fillings * boxes, "trigger": "last_loads"})
-    yield s
+    asked = [s.model_copy(update={"prefetch": times * boxes, "trigger": "last_loads"}) for times in (1, 2)]
+    plain = [s, s.model_copy(update={"evict_first": False})]
+    yield from (*asked, *plain) if s.ring == "shared" else (*plain, *asked)
