@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contract.chip import Chip
 from contract.roofline import tensor_flops_per_us
 from contract.task import Arch, GemmTask
-from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms
-from policies.schedule.families.narrow.schedule import NarrowSchedule, Roles, roles, tiles_of, violation
+from policies.schedule.families.kernel_family import Family, KernelParts, Work
+from policies.schedule.families.narrow.schedule import NarrowSchedule, Roles, resident_ctas, roles, tiles_of, violation
 from policies.schedule.families.narrow.space import enumerate_schedules
 from policies.schedule.families.narrow.writer import constants, plan, sections
 
@@ -35,7 +35,7 @@ class Narrow(Family[NarrowSchedule]):
     def work(self, schedule: NarrowSchedule, task: GemmTask, chip: Chip) -> Work:
         s, operands = schedule, _roles(task)
         ctas = tiles_of(s, operands) * s.cluster_k
-        resident = _resident(s, ctas, task, chip)
+        resident = resident_ctas(s, ctas, task, chip)
         tile = (s.block_m, s.block_n) if operands.tokens_are_rows else (s.block_n, s.block_m)
         return Work(
             tile=(*tile, s.round_k),
@@ -60,11 +60,6 @@ class Narrow(Family[NarrowSchedule]):
     def parts(self, schedule: NarrowSchedule, task: GemmTask) -> KernelParts:
         operands = _roles(task)
         return KernelParts(plan(schedule, task, operands), constants(schedule, task, operands), sections(schedule))
-
-
-def _resident(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> int:
-    """CTAs of a launch that share the busiest SM."""
-    return min(s.ctas_per_sm(task), -(-ctas // cluster_sms(chip, s.cluster_k)))
 
 
 def _mma_efficiency(s: NarrowSchedule, resident: int, chip: Chip) -> float:

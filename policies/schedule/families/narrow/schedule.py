@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from contract.base import Record
-from contract.chip import LIMITS
+from contract.chip import LIMITS, Chip
 from contract.task import Arch, GemmTask, Layout
-from policies.schedule.families.kernel_family import Schedule
+from policies.schedule.families.kernel_family import Schedule, cluster_sms
 
 Ring = Literal["registers", "shared"]
 Trigger = Literal["start", "last_loads"]
@@ -50,7 +50,8 @@ class NarrowSchedule(Schedule):
     `stages`: steps of 32 along K that a warp has in flight, in a `ring` of registers or of shared memory. `prefetch`: L2
     is asked for the weights of so many times 256 along K of the CTA, before the wait for the preceding kernel; 0 for none.
     `evict_first`: L2 evicts weights first. `trigger`: when the next kernel may start, at once or when all loads are under
-    way. `constant_shape`: M, N, K are compile-time constants.
+    way. `per_sm`: so much shared memory is requested that no more CTAs fit on an SM, of this launch and the next together;
+    0 for no limit. `constant_shape`: M, N, K are compile-time constants.
     """
 
     family: Literal["narrow"] = "narrow"
@@ -63,6 +64,7 @@ class NarrowSchedule(Schedule):
     prefetch: Annotated[int, Field(ge=0, le=64)] = 0
     evict_first: bool = True
     trigger: Trigger = "start"
+    per_sm: Annotated[int, Field(ge=0, le=16)] = 0
     constant_shape: bool = True
     programmatic: bool = True
 
@@ -90,7 +92,12 @@ class NarrowSchedule(Schedule):
         return min(self.block_m, operands.tokens) if self.constant_shape and operands else self.block_m
 
     def smem_bytes(self, task: GemmTask) -> int:
-        """Dynamic shared memory: the sums of each warp, over its stages where the ring lies there, mailbox and barrier."""
+        """Dynamic shared memory: what is needed, or what leaves no room for one CTA more than `per_sm`."""
+        per_cta = LIMITS[Arch.SM_90A].smem_per_sm_bytes // (self.per_sm + 1)
+        return max(self.needed_smem_bytes(task), per_cta // 16 * 16 + 16 - RESERVED_SMEM_BYTES if self.per_sm else 0)
+
+    def needed_smem_bytes(self, task: GemmTask) -> int:
+        """The sums of each warp, over its stages where the ring lies there, mailbox and barrier."""
         sums = self.rows(task) * (self.block_n + 4) * 4
         warp = max(self.stages * self.stage_bytes, sums) if self.ring == "shared" else sums
         share = -(-self.rows(task) * self.block_n // 4 // self.cluster_k)
@@ -112,6 +119,11 @@ class NarrowSchedule(Schedule):
 
 def tiles_of(s: NarrowSchedule, operands: Roles) -> int:
     return -(-operands.tokens // s.block_m) * -(-operands.features // s.block_n)
+
+
+def resident_ctas(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> int:
+    """CTAs of a launch that share the busiest SM."""
+    return min(s.ctas_per_sm(task), -(-ctas // cluster_sms(chip, s.cluster_k)))
 
 
 def violation(s: NarrowSchedule, task: GemmTask) -> str | None:

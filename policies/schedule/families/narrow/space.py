@@ -6,7 +6,15 @@ from itertools import product
 from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.narrow.schedule import BLOCKS_N, PREFETCHED_K, NarrowSchedule, roles, tiles_of, violation
+from policies.schedule.families.narrow.schedule import (
+    BLOCKS_N,
+    PREFETCHED_K,
+    NarrowSchedule,
+    resident_ctas,
+    roles,
+    tiles_of,
+    violation,
+)
 
 WARPS_K = (2, 4, 8, 16)
 CLUSTERS = (1, 2, 4, 8, 16)
@@ -16,6 +24,7 @@ MIN_BUSY = 0.4  # minimum share of the SMs that must load
 MAX_WAVES = 3  # of CTAs without a cluster; CTAs of a cluster are resident at once
 MIN_FLIGHT_BYTES = 16 * 1024  # of an SM; 4.3 TB/s and a trip of 1 us need 33 KB
 MAX_WARPS_PER_SM = 48
+MAX_COUNTED = 2  # CTAs of a launch on an SM where those of the next one are counted; many small ones spread by themselves
 
 
 def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[NarrowSchedule]:
@@ -32,7 +41,7 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[NarrowSchedule]:
             continue
         for loop in _rings(base, task):
             if violation(loop, task) is None and _flows(loop, ctas, task, chip):
-                yield from _launches(loop)
+                yield from _launches(loop, ctas, task, chip)
 
 
 def _max_ctas(task: GemmTask) -> int:
@@ -53,20 +62,26 @@ def _rings(base: NarrowSchedule, task: GemmTask) -> Iterator[NarrowSchedule]:
 
 def _flows(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> bool:
     """Whether clusters are resident at once, and an SM has enough bytes in flight or all that there are."""
-    sms = cluster_sms(chip, s.cluster_k)
-    waves = ctas / (sms * s.ctas_per_sm(task))
-    resident = min(s.ctas_per_sm(task), -(-ctas // sms))
+    waves = ctas / (cluster_sms(chip, s.cluster_k) * s.ctas_per_sm(task))
+    resident = resident_ctas(s, ctas, task, chip)
     flight = resident * s.warps_k * s.stages * s.stage_bytes
     enough = flight >= MIN_FLIGHT_BYTES or s.stages == s.steps(task)
     return waves <= (MAX_WAVES if s.cluster_k == 1 else 1) and enough and resident * s.warps_k <= MAX_WARPS_PER_SM
 
 
-def _launches(s: NarrowSchedule) -> Iterator[NarrowSchedule]:
-    """Prefetches of the ring's first filling and of twice as much; nothing, with weights evicted first and as usual.
+def _launches(s: NarrowSchedule, ctas: int, task: GemmTask, chip: Chip) -> Iterator[NarrowSchedule]:
+    """How a launch meets the next one, which may have places beside it on every SM, or has to wait for CTAs that end.
 
-    The prior sees no difference between them, so the first of them is tried first: with one kind of ring it prefetches.
+    Beside it, prefetches of the ring's first filling and of twice as much, and none, with weights evicted first and as usual.
+    The prior sees no difference between these, so the first of them is tried first: with one kind of ring it prefetches.
     """
     boxes = -(-s.stages * s.round_k // PREFETCHED_K)
-    asked = [s.model_copy(update={"prefetch": times * boxes, "trigger": "last_loads"}) for times in (1, 2)]
-    plain = [s, s.model_copy(update={"evict_first": False})]
+    resident, limit = resident_ctas(s, ctas, task, chip), s.ctas_per_sm(task)
+    few = resident <= MAX_COUNTED
+    beside = s.model_copy(update={"per_sm": 2 * resident}) if few and limit > 2 * resident else s
+    asked = [beside.model_copy(update={"prefetch": times * boxes, "trigger": "last_loads"}) for times in (1, 2)]
+    plain = [beside, beside.model_copy(update={"evict_first": False})]
     yield from (*asked, *plain) if s.ring == "shared" else (*plain, *asked)
+    if few and limit > resident:
+        alone = s.model_copy(update={"per_sm": resident})
+        yield from (alone.model_copy(update={"prefetch": boxes}), alone)

@@ -49,7 +49,7 @@ def task(shape: tuple[int, int, int], **fields: Any) -> GemmTask:
 def test_every_schedule_of_the_space_can_be_written_and_launched(shape: tuple[int, int, int], layout: Layout) -> None:
     wanted = task(shape, layout=layout)
     space = list(FAMILY.space(wanted, CHIP))
-    assert 0 < len(space) <= 2000
+    assert 0 < len(space) <= 2500
     assert len(set(space)) == len(space)
     for schedule in random.Random(0).sample(space, min(40, len(space))):
         candidate = FAMILY.write(schedule.model_copy(update={"constant_shape": False}), wanted)
@@ -131,6 +131,15 @@ def test_a_launch_overlaps_the_next_one_only_where_both_fit() -> None:
     assert not FAMILY.work(COPIED.model_copy(update={"stages": 16}), TASK, CHIP).programmatic
 
 
+def test_shared_memory_keeps_further_ctas_from_an_sm() -> None:
+    small = HELD.model_copy(update={"warps_k": 2})
+    assert small.ctas_per_sm(TASK) > 4
+    for limit in (1, 2, 4):
+        limited = small.model_copy(update={"per_sm": limit})
+        assert limited.ctas_per_sm(TASK) == limit
+        assert FAMILY.write(limited, TASK).plan.launches[0].dynamic_smem == limited.smem_bytes(TASK) > small.smem_bytes(TASK)
+
+
 def test_the_prior_wants_bytes_in_flight_and_warps() -> None:
     def predicted_us(**change: object) -> float:
         return predict_us(FAMILY.work(COPIED.model_copy(update=change), TASK, CHIP), TASK, CHIP)
@@ -205,7 +214,7 @@ PROVED = (
     ((2, 200, 520), {"layout": "tn"}, {"ring": "shared", "stages": 5, "cluster_k": 2, "prefetch": 1}),
     ((3, 136, 256), {"layout": "nn", "element": "bf16"}, {"ring": "shared", "stages": 1, "block_n": 32}),
     ((5, 104, 1032), {"layout": "tn", "element": "bf16"}, {"block_n": 16, "warps_k": 4, "cluster_k": 8}),
-    ((7, 64, 512), {"layout": "nn", "accumulate": "f16"}, {"trigger": "last_loads", "stages": 2, "warps_k": 2}),
+    ((7, 64, 512), {"layout": "nn", "accumulate": "f16"}, {"trigger": "last_loads", "stages": 2, "warps_k": 2, "per_sm": 2}),
     ((9, 256, 264), {"layout": "tn"}, {"block_m": 16, "trigger": "last_loads", "ring": "shared", "constant_shape": False}),
     ((17, 80, 320), {"layout": "nn"}, {"block_m": 8, "evict_first": False, "cluster_k": 4}),
     ((24, 40, 648), {"layout": "nn"}, {"block_m": 24, "constant_shape": False, "ring": "shared", "cluster_k": 2}),
