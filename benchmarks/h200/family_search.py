@@ -2,7 +2,8 @@
 
 A family stays only if it beats the others by 5 % on ten shapes of its class. Run from the repository's root:
 python -m benchmarks.h200.family_search --shapes 64x128x2048 256x512x1024 --search wgmma_tma+mma_sync=24 latency=32 --out F.json
-`--schedules FILE` also measures schedules that a file names, as a list of {"shape": …, "schedule": {…}}.
+`--layout tn` takes B column-major. `--schedules FILE` also measures schedules that a file names, as a list of
+{"shape": …, "schedule": {…}}.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from contract.candidate import Candidate
 from contract.evaluation import AUTOTUNED, Evaluation, Measured
 from contract.settings import Settings
 from contract.speedup import baseline_of, median_us, ratio_over
-from contract.task import GemmTask, parse_shape
+from contract.task import GemmTask, Layout, parse_shape
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
@@ -29,9 +30,9 @@ ROUND = 8
 Row = dict[str, Any]
 
 
-def task_of(shape: str) -> GemmTask:
+def task_of(shape: str, layout: str) -> GemmTask:
     m, n, k = parse_shape(shape)
-    return GemmTask(m=m, n=n, k=k)
+    return GemmTask(m=m, n=n, k=k, layout=Layout(layout))
 
 
 def evaluated(box: LocalSandbox, candidates: Sequence[Candidate], task: GemmTask) -> Iterator[tuple[Candidate, Evaluation]]:
@@ -110,10 +111,11 @@ def run(arguments: argparse.Namespace) -> list[Row]:
     named = json.loads(Path(arguments.schedules).read_text()) if arguments.schedules else []
     shapes = list(dict.fromkeys([*arguments.shapes, *(each["shape"] for each in named)]))
     begin_s, rows = time.monotonic(), list[Row]()
-    of_name = {family.name: family for family in families(task_of(shapes[0]).arch)}
-    with open_sandbox_for(task_of(shapes[0]), Settings(device="cuda:0"), lambda _event: None) as box:
+    first = task_of(shapes[0], arguments.layout)
+    of_name = {family.name: family for family in families(first.arch)}
+    with open_sandbox_for(first, Settings(device="cuda:0"), lambda _event: None) as box:
         for shape in shapes:
-            task = task_of(shape)
+            task = task_of(shape, arguments.layout)
             wanted = [each["schedule"] for each in named if each["shape"] == shape]
             candidates = [of_name[values["family"]].write(of_name[values["family"]].parse(values), task) for values in wanted]
             rows += [row_of(task, "named", *pair) for pair in evaluated(box, candidates, task)]
@@ -130,6 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="*", default=[], help="shapes to search")
     parser.add_argument("--search", nargs="*", default=[], help="families and candidates of a search, such as latency=32")
+    parser.add_argument("--layout", default=Layout.NN, choices=list(Layout), help="how the operands are stored")
     parser.add_argument("--schedules", help="file of shapes and schedules")
     parser.add_argument("--seconds", type=float, default=600.0, help="no further shape starts after this time")
     parser.add_argument("--out", required=True)
