@@ -58,7 +58,7 @@ class Resident(Family[ResidentSchedule]):
         return None if valid else f"{schedule.values()} is not valid"
 
     def parts(self, schedule: ResidentSchedule, task: GemmTask) -> KernelParts:
-        return KernelParts(plan(schedule, task), constants(schedule, task))
+        return KernelParts(plan(schedule, task), constants(schedule, task), {"drains" if schedule.cluster > 1 else "meets"})
 
 
 def smem_bytes_per_cycle(s: ResidentSchedule, task: GemmTask) -> float:

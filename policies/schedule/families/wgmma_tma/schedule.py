@@ -110,6 +110,14 @@ class WgmmaTmaSchedule(Schedule):
         return self.cluster_m * self.cluster_n * self.cluster_k
 
     @property
+    def drains(self) -> bool:
+        """Whether the producer waits until every stage is free before its CTA ends.
+
+        Peers that share operands arrive on the CTA's barriers. Elsewhere a releasing barrier of the cluster follows them.
+        """
+        return self.cluster_m * self.cluster_n > 1 and (self.receives_apart if self.push else self.cluster_k == 1)
+
+    @property
     def parts_of_whole(self) -> int:
         """Parts of K into which every tile is split."""
         return self.cluster_k * (1 if self.split_tail else self.splits)

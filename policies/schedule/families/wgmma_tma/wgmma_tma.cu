@@ -267,6 +267,12 @@ __device__ __forceinline__ void produce(unsigned smem, const TensorMap& map_a, c
       load_b(stage, map_b, full, unit.column, block * BLOCK_K, scheduler.rank);
     }
   }
+//@section drains
+  // A CTA must not end while arrivals of its peers are on their way to it. Every stage is free again once the last has come. A
+  // barrier of the cluster says so only if it releases, and then it waits for the stores of D too.
+#pragma unroll 1
+  for (int stage = 0; stage < kStages; ++stage, ring.advance()) mbarrier_wait(empty_barrier(smem, ring.stage), ring.parity ^ 1);
+//@end
 }
 
 // ---- consumers: a warpgroup multiplies its rows of the tile, or with ping-pong every other tile ---------------------------------------------------------------
@@ -910,6 +916,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     cluster_sync();
     if (!producer) reduce_cluster(smem, scheduler.unit(scheduler.first()), scheduler.rank, splits, flag, d, m, n);
   }
+//@section meets
   if constexpr (kClusterSize > 1) cluster_meet();  // no CTA ends while a peer may still reach into its shared memory
 //@end
 }

@@ -55,6 +55,7 @@ def sections(s: WgmmaTmaSchedule) -> set[str]:
     way, combined = "push" if s.push else "pull", "spread" if s.spread_sum else "last"
     return {
         way,
+        *({"drains"} if s.drains else set() if s.push else {"meets"}),
         f"sum-{combined}",
         *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH),
         "tail-split" if s.split_tail else "all-split",
