@@ -32,6 +32,7 @@ LOADED_TRIP_US = 1.4
 L2_TRIP_US = 0.45  # latency under load of a load that hits L2 (estimate)
 STORE_US = 0.35  # from the last stores of a kernel until the next kernel may read them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 latencies, partly overlapped
+POLL_US = 0.4  # a write to L2 and the read that finds it (estimate)
 PUSH_US = 0.15  # one trip from registers to another CTA of the cluster, and its mbarrier (estimate)
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
 PROGRAMMATIC_GAIN_US = 0.4  # a dependent launch takes 1.26 us, a programmatic one 0.77 us, of which 0.1 us is waiting
@@ -63,7 +64,7 @@ class _Columns:
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
-        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:]
+        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded, self.polled = table[17:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -76,7 +77,7 @@ class _Columns:
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 23
+COLUMNS = 24
 
 
 def _row(work: Work) -> tuple[float, ...]:
@@ -86,7 +87,7 @@ def _row(work: Work) -> tuple[float, ...]:
 
 
 def _sums(work: Work) -> tuple[float, ...]:
-    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded
+    return work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded, work.polled_sums
 
 
 def _launch_us(c: _Columns, chip: Chip) -> Floats:
@@ -144,7 +145,7 @@ def _sum_us(c: _Columns) -> Floats:
     written = c.reduced_bytes / 2 / c.units * c.rounds / L2_BYTES_PER_US
     alone = c.reduced_bytes / 2 / c.tiles * np.ceil(c.tiles / c.sms) / L2_BYTES_PER_US
     read = np.where(c.spread_sums > 0, written, alone)
-    through_workspace = ARRIVAL_US + written + read
+    through_workspace = np.where(c.polled > 0, POLL_US, ARRIVAL_US) + written + read
     within_cluster = np.where(c.pushed > 0, PUSH_US, CLUSTER_SUM_US) + partial_us
     within_cta = 2.0 * c.exchanged_bytes * c.resident / SMEM_BYTES_PER_US
     sums: Floats = np.where(c.reduced_bytes > 0, through_workspace, np.where(c.parts > 1, within_cluster, 0.0)) + within_cta

@@ -53,6 +53,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             alternating=s.pingpong,
             smem_read_bytes=_smem_read_bytes(s),
             spread_sums=s.spread_sum,
+            polled_sums=s.polled_sum,
             staged_bytes=2 * s.block_m * s.block_n if s.tma_store else 0,
         )
 
