@@ -64,7 +64,9 @@ class _Columns:
         self.m, self.n, self.k, self.stages, ctas, ctas_per_sm, cluster, self.k_blocks = table[:8]
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
-        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded, self.polled = table[17:]
+        self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded, self.polled = table[
+            17:
+        ]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)

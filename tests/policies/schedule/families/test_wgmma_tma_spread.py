@@ -117,7 +117,9 @@ def test_both_ways_to_sum_are_searched_where_one_turn_suffices() -> None:
             update={"spread_sums": True, "polled_sums": s.polled_sum, "staged_bytes": 0}
         )
     polled = [s for s in spread if s.polled_sum]
-    assert {s.model_copy(update={"polled_sum": False}) for s in polled} == {s for s in spread if not s.push and not s.polled_sum}
+    assert {s.model_copy(update={"polled_sum": False}) for s in polled} == {
+        s for s in spread if not s.push and not s.polled_sum
+    }
 
 
 def test_polled_sums_are_zero_before_and_after_a_launch() -> None:
