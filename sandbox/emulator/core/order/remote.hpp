@@ -28,7 +28,9 @@ struct RemoteAccess {
 // The last access of each agent, kind and mbarrier. The earlier ones are complete if the last one is.
 class RemoteAccesses {
  public:
-  void note(const RemoteAccess& made) { last_.insert_or_assign(Key{made.made.component, made.phase.component, made.access}, made); }
+  void note(const RemoteAccess& access) {
+    last_.insert_or_assign(Key{access.made.component, access.phase.component, access.access}, access);
+  }
   void clear() { last_.clear(); }
   bool empty() const { return last_.empty(); }
 
