@@ -47,7 +47,8 @@ void finish_remote(Cta& cta) {
     Finding* finding = to.open(detector::kClusterExit, access.instruction, kNoInstruction, false);
     if (!finding) return;
     const Agent& agent = cta.cluster->agents[access.made.component];
-    const std::string what = access.phase.value ? "an arrival at an mbarrier" : std::string(verb(access.access)) + " of shared memory";
+    const std::string what =
+        access.phase.value ? "an arrival at an mbarrier" : std::string(verb(access.access)) + " of shared memory";
     finding->message = what + " of CTA rank " + std::to_string(cta.rank) +
                        " may still be under way when that CTA ends: nothing orders it before the end";
     std::copy(std::begin(cta.cluster->ctas[agent.cta].id), std::end(cta.cluster->ctas[agent.cta].id), finding->cta);
