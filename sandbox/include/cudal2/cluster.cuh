@@ -26,7 +26,8 @@ __device__ __forceinline__ void cluster_arrive_relaxed() {
 }
 
 // As cluster_sync, but publishes no writes: for barriers that were initialised behind mbarrier_init_fence, and for waiting
-// until no peer reaches into this CTA any more.
+// until peers have read this CTA's shared memory. Writes and arrivals of peers may still be on their way behind it. A CTA that
+// ends before they land makes the launch fail: it waits for them on its own mbarriers, or at a cluster_sync.
 __device__ __forceinline__ void cluster_meet() {
   cluster_arrive_relaxed();
   cluster_wait();

@@ -25,6 +25,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect(unsigned barrier, unsigne
 
 // Arrives on the barrier at the same address in another CTA of the cluster. Without a cluster-scope release, which would cost
 // a GPU-wide memory barrier: it tells that asynchronous reads are over (wgmma_wait came first), it does not publish writes.
+// The other CTA must not end before it has waited for the arrival.
 __device__ __forceinline__ void mbarrier_arrive_remote(unsigned barrier, unsigned cta_rank) {
   asm volatile(
       "{\n"

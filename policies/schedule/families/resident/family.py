@@ -59,8 +59,9 @@ class Resident(Family[ResidentSchedule]):
         return None if valid else f"{schedule.values()} is not valid"
 
     def parts(self, schedule: ResidentSchedule, task: GemmTask) -> KernelParts:
-        section = "column-major-a" if task.layout.transposes_a else "row-major-a"
-        return KernelParts(plan(schedule, task), constants(schedule, task), {section})
+        ends = "drains" if schedule.cluster > 1 else "meets"
+        a = "column-major-a" if task.layout.transposes_a else "row-major-a"
+        return KernelParts(plan(schedule, task), constants(schedule, task), {ends, a})
 
 
 def smem_bytes_per_cycle(s: ResidentSchedule, task: GemmTask) -> float:

@@ -189,6 +189,11 @@ struct Producer {
         }
       }
     }
+//@section drains
+    // A CTA must not end while arrivals of its peers are on their way to it. Every slot is free again once the last has come.
+#pragma unroll 1
+    for (int slot = 0; slot < kSlots; ++slot, ring.advance()) mbarrier_wait(empty_barrier(smem, ring.slot), ring.parity ^ 1);
+//@end
   }
 };
 
@@ -458,5 +463,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (kHandOver) registers_increase<kConsumerRegisters>();
     Consumer(smem, map_d).run(walk);
   }
+//@section meets
   if constexpr (kCluster > 1) cluster_meet();  // no CTA ends while a peer may still reach into its shared memory
+//@end
 }

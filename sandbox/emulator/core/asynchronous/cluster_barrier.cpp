@@ -7,7 +7,7 @@ namespace emulator {
 
 namespace {
 
-// A relaxed arrival releases only the initialisation of mbarriers and what a fence came after.
+// A relaxed arrival releases only the initialisation of mbarriers and what a fence came after. Reads before it have returned.
 constexpr Operand kRelaxedArrival = number("relaxed", Field::kP);
 
 void open_if_complete(Cluster& cluster) {
@@ -33,6 +33,8 @@ void cluster_arrive(Warp& warp, const Op& op, u32 mask) {
   cluster.barrier_arrived += std::popcount(mask);
   if (kRelaxedArrival(op)) {
     cluster.barrier_open.barriers.join(warp.now().barriers);
+    cluster.barrier_open.executed.join(warp.view.events);
+    cluster.barrier_open.executed.join(warp.view.executed);
     cluster.barrier_open.events.join(warp.view.fenced[kClusterScope]);
   } else {
     cluster.barrier_open.join(warp.now());

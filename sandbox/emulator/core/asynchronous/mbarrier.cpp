@@ -79,6 +79,20 @@ void announce(Warp& warp, const Op& op, int lane, MBarrier& barrier, i64 bytes) 
   }
 }
 
+// An arrival at an mbarrier of a peer, or bytes announced there. It is under way until that phase is over, or until the peer
+// acquires what this warp has released behind it.
+void note_remote(Warp& warp, const Op& op, int lane, const MBarrier& barrier) {
+  const u32 address = barrier_address(warp, op, lane);
+  Cta& cta = *cta_of(warp, address);
+  if (&cta == warp.cta || !warp.run->options.races) return;
+  cta.remote.note({{warp.component, warp.moment},
+                   {barrier.component, static_cast<u32>(barrier.phase) + 1},
+                   Access::kWrite,
+                   op.instruction,
+                   static_cast<u32>(lane),
+                   address});
+}
+
 // The opaque state: the phase and its pending arrivals.
 u64 state_of(const MBarrier& barrier) { return barrier.phase << kCountBits | barrier.pending; }
 
@@ -97,6 +111,7 @@ void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
                  std::to_string(barrier->expected));
       continue;
     }
+    note_remote(warp, op, lane, *barrier);
     barrier->pending -= count;
     if (kDrop(op) & 1) barrier->expected -= std::min(count, barrier->expected);
     if (!kRelaxedArrival(op)) barrier->open.join(warp.now());
@@ -111,6 +126,7 @@ void mbarrier_expect(Warp& warp, const Op& op, u32 mask) {
     MBarrier* barrier = mbarrier_at(warp, op, lane, barrier_address(warp, op, lane), false);
     if (!barrier) continue;
     const i64 bytes = warp.lanes<u32>(kTransactionBytes(op))[lane];
+    note_remote(warp, op, lane, *barrier);
     announce(warp, op, lane, *barrier, kComplete(op) ? -bytes : bytes);
     settle_phase(*warp.run, *barrier);
   }

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "machine/machine.hpp"
+#include "memory/conflict.hpp"
 
 namespace emulator {
 
@@ -36,6 +37,27 @@ void run_plain(Warp& warp, const Op& op, u32 lanes) {
   op.run(warp, op, lanes);
 }
 
+// Accesses of peers to the shared memory of a CTA that ends: each must be complete for one of its warps.
+void finish_remote(Cta& cta) {
+  if (cta.remote.empty()) return;
+  View end;
+  for (Warp& warp : cta.warps) end.join(warp.now());
+  cta.remote.each_incomplete(end, [&](const RemoteAccess& access) {
+    Report& to = cta.cluster->run->report;
+    Finding* finding = to.open(detector::kClusterExit, access.instruction, kNoInstruction, false);
+    if (!finding) return;
+    const Agent& agent = cta.cluster->agents[access.made.component];
+    const std::string what =
+        access.phase.value ? "an arrival at an mbarrier" : std::string(verb(access.access)) + " of shared memory";
+    finding->message = what + " of CTA rank " + std::to_string(cta.rank) +
+                       " may still be under way when that CTA ends: nothing orders it before the end";
+    std::copy(std::begin(cta.cluster->ctas[agent.cta].id), std::end(cta.cluster->ctas[agent.cta].id), finding->cta);
+    finding->warp = agent.warp;
+    finding->lanes = 1u << access.lane;
+    finding->address = access.address;
+  });
+}
+
 void end_lanes(Warp& warp, u32 lanes) {
   warp.live &= ~lanes;
   ++warp.run->events;
@@ -46,7 +68,7 @@ void end_lanes(Warp& warp, u32 lanes) {
   finish_copies(warp);
   finish_stores(warp);
   finish_products(warp);
-  --warp.cta->live_warps;
+  if (!--warp.cta->live_warps) finish_remote(*warp.cta);
   --warp.cta->cluster->live_warps;
   leave_barriers(warp, lanes);
 }

@@ -96,6 +96,7 @@ void Run::start(Cluster& cluster, u32 index) {
     for (NamedBarrier& barrier : cta.barriers) barrier = NamedBarrier();
     cta.mbarriers.clear();
     cta.invalidated.clear();
+    cta.remote.clear();
     cta.live_warps = warps;
     cta.waited = cta.triggered = false;
     place(cta, warps);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "machine/warp.hpp"
+#include "order/remote.hpp"
 #include "order/shadow.hpp"
 
 namespace emulator {
@@ -53,6 +54,7 @@ struct Cta {
   bool waited = false, triggered = false;  // griddepcontrol: some thread waited; one triggered the next launch before that
   std::vector<u8> smem, taint;
   SharedShadow shadow;
+  RemoteAccesses remote;
   std::vector<Warp> warps;
   NamedBarrier barriers[16];
   std::map<u32, MBarrier> mbarriers;                            // by offset

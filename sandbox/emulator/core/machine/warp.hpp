@@ -22,7 +22,7 @@ struct Poll {
   u64 state = 0;    // registers and local memory when it last yielded, 0: never
 };
 struct Polls {
-  static constexpr u32 kKept = 4;
+  static constexpr u32 kKept = 32;  // of a loop that waits for as many words
   Poll kept[kKept];
   u32 oldest = 0;
   bool spins = false;  // yielded its last turn in such a loop

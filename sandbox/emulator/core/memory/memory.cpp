@@ -130,7 +130,9 @@ u8* shared_range(Warp& warp, const Op& op, int lane, u32 address, u32 bytes, Acc
   if (warp.run->shadowing) [[unlikely]]
     return cta->taint.data() + offset;
   if (warp.run->options.races) {
-    const Conflict conflict = cta->shadow.touch(offset, bytes, access, toucher(warp, op, lane, touch));
+    const Toucher by = toucher(warp, op, lane, touch);
+    if (cta != warp.cta) cta->remote.note({by.epoch, {}, access, op.instruction, static_cast<u32>(lane), address});
+    const Conflict conflict = cta->shadow.touch(offset, bytes, access, by);
     if (conflict.kind != ConflictKind::kNone &&
         report_conflict(warp, op, lane, address, bytes, access, conflict, touch, warp.cta->cluster, detector::kSharedRace) &&
         poison) {

@@ -71,15 +71,17 @@ constexpr u32 kScopes = 3;
 // `events`: of this cluster. `proxied`: the part that a fence.proxy.async has made visible to the async proxy. `fenced`: the
 // part that a fence of that scope or a wider one lets a relaxed atomic release. `barriers`: mbarriers, by their component,
 // whose initialisation is released. `foreign`: events of other clusters, acquired through global memory. `observed`: what
-// relaxed accesses of that scope or a wider one have read, until a fence acquires it. The last two are null while empty.
+// relaxed accesses of that scope or a wider one have read, until a fence acquires it. These two are null while empty.
+// `executed`: events before relaxed arrivals at the cluster's barrier. Their reads are over, their writes may be under way.
 struct View {
-  Clock events, proxied, fenced[kScopes], barriers;
+  Clock events, proxied, fenced[kScopes], barriers, executed;
   std::shared_ptr<const ForeignClocks> foreign, observed[kScopes];
 
   void join(const View& other) {
     events.join(other.events);
     proxied.join(other.proxied);
     barriers.join(other.barriers);
+    executed.join(other.executed);
     join_foreign(foreign, other.foreign);
     for (u32 scope = 0; scope < kScopes; ++scope) {
       fenced[scope].join(other.fenced[scope]);

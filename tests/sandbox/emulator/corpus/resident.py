@@ -27,6 +27,12 @@ _FIRST_TURN = (
     "    if (kTurns != kNoTurns && warpgroup == kConsumers - 1) pass_turn();  // the first turn is the first warpgroup's\n"
 )
 
+_DRAIN = (
+    "    for (int slot = 0; slot < kSlots; ++slot, ring.advance())"
+    " mbarrier_wait(empty_barrier(smem, ring.slot), ring.parity ^ 1);\n"
+)
+_END = "    Consumer(smem, map_d).run(walk);\n  }\n"
+
 RESIDENT_FAULTS = (
     Fault(
         name="staging-overwritten-before-it-was-read",
@@ -228,9 +234,18 @@ RESIDENT_FAULTS = (
         schedule=MULTICAST,
         task=TASK_MULTICAST,
         sms=2,
-        patches=(Patch("  if constexpr (kCluster > 1) cluster_meet();  // no CTA ends", "  // no CTA ends"),),
+        patches=(Patch(_DRAIN, ";"),),
         detectors=("cluster-exit",),
         why="the peer may still announce free slots to a CTA that has ended",
+    ),
+    Fault(
+        name="peers-meet-before-arrivals-land",
+        schedule=MULTICAST,
+        task=TASK_MULTICAST,
+        sms=2,
+        patches=(Patch(_DRAIN, ";"), Patch(_END, _END + "  cluster_meet();\n")),
+        detectors=("cluster-exit",),
+        why="the cluster's relaxed barrier does not wait for the peer's last arrivals",
     ),
     Fault(
         name="a-tile-belongs-to-nobody",

@@ -23,6 +23,7 @@ SUMMED = PLAIN.model_copy(update={"consumers": 2, "stages": 2, "cluster_k": 2, "
 TASK_SUMMED = gemm(128, 128, 384, layout="tn")
 # Pushed sums with memory of their own, and sums that take the place of the pipeline, as half of an SM has no room for both.
 PUSHED = SUMMED.model_copy(update={"push": True})
+PUSHED_MULTICAST = PUSHED.model_copy(update={"cluster_m": 2, "consumers": 1})
 IN_PLACE = PLAIN.model_copy(update={"stages": 6, "cluster_k": 2, "tma_store": False, "ctas_per_sm": 2, "push": True})
 TASK_IN_PLACE = gemm(64, 128, 832, layout="tn")
 SPLIT = PLAIN.model_copy(update={"splits": 2})
@@ -30,9 +31,11 @@ SPLIT = PLAIN.model_copy(update={"splits": 2})
 TAIL = SPLIT.model_copy(update={"persistent": True, "split_tail": True, "stages": 2})
 TASK_TAIL = gemm(64, 320, 320, layout="tn")
 
-_LAST = (
-    "  if constexpr (kClusterSize > 1) cluster_meet();  // no CTA ends while a peer may still reach into its shared memory\n"
+_DRAIN = (
+    "  for (int stage = 0; stage < kStages; ++stage, ring.advance())"
+    " mbarrier_wait(empty_barrier(smem, ring.stage), ring.parity ^ 1);\n"
 )
+_END = "      if (threadIdx.x % 32 == 0) tma_store_wait_read<0>();\n    }\n  }\n"
 _RELEASE = "    if (block > unit.begin) release(smem, previous, rank);\n"
 _LAST_RELEASE = "  release(smem, previous, rank);\n}"
 _EMPTY_COUNT = "4 * kTileWarpgroups * (kClusterM + kClusterN - 1)"
@@ -261,9 +264,33 @@ WGMMA_TMA_FAULTS = (
         name="cluster-ends-too-early",
         schedule=MULTICAST,
         task=TASK,
-        patches=(Patch(_LAST, ""),),
+        patches=(Patch(_DRAIN, ";"),),
         detectors=("cluster-exit",),
         why="a peer's last release arrives at a barrier of a CTA that may have ended",
+    ),
+    Fault(
+        name="cluster-meets-before-arrivals-land",
+        schedule=MULTICAST,
+        task=TASK,
+        patches=(Patch(_DRAIN, ";"), Patch(_END, _END + "  cluster_meet();\n")),
+        detectors=("cluster-exit",),
+        why="the cluster's relaxed barrier does not wait for a peer's last release, which an H200 let arrive too late",
+    ),
+    Fault(
+        name="cluster-drains-one-stage-too-few",
+        schedule=MULTICAST,
+        task=TASK,
+        patches=(Patch(_DRAIN, _DRAIN.replace("stage = 0", "stage = 1")),),
+        detectors=("cluster-exit",),
+        why="the last of five K blocks lies in the second stage, and its release is the one that nobody waits for",
+    ),
+    Fault(
+        name="cluster-pushes-sums-and-ends-too-early",
+        schedule=PUSHED_MULTICAST,
+        task=TASK_SUMMED,
+        patches=(Patch(_DRAIN, ";"),),
+        detectors=("cluster-exit",),
+        why="a CTA waits for the sums of its peers along K, and not for the releases of those that share B with it",
     ),
     Fault(
         name="multicast-to-itself-only",
@@ -448,7 +475,7 @@ WGMMA_TMA_FAULTS = (
         schedule=PUSHED,
         task=TASK_SUMMED,
         patches=(Patch("units * kClusterK * kUnitBytes", "units * kUnitBytes"),),
-        detectors=("transaction-mismatch", "async-race", "deadlock"),
+        detectors=("transaction-mismatch", "async-race", "deadlock", "cluster-exit"),
         why="the barrier opens, or fails to, with the sums of one CTA where those of two are on their way",
     ),
     Fault(
@@ -456,7 +483,7 @@ WGMMA_TMA_FAULTS = (
         schedule=PUSHED,
         task=TASK_SUMMED,
         patches=(Patch("  mbarrier_wait(smem + kSummed, 0);\n", ""),),
-        detectors=("async-race", "uninitialised-read"),
+        detectors=("async-race", "uninitialised-read", "cluster-exit"),
         why="sums are added where those of a peer may not have arrived",
     ),
     Fault(
