@@ -33,7 +33,6 @@ LOADED_TRIP_US = 1.4
 STORE_US = 0.35  # from the last stores of a kernel until the next kernel may read them (estimate)
 ARRIVAL_US = 1.0  # fence, arrival counter and first read of another CTA's sums: three L2 latencies, partly overlapped
 PUSHED = 2.0  # times the time of the same bytes from L2, for sums pushed through distributed shared memory
-POLL_US = 0.4  # a write to L2 and the read that finds it (estimate)
 PUSH_US = 0.15  # one trip from registers to another CTA of the cluster, and its mbarrier (estimate)
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
 # What a single launch takes more than one of many without programmatic launch: fitted to cuBLASLt-AutoTuning on shapes with
@@ -71,7 +70,7 @@ class _Columns:
         self.loaded_bytes, self.reduced_bytes, self.launches = table[8:11]
         self.persistent, self.programmatic, self.efficiency, self.alternating, self.lines, self.step_us = table[11:17]
         self.read_bytes, self.staged_bytes, self.spread_sums, self.exchanged_bytes, self.pushed, crowded = table[17:23]
-        self.scattered, self.overlapped_us, self.store_lines, self.polled = table[23:]
+        self.scattered, self.overlapped_us, self.store_lines = table[23:]
         self.tiles = np.ceil(task.m / self.m) * np.ceil(task.n / self.n)
         self.parts = np.ceil(task.k / (self.k * self.k_blocks))
         self.units = np.maximum(ctas, self.tiles * self.parts)
@@ -84,7 +83,7 @@ class _Columns:
         self.turns = np.ceil(self.rounds / self.resident)
 
 
-COLUMNS = 27
+COLUMNS = 26
 
 
 def _row(work: Work) -> tuple[float, ...]:
@@ -95,7 +94,7 @@ def _row(work: Work) -> tuple[float, ...]:
 
 def _sums(work: Work) -> tuple[float, ...]:
     parts = (work.spread_sums, work.exchanged_bytes, work.pushed, work.crowded)
-    return (*parts, work.scattered, work.overlapped_us, work.store_lines, work.polled_sums)
+    return (*parts, work.scattered, work.overlapped_us, work.store_lines)
 
 
 def _launch_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
@@ -162,7 +161,7 @@ def _sum_us(c: _Columns) -> Floats:
     written = c.reduced_bytes / 2 / c.units * c.rounds / L2_BYTES_PER_US
     alone = c.reduced_bytes / 2 / c.tiles * np.ceil(c.tiles / c.sms) / L2_BYTES_PER_US
     read = np.where(c.spread_sums > 0, written, alone)
-    through_workspace = np.where(c.polled > 0, POLL_US, ARRIVAL_US) + written + read
+    through_workspace = ARRIVAL_US + written + read
     within_cluster = np.where(c.pushed > 0, PUSH_US + PUSHED * partial_us, CLUSTER_SUM_US + partial_us)
     within_cta = 2.0 * c.exchanged_bytes * c.resident / SMEM_BYTES_PER_US
     sums: Floats = np.where(c.reduced_bytes > 0, through_workspace, np.where(c.parts > 1, within_cluster, 0.0)) + within_cta

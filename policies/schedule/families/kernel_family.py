@@ -34,8 +34,7 @@ class Work(Record):
     `ctas`: CTAs launched (output tiles times splits); `ctas_per_sm`: how many are resident together; `persistent`: CTAs
     loop over tiles. `k_blocks`: main-loop steps of one tile. `loaded_bytes`: bytes that all CTAs together load into shared
     memory through L2, multicast counted once. `reduced_bytes`: bytes of partial sums written and read again between splits.
-    `spread_sums`: each CTA that splits a tile adds a share of it; else one CTA adds the tile alone. `polled_sums`: they wait
-    for the sums themselves, without a fence and a counter.
+    `spread_sums`: each CTA that splits a tile adds a share of it; else one CTA adds the tile alone.
     `lines`: rows of at most 128 bytes that the bulk copy engine of an SM handles per K block; 0 for other kinds of copies.
     `store_lines`: rows that the engine stores per tile.
     `step_us`: time per K block after the first that is exposed, because barriers and fragment loads depend on each other.
@@ -69,7 +68,6 @@ class Work(Record):
     smem_read_bytes: int = 0
     staged_bytes: int = 0
     spread_sums: bool = False
-    polled_sums: bool = False
     exchanged_bytes: int = 0
     pushed: bool = False
     scattered: bool = False

@@ -56,7 +56,6 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             smem_read_bytes=_smem_read_bytes(s),
             spread_sums=s.spread_sum,
             scattered=not (s.tma_store or s.push or s.splits > 1),
-            polled_sums=s.polled_sum,
             staged_bytes=2 * s.block_m * s.block_n if s.tma_store else 0,
         )
 

@@ -38,8 +38,7 @@ class WgmmaTmaSchedule(Schedule):
     `push`: CTAs along K push their sums into the shared memory of those that add them. Otherwise they are pulled.
     `split_tail`: a persistent grid splits only the tiles of its last turn, where these are fewer than its clusters.
     `spread_sum`: every CTA that splits a tile adds a share of it; else the one that arrives last adds it alone. The CTAs
-    wait for each other, so all of the grid run together. `polled_sum`: they poll the sums themselves, which are never zero in
-    the workspace; else a counter announces them.
+    wait for each other, so all of the grid run together.
 
     `whole_groups`: a row-major B lies in groups of 64 columns, of which the last one is wider than the tile. Rows of 128
     bytes are loaded faster than more and narrower ones.
@@ -72,7 +71,6 @@ class WgmmaTmaSchedule(Schedule):
     split_tail: bool = False
     spread_sum: bool = False
     whole_groups: bool = False
-    polled_sum: bool = False
 
     @property
     def block_m(self) -> int:
@@ -237,7 +235,6 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and (not s.split_tail or (s.persistent and s.splits > 1))
         and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
         and (not s.spread_sum or _can_spread(s, task))
-        and (not s.polled_sum or (s.spread_sum and not s.push))
         and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
         and (s.tma_store or s.evict_d == "normal")
         and (s.cluster_k > 1 or not s.push)
@@ -287,10 +284,10 @@ def _slots(s: WgmmaTmaSchedule, task: GemmTask) -> int:
 
 
 def workspace_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    """Counters first, then one f32 slot per tile and split; 0 without split-K, and no counters where sums are polled."""
+    """Counters first, then one f32 slot per tile and split; 0 without split-K."""
     if s.splits == 1:
         return 0
-    return (0 if s.polled_sum else counter_bytes(s, task)) + _slots(s, task) * s.splits * slot_bytes(s)
+    return counter_bytes(s, task) + _slots(s, task) * s.splits * slot_bytes(s)
 
 
 def slot_bytes(s: WgmmaTmaSchedule) -> int:

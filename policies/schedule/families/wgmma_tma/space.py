@@ -107,12 +107,9 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
 
 
 def _with_spread_sums(cut: WgmmaTmaSchedule) -> Iterator[WgmmaTmaSchedule]:
-    """The same where every CTA that splits a tile adds a share of it, stored straight from registers; announced, or polled."""
+    """The same where every CTA that splits a tile adds a share of it, stored straight from registers."""
     if cut.splits > 1 and (cut.push or (cut.cluster_k == 1 and cut.tma_store)):
-        spread = cut.model_copy(update={"spread_sum": True, "tma_store": False})
-        yield spread
-        if not cut.push:
-            yield spread.model_copy(update={"polled_sum": True})
+        yield cut.model_copy(update={"spread_sum": True, "tma_store": False})
 
 
 def _would_be_packed(cut: WgmmaTmaSchedule) -> bool:

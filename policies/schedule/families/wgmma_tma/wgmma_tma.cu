@@ -124,11 +124,7 @@ static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows
 //@end
 
 // Named barriers; the one of a warpgroup's turn is kTurn plus its number.
-//@section pull push
 constexpr int kAllConsumers = 1;
-//@section polled
-[[maybe_unused]] constexpr int kAllConsumers = 1;
-//@end
 constexpr int kTurn = 2;
 
 using Accumulators = Register[kAtoms][kRegisters];
@@ -532,58 +528,14 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   return value;
 }
 
-//@section polled
-// Sums that another CTA waits for. A word of the workspace is zero until its sum is there. Sums lie there with their bits
-// inverted: zero would be a NaN of a kind that no product is, and is stored as another NaN. Each word tells of itself alone,
-// so relaxed accesses suffice, without a fence, a flag, and the trips to L2 that these take.
-// In PTX, else the compiler keeps accumulators as integers and copies them while wgmma still writes them.
-__device__ __forceinline__ unsigned marked(float sum) {
-  unsigned inverted;
-  asm("not.b32 %0, %1;" : "=r"(inverted) : "f"(sum));
-  return max(inverted, 1u);
-}
-__device__ __forceinline__ uint4 marked(const float4& sums) {
-  return make_uint4(marked(sums.x), marked(sums.y), marked(sums.z), marked(sums.w));
-}
-__device__ __forceinline__ float4 unmarked(const uint4& words) {
-  return make_float4(__uint_as_float(~words.x), __uint_as_float(~words.y), __uint_as_float(~words.z), __uint_as_float(~words.w));
-}
-
-__device__ __forceinline__ void store_relaxed(uint4* pointer, uint4 words) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(words.x), "r"(words.y), "r"(words.z),
-               "r"(words.w)
-               : "memory");
-}
-__device__ __forceinline__ uint4 load_relaxed(const uint4* pointer) {
-  uint4 words;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "l"(pointer)
-               : "memory");
-  return words;
-}
-
-// Partial sums of all (tile, split).
-struct Splits {
-  static constexpr int kSlot = BLOCK_M * BLOCK_N / 4;
-  uint4* slots;
-
-  __device__ Splits(void* workspace, int) : slots(static_cast<uint4*>(workspace)) {}
-
-  // A thread's first words of a tile, those of the first split.
-  __device__ uint4* first(const Unit& unit) const {
-    return slots + static_cast<long long>(unit.slot) * kSplits * kSlot + threadIdx.x;
-  }
-};
-
-//@section pull push
+//@end
 struct Splits {
 //@section sum-last
   unsigned* counters;  // one a (tile, CTA of the cluster); atomicInc wraps them to zero by itself
 //@section sum-spread
   static constexpr int kPitch = 32;  // words between counters, so that each has a line of its own
   unsigned* counters;                // one a (tile, CTA of the cluster)
-//@section pull push
+//@end
   float4* slots;
 
   __device__ Splits(void* workspace, int slots_in_all)
@@ -592,14 +544,14 @@ struct Splits {
         slots(reinterpret_cast<float4*>(static_cast<char*>(workspace) + (slots_in_all * 4 + 255) / 256 * 256)) {}
 //@section sum-spread
         slots(reinterpret_cast<float4*>(static_cast<char*>(workspace) + (slots_in_all * 4 * kPitch + 255) / 256 * 256)) {}
-//@section pull push
+//@end
 
   __device__ float4* slot(const Unit& unit, int split) const {
 //@section pull
     constexpr int kSlot = BLOCK_M * BLOCK_N / kClusterK / 4;
 //@section push
     constexpr int kSlot = kSourceBytes / 16;
-//@section pull push
+//@end
     return slots + (static_cast<long long>(unit.slot) * kSplits + split) * kSlot;
   }
 
@@ -618,7 +570,7 @@ struct Splits {
     named_barrier(kAllConsumers, kConsumerThreads);
   }
 
-//@section pull push
+//@end
   // Whether this CTA is the last of its tile; every consumer thread calls it after writing its partials.
   __device__ bool last(const Unit& unit, unsigned flag_address) const {
     __threadfence();
@@ -645,7 +597,7 @@ struct Splits {
   }
 };
 
-//@section sum-spread polled
+//@section sum-spread
 // A CTA's share of the units of a warp: [first, end). Warps begin with different CTAs, which evens out shares of unequal size.
 struct Share {
   int number, first, end;
@@ -784,7 +736,7 @@ __device__ __forceinline__ void push_sums(const Accumulators& acc, unsigned smem
   }
 }
 
-//@section push sum-spread polled
+//@section push sum-spread
 __device__ __forceinline__ void add(float4& total, const float4& part) {
   total = make_float4(total.x + part.x, total.y + part.y, total.z + part.z, total.w + part.w);
 }
@@ -861,7 +813,7 @@ __device__ __forceinline__ void finish_sums(unsigned smem, const Unit& unit, con
 //@section push
 }
 
-//@section pull-spread polled
+//@section pull-spread
 // ---- split-K: every CTA of a tile adds a share of it -------------------------------------------------------------------------
 // 8 columns of a warp's 16 rows are a unit. A warp writes the units of other CTAs to the workspace, and adds those of this CTA
 // in the order of the splits that begins behind its own.
@@ -875,12 +827,7 @@ __device__ __forceinline__ void spread_sums(const Accumulators& acc, const Split
   constexpr bool kKeep = kRegisters * kAtoms + 4 * kShare <= 128;   // the own part stays in registers
   const int warp = threadIdx.x / 32;
   const Share share = Share::of(unit.split, kUnits);
-//@section pull-spread
   float4* mine = splits.slot(unit, unit.split) + threadIdx.x;
-//@section polled
-  uint4* const words = splits.first(unit);
-  uint4* const mine = words + unit.split * Splits::kSlot;
-//@section pull-spread polled
   float4 own[kKeep ? kShare : 1];
 #pragma unroll
   for (int number = 0; number < kSplits; ++number) {
@@ -892,46 +839,14 @@ __device__ __forceinline__ void spread_sums(const Accumulators& acc, const Split
       if (kKeep && number == share.number) {
         own[kKeep ? index : 0] = part;
       } else {
-//@section pull-spread
         __stcg(mine + (first + index) * kConsumerThreads, part);
-//@section polled
-        store_relaxed(mine + (first + index) * kConsumerThreads, marked(part));
-//@section pull-spread polled
       }
     }
   }
-//@section pull-spread
   splits.meet(unit);
-//@section pull-spread polled
   constexpr int kParts = kKeep ? kSplits - 1 : kSplits;  // to read; the last of kSplits would be the own one
-//@section polled
-  uint4* parts_at[kParts];
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    const int source = unit.split + 1 + part < kSplits ? unit.split + 1 + part : unit.split + 1 + part - kSplits;
-    parts_at[part] = words + source * Splits::kSlot + share.first * kConsumerThreads;
-  }
-//@section pull-spread polled
 #pragma unroll
   for (int begin = 0; begin < kShare; begin += kTogether) {
-//@section polled
-    // CTAs of a tile run together, so none waits for one that cannot start.
-    float4 parts[kTogether][kParts];
-    bool complete;
-    do {
-      complete = true;
-#pragma unroll
-      for (int index = 0; index < kTogether; ++index) {
-        if (begin + index >= kShare || (kUneven && share.first + begin + index >= share.end)) continue;
-#pragma unroll
-        for (int part = 0; part < kParts; ++part) {
-          const uint4 read = load_relaxed(parts_at[part] + (begin + index) * kConsumerThreads);
-          complete = complete && read.x && read.y && read.z && read.w;
-          parts[index][part] = unmarked(read);
-        }
-      }
-    } while (!__all_sync(0xffffffff, complete));
-//@section pull-spread
     float4 parts[kTogether][kParts];
 #pragma unroll
     for (int index = 0; index < kTogether; ++index) {
@@ -943,7 +858,6 @@ __device__ __forceinline__ void spread_sums(const Accumulators& acc, const Split
         parts[index][part] = load_from_l2(splits.slot(unit, source) + at * kConsumerThreads + threadIdx.x);
       }
     }
-//@section pull-spread polled
 #pragma unroll
     for (int index = 0; index < kTogether; ++index) {
       const int at = share.first + begin + index;
@@ -954,12 +868,6 @@ __device__ __forceinline__ void spread_sums(const Accumulators& acc, const Split
       if constexpr (kKeep) add(total, own[begin + index]);
       const int row = unit.row + tile_rows() + at / (BLOCK_N / 8) * 64 + warp % 4 * 16;
       store_unit(total, out, row, unit.column + at % (BLOCK_N / 8) * 8, m, n);
-//@section polled
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {  // zero again for the next launch
-        store_relaxed(parts_at[part] + (begin + index) * kConsumerThreads, {});
-      }
-//@section pull-spread polled
     }
   }
 }
@@ -991,9 +899,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
                    const __grid_constant__ TensorMap map_d, Element* d, void* workspace, int m, int n, int k) {
   extern __shared__ unsigned char dynamic_smem[];
   const unsigned smem = align_up<1024>(smem_address(dynamic_smem));
-//@section pull push
   const unsigned flag = smem + kBarriers + 16 * kStages;
-//@end
   const bool producer = threadIdx.x >= kConsumerThreads;
   const Scheduler scheduler(m, n, k, kClusterSize > 1 ? cluster_rank() : 0);
 //@section all-split
@@ -1059,7 +965,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 //@section sum-last
         Packed sums;
         if (combine_fragments(acc, sums, splits, unit, flag)) store_tile(sums, smem, map_d, d, unit, m, n, turn);
-//@section pull-spread polled
+//@section pull-spread
         spread_sums(acc, splits, unit, d, m, n);
 //@end
       } else {

@@ -52,10 +52,13 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
 
 def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     """The sections of `wgmma_tma.cu` that a schedule uses."""
+    way, combined = "push" if s.push else "pull", "spread" if s.spread_sum else "last"
     loads, a = "hinted-loads" if s.hinted else "plain-loads", "column-major-a" if task.layout.transposes_a else "row-major-a"
     return {
-        *_sums(s),
-        *({"drains"} if s.drains else set() if s.push or s.polled_sum else {"meets"}),
+        way,
+        *({"drains"} if s.drains else set() if s.push else {"meets"}),
+        f"sum-{combined}",
+        *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH),
         "tail-split" if s.split_tail else "all-split",
         "by-rows" if s.raster == "m" else "ordered",
         "few-registers" if s.producer_registers == 40 else "more-registers",
@@ -67,16 +70,8 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     }
 
 
-def _sums(s: WgmmaTmaSchedule) -> set[str]:
-    """The sections that sum parts of K."""
-    if s.polled_sum:
-        return {"polled"}
-    way, combined = "push" if s.push else "pull", "spread" if s.spread_sum else "last"
-    return {way, f"sum-{combined}", *({f"{way}-{combined}"} & _SECTIONS_OF_BOTH)}
-
-
 def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
-    """The launch plan."""
+    """The launch plan. With splits, arrival counters come first in the workspace and the partial sums behind them."""
     tiles = f"ceil(M/{s.cluster_m * s.block_m})*ceil(N/{s.cluster_n * s.block_n})"
     ctas = f"{tiles}*{s.cluster if s.split_tail else s.splits * s.cluster}"
     resident = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
@@ -120,7 +115,7 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 ),
             ),
         ),
-        workspace=_workspace(s, counters, partials),
+        workspace=Workspace(bytes=f"{counters}+{partials}", zero="restored", zero_bytes=counters) if s.splits > 1 else None,
         accumulate=task.accumulate,
         requires=tuple(requires),
     )
@@ -131,15 +126,6 @@ def _box_a(s: WgmmaTmaSchedule, task: GemmTask) -> tuple[int, int]:
     if not task.layout.transposes_a:
         return 64, s.block_m // s.cluster_n
     return 64, s.block_k if s.slices_groups_of_a else s.block_k // s.cluster_n
-
-
-def _workspace(s: WgmmaTmaSchedule, counters: str, partials: str) -> Workspace | None:
-    """Of split-K. What is waited for is zero before a launch: the counters, or the sums themselves where these are polled."""
-    if s.splits == 1:
-        return None
-    if s.polled_sum:
-        return Workspace(bytes=partials, zero="restored")
-    return Workspace(bytes=f"{counters}+{partials}", zero="restored", zero_bytes=counters)
 
 
 def _swizzle(columns: int) -> Literal[32, 64, 128]:

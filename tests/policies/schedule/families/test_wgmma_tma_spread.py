@@ -42,17 +42,10 @@ def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
         ({"splits": 8, "cluster_n": 2, "block_n": 128, "consumers": 2}, gemm(136, 264, 520, accumulate="f16")),
         ({"splits": 12, "block_n": 32, "ctas_per_sm": 2}, gemm(64, 32, 776)),
         ({"block_n": 256, "consumers": 2}, gemm(72, 264, 200, layout="tn")),
-        ({"splits": 3, "consumers": 2, "block_n": 48, "polled_sum": True}, gemm(200, 104, 456)),
-        ({"splits": 5, "cluster_m": 2, "block_n": 96, "atoms": 2, "polled_sum": True}, gemm(200, 104, 712, element="bf16")),
-        ({"splits": 12, "block_n": 32, "ctas_per_sm": 2, "polled_sum": True}, gemm(64, 32, 776, layout="tn")),
-        ({"block_n": 256, "consumers": 2, "polled_sum": True, "cluster_n": 2}, gemm(72, 264, 200, accumulate="f16")),
         ({"splits": 3, "push": True, "cluster_k": 2}, gemm(72, 136, 456)),
         ({"splits": 4, "push": True, "cluster_k": 3, "cluster_m": 2, "block_n": 32}, gemm(136, 40, 840, layout="tn")),
     ],
-    ids=[
-        *("halves", "uneven", "multicast-b", "multicast-a", "more-than-units", "read-back"),
-        *("polled-uneven", "polled-multicast", "polled-more-than-units", "polled-wide", "pushed", "pushed-multicast"),
-    ],
+    ids=["halves", "uneven", "multicast-b", "multicast-a", "more-than-units", "read-back", "pushed", "pushed-multicast"],
 )
 def test_shares_of_every_tile_are_right(compiler: PtxCompiler, change: dict[str, object], task: GemmTask) -> None:
     from tests.sandbox.emulator.trial import Trial, schedules
@@ -71,8 +64,6 @@ def test_shares_of_every_tile_are_right(compiler: PtxCompiler, change: dict[str,
         ({"tma_store": True}, "shares are stored straight from registers"),
         ({"cluster_k": 2, "splits": 4}, "sums are pulled"),
         ({"cluster_k": 4, "splits": 2, "push": True}, "clusters of 4 fit on 120 SMs"),
-        ({"cluster_k": 2, "splits": 4, "push": True, "polled_sum": True}, "pushed sums are not polled"),
-        ({"spread_sum": False, "polled_sum": True}, "the CTA that comes last has nothing to poll"),
     ],
 )
 def test_sums_that_cannot_be_spread_are_refused(change: dict[str, object], why: str) -> None:
@@ -111,34 +102,17 @@ def test_both_ways_to_sum_are_searched_where_one_turn_suffices() -> None:
     assert {s.push for s in spread} == {False, True}
     assert {s.cluster_m for s in spread} >= {1, 2}
     for s in spread:
-        alone = s.model_copy(update={"spread_sum": False, "polled_sum": False, "tma_store": not s.push})
+        alone = s.model_copy(update={"spread_sum": False, "tma_store": not s.push})
         assert alone in space
         assert FAMILY.work(s, task, CHIP) == FAMILY.work(alone, task, CHIP).model_copy(
-            update={"spread_sums": True, "polled_sums": s.polled_sum, "staged_bytes": 0, "store_lines": 0}
+            update={"spread_sums": True, "staged_bytes": 0, "store_lines": 0}
         )
-    polled = [s for s in spread if s.polled_sum]
-    assert {s.model_copy(update={"polled_sum": False}) for s in polled} == {
-        s for s in spread if not s.push and not s.polled_sum
-    }
-
-
-def test_polled_sums_are_zero_before_and_after_a_launch() -> None:
-    task = gemm(512, 512, 16384)
-    schedule = WIDE.model_copy(update={"polled_sum": True})
-    resolved = resolve(FAMILY.write(schedule, task).plan, task, LIMITS[task.arch], sms=132)
-    assert resolved.workspace_bytes == resolved.zero_bytes == workspace_bytes(schedule, task) == 128 * 128 * 128 * 4
-    assert resolved.zero == "restored"
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn"])
 def test_shares_do_not_spill(layout: str, tmp_path: Path) -> None:
     task = gemm(256, 512, 16384, layout=layout)
-    changes = [
-        {"block_n": 256, "stages": 4, "splits": 2},
-        {"cluster_m": 2, "splits": 3},
-        {"block_n": 256, "stages": 4, "splits": 2, "cluster_m": 2, "polled_sum": True},
-        {"cluster_n": 2, "polled_sum": True},
-    ]
+    changes = [{"block_n": 256, "stages": 4, "splits": 2}, {"cluster_m": 2, "splits": 3}]
     builder = Builder(CompileOptions(cache_dir=str(tmp_path)), CHIP)
     for _, built in builder.build([FAMILY.write(WIDE.model_copy(update=change), task) for change in changes], task):
         assert isinstance(built, Built), built

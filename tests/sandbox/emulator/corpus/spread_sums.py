@@ -5,7 +5,6 @@ from tests.sandbox.emulator.corpus.fault import Fault, Patch, gemm
 
 SPREAD = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=64, block_k=64, stages=3, splits=2, tma_store=False, spread_sum=True)
 TASK = gemm(128, 128, 320, layout="tn")
-POLLED = SPREAD.model_copy(update={"polled_sum": True})
 
 SPREAD_SUM_FAULTS = (
     Fault(
@@ -47,37 +46,5 @@ SPREAD_SUM_FAULTS = (
         patches=(Patch("while (load_acquire(counter) < kSplits)", "while (load_acquire(counter) < kSplits - 1)"),),
         detectors=("global-race", "uninitialised-read"),
         why="the first CTA of a tile adds sums that the other has not written",
-    ),
-    Fault(
-        name="polled-sums-not-awaited",
-        schedule=POLLED,
-        task=TASK,
-        patches=(Patch("while (!__all_sync(0xffffffff, complete));", "while (false);"),),
-        detectors=("wrong-result", "workspace"),
-        why="words that are still zero are taken for sums",
-    ),
-    Fault(
-        name="polled-sums-not-restored",
-        schedule=POLLED,
-        task=TASK,
-        patches=(Patch("        store_relaxed(parts_at[part] + (begin + index) * kConsumerThreads, {});\n", ""),),
-        detectors=("workspace",),
-        why="the next launch takes the sums of this one for its own",
-    ),
-    Fault(
-        name="polled-sums-stored-weakly",
-        schedule=POLLED,
-        task=TASK,
-        patches=(Patch("st.relaxed.gpu.global.v4.u32", "st.global.v4.u32"),),
-        detectors=("global-race",),
-        why="another CTA reads the words meanwhile, and nothing orders the two accesses",
-    ),
-    Fault(
-        name="polled-sums-read-weakly",
-        schedule=POLLED,
-        task=TASK,
-        patches=(Patch("ld.relaxed.gpu.global.v4.u32", "ld.global.v4.u32"),),
-        detectors=("global-race", "endless", "deadlock"),
-        why="another CTA writes the words meanwhile, and a weak load may return its first answer for ever",
     ),
 )
