@@ -43,8 +43,6 @@ TASKS = tuple(
         ((136, 264, 77), {"layout": "nt", "element": "bf16"}),
         ((4104, 4360, 250), {"layout": "nt", "accumulate": "f16"}),
         ((70, 51, 250), {"layout": "nt"}),
-        ((5, 1000, 1024), {"layout": "nn"}),
-        ((24, 2048, 520), {"layout": "tn", "element": "bf16"}),
     )
 )
 

@@ -32,7 +32,6 @@ _AXES = {
 _FAMILIES = {
     "latency": "a kernel for small shapes that loads all operands at once and pushes partial sums within a cluster",
     "mma_sync": "a cp.async multistage pipeline with ldmatrix and mma.sync",
-    "narrow": "a narrow product with few tokens against weights that stream from global memory into mma fragments",
     "wgmma_tma": "a warp-specialised TMA and mbarrier pipeline that feeds wgmma",
 }
 

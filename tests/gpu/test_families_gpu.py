@@ -35,9 +35,6 @@ TASKS = [
     {"m": 1, "n": 7, "k": 3, "layout": "nn"},
     {"m": 4104, "n": 4360, "k": 328, "layout": "nn"},
     {"m": 8200, "n": 2056, "k": 136, "layout": "tn", "element": "bf16"},
-    {"m": 3, "n": 4104, "k": 2056, "layout": "nn"},
-    {"m": 17, "n": 1000, "k": 4096, "layout": "tn", "element": "bf16"},
-    {"m": 1000, "n": 5, "k": 2048, "layout": "tn", "accumulate": "f16"},
     {"m": 4104, "n": 4360, "k": 512, "layout": "nn", "accumulate": "f16"},
 ]
 

@@ -44,7 +44,6 @@ QUESTIONS: list[tuple[str, Arch | None, str]] = [
     ("64x64x64 gemm is launch latency bound", Arch.SM_90A, "small_shapes.md"),
     ("how can a tiny GEMM of 2 microseconds be made faster", None, "small_shapes.md"),
     ("st.async pushes partial sums to the owner CTA in a small kernel", Arch.SM_90A, "latency_kernels.md"),
-    ("decoding with few tokens, stream the weights once", Arch.SM_90A, "narrow_products.md"),
     ("does f16 accumulation lose precision for large K", None, "numerics.md"),
     ("error bound of the tensor core sum, truncation", None, "numerics.md"),
     ("Inf and NaN inputs and padding with zeros", None, "numerics.md"),

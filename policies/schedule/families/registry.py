@@ -7,14 +7,13 @@ from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family
 from policies.schedule.families.latency.family import Latency
 from policies.schedule.families.mma_sync.family import MMA_SYNC_RATE, MmaSync
-from policies.schedule.families.narrow.family import Narrow
 from policies.schedule.families.resident.family import Resident
 from policies.schedule.families.wgmma_tma.family import WgmmaTma
 
 
 def families(arch: Arch) -> tuple[Family[Any], ...]:
     """Families whose kernels run on the architecture, those made for it first."""
-    made_for_it = (WgmmaTma(), Latency(), Narrow(), Resident()) if arch is Arch.SM_90A else ()
+    made_for_it = (WgmmaTma(), Latency(), Resident()) if arch is Arch.SM_90A else ()
     everywhere = (MmaSync(),) if arch in MMA_SYNC_RATE else ()
     return (*made_for_it, *everywhere)
 

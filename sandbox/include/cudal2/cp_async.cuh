@@ -28,22 +28,6 @@ __device__ __forceinline__ void cp_async_or_zero(unsigned smem, const void* sour
   }
 }
 
-// As cp_async_or_zero, with a policy for the lines of L2 that are read (l2_policy of tma.cuh).
-template <int kBytes>
-__device__ __forceinline__ void cp_async_or_zero(unsigned smem, const void* source, bool inside, unsigned long long policy) {
-  static_assert(kBytes == 4 || kBytes == 8 || kBytes == 16, "cp.async copies 4, 8 or 16 bytes");
-  const int source_bytes = inside ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(smem), "l"(source),
-                 "r"(source_bytes), "l"(policy)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global.L2::cache_hint.L2::128B [%0], [%1], %2, %3, %4;" ::"r"(smem), "l"(source),
-                 "n"(kBytes), "r"(source_bytes), "l"(policy)
-                 : "memory");
-  }
-}
-
 // Closes the group of this thread's copies since the last commit; an empty group is legal and completes at once.
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -36,20 +36,13 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, i
                : "memory");
 }
 
-// Asks for a box to be brought into L2. No value is read, and nothing waits for it.
-__device__ __forceinline__ void tma_prefetch(const TensorMap& map, int x, int y) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map), "r"(x), "r"(y) : "memory");
-}
-
-// A policy for lines of L2, for copies and streamed loads: 0 evicts them as usual, 1 first, 2 last. Volatile, so that it is
-// made anew for each copy: a producer has no registers to keep it in.
+// A policy for lines of L2, for the copies below: 1 evicts them first, 2 evicts them last. Volatile, so that it is made anew
+// for each copy: a producer has no registers to keep it in.
 template <int kEviction>
 __device__ __forceinline__ unsigned long long l2_policy() {
-  static_assert(kEviction >= 0 && kEviction <= 2, "lines are evicted as usual, first or last");
+  static_assert(kEviction == 1 || kEviction == 2, "lines are evicted first or last");
   unsigned long long policy;
-  if constexpr (kEviction == 0) {
-    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  } else if constexpr (kEviction == 1) {
+  if constexpr (kEviction == 1) {
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   } else {
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));

@@ -206,7 +206,7 @@ def test_prediction_heeds_the_compilers_occupancy() -> None:
 
 
 def test_families_are_those_of_the_architecture() -> None:
-    assert [family.name for family in families(Arch.SM_90A)] == ["wgmma_tma", "latency", "narrow", "resident", "mma_sync"]
+    assert [family.name for family in families(Arch.SM_90A)] == ["wgmma_tma", "latency", "resident", "mma_sync"]
     assert all([family.name for family in families(arch)] == ["mma_sync"] for arch in Arch if arch is not Arch.SM_90A)
 
 

@@ -4,7 +4,6 @@ from tests.sandbox.emulator.corpus.column_major_a import COLUMN_MAJOR_A_FAULTS
 from tests.sandbox.emulator.corpus.fault import Fault
 from tests.sandbox.emulator.corpus.latency import LATENCY_FAULTS
 from tests.sandbox.emulator.corpus.mma_sync import MMA_SYNC_FAULTS
-from tests.sandbox.emulator.corpus.narrow import NARROW_FAULTS
 from tests.sandbox.emulator.corpus.resident import RESIDENT_FAULTS
 from tests.sandbox.emulator.corpus.spread_sums import SPREAD_SUM_FAULTS
 from tests.sandbox.emulator.corpus.wgmma_tma import WGMMA_TMA_FAULTS
@@ -13,7 +12,6 @@ FAULTS: tuple[Fault, ...] = (
     *MMA_SYNC_FAULTS,
     *WGMMA_TMA_FAULTS,
     *LATENCY_FAULTS,
-    *NARROW_FAULTS,
     *RESIDENT_FAULTS,
     *SPREAD_SUM_FAULTS,
     *COLUMN_MAJOR_A_FAULTS,

@@ -74,15 +74,6 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "boxes-and-pushes": lambda s: s.loads == "tma" and s.cluster_k > 1,
         "slices-and-pushes": lambda s: s.warps_k > 1 and s.cluster_k > 1,
     },
-    "narrow": {
-        "register-ring": lambda s: s.ring == "registers" and s.cluster_k == 1,
-        "shared-ring": lambda s: s.ring == "shared" and s.cluster_k == 1,
-        "registers-and-pushes": lambda s: s.ring == "registers" and s.cluster_k > 1,
-        "copies-and-pushes": lambda s: s.ring == "shared" and s.cluster_k > 1,
-        "prefetch": lambda s: s.prefetch > 0,
-        "at-once": lambda s: s.stages * s.round_k * s.cluster_k >= 200,
-        "wide-tiles": lambda s: s.block_n == 128,
-    },
     "resident": {
         "no-turns": lambda s: s.turns == "none" and s.late_store,
         "turns-of-staging": lambda s: s.turns == "staging",
@@ -124,12 +115,6 @@ TASKS = tuple(
         ((37, 66, 50), {"layout": "nt", "accumulate": "f16"}),
         ((392, 648, 37), {"layout": "nt"}),
         ((328, 776, 40), {"layout": "nt", "accumulate": "f16"}),
-        ((1, 328, 264), {"layout": "nn"}),
-        ((5, 264, 456), {"layout": "tn"}),
-        ((17, 136, 520), {"layout": "nn", "element": "bf16"}),
-        ((32, 392, 328), {"layout": "tn", "accumulate": "f16"}),
-        ((3, 256, 512), {"layout": "nn", "accumulate": "f16"}),
-        ((200, 12, 264), {"layout": "tn", "element": "bf16"}),
     )
 )
 
