@@ -475,7 +475,7 @@ WGMMA_TMA_FAULTS = (
         schedule=PUSHED,
         task=TASK_SUMMED,
         patches=(Patch("units * kClusterK * kUnitBytes", "units * kUnitBytes"),),
-        detectors=("transaction-mismatch", "async-race", "deadlock"),
+        detectors=("transaction-mismatch", "async-race", "deadlock", "cluster-exit"),
         why="the barrier opens, or fails to, with the sums of one CTA where those of two are on their way",
     ),
     Fault(
@@ -483,7 +483,7 @@ WGMMA_TMA_FAULTS = (
         schedule=PUSHED,
         task=TASK_SUMMED,
         patches=(Patch("  mbarrier_wait(smem + kSummed, 0);\n", ""),),
-        detectors=("async-race", "uninitialised-read"),
+        detectors=("async-race", "uninitialised-read", "cluster-exit"),
         why="sums are added where those of a peer may not have arrived",
     ),
     Fault(

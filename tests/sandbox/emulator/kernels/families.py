@@ -57,7 +57,7 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "cluster-sum": lambda s: s.cluster_k > 1 and not s.push,
         "pushed-sum": lambda s: s.push,
         "splits": lambda s: s.splits > 1 and not s.spread_sum,
-        "spread-sums": lambda s: s.spread_sum,
+        "spread-sums": lambda s: s.spread_sum and s.cluster <= 2,  # larger ones do not fit on 4 SMs together
         "persistent": lambda s: s.persistent and s.tma_store and not s.pingpong,
         "ping-pong": lambda s: s.pingpong,
         "ping-pong-multicast": lambda s: s.pingpong and s.cluster > 1,
