@@ -9,4 +9,16 @@ __device__ __forceinline__ void stmatrix_x4(unsigned row, unsigned r0, unsigned 
                : "memory");
 }
 
+// The same with each tile transposed: row r in shared memory is column r of the fragment.
+__device__ __forceinline__ void stmatrix_x4_transposed(unsigned row, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r0), "r"(r1), "r"(r2),
+               "r"(r3)
+               : "memory");
+}
+
+// Two tiles, addressed by lanes 0 to 15.
+__device__ __forceinline__ void stmatrix_x2_transposed(unsigned row, unsigned r0, unsigned r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(r0), "r"(r1) : "memory");
+}
+
 }  // namespace cudal2

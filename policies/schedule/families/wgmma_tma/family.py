@@ -6,7 +6,14 @@ from contract.chip import Chip
 from contract.plan import TensorName, operand_shape
 from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, ceil_div, cluster_tiles, is_valid, slot_bytes
+from policies.schedule.families.wgmma_tma.schedule import (
+    WgmmaTmaSchedule,
+    ceil_div,
+    cluster_tiles,
+    is_valid,
+    slot_bytes,
+    view_of,
+)
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
 from policies.schedule.families.wgmma_tma.writer import constants, plan, sections
 
@@ -34,11 +41,12 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
         grid = min(tiles * s.cluster, resident)
         split_ctas = tiles * s.cluster % grid * s.splits if s.split_tail else ctas
         k_blocks = ceil_div(ceil_div(task.k, s.block_k), s.splits * s.cluster_k)
-        rows_a = s.block_m / s.cluster_n * _lines_per_row(task, "A")
-        rows_b = s.stored_n / s.cluster_m * _lines_per_row(task, "B")
+        view = view_of(s, task)
+        rows_a = s.block_m / s.cluster_n * _lines_per_row(task, view.row_operand)
+        rows_b = s.stored_n / s.cluster_m * _lines_per_row(task, view.column_operand)
         per_block = 2 * s.block_k * (rows_a + rows_b)
         return Work(
-            tile=(s.block_m, s.block_n, s.block_k),
+            tile=(s.block_n, s.block_m, s.block_k) if s.turned else (s.block_m, s.block_n, s.block_k),
             stages=s.stages,
             ctas=min(ctas, grid if s.split_tail else resident) if s.persistent else ctas,
             ctas_per_sm=s.ctas_per_sm,
@@ -51,7 +59,7 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             programmatic=s.programmatic,
             mma_efficiency=_mma_efficiency(s),
             lines=_lines(s, task),
-            store_lines=s.block_m * (s.block_n // s.box_columns) if s.tma_store else 0,
+            store_lines=_store_lines(s),
             alternating=s.pingpong,
             smem_read_bytes=_smem_read_bytes(s),
             spread_sums=s.spread_sum,
@@ -69,11 +77,18 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
 
 def _lines(s: WgmmaTmaSchedule, task: GemmTask) -> int:
     """Rows of shared memory written per K block, or lines of L2 that this CTA requests, whichever is larger."""
-    panels = s.block_k // 64
+    panels, view = s.block_k // 64, view_of(s, task)
     rows_a = s.block_m // 64 * s.block_k  # 128-byte rows of A: as many of K panels as of groups along M
-    rows_b = s.block_n * panels if task.layout.transposes_b else s.column_groups * s.block_k
-    requested = rows_a // s.cluster_n * _lines_per_row(task, "A") + rows_b // s.cluster_m * _lines_per_row(task, "B")
+    rows_b = s.column_groups * s.block_k if view.row_major_b else s.block_n * panels
+    requested_a = rows_a // s.cluster_n * _lines_per_row(task, view.row_operand)
+    requested = requested_a + rows_b // s.cluster_m * _lines_per_row(task, view.column_operand)
     return max(rows_a + rows_b, requested)
+
+
+def _store_lines(s: WgmmaTmaSchedule) -> int:
+    if not s.tma_store:
+        return 0
+    return s.block_n * s.block_m // 64 if s.turned else s.block_m * (s.block_n // s.box_columns)
 
 
 def _lines_per_row(task: GemmTask, name: TensorName) -> int:

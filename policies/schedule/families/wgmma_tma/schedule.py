@@ -1,6 +1,6 @@
 """One schedule of the `wgmma_tma` family, and what makes it valid for a task."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -14,6 +14,7 @@ MAX_ACCUMULATORS = 128  # 32-bit accumulator registers per thread
 MAX_ALTERNATING = 176  # the same where two consumers alternate; 192 spill
 # One byte more than half of an SM's shared memory, less what the system reserves for each CTA, in steps of 16.
 EXCLUSIVE_SMEM_BYTES = LIMITS[Arch.SM_90A].smem_per_sm_bytes // 2 - 1024 + 16
+MAX_BOX_ROWS = 96  # of a store box of a turned kernel
 MAX_SMS = 132  # of the chips that the family is for
 MAX_WORKSPACE_BYTES = 256 * 1024**2
 
@@ -42,6 +43,9 @@ class WgmmaTmaSchedule(Schedule):
 
     `whole_groups`: a row-major B lies in groups of 64 columns, of which the last one is wider than the tile. Rows of 128
     bytes are loaded faster than more and narrower ones.
+
+    `turned`: the kernel computes columns of D as its rows: Bᵀ takes the place of A, and Aᵀ that of B. So `consumers`, `atoms`
+    and `cluster_m` divide the columns of D, and `block_n` and `cluster_n` its rows.
     """
 
     family: Literal["wgmma_tma"] = "wgmma_tma"
@@ -71,6 +75,7 @@ class WgmmaTmaSchedule(Schedule):
     split_tail: bool = False
     spread_sum: bool = False
     whole_groups: bool = False
+    turned: bool = False
 
     @property
     def block_m(self) -> int:
@@ -157,9 +162,15 @@ class WgmmaTmaSchedule(Schedule):
         return self.block_m // 64 % self.cluster_n == 0
 
     @property
+    def box_rows(self) -> int:
+        """Rows of D in a store box of a turned kernel: an even share of the tile's, at most 96 and whole groups of 8."""
+        shares = (self.block_n // parts for parts in range(1, 17) if self.block_n % (8 * parts) == 0)
+        return next(rows for rows in shares if rows <= MAX_BOX_ROWS)
+
+    @property
     def box_bytes(self) -> int:
-        """Bytes of a store box: 16 rows of one warp."""
-        return 16 * 2 * self.box_columns
+        """Bytes of a store box: 16 rows of one warp, or where the kernel is turned 64 columns of a warpgroup."""
+        return 128 * self.box_rows if self.turned else 16 * 2 * self.box_columns
 
     @property
     def smem_bytes(self) -> int:
@@ -173,7 +184,8 @@ class WgmmaTmaSchedule(Schedule):
 
     @property
     def _smem_without_sums(self) -> int:
-        store = 4 * self.consumers * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
+        owners = (1 if self.turned else 4) * self.consumers
+        store = owners * self.store_boxes * self.box_bytes if self.tma_store and self.persistent else 0
         return self.stages * self.stage_bytes + store + 16 * self.stages + 16 + 1024
 
     @property
@@ -203,12 +215,34 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
+class KernelView(NamedTuple):
+    """A task as the kernel sees it: rows and columns of what it computes, and its two operands as they are stored.
+
+    `row_operand`: whose rows the consumers divide. `column_major_a`: it is stored K × rows. `row_major_b`: the other one is
+    stored K × columns.
+    """
+
+    rows: int
+    columns: int
+    row_operand: Literal["A", "B"]
+    column_operand: Literal["A", "B"]
+    column_major_a: bool
+    row_major_b: bool
+
+
+def view_of(schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelView:
+    layout = task.layout
+    if schedule.turned:
+        return KernelView(task.n, task.m, "B", "A", not layout.transposes_b, layout.transposes_a)
+    return KernelView(task.m, task.n, "A", "B", layout.transposes_a, not layout.transposes_b)
+
+
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
     """Whether the kernel's static assertions, the chip and the task allow a schedule.
 
     A consumer releases a stage once the next one is under way, so several K blocks need two stages.
     """
-    s = schedule
+    s, view = schedule, view_of(schedule, task)
     if s.block_n not in accumulator_widths(task):
         return False
     limits = LIMITS[Arch.SM_90A]
@@ -220,13 +254,13 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
         and not (s.exclusive and s.ctas_per_sm > 1)
         and registers <= (MAX_ALTERNATING if s.pingpong else MAX_ACCUMULATORS)
-        and (not s.whole_groups or (s.block_n > 64 and s.block_n % 64 > 0 and not task.layout.transposes_b))
+        and (not s.whole_groups or (s.block_n > 64 and s.block_n % 64 > 0 and view.row_major_b))
         and registers + OVERHEAD_REGISTERS <= s.consumer_registers
         and instruction_registers + INSTRUCTION_OVERHEAD <= s.launch_registers
         and s.block_m % (8 * s.cluster_n) == 0
         and s.block_n % (8 * s.cluster_m) == 0
         and (s.column_groups % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
-        and (not task.layout.transposes_a or s.slices_groups_of_a or s.block_k % (8 * s.cluster_n) == 0)
+        and (not view.column_major_a or s.slices_groups_of_a or s.block_k % (8 * s.cluster_n) == 0)
         and s.cluster <= limits.max_cluster
         and s.block_m // s.cluster_n <= 256
         and s.block_n // s.cluster_m <= 256
@@ -235,6 +269,7 @@ def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
         and (not s.split_tail or (s.persistent and s.splits > 1))
         and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
         and (not s.spread_sum or _can_spread(s, task))
+        and (not s.turned or (s.tma_store and s.splits * s.cluster_k == 1 and not s.whole_groups))
         and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
         and (s.tma_store or s.evict_d == "normal")
         and (s.cluster_k > 1 or not s.push)
@@ -265,7 +300,8 @@ def accumulator_widths(task: GemmTask) -> tuple[int, ...]:
 
 
 def cluster_tiles(s: WgmmaTmaSchedule, task: GemmTask) -> int:
-    return ceil_div(task.m, s.cluster_m * s.block_m) * ceil_div(task.n, s.cluster_n * s.block_n)
+    view = view_of(s, task)
+    return ceil_div(view.rows, s.cluster_m * s.block_m) * ceil_div(view.columns, s.cluster_n * s.block_n)
 
 
 def counter_bytes(s: WgmmaTmaSchedule, task: GemmTask) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import product
+from typing import NamedTuple
 
 from contract.chip import LIMITS, Chip
 from contract.roofline import memory_us, roofline_us
@@ -16,6 +17,7 @@ from policies.schedule.families.wgmma_tma.schedule import (
     ceil_div,
     cluster_tiles,
     is_valid,
+    view_of,
 )
 
 LARGE_US = 30.0  # roofline of tasks that may be faster without programmatic launch; smaller ones never were
@@ -31,29 +33,42 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule
                 yield from (s for s in _launches(cut, task, chip) if is_valid(s, task))
 
 
-def _tile_shapes(task: GemmTask) -> Iterator[tuple[int, int, int, bool]]:
-    """(consumers, atoms, block_n, pingpong) whose accumulators fit, at most twice as large as the task in each dimension."""
+class TileShape(NamedTuple):
+    consumers: int
+    atoms: int
+    block_n: int
+    pingpong: bool
+    turned: bool
+
+
+def _tile_shapes(task: GemmTask) -> Iterator[TileShape]:
+    """Those whose accumulators fit, at most twice as large as the task in each dimension.
+
+    Turned kernels are tried where D has few rows, and with tiles of two consumers that are 96 rows or more.
+    """
     packed = 2 if task.accumulate is AccumulatorType.F32 else 4
     plain = [(consumers, atoms, False) for consumers, atoms in ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1))]
     for consumers, atoms, pingpong in (*plain, (2, 1, True), (2, 2, True)):
         rows = 64 * atoms * (1 if pingpong else consumers)
-        for block_n in sorted(accumulator_widths(task)):
+        for block_n, turned in product(sorted(accumulator_widths(task)), (False, True)):
+            m, n = (task.n, task.m) if turned else (task.m, task.n)
             fits = atoms * block_n // packed <= (MAX_ALTERNATING if pingpong else MAX_ACCUMULATORS)
-            if fits and rows < 2 * max(task.m, 64) and block_n < 2 * max(task.n, 16):
-                yield consumers, atoms, block_n, pingpong
+            worth = not turned or task.m < 64 or (consumers == 2 and block_n >= 96)
+            if fits and worth and rows < 2 * max(m, 64) and block_n < 2 * max(n, 16):
+                yield TileShape(consumers, atoms, block_n, pingpong, turned)
 
 
-def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
+def _pipelines(shape: TileShape, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """K block 64, or 128 where at least four fit; the maximum stages for one or two CTAs per SM, and half as many.
 
     Two CTAs share an SM only where one warpgroup multiplies. Only narrow tiles and sums over a cluster are stored straight
     from registers. More stages than K blocks load the next tile of a persistent CTA ahead; only tiles of 128 columns and more
     were measured so.
     """
-    consumers, atoms, block_n, pingpong = shape
-    groups = (False, True) if block_n > 64 and block_n % 64 and not task.layout.transposes_b else (False,)
-    shared = (1, 2) if consumers == 1 else (1,)
-    for block_k, ctas_per_sm, tma_store, whole_groups in product((64, 128), shared, (True, False), groups):
+    consumers, atoms, block_n, pingpong, turned = shape
+    groups = (False, True) if block_n > 64 and block_n % 64 and not task.layout.transposes_b and not turned else (False,)
+    shared, stores = (1, 2) if consumers == 1 else (1,), (True,) if turned else (True, False)
+    for block_k, ctas_per_sm, tma_store, whole_groups in product((64, 128), shared, stores, groups):
         base = WgmmaTmaSchedule(
             consumers=consumers,
             atoms=atoms,
@@ -65,6 +80,8 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) ->
             persistent=pingpong,
             pingpong=pingpong,
             whole_groups=whole_groups,
+            turned=turned,
+            store_boxes=1 if turned and pingpong else 2,
             promotion=0 if memory_us(task, chip) > CACHED_US else 256,
         )
         limits = LIMITS[Arch.SM_90A]
@@ -82,8 +99,9 @@ def _pipelines(shape: tuple[int, int, int, bool], task: GemmTask, chip: Chip) ->
 
 def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaTmaSchedule]:
     """Ways to share operands in a cluster, and to split K while all CTAs still run in one wave."""
+    view = view_of(base, task)
     for cluster_m, cluster_n in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)):
-        if cluster_m >= 2 * ceil_div(task.m, base.block_m) or cluster_n >= 2 * ceil_div(task.n, base.block_n):
+        if cluster_m >= 2 * ceil_div(view.rows, base.block_m) or cluster_n >= 2 * ceil_div(view.columns, base.block_n):
             continue
         shared = base.model_copy(update={"cluster_m": cluster_m, "cluster_n": cluster_n})
         tiles = cluster_tiles(shared, task) * shared.cluster
@@ -92,7 +110,7 @@ def _cuts(base: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[WgmmaT
             continue
         for cluster_k, splits in product((1, 2, 3, 4, 6, 8, 16), (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)):
             size, parts = shared.cluster * cluster_k, cluster_k * splits
-            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and base.pingpong):
+            if size > 16 or (cluster_k > 1 and base.tma_store) or (parts > 1 and (base.pingpong or base.turned)):
                 continue
             if cluster_k == 1 and not base.tma_store and base.block_n > 64:
                 continue
@@ -158,14 +176,14 @@ def _varied(launched: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[
 
 
 def _changes(s: WgmmaTmaSchedule, task: GemmTask, chip: Chip) -> Iterator[Mapping[str, str | int]]:
-    waves = _waves(s, task, chip)
+    waves, view = _waves(s, task, chip), view_of(s, task)
     if roofline_us(task, chip) > LARGE_US:
         yield {"programmatic": False}
     if memory_us(task, chip) > CACHED_US:
         if waves > 1:
             yield from ({"raster": order} for order in ("n", "snake_m", "snake_n"))
         yield from ({"promotion": size} for size in (128, 256))
-        yield {"evict_a": "last" if task.n > s.cluster_n * s.block_n else "first"}
-        yield {"evict_b": "last" if task.m > s.cluster_m * s.block_m else "first"}
+        yield {"evict_a": "last" if view.columns > s.cluster_n * s.block_n else "first"}
+        yield {"evict_b": "last" if view.rows > s.cluster_m * s.block_m else "first"}
         if s.tma_store and waves > 1:
             yield {"evict_d": "first"}

@@ -1,7 +1,10 @@
-//@section row-major-a
+//@section of-row-major-a
 // D = A B on Hopper: A row-major M x K, B row-major K x N (kRowMajorB) or column-major, D row-major M x N.
-//@section column-major-a
+//@section of-column-major-a
 // D = A B on Hopper: A column-major (K x M in memory), B row-major K x N, D row-major M x N.
+//@section of-turned
+// D = A B on Hopper, turned: A, M and rows below are those of the transposed B, and B, N and columns those of the transposed A.
+// The transposed D that comes out is transposed again on its way to shared memory, so that D itself is row-major.
 //@end
 // One thread of the producer keeps a ring of shared-memory stages full with TMA; consumer warpgroups multiply the stages with
 // wgmma, keep the sums in registers, and store them through shared memory with TMA. CTAs of a cluster may share operands by
@@ -73,21 +76,32 @@ constexpr int kBytesB = kColumnGroups * kColumns * BLOCK_K * 2;
 //@end
 constexpr int kStageBytes = kBytesA + kBytesB;
 
+//@section upright upright-whole
 // Stores leave through boxes of 16 rows, a warp's own. A CTA with one tile has them where the pipeline was, all at once.
 constexpr bool kStoreInPlace = !kPersistent;
-//@section exact-groups
+//@section upright
 constexpr int kBoxes = BLOCK_N / kColumns;
-//@section whole-groups
+//@section upright-whole
 constexpr int kBoxes = BLOCK_N / kBoxColumns;
-//@end
+//@section upright upright-whole
 constexpr int kStoreBuffers = kStoreInPlace ? kAtoms * kBoxes : kStoreBoxes;
-//@section exact-groups
+//@section upright
 constexpr int kBoxBytes = 16 * kSwizzle;
-//@section whole-groups
+//@section upright-whole
 constexpr int kBoxBytes = 16 * kBoxSwizzle;
-//@end
+//@section upright upright-whole
 constexpr int kStoreBytes = kStoreBuffers * kBoxBytes;  // of one warp
 constexpr int kBarriers = kStages * kStageBytes + (kTmaStore && !kStoreInPlace ? 4 * kConsumers * kStoreBytes : 0);
+//@section turned
+// D leaves through boxes of kBoxRows rows and 64 columns, a warpgroup's own. A CTA with one tile has them where the pipeline was,
+// all at once.
+constexpr bool kStoreInPlace = !kPersistent;
+constexpr int kBoxes = BLOCK_N / kBoxRows;
+constexpr int kStoreBuffers = kStoreInPlace ? kAtoms * kBoxes : kStoreBoxes;
+constexpr int kBoxBytes = kBoxRows * 128;
+constexpr int kStoreBytes = kStoreBuffers * kBoxBytes;  // of one warpgroup
+constexpr int kBarriers = kStages * kStageBytes + (kStoreInPlace ? 0 : kConsumers * kStoreBytes);
+//@end
 constexpr int kRegisters = wgmma_shared<Element, Register, BLOCK_N, kRowMajorB>::kRegisters;
 //@section pull
 constexpr int kPartialPitch = BLOCK_N + 8;  // floats; the 8 keep fragment writes of 4 rows in different banks
@@ -107,7 +121,6 @@ constexpr int kReceived = kReceiveApart ? kSummed + 8 : 0;  // else where the pi
 static_assert(kStageBytes % 1024 == 0, "stages start on 1024 bytes, the period of the 128-byte swizzle");
 static_assert(BLOCK_M / kClusterN % 8 == 0 && BLOCK_N / kClusterM % 8 == 0, "multicast slices are whole 8-row swizzle groups");
 //@section column-major-a
-static_assert(kRowMajorB, "no layout transposes both operands");
 static_assert(kSliceRowsA % 8 == 0, "multicast slices of A are whole 8-row swizzle groups");
 //@end
 static_assert(!kPingpong || (kPersistent && kSplits == 1), "warpgroups alternate over the tiles of a persistent CTA, and share no sums");
@@ -118,7 +131,13 @@ static_assert(kClusterK == 1 || BLOCK_M * kPartialPitch * 4 <= kStages * kStageB
 static_assert(kReceiveApart || kClusterK * kSourceBytes <= kStages * kStageBytes, "the sums fit where the pipeline was");
 static_assert(kUnits >= kClusterK, "each CTA of a K-cluster owns sums of every warp");
 //@end
+//@section upright upright-whole
 static_assert(!kTmaStore || !kStoreInPlace || 4 * kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
+//@section turned
+static_assert(!kStoreInPlace || kConsumers * kStoreBytes <= kStages * kStageBytes, "the tile fits where the pipeline was");
+static_assert(BLOCK_N % kBoxRows == 0 && kBoxRows % 8 == 0, "boxes are whole 8-row swizzle groups");
+static_assert(kSplits == 1 && kClusterK == 1, "D is stored by the CTA that multiplied the whole tile");
+//@end
 //@section pull
 static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows");
 //@end
@@ -126,6 +145,9 @@ static_assert(BLOCK_M % kClusterK == 0, "each CTA of a K-cluster sums whole rows
 // Named barriers; the one of a warpgroup's turn is kTurn plus its number.
 constexpr int kAllConsumers = 1;
 constexpr int kTurn = 2;
+//@section turned
+constexpr int kStoring = 6;  // plus the number of the warpgroup that stores
+//@end
 
 using Accumulators = Register[kAtoms][kRegisters];
 
@@ -357,7 +379,7 @@ __device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long 
     const unsigned panel = step / 4, within = step % 4 * 32;
     const unsigned offset_b = kRowMajorB ? step * 16 * kSwizzle : panel * BLOCK_N * 128 + within;
 //@section column-major-a
-    const unsigned offset_b = step * 16 * kSwizzle;
+    const unsigned offset_b = kRowMajorB ? step * 16 * kSwizzle : step / 4 * BLOCK_N * 128 + step % 4 * 32;
 //@end
 #pragma unroll
     for (int atom = 0; atom < kAtoms; ++atom) {
@@ -367,8 +389,8 @@ __device__ __forceinline__ void multiply_stage(Accumulators& acc, unsigned long 
                                                                 step > 0 || accumulate);
 //@section column-major-a
       const unsigned offset_a = (atom * BLOCK_K + step * 16) * 128;
-      wgmma_shared<Element, Register, BLOCK_N, 1, 1>::run(acc[atom], wgmma_advance(a, offset_a), wgmma_advance(b, offset_b),
-                                                          step > 0 || accumulate);
+      wgmma_shared<Element, Register, BLOCK_N, kRowMajorB, 1>::run(acc[atom], wgmma_advance(a, offset_a), wgmma_advance(b, offset_b),
+                                                                   step > 0 || accumulate);
 //@end
     }
   }
@@ -432,12 +454,13 @@ __device__ __forceinline__ float4 quad(const unsigned (&d)[BLOCK_N / 4], int gro
 }
 
 // ---- epilogue -----------------------------------------------------------------------------------------------------------------
+//@section upright upright-whole
 // Each warp sends its own 16 rows, one swizzled box at a time, and waits for no other warp.
 template <typename Fragment>
 __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
-//@section whole-groups
+//@section upright-whole
   constexpr int kColumns = kBoxColumns, kSwizzle = kBoxSwizzle;
-//@end
+//@section upright upright-whole
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int box = 0; box < kBoxes; ++box) {
@@ -459,16 +482,57 @@ __device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers
     fence_proxy_async();
     __syncwarp();
     if (lane == 0) {
-//@section plain-stores
+//@section upright-plain-stores
       tma_store(map, buffer, column + box * kColumns, row);
-//@section hinted-stores
+//@section upright-hinted-stores
       tma_store(map, buffer, column + box * kColumns, row, l2_policy<kEvictionD>());
-//@end
+//@section upright upright-whole
       tma_store_commit();
     }
   }
 }
 
+//@section turned
+// The four warps of a warpgroup hold 64 columns of D, 16 each, and fill one swizzled box after another together.
+template <typename Fragment>
+__device__ __forceinline__ void store_by_tma(const Fragment& d, unsigned buffers, const TensorMap& map, int row, int column, int& turn) {
+  constexpr int kGroups = kBoxRows / 8;  // of 8 rows of D
+  const int thread = threadIdx.x % kWarpgroup, lane = thread % 32, barrier = kStoring + threadIdx.x / kWarpgroup;
+#pragma unroll
+  for (int box = 0; box < kBoxes; ++box) {
+    const unsigned buffer = buffers + turn * kBoxBytes;
+    if (++turn == kStoreBuffers) turn = 0;
+    if constexpr (!kStoreInPlace) {
+      if (thread == 0) tma_store_wait_read<kStoreBuffers - 1>();
+      named_barrier(barrier, kWarpgroup);
+    }
+#pragma unroll
+    for (int index = 0; index < kGroups; index += 2) {
+      // A lane addresses 8 columns of a row of D: rows 0 to 7 of the first group for lanes 0 to 15, of the second for the others.
+      const int group = box * kGroups + index;
+      const unsigned at = (index + lane / 16) * 8 + lane % 8, chunk = 2 * (thread / 32) + lane / 8 % 2;
+      const unsigned address = buffer + at * 128 + ((chunk ^ (at & 7)) << 4);
+      if (index + 1 < kGroups) {
+        stmatrix_x4_transposed(address, packed_pair(d, group, 0), packed_pair(d, group, 1), packed_pair(d, group + 1, 0),
+                               packed_pair(d, group + 1, 1));
+      } else {
+        stmatrix_x2_transposed(address, packed_pair(d, group, 0), packed_pair(d, group, 1));
+      }
+    }
+    fence_proxy_async();
+    named_barrier(barrier, kWarpgroup);
+    if (thread == 0) {
+//@section turned-plain-stores
+      tma_store(map, buffer, row, column + box * kBoxRows);
+//@section turned-hinted-stores
+      tma_store(map, buffer, row, column + box * kBoxRows, l2_policy<kEvictionD>());
+//@section turned
+      tma_store_commit();
+    }
+  }
+}
+
+//@end
 template <typename Fragment>
 __device__ __forceinline__ void store_directly(const Fragment& d, Element* out, int row, int column, int m, int n) {
   const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
@@ -490,13 +554,21 @@ template <typename Fragment>
 __device__ __forceinline__ void store_tile(const Fragment (&d)[kAtoms], unsigned smem, const TensorMap& map, Element* out,
                                            const Unit& unit, int m, int n, int& turn) {
   const int warp = threadIdx.x / 32;
+//@section upright upright-whole
   const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp * kStoreBytes;
+//@section turned
+  const unsigned buffers = smem + (kStoreInPlace ? 0 : kStages * kStageBytes) + warp / 4 * kStoreBytes;
+//@end
   if constexpr (kTmaStore && kStoreInPlace) named_barrier(kAllConsumers, kConsumerThreads);  // the pipeline has been read
 #pragma unroll
   for (int atom = 0; atom < kAtoms; ++atom) {
     const int row = unit.row + tile_rows() + atom * 64;
     if constexpr (kTmaStore) {
+//@section upright upright-whole
       store_by_tma(d[atom], buffers, map, row + warp % 4 * 16, unit.column, turn);
+//@section turned
+      store_by_tma(d[atom], buffers, map, row, unit.column, turn);
+//@end
     } else {
       store_directly(d[atom], out, row, unit.column, m, n);
     }

@@ -15,7 +15,7 @@ from contract.plan import (
 from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import cluster_sms_expression
 from policies.schedule.families.template import KernelConstant
-from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule, counter_pitch, slot_bytes
+from policies.schedule.families.wgmma_tma.schedule import KernelView, WgmmaTmaSchedule, counter_pitch, slot_bytes, view_of
 
 ENTRY = "wgmma_tma_gemm"
 _EVICTIONS = ("normal", "first", "last")
@@ -39,9 +39,10 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
         KernelConstant("kSnake", s.raster.startswith("snake"), "every second group is visited backwards"),
         KernelConstant("kPersistent", s.persistent),
         KernelConstant("kPingpong", s.pingpong, "warpgroups take turns over whole tiles"),
-        KernelConstant("kRowMajorB", not task.layout.transposes_b),
+        KernelConstant("kRowMajorB", view_of(s, task).row_major_b),
         KernelConstant("kTmaStore", s.tma_store),
         KernelConstant("kStoreBoxes", s.store_boxes, "a warp's boxes in flight, in a persistent CTA"),
+        KernelConstant("kBoxRows", s.box_rows, "rows of D in a store box"),
         KernelConstant("kCtasPerSm", s.ctas_per_sm),
         KernelConstant("kReceiveApart", s.receives_apart, "pushed sums have memory of their own"),
         KernelConstant("kEvictionA", _EVICTIONS.index(s.evict_a), "0 as usual, 1 first, 2 last"),
@@ -53,7 +54,12 @@ def constants(s: WgmmaTmaSchedule, task: GemmTask) -> list[KernelConstant]:
 def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
     """The sections of `wgmma_tma.cu` that a schedule uses."""
     way, combined = "push" if s.push else "pull", "spread" if s.spread_sum else "last"
-    loads, a = "hinted-loads" if s.hinted else "plain-loads", "column-major-a" if task.layout.transposes_a else "row-major-a"
+    loads, a = (
+        "hinted-loads" if s.hinted else "plain-loads",
+        "column-major-a" if view_of(s, task).column_major_a else "row-major-a",
+    )
+    way_out = "turned" if s.turned else "upright-whole" if s.whole_groups else "upright"
+    stores = "plain-stores" if s.evict_d == "normal" else "hinted-stores"
     return {
         way,
         *({"drains"} if s.drains else set() if s.push else {"meets"}),
@@ -66,23 +72,27 @@ def sections(s: WgmmaTmaSchedule, task: GemmTask) -> set[str]:
         loads,
         f"{loads}-{a}",
         "whole-groups" if s.whole_groups else "exact-groups",
-        "plain-stores" if s.evict_d == "normal" else "hinted-stores",
+        "of-turned" if s.turned else f"of-{a}",
+        way_out,
+        f"{'turned' if s.turned else 'upright'}-{stores}",
     }
 
 
 def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     """The launch plan. With splits, arrival counters come first in the workspace and the partial sums behind them."""
-    tiles = f"ceil(M/{s.cluster_m * s.block_m})*ceil(N/{s.cluster_n * s.block_n})"
+    view, (rows, columns) = view_of(s, task), ("N", "M") if s.turned else ("M", "N")
+    tiles = f"ceil({rows}/{s.cluster_m * s.block_m})*ceil({columns}/{s.cluster_n * s.block_n})"
     ctas = f"{tiles}*{s.cluster if s.split_tail else s.splits * s.cluster}"
     resident = "SMS" if s.ctas_per_sm == 1 else f"SMS*{s.ctas_per_sm}"
     whole = resident if s.cluster == 1 else f"{resident}//{s.cluster}*{s.cluster}"
     grid = f"min({ctas}, {whole})" if s.persistent else ctas
-    if task.layout.transposes_b:
+    if not view.row_major_b:
         box_b = (64, s.block_n // s.cluster_m)
     else:
         by_columns = s.column_groups % s.cluster_m == 0
         box_b = (s.columns, s.block_k if by_columns else s.block_k // s.cluster_m)
-    swizzle_b: Literal[32, 64, 128] = 128 if task.layout.transposes_b else _swizzle(s.columns)
+    swizzle_b: Literal[32, 64, 128] = _swizzle(s.columns) if view.row_major_b else 128
+    box_d = (64, s.box_rows) if s.turned else (s.box_columns, 16)
     slots = grid if s.split_tail else f"{tiles}*{s.cluster}"
     counters = f"ceil({slots}*{counter_pitch(s)}/256)*256"
     partials = f"{grid}*{s.splits * slot_bytes(s)}" if s.split_tail else f"{tiles}*{s.cluster * s.splits * slot_bytes(s)}"
@@ -104,13 +114,17 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
                 dynamic_smem=s.smem_bytes,
                 programmatic=s.programmatic,
                 args=(
-                    TensorMapArg(tensor_map=TensorMapSpec(of="A", box=_box_a(s, task), swizzle=128, l2=s.promotion)),
-                    TensorMapArg(tensor_map=TensorMapSpec(of="B", box=box_b, swizzle=swizzle_b, l2=s.promotion)),
-                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=(s.box_columns, 16), swizzle=_swizzle(s.box_columns))),
+                    TensorMapArg(
+                        tensor_map=TensorMapSpec(of=view.row_operand, box=_box_a(s, view), swizzle=128, l2=s.promotion)
+                    ),
+                    TensorMapArg(
+                        tensor_map=TensorMapSpec(of=view.column_operand, box=box_b, swizzle=swizzle_b, l2=s.promotion)
+                    ),
+                    TensorMapArg(tensor_map=TensorMapSpec(of="D", box=box_d, swizzle=_swizzle(box_d[0]))),
                     TensorArg(tensor="D", access="write"),
                     WorkspaceArg(workspace=0),
-                    ScalarArg(scalar="M"),
-                    ScalarArg(scalar="N"),
+                    ScalarArg(scalar=rows),
+                    ScalarArg(scalar=columns),
                     ScalarArg(scalar="K"),
                 ),
             ),
@@ -121,9 +135,9 @@ def plan(s: WgmmaTmaSchedule, task: GemmTask) -> LaunchPlan:
     )
 
 
-def _box_a(s: WgmmaTmaSchedule, task: GemmTask) -> tuple[int, int]:
+def _box_a(s: WgmmaTmaSchedule, view: KernelView) -> tuple[int, int]:
     """What one CTA of a multicast loads of 64 along K, or where A is transposed of 64 rows of the tile."""
-    if not task.layout.transposes_a:
+    if not view.column_major_a:
         return 64, s.block_m // s.cluster_n
     return 64, s.block_k if s.slices_groups_of_a else s.block_k // s.cluster_n
 

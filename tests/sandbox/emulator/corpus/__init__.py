@@ -6,6 +6,7 @@ from tests.sandbox.emulator.corpus.latency import LATENCY_FAULTS
 from tests.sandbox.emulator.corpus.mma_sync import MMA_SYNC_FAULTS
 from tests.sandbox.emulator.corpus.resident import RESIDENT_FAULTS
 from tests.sandbox.emulator.corpus.spread_sums import SPREAD_SUM_FAULTS
+from tests.sandbox.emulator.corpus.turned import TURNED_FAULTS
 from tests.sandbox.emulator.corpus.wgmma_tma import WGMMA_TMA_FAULTS
 
 FAULTS: tuple[Fault, ...] = (
@@ -14,6 +15,7 @@ FAULTS: tuple[Fault, ...] = (
     *LATENCY_FAULTS,
     *RESIDENT_FAULTS,
     *SPREAD_SUM_FAULTS,
+    *TURNED_FAULTS,
     *COLUMN_MAJOR_A_FAULTS,
 )
 _LATER = {

@@ -24,7 +24,7 @@ HELD = ResidentSchedule(consumers=2, block_n=64, slots=6, cluster=1, programmati
 LARGE = gemm(136, 136, 72, layout="nt")
 
 _DESCRIPTOR = "a = wgmma_descriptor<128>(smem + tile_rows() * BLOCK_K * 2, BLOCK_K * 128, 1024)"
-_WGMMA = "wgmma_shared<Element, Register, BLOCK_N, 1, 1>::run"
+_WGMMA = "wgmma_shared<Element, Register, BLOCK_N, kRowMajorB, 1>::run"
 _STEP = "(atom * BLOCK_K + step * 16) * 128"
 _PLACE = "stage + ((first + group) * BLOCK_K + k_row) * 128"
 _BOX = "row + (first + group) * 64, k + k_row, mask"
@@ -36,7 +36,7 @@ COLUMN_MAJOR_A_FAULTS = (
         name="a-not-transposed",
         schedule=PLAIN,
         task=TASK,
-        patches=(Patch(_WGMMA, _WGMMA.replace("1, 1>", "1, 0>")),),
+        patches=(Patch(_WGMMA, _WGMMA.replace(", 1>", ", 0>")),),
         detectors=("wrong-result",),
         why="the instruction takes rows along M for rows along K",
     ),

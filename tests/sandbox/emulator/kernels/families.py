@@ -65,6 +65,8 @@ TRAITS: dict[str, dict[str, Trait]] = {
         "three-consumers": lambda s: s.consumers == 3,
         "wide-k": lambda s: s.block_k == 128,
         "two-ctas": lambda s: s.ctas_per_sm == 2,
+        "turned": lambda s: s.turned and not s.persistent,
+        "turned-persistent": lambda s: s.turned and s.persistent,
     },
     "latency": {
         "copies": lambda s: s.loads == "cp_async" and s.cluster_k == s.warps_k == 1,

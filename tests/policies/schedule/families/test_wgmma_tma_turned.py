@@ -1,0 +1,94 @@
+"""Turned kernels: the columns of D are the kernel's rows, so that a tile of D may have any multiple of 16 rows."""
+
+import pytest
+
+from contract.chip import REFERENCE_CHIPS
+from contract.plan import ScalarArg, TensorMapArg
+from contract.task import Arch, GemmTask
+from policies.schedule.families.registry import families
+from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
+from tests.sandbox.emulator.compiled import PtxCompiler
+
+CHIP = REFERENCE_CHIPS[Arch.SM_90A]
+FAMILY = next(family for family in families(Arch.SM_90A) if family.name == "wgmma_tma")
+ONE = WgmmaTmaSchedule(consumers=1, atoms=1, block_n=48, block_k=64, stages=3, group=2, turned=True)
+TALL = ONE.model_copy(update={"consumers": 2, "atoms": 2, "block_n": 112, "stages": 2})
+LOOPING = ONE.model_copy(update={"consumers": 2, "block_n": 160, "persistent": True})
+ALTERNATING = LOOPING.model_copy(update={"atoms": 2, "block_n": 176, "pingpong": True, "store_boxes": 1})
+
+
+def gemm(m: int, n: int, k: int, **fields: object) -> GemmTask:
+    return GemmTask.model_validate({"m": m, "n": n, "k": k, "arch": Arch.SM_90A, **fields})
+
+
+PROVED: dict[str, tuple[WgmmaTmaSchedule, dict[str, object], GemmTask]] = {
+    "few-rows": (ONE, {}, gemm(37, 136, 200)),
+    "few-rows-tn": (ONE, {"block_n": 16, "block_k": 128}, gemm(5, 264, 264, layout="tn", element="bf16")),
+    "nt": (ONE, {"block_n": 64}, gemm(72, 136, 77, layout="nt")),
+    "odd-groups": (TALL, {"cluster_n": 2}, gemm(200, 328, 136)),
+    "multicast-rows": (TALL, {"cluster_m": 2, "evict_a": "last", "evict_d": "first"}, gemm(120, 520, 72, layout="tn")),
+    "persistent": (LOOPING, {"raster": "snake_n"}, gemm(328, 392, 136, accumulate="f16")),
+    "persistent-tn": (LOOPING, {"cluster_n": 2, "store_boxes": 2}, gemm(648, 264, 72, layout="tn")),
+    "alternating": (ALTERNATING, {}, gemm(360, 520, 200)),
+    "alternating-pairs": (ALTERNATING, {"cluster_m": 2, "cluster_n": 1, "stages": 4}, gemm(200, 1032, 72, element="bf16")),
+    "alternating-nt": (ALTERNATING, {"block_n": 96}, gemm(200, 520, 77, layout="nt")),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
+    pytest.importorskip("sandbox.emulator._core")
+    assert request.config.cache is not None
+    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
+
+
+@pytest.mark.parametrize(("schedule", "change", "task"), PROVED.values(), ids=PROVED.keys())
+def test_every_tile_is_right(
+    compiler: PtxCompiler, schedule: WgmmaTmaSchedule, change: dict[str, object], task: GemmTask
+) -> None:
+    from tests.sandbox.emulator.trial import Trial, schedules
+
+    candidate = FAMILY.write(schedule.model_copy(update=change), task)
+    trial = Trial(compiler.compile(candidate, task.arch), candidate, task, sms=4)
+    assert [verdict for conditions in schedules(1) if (verdict := trial.verdict(conditions))] == []
+
+
+def test_the_plan_gives_the_kernel_the_other_operand_and_the_other_size_first() -> None:
+    plan = FAMILY.write(ALTERNATING, gemm(4096, 12288, 1024)).plan
+    (launch,) = plan.launches
+    maps = [arg.tensor_map for arg in launch.args if isinstance(arg, TensorMapArg)]
+    assert [(each.of, each.box) for each in maps] == [("B", (64, 64)), ("A", (64, 176)), ("D", (64, 88))]
+    assert [arg.scalar for arg in launch.args if isinstance(arg, ScalarArg)] == ["N", "M", "K"]
+
+
+def test_tiles_and_store_rows_are_those_of_d() -> None:
+    work = FAMILY.work(ALTERNATING, gemm(4096, 12288, 1024), CHIP)
+    assert (work.tile, work.store_lines) == ((176, 128, 64), 352)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(256, 64), (192, 96), (176, 88), (160, 80), (112, 56), (48, 48)])
+def test_boxes_have_equal_numbers_of_rows(columns: int, rows: int) -> None:
+    assert ONE.model_copy(update={"block_n": columns}).box_rows == rows
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tma_store": False},
+        {"splits": 2},
+        {"cluster_k": 2, "tma_store": False},
+        {"block_n": 176, "whole_groups": True, "stages": 2},
+    ],
+    ids=["direct-stores", "split", "cluster-sum", "whole-groups"],
+)
+def test_what_a_turned_kernel_cannot_do_is_refused(change: dict[str, object]) -> None:
+    task = gemm(512, 512, 512)
+    assert FAMILY.violation(ONE, task) is None
+    assert FAMILY.violation(ONE.model_copy(update=change), task)
+
+
+def test_they_are_searched_for_few_rows_and_for_large_tiles() -> None:
+    few, large = (list(FAMILY.space(gemm(*shape), CHIP)) for shape in ((16, 4096, 512), (4096, 4096, 1024)))
+    assert {s.block_n for s in few if s.turned} == {16}
+    assert {(s.pingpong, s.block_n) for s in large if s.turned} >= {(True, 176), (True, 160), (False, 256)}
+    assert all(s.consumers == 2 for s in large if s.turned)
