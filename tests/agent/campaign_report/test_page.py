@@ -7,7 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from agent.campaign_report.figures import figures_of, on_grid
-from agent.campaign_report.page import _kinds, build_page
+from agent.campaign_report.page import build_page
+from agent.campaign_report.panel import kinds_of
 from benchmarks.h200.grid import grid_shapes, held_out
 from contract.diagnosis import Diagnosis, Finding
 from contract.errors import UsageError
@@ -87,7 +88,7 @@ def test_layouts_are_never_averaged_together() -> None:
 def test_kinds_are_in_the_order_of_layouts_and_modes() -> None:
     drawn = [shape_result("64x64x64", layout=layout, mode=mode) for mode in TimingMode for layout in reversed(Layout)]
     names = [f"{mode}, {layout}, f16, accumulate f32" for layout in Layout for mode in TimingMode]
-    assert list(_kinds(drawn)) == names
+    assert list(kinds_of(drawn)) == names
 
 
 def test_the_slowest_show_what_was_counted() -> None:

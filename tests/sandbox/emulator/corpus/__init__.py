@@ -24,6 +24,9 @@ _LATER = {
     "wgmma_tma-sums-not-awaited",
     "wgmma_tma-sources-push-to-one-place",
     "wgmma_tma-sums-pushed-over-a-pipeline",
+    "wgmma_tma-cluster-meets-before-arrivals-land",
+    "wgmma_tma-cluster-drains-one-stage-too-few",
+    "wgmma_tma-cluster-pushes-sums-and-ends-too-early",
 }
 # Those with recorded verdicts of a GPU and of compute-sanitizer; others join when both were run again with them.
 RECORDED_FAULTS: tuple[Fault, ...] = tuple(fault for fault in (*MMA_SYNC_FAULTS, *WGMMA_TMA_FAULTS) if fault.id not in _LATER)
