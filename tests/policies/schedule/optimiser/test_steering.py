@@ -300,7 +300,7 @@ def test_a_diagnosis_of_nothing_it_knows_changes_nothing(diagnosed: str | None) 
 
 def test_steering_can_be_turned_off() -> None:
     attempts, best = first_round(flat)
-    found = diagnosis(("memory-latency", 0.9))
+    found = diagnosis(("l2-bound", 0.9), ("epilogue-bound", 0.5))
     off = propose(observe(attempts, found, best), steer=False)
     assert [c.id for c in off] == [c.id for c in propose(observe(attempts, None, None), steer=False)]
     assert noted(off) == []
