@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.arguments import AsJson
-from agent.cli.campaign.run import NAME, CampaignName
+from agent.cli.campaign.run import NAME, CampaignName, CountedEnvironment
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent campaign explain --name main --worst 10"
 NOT_ALL = 1
@@ -15,10 +15,7 @@ def explain(
     name: CampaignName = NAME,
     worst: Annotated[int, typer.Option("--worst", help="Slowest shapes of each mode and layout.", min=1)] = 10,
     mode: Annotated[str | None, typer.Option("--mode", help="offline or server; default: both.", show_default=False)] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option("--environment", help="Whose rows count, where they come from several.", show_default=False),
-    ] = None,
+    environment: CountedEnvironment = None,
     as_json: AsJson = False,
 ) -> None:
     """Profile the slowest winners and cuBLASLt's kernels with Nsight Compute, and record with each row what bounds it.

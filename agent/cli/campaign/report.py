@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.cli.arguments import AsJson
+from agent.cli.campaign.run import CountedEnvironment
 from contract.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,10 +37,7 @@ def report(
             show_default=False,
         ),
     ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option("--environment", help="Whose rows count, where they come from several.", show_default=False),
-    ] = None,
+    environment: CountedEnvironment = None,
     as_json: AsJson = False,
 ) -> None:
     """Write campaign results as one HTML page that works offline. Samples and counters come from the store, if it has them."""

@@ -20,6 +20,10 @@ NAME = "main"
 EMULATOR = "emulator"
 
 CampaignName = Annotated[str, typer.Option("--name", help="Name of the campaign.")]
+CountedEnvironment = Annotated[
+    str | None,
+    typer.Option("--environment", help="Whose rows count, where they come from several.", show_default=False),
+]
 
 
 def run(

@@ -7,6 +7,7 @@ from typing import Any
 from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import TestResult, Wrong
 from contract.options import CompileOptions, VerifyOptions
 from contract.plan import Launch, LaunchPlan
 from contract.task import Arch, GemmTask
@@ -63,3 +64,11 @@ def prove(
     evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None)
     options = VerifyOptions(seed=seed, timeout_s=timeout_s)
     return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced))
+
+
+def failure(answer: object) -> TestResult:
+    """The test that the answer's kernel failed, which is the last one."""
+    assert isinstance(answer, Done), answer
+    assert isinstance(answer.evaluation, Wrong), answer.evaluation
+    assert answer.evaluation.test is answer.evaluation.tests[-1]
+    return answer.evaluation.test

@@ -8,26 +8,19 @@ pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not
 
 from contract.chip import REFERENCE_CHIPS
 from contract.errors import PlanError
-from contract.evaluation import Crashed, TestResult, TimedOut, Wrong
+from contract.evaluation import Crashed, TimedOut
 from contract.options import VerifyOptions
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.evaluator import Evaluator
 from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Verified
 from tests.sandbox.building.build_kernels import host
-from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, naive, plan, prove
+from tests.sandbox.emulator.proving import STORE, SUM, TASK, Build, builder, failure, naive, plan, prove
 
 
 @pytest.fixture(scope="module")
 def build(request: pytest.FixtureRequest) -> Build:
     assert request.config.cache is not None
     return builder(request.config.cache.mkdir("emulator-kernels"))
-
-
-def failure(answer: object) -> TestResult:
-    assert isinstance(answer, Done), answer
-    assert isinstance(answer.evaluation, Wrong), answer.evaluation
-    assert answer.evaluation.test is answer.evaluation.tests[-1]
-    return answer.evaluation.test
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,11 @@ import pytest
 
 pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
 
-from contract.evaluation import TestResult, Wrong
 from contract.plan import parse_plan
 from contract.task import Arch, ElementType, GemmTask, Layout
-from sandbox.workers.messages import Done, Reduced, Verified
+from sandbox.workers.messages import Reduced, Verified
 from tests.sandbox.emulator.kernels.written import FOLDER
-from tests.sandbox.emulator.proving import SUM, Build, builder, naive, prove
+from tests.sandbox.emulator.proving import SUM, Build, builder, failure, naive, prove
 
 OBLONG = GemmTask(m=24, n=40, k=48, layout=Layout.NT, arch=Arch.SM_90A)
 M_IS_K = OBLONG.model_copy(update={"m": 48})
@@ -23,12 +22,6 @@ TRANSPOSED_A = SUM.replace(BY_ROWS, BY_COLUMNS)
 def build(request: pytest.FixtureRequest) -> Build:
     assert request.config.cache is not None
     return builder(request.config.cache.mkdir("emulator-kernels"))
-
-
-def failure(answer: object) -> TestResult:
-    assert isinstance(answer, Done), answer
-    assert isinstance(answer.evaluation, Wrong), answer.evaluation
-    return answer.evaluation.test
 
 
 def in_bf16(source: str) -> str:
