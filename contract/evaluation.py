@@ -90,11 +90,15 @@ class SideFigures(Record):
 
 
 class Prediction(Record):
-    """A modelled time; never compared with a measured one silently."""
+    """A modelled time; never compared with a measured one silently.
+
+    `terms`: the microseconds that each resource would need alone, by its name; empty where the model has no terms.
+    """
 
     predicted_us: float
     model: str
     floor_us: float
+    terms: dict[str, float] = {}
 
     @property
     def is_floor(self) -> bool:
