@@ -17,6 +17,8 @@ class Ruler(Record):
     `order`: the seed of the order of operand pairs, which all contenders of a worker share.
     `launches`: launches in one sample of the candidate, each on another pair of the `sets` matrices A and B.
     `reuse_bytes`: operand bytes read between two uses of a matrix within a sample; None where each is used once.
+    `zero_us`: the time between two events with nothing between them, which was subtracted from the candidate's last sample;
+    None offline, where one pair of events serves many launches.
     `projected`: number of outputs of which every row was checked. `weakened`: guards that were left out, and why.
     """
 
@@ -29,3 +31,4 @@ class Ruler(Record):
     projected: int
     compared: tuple[ComparedOutput, ...] = ()
     weakened: tuple[str, ...] = ()
+    zero_us: float | None = None

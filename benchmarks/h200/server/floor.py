@@ -6,9 +6,8 @@ Trivial kernels (`floor.cu`) run beside cuBLASLt-AutoTuning and the prior's firs
 rounds in random order. The rows of the file, times in microseconds:
 - `server_us`: single launches onto an idle GPU with a swept L2, at exponential intervals of mean `interval_us`.
 - `back_to_back_us`: many launches of one graph without programmatic launch, as offline; null where nothing is launched.
-`no kernel` is the time between the two events of the graph with nothing between them: the ruler's own zero.
-`swept`: AutoTuning of a task that reads much, after a sweep that leaves written lines in L2, as always, and after a second
-sweep that only reads. The difference is what writing those lines back costs the kernel.
+- `zero_us`: the time between the two events of the graph with nothing between them, the last one measured. Every `server_us`
+  is less by it, so that `no kernel` is near 0.
 """
 
 import argparse
@@ -36,7 +35,6 @@ from contract.whole_file import whole_file
 from sandbox.building.builder import Builder
 
 TASK = task_of((64, 64, 64), TimingMode.SERVER)
-READING = task_of((128, 2048, 12288), TimingMode.SERVER)  # reads 53 MB, as much as L2 holds
 SCHEDULES = 3  # of the prior's first
 BACK_TO_BACK, REQUESTS = 128, 16  # launches of a sample
 _A, _D = TensorArg(tensor="A"), TensorArg(tensor="D", access="write")
@@ -125,42 +123,11 @@ def measured(device: Any, rounds: int, intervals: Sequence[float], cache: Path) 
         back_to_back = samples.get((name, None))
         for interval in intervals:
             row = {"kernel": name, "interval_us": interval, "server_us": statistics.median(samples[name, interval])}
+            row["zero_us"] = lanes[name, interval].zero_us
             told = {"back_to_back_us": statistics.median(back_to_back) if back_to_back else None}
             yield {**row, **told, "samples_us": [round(us, 3) for us in samples[name, interval]]}
     lanes.clear()
     timer.close()
-
-
-def swept(device: Any, rounds: int) -> dict[str, Any]:
-    """AutoTuning of a task that reads as much as L2 holds, after either sweep."""
-    import cupy
-
-    from sandbox.cuda.timing.sampling import ServerLane
-    from sandbox.cuda.timing.timer import Timer
-
-    draw, options = random.Random(secrets.randbits(64)), _options(REQUESTS)
-    timer = Timer(READING, device)
-    track = timer.track_for(options)
-    autotuned = timer.open_baselines(options).contenders[AUTOTUNED][0]
-    other = cupy.zeros(2 * device.chip.l2_bytes // 8, dtype=cupy.uint64)
-
-    class ReadSweptLane(ServerLane):
-        """After the sweep, reads other memory, so that no line of L2 is left to be written back."""
-
-        def _request_us(self, graph: Any, interval_us: float) -> float:  # noqa: ARG002 (none is waited for)
-            track.residue.sweep_l2(draw)
-            other.sum()
-            device.synchronize()
-            return float(graph.run_us())
-
-    lanes = {
-        "written": ServerLane(track, autotuned, REQUESTS, 0.0, draw),
-        "read": ReadSweptLane(track, autotuned, REQUESTS, 0.0, draw),
-    }
-    samples = _sampled(lanes, rounds, draw)
-    lanes.clear()
-    timer.close()
-    return {"shape": READING.shape, **{f"{name}_us": statistics.median(values) for name, values in samples.items()}}
 
 
 def _options(launches: int) -> TimeOptions:
@@ -198,9 +165,7 @@ def main() -> None:
         "commit": options.commit,
         "date": datetime.date.today().isoformat(),
         "rows": rows,
-        "swept": swept(device, options.rounds),
     }
-    print(result["swept"])
     with whole_file(options.out) as temporary:
         temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -32,7 +32,10 @@ class Residue:
         self.sweep_l2(draw)
 
     def sweep_l2(self, draw: random.Random) -> None:
-        """Leave nothing of the operands in L2, whatever policy they were read under."""
+        """Leave nothing of the operands in L2, whatever policy they were read under, and nothing to be written back.
+
+        Measured: with the sweep's own lines to be written back, 128x2048x12288 takes 27.3 us instead of 22.4.
+        """
         try:
             call(driver.cuCtxResetPersistingL2Cache)
         except DriverFault as fault:
@@ -40,6 +43,7 @@ class Residue:
                 raise
             self._pools.demote()
         self._trusted.sweep(self._swept.bytes(), draw.getrandbits(63))
+        self._trusted.checksum(self._swept.bytes(), 0)  # reads all of it
 
     def close(self) -> None:
         cupy.cuda.get_current_stream().synchronize()

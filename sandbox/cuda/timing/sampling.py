@@ -14,16 +14,22 @@ from sandbox.cuda.timing.ring import Ring
 from sandbox.cuda.timing.sample_plan import arrival_intervals_us, count_launches, launches_needed, trimmed_mean
 from sandbox.cuda.timing.track import Pair, Track
 
+ZERO_REQUESTS = 8  # graphs without a launch in each sample of a server
 TRIAL_LAUNCHES = 16  # maximum number that determines how many a sample takes
 
 
 class Lane(Protocol):
-    """`pairs`: operands of every launch of a sample, in order; launch i writes slot i. `workspaces`: its ring, if any."""
+    """`pairs`: operands of every launch of a sample, in order; launch i writes slot i. `workspaces`: its ring, if any.
+
+    `zero_us`: what was subtracted from the last sample; 0 where nothing is.
+    """
 
     @property
     def pairs(self) -> Sequence[Pair]: ...
     @property
     def workspaces(self) -> Ring | None: ...
+    @property
+    def zero_us(self) -> float: ...
 
     def sample_us(self) -> float:
         """One sample: device time per launch. Unit: microseconds."""
@@ -62,6 +68,8 @@ class OfflineLane:
 
     `launches`: of one sample; found by a trial of `round_us` where None.
     """
+
+    zero_us = 0.0  # one pair of events for many launches
 
     def __init__(
         self,
@@ -109,7 +117,8 @@ class OfflineLane:
 class ServerLane:
     """Single launches onto an idle GPU with a swept L2, at exponential intervals; the sample is their trimmed mean.
 
-    Graphs are made anew for every sample, because the address of a graph shifts the times of its launches by up to 1 %.
+    The time between the events of a graph without a launch is measured with each sample and subtracted from it. Graphs are made
+    anew for every sample, because the address of a graph shifts the times of its launches by up to 1 %.
     """
 
     def __init__(
@@ -132,13 +141,17 @@ class ServerLane:
         self._bounds = track.bind(contender, self.pairs, self.workspaces)
         _enqueue_plainly(track, self._bounds[:1])
         self._graphs: list[TimedGraph] = []
+        self._nothing = TimedGraph(track.device, [])
+        self.zero_us = 0.0
 
     def sample_us(self) -> float:
         self._graphs = [TimedGraph(self._track.device, [bound], programmatic=self._programmatic) for bound in self._bounds]
         self._track.refill(len(self.pairs), self.workspaces, self._draw)
         self._track.residue.clear(self._draw, self._contender.local_bytes)
         intervals = arrival_intervals_us(len(self._graphs), self._interval_us, self._draw)
-        return trimmed_mean([self._request_us(graph, wait) for graph, wait in zip(self._graphs, intervals, strict=True)])
+        requests = [self._request_us(graph, wait) for graph, wait in zip(self._graphs, intervals, strict=True)]
+        self.zero_us = trimmed_mean([self._request_us(self._nothing, 0.0) for _ in range(ZERO_REQUESTS)])
+        return trimmed_mean(requests) - self.zero_us
 
     def _request_us(self, graph: TimedGraph, interval_us: float) -> float:
         self._track.residue.sweep_l2(self._draw)

@@ -225,6 +225,7 @@ class Timer:
             projected=watch.projected,
             compared=tuple(watch.compared),
             weakened=(*weakened, *self._weakened(reuse)),
+            zero_us=lane.zero_us if self._task.mode is TimingMode.SERVER else None,
         )
 
     def _weakened(self, reuse: int | None) -> list[str]:
