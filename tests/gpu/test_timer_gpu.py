@@ -133,6 +133,15 @@ def test_measurement_is_whole_and_plausible(device, honest, mode):
     assert measurement.side.without_programmatic_us is None
 
 
+def test_a_server_subtracts_the_time_between_two_events(device, honest):
+    from sandbox.cuda.timing.timer import Timer
+
+    task = GemmTask(m=64, n=64, k=64, mode="server", arch=device.arch)
+    measurement = Timer(task, device).measure(honest(task), BRIEF)
+    assert 0.5 < measurement.ruler.zero_us < 6
+    assert all(0.5 < sample for sample in measurement.timing.samples_us), "more was subtracted than the events take"
+
+
 def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):
     from sandbox.cuda.timing.timer import Timer
 

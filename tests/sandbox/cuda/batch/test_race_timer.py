@@ -30,6 +30,7 @@ WOBBLE = (0.0, 0.02, -0.01, 0.03, -0.02, 0.01, 0.0)
 class Lane:
     pairs = ((0, 1), (1, 0))
     workspaces = None
+    zero_us = 3.0
 
     def __init__(self, us, log, name, fails_at=None):
         self.us, self.log, self.name, self.fails_at, self.count = us, log, name, fails_at, itertools.count()

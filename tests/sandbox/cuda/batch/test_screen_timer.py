@@ -72,6 +72,12 @@ def test_a_server_gets_single_launches_without_gaps(screen):
     assert {(launches, gap) for _, launches, gap in opened} == {(SCREEN_TIME.server_launches, 0.0)}
 
 
+def test_only_a_server_says_what_was_subtracted(screen):
+    for mode, subtracted in ((TimingMode.SERVER, Lane.zero_us), (TimingMode.OFFLINE, None)):
+        rounds, _ = screen(Track(), task=TASK.model_copy(update={"mode": mode}))
+        assert rounds.measure(CANDIDATE, trusted=True).ruler.zero_us == subtracted
+
+
 def test_without_a_library_the_roofline_chooses_the_launches(screen):
     rounds, opened = screen(Track(), libraries={})
     assert rounds.measure(CANDIDATE, trusted=True).baselines == ()

@@ -29,6 +29,7 @@ class Library:
 class Lane:
     pairs = ((0, 1), (1, 0))
     workspaces = None
+    zero_us = 3.0
 
     def __init__(self, us, log, name):
         self._us, self._log, self._name, self._count = us, log, name, itertools.count()
