@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contract.chip import REFERENCE_CHIPS, Chip
-from contract.roofline import memory_us, tensor_flops_per_us, transfer_us
+from contract.roofline import memory_us, tensor_flops_per_us
 from contract.task import Arch, GemmTask, TimingMode
 from policies.schedule.families.kernel_family import Work, cluster_sms
 
@@ -37,8 +37,7 @@ PUSH_US = 0.15  # one trip from registers to another CTA of the cluster, and its
 CLUSTER_SUM_US = 0.5  # two cluster barriers and a load from distributed shared memory (estimate)
 # What a single launch takes more than one of many without programmatic launch: fitted to cuBLASLt-AutoTuning on shapes with
 # rows in both modes (`python -m benchmarks.h200.server.reach`), clusters to the same schedules in both modes.
-SINGLE_LAUNCH_US = 4.07
-COLD_READ_SHARE = 0.12  # of the time to read A and B once
+SINGLE_LAUNCH_US = 0.82
 COLD_CLUSTER_US = 0.2
 SCATTERED = 3.0  # times the time of a store; fitted as LOADED_TRIP_US was
 CROWDING = 4.0  # CTAs of the busiest SM at most, for each that an even distribution gives it, where CTAs may share SMs
@@ -103,8 +102,7 @@ def _launch_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     if task.mode is TimingMode.OFFLINE:
         launches -= c.overlapped_us * c.programmatic
         return launches
-    read_us = transfer_us(2 * task.k * (task.m + task.n), chip)
-    launches += SINGLE_LAUNCH_US + COLD_READ_SHARE * read_us + COLD_CLUSTER_US * (c.cluster > 1)
+    launches += SINGLE_LAUNCH_US + COLD_CLUSTER_US * (c.cluster > 1)
     return launches
 
 
