@@ -1,5 +1,6 @@
 """A candidate: one kernel source with its launch plan, and its origin."""
 
+import functools
 import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -65,6 +66,11 @@ def _label(origin: Origin, candidate_id: str) -> str:
     return " ".join(word for word in words if word)
 
 
+@functools.lru_cache(maxsize=256)  # a search asks for each id some 30 times
+def _device_id(source: str, flags: tuple[str, ...], compiler: str, plan: LaunchPlan) -> str:
+    return digest(["device", source, list(flags), compiler, plan.model_dump(mode="json")])
+
+
 class Candidate(Record):
     """Device code with its launch plan. The trusted launcher runs it; there is no host code."""
 
@@ -78,8 +84,7 @@ class Candidate(Record):
     @property
     def id(self) -> str:
         """Hash of source, flags, compiler and plan. Equal code is one candidate."""
-        plan = self.plan.model_dump(mode="json")
-        return digest(["device", self.source, list(self.flags), self.compiler, plan])
+        return _device_id(self.source, self.flags, self.compiler, self.plan)
 
     @property
     def label(self) -> str:

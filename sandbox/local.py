@@ -182,6 +182,7 @@ class LocalSandbox:
         return self._pool.turn.taken()
 
     def close(self) -> None:
+        self._builder.close()
         try:
             if self._witness is not None:
                 self._witness.close()

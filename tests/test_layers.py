@@ -16,8 +16,17 @@ STDLIB = frozenset(sys.stdlib_module_names)
 NOT_ON_WORKERS = frozenset({"langgraph", "chromadb", "openai", "sqlalchemy", "typer", "rich", "pydantic_settings"})
 # Modules that print to a terminal; libraries emit events instead.
 MAY_IMPORT_RICH = ("agent/cli/render/",)
-# The settings, the clean environment that a worker's child processes are given, and the launcher that marks it.
-MAY_READ_ENVIRONMENT = frozenset({"contract/settings.py", "sandbox/workers/process.py", "sandbox/workers/confined.py"})
+# The settings, the clean environment that a worker's child processes are given, and the launcher that marks it;
+# the entry point, which sets the threads of linear algebra; the compiler's child, which sets its home.
+MAY_READ_ENVIRONMENT = frozenset(
+    {
+        "contract/settings.py",
+        "sandbox/workers/process.py",
+        "sandbox/workers/confined.py",
+        "agent/cli/main.py",
+        "sandbox/building/compile_child.py",
+    }
+)
 
 
 def sources() -> list[Path]:

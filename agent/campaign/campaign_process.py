@@ -1,5 +1,6 @@
 """A process of a campaign: its order, its news, and its end: with its job, when it is told to, or when its parent is gone."""
 
+import gc
 import logging
 import os
 import signal
@@ -16,6 +17,9 @@ from contract.settings import Settings
 from contract.task import Arch
 
 INTERRUPTED = 130
+# A search keeps some 100,000 objects of its space of schedules, which every collection of the oldest generation visits:
+# with Python's own thresholds a third of the time in which PTX is parsed.
+RARE_COLLECTIONS = (50_000, 20, 20)
 
 
 class WorkerOrder(Record):
@@ -59,6 +63,7 @@ def worker_name(pid: int) -> str:
 def run_child(pipe: "Connection[News, str]", job: Callable[[Tell], None]) -> None:
     """Run a job whose news go through the pipe. Whatever comes back through it, or its end, interrupts the job, once."""
     logging.basicConfig(level=logging.WARNING)
+    gc.set_threshold(*RARE_COLLECTIONS)
     signal.signal(signal.SIGINT, _interrupt_once)
     threading.Thread(target=_listen, args=(pipe,), daemon=True).start()
     tell = _teller(pipe)

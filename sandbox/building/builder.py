@@ -33,6 +33,10 @@ class Builder:
         self._compiler = Compiler(options)
         self._internal = InternalErrors()
 
+    def close(self) -> None:
+        """End the processes that wait for the next compilation."""
+        self._compiler.close()
+
     def build(
         self,
         candidates: Sequence[AnyCandidate],

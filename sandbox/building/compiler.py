@@ -1,4 +1,4 @@
-"""The compiler: NVRTC in a child process by default; nvcc where a candidate asks for it, and for host candidates.
+"""The compiler: NVRTC in a child of a server by default; nvcc where a candidate asks for it, and for host candidates.
 
 Covered: limits of wall-clock, CPU time, memory and file size; a content-addressed cache, which keeps compile errors but
 never time-outs, deaths of the compiler or lack of memory or disk; a missing compiler; files that the compiler reads, where
@@ -7,14 +7,12 @@ Not covered: where only Landlock works, a source for nvcc can find out whether a
 """
 
 import functools
-import json
 import math
 import os
 import re
 import shutil
 import signal
 import stat
-import sys
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +27,7 @@ from sandbox.building import compile_child
 from sandbox.building.cache import FORMAT, CompileCache
 from sandbox.building.compile_child import CUBIN, LOG, PTX
 from sandbox.building.compile_log import first_error, shortened, shown_log
+from sandbox.building.compile_servers import CompileServers
 from sandbox.building.headers import NVRTC_HEADERS, Headers, find_headers, find_own_headers, folder_fingerprint
 from sandbox.building.toolchain import (
     NVRTC_REMEDY,
@@ -73,10 +72,10 @@ class Cancelled(Exception):
 
 @dataclass(frozen=True)
 class _Compilation:
-    """One compiler command, and the key under which its products are stored.
+    """One compilation, and the key under which its products are stored.
 
-    `request`: NVRTC's, which enters its jail itself; None for nvcc. `readable`: what nvcc may read in its jail. `roots`:
-    folders whose files a log may quote.
+    `command`: nvcc's; empty for NVRTC. `request`: NVRTC's; None for nvcc. `readable`: what nvcc may read in its jail.
+    `roots`: folders whose files a log may quote.
     """
 
     key: str
@@ -94,6 +93,11 @@ class Compiler:
         self._options = options
         self.cache = CompileCache(Path(options.cache_dir))
         self.cache.sweep()
+        self._servers = CompileServers()
+
+    def close(self) -> None:
+        """End the processes that wait for the next compilation."""
+        self._servers.close()
 
     def compile(
         self, candidate: AnyCandidate, arch: Arch, cancel: threading.Event | None = None
@@ -138,17 +142,15 @@ class Compiler:
         """Raises: MachineError, WorkerError."""
         layers, home = confinement().layers, str(scratch.resolve())
         limits = _limits(self._options)
-        if job.request is None:
-            jail = Jail(write=(home,), read=job.readable, devices=("/dev/null",), layers=layers)
-            limits, stdin = replace(limits, jail=jail), b""
-        else:
-            jail = Jail(write=(home,), read=tuple(str(root) for root in job.roots), layers=layers)
-            stdin = json.dumps(job.request | {"jail": jail.as_request()}).encode()
-            # It enters a network namespace with its jail: two user namespaces cannot be entered one after the other.
-            limits = replace(limits, network=layers.mounts)
         try:
             (scratch / SOURCE).write_text(source, encoding="utf-8", newline="")
-            return run(job.command, scratch=scratch, limits=limits, stdin=stdin, cancel=cancel)
+            if job.request is None:
+                jail = Jail(write=(home,), read=job.readable, devices=("/dev/null",), layers=layers)
+                return run(job.command, scratch=scratch, limits=replace(limits, jail=jail), cancel=cancel)
+            jail = Jail(write=(home,), read=tuple(str(root) for root in job.roots), layers=layers)
+            # It enters a network namespace with its jail: two user namespaces cannot be entered one after the other.
+            limits = replace(limits, network=layers.mounts)
+            return self._servers.run(job.request | {"jail": jail.as_request()}, scratch=scratch, limits=limits, cancel=cancel)
         except OSError as exc:
             raise MachineError(
                 f"{self._options.cache_dir} is not writable: {exc.strerror}; free space or choose another"
@@ -178,7 +180,7 @@ class Compiler:
         request: dict[str, object] = {"source": candidate.source, "options": options + include, "headers": NVRTC_HEADERS}
         return _Compilation(
             key=_key(candidate, options, headers, f"nvrtc {nvrtc_version()}"),
-            command=(sys.executable, "-P", "-s", "-m", "sandbox.building.compile_child"),
+            command=(),
             request=request,
             readable=(),
             roots=headers.roots,

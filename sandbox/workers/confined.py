@@ -34,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 _OPEN_FILES = 1024
 
 
-def _limit(kind: int, value: int | None, *, grace: int = 0) -> None:
+def limit(kind: int, value: int | None, *, grace: int = 0) -> None:
     """Set a limit. `grace`: distance of the hard limit from the soft one, which only sends a signal."""
     if value is not None:
         _, hard = resource.getrlimit(kind)
@@ -42,7 +42,9 @@ def _limit(kind: int, value: int | None, *, grace: int = 0) -> None:
         resource.setrlimit(kind, (min(value, most), most))
 
 
-def _die_with(libc: ctypes.CDLL, parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Let this process be killed once its parent, or the thread of it that started this process, has ended."""
+    libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the request was made
         os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +74,7 @@ def main(request: str, command: list[str]) -> None:
             libc = ctypes.CDLL(None, use_errno=True)
             _isolate(libc, jail, network=network)
             if limits["parent"] is not None:
-                _die_with(libc, limits["parent"])
+                die_with(limits["parent"])
         if jail:
             enter(jail, network=network)
             if jail.layers.landlock or jail.layers.mounts:
@@ -80,11 +82,11 @@ def main(request: str, command: list[str]) -> None:
     except OSError as exc:
         print(f"this process cannot be jailed: {exc}", file=sys.stderr)
         sys.exit(NOT_JAILED)
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
-    _limit(resource.RLIMIT_CPU, limits["cpu_s"], grace=1)  # the soft limit's SIGXCPU says why it died
-    _limit(resource.RLIMIT_AS, limits["memory_bytes"])
-    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    limit(resource.RLIMIT_CORE, 0)
+    limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    limit(resource.RLIMIT_CPU, limits["cpu_s"], grace=1)  # the soft limit's SIGXCPU says why it died
+    limit(resource.RLIMIT_AS, limits["memory_bytes"])
+    limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
     os.execv(command[0], command)
 
 

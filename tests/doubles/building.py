@@ -1,21 +1,20 @@
 """Quick builds for tests that are not about building.
 
-A compilation in its jailed child takes 0.15 s of CPU more than the compiler needs, and nvdisasm 0.25 s for any cubin. The
+The first compilation in a child takes 0.15 s of CPU more than the compiler needs, and nvdisasm 0.25 s for any cubin. The
 child has its tests in `tests/sandbox/building`, reading machine code has its tests in `tests/sandbox/inspect`.
 """
 
 import functools
 import hashlib
-import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandbox.building import compiler
 from sandbox.building.compile_child import compile_source
+from sandbox.building.compile_servers import CompileServers
 from sandbox.inspect import sass
 from sandbox.inspect.sass import Sass
 from sandbox.workers.process import ChildExit
@@ -23,16 +22,13 @@ from sandbox.workers.process import ChildExit
 
 def compile_in_this_process(patch: pytest.MonkeyPatch) -> None:
     """NVRTC compiles here instead of in a child; nvcc still runs in its own."""
-    in_child = compiler.run
 
-    def run(command: Sequence[str], *, scratch: Path, stdin: bytes = b"", **options: Any) -> ChildExit:
-        if "sandbox.building.compile_child" not in command:
-            return in_child(command, scratch=scratch, stdin=stdin, **options)
-        request, started = json.loads(stdin), time.monotonic()
+    def run(_: CompileServers, request: Mapping[str, Any], *, scratch: Path, **__: Any) -> ChildExit:
+        started = time.monotonic()
         verdict = compile_source(request["source"], request["options"], request["headers"], scratch)
         return ChildExit(verdict, b"", b"", time.monotonic() - started, "itself")
 
-    patch.setattr(compiler, "run", run)
+    patch.setattr(CompileServers, "run", run)
 
 
 def leave_machine_code_unread(patch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ A family is a folder with one CUDA source (`NAME/NAME.cu`, see `template`), one 
 and one space (the schedules worth trying). Its subclass of `Family` joins them, and `registry` lists it.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from typing import ClassVar, Generic, NamedTuple, TypeVar
@@ -91,6 +92,7 @@ def cluster_sms_expression(cluster: int) -> str:
     return covered if cluster == 1 else f"{covered}//{cluster}*{cluster}"
 
 
+@functools.cache
 def _share(cluster: int) -> int:
     return next(share for size, share in _CLUSTER_SHARE.items() if size >= cluster)
 

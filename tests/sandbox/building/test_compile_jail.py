@@ -12,6 +12,7 @@ from contract.options import CompileOptions
 from contract.task import Arch
 from sandbox.building import compile_child
 from sandbox.building import compiler as compiler_module
+from sandbox.building.compile_servers import CompileServers
 from sandbox.building.compiler import Compiled, Compiler
 from sandbox.building.headers import cutlass_roots
 from sandbox.building.toolchain import find_nvcc
@@ -185,11 +186,11 @@ def test_nvcc_reads_the_folders_that_a_host_candidate_names(jailed: Compiler, tm
 def test_a_compiler_is_told_of_no_gpu(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, object] = {}
 
-    def spy(_: object, **arguments: object) -> ChildExit:
+    def spy(*_: object, **arguments: object) -> ChildExit:
         seen.update(arguments)
         return ChildExit(compile_child.REFUSED, b"", b"error: none", 0.1, "itself")
 
-    monkeypatch.setattr(compiler_module, "run", spy)
+    monkeypatch.setattr(CompileServers, "run", spy)
     compiler.compile(candidate(NAIVE), Arch.SM_90A)
     limits = seen["limits"]
     assert isinstance(limits, compiler_module.Limits)
@@ -199,7 +200,7 @@ def test_a_compiler_is_told_of_no_gpu(compiler: Compiler, monkeypatch: pytest.Mo
 def test_a_jail_that_is_refused_is_our_fault(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
     """Injected: layers that worked in the probe are refused to the compiler."""
     ended = ChildExit(NOT_JAILED, b"", b"error: Landlock: not now", 0.1, "itself")
-    monkeypatch.setattr(compiler_module, "run", lambda *_, **__: ended)
+    monkeypatch.setattr(CompileServers, "run", lambda *_, **__: ended)
     with pytest.raises(MachineError, match="jail") as caught:
         compiler.compile(candidate(NAIVE), Arch.SM_90A)
     assert "not now" in caught.value.log
@@ -230,7 +231,7 @@ def test_a_disk_too_full_for_the_source_is_our_fault(compiler: Compiler, monkeyp
     def full(*_: object, **__: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(compiler_module, "run", full)
+    monkeypatch.setattr(CompileServers, "run", full)
     with pytest.raises(MachineError, match="No space left on device"):
         compiler.compile(candidate(NAIVE), Arch.SM_90A)
 
