@@ -105,6 +105,11 @@ class Prediction(Record):
         """Whether no model knows the candidate, so that the roofline stands in: it says only that nothing is faster."""
         return self.predicted_us == self.floor_us
 
+    @property
+    def largest_terms(self) -> list[tuple[str, float]]:
+        """The terms, largest first."""
+        return sorted(self.terms.items(), key=lambda term: -term[1])
+
 
 FAULT_CHARS = 200
 

@@ -49,7 +49,13 @@ class Nodes:
         self._run = run
         self._parts = parts
         self._budget = Budget(candidates=run.settings.budget, minutes=run.settings.minutes)
-        self._ending = SearchEnd(run.task, run.chip, self._budget, can_measure=parts.sandbox.can_measure)
+        self._ending = SearchEnd(
+            run.task,
+            run.chip,
+            self._budget,
+            can_measure=parts.sandbox.can_measure,
+            reads_code=parts.policy.reads_code,
+        )
         self._clock = clock
         self._emit = emit
         self.history = History(parts.store, run)

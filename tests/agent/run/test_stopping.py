@@ -20,5 +20,6 @@ def test_no_better_prediction_compares_rounds() -> None:
     first = step(0, evaluation=unmeasured(9.0))
     assert not ranked(first)
     assert ranked(first, step(1, number=1, round=2, evaluation=unmeasured(9.0)))
-    assert not ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.9)))
+    assert not ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.7)))
+    assert ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.8))), "it ties"
     assert not ranked(first, step(1, number=1, round=2, evaluation=Rejected(rule="x", message="y")))
