@@ -16,9 +16,9 @@ from contract.task import GemmTask, TimingMode
 
 
 class AttemptResources(Record):
-    """What a compiled candidate takes, as the maximum over its launches (`ctas_per_sm`: the minimum). `smem_bytes`: static and dynamic, of one CTA.
+    """What a compiled candidate takes, as the maximum over its kernels. `smem_bytes`: static and dynamic, of one CTA.
 
-    `ctas`: of a grid; None where its plan is not known. `ctas_per_sm`: resident at once, at one launch.
+    `ctas`: of a grid; None where the plan is not known. `ctas_per_sm`: resident at once, as the minimum over its kernels.
     """
 
     registers: int

@@ -81,10 +81,10 @@ def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | No
     """The best candidate's latest step; None where no candidate passed.
 
     A measured time beats any prediction. An executed candidate beats one that was not executed, and a modelled time beats a
-    floor that stands in for a prediction. Of predictions that tie with the fastest, the earliest leads. Candidates of the race beat those that were only screened, however fast these were.
-    Both are compared by their paired speedup, in which the drift of clocks cancels. A candidate whose latest evaluation
-    failed is left out. With `proved_only`, a measured kernel that waits for a second witness leads only where every measured
-    one waits.
+    floor that stands in for a prediction. Of predictions that tie with the fastest, the earliest leads. Candidates of the race
+    beat those that were only screened, however fast these were. Both are compared by their paired speedup, in which the drift
+    of clocks cancels. A candidate whose latest evaluation failed is left out. With `proved_only`, a measured kernel that waits
+    for a second witness leads only where every measured one waits.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
     timed = trusted_first(latest.values()) if proved_only else [one for one in latest.values() if one.plausible]

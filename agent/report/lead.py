@@ -27,16 +27,13 @@ class Lead:
 
     @property
     def sentence(self) -> str:
-        """For a kernel that was not measured; empty for one that was, whose time and baselines speak for it."""
-        kind = "found right" if self.proven else "built"
-        others = f"{self.among} kernels that were {kind}" if self.among > 1 else ""
-        match self.ranked_by:
-            case "measured":
-                return ""
-            case "predicted":
-                return f"By prediction it is the fastest of {others}.{self._ties()}" if others else f"No other was {kind}."
-            case "nothing":
-                return f"No model predicts its time{f'; it is the first of {others}, which are not ranked' if others else ''}."
+        """For a kernel that was not measured and was compared with others; else empty."""
+        others = f"{self.among} kernels that were {'found right' if self.proven else 'built'}"
+        if self.among == 1 or self.ranked_by == "measured":
+            return ""
+        if self.ranked_by == "predicted":
+            return f"By prediction it is the fastest of {others}.{self._ties()}"
+        return f"It is the first of {others}; they are not ranked, because no model predicts their times."
 
     def _ties(self) -> str:
         if not self.tied:
