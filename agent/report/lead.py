@@ -32,7 +32,7 @@ class Lead:
         if self.among == 1 or self.ranked_by == "measured":
             return ""
         if self.ranked_by == "predicted":
-            return f"By prediction it is the fastest of {others}.{self._ties()}"
+            return f"By prediction it is {'one of ' if self.tied else ''}the fastest of {others}.{self._ties()}"
         return f"It is the first of {others}; they are not ranked, because no model predicts their times."
 
     def _ties(self) -> str:

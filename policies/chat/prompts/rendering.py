@@ -32,7 +32,9 @@ _AROUND = 2  # lines of source shown before and after a line that broke a rule
 _TERMS = 4  # of a predicted time that are shown
 _OPCODES = 8  # most frequent opcodes of a kernel that are shown
 # Opcodes that tell of products, waiting, order or spilled registers, however few there are.
-_TELLING = frozenset("ATOM ATOMG BAR CCTL ERRBAR HGMMA HMMA LDL MEMBAR RED REDG STL UCGABAR_WAIT".split())
+_TELLING = frozenset(
+    ["ATOM", "ATOMG", "BAR", "CCTL", "ERRBAR", "HGMMA", "HMMA", "LDL", "MEMBAR", "RED", "REDG", "STL", "UCGABAR_WAIT"]
+)
 _HANG = "likely: a wait that nothing completes (mbarrier phase or bytes, a barrier that not all reach), or an endless loop"
 # What each verification tier proves. The sandbox defines the names.
 _TIERS = {

@@ -27,9 +27,12 @@ def test_a_prediction_is_compared_with_those_of_right_kernels_only() -> None:
 
 
 def test_what_ties_is_named() -> None:
-    found = lead(*(unmeasured(us, "emulator") for us in (5.0, 4.9, 7.0)))
-    assert "Within 3%, and so tied: mma_sync 64x64x32 number=1 (4.90 us). It is the earliest of them." in found.sentence
-    assert lead_json(found)["tied"] == [steps_of(measured(1.0), measured(1.0))[1].candidate.id]
+    found = lead(*(unmeasured(us, "emulator") for us in (5.0, 7.0, 4.9)))
+    assert found.sentence == (
+        "By prediction it is one of the fastest of 3 kernels that were found right. "
+        "Within 3%, and so tied: mma_sync 64x64x32 number=2 (4.90 us). It is the earliest of them."
+    )
+    assert lead_json(found)["tied"] == [steps_of(*(measured(1.0),) * 3)[2].candidate.id]
 
 
 @pytest.mark.parametrize(
