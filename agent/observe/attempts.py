@@ -17,34 +17,41 @@ from contract.trajectory import Attempt, AttemptResources, Step
 AXES = 8  # of a schedule that are named where they differ
 
 
-def attempt_of(step: Step, task: GemmTask, chip: Chip, parent: AnyCandidate | None = None) -> Attempt:
-    """A step in short. Its seconds are the cost of its policy's choice.
+def attempt_of(step: Step) -> Attempt:
+    """A step in short, as a search over schedules needs it. Its seconds are the cost of its policy's choice.
 
     Profiling and the second witness follow a success; their time is left out.
     """
-    evaluation, origin = step.evaluation, step.candidate.origin
+    evaluation = step.evaluation
     paid = [seconds for stage, seconds in step.seconds.items() if stage not in ("profile", "witness")]
-    prediction = evaluation.prediction if isinstance(evaluation, Unmeasured) else None
     return Attempt(
         candidate_id=step.candidate.id,
-        policy=origin.policy,
-        schedule=origin.schedule,
+        policy=step.candidate.origin.policy,
+        schedule=step.candidate.origin.schedule,
         status=evaluation.status,
         message=evaluation.fault,
         time_us=evaluation.time_us,
         predicted_us=evaluation.predicted_us,
-        is_floor=prediction.is_floor if prediction else None,
+        is_floor=evaluation.prediction.is_floor if isinstance(evaluation, Unmeasured) else None,
         speedup=ratio_over(evaluation, AUTOTUNED),
         reward=step.reward,
         seconds=sum(paid) if paid else None,
         unproved=isinstance(evaluation, Measured) and _unproved(evaluation, step),
-        verdict=_verdict(evaluation),
-        idea=origin.note,
-        parent=origin.parents[0] if origin.parents else None,
-        change=change_of(step.candidate, parent) if parent else "",
-        terms=dict(prediction.largest_terms) if prediction else {},
-        resources=_resources(step, task, chip),
     )
+
+
+def described(attempt: Attempt, step: Step, task: GemmTask, chip: Chip, parent: AnyCandidate | None) -> Attempt:
+    """An attempt with what a model needs to go on from it. `parent`: the candidate whose source its author started from."""
+    evaluation, origin = step.evaluation, step.candidate.origin
+    described = {
+        "verdict": _verdict(evaluation),
+        "idea": origin.note,
+        "parent": origin.parents[0] if origin.parents else None,
+        "change": change_of(step.candidate, parent) if parent else "",
+        "terms": dict(evaluation.prediction.largest_terms) if isinstance(evaluation, Unmeasured) else {},
+        "resources": _resources(step, task, chip),
+    }
+    return attempt.model_copy(update=described)
 
 
 def change_of(candidate: AnyCandidate, parent: AnyCandidate) -> str:

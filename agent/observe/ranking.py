@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.observe.attempts import attempt_of
-from contract.candidate import AnyCandidate, Candidate
+from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured, Unmeasured
 from contract.prediction import tied
@@ -70,11 +70,10 @@ class Ranked:
         return _known(self.attempt.predicted_us)
 
 
-def rank(step: Step, task: GemmTask, chip: Chip, parent: AnyCandidate | None = None) -> Ranked:
-    """`parent`: the candidate whose source its author started from; without it, the attempt does not say what changed."""
+def rank(step: Step, task: GemmTask, chip: Chip) -> Ranked:
     evaluation = step.evaluation
     plausible = isinstance(evaluation, Measured) and not beyond_roofline(evaluation, task, chip)
-    return Ranked(step=step, attempt=attempt_of(step, task, chip, parent), plausible=plausible)
+    return Ranked(step=step, attempt=attempt_of(step), plausible=plausible)
 
 
 def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | None:

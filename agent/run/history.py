@@ -1,7 +1,9 @@
 """The steps of one run, ranked and kept in memory, so that no node reads the whole store again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from agent.observe.attempts import described
 from agent.observe.ranking import Ranked, rank
 from contract.profile import Profile
 from contract.protocols import TrajectoryStore
@@ -9,11 +11,15 @@ from contract.trajectory import RunRecord, Step
 
 
 class History:
-    """Steps by index. A step is added only once it is durable in the store."""
+    """Steps by index. A step is added only once it is durable in the store.
 
-    def __init__(self, store: TrajectoryStore, run: RunRecord) -> None:
+    `describes`: whether attempts hold what a model needs to go on from them, which a search over schedules does not read.
+    """
+
+    def __init__(self, store: TrajectoryStore, run: RunRecord, *, describes: bool = False) -> None:
         self._store = store
         self._run = run
+        self._describes = describes
         self._ranked: list[Ranked] = []
         self._first: dict[str, Step] = {}
         for step in store.steps(run.run_id):
@@ -59,6 +65,10 @@ class History:
         self._first.setdefault(one.attempt.candidate_id, step)
 
     def _rank(self, step: Step) -> Ranked:
+        one = rank(step, self._run.task, self._run.chip)
+        if not self._describes:
+            return one
         parents = step.candidate.origin.parents
         parent = self._first.get(parents[0]) if parents else None
-        return rank(step, self._run.task, self._run.chip, parent.candidate if parent else None)
+        source = parent.candidate if parent else None
+        return replace(one, attempt=described(one.attempt, step, self._run.task, self._run.chip, source))

@@ -58,7 +58,7 @@ class Nodes:
         )
         self._clock = clock
         self._emit = emit
-        self.history = History(parts.store, run)
+        self.history = History(parts.store, run, describes=parts.policy.reads_code)
         self._profiler = RunProfiler(run, parts, self.history, clock, emit)
         self._second_witness = SecondWitness(run, parts.sandbox, self.history, clock, emit)
         self._builds: BatchBuild | None = None  # of this round

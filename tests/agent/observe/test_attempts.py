@@ -2,11 +2,10 @@
 
 import pytest
 
-from agent.observe.attempts import change_of
-from agent.observe.ranking import rank
+from agent.observe.attempts import attempt_of, change_of, described
 from contract.candidate import Candidate, Origin
 from contract.evaluation import Evaluation, Prediction, TestResult, Unmeasured, Witness, Wrong
-from contract.trajectory import Attempt
+from contract.trajectory import Attempt, Step
 from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, step, unmeasured
 
 
@@ -14,16 +13,21 @@ def free(source: str, **origin: object) -> Candidate:
     return candidate(0).model_copy(update={"source": source, "origin": Origin.model_validate({"policy": "chat", **origin})})
 
 
+def told(one: Step, parent: Candidate | None = None) -> Attempt:
+    return described(attempt_of(one), one, TASK, CHIP, parent)
+
+
 def attempt(evaluation: Evaluation) -> Attempt:
-    return rank(step(0, evaluation=evaluation), TASK, CHIP).attempt
+    return told(step(0, evaluation=evaluation))
 
 
 def test_idea_parent_and_change_are_told() -> None:
     parent = free("int a;\nint b;\n\nint c;\n")
     child = free("int a;\n  int c;\nint d;\nint e;\n", note="Hold B in registers.", parents=(parent.id,))
-    told = rank(step(0, candidate=child), TASK, CHIP, parent).attempt
-    assert (told.idea, told.parent, told.change) == ("Hold B in registers.", parent.id, "+2 -1 of 3 lines")
-    assert rank(step(0, candidate=child), TASK, CHIP).attempt.change == ""
+    one = step(0, candidate=child)
+    seen = told(one, parent)
+    assert (seen.idea, seen.parent, seen.change) == ("Hold B in registers.", parent.id, "+2 -1 of 3 lines")
+    assert told(one).change == ""
 
 
 def test_schedules_differ_by_their_axes() -> None:
@@ -37,9 +41,9 @@ def test_schedules_differ_by_their_axes() -> None:
 
 def test_terms_are_those_of_the_prediction_largest_first() -> None:
     prediction = Prediction(predicted_us=3.0, model="m", floor_us=1.0, terms={"dram": 0.5, "smem": 2.0})
-    told = attempt(Unmeasured(verified_by="emulator", prediction=prediction, inspection=INSPECTION))
-    assert list(told.terms.items()) == [("smem", 2.0), ("dram", 0.5)]
-    assert told.modelled_us == 3.0, "no schedule is needed where a model knows the candidate"
+    seen = attempt(Unmeasured(verified_by="emulator", prediction=prediction, inspection=INSPECTION))
+    assert list(seen.terms.items()) == [("smem", 2.0), ("dram", 0.5)]
+    assert seen.modelled_us == 3.0, "no schedule is needed where a model knows the candidate"
 
 
 def test_a_roofline_is_no_modelled_time() -> None:
