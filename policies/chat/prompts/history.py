@@ -70,8 +70,8 @@ def yardstick_text(observation: Observation) -> str:
             )
         case Unmeasured(prediction=prediction):
             return (
-                f"Its time is a prediction: {prediction.predicted_us:.2f} us. Nothing is measured here. Yours is predicted by "
-                f"the same rules; two that are within {TIE:.0%} are tied, and the earlier one stays the best."
+                f"Its time is a prediction: {prediction.predicted_us:.2f} us by {prediction.model}. Nothing is measured here. "
+                f"Yours is predicted too; two that are within {TIE:.0%} are tied, and the earlier one stays the best."
             )
         case _:
             return ""

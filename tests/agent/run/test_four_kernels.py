@@ -113,7 +113,7 @@ def check_prompts(order: Sequence[int], prompts: Sequence[str]) -> None:
             fastest = min(order[:number], key=lambda place: SLOWEST_FIRST[place])
             [best] = [row for row in rows if "(the best)" in row]
             assert idea_of(FOUR[fastest]) in best
-            assert f"Its time is a prediction: {SLOWEST_FIRST[fastest]:.2f} us. Nothing is measured here." in prompt
+            assert f"Its time is a prediction: {SLOWEST_FIRST[fastest]:.2f} us by injected. Nothing is measured here." in prompt
 
 
 def test_the_author_repeats_nothing_and_the_run_ends_when_it_has_nothing_new(tmp_path: Path, cache: CompileOptions) -> None:

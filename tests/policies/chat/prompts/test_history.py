@@ -126,7 +126,7 @@ def test_no_text_of_a_model_adds_a_row_or_a_cell() -> None:
     ("evaluation", "said"),
     [
         (measured(2.4), "Its time is measured: 2.40 us."),
-        (modelled(3.2), "Its time is a prediction: 3.20 us. Nothing is measured here."),
+        (modelled(3.2), "Its time is a prediction: 3.20 us by a model. Nothing is measured here."),
         (unmeasured(1.0, "emulator"), "There is no measure: its time is neither measured nor predicted here"),
     ],
 )
