@@ -18,6 +18,7 @@ from agent.run.result import RunResult
 from agent.wiring.policy import open_policy
 from contract.candidate import AnyCandidate
 from contract.evaluation import Prediction
+from contract.events import ignore
 from contract.inspection import Inspection
 from contract.options import ChatOptions, CompileOptions
 from contract.roofline import roofline_us
@@ -61,14 +62,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> CompileOptions:
 
 def drive(home: Path, sandbox: Proving, order: Sequence[Turn], budget: int = 4) -> tuple[RunResult, list[str]]:
     """A run over the author's kernels in an order. Returns it with the prompts that the author got."""
+    run_id = name_run(TASK)
     with ScriptedServer(Forgetful(order)) as server:
         chat = ChatOptions(model="test", base_url=server.base_url, samples=1)
         settings = Settings(home=home, policy="chat", budget=budget, round_size=1, minutes=5.0, chat=chat, api_key="k")
-        store = open_store(settings.store_url)
-        run_id = name_run(TASK)
-        with open_policy(TASK.arch, settings, store, run_id, lambda _: None) as policy:
+        with open_store(settings.store_url) as store, open_policy(TASK.arch, settings, store, run_id, ignore) as policy:
             parts = Dependencies(sandbox, policy, Nothing(), store, diagnose_built, explain)  # type: ignore[arg-type]
-            outcome = start_run(new_run(run_id, TASK, settings, parts, None), parts, lambda _: None, resumable=False)
+            outcome = start_run(new_run(run_id, TASK, settings, parts, None), parts, ignore, resumable=False)
     return outcome, [request.prompt for request in server.requests]
 
 
