@@ -95,7 +95,7 @@ def _row(attempt: Attempt, observation: Observation) -> str:
         _time(attempt) + _tie(attempt, observation),
         terms_text(list(attempt.terms.items())),
         _resources(attempt),
-        attempt.idea or " ".join(axes_in_use(attempt.schedule or {})),
+        "; ".join(part for part in (attempt.idea, " ".join(axes_in_use(attempt.schedule or {}))) if part),
     )
     return " | ".join(inline(cell, 240).replace("|", "/") or "-" for cell in cells)
 

@@ -110,9 +110,11 @@ def test_the_best_is_marked_and_so_is_what_ties_with_it() -> None:
     assert shown[1][0].endswith("(the best)")
 
 
-def test_a_schedule_is_its_own_idea() -> None:
-    [row] = rows(attempt("a", schedule={"family": "wgmma_tma", "stages": 4, "split_k": 1}, predicted_us=8.0))
-    assert row[-1] == "family=wgmma_tma stages=4"
+@pytest.mark.parametrize(("idea", "said"), [("", ""), ("Fewer stages.", "Fewer stages.; ")])
+def test_a_schedule_is_told_by_its_axes(idea: str, said: str) -> None:
+    schedule = {"family": "wgmma_tma", "stages": 4, "split_k": 1}
+    [row] = rows(attempt("a", schedule=schedule, predicted_us=8.0, idea=idea))
+    assert row[-1] == f"{said}family=wgmma_tma stages=4"
 
 
 def test_no_text_of_a_model_adds_a_row_or_a_cell() -> None:
