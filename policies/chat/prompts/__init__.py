@@ -1,7 +1,7 @@
 """What a model is shown: the records of a run as prompts.
 
 - `composition`: which sections a prompt has, in which order, and how its tokens are shared between them.
-- `rendering`: records as text.
+- `rendering`: records as text. `history`: what was tried, and earlier kernels.
 - `primitives`: the device headers as signatures with their comments.
 - `quoting`: untrusted text inside a prompt, fenced.
 - `fitting`: text made to fit a number of tokens.

@@ -2,7 +2,8 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
 fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
-0.5 of the rest), device primitives (up to 0.6 of the rest), attempts (up to 0.35 of the rest), chunks (all of the rest).
+0.5 of the rest), device primitives (up to 0.6 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
+differences (up to 0.35 of the rest), chunks (all of the rest).
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 Stored runs contain the words of the templates, and a replay matches prompts by hash: keep the words.
 """
@@ -18,30 +19,38 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from contract.candidate import Candidate
 from contract.chip import LIMITS
+from contract.evaluation import Evaluation
 from contract.exchange import Message, Prompt
 from contract.roofline import arithmetic_us, memory_us, roofline_us
 from contract.task import Arch, ElementType
 from contract.trajectory import Failure, Observation
 from policies.chat.assignment import Assignment
 from policies.chat.prompts.fitting import fair_shares, shorten, take
+from policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
 from policies.chat.prompts.primitives import Header, primitives_for
 from policies.chat.prompts.quoting import fenced, plain
 from policies.chat.prompts.rendering import (
     chunk_text,
     diagnosis_text,
-    exemplar_text,
     failure_text,
     result_text,
     source_text,
-    tried_text,
 )
 from policies.chat.tokens import estimate_tokens
 
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
-_EXEMPLARS, _PRIMITIVES, _TRIED, _CHUNKS = 0.5, 0.6, 0.35, 1.0  # maximum shares of the tokens that are left
+_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.6, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
-_ORDER = ("Device primitives", "Knowledge", "What was tried", "The best kernel so far", "How it did", "Exemplars")
+_ORDER = (
+    "Device primitives",
+    "Knowledge",
+    "What was tried",
+    "The best kernel so far",
+    "How it did",
+    "Exemplars",
+    "Earlier right kernels",
+)
 _OVERHEAD = 24  # tokens for the heading and the fences of a section
 _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
 
@@ -119,7 +128,10 @@ class Prompts:
             shown.append((f"candidate {exemplar.candidate.id[:8]}", exemplar.candidate.source))
         contrast = rest.fill("Exemplars", exemplars, _EXEMPLARS, "\n\n".join)
         rest.fill("Device primitives", self._primitives(observation.task.arch), _PRIMITIVES, _primitives)
-        rest.fill("What was tried", tried_text(observation.attempts), _TRIED, lambda lines: fenced("\n".join(lines)))
+        rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
+        if not assignment.failure:
+            shown_ids = [assignment.exemplars[position].candidate.id for position in contrast]
+            rest.fill("Earlier right kernels", recent_text(observation, shown_ids), _RECENT, "\n\n".join)
         taken = rest.fill("Knowledge", [chunk_text(hit) for hit in observation.hits], _CHUNKS, "\n\n".join)
         return (
             tuple(assignment.exemplars[position].candidate.id for position in contrast),
@@ -147,9 +159,14 @@ def _required(observation: Observation, best: Candidate | None, failure: Failure
         required["How it did"] = lambda tokens: result_text(result, tokens)
     if diagnosis := observation.diagnosis:
         required[f"Diagnosis of {_whose(observation, best)}"] = lambda tokens: diagnosis_text(
-            diagnosis, observation.profile, observation.differences, tokens
+            diagnosis, observation.profile, observation.differences, tokens, _diagnosed(observation, best)
         )
     return required
+
+
+def _diagnosed(observation: Observation, best: Candidate | None) -> Evaluation | None:
+    """The evaluation of the candidate that the diagnosis is of, where it is the best one."""
+    return observation.best_evaluation if best and observation.diagnosed in (None, best.id) else None
 
 
 def _whose(observation: Observation, best: Candidate | None) -> str:
@@ -183,6 +200,7 @@ def _values(observation: Observation) -> dict[str, Any]:
         "arithmetic_us": arithmetic_us(task, chip),
         "memory_us": memory_us(task, chip),
         "floor_us": floor_us,
+        "yardstick": yardstick_text(observation),
         "launch_share": chip.launch_us / floor_us,
     }
 
