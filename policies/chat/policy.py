@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 
 from contract.candidate import Candidate
 from contract.events import Emit, Notice
@@ -15,11 +15,10 @@ from policies.chat.account import Account
 from policies.chat.assignment import POLICY, Assignment, assign
 from policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
 from policies.chat.prompts.composition import Prompts
-from policies.chat.prompts.schedules import PromptedReplies
 from policies.chat.prompts.primitives import Header
+from policies.chat.prompts.schedules import PromptedReplies
 from policies.chat.replies.candidates import shown_kernels
 from policies.chat.server.chat_server import ChatServer
-from policies.schedule.named_schedules import schedules_for
 
 
 class ChatPolicy:
@@ -54,8 +53,6 @@ class ChatPolicy:
         Raises: EndpointError if the server is unusable and UsageError if a replayed run has no reply, unless the round
         already has a candidate. StoreError if an exchange cannot be stored.
         """
-        if self._options.replies == "schedule" and not schedules_for(observation.task, observation.chip).families:
-            self.exhausted = f"no kernel family writes {observation.task.shape} on {observation.task.arch}: use --replies source"
         round = Round(observation.seconds_left)
         topics = list(self._topics(observation, count)) if round.seconds_left and not self.exhausted else []
         ends = self._hold(topics, round)

@@ -179,7 +179,7 @@ def _axes(space: Sequence[Schedule]) -> dict[str, tuple[ScheduleValue, ...]]:
     for schedule in space:
         for axis, value in schedule:
             found[axis].add(value)
-    return {axis: tuple(sorted(values)) for axis, values in found.items()}  # type: ignore[type-var]
+    return {axis: tuple(sorted(values)) for axis, values in found.items()}
 
 
 def _time_us(one: PredictedSchedule) -> float:
@@ -196,5 +196,8 @@ def _shown(value: object) -> str:
         return "an object"
     if isinstance(value, list | tuple):
         return "a list"
-    said = json.dumps(value)
+    try:
+        said = json.dumps(value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return "a number of too many digits"
     return said if len(said) <= _SHOWN_CHARS else said[: _SHOWN_CHARS - 1] + "…"

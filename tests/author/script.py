@@ -51,7 +51,7 @@ class Turn:
     def draft(self) -> KernelFile:
         draft = read_reply(self.text)
         if not isinstance(draft, KernelFile):
-            raise ValueError(f"{self.name}: {draft.problem}")
+            raise ValueError(f"{self.name}: {draft}")
         return draft
 
 

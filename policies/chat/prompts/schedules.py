@@ -23,6 +23,7 @@ EXAMPLES = 5
 SLOWER = 3.0  # times the best predicted time, from which on a family is not worth its tokens
 SHOWN_ATTEMPTS = 12
 SHOWN_FINDINGS = 2
+TASK_TOKENS = 250  # of the short prompt's other words
 _SWITCH = (False, True)
 _DEFINITION = re.compile(r"(?=`[\w*]+`: )")  # of an axis, or of several: `cluster_*`
 
@@ -37,28 +38,25 @@ class PromptedReplies:
 
 def families_section(observation: Observation, replies: PromptedReplies) -> str:
     """The section of a prompt whose reply may hold schedules, among other forms; empty where it may not."""
-    schedules = schedules_for(observation.task, observation.chip) if replies.kind == "any" else None
-    if schedules is None or not schedules.families:
+    if replies.kind != "any":
         return ""
     said = (
         f"Instead of a source, a reply may name up to {replies.max_schedules} schedules of these families as a list of JSON "
         "objects, each with values from the lists below. Axes that are left out take the values of the fastest predicted "
         "schedule that has the others."
     )
-    return f"# Kernel families\n\n{said}\n\n{_families(schedules)}"
+    return f"# Kernel families\n\n{said}\n\n{_families(schedules_for(observation.task, observation.chip))}"
 
 
 def schedule_values(observation: Observation, tokens: int) -> dict[str, str]:
     """The values of the short prompt's template, for replies that hold schedules only."""
     schedules = schedules_for(observation.task, observation.chip)
     families = f"# Kernel families\n\n{_families(schedules)}"
+    findings = fenced("\n".join(_findings(observation.diagnosis))) if observation.diagnosis else ""
     tried = list(_tried(observation.attempts, schedules))
-    taken = take(tried, tokens - estimate_tokens(families))
-    return {
-        "families": families,
-        "tried": fenced("\n".join(tried[position] for position in taken)) if taken else "",
-        "findings": fenced("\n".join(_findings(observation.diagnosis))) if observation.diagnosis else "",
-    }
+    taken = take(tried, tokens - TASK_TOKENS - estimate_tokens(families) - estimate_tokens(findings))
+    shown = fenced("\n".join(tried[position] for position in taken)) if taken else ""
+    return {"families": families, "tried": shown, "findings": findings}
 
 
 def _families(schedules: TaskSchedules) -> str:

@@ -14,7 +14,7 @@ from contract.errors import PlanError
 from contract.options import ReplyKind
 from contract.task import GemmTask
 from policies.chat.prompts.quoting import inline
-from policies.chat.replies.kernel_file import KernelFile, file_problem, has_plan
+from policies.chat.replies.kernel_file import file_problem, has_plan
 from policies.chat.replies.patch import Patch, apply_patch, choose_base
 from policies.chat.replies.reading import ReadReply
 from policies.chat.replies.schedules import NamedSchedules

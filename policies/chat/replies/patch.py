@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from policies.chat.prompts.quoting import plain
@@ -82,7 +83,10 @@ class _Unreadable(Exception):
 
 def is_patch(block: FencedBlock) -> bool:
     text = block.text
-    return block.language in _LANGUAGES or bool(_SEARCH.search(text) or (_HUNK.search(text) and _CHANGE.search(text)))
+    if block.language in _LANGUAGES:
+        return True
+    pairs = "SEARCH" in text and _SEARCH.search(text) is not None
+    return pairs or ("@@" in text and _HUNK.search(text) is not None and _CHANGE.search(text) is not None)
 
 
 def read_patch(blocks: Sequence[FencedBlock], note: str) -> Patch | Malformed:
@@ -99,7 +103,9 @@ def read_patch(blocks: Sequence[FencedBlock], note: str) -> Patch | Malformed:
     if not draft.hunks:
         return Malformed("the patch has no hunk: it removes and adds nothing")
     if len(draft.files) > 1:
-        return Malformed(f"the patch changes {len(draft.files)} files ({_quoted(', '.join(draft.files))}); a kernel is one file")
+        return Malformed(
+            f"the patch changes {len(draft.files)} files ({_quoted(', '.join(draft.files))}); a kernel is one file"
+        )
     return Patch(tuple(draft.files), tuple(draft.hunks), note)
 
 
@@ -130,7 +136,7 @@ def apply_patch(patch: Patch, source: str) -> str | Malformed:
         else:
             places.append((found, hunk))
     places.sort(key=lambda place: place[0])
-    for (begin, hunk), (next_begin, next_hunk) in zip(places, places[1:], strict=False):
+    for (begin, hunk), (next_begin, next_hunk) in pairwise(places):
         if begin + len(hunk.old) > next_begin:
             problems.append(f"{hunk.name} and {next_hunk.name} overlap at line {next_begin + 1}; make one of them")
     if problems:
@@ -251,7 +257,9 @@ def _mismatch(hunk: Hunk, old: Sequence[str], keys: Sequence[str]) -> str:
         at = begin + offset
         stands = keys[at] if 0 <= at < len(keys) else None
         if stands != line:
-            there = f"line {at + 1} of the kernel is {_quoted(stands)}" if stands is not None else "the kernel has no line there"
+            there = (
+                f"line {at + 1} of the kernel is {_quoted(stands)}" if stands is not None else "the kernel has no line there"
+            )
             return f"{hunk.name} does not apply: its old line {offset + 1} is {_quoted(hunk.old[offset])}, but {there}"
     raise AssertionError("a hunk whose lines all stand there applies")
 

@@ -28,7 +28,7 @@ def is_json(block: FencedBlock) -> bool:
 
 def names_family(block: FencedBlock) -> bool:
     """Whether the block looks like JSON that names a kernel family."""
-    return block.text.lstrip()[:1] in ("{", "[") and '"family"' in block.text
+    return '"family"' in block.text and block.text.lstrip()[:1] in ("{", "[")
 
 
 def read_schedules(blocks: Sequence[FencedBlock], note: str) -> NamedSchedules | Malformed:

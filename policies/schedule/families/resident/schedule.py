@@ -123,7 +123,7 @@ def violations(s: ResidentSchedule, task: GemmTask) -> Iterator[str]:
     if (needed := s.atoms * (instruction + 4 * steps(task)) + OVERHEAD_REGISTERS) > s.consumer_registers:
         yield f"atoms, block_n and K need {needed} registers per thread of {s.consumer_registers}: they would spill"
     if instruction + 4 + INSTRUCTION_OVERHEAD > s.launch_registers:
-        yield f"block_n leaves the instruction too few of the {s.launch_registers} registers at launch; fewer consumers give more"
+        yield f"block_n leaves the instruction too few of {s.launch_registers} registers at launch; fewer consumers give more"
     if s.block_n % (8 * s.cluster):
         yield "block_n must be a multiple of 8 cluster"
     if s.slots < s.slots_of_a + 2:

@@ -252,7 +252,7 @@ def violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     yield from _limit_violations(s, task)
     yield from _cluster_violations(s, task)
     yield from _split_violations(s, task)
-    yield from _store_violations(s, task)
+    yield from _store_violations(s)
 
 
 def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
@@ -260,7 +260,7 @@ def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     limits = LIMITS[Arch.SM_90A]
     room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // s.ctas_per_sm - 1024)
     if s.smem_bytes > room:
-        yield f"stages, block_k and the tile take {s.smem_bytes} bytes of shared memory of {room} with ctas_per_sm={s.ctas_per_sm}"
+        yield f"stages, block_k and the tile take {s.smem_bytes} bytes of shared memory; ctas_per_sm leaves {room}"
     if s.exclusive and s.ctas_per_sm > 1:
         yield "exclusive needs ctas_per_sm=1"
     instruction = s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
@@ -268,9 +268,9 @@ def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     if registers > most:
         yield f"atoms and block_n take {registers} accumulator registers of {most}"
     elif registers + OVERHEAD_REGISTERS > s.consumer_registers:
-        yield f"consumers, atoms and block_n need {registers + OVERHEAD_REGISTERS} registers of {s.consumer_registers} per thread"
+        yield f"consumers, atoms and block_n need {registers + OVERHEAD_REGISTERS} of {s.consumer_registers} registers per thread"
     if instruction + INSTRUCTION_OVERHEAD > s.launch_registers:
-        yield f"block_n leaves the instruction too few of the {s.launch_registers} registers at launch; fewer consumers give more"
+        yield f"block_n leaves the instruction too few of {s.launch_registers} registers at launch; fewer consumers give more"
 
 
 def _cluster_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
@@ -315,7 +315,7 @@ def _split_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
         yield f"splits take a workspace of more than {MAX_WORKSPACE_BYTES} bytes"
 
 
-def _store_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
+def _store_violations(s: WgmmaTmaSchedule) -> Iterator[str]:
     """Of the epilogue, and of consumers that alternate."""
     if not s.persistent and s.tma_store and s.block_m * s.block_n * 2 > s.stages * s.stage_bytes:
         yield "tma_store without persistent needs a pipeline that holds the tile of D: more stages"
