@@ -1,4 +1,4 @@
-"""Replies as patches and as schedules: what becomes of each form, sent back, resumed and replayed, and what it is trusted with."""
+"""Replies as patches and as schedules: what becomes of each form, how it is resumed and replayed, and its trust."""
 
 import json
 from typing import Any

@@ -267,8 +267,8 @@ def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
     registers, most = s.atoms * instruction, MAX_ALTERNATING if s.pingpong else MAX_ACCUMULATORS
     if registers > most:
         yield f"atoms and block_n take {registers} accumulator registers of {most}"
-    elif registers + OVERHEAD_REGISTERS > s.consumer_registers:
-        yield f"consumers, atoms and block_n need {registers + OVERHEAD_REGISTERS} of {s.consumer_registers} registers per thread"
+    elif (needed := registers + OVERHEAD_REGISTERS) > s.consumer_registers:
+        yield f"consumers, atoms and block_n need {needed} registers per thread of {s.consumer_registers}"
     if instruction + INSTRUCTION_OVERHEAD > s.launch_registers:
         yield f"block_n leaves the instruction too few of {s.launch_registers} registers at launch; fewer consumers give more"
 

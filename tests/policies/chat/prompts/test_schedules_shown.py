@@ -1,4 +1,4 @@
-"""What a prompt says of schedules: families, axes and examples from the spaces; short enough for a model with little context."""
+"""What a prompt says of schedules: families, axes and examples from the spaces; short enough for a small context."""
 
 import json
 import re
