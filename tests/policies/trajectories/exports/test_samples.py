@@ -50,7 +50,7 @@ def test_other_policies_get_the_prompt_of_the_chat_policy() -> None:
 def test_a_reply_that_gave_several_candidates_is_one_sample_of_the_best() -> None:
     run = RunOfTests()
     observation = run.round(1)
-    three = [kernel(number, policy="chat") for number in (1, 2, 3)]
+    three = [kernel(number) for number in (1, 2, 3)]
     for one, evaluation in zip(three, (measured(8.0), measured(5.0), FAILED), strict=True):
         run.add(observation, one, evaluation)
     asked = run.ask(observation, three[0], "three schedules")
