@@ -20,8 +20,8 @@ from contract.task import GemmTask
 from policies.chat.account import Account, Capped
 from policies.chat.assignment import POLICY
 from policies.chat.prompts.composition import ComposedPrompt, Prompts
-from policies.chat.replies.candidates import Asked, GivenCandidates, candidates_of
-from policies.chat.replies.reading import read_reply
+from policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
+from policies.chat.replies.forms import read_reply
 from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
@@ -137,7 +137,7 @@ class Conversations:
             exemplar_ids=topic.opening.exemplar_ids,
             prompt_hash=prompt.id,
         )
-        asked = Asked(
+        context = ReplyContext(
             task=topic.task,
             chip=topic.chip,
             replies=self._options.replies,
@@ -146,7 +146,7 @@ class Conversations:
             origin=origin,
             known=topic.known,
         )
-        return candidates_of(read_reply(reply.text, cut=reply.status in _CUT_SHORT), asked)
+        return candidates_of(read_reply(reply.text, cut=reply.status in _CUT_SHORT), context)
 
     def _ask(self, prompt: Prompt, place: ExchangePlace, round: Round) -> tuple[Reply, Limit] | None:
         """The reply and its limit; None if the request was not sent or the round was abandoned."""

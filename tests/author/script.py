@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from contract.task import Arch, GemmTask
+from policies.chat.replies.forms import read_reply
 from policies.chat.replies.kernel_file import KernelFile
-from policies.chat.replies.reading import read_reply
 from tests.doubles.chat_server import Request, Text
 
 FOLDER = Path(__file__).parent

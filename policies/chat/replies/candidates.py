@@ -14,18 +14,18 @@ from contract.errors import PlanError
 from contract.options import ReplyKind
 from contract.task import GemmTask
 from policies.chat.prompts.quoting import inline
+from policies.chat.replies.fenced_blocks import FencedBlock, Malformed
+from policies.chat.replies.forms import ReadReply
 from policies.chat.replies.kernel_file import file_problem, has_plan
 from policies.chat.replies.patch import Patch, apply_patch, choose_base
-from policies.chat.replies.reading import ReadReply
-from policies.chat.replies.schedules import NamedSchedules
-from policies.chat.replies.sections import FencedBlock, Malformed
+from policies.chat.replies.schedule_json import NamedSchedules
 from policies.schedule.named_schedules import Unwritable, schedules_for
 
 PROBLEM_CHARS = 1500
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplyContext:
     """What a reply may hold and refer to. `bases`: the kernels that a patch may change, the first one by default.
 
     `origin`: of the candidates, without note and schedule. `known`: ids of candidates that were tried before.
@@ -52,18 +52,18 @@ class GivenCandidates:
     malformed: bool = False
 
 
-def candidates_of(read: ReadReply, asked: Asked) -> GivenCandidates:
+def candidates_of(read: ReadReply, context: ReplyContext) -> GivenCandidates:
     """The candidates of a reply that were not tried before."""
     if isinstance(read, Malformed):
         return _malformed(read.problem)
     if isinstance(read, NamedSchedules):
-        return _from_schedules(read, asked)
-    if asked.replies == "schedule":
+        return _from_schedules(read, context)
+    if context.replies == "schedule":
         return _malformed("this run takes schedules only; give them as JSON, and no source")
-    made = _patched(read, asked) if isinstance(read, Patch) else _from_source(read.source, asked.origin, read.note)
+    made = _patched(read, context) if isinstance(read, Patch) else _from_source(read.source, context.origin, read.note)
     if isinstance(made, Malformed):
         return _malformed(made.problem)
-    if made.id in asked.known:
+    if made.id in context.known:
         return GivenCandidates(problem=f"candidate {made.id} was tried before")
     return GivenCandidates((made,))
 
@@ -76,42 +76,42 @@ def _from_source(source: str, origin: Origin, note: str) -> Candidate | Malforme
         return Malformed(f"{exc.rule}: {inline(str(exc), 500)}")
 
 
-def _patched(patch: Patch, asked: Asked) -> Candidate | Malformed:
+def _patched(patch: Patch, context: ReplyContext) -> Candidate | Malformed:
     """The patched kernel. It has the one that it changes as a parent."""
-    name = choose_base(patch, {name: base.source for name, base in asked.bases.items()})
+    name = choose_base(patch, {name: base.source for name, base in context.bases.items()})
     if isinstance(name, Malformed):
         return name
-    base = asked.bases[name]
+    base = context.bases[name]
     source = apply_patch(patch, base.source)
     if isinstance(source, Malformed):
         return source
     planned = [FencedBlock("cuda", source, closed=True)] if has_plan(source) else []
     if problem := file_problem(planned):
         return Malformed(f"the patched kernel is not whole: {problem}")
-    parents = tuple(dict.fromkeys((*asked.origin.parents, base.id)))
-    return _from_source(source, asked.origin.model_copy(update={"parents": parents}), patch.note)
+    parents = tuple(dict.fromkeys((*context.origin.parents, base.id)))
+    return _from_source(source, context.origin.model_copy(update={"parents": parents}), patch.note)
 
 
-def _from_schedules(named: NamedSchedules, asked: Asked) -> GivenCandidates:
+def _from_schedules(named: NamedSchedules, context: ReplyContext) -> GivenCandidates:
     """The kernels of all schedules that can be written. Only where none can, the reply goes back."""
-    if asked.replies == "source":
+    if context.replies == "source":
         return _malformed("this run takes sources only; give a whole file or a patch, and no schedules")
     count = len(named.values)
-    if count > asked.max_schedules:
-        return _malformed(f"the reply has {count} schedules; give at most {asked.max_schedules}")
+    if count > context.max_schedules:
+        return _malformed(f"the reply has {count} schedules; give at most {context.max_schedules}")
     made: dict[str, Candidate] = {}
     wrong: list[str] = []
     tried: list[str] = []
     for number, values in enumerate(named.values, 1):
         label = f"schedule {number}: " if count > 1 else ""
-        written = schedules_for(asked.task, asked.chip).expand(values)
+        written = schedules_for(context.task, context.chip).expand(values)
         if isinstance(written, Unwritable):
             wrong.append(label + "; ".join(written.reasons))
-        elif written.id in asked.known or written.id in made:
+        elif written.id in context.known or written.id in made:
             where = "in this reply" if written.id in made else "before"
             tried.append(f"{label}candidate {written.id} was tried {where}")
         else:
-            made[written.id] = _signed(written, asked.origin, named.note)
+            made[written.id] = _signed(written, context.origin, named.note)
     problem = inline("; ".join([*wrong, *tried]), PROBLEM_CHARS)
     return GivenCandidates(tuple(made.values()), problem, malformed=bool(wrong) and not made and not tried)
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Literal
 
 from policies.chat.prompts.quoting import plain
-from policies.chat.replies.sections import FencedBlock, Malformed
+from policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 
 MAX_CHARS = 512 * 1024  # of all blocks; a kernel file has at most 256 KiB
 _LANGUAGES = frozenset({"diff", "patch", "udiff"})
@@ -77,7 +77,7 @@ class _Draft:
         self.lines = []
 
 
-class _Unreadable(Exception):
+class _BrokenPatch(Exception):
     """A block that is not a patch. The message is the reason."""
 
 
@@ -98,7 +98,7 @@ def read_patch(blocks: Sequence[FencedBlock], note: str) -> Patch | Malformed:
     try:
         for block in blocks:
             _read_pairs(block.text, draft) if _SEARCH.search(block.text) else _read_diff(block.text, draft)
-    except _Unreadable as exc:
+    except _BrokenPatch as exc:
         return Malformed(str(exc))
     if not draft.hunks:
         return Malformed("the patch has no hunk: it removes and adds nothing")
@@ -153,7 +153,7 @@ def _read_pairs(text: str, draft: _Draft) -> None:
         line = lines[at]
         if not _SEARCH.fullmatch(line):
             if line.strip() and not _NAME.fullmatch(line.strip()):
-                raise _Unreadable(f"line {at + 1} of the patch stands outside of SEARCH and REPLACE: {_quoted(line)}")
+                raise _BrokenPatch(f"line {at + 1} of the patch stands outside of SEARCH and REPLACE: {_quoted(line)}")
             draft.name_file(_file_name(line))
             at += 1
             continue
@@ -172,7 +172,7 @@ def _find(lines: Sequence[str], begin: int, mark: re.Pattern[str], problem: str)
             return at
         if _SEARCH.fullmatch(lines[at]):
             break
-    raise _Unreadable(f"{problem} behind it")
+    raise _BrokenPatch(f"{problem} behind it")
 
 
 def _read_diff(text: str, draft: _Draft) -> None:
@@ -193,7 +193,7 @@ def _read_diff(text: str, draft: _Draft) -> None:
         elif _GIT_LINE.match(line):
             draft.end_hunk()
         elif not line.startswith("\\"):
-            raise _Unreadable(f"line {at + 1} of the diff begins with neither ' ', '-', '+' nor '@@': {_quoted(line)}")
+            raise _BrokenPatch(f"line {at + 1} of the diff begins with neither ' ', '-', '+' nor '@@': {_quoted(line)}")
     draft.end_hunk()
 
 

@@ -15,8 +15,8 @@ from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerO
 from contract.task import Arch, ElementType, GemmTask, Layout
 from policies.chat.assignment import Assignment
 from policies.chat.prompts.composition import Prompts
+from policies.chat.replies.forms import read_reply
 from policies.chat.replies.kernel_file import KernelFile
-from policies.chat.replies.reading import read_reply
 from policies.schedule.prediction import predict
 from sandbox.building.check import check
 from sandbox.local import open_sandbox

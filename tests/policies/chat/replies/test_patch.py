@@ -6,10 +6,10 @@ import time
 import pytest
 
 from policies.chat.prompts.fitting import shorten
+from policies.chat.replies.fenced_blocks import Malformed
+from policies.chat.replies.forms import MAX_CHARS as MAX_REPLY_CHARS
+from policies.chat.replies.forms import read_reply
 from policies.chat.replies.patch import MAX_CHARS, Patch, apply_patch, choose_base
-from policies.chat.replies.reading import MAX_CHARS as MAX_REPLY_CHARS
-from policies.chat.replies.reading import read_reply
-from policies.chat.replies.sections import Malformed
 
 SOURCE = """/* cudal2: {} */
 __global__ void gemm(int* d) {

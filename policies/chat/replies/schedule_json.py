@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from policies.chat.replies.sections import FencedBlock, Malformed
+from policies.chat.replies.fenced_blocks import FencedBlock, Malformed
 
 MAX_CHARS = 100_000  # of all blocks; a schedule takes about 400
 
