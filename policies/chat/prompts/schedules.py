@@ -45,13 +45,13 @@ def families_section(observation: Observation, replies: PromptedReplies) -> str:
         "objects, each with values from the lists below. Axes that are left out take the values of the fastest predicted "
         "schedule that has the others."
     )
-    return f"# Kernel families\n\n{said}\n\n{_families(schedules_for(observation.task, observation.chip))}"
+    return f"# Kernel families\n\n{said}\n\n{_families(schedules_for(observation.task, observation.chip), explained=False)}"
 
 
 def schedule_values(observation: Observation, tokens: int) -> dict[str, str]:
     """The values of the short prompt's template, for replies that hold schedules only."""
     schedules = schedules_for(observation.task, observation.chip)
-    families = f"# Kernel families\n\n{_families(schedules)}"
+    families = f"# Kernel families\n\n{_families(schedules, explained=True)}"
     findings = fenced("\n".join(_findings(observation.diagnosis))) if observation.diagnosis else ""
     tried = list(_tried(observation.attempts, schedules))
     taken = take(tried, tokens - TASK_TOKENS - estimate_tokens(families) - estimate_tokens(findings))
@@ -59,8 +59,8 @@ def schedule_values(observation: Observation, tokens: int) -> dict[str, str]:
     return {"families": families, "tried": shown, "findings": findings}
 
 
-def _families(schedules: TaskSchedules) -> str:
-    """The families that are worth their tokens, and the prior's best schedules."""
+def _families(schedules: TaskSchedules, *, explained: bool) -> str:
+    """The families that are worth their tokens, and the prior's best schedules. `explained`: with the meaning of each axis."""
     fastest_us = min(family.ranked[0].predicted_us for family in schedules.families.values())
     shown = [one for one in schedules.families.values() if one.ranked[0].predicted_us <= SLOWER * fastest_us]
     best = [
@@ -69,23 +69,25 @@ def _families(schedules: TaskSchedules) -> str:
         if one.schedule.family in {family.name for family in shown}
     ]
     said = "Predicted by an analytic model, not measured:"
-    return "\n\n".join([*map(_family, shown), f"{said}\n\n{fenced(chr(10).join(best))}"])
+    return "\n\n".join([*(_family(one, explained=explained) for one in shown), f"{said}\n\n{fenced(chr(10).join(best))}"])
 
 
-def _family(one: FamilySchedules) -> str:
+def _family(one: FamilySchedules, *, explained: bool) -> str:
     """A family in a sentence, and the axes that have more than one value for the task."""
     axes = [f"{axis}: {', '.join(map(json.dumps, values))}" for axis, values in one.choices.items() if values != _SWITCH]
     switches = [axis for axis, values in one.choices.items() if values == _SWITCH]
     axes += [f"{', '.join(switches)}: false, true"] if switches else []
     about = (inspect.getdoc(type(one.family)) or "").partition("\n")[0]
-    return f"`{one.name}`: {about} {_meaning(one)}\n" + "\n".join(f"- {axis}" for axis in axes)
+    return f"`{one.name}`: {about} {_meaning(one, explained=explained)}\n" + "\n".join(f"- {axis}" for axis in axes)
 
 
-def _meaning(one: FamilySchedules) -> str:
-    """What the documentation of the schedule says of it and of the axes that have more than one value."""
+def _meaning(one: FamilySchedules, *, explained: bool) -> str:
+    """What the documentation of the schedule says of it, and where explained of the axes that have more than one value."""
     documented = " ".join((inspect.getdoc(one.family.schedule) or "").split())
     general, *definitions = _DEFINITION.split(documented)
-    said = [text for text in definitions if any(fnmatch(axis, text[1:].partition("`")[0]) for axis in one.choices)]
+    said = [
+        text for text in definitions if explained and any(fnmatch(axis, text[1:].partition("`")[0]) for axis in one.choices)
+    ]
     return " ".join([general.strip(), *(text.strip() for text in said)]).strip()
 
 

@@ -101,7 +101,9 @@ def test_each_kind_of_run_teaches_its_forms() -> None:
         assert ("Schedules of the kernel families" in system) == ("# Kernel families" in user) == has_schedules
         assert "Answer in one of the forms given." in user
     assert "Answer in the form given" in whole_user
-    assert len(texts("any", seen)[1]) - len(texts("source", seen)[1]) < 5000
+    assert len(texts("any", seen)[1]) - len(texts("source", seen)[1]) < 3000
+    assert "`splits`: parts of K summed through the workspace." in texts("schedule", seen)[1]
+    assert "`splits`: parts of K" not in texts("any", seen)[1]
 
 
 def test_a_repair_shows_no_families() -> None:
