@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import computed_field, model_validator
 
 from contract.base import Record, digest
 
@@ -68,16 +68,17 @@ class Exchange(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_one_candidate(cls, values: Any) -> Any:
-        """Records of older versions name one candidate or none."""
+        """Records of older versions name one candidate or none; in later ones `candidate_ids` counts."""
         if not isinstance(values, Mapping) or "candidate_id" not in values:
             return values
         candidate_id = values["candidate_id"]
         rest = {name: value for name, value in values.items() if name != "candidate_id"}
         return {"candidate_ids": () if candidate_id is None else (candidate_id,), **rest}
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def candidate_id(self) -> str | None:
-        """The first candidate of the reply."""
+        """The first candidate of the reply. Stored as well, for readers of older exports."""
         return self.candidate_ids[0] if self.candidate_ids else None
 
     @property

@@ -244,7 +244,9 @@ def test_a_record_of_one_candidate_still_loads() -> None:
     table.propose()
     [exchange] = table.log.recorded()
     plain = json.loads(exchange.model_dump_json())
+    assert Exchange.model_validate(plain) == exchange
     ids = plain.pop("candidate_ids")
+    assert plain.pop("candidate_id") == ids[0]
     assert Exchange.model_validate({**plain, "candidate_id": ids[0]}) == exchange
     assert Exchange.model_validate({**plain, "candidate_id": None}).candidate_id is None
     assert Exchange.model_validate(plain).candidate_ids == ()
