@@ -92,13 +92,17 @@ class Replying(Record):
 
 
 class Replied(Record):
-    """A reply of a chat server has ended. `problem`: why it gave no candidate. Totals are of the run so far."""
+    """A reply of a chat server has ended. `candidates`: how many it gave. Totals are of the run so far.
+
+    `problem`: why it, or a part of it, gave no candidate.
+    """
 
     event: Literal["replied"] = "replied"
     round: int
     sample: int
     turn: int
     status: str
+    candidates: int = 0
     problem: str
     usage: Usage
     seconds: float

@@ -1,7 +1,10 @@
 """One request to a chat server and its reply. Exchanges are stored whole, so a run can be resumed and replayed without cost."""
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import computed_field, model_validator
 
 from contract.base import Record, digest
 
@@ -41,7 +44,8 @@ class Exchange(Record):
     `sample`: number of the reply within the round. `turn`: how often this reply was sent back for its form.
     `status`: `complete`; `truncated` at the token limit; `stopped` by us for length or time; `cut` by a broken connection;
     `refused` by the server's filter or the model; `failed` without a reply.
-    `problem`: why it gave no candidate; empty where `candidate_id` is set. `cost`: in the currency of the prices set.
+    `candidate_ids`: the candidates that the reply gave; several where it holds several schedules. `problem`: why it gave
+    none, or why a part of it gave none. `cost`: in the currency of the prices set.
     """
 
     round: int
@@ -55,11 +59,27 @@ class Exchange(Record):
     reply: str
     reasoning: str = ""
     problem: str = ""
-    candidate_id: str | None = None
+    candidate_ids: tuple[str, ...] = ()
     usage: Usage
     cost: float
     seconds: float
     created_at: datetime
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_candidate(cls, values: Any) -> Any:
+        """Records of older versions name one candidate or none; in later ones `candidate_ids` counts."""
+        if not isinstance(values, Mapping) or "candidate_id" not in values:
+            return values
+        candidate_id = values["candidate_id"]
+        rest = {name: value for name, value in values.items() if name != "candidate_id"}
+        return {"candidate_ids": () if candidate_id is None else (candidate_id,), **rest}
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def candidate_id(self) -> str | None:
+        """The first candidate of the reply. Stored as well, for readers of older exports."""
+        return self.candidate_ids[0] if self.candidate_ids else None
 
     @property
     def place(self) -> tuple[int, int, int]:

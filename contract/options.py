@@ -100,10 +100,15 @@ class ProfileOptions(Record):
 ModelName = Annotated[str, BeforeValidator(lambda name: name or ""), PlainSerializer(lambda name: name or None)]
 
 
+# What a model may reply with: sources (whole files and patches), schedules of the kernel families, or any of these.
+ReplyKind = Literal["source", "schedule", "any"]
+
+
 class ChatOptions(Record):
     """Options of the chat policy. Caps apply per run; None is no cap. Prices: per million tokens, in the currency of `money`.
 
     `samples`: replies requested per round; `parallel`: concurrent requests.
+    `replies`: what a reply may hold; `schedules`: how many schedules at most.
     `turns`: how often one reply may be sent back for its form. `repairs`: how often one candidate may be rewritten in a chain.
     `reply_tokens`: limit of one reply. `prompt_tokens`: limit of a prompt with its optional sections.
     `first_byte_s`: time limit to the first token of a reply; `reply_s`: to its end.
@@ -114,6 +119,8 @@ class ChatOptions(Record):
     samples: Annotated[int, Field(ge=1, le=64)] = 4
     parallel: Annotated[int, Field(ge=1, le=64)] = 4
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 0.8
+    replies: ReplyKind = "any"
+    schedules: Annotated[int, Field(ge=1, le=64)] = 4
     turns: Annotated[int, Field(ge=0)] = 1
     repairs: Annotated[int, Field(ge=0)] = 3
     prompt_tokens: Annotated[int, Field(ge=512)] = 24_000

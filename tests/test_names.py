@@ -41,6 +41,7 @@ SHARED_MODULES = {
     "policy": "the main file of each policy, and the wiring that opens them",
     "prediction": RECORD,
     "profile": COMMAND,
+    "replies": "what a reply of a model holds, and their sums in the report of a run",
     "report": "the page of a run, and the verb that writes the page of a campaign",
     "results": COMMAND,
     "run": "agent/run is one run, `campaign run` a verb",

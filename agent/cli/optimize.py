@@ -33,6 +33,10 @@ PolicyName = Annotated[
     typer.Option("--policy", help="Author of candidates: schedule, chat or portfolio.", show_default=_DEFAULTS.policy),
 ]
 Model = Annotated[str | None, typer.Option("--model", help="Model for the chat policy.", show_default=False)]
+RepliesOption = Annotated[
+    str | None,
+    typer.Option("--replies", help="What a model replies with: source, schedule or any.", show_default=_DEFAULTS.chat.replies),
+]
 BaseUrl = Annotated[
     str | None, typer.Option("--base-url", metavar="URL", help="OpenAI-compatible server, /v1 included.", show_default=False)
 ]
@@ -71,6 +75,7 @@ def optimize(
     no_profile: Annotated[bool, typer.Option("--no-profile", help="Read no hardware counters.")] = False,
     model: Model = None,
     base_url: BaseUrl = None,
+    replies: RepliesOption = None,
     tokens: Tokens = None,
     money: Money = None,
     replay: Replay = None,
@@ -82,7 +87,7 @@ def optimize(
 
     flags: dict[str, Any] = {"policy": policy, "budget": budget, "minutes": minutes, "seed": seed, "device": device}
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
-    flags |= {"model": model, "base_url": base_url, "tokens": tokens, "money": money}
+    flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "tokens": tokens, "money": money}
     if replay is not None:
         if shape is not None or resume is not None:
             raise UsageError("--replay repeats a run with its own shape; leave out --shape and --resume")

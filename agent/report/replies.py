@@ -31,11 +31,11 @@ def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
     """None where the run asked no server."""
     if not exchanges:
         return None
-    reasons = Counter(_reason(exchange) for exchange in exchanges if exchange.candidate_id is None)
+    reasons = Counter(_reason(exchange) for exchange in exchanges if not exchange.candidate_ids)
     return Replies(
         models=tuple(sorted({exchange.model for exchange in exchanges})),
         requests=len(exchanges),
-        candidates=len({exchange.candidate_id for exchange in exchanges} - {None}),
+        candidates=len({id_ for exchange in exchanges for id_ in exchange.candidate_ids}),
         prompt_tokens=sum(exchange.usage.prompt_tokens for exchange in exchanges),
         reply_tokens=sum(exchange.usage.completion_tokens for exchange in exchanges),
         estimated=sum(exchange.usage.counted == "estimate" for exchange in exchanges),

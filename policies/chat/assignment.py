@@ -24,10 +24,12 @@ class Assignment:
 def assign(observation: Observation, options: ChatOptions, count: int, seed: int) -> list[Assignment]:
     """Up to min(`count`, `options.samples`) replies. Repairs come first: one per failure, in at most half of the replies.
 
-    A single reply repairs as long as there is a failure. Deterministic in (seed, observation).
+    A single reply repairs as long as there is a failure. Replies that may only hold schedules repair nothing, and there are
+    no more of them than the candidates need. Deterministic in (seed, observation).
     """
-    samples = min(count, options.samples)
-    repairable = [failure for failure in observation.failures if _repairable(failure, options)]
+    only_schedules = options.replies == "schedule"
+    samples = min(-(-count // options.schedules) if only_schedules else count, options.samples)
+    repairable = [failure for failure in observation.failures if not only_schedules and _repairable(failure, options)]
     repairs = repairable[: max(samples // 2, 1)]
     return [
         Assignment(sample, repairs[sample], ())

@@ -1,25 +1,27 @@
-"""Conversations with a model: from a prompt to a candidate, or to the reason why there is none.
+"""Conversations with a model: from a prompt to candidates, or to the reason why there is none.
 
 Every exchange is recorded as soon as it ends.
 """
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from contract.candidate import Candidate, Origin
-from contract.errors import EndpointError, PlanError, UsageError
+from contract.chip import Chip
+from contract.errors import EndpointError, UsageError
 from contract.events import Emit, Replied
 from contract.exchange import Exchange, Prompt
 from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
+from contract.task import GemmTask
 from policies.chat.account import Account, Capped
 from policies.chat.assignment import POLICY
-from policies.chat.extraction import Malformed, read_reply
 from policies.chat.prompts.composition import ComposedPrompt, Prompts
-from policies.chat.prompts.quoting import inline
+from policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
+from policies.chat.replies.forms import read_reply
 from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
@@ -66,28 +68,27 @@ class Round:
 
 @dataclass(frozen=True)
 class ConversationEnd:
-    """The end of a conversation: its last exchange and candidate. Both are None if no request was sent."""
+    """The end of a conversation: its last exchange, None if no request was sent, and the candidates in it."""
 
     exchange: Exchange | None = None
-    candidate: Candidate | None = None
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)
 class Topic:
-    """The subject of a conversation: its first prompt, its place, and the candidates that were tried before."""
+    """The subject of a conversation: its first prompt, its place, and the candidates that were tried before.
+
+    `bases`: the kernels that a patch may change, by name; the first one by default.
+    """
 
     opening: ComposedPrompt
+    task: GemmTask
+    chip: Chip
     round: int
     sample: int
     observation_id: str
     known: frozenset[str]
-
-
-@dataclass(frozen=True)
-class _TriedBefore:
-    """A candidate that was tried before. The form of its reply is correct, so the reply is not sent back."""
-
-    problem: str
+    bases: Mapping[str, Candidate] = field(default_factory=dict)
 
 
 class Conversations:
@@ -109,19 +110,43 @@ class Conversations:
             if asked is None:
                 return end
             reply, limit = asked
-            read = _read(reply, prompt, topic)
-            exchange = self._exchange(reply, limit, prompt, turn, topic, read)
+            given = self._given(reply, prompt, topic)
+            exchange = self._exchange(reply, limit, prompt, turn, topic, given)
             self._record(exchange)
-            end = ConversationEnd(exchange, read if isinstance(read, Candidate) else None)
-            if not isinstance(read, Malformed) or reply.status not in _ASK_AGAIN:
+            end = ConversationEnd(exchange, given.candidates)
+            if not given.malformed or reply.status not in _ASK_AGAIN:
                 return end
-            prompt = self._prompts.again(prompt, reply.text, read.problem, cut=reply.status in _CUT_SHORT)
+            prompt = self._prompts.again(prompt, reply.text, given.problem, cut=reply.status in _CUT_SHORT)
         return end
 
-    def drop(self, exchange: Exchange, problem: str) -> None:
-        """Record that an exchange produced no candidate after all."""
+    def keep(self, exchange: Exchange, candidates: Sequence[Candidate], problem: str) -> None:
+        """Record that an exchange produced only these candidates after all, and why."""
+        ids = tuple(candidate.id for candidate in candidates)
+        problems = "; ".join(part for part in (exchange.problem, problem) if part)
         with self._recording:
-            self._log.record(exchange.model_copy(update={"candidate_id": None, "problem": problem}))
+            self._log.record(exchange.model_copy(update={"candidate_ids": ids, "problem": problems}))
+
+    def _given(self, reply: Reply, prompt: Prompt, topic: Topic) -> GivenCandidates:
+        """The candidates in a reply, or the reason why there is none."""
+        if reply.status in ("refused", "failed"):
+            return GivenCandidates(problem=reply.problem or f"the request was {reply.status}")
+        origin = Origin(
+            policy=POLICY,
+            parents=topic.opening.parents,
+            chunk_ids=topic.opening.chunk_ids,
+            exemplar_ids=topic.opening.exemplar_ids,
+            prompt_hash=prompt.id,
+        )
+        context = ReplyContext(
+            task=topic.task,
+            chip=topic.chip,
+            replies=self._options.replies,
+            max_schedules=self._options.schedules,
+            bases=topic.bases,
+            origin=origin,
+            known=topic.known,
+        )
+        return candidates_of(read_reply(reply.text, cut=reply.status in _CUT_SHORT), context)
 
     def _ask(self, prompt: Prompt, place: ExchangePlace, round: Round) -> tuple[Reply, Limit] | None:
         """The reply and its limit; None if the request was not sent or the round was abandoned."""
@@ -149,7 +174,7 @@ class Conversations:
         return replace(reply, text=_without_surrogates(reply.text), reasoning=_without_surrogates(reply.reasoning)), granted
 
     def _exchange(
-        self, reply: Reply, limit: Limit, prompt: Prompt, turn: int, topic: Topic, read: Candidate | Malformed | _TriedBefore
+        self, reply: Reply, limit: Limit, prompt: Prompt, turn: int, topic: Topic, given: GivenCandidates
     ) -> Exchange:
         """The exchange of a request and its reply. A replaced exchange keeps its date."""
         place = (topic.round, topic.sample, turn)
@@ -164,8 +189,8 @@ class Conversations:
             status=reply.status,
             reply=reply.text,
             reasoning=reply.reasoning,
-            problem="" if isinstance(read, Candidate) else _problem(reply, read.problem),
-            candidate_id=read.id if isinstance(read, Candidate) else None,
+            problem=given.problem if given.candidates else _problem(reply, given.problem),
+            candidate_ids=tuple(candidate.id for candidate in given.candidates),
             usage=reply.usage,
             cost=self._account.cost(reply.usage),
             seconds=reply.seconds,
@@ -186,6 +211,7 @@ class Conversations:
                     sample=exchange.sample,
                     turn=exchange.turn,
                     status=exchange.status,
+                    candidates=len(exchange.candidate_ids),
                     problem=exchange.problem,
                     usage=exchange.usage,
                     seconds=exchange.seconds,
@@ -199,28 +225,6 @@ class Conversations:
         if self._options.temperature is not None:
             parameters["temperature"] = self._options.temperature
         return parameters
-
-
-def _read(reply: Reply, prompt: Prompt, topic: Topic) -> Candidate | Malformed | _TriedBefore:
-    """The candidate in a reply, or the reason why there is none."""
-    if reply.status in ("refused", "failed"):
-        return Malformed(reply.problem or f"the request was {reply.status}")
-    read = read_reply(reply.text, cut=reply.status in _CUT_SHORT)
-    if isinstance(read, Malformed):
-        return read
-    origin = Origin(
-        policy=POLICY,
-        parents=topic.opening.parents,
-        chunk_ids=topic.opening.chunk_ids,
-        exemplar_ids=topic.opening.exemplar_ids,
-        prompt_hash=prompt.id,
-        note=inline(read.note),
-    )
-    try:
-        candidate = Candidate.from_source(read.source, origin)
-    except PlanError as exc:
-        return Malformed(f"{exc.rule}: {inline(str(exc), 500)}")
-    return _TriedBefore(f"candidate {candidate.id} was tried before") if candidate.id in topic.known else candidate
 
 
 def _problem(reply: Reply, problem: str) -> str:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 
 from contract.candidate import Candidate
 from contract.events import Emit, Notice
@@ -11,10 +12,12 @@ from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from contract.trajectory import Observation
 from policies.chat.account import Account
-from policies.chat.assignment import POLICY, assign
+from policies.chat.assignment import POLICY, Assignment, assign
 from policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
 from policies.chat.prompts.composition import Prompts
 from policies.chat.prompts.primitives import Header
+from policies.chat.prompts.schedules import PromptedReplies
+from policies.chat.replies.candidates import shown_kernels
 from policies.chat.server.chat_server import ChatServer
 
 
@@ -39,7 +42,7 @@ class ChatPolicy:
         primitives: Sequence[Header] = (),
     ) -> None:
         self._options, self._server, self._emit, self._seed = options, server, emit, seed
-        self._prompts = Prompts(options.prompt_tokens, primitives)
+        self._prompts = Prompts(options.prompt_tokens, primitives, PromptedReplies(options.replies, options.schedules))
         self._conversations = Conversations(options, server, log, account, emit, self._prompts)
         self._reported: set[str] = set()
         self.exhausted = ""
@@ -53,7 +56,7 @@ class ChatPolicy:
         round = Round(observation.seconds_left)
         topics = list(self._topics(observation, count)) if round.seconds_left and not self.exhausted else []
         ends = self._hold(topics, round)
-        candidates = self._distinct(ends)
+        candidates = self._distinct(ends, count)
         exchanges = [end.exchange for end in ends if end.exchange]
         self.exhausted = self.exhausted or round.capped or ("" if exchanges else round.unanswered)
         if round.error and not candidates:
@@ -83,7 +86,16 @@ class ChatPolicy:
             opening = self._prompts.first(observation, assignment)
             if self._options.temperature != 0 or opening.prompt.id not in asked:
                 asked.add(opening.prompt.id)
-                yield Topic(opening, observation.round, assignment.sample, observation_id, known)
+                yield Topic(
+                    opening=opening,
+                    task=observation.task,
+                    chip=observation.chip,
+                    round=observation.round,
+                    sample=assignment.sample,
+                    observation_id=observation_id,
+                    known=known,
+                    bases=_bases(observation, assignment),
+                )
 
     def _hold(self, topics: Sequence[Topic], round: Round) -> list[ConversationEnd]:
         """Hold all conversations; their ends are in the order of the topics. An interrupt ends the requests in flight."""
@@ -96,19 +108,33 @@ class ChatPolicy:
                 self._server.close()
                 raise
 
-    def _distinct(self, ends: Sequence[ConversationEnd]) -> list[Candidate]:
-        """The distinct candidates, each from the first sample that wrote it."""
-        candidates: dict[str, Candidate] = {}
-        for end in ends:
-            if end.candidate is None or end.exchange is None:
-                continue
-            if end.candidate.id in candidates:
-                self._conversations.drop(
-                    end.exchange, f"candidate {end.candidate.id} was written by another reply of this round"
-                )
-            else:
-                candidates[end.candidate.id] = end.candidate
-        return list(candidates.values())
+    def _distinct(self, ends: Sequence[ConversationEnd], count: int) -> list[Candidate]:
+        """At most `count` distinct candidates, each from the first sample that wrote it: the first of each reply first."""
+        kept: dict[str, tuple[int, Candidate]] = {}
+        for row in zip_longest(*(end.candidates for end in ends)):
+            for sample, candidate in enumerate(row):
+                if candidate is not None and len(kept) < count:
+                    kept.setdefault(candidate.id, (sample, candidate))
+        for sample, end in enumerate(ends):
+            self._note_dropped(end, {id_ for id_, (by, _) in kept.items() if by == sample}, frozenset(kept), count)
+        return [candidate for _, candidate in kept.values()]
+
+    def _note_dropped(self, end: ConversationEnd, own: set[str], kept: frozenset[str], count: int) -> None:
+        """Record which candidates of a reply are not among the round's, and why."""
+        left = [one for one in end.candidates if one.id in own]
+        if end.exchange is None or len(left) == len(end.candidates):
+            return
+        dropped = [one.id for one in end.candidates if one.id not in own]
+        reasons = [f"candidate {id_} was written by another reply of this round" for id_ in dropped if id_ in kept]
+        reasons += [f"candidate {id_} is beyond the {count} of this round" for id_ in dropped if id_ not in kept]
+        self._conversations.keep(end.exchange, left, "; ".join(reasons))
+
+
+def _bases(observation: Observation, assignment: Assignment) -> dict[str, Candidate]:
+    """The kernels that a patch may change: the failed one before the best one."""
+    failed = assignment.failure.candidate if assignment.failure else None
+    kernels = [(name, one) for name, one in (("failed", failed), ("best", observation.best)) if isinstance(one, Candidate)]
+    return shown_kernels(kernels)
 
 
 def _kind_of(problem: str) -> str:

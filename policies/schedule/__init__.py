@@ -3,6 +3,7 @@
 - `policy.py`: proposes candidates, round by round.
 - `prior.py`: the analytic model of a schedule's time.
 - `prediction.py`: the predicted time of a candidate that cannot be timed.
+- `named_schedules.py`: schedules that somebody names by their axes, completed, checked and written.
 - `families/`: the kernel families, each with its CUDA source and its schedules.
 - `optimiser/`: which schedules to try next, from the prior, the times and failures of the run, and the diagnosis.
 """

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from contract.task import Arch, GemmTask
-from policies.chat.extraction import KernelFile, read_reply
+from policies.chat.replies.forms import read_reply
+from policies.chat.replies.kernel_file import KernelFile
 from tests.doubles.chat_server import Request, Text
 
 FOLDER = Path(__file__).parent
@@ -50,7 +51,7 @@ class Turn:
     def draft(self) -> KernelFile:
         draft = read_reply(self.text)
         if not isinstance(draft, KernelFile):
-            raise ValueError(f"{self.name}: {draft.problem}")
+            raise ValueError(f"{self.name}: {draft}")
         return draft
 
 

@@ -148,7 +148,8 @@ class Progress:
             self._best = f"best {predicted_of(event.evaluation.prediction)}"
 
     def _replied(self, event: Replied) -> None:
-        said = event.problem or "a candidate"
+        count = f"{event.candidates} candidates" if event.candidates > 1 else "a candidate" if event.candidates else ""
+        said = ", ".join(part for part in (count, event.problem) if part)
         turn = f", turn {event.turn + 1}" if event.turn else ""
         total = f"{event.total_tokens:,} tokens" + (f", {event.total_cost:.4g} in money" if event.total_cost else "")
         took = f"{event.usage.completion_tokens:,} tokens in {event.seconds:.0f} s"

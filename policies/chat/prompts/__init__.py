@@ -2,6 +2,7 @@
 
 - `composition`: which sections a prompt has, in which order, and how its tokens are shared between them.
 - `rendering`: records as text. `history`: what was tried, and earlier kernels.
+- `schedules`: the kernel families that a reply may name schedules of.
 - `primitives`: the device headers as signatures with their comments.
 - `quoting`: untrusted text inside a prompt, fenced.
 - `fitting`: text made to fit a number of tokens.

@@ -36,6 +36,7 @@ from policies.chat.prompts.rendering import (
     result_text,
     source_text,
 )
+from policies.chat.prompts.schedules import PromptedReplies, families_section, schedule_values
 from policies.chat.tokens import estimate_tokens
 
 MIN_TOKENS = 400  # for the required sections, however small the budget
@@ -83,21 +84,28 @@ class _Rest:
 
 
 class Prompts:
-    """Makes prompts of at most `tokens`, unless the required sections need more. `headers`: the device primitives."""
+    """Makes prompts of at most `tokens`, unless the required sections need more. `headers`: the device primitives.
 
-    def __init__(self, tokens: int, headers: Sequence[Header]) -> None:
+    `replies`: the forms of a reply that they teach; None teaches whole files alone, in the words of version 0.1.0.
+    """
+
+    def __init__(self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None) -> None:
         self._tokens = tokens
+        self._replies = replies
         self._headers = tuple(headers)
         self._digests: dict[Arch, list[str]] = {}
 
     def first(self, observation: Observation, assignment: Assignment) -> ComposedPrompt:
         """The prompt that opens a conversation."""
-        values = _values(observation)
+        values = _values(observation) | {"form": self._replies}
+        if self._replies and self._replies.kind == "schedule":
+            return self._of_schedules(observation, values)
         best = observation.best if isinstance(observation.best, Candidate) else None
         name = "repair" if assignment.failure else "improve" if best else "write"
         system, task, turn = (_render(f"{part}.md", values) for part in ("system", "task", name))
         example = _render("example.md", values) if name == "write" else ""
-        used = sum(estimate_tokens(text) for text in (system, task, example, turn)) + _OVERHEAD
+        families = families_section(observation, self._replies) if self._replies and not assignment.failure else ""
+        used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
         left = max(self._tokens - used, MIN_TOKENS)
         fixed = _shortened(_required(observation, best, assignment.failure), left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
@@ -105,15 +113,23 @@ class Prompts:
         sections = {**rest.sections, **fixed}
         ordered = sorted(sections, key=lambda heading: _ORDER.index(heading) if heading in _ORDER else len(_ORDER))
         shown = [f"# {heading}\n\n{sections[heading]}" for heading in ordered]
-        body = "\n\n".join(part.strip("\n") for part in (task, example, *shown, turn) if part)
+        body = "\n\n".join(part.strip("\n") for part in (task, families, example, *shown, turn) if part)
         messages = Message(role="system", content=system), Message(role="user", content=body)
         parent = assignment.failure.candidate if assignment.failure else best
         return ComposedPrompt(Prompt(messages=messages), (parent.id,) if parent else (), exemplar_ids, chunk_ids)
 
+    def _of_schedules(self, observation: Observation, values: dict[str, Any]) -> ComposedPrompt:
+        """The short prompt for replies that hold schedules only: no primitives, no sources, no chunks."""
+        system = _render("schedule_system.md", values)
+        left = max(self._tokens - estimate_tokens(system), MIN_TOKENS)
+        task = _render("schedule_task.md", values | schedule_values(observation, left))
+        messages = Message(role="system", content=system), Message(role="user", content=task.strip("\n"))
+        return ComposedPrompt(Prompt(messages=messages), (), (), ())
+
     def again(self, prompt: Prompt, reply: str, problem: str, *, cut: bool) -> Prompt:
         """The prompt that continues a conversation: the malformed reply, the reason, and the required form."""
         said = plain(shorten(reply, self._tokens // 2)).strip() or "(nothing)"
-        asked = _render("again.md", {"problem": fenced(problem), "cut": cut})
+        asked = _render("again.md", {"problem": fenced(problem), "cut": cut, "form": self._replies})
         more = Message(role="assistant", content=said), Message(role="user", content=asked)
         return Prompt(messages=(*prompt.messages, *more))
 
@@ -193,6 +209,7 @@ def _values(observation: Observation) -> dict[str, Any]:
     task, chip = observation.task, observation.chip
     floor_us = roofline_us(task, chip)
     return {
+        "form": None,
         "task": task,
         "chip": chip,
         "limits": LIMITS[task.arch],

@@ -130,8 +130,12 @@ class Family(ABC, Generic[S]):
     def work(self, schedule: S, task: GemmTask, chip: Chip) -> Work: ...
 
     @abstractmethod
+    def violations(self, schedule: S, task: GemmTask) -> Iterator[str]:
+        """Every reason why a schedule cannot run for the task."""
+
     def violation(self, schedule: S, task: GemmTask) -> str | None:
-        """Why a schedule cannot run for the task, or None."""
+        """The first reason why a schedule cannot run for the task, or None."""
+        return next(self.violations(schedule, task), None)
 
     @abstractmethod
     def parts(self, schedule: S, task: GemmTask) -> KernelParts:

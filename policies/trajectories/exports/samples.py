@@ -4,7 +4,8 @@ A candidate that was measured again counts by its later evaluation. A withheld r
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.base import Record
@@ -90,16 +91,37 @@ def opening_assignment(_: str, observation: Observation) -> Assignment:
 def samples_of(
     trajectory: Trajectory, prompts: Prompts, counts: ExportCounts, assign: Assign = opening_assignment
 ) -> Iterator[TrainingSample]:
-    """The samples of a run in the order in which its candidates were first tried. What is left out is counted."""
+    """The samples of a run in the order in which its candidates were first tried. What is left out is counted.
+
+    A reply that gave several candidates is one sample: that of the candidate with the highest reward.
+    """
     run = _SampledRun(trajectory, prompts, assign, counts)
     latest = latest_steps(trajectory.steps)
     counts.measured_again += len(trajectory.steps) - len(latest)
-    yield from (sample for step in latest if (sample := run.sample(step)))
+    best = _best_of_replies(latest, exchanges_by_candidate(trajectory))
+    counts.duplicates += len(latest) - len(best)
+    yield from (sample for step in best if (sample := run.sample(step)))
 
 
 def latest_steps(steps: Sequence[Step]) -> list[Step]:
     """The last step of each candidate, in the order of the first ones."""
     return list({step.candidate.id: step for step in steps}.values())
+
+
+def _best_of_replies(steps: Sequence[Step], exchanges: Mapping[str, Exchange]) -> list[Step]:
+    """One step per reply, which is the one with the highest reward, and all steps that no reply gave."""
+    best: dict[object, Step] = {}
+    for step in steps:
+        exchange = exchanges.get(step.candidate.id)
+        of = exchange.place if exchange else step.index
+        if of not in best or _reward_of(step) > _reward_of(best[of]):
+            best[of] = step
+    chosen = {step.index for step in best.values()}
+    return [step for step in steps if step.index in chosen]
+
+
+def _reward_of(step: Step) -> float:
+    return step.reward if step.reward is not None else -math.inf
 
 
 def environments(steps: Sequence[Step]) -> dict[int, str]:
@@ -209,8 +231,7 @@ class _SampledRun:
 
 def exchanges_by_candidate(trajectory: Trajectory) -> dict[str, Exchange]:
     """The exchange that wrote each candidate, the first one where several did."""
-    written = [exchange for exchange in trajectory.exchanges if exchange.candidate_id]
-    return {exchange.candidate_id: exchange for exchange in reversed(written) if exchange.candidate_id}
+    return {id_: exchange for exchange in reversed(trajectory.exchanges) for id_ in exchange.candidate_ids}
 
 
 def _sent(exchange: Exchange, step: Step, observation: Observation) -> _Asked:

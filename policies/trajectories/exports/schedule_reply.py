@@ -5,8 +5,9 @@ import re
 from contract.candidate import AnyCandidate, Candidate, axes_in_use
 from contract.diagnosis import Diagnosis
 from contract.trajectory import Observation
-from policies.chat.extraction import KernelFile, read_reply
 from policies.chat.prompts.quoting import inline
+from policies.chat.replies.forms import read_reply
+from policies.chat.replies.kernel_file import KernelFile
 
 _TICKS = re.compile(r"`{3,}")
 _SENTENCE_CHARS = 400

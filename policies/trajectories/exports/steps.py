@@ -41,7 +41,7 @@ class ExportedStep(Record):
 def export_steps(trajectory: Trajectory) -> Iterator[ExportedStep]:
     """The steps of a trajectory in order, each with its observation, its exchange and the fields of its run."""
     run = trajectory.run
-    exchange_of = {exchange.candidate_id: exchange for exchange in trajectory.exchanges if exchange.candidate_id}
+    exchange_of = {id_: exchange for exchange in trajectory.exchanges for id_ in exchange.candidate_ids}
     for step in trajectory.steps:
         yield ExportedStep(
             run_id=step.run_id,

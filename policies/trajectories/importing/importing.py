@@ -109,6 +109,7 @@ class _Import:
         self._earlier: dict[str, _KnownRun] = {}
         self._observation_id = ""
         self.runs = self.steps = self.exchanges = self.known_steps = 0
+        self._places: set[tuple[int, int, int]] = set()  # of the exchanges of the run
 
     def read_by(self, reader: LineReader) -> None:
         """The next records come from another file."""
@@ -141,6 +142,7 @@ class _Import:
             self._batch.update_run(run)
             known = known._replace(ended=True)
         self._run_id, self._known, self._observation_id = run.run_id, known, ""
+        self._places.clear()
         self._marks = _unpacked(known.marks)
 
     def _stored(self, run_id: str) -> "_KnownRun | None":
@@ -185,7 +187,8 @@ class _Import:
         self._batch.record_step(step)
         self._marks[step.index] = incoming.mark
         self.steps += 1
-        if incoming.exchange is not None:
+        if incoming.exchange is not None and incoming.exchange.place not in self._places:
+            self._places.add(incoming.exchange.place)  # several candidates of one reply
             self._batch.record_exchange(step.run_id, incoming.exchange)
             self.exchanges += 1
 

@@ -348,11 +348,11 @@ def test_a_cap_that_leaves_no_room_ends_every_run_with_one_line(command: Command
 
 def test_a_cap_that_is_reached_ends_the_run_when_what_was_written_is_evaluated(command: Command) -> None:
     with ScriptedServer(lambda one: Text(kernel(f"{EXAMPLE}// {one.number}\n"), usage=(3000, 900))) as server:
-        ended = command(*optimize(server, 4, "--tokens", "14000"))
+        ended = command(*optimize(server, 4, "--replies", "source", "--tokens", "15000"))
     assert ended.code == 0
-    assert json.loads(ended.out)["reason"].startswith("the cap of 14000 tokens is reached")
+    assert json.loads(ended.out)["reason"].startswith("the cap of 15000 tokens is reached")
     assert len(ended.exchanges) >= 2
-    assert sum(exchange.usage.tokens for exchange in ended.exchanges) <= 14000
+    assert sum(exchange.usage.tokens for exchange in ended.exchanges) <= 15000
 
 
 def test_a_cap_on_money_without_prices_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

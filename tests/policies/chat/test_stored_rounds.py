@@ -1,4 +1,4 @@
-"""Rounds that version 0.1.0 recorded replay to the same candidates, and what is recorded is never asked again.
+"""Rounds that version 0.1.0 recorded replay with the same candidates, and what a replay recorded is never asked again.
 
 `stored_rounds_v1.json.gz` has two rounds: first kernels, replies in the wrong form, a repair and improvements.
 """
@@ -29,25 +29,23 @@ def propose(server: ChatServer, log: MemoryLog) -> None:
 
 
 def replayed() -> list[Exchange]:
-    """The exchanges of a replay, with the prompts of this version."""
+    """The rounds as a replay by this version records them: the prompts are of this version."""
     log = MemoryLog()
     propose(ReplayServer(EXCHANGES), log)
     return log.recorded()
 
 
-def test_a_replay_finds_every_reply_although_the_prompts_have_changed() -> None:
+def test_a_replay_finds_every_reply_by_its_prompt_or_its_place() -> None:
     server, log = ReplayServer(EXCHANGES), MemoryLog()
     propose(server, log)
     assert server.missing == 0
-    assert [(each.place, each.reply, each.problem) for each in log.recorded()] == [
-        (each.place, each.reply, each.problem) for each in EXCHANGES
+    recorded = log.recorded()
+    assert [(each.place, each.candidate_ids, each.problem) for each in recorded] == [
+        (each.place, each.candidate_ids, each.problem) for each in EXCHANGES
     ]
-
-
-def test_a_replay_of_this_version_finds_every_reply_by_its_prompt() -> None:
-    server, log = ReplayServer(replayed()), MemoryLog()
-    propose(server, log)
-    assert (server.differed, server.missing) == (0, 0)
+    again = ReplayServer(recorded)
+    propose(again, MemoryLog())
+    assert (again.differed, again.missing) == (0, 0)
 
 
 def test_a_resumed_run_asks_for_nothing_that_is_recorded() -> None:
@@ -60,13 +58,12 @@ def test_a_resumed_run_asks_for_nothing_that_is_recorded() -> None:
 
 def test_only_missing_replies_are_requested() -> None:
     asked: list[ExchangePlace] = []
-    exchanges = replayed()
-    missing = exchanges[-1]
+    *recorded, missing = replayed()
 
     def answer(_: object, place: ExchangePlace) -> str:
         asked.append(place)
         return missing.reply
 
-    log = MemoryLog(exchanges[:-1])
+    log = MemoryLog(recorded)
     propose(RecordedFirst(AnsweringServer(answer), log), log)
     assert asked == [missing.place]

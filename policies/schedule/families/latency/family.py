@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contract.chip import Chip
 from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family, KernelParts, Work, has_tma_rows
-from policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violation
+from policies.schedule.families.latency.schedule import LatencySchedule, tiles_of, violations
 from policies.schedule.families.latency.space import enumerate_schedules
 from policies.schedule.families.latency.writer import boxes, constants, plan, sections
 
@@ -52,8 +52,8 @@ class Latency(Family[LatencySchedule]):
             crowded=s.programmatic,  # CTAs of the next launch take the places of those that end first
         )
 
-    def violation(self, schedule: LatencySchedule, task: GemmTask) -> str | None:
-        return violation(schedule, task)
+    def violations(self, schedule: LatencySchedule, task: GemmTask) -> Iterator[str]:
+        return violations(schedule, task)
 
     def parts(self, schedule: LatencySchedule, task: GemmTask) -> KernelParts:
         return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule, task))

@@ -1,5 +1,6 @@
 """One schedule of the `latency` family, and what makes it valid for a task."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -113,49 +114,48 @@ def guards(s: LatencySchedule, task: GemmTask) -> tuple[bool, bool, bool]:
     return bool(task.m % s.block_m or k), bool(task.n % s.block_n or k), bool(task.m % s.block_m or task.n % s.block_n)
 
 
-def violation(s: LatencySchedule, task: GemmTask) -> str | None:
-    """Why a schedule cannot run for the task, or None."""
-    return _contradiction(s) or _task_violation(s, task) or _limit_violation(s, task)
+def violations(s: LatencySchedule, task: GemmTask) -> Iterator[str]:
+    """Every reason why a schedule cannot run for the task."""
+    yield from _contradictions(s)
+    yield from _task_violations(s, task)
+    yield from _limit_violations(s, task)
 
 
-def _contradiction(s: LatencySchedule) -> str | None:
+def _contradictions(s: LatencySchedule) -> Iterator[str]:
     if s.block_m % (16 * s.warps_m) or s.block_n % (16 * s.warps_n):
-        return "a warp's tile must be a multiple of 16 x 16"
+        yield "a warp's tile must be a multiple of 16 x 16"
     if s.block_k < 32 or any(n & (n - 1) for n in (s.block_m, s.block_n, s.block_k, s.warps_m, s.warps_n, s.cluster_k)):
-        return "blocks, warps of a slice and clusters must be powers of two, block_k at least 32"
+        yield "blocks, warps of a slice and clusters must be powers of two, block_k at least 32"
     if max(s.block_n, s.block_k) > 8 * 32 * s.warps_m * s.warps_n:
-        return "a slice needs a thread for every 16 bytes of a row"
+        yield "a slice needs a thread for every 16 bytes of a row"
     if s.cluster_k > LIMITS[Arch.SM_90A].max_cluster:
-        return "the CTAs of a tile do not fit into one cluster"
+        yield "the CTAs of a tile do not fit into one cluster"
     if s.block_m * s.block_n // 8 % (4 * s.cluster_k):
-        return "a CTA of the cluster must store whole rows of 16 bytes"
+        yield "a CTA of the cluster must store whole rows of 16 bytes"
     if s.warps_k > MAX_NAMED_BARRIERS:
-        return "every slice needs a named barrier"
-    return None
+        yield "every slice needs a named barrier"
 
 
-def _task_violation(s: LatencySchedule, task: GemmTask) -> str | None:
+def _task_violations(s: LatencySchedule, task: GemmTask) -> Iterator[str]:
     if task.arch is not Arch.SM_90A or not has_tma_rows(task):
-        return "the family needs sm_90a, and rows that are multiples of 16 bytes"
+        yield "the family needs sm_90a, and rows that are multiples of 16 bytes"
     if task.k > s.capacity_k:
-        return f"the CTAs of a tile load at most {s.capacity_k} of K"
+        yield f"the CTAs of a tile load at most {s.capacity_k} of K"
     if task.layout.transposes_a and s.block_m > 8 * 32 * s.warps_m * s.warps_n:
-        return "a slice needs a thread for every 16 bytes of a row of A"
+        yield "a slice needs a thread for every 16 bytes of a row of A"
     boxed_a, boxed_b = (
         s.block_k if task.layout.transposes_a else s.block_m,
         s.block_n if task.layout.transposes_b else s.block_k,
     )
     if s.loads == "tma" and max(boxed_a, boxed_b) > MAX_BOX:
-        return f"a TMA box has at most {MAX_BOX} rows"
-    return None
+        yield f"a TMA box has at most {MAX_BOX} rows"
 
 
-def _limit_violation(s: LatencySchedule, task: GemmTask) -> str | None:
+def _limit_violations(s: LatencySchedule, task: GemmTask) -> Iterator[str]:
     limits = LIMITS[Arch.SM_90A]
     if s.threads > limits.max_threads_per_block:
-        return f"{s.threads} threads exceed a CTA"
+        yield f"{s.threads} threads exceed a CTA"
     if s.smem_bytes > limits.max_smem_per_block_bytes:
-        return f"{s.smem_bytes} bytes of shared memory exceed a CTA"
+        yield f"{s.smem_bytes} bytes of shared memory exceed a CTA"
     if s.registers(task) > min(limits.registers_per_sm // s.threads // 8 * 8, MAX_REGISTERS):
-        return "registers would spill"
-    return None
+        yield "registers would spill"

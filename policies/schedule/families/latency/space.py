@@ -6,7 +6,7 @@ from itertools import product
 from contract.chip import LIMITS, Chip
 from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.families.latency.schedule import ALIGNMENT_BYTES, EXCLUSIVE_SMEM_BYTES, LatencySchedule, violation
+from policies.schedule.families.latency.schedule import ALIGNMENT_BYTES, EXCLUSIVE_SMEM_BYTES, LatencySchedule, violations
 
 BLOCKS = (16, 32, 64, 128)
 BLOCKS_K = (32, 64, 128)
@@ -46,7 +46,7 @@ def enumerate_schedules(task: GemmTask, chip: Chip) -> Iterator[LatencySchedule]
 
 def _runs_together(s: LatencySchedule, waves: float, task: GemmTask) -> bool:
     """Whether a schedule is valid, and all CTAs that form clusters or take several passes are resident at once."""
-    return violation(s, task) is None and (s.cluster_k == s.passes == 1 or waves <= s.ctas_per_sm(task))
+    return next(violations(s, task), None) is None and (s.cluster_k == s.passes == 1 or waves <= s.ctas_per_sm(task))
 
 
 def _fits(block: int, size: int) -> bool:

@@ -58,8 +58,8 @@ class MmaSync(Family[MmaSyncSchedule]):
             exchanged_bytes=schedule.warps_k * tile_bytes if schedule.warps_k > 1 else 0,
         )
 
-    def violation(self, schedule: MmaSyncSchedule, task: GemmTask) -> str | None:
-        return Geometry(schedule, task).violation()
+    def violations(self, schedule: MmaSyncSchedule, task: GemmTask) -> Iterator[str]:
+        return Geometry(schedule, task).violations()
 
     def parts(self, schedule: MmaSyncSchedule, task: GemmTask) -> KernelParts:
         geometry = Geometry(schedule, task)

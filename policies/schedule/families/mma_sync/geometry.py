@@ -1,5 +1,6 @@
 """What an `mma_sync` schedule means for a task: threads, shared memory, copy widths, guards, and whether it can run."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +25,7 @@ def copy_width(columns: int) -> int:
 
 @dataclass(frozen=True)
 class Geometry:
-    """Quantities derived from a schedule and a task. `violation` tells why a schedule cannot run."""
+    """Quantities derived from a schedule and a task. `violations` tells why a schedule cannot run."""
 
     schedule: MmaSyncSchedule
     task: GemmTask
@@ -140,45 +141,42 @@ class Geometry:
         by_registers = limits.registers_per_sm // (self.threads * -(-self.registers // 8) * 8)
         return min(by_smem, by_registers, limits.max_threads_per_sm // self.threads, limits.max_blocks_per_sm)
 
-    def violation(self) -> str | None:
-        """Why the schedule cannot run for the task, or None."""
-        return (
-            self.schedule.contradiction()
-            or self._pipeline_violation()
-            or self._reduction_violation()
-            or self._limit_violation()
-        )
+    def violations(self) -> Iterator[str]:
+        """Every reason why the schedule cannot run for the task."""
+        if contradiction := self.schedule.contradiction():
+            yield contradiction
+            return
+        yield from self._pipeline_violations()
+        yield from self._reduction_violations()
+        yield from self._limit_violations()
 
-    def _pipeline_violation(self) -> str | None:
+    def _pipeline_violations(self) -> Iterator[str]:
         s = self.schedule
         if s.stages == 1 and self.k_blocks > 1:
-            return "one stage holds one K block; the task has more"
+            yield "one stage holds one K block; the task has more"
         if s.stages > max(self.k_blocks, 1):
-            return "more stages than K blocks"
+            yield "more stages than K blocks"
         if (s.split_k - 1) * self.k_blocks * s.block_k >= self.task.k:
-            return "a split would have nothing to sum"
-        return None
+            yield "a split would have nothing to sum"
 
-    def _reduction_violation(self) -> str | None:
+    def _reduction_violations(self) -> Iterator[str]:
         s, limits = self.schedule, LIMITS[self.task.arch]
         if s.reduction == "cluster" and s.split_k > min(limits.max_cluster, PORTABLE_CLUSTER):
-            return "the splits do not fit into one cluster"
+            yield "the splits do not fit into one cluster"
         if s.epilogue == "staged" and self.task.n % 8:
-            return "wide stores need rows of D that are a multiple of 16 bytes"
+            yield "wide stores need rows of D that are a multiple of 16 bytes"
         if s.programmatic and not limits.programmatic_launch:
-            return "the target has no programmatic launch"
-        return None
+            yield "the target has no programmatic launch"
 
-    def _limit_violation(self) -> str | None:
+    def _limit_violations(self) -> Iterator[str]:
         limits = LIMITS[self.task.arch]
         if self.threads > limits.max_threads_per_block:
-            return f"{self.threads} threads exceed a CTA"
+            yield f"{self.threads} threads exceed a CTA"
         if self.smem_bytes > limits.max_smem_per_block_bytes:
-            return f"{self.smem_bytes} bytes of shared memory exceed a CTA"
+            yield f"{self.smem_bytes} bytes of shared memory exceed a CTA"
         if self.spills:
-            return "registers would spill"
+            yield "registers would spill"
         if self.ctas_per_sm < self.schedule.min_ctas:
-            return "min_ctas CTAs do not fit on an SM"
+            yield "min_ctas CTAs do not fit on an SM"
         if self.workspace_bytes > max_workspace_bytes(self.task):
-            return "the partial tiles exceed the workspace"
-        return None
+            yield "the partial tiles exceed the workspace"

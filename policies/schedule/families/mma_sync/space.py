@@ -95,7 +95,7 @@ def _variants(loop: MmaSyncSchedule, task: GemmTask, chip: Chip) -> Iterator[Mma
             for min_ctas in (1, 2):
                 update = {"reduction": reduction, "epilogue": epilogue, "min_ctas": min_ctas}
                 geometry = Geometry(MmaSyncSchedule.model_construct(**(loop.__dict__ | update)), task)
-                if geometry.violation() is None:
+                if next(geometry.violations(), None) is None:
                     yield from (_with_group(geometry.schedule, group) for group in groups)
                 if geometry.ctas_per_sm > min_ctas:
                     break  # more CTAs fit without a limit, so a limit would change nothing

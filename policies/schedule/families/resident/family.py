@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contract.chip import Chip
 from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family, KernelParts, Work, cluster_sms, has_tma_rows
-from policies.schedule.families.resident.schedule import MAX_K, ResidentSchedule, ceil_div, is_valid, units
+from policies.schedule.families.resident.schedule import MAX_K, ResidentSchedule, ceil_div, units, violations
 from policies.schedule.families.resident.space import enumerate_schedules
 from policies.schedule.families.resident.writer import constants, plan
 
@@ -54,9 +54,11 @@ class Resident(Family[ResidentSchedule]):
             alternating=s.consumers > 1,
         )
 
-    def violation(self, schedule: ResidentSchedule, task: GemmTask) -> str | None:
-        valid = self.supports(task) and is_valid(schedule, task)
-        return None if valid else f"{schedule.values()} is not valid"
+    def violations(self, schedule: ResidentSchedule, task: GemmTask) -> Iterator[str]:
+        if not self.supports(task):
+            yield f"the family needs sm_90a, rows that are multiples of 16 bytes, and K of at most {MAX_K}"
+            return
+        yield from violations(schedule, task)
 
     def parts(self, schedule: ResidentSchedule, task: GemmTask) -> KernelParts:
         ends = "drains" if schedule.cluster > 1 else "meets"

@@ -1,5 +1,6 @@
 """One schedule of the `resident` family, and what makes it valid for a task."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -105,19 +106,32 @@ def instruction_registers(s: ResidentSchedule, task: GemmTask) -> int:
 
 def is_valid(s: ResidentSchedule, task: GemmTask) -> bool:
     """Whether the kernel's static assertions, the chip and the task allow a schedule."""
-    instruction = instruction_registers(s, task)
-    return (
-        task.k <= MAX_K
-        and s.block_n in WIDTHS
-        and s.consumers <= 4
-        and s.smem_bytes <= LIMITS[Arch.SM_90A].max_smem_per_block_bytes
-        and s.atoms * (instruction + 4 * steps(task)) + OVERHEAD_REGISTERS <= s.consumer_registers
-        and instruction + 4 + INSTRUCTION_OVERHEAD <= s.launch_registers
-        and s.block_n % (8 * s.cluster) == 0
-        and s.slots >= s.slots_of_a + 2
-        and (s.turns == "none" or s.consumers > 1)
-        and (s.turns != "pause" or s.late_store)
-    )
+    return next(violations(s, task), None) is None
+
+
+def violations(s: ResidentSchedule, task: GemmTask) -> Iterator[str]:
+    """Every reason why a schedule cannot run for the task, by the axes concerned."""
+    instruction, limits = instruction_registers(s, task), LIMITS[Arch.SM_90A]
+    if task.k > MAX_K:
+        yield f"the family needs K of at most {MAX_K}"
+    if s.block_n not in WIDTHS:
+        yield f"block_n must be one of {', '.join(map(str, WIDTHS))}"
+    if s.consumers > 4:
+        yield "consumers must be at most 4"
+    if s.smem_bytes > limits.max_smem_per_block_bytes:
+        yield f"slots, stagings and the tile take {s.smem_bytes} bytes of shared memory of {limits.max_smem_per_block_bytes}"
+    if (needed := s.atoms * (instruction + 4 * steps(task)) + OVERHEAD_REGISTERS) > s.consumer_registers:
+        yield f"atoms, block_n and K need {needed} registers per thread of {s.consumer_registers}: they would spill"
+    if instruction + 4 + INSTRUCTION_OVERHEAD > s.launch_registers:
+        yield f"block_n leaves the instruction too few of {s.launch_registers} registers at launch; fewer consumers give more"
+    if s.block_n % (8 * s.cluster):
+        yield "block_n must be a multiple of 8 cluster"
+    if s.slots < s.slots_of_a + 2:
+        yield f"slots must be at least {s.slots_of_a + 2}"
+    if s.turns != "none" and s.consumers == 1:
+        yield "turns need more than one of the consumers"
+    if s.turns == "pause" and not s.late_store:
+        yield "turns of 'pause' need late_store"
 
 
 def units(s: ResidentSchedule, task: GemmTask) -> int:

@@ -10,9 +10,9 @@ from policies.schedule.families.wgmma_tma.schedule import (
     WgmmaTmaSchedule,
     ceil_div,
     cluster_tiles,
-    is_valid,
     slot_bytes,
     view_of,
+    violations,
 )
 from policies.schedule.families.wgmma_tma.space import enumerate_schedules
 from policies.schedule.families.wgmma_tma.writer import constants, plan, sections
@@ -67,9 +67,11 @@ class WgmmaTma(Family[WgmmaTmaSchedule]):
             staged_bytes=2 * s.block_m * s.block_n if s.tma_store else 0,
         )
 
-    def violation(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> str | None:
-        valid = self.supports(task) and is_valid(schedule, task)
-        return None if valid else f"{schedule.values()} is not valid"
+    def violations(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
+        if not self.supports(task):
+            yield "the family needs sm_90a, and rows that are multiples of 16 bytes"
+            return
+        yield from violations(schedule, task)
 
     def parts(self, schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelParts:
         return KernelParts(plan(schedule, task), constants(schedule, task), sections(schedule, task))

@@ -1,5 +1,6 @@
 """One schedule of the `wgmma_tma` family, and what makes it valid for a task."""
 
+from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
@@ -238,44 +239,92 @@ def view_of(schedule: WgmmaTmaSchedule, task: GemmTask) -> KernelView:
 
 
 def is_valid(schedule: WgmmaTmaSchedule, task: GemmTask) -> bool:
-    """Whether the kernel's static assertions, the chip and the task allow a schedule.
+    """Whether the kernel's static assertions, the chip and the task allow a schedule."""
+    return next(violations(schedule, task), None) is None
 
-    A consumer releases a stage once the next one is under way, so several K blocks need two stages.
-    """
-    s, view = schedule, view_of(schedule, task)
-    if s.block_n not in accumulator_widths(task):
-        return False
+
+def violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
+    """Every reason why a schedule cannot run for the task, by the axes concerned."""
+    widths = accumulator_widths(task)
+    if s.block_n not in widths:
+        yield f"block_n must be one of {', '.join(map(str, sorted(widths)))}"
+        return
+    yield from _limit_violations(s, task)
+    yield from _cluster_violations(s, task)
+    yield from _split_violations(s, task)
+    yield from _store_violations(s)
+
+
+def _limit_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
+    """Of shared memory and registers."""
     limits = LIMITS[Arch.SM_90A]
-    instruction_registers = s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
-    registers = s.atoms * instruction_registers
+    room = min(limits.max_smem_per_block_bytes, limits.smem_per_sm_bytes // s.ctas_per_sm - 1024)
+    if s.smem_bytes > room:
+        yield f"stages, block_k and the tile take {s.smem_bytes} bytes of shared memory; ctas_per_sm leaves {room}"
+    if s.exclusive and s.ctas_per_sm > 1:
+        yield "exclusive needs ctas_per_sm=1"
+    instruction = s.block_n // (2 if task.accumulate is AccumulatorType.F32 else 4)
+    registers, most = s.atoms * instruction, MAX_ALTERNATING if s.pingpong else MAX_ACCUMULATORS
+    if registers > most:
+        yield f"atoms and block_n take {registers} accumulator registers of {most}"
+    elif (needed := registers + OVERHEAD_REGISTERS) > s.consumer_registers:
+        yield f"consumers, atoms and block_n need {needed} registers per thread of {s.consumer_registers}"
+    if instruction + INSTRUCTION_OVERHEAD > s.launch_registers:
+        yield f"block_n leaves the instruction too few of {s.launch_registers} registers at launch; fewer consumers give more"
+
+
+def _cluster_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
+    """Of operands that the CTAs of a cluster share, and of the loads of a tile."""
+    view, limits = view_of(s, task), LIMITS[Arch.SM_90A]
+    if s.cluster > limits.max_cluster:
+        yield f"cluster_m, cluster_n and cluster_k make {s.cluster} CTAs of at most {limits.max_cluster}"
+    if s.block_m % (8 * s.cluster_n):
+        yield f"cluster_n must divide the {s.block_m} rows of a tile into multiples of 8"
+    if s.block_n % (8 * s.cluster_m):
+        yield "cluster_m must divide block_n into multiples of 8"
+    if s.column_groups % s.cluster_m and s.block_k % (8 * s.cluster_m):
+        yield f"cluster_m must divide the {s.column_groups} column groups of block_n, or block_k into multiples of 8"
+    if view.column_major_a and not s.slices_groups_of_a and s.block_k % (8 * s.cluster_n):
+        yield "cluster_n must divide the groups of 64 rows of a tile, or block_k into multiples of 8"
+    if s.block_m // s.cluster_n > 256:
+        yield "consumers, atoms and cluster_n: a load has at most 256 rows of a tile"
+    if s.block_n // s.cluster_m > 256:
+        yield "block_n and cluster_m: a load has at most 256 columns of a tile"
+    if s.whole_groups and not (s.block_n > 64 and s.block_n % 64 and view.row_major_b):
+        yield "whole_groups needs a row-major B, and block_n above 64 that is not a multiple of 64"
+
+
+def _split_violations(s: WgmmaTmaSchedule, task: GemmTask) -> Iterator[str]:
+    """Of parts of K and how they are summed. A consumer releases a stage once the next one is under way."""
     k_blocks = ceil_div(task.k, s.block_k)
-    return (
-        s.smem_bytes <= limits.max_smem_per_block_bytes
-        and s.ctas_per_sm * (s.smem_bytes + 1024) <= limits.smem_per_sm_bytes
-        and not (s.exclusive and s.ctas_per_sm > 1)
-        and registers <= (MAX_ALTERNATING if s.pingpong else MAX_ACCUMULATORS)
-        and (not s.whole_groups or (s.block_n > 64 and s.block_n % 64 > 0 and view.row_major_b))
-        and registers + OVERHEAD_REGISTERS <= s.consumer_registers
-        and instruction_registers + INSTRUCTION_OVERHEAD <= s.launch_registers
-        and s.block_m % (8 * s.cluster_n) == 0
-        and s.block_n % (8 * s.cluster_m) == 0
-        and (s.column_groups % s.cluster_m == 0 or s.block_k % (8 * s.cluster_m) == 0)
-        and (not view.column_major_a or s.slices_groups_of_a or s.block_k % (8 * s.cluster_n) == 0)
-        and s.cluster <= limits.max_cluster
-        and s.block_m // s.cluster_n <= 256
-        and s.block_n // s.cluster_m <= 256
-        and s.splits * s.cluster_k <= k_blocks
-        and (s.stages > 1 or k_blocks <= s.parts_of_whole)
-        and (not s.split_tail or (s.persistent and s.splits > 1))
-        and (s.persistent or not s.tma_store or s.block_m * s.block_n * 2 <= s.stages * s.stage_bytes)
-        and (not s.spread_sum or _can_spread(s, task))
-        and (not s.turned or (s.tma_store and s.splits * s.cluster_k == 1 and not s.whole_groups))
-        and (not s.pingpong or (s.persistent and s.splits == 1 and s.consumers == 2))
-        and (s.tma_store or s.evict_d == "normal")
-        and (s.cluster_k > 1 or not s.push)
-        and (s.cluster_k == 1 or (_cluster_sum_fits(s) and not s.tma_store))
-        and workspace_bytes(s, task) <= MAX_WORKSPACE_BYTES
-    )
+    if s.splits * s.cluster_k > k_blocks:
+        yield f"splits and cluster_k make {s.splits * s.cluster_k} parts of the {k_blocks} blocks of K"
+    if s.stages == 1 and k_blocks > s.parts_of_whole:
+        yield "several blocks of K need two stages"
+    if s.split_tail and not (s.persistent and s.splits > 1):
+        yield "split_tail needs persistent and splits above 1"
+    if s.spread_sum and not _can_spread(s, task):
+        yield "spread_sum needs splits above 1, no persistent, no tma_store, push with cluster_k, and all CTAs in one wave"
+    if s.push and s.cluster_k == 1:
+        yield "push needs cluster_k above 1"
+    if s.cluster_k > 1 and s.tma_store:
+        yield "cluster_k above 1 needs tma_store=false"
+    if s.cluster_k > 1 and not _cluster_sum_fits(s):
+        yield "cluster_k needs persistent=false, and sums that fit the pipeline's memory: more stages or a smaller tile"
+    if workspace_bytes(s, task) > MAX_WORKSPACE_BYTES:
+        yield f"splits take a workspace of more than {MAX_WORKSPACE_BYTES} bytes"
+
+
+def _store_violations(s: WgmmaTmaSchedule) -> Iterator[str]:
+    """Of the epilogue, and of consumers that alternate."""
+    if not s.persistent and s.tma_store and s.block_m * s.block_n * 2 > s.stages * s.stage_bytes:
+        yield "tma_store without persistent needs a pipeline that holds the tile of D: more stages"
+    if s.evict_d != "normal" and not s.tma_store:
+        yield "evict_d needs tma_store"
+    if s.turned and not (s.tma_store and s.splits * s.cluster_k == 1 and not s.whole_groups):
+        yield "turned needs tma_store, splits=1, cluster_k=1 and no whole_groups"
+    if s.pingpong and not (s.persistent and s.splits == 1 and s.consumers == 2):
+        yield "pingpong needs persistent, splits=1 and consumers=2"
 
 
 def _can_spread(s: WgmmaTmaSchedule, task: GemmTask) -> bool:

@@ -188,7 +188,15 @@ def test_the_status_lines_clocks_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def replied(sample: int, problem: str) -> Replied:
     usage = Usage(prompt_tokens=900, completion_tokens=1200, counted="server")
-    common = {"round": 2, "sample": sample, "turn": 0, "status": "complete", "problem": problem, "usage": usage}
+    common = {
+        "round": 2,
+        "sample": sample,
+        "turn": 0,
+        "status": "complete",
+        "problem": problem,
+        "usage": usage,
+        "candidates": 0 if problem else 1,
+    }
     return Replied.model_validate({**common, "seconds": 61.0, "total_tokens": 12_300, "total_cost": 0.0})
 
 

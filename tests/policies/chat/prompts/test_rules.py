@@ -14,8 +14,9 @@ from contract.events import ignore
 from contract.options import CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.task import Arch, ElementType, GemmTask, Layout
 from policies.chat.assignment import Assignment
-from policies.chat.extraction import KernelFile, read_reply
 from policies.chat.prompts.composition import Prompts
+from policies.chat.replies.forms import read_reply
+from policies.chat.replies.kernel_file import KernelFile
 from policies.schedule.prediction import predict
 from sandbox.building.check import check
 from sandbox.local import open_sandbox

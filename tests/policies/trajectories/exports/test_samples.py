@@ -47,6 +47,20 @@ def test_other_policies_get_the_prompt_of_the_chat_policy() -> None:
     assert (sample.provenance.model, sample.provenance.licence) == ("", "kernel Apache-2.0")
 
 
+def test_a_reply_that_gave_several_candidates_is_one_sample_of_the_best() -> None:
+    run = RunOfTests()
+    observation = run.round(1)
+    three = [kernel(number) for number in (1, 2, 3)]
+    for one, evaluation in zip(three, (measured(8.0), measured(5.0), FAILED), strict=True):
+        run.add(observation, one, evaluation)
+    asked = run.ask(observation, three[0], "three schedules")
+    run.exchanges[-1] = asked.model_copy(update={"candidate_ids": tuple(one.id for one in three)})
+    counts = ExportCounts()
+    [sample] = samples(run.trajectory, counts)
+    assert (sample.provenance.candidate_id, sample.completion) == (three[1].id, "three schedules")
+    assert counts.duplicates == 2
+
+
 def test_the_later_evaluation_counts_in_the_place_of_the_first_step() -> None:
     run = RunOfTests()
     observation = run.round(1)

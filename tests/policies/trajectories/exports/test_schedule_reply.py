@@ -8,7 +8,8 @@ from contract.candidate import Candidate, HostCandidate, Origin
 from contract.diagnosis import Diagnosis
 from contract.task import Arch, GemmTask
 from contract.trajectory import Observation
-from policies.chat.extraction import KernelFile, read_reply
+from policies.chat.replies.forms import read_reply
+from policies.chat.replies.kernel_file import KernelFile
 from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
 from policies.trajectories.exports.schedule_reply import write_reply

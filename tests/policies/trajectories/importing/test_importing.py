@@ -70,6 +70,15 @@ def test_steps_come_back_as_the_same_lines(store: Store, other: Store, tmp_path:
     assert store.exchanges("run-1") == other.exchanges("run-1")
 
 
+def test_the_exchange_of_several_candidates_is_counted_once(store: Store, other: Store, tmp_path: Path) -> None:
+    both = exchange(candidate_ids=(step(0).candidate.id, step(1, number=1).candidate.id))
+    other.record_exchange("run-1", both)
+    lines = lines_of_steps(other)
+    assert sum('"candidate_ids":[' in line for line in lines) == 2
+    assert import_files(store, [written(tmp_path / "steps.jsonl", lines)]).exchanges == 1
+    assert store.exchanges("run-1") == [both]
+
+
 def test_what_lines_do_not_hold_of_a_run_is_not_invented(store: Store, other: Store, tmp_path: Path) -> None:
     import_files(store, [written(tmp_path / "steps.jsonl", lines_of_steps(other))])
     run = store.run("run-1")

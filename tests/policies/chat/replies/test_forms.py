@@ -6,7 +6,9 @@ import time
 import pytest
 
 from contract.candidate import Candidate, Origin
-from policies.chat.extraction import KernelFile, Malformed, read_reply
+from policies.chat.replies.fenced_blocks import Malformed
+from policies.chat.replies.forms import read_reply
+from policies.chat.replies.kernel_file import KernelFile
 
 PLAN = (
     '/* cudal2: {"arch": "sm_90a", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1], '

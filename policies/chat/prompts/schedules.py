@@ -1,0 +1,126 @@
+"""The schedules that a reply may name: kernel families with their axes, the prior's best, and what became of those tried.
+
+All of it is made from the families' spaces for the task (`policies.schedule.named_schedules`).
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from contract.candidate import ScheduleValue
+from contract.diagnosis import Diagnosis
+from contract.options import ReplyKind
+from contract.trajectory import Attempt, Observation
+from policies.chat.prompts.fitting import take
+from policies.chat.prompts.quoting import fenced, inline
+from policies.chat.tokens import estimate_tokens
+from policies.schedule.named_schedules import FamilySchedules, TaskSchedules, schedules_for
+
+EXAMPLES = 5
+SLOWER = 3.0  # times the best predicted time, from which on a family is not worth its tokens
+SHOWN_ATTEMPTS = 12
+SHOWN_FINDINGS = 2
+TASK_TOKENS = 250  # of the short prompt's other words
+_SWITCH = (False, True)
+_DEFINITION = re.compile(r"(?=`[\w*]+`: )")  # of an axis, or of several: `cluster_*`
+
+
+@dataclass(frozen=True)
+class PromptedReplies:
+    """The forms of a reply that a prompt teaches. `max_schedules`: how many schedules it may name."""
+
+    kind: ReplyKind
+    max_schedules: int
+
+
+def families_section(observation: Observation, replies: PromptedReplies) -> str:
+    """The section of a prompt whose reply may hold schedules, among other forms; empty where it may not."""
+    if replies.kind != "any":
+        return ""
+    said = (
+        f"Instead of a source, a reply may name up to {replies.max_schedules} schedules of these families as a list of JSON "
+        "objects, each with values from the lists below. Axes that are left out take the values of the fastest predicted "
+        "schedule that has the others."
+    )
+    return f"# Kernel families\n\n{said}\n\n{_families(schedules_for(observation.task, observation.chip), explained=False)}"
+
+
+def schedule_values(observation: Observation, tokens: int) -> dict[str, str]:
+    """The values of the short prompt's template, for replies that hold schedules only."""
+    schedules = schedules_for(observation.task, observation.chip)
+    families = f"# Kernel families\n\n{_families(schedules, explained=True)}"
+    findings = fenced("\n".join(_findings(observation.diagnosis))) if observation.diagnosis else ""
+    tried = list(_tried(observation.attempts, schedules))
+    taken = take(tried, tokens - TASK_TOKENS - estimate_tokens(families) - estimate_tokens(findings))
+    shown = fenced("\n".join(tried[position] for position in taken)) if taken else ""
+    return {"families": families, "tried": shown, "findings": findings}
+
+
+def _families(schedules: TaskSchedules, *, explained: bool) -> str:
+    """The families that are worth their tokens, and the prior's best schedules. `explained`: with the meaning of each axis."""
+    fastest_us = min(family.ranked[0].predicted_us for family in schedules.families.values())
+    shown = [one for one in schedules.families.values() if one.ranked[0].predicted_us <= SLOWER * fastest_us]
+    best = [
+        f"{one.predicted_us:.2f} us {json.dumps(schedules.families[one.schedule.family].brief(one.values))}"
+        for one in schedules.best(EXAMPLES)
+        if one.schedule.family in {family.name for family in shown}
+    ]
+    said = "Predicted by an analytic model, not measured:"
+    return "\n\n".join([*(_family(one, explained=explained) for one in shown), f"{said}\n\n{fenced(chr(10).join(best))}"])
+
+
+def _family(one: FamilySchedules, *, explained: bool) -> str:
+    """A family in a sentence, and the axes that have more than one value for the task."""
+    axes = [f"{axis}: {', '.join(map(json.dumps, values))}" for axis, values in one.choices.items() if values != _SWITCH]
+    switches = [axis for axis, values in one.choices.items() if values == _SWITCH]
+    axes += [f"{', '.join(switches)}: false, true"] if switches else []
+    about = (inspect.getdoc(type(one.family)) or "").partition("\n")[0]
+    return f"`{one.name}`: {about} {_meaning(one, explained=explained)}\n" + "\n".join(f"- {axis}" for axis in axes)
+
+
+def _meaning(one: FamilySchedules, *, explained: bool) -> str:
+    """What the documentation of the schedule says of it, and where explained of the axes that have more than one value."""
+    documented = " ".join((inspect.getdoc(one.family.schedule) or "").split())
+    general, *definitions = _DEFINITION.split(documented)
+    said = [
+        text for text in definitions if explained and any(fnmatch(axis, text[1:].partition("`")[0]) for axis in one.choices)
+    ]
+    return " ".join([general.strip(), *(text.strip() for text in said)]).strip()
+
+
+def _tried(attempts: Sequence[Attempt], schedules: TaskSchedules) -> Iterator[str]:
+    """The fastest attempts, then the latest without a time, each on a line."""
+    timed = sorted((one for one in attempts if _time_us(one) is not None), key=lambda one: (one.time_us is None, _time_us(one)))
+    rest = [one for one in reversed(attempts) if _time_us(one) is None]
+    latest = {one.candidate_id: one for one in [*timed, *rest]}
+    for attempt in list(latest.values())[:SHOWN_ATTEMPTS]:
+        yield f"{_outcome(attempt)}: {_named(attempt.schedule, schedules)}"
+
+
+def _named(values: dict[str, ScheduleValue] | None, schedules: TaskSchedules) -> str:
+    """A schedule in the form of a reply, with the fewest axes; a kernel without one by that."""
+    if values is None:
+        return "a kernel without a schedule"
+    return json.dumps(schedules.brief(values) or values)
+
+
+def _time_us(attempt: Attempt) -> float | None:
+    return attempt.time_us if attempt.time_us is not None else attempt.modelled_us
+
+
+def _outcome(attempt: Attempt) -> str:
+    if attempt.time_us is not None:
+        return f"{attempt.time_us:.2f} us measured"
+    if attempt.modelled_us is not None:
+        return f"{attempt.modelled_us:.2f} us predicted"
+    status = attempt.status.replace("_", " ")
+    return f"{status} ({inline(attempt.message, 80)})" if attempt.message else status
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[str]:
+    for finding in diagnosis.findings[:SHOWN_FINDINGS]:
+        yield f"{finding.bottleneck}, up to {finding.weight:.0%} of the time: {inline(finding.evidence)}"
+        yield f"what usually helps: {inline(finding.remedy)}"
