@@ -42,6 +42,7 @@ class Exchange(Record):
     `status`: `complete`; `truncated` at the token limit; `stopped` by us for length or time; `cut` by a broken connection;
     `refused` by the server's filter or the model; `failed` without a reply.
     `problem`: why it gave no candidate; empty where `candidate_id` is set. `cost`: in the currency of the prices set.
+    `shown`: the chunks of the knowledge base in the prompt; `cited`: those that the reply says it used.
     """
 
     round: int
@@ -56,6 +57,8 @@ class Exchange(Record):
     reasoning: str = ""
     problem: str = ""
     candidate_id: str | None = None
+    shown: tuple[str, ...] = ()
+    cited: tuple[str, ...] = ()
     usage: Usage
     cost: float
     seconds: float

@@ -18,6 +18,7 @@ from contract.protocols import ExchangeLog
 from policies.chat.account import Account, Capped
 from policies.chat.assignment import POLICY
 from policies.chat.extraction import Malformed, read_reply
+from policies.chat.prompts.citing import cited_chunks
 from policies.chat.prompts.composition import ComposedPrompt, Prompts
 from policies.chat.prompts.quoting import inline
 from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
@@ -166,6 +167,8 @@ class Conversations:
             reasoning=reply.reasoning,
             problem="" if isinstance(read, Candidate) else _problem(reply, read.problem),
             candidate_id=read.id if isinstance(read, Candidate) else None,
+            shown=topic.opening.chunk_ids,
+            cited=cited_chunks(reply.text, topic.opening.chunk_ids),
             usage=reply.usage,
             cost=self._account.cost(reply.usage),
             seconds=reply.seconds,

@@ -1,7 +1,6 @@
 """Renders records as text for a model; no other module does. All untrusted text is fenced.
 
 Each function returns a complete section. `composition.py` chooses the sections of a prompt and their lengths.
-Stored runs contain these words in their prompts, and a replay matches prompts by hash: keep the words.
 """
 
 import difflib
@@ -128,11 +127,11 @@ def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]]) -> str:
     return f"{fenced(about)}\n{short if 2 * len(short) < len(whole) else whole}"
 
 
-def chunk_text(hit: Hit) -> str:
-    """A chunk of the knowledge base with its location."""
+def chunk_text(hit: Hit, mark: str) -> str:
+    """A chunk of the knowledge base with its mark, by which a reply cites it, and its location."""
     chunk = hit.chunk
     place = inline(f"{chunk.release} {chunk.path}:{chunk.start_line}-{chunk.end_line} {chunk.symbol}")
-    return fenced(f"from {place}\n{chunk.text}")
+    return fenced(f"{mark} from {place}\n{chunk.text}")
 
 
 def _around(source: str, line: int | None) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""Prompts equal those of stored runs: a resumed run pays nothing twice, and a replay finds each reply by its prompt.
+"""Observations of stored runs still make prompts, and the same ones each time.
 
-`stored_prompts_v1.jsonl` has observations and the ids of the prompts that version 0.1.0 made for them.
+`stored_prompts_v1.jsonl` has observations of version 0.1.0. The words of its prompts have changed since.
 """
 
 import json
@@ -25,10 +25,16 @@ __device__ __forceinline__ void wait() { asm volatile(""); }
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda stored: stored["name"])
-def test_a_stored_observation_gives_the_stored_prompt(stored: dict[str, Any]) -> None:
-    prompts = Prompts(stored["tokens"], [("cudal2/sample.cuh", HEADER)])
+def test_a_stored_observation_makes_the_same_prompt_each_time(stored: dict[str, Any]) -> None:
     failure = Failure.model_validate(stored["failure"]) if stored["failure"] else None
     exemplars = tuple(Exemplar.model_validate(exemplar) for exemplar in stored["exemplars"])
-    first = prompts.first(Observation.model_validate(stored["observation"]), Assignment(0, failure, exemplars))
-    assert first.prompt.id == stored["prompt"]
-    assert prompts.again(first.prompt, "no kernel here", "the reply has no code block", cut=True).id == stored["again"]
+    observation = Observation.model_validate(stored["observation"])
+    asked, again = (
+        Prompts(stored["tokens"], [("cudal2/sample.cuh", HEADER)]).first(observation, Assignment(0, failure, exemplars))
+        for _ in range(2)
+    )
+    assert asked == again
+    shown = failure.candidate if failure else observation.best
+    for attempt in observation.attempts if stored["tokens"] >= 24_000 else ():
+        assert attempt.candidate_id[:8] in asked.prompt.messages[1].content
+    assert asked.parents == ((shown.id,) if shown else ())
