@@ -3,7 +3,9 @@
 - `composition`: which sections a prompt has, in which order, and how its tokens are shared between them.
 - `rendering`: records as text.
 - `primitives`: the device headers as signatures with their comments.
+- `citing`: marks of the chunks that are shown, and which of them a reply names.
 - `quoting`: untrusted text inside a prompt, fenced.
 - `fitting`: text made to fit a number of tokens.
 - `templates/`: the Markdown templates of the system message and of each kind of request.
+- `skeletons/`: one executed kernel for a target, which tests prove on the emulator.
 """

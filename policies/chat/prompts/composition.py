@@ -2,7 +2,7 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
 fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
-0.5 of the rest), device primitives (up to 0.85 of the rest), attempts (up to 0.35 of the rest), chunks (all of the rest).
+0.5 of the rest), device primitives (up to 0.9 of the rest), attempts (up to 0.35 of the rest), chunks (all of the rest).
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 """
 
@@ -42,7 +42,7 @@ from policies.chat.tokens import estimate_tokens
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
-_EXEMPLARS, _PRIMITIVES, _TRIED, _CHUNKS = 0.5, 0.85, 0.35, 1.0  # maximum shares of the tokens that are left
+_EXEMPLARS, _PRIMITIVES, _TRIED, _CHUNKS = 0.5, 0.9, 0.35, 1.0  # maximum shares of the tokens that are left
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = ("Device primitives", "Knowledge", "What was tried", "The best kernel so far", "How it did", "Exemplars")
 _OVERHEAD = 24  # tokens for the heading and the fences of a section

@@ -38,12 +38,12 @@ def primitives_for(arch: Arch, headers: Sequence[Header], *, best: str = "", ske
 
 
 def digest_of(text: str, *, brief: bool = False) -> str:
-    """A header's comments and declarations, one line each. `brief`: only its first line and the declarations."""
+    """A header's comments and declarations, one line each. `brief`: the declarations alone."""
     source = _GENERATED.sub("", text).encode()
     parser = Parser(Language(tree_sitter_cuda.language()))
     kept = "".join(_kept(parser.parse(source).root_node, source)).replace(_QUALIFIERS, "").splitlines()
     lines = _merged([line for line in _joined(kept) if line.strip() and not _NOISE.match(line)])
-    return "\n".join(line for number, line in enumerate(lines) if not brief or number == 0 or not line.startswith("//"))
+    return "\n".join(line for line in lines if not brief or not line.startswith("//"))
 
 
 def _fits(arch: Arch, text: str) -> bool:

@@ -76,7 +76,7 @@ def test_headers_are_told_in_brief_once_a_kernel_shows_them_or_better_ones() -> 
     assert all(len(best[name]) < len(whole[name]) / 2 for name in ("cluster", "wgmma", "mma"))
     assert best["tma"] == whole["tma"]
     elect = digests(best="#include <cudal2/elect.cuh>\n")["elect"]
-    assert elect.splitlines() == [whole["elect"].splitlines()[0], "bool elect_one();"]
+    assert elect == "bool elect_one();"
     assert digests(best="#include <cudal2/mma.cuh>\n")["wgmma"] == whole["wgmma"]
 
 
