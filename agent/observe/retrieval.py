@@ -27,7 +27,6 @@ _SMALL = 256
 _DEEP = 4
 _TILE, _WAVE = 128, 132  # rows and columns of an ordinary tile, and how many of them a Hopper GPU multiplies at once
 _SHORT, _LONG = 512, 1024  # K
-_STUB_TOKENS = 60  # a piece below this is a title with a line or two
 # The topic of each axis of a schedule, in the words of the documents. Other axes add no question.
 _AXES = {
     "cluster_k": "sums over K through distributed shared memory of a cluster",
@@ -104,8 +103,8 @@ def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query, shown
     left = query.tokens
     for hit in (hit for rank in zip_longest(*answers) for hit in rank if hit is not None):
         place = _place(hit)
-        fits = _STUB_TOKENS <= hit.chunk.tokens <= left
-        if fits and len(hits) < query.count and place not in hits and place not in shown:
+        fits = len(hits) < query.count and hit.chunk.tokens <= left
+        if fits and place not in hits and place not in shown:
             hits[place] = hit
             left -= hit.chunk.tokens
     return list(hits.values())

@@ -122,10 +122,6 @@ def test_a_question_asks_for_as_much_more_as_was_shown_before() -> None:
     assert (query.count, query.tokens) == (NOTE_HITS + 3, NOTE_TOKENS * (NOTE_HITS + 3) // NOTE_HITS)
 
 
-def test_a_title_alone_is_no_hit() -> None:
-    assert look_up(Library(100), ["a"], TASK) == []
-
-
 class Library:
     """Answers every query with its own chunks and one chunk that is in every answer."""
 
