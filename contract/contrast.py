@@ -20,14 +20,21 @@ SourceOf = Callable[[T], str]
 
 
 def draw_contrast(
-    scored: Scored[T], count: int, seed: int | str, source_of: SourceOf[T], shown: str | None = None
+    scored: Scored[T],
+    count: int,
+    seed: int | str,
+    source_of: SourceOf[T],
+    shown: str | None = None,
+    *,
+    min_width: float = MIN_WIDTH,
 ) -> list[tuple[int, T]]:
     """At most `count` kernels of different buckets and different sources, each with its bucket, best bucket first.
 
     Bucket 0 is the worst. `shown`: a source that the reader sees already. It is not chosen, and the chosen ones differ from it.
+    `min_width`: a difference of scores that shows no contrast.
     """
     rng = random.Random(seed)
-    width = _width([score for score, _ in scored])
+    width = _width([score for score, _ in scored], min_width)
     buckets = _buckets(
         [pair for pair in scored if source_of(pair[1]) != shown], width, max((s for s, _ in scored), default=0.0)
     )
@@ -38,11 +45,11 @@ def draw_contrast(
     return [(number, chosen[number]) for number in sorted(chosen, reverse=True)]
 
 
-def _width(scores: Sequence[float]) -> float:
+def _width(scores: Sequence[float], min_width: float) -> float:
     """Half the distance from the best score to the median, so that one very slow kernel does not leave a single bucket."""
     if not scores:
-        return MIN_WIDTH
-    return min(max((max(scores) - statistics.median(scores)) / 2, MIN_WIDTH), MAX_WIDTH)
+        return min_width
+    return min(max((max(scores) - statistics.median(scores)) / 2, min_width), MAX_WIDTH)
 
 
 def _buckets(scored: Scored[T], width: float, best: float) -> dict[int, list[tuple[float, T]]]:

@@ -9,6 +9,7 @@ or, where an outcome comes before them, empty.
 """
 
 import statistics
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -104,6 +105,11 @@ class Prediction(Record):
     def is_floor(self) -> bool:
         """Whether no model knows the candidate, so that the roofline stands in: it says only that nothing is faster."""
         return self.predicted_us == self.floor_us
+
+    @property
+    def largest_terms(self) -> list[tuple[str, float]]:
+        """The terms, largest first."""
+        return sorted(self.terms.items(), key=lambda term: -term[1])
 
 
 FAULT_CHARS = 200
@@ -262,12 +268,15 @@ class Unmeasured(_Faultless):
 
     @property
     def in_part(self) -> bool:
-        """Whether less than the whole task was run."""
+        """Whether some tests ran less than the whole task."""
         return ran_in_part(self.tests)
 
 
-def ran_in_part(tests: tuple[TestResult, ...]) -> bool:
-    """Whether the emulator's tests say that less than the whole task was run."""
+def ran_in_part(tests: Sequence[TestResult]) -> bool:
+    """Whether some of the emulator's tests ran less than the whole task: a part of the grid, or a smaller size.
+
+    All outputs may have been compared all the same: of a large task the whole grid is run once where that is quick.
+    """
     return any(test.name in (FULL_SIZE, NOT_COVERED) for test in tests)
 
 

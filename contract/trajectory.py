@@ -15,12 +15,31 @@ from contract.run_settings import RunSettings
 from contract.task import GemmTask, TimingMode
 
 
+class AttemptResources(Record):
+    """What a compiled candidate takes, as the maximum over its kernels. `smem_bytes`: static and dynamic, of one CTA.
+
+    `ctas`: of a grid; None where the plan is not known. `ctas_per_sm`: resident at once, as the minimum over its kernels.
+    """
+
+    registers: int
+    spilled_bytes: int
+    smem_bytes: int
+    threads: int
+    ctas: int | None
+    ctas_per_sm: int
+
+
 class Attempt(Record):
     """Summary of an earlier candidate of the run.
 
-    `time_us`: measured; `predicted_us`: modelled; None where absent.
+    `time_us`: measured; `predicted_us`: modelled; None where absent. `is_floor`: the modelled time is only the roofline, since
+    no model knows the candidate; None in records of older versions, whose free code had no other prediction.
     `seconds`: wall-clock time to propose, build and evaluate it; None in records of older versions.
     `unproved`: it was measured, and the second witness that it needs is still missing.
+
+    Older versions do not hold the fields below. `verdict`: what is known of its results, in words; empty where it failed.
+    `idea`: its author's sentence. `parent`: the candidate whose source its author started from. `change`: how it differs from
+    that source. `terms`: see `Prediction`.
     """
 
     candidate_id: str
@@ -30,15 +49,23 @@ class Attempt(Record):
     message: str = ""
     time_us: float | None = None
     predicted_us: float | None = None
+    is_floor: bool | None = None
     speedup: float | None = None
     reward: float | None = None
     seconds: float | None = None
     unproved: bool = False
+    verdict: str = ""
+    idea: str = ""
+    parent: str | None = None
+    change: str = ""
+    terms: dict[str, float] = {}
+    resources: AttemptResources | None = None
 
     @property
     def modelled_us(self) -> float | None:
-        """The predicted time of a candidate with a schedule; None for free code, whose prediction is only the roofline."""
-        return self.predicted_us if self.schedule is not None else None
+        """The predicted time; None where no model knows the candidate, so that its prediction is only the roofline."""
+        is_floor = self.schedule is None if self.is_floor is None else self.is_floor
+        return None if is_floor else self.predicted_us
 
 
 class Precedent(Record):
@@ -75,6 +102,7 @@ class Observation(Record):
 
     `best`: the best verified candidate so far. `diagnosis` and `profile` belong to candidate `diagnosed`.
     `differences`: from the previous leader to that candidate.
+    `recent`: the latest candidates that were found right, latest first, without the best.
     `failures`: failed candidates without a schedule, latest first. `seconds_left`: wall-clock time left to the search.
     """
 
@@ -90,6 +118,7 @@ class Observation(Record):
     profile: Profile | None = None
     differences: tuple[Difference, ...] = ()
     exemplars: tuple[Exemplar, ...] = ()
+    recent: tuple[AnyCandidate, ...] = ()
     failures: tuple[Failure, ...] = ()
     hits: tuple[Hit, ...] = ()
     seconds_left: float | None = None

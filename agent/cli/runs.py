@@ -42,8 +42,9 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """One run: its state, its chip, its best kernel with all axes, and the folder of its files."""
-    from agent.cli.render.run_answer import best_json, best_lines
+    from agent.cli.render.run_answer import best_json, best_lines, lead_json
     from agent.observe.ranking import leading_step
+    from agent.report.lead import lead_of
     from agent.report.why import explain
     from contract.settings import load_settings
     from policies.trajectories.store import open_store
@@ -51,13 +52,14 @@ def show(
     with open_store(load_settings().store_url) as store:
         run, steps = store.run(run_id), store.steps(run_id)
         explained = explain(store.trajectory(run_id)) if why else None
-    best = leading_step(steps, run.task, run.chip)
+    best, lead = leading_step(steps, run.task, run.chip), lead_of(steps, run.task, run.chip)
     if as_json:
-        answer = {**run.model_dump(mode="json"), "steps": len(steps), "best": best_json(best) if best else None}
+        found = {"best": best_json(best) if best else None, **lead_json(lead)}
+        answer = {**run.model_dump(mode="json"), "steps": len(steps), **found}
         print(json.dumps({**answer, "why": explained.as_json()} if explained else answer))
         return
     print(f"run: {run.run_id}, {run.status}, {len(steps)} steps\nchip: {run.chip.name} ({run.task.arch})\nfiles: {run.out}")
-    print("\n".join([*best_lines(best), *(explained.lines() if explained else [])]))
+    print("\n".join([*best_lines(best, lead), *(explained.lines() if explained else [])]))
 
 
 @app.command("resume", epilog="\b\nExample:\n  cudal2-agent runs resume 4096x1024x512-20261121-130401-ab12 --minutes 10")

@@ -1,6 +1,6 @@
-"""Contrastive exemplars: earlier kernels of the run with different scores, for a model to compare. Pure.
+"""Earlier kernels of the run that a model is shown: contrastive exemplars, and the latest that were right. Pure.
 
-`contract/contrast.py` draws them; this module says which kernels take part, and with which score.
+`contract/contrast.py` draws the exemplars; this module says which kernels take part, and with which score.
 """
 
 import math
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from agent.observe.ranking import Ranked
 from contract.candidate import AnyCandidate
-from contract.contrast import draw_contrast
+from contract.contrast import MIN_WIDTH, draw_contrast
+from contract.prediction import TIE
 from contract.trajectory import Exemplar
 
 
@@ -19,8 +20,26 @@ def choose_exemplars(
 
     `shown`: a candidate that the prompt shows already. It is not chosen, and the chosen ones differ from it.
     """
-    drawn = draw_contrast(_scored(ranked), count, seed, _source_of, shown.source if shown else None)
+    measured = any(one.trusted for one in ranked)
+    narrowest = MIN_WIDTH if measured else math.log(1 + TIE)
+    drawn = draw_contrast(_scored(ranked), count, seed, _source_of, shown.source if shown else None, min_width=narrowest)
     return tuple(Exemplar(candidate=one.step.candidate, attempt=one.attempt, bucket=number) for number, one in drawn)
+
+
+def recent_right(ranked: Sequence[Ranked], count: int, shown: AnyCandidate | None = None) -> tuple[AnyCandidate, ...]:
+    """At most `count` candidates that were found right, latest first. `shown`: a candidate that the prompt shows already.
+
+    Kernels written from a schedule are left out: the axes of their schedules say what differs.
+    """
+    latest = {one.attempt.candidate_id: one for one in ranked}.values()
+    right = [*_comparable([one for one in latest if one.plausible]), *(one for one in latest if _untimed(one))]
+    free = [one for one in right if one.step.candidate.origin.schedule is None and one.step.candidate != shown]
+    return tuple(one.step.candidate for one in sorted(free, key=lambda one: -one.step.index)[:count])
+
+
+def _untimed(one: Ranked) -> bool:
+    """Whether it was executed and found right, and not timed."""
+    return one.proven and one.attempt.time_us is None
 
 
 def _source_of(one: Ranked) -> str:
@@ -31,7 +50,7 @@ def _scored(ranked: Sequence[Ranked]) -> list[tuple[float, Ranked]]:
     """Each source that passed, with its score. A candidate counts by its latest evaluation, equal sources by the best.
 
     The score is the log of the speedup over AutoTuning where all have one, otherwise −log of the time. Where nothing was
-    measured, the modelled time takes its place.
+    measured, the modelled time takes its place; there a candidate that was not executed counts only where none was.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}.values()
     trusted = _comparable([one for one in latest if one.plausible])
@@ -39,7 +58,8 @@ def _scored(ranked: Sequence[Ranked]) -> list[tuple[float, Ranked]]:
     if trusted:
         scored = paired if len(paired) == len(trusted) else [(-math.log(one.time_us), one) for one in trusted]
     else:
-        scored = [(-math.log(one.predicted_us), one) for one in latest if one.estimated]
+        right = [one for one in latest if one.proven] or latest
+        scored = [(-math.log(one.predicted_us), one) for one in right if one.estimated]
     scored.sort(key=lambda pair: pair[0])
     return list({one.step.candidate.source: (score, one) for score, one in scored}.values())
 

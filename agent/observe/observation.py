@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from agent.observe.exemplars import choose_exemplars
+from agent.observe.exemplars import choose_exemplars, recent_right
 from agent.observe.failures import unrepaired
 from agent.observe.ranking import Ranked, leader
 from contract.knowledge import Hit
@@ -12,6 +12,7 @@ from contract.trajectory import Observation, RunRecord, Step
 Explain = Callable[[Profile, Profile], tuple[Difference, ...]]
 
 EXEMPLARS = 2
+RECENT = 4
 FAILURES = 4
 
 
@@ -48,6 +49,7 @@ def observe(
         profile=step.profile if step else None,
         differences=differences(ranked, step, explain),
         exemplars=choose_exemplars(ranked, EXEMPLARS, f"{run.seed}-{number}", best) if reads_code else (),
+        recent=recent_right(ranked, RECENT, best) if reads_code else (),
         failures=unrepaired(ranked, FAILURES) if reads_code else (),
         hits=tuple(hits),
         seconds_left=seconds_left,

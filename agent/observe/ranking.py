@@ -1,14 +1,20 @@
-"""Which step leads a run, which steps are measured again at its end, and a step in short for a policy. Pure."""
+"""Which step leads a run, what ties with it, and which steps are measured again at the end of a run. Pure.
+
+A measured time and a prediction are never compared: a measured candidate is ahead of all that are not. Predictions within
+`contract.prediction.TIE` are tied, and the earliest of those that tie with the fastest leads.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agent.observe.attempts import attempt_of
 from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured, Unmeasured
-from contract.reward import beyond_roofline, confirmed
-from contract.speedup import baseline_of, paired_ratio, ratio_over
+from contract.prediction import tied
+from contract.reward import beyond_roofline
+from contract.speedup import baseline_of, paired_ratio
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Step
 
@@ -74,16 +80,15 @@ def leader(ranked: Sequence[Ranked], *, proved_only: bool = True) -> Ranked | No
     """The best candidate's latest step; None where no candidate passed.
 
     A measured time beats any prediction. An executed candidate beats one that was not executed, and a modelled time beats a
-    floor that stands in for a prediction. Candidates of the race beat those that were only screened, however fast these were.
-    Both are compared by their paired speedup, in which the drift of clocks cancels. A candidate whose latest evaluation
-    failed is left out. With `proved_only`, a measured kernel that waits for a second witness leads only where every measured
-    one waits.
+    floor that stands in for a prediction. Of predictions that tie with the fastest, the earliest leads. Candidates of the race
+    beat those that were only screened, however fast these were. Both are compared by their paired speedup, in which the drift
+    of clocks cancels. A candidate whose latest evaluation failed is left out. With `proved_only`, a measured kernel that waits
+    for a second witness leads only where every measured one waits.
     """
     latest = {one.attempt.candidate_id: one for one in ranked}
     timed = trusted_first(latest.values()) if proved_only else [one for one in latest.values() if one.plausible]
     if not timed:
-        predicted = (one for one in latest.values() if one.attempt.predicted_us is not None)
-        return min(predicted, key=_unmeasured_score, default=None)
+        return next(iter(_fastest_predicted(latest.values())), None)
     times = Counter(one.attempt.candidate_id for one in ranked)
     return _fastest_first([one for one in timed if _decides(one, times)] or timed)[0]
 
@@ -121,45 +126,39 @@ def trusted_first(ranked: Iterable[Ranked]) -> list[Ranked]:
     return [one for one in plausible if one.trusted] or plausible
 
 
-def attempt_of(step: Step) -> Attempt:
-    """A step in short. Its seconds are the cost of its policy's choice.
-
-    Profiling and the second witness follow a success; their time is left out.
-    """
-    evaluation = step.evaluation
-    paid = [seconds for stage, seconds in step.seconds.items() if stage not in ("profile", "witness")]
-    return Attempt(
-        candidate_id=step.candidate.id,
-        policy=step.candidate.origin.policy,
-        schedule=step.candidate.origin.schedule,
-        status=evaluation.status,
-        message=evaluation.fault,
-        time_us=evaluation.time_us,
-        predicted_us=evaluation.predicted_us,
-        speedup=ratio_over(evaluation, AUTOTUNED),
-        reward=step.reward,
-        seconds=sum(paid) if paid else None,
-        unproved=isinstance(evaluation, Measured) and _unproved(evaluation, step),
-    )
+def ties(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """The candidates that tie with the fastest prediction, the leader first; empty where the leader has a measured time."""
+    latest = {one.attempt.candidate_id: one for one in ranked}.values()
+    return [] if any(one.plausible for one in latest) else _fastest_predicted(latest)
 
 
-def _unproved(measured: Measured, step: Step) -> bool:
-    """Whether the step waits for a second witness. Steps of versions without one have a reward and keep it."""
-    asked = measured.witness is not None or step.reward is not None
-    return not asked and not confirmed(measured, step.candidate.origin)
+def is_ahead(one: Ranked, best: Ranked) -> bool:
+    """Whether a candidate is better than another by their predictions alone."""
+    if _standing(one) != _standing(best):
+        return _standing(one) > _standing(best)
+    return one.predicted_us < best.predicted_us and not tied(one.predicted_us, best.predicted_us)
 
 
-def best_prediction(ranked: Sequence[Ranked]) -> tuple[bool, float] | None:
-    """The best prediction among steps without a time, as a score. Lower is better; every floor scores above every model."""
-    return min((_prediction_score(one) for one in ranked if one.attempt.predicted_us is not None), default=None)
+def fastest_of(ranked: Iterable[Ranked]) -> Ranked | None:
+    """The fastest by predictions alone, whether or not it ties; None where there are none."""
+    predicted = [one for one in ranked if one.attempt.predicted_us is not None]
+    highest = max(map(_standing, predicted), default=None)
+    return min((one for one in predicted if _standing(one) == highest), key=lambda one: one.predicted_us, default=None)
 
 
-def _prediction_score(one: Ranked) -> tuple[bool, float]:
-    return not one.estimated, one.predicted_us
+def _fastest_predicted(latest: Iterable[Ranked]) -> list[Ranked]:
+    """Those that tie with the fastest, earliest first. Only candidates of one standing are compared."""
+    predicted = [one for one in latest if one.attempt.predicted_us is not None]
+    fastest = fastest_of(predicted)
+    if fastest is None:
+        return []
+    alike = [one for one in predicted if _standing(one) == _standing(fastest)]
+    return [one for one in alike if tied(one.predicted_us, fastest.predicted_us)]
 
 
-def _unmeasured_score(one: Ranked) -> tuple[bool, tuple[bool, float]]:
-    return not one.proven, _prediction_score(one)
+def _standing(one: Ranked) -> tuple[bool, bool]:
+    """What counts before a predicted time: a proof, then a model behind the time."""
+    return one.proven, one.estimated
 
 
 def _fastest_first(timed: Sequence[Ranked]) -> list[Ranked]:

@@ -1,6 +1,6 @@
 """What a person reads of a run.
 
 `report`: the Markdown report. `output`: the output folder. `progress_plot`: the times as SVG. `one_line`: an evaluation with
-its time in a line. `attribution`: which steps improved the best time. `provenance`: what an author had seen.
-`why`: both as text. `replies`: sums over the exchanges with chat servers.
+its time in a line. `lead`: what the best candidate was chosen by. `attribution`: which steps improved the best time.
+`provenance`: what an author had seen. `why`: both as text. `replies`: sums over the exchanges with chat servers.
 """

@@ -4,9 +4,10 @@ What an author saw is not proven to be the cause. Many steps without an improvem
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 
-from agent.observe.ranking import rank
+from agent.observe.ranking import Ranked, leader, rank
 from agent.report.provenance import Seen, seen_by
 from contract.base import Record
 from contract.chip import Chip
@@ -58,15 +59,34 @@ def improvements(
     first, latest = _first(steps), {step.candidate.id: rank(step, task, chip) for step in steps}
     tried = [rank(step, task, chip) for step in first.values()]
     measured = any(one.trusted for one in tried)
+    leaders = _measured_leaders(tried, latest) if measured else _predicted_leaders(tried, latest)
+    found: list[Improvement] = []
     best_us: float | None = None
-    found = []
-    for one in tried:
-        time_us = one.attempt.time_us if measured else one.attempt.predicted_us
-        counts = all(it.trusted if measured else it.estimated for it in (one, latest[one.attempt.candidate_id]))
-        if counts and time_us is not None and (best_us is None or time_us < best_us):
-            found.append(_improvement(one.step, measured, best_us, time_us, seen_by(one.step, observations, first)))
-            best_us = time_us
+    for one in leaders:
+        time_us = one.time_us if measured else one.predicted_us
+        found.append(_improvement(one.step, measured, best_us, time_us, seen_by(one.step, observations, first)))
+        best_us = time_us
     return found
+
+
+def _measured_leaders(tried: Sequence[Ranked], latest: Mapping[str, Ranked]) -> Iterator[Ranked]:
+    """Each that was faster than all before it."""
+    best_us = inf
+    for one in tried:
+        if one.trusted and latest[one.attempt.candidate_id].trusted and one.time_us < best_us:
+            best_us = one.time_us
+            yield one
+
+
+def _predicted_leaders(tried: Sequence[Ranked], latest: Mapping[str, Ranked]) -> Iterator[Ranked]:
+    """Each that led after some step. A kernel that no model predicts never led by its time."""
+    predicted = [one for one in tried if latest[one.attempt.candidate_id].attempt.predicted_us is not None]
+    led: set[str] = set()
+    for count in range(1, len(predicted) + 1):
+        best = leader(predicted[:count])
+        if best is not None and best.estimated and best.attempt.candidate_id not in led:
+            led.add(best.attempt.candidate_id)
+            yield best
 
 
 def sightings(steps: Sequence[Step], observations: Mapping[str, Observation], better: Sequence[Improvement]) -> list[Sighting]:

@@ -6,14 +6,25 @@ from pathlib import Path
 
 from agent.observe.ranking import rank
 from agent.report.attribution import improvements, sightings
+from agent.report.lead import lead_of
 from agent.report.one_line import witness_of
 from agent.report.replies import sum_up
 from agent.report.why import replies_lines, why_section
 from agent.run.result import RunResult
 from agent.run.stopping import roofline_fraction
 from contract.candidate import Origin
-from contract.evaluation import BASELINES, NOT_COVERED, Measured, SideFigures, Unmeasured
+from contract.evaluation import (
+    BASELINES,
+    NOT_COVERED,
+    Measured,
+    Prediction,
+    SideFigures,
+    TestResult,
+    Unmeasured,
+    ran_in_part,
+)
 from contract.exchange import Exchange
+from contract.inspection import Inspection
 from contract.knowledge import Hit
 from contract.reward import confirmed
 from contract.roofline import roofline_us
@@ -22,7 +33,10 @@ from contract.speedup import median_us, speedup_over
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import RunRecord, Step
 
+OPCODES = 10
 NO_KERNEL = "No candidate passed; there is no kernel to show."
+# What 'in part' means, wherever it is said of a proof.
+IN_PART = "some tests ran a part of the grid only, or a smaller size; the result lists what was run and compared"
 
 
 def render_report(outcome: RunResult, out: Path) -> str:
@@ -66,17 +80,36 @@ def _best(outcome: RunResult) -> str:
         return f"{head}\n\n{measured_section(evaluation, outcome.run)}{_witness(evaluation, outcome.best.candidate.origin)}"
     assert isinstance(evaluation, Unmeasured)
     prediction, known = evaluation.prediction, knowledge_of(evaluation)
+    time = f"Predicted: {prediction.predicted_us:.2f} us (by {prediction.model}){_terms(prediction)}."
     if prediction.is_floor:
-        return f"{head}\n\n**{known}** The roofline is {prediction.floor_us:.2f} us.{_tests(evaluation)}"
-    return f"{head}\n\n**{known}** Predicted: {prediction.predicted_us:.2f} us (by {prediction.model}).{_tests(evaluation)}"
+        time = f"The roofline is {prediction.floor_us:.2f} us."
+    lead = lead_of(outcome.steps, outcome.run.task, outcome.run.chip)
+    return f"{head}\n\n**{known}** {time}{f' {lead.sentence}' if lead and lead.sentence else ''}{_tests(evaluation)}"
+
+
+def _terms(prediction: Prediction) -> str:
+    said = ", ".join(f"{name} {term_us:.2f}" for name, term_us in prediction.largest_terms)
+    return f"; each resource alone would need, in us: {said}" if said else ""
 
 
 def _witness(measured: Measured, origin: Origin) -> str:
     """The second witness's verdict on the best kernel, where one was needed, and what it covered."""
     said = witness_of(measured, origin)
     tests = measured.witness.tests if measured.witness else ()
-    covered = [test.message for test in tests if test.tier == "emulator" and test.message]
-    return "".join([f"\n\nSecond witness: {said}.", *(f"\n- {message}" for message in covered)]) if said else ""
+    return "".join([f"\n\nSecond witness: {said}.", *_covered(tests)]) if said else ""
+
+
+def _covered(tests: Sequence[TestResult]) -> list[str]:
+    """What the emulator's tests ran and compared, a line each."""
+    ran = [test for test in tests if test.tier == "emulator" and test.name != NOT_COVERED and test.message]
+    return [f"\n- {test.message}" for test in ran]
+
+
+def _not_covered(tests: Sequence[TestResult]) -> list[str]:
+    """What the emulator's tests did not run, a line each; empty where every test ran the whole task."""
+    if not ran_in_part(tests):
+        return []
+    return [IN_PART, *(test.message for test in tests if test.name == NOT_COVERED)]
 
 
 def knowledge_of(evaluation: Unmeasured) -> str:
@@ -85,9 +118,9 @@ def knowledge_of(evaluation: Unmeasured) -> str:
         known = f"The kernel was not executed{f' ({evaluation.reason})' if evaluation.reason else ''}"
     else:
         backend = "emulator" if evaluation.verified_by == "emulator" else "GPU"
-        known = f"The {backend} executed the kernel{' in part' if evaluation.in_part else ''} and found it right"
+        known = f"The {backend} executed the kernel and found it right{', in part' if evaluation.in_part else ''}"
     if evaluation.prediction.is_floor:
-        return f"{known}; it has no schedule, so that no model predicts its time."
+        return f"{known}; its time is neither measured nor predicted."
     return f"{known}; its time is predicted, not measured."
 
 
@@ -96,8 +129,7 @@ def _tests(evaluation: Unmeasured) -> str:
     passed = [test for test in evaluation.tests if test.name != NOT_COVERED]
     if not passed:
         return ""
-    covered = [test.message for test in passed if test.tier == "emulator" and test.message]
-    return "".join([f"\n\n{len(passed)} tests passed:", *(f"\n- {message}" for message in covered)])
+    return "".join([f"\n\n{len(passed)} tests passed:", *_covered(passed)])
 
 
 def measured_section(measured: Measured, run: RunRecord) -> str:
@@ -153,10 +185,20 @@ def _side(side: SideFigures) -> str:
 
 
 def _diagnosis(best: Step | None) -> str:
-    if best is None or best.diagnosis is None or not best.diagnosis.findings:
+    if best is None or best.diagnosis is None:
         return ""
+    if not best.diagnosis.findings:
+        return (
+            f"## Diagnosis ({best.diagnosis.basis})\n\nNo rule finds a bottleneck. {_instructions(best.evaluation.inspection)}"
+        )
     rows = [(f.bottleneck, f.evidence, f.remedy) for f in best.diagnosis.findings]
     return f"## Diagnosis ({best.diagnosis.basis})\n\n" + table(("bottleneck", "evidence", "what usually helps"), rows)
+
+
+def _instructions(inspection: Inspection | None) -> str:
+    """The most frequent instructions of a kernel."""
+    counted = sorted(inspection.opcodes.items(), key=lambda pair: -pair[1])[:OPCODES] if inspection else []
+    return f"Most frequent instructions: {', '.join(f'{count} {opcode}' for opcode, count in counted)}." if counted else ""
 
 
 def _looked_up(hits: Sequence[Hit]) -> str:
@@ -225,9 +267,7 @@ def _not_done(outcome: RunResult) -> str:
         if not confirmed(best.evaluation, best.candidate.origin):
             said = witness_of(best.evaluation, best.candidate.origin)
             missing.append(f"the best candidate is {said}; its time earns no reward")
-    if best and isinstance(best.evaluation, Unmeasured) and best.evaluation.in_part:
-        missing.append(f"the emulator did not run the whole grid of {outcome.run.task.shape}, but the part described above")
-        missing += [test.message for test in best.evaluation.tests if test.name == NOT_COVERED]
+    missing += _not_covered(_emulated(best)) if best else []
     if outcome.run.status == "interrupted":
         missing.append(f"the run was interrupted; continue it with `cudal2-agent runs resume {outcome.run.run_id}`")
     if best and not outcome.looked_up:
@@ -237,6 +277,15 @@ def _not_done(outcome: RunResult) -> str:
         basis = "inspection and times" if best.evaluation.time_us is not None else "inspection"
         missing.append(f"no hardware counters of the best candidate were read; its diagnosis rests on {basis}")
     return "## Not done\n\n" + "\n".join(f"- {line}" for line in missing)
+
+
+def _emulated(best: Step) -> tuple[TestResult, ...]:
+    """The tests that the emulator made of the best candidate, as its only or as its second witness."""
+    match best.evaluation:
+        case Measured(witness=witness):
+            return witness.tests if witness else ()
+        case _:
+            return best.evaluation.tests
 
 
 def _again(run: RunRecord, best: Step | None, out: Path) -> str:

@@ -49,10 +49,16 @@ class Nodes:
         self._run = run
         self._parts = parts
         self._budget = Budget(candidates=run.settings.budget, minutes=run.settings.minutes)
-        self._ending = SearchEnd(run.task, run.chip, self._budget, can_measure=parts.sandbox.can_measure)
+        self._ending = SearchEnd(
+            run.task,
+            run.chip,
+            self._budget,
+            can_measure=parts.sandbox.can_measure,
+            reads_code=parts.policy.reads_code,
+        )
         self._clock = clock
         self._emit = emit
-        self.history = History(parts.store, run)
+        self.history = History(parts.store, run, describes=parts.policy.reads_code)
         self._profiler = RunProfiler(run, parts, self.history, clock, emit)
         self._second_witness = SecondWitness(run, parts.sandbox, self.history, clock, emit)
         self._builds: BatchBuild | None = None  # of this round

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from agent.observe.ranking import Ranked, best_prediction, leader
+from agent.observe.ranking import Ranked, fastest_of, is_ahead, leader
 from contract.base import Record
 from contract.chip import Chip
 from contract.evaluation import Measured
@@ -36,9 +36,9 @@ def roofline_fraction(measured: Measured, task: GemmTask, chip: Chip) -> float:
 
 
 def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
-    """Whether the leader is within 2 % of the roofline and, if measured, no slower than cuBLASLt-AutoTuning.
+    """Whether the leader was measured within 2 % of the roofline, and no slower than cuBLASLt-AutoTuning where that was timed.
 
-    A kernel that waits for a second witness ends no search.
+    A prediction ends no search, however near the roofline it is. A kernel that waits for a second witness ends no search.
     """
     if best is None or best.attempt.unproved or not isinstance(best.step.evaluation, Measured):
         return False
@@ -49,18 +49,19 @@ def near_roofline(best: Ranked | None, task: GemmTask, chip: Chip) -> bool:
 def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
     """Whether the last round brought no better prediction than the rounds before it.
 
-    A round without any modelled time does not count.
+    A round without any modelled time does not count. A prediction that ties with the best one is no better.
     """
-    before = best_prediction([one for one in ranked if one.step.round < last_round])
-    last = best_prediction([one for one in ranked if one.step.round == last_round and one.estimated])
-    return before is not None and last is not None and last >= before
+    before = fastest_of(one for one in ranked if one.step.round < last_round)
+    last = [one for one in ranked if one.step.round == last_round and one.estimated]
+    return before is not None and bool(last) and not any(is_ahead(one, before) for one in last)
 
 
 class SearchEnd:
-    """When the search of one run ends."""
+    """When the search of one run ends. `reads_code`: whether a model proposes, which may find a better kernel in any round."""
 
-    def __init__(self, task: GemmTask, chip: Chip, budget: Budget, *, can_measure: bool) -> None:
-        self._task, self._chip, self._budget, self._can_measure = task, chip, budget, can_measure
+    def __init__(self, task: GemmTask, chip: Chip, budget: Budget, *, can_measure: bool, reads_code: bool) -> None:
+        self._task, self._chip, self._budget = task, chip, budget
+        self._can_measure, self._reads_code = can_measure, reads_code
 
     def reason(self, ranked: Sequence[Ranked], last_round: int, waiting: int, spent_s: float) -> str:
         """Why the search ends now; empty while it goes on. At least one built candidate is always tried.
@@ -76,6 +77,6 @@ class SearchEnd:
             return ""
         if len(ranked) >= self._budget.candidates:
             return f"the budget of {self._budget.candidates} candidates is spent"
-        if not self._can_measure and no_better_prediction(ranked, last_round):
+        if not (self._can_measure or self._reads_code) and no_better_prediction(ranked, last_round):
             return "another round brought no better prediction"
         return ""

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from math import inf
 
+from contract.prediction import TIE
 from contract.reward import FLOOR
 from contract.trajectory import Attempt
 
-MIN_GAIN = 0.01  # share of the time; a smaller gain is not worth a slot
+MIN_GAIN = 0.01  # share of a measured time; a smaller gain is not worth a slot
 
 
 def first_tries(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -20,11 +21,12 @@ def first_tries(attempts: Sequence[Attempt]) -> list[Attempt]:
 def improved(tries: Sequence[Attempt]) -> list[bool | None]:
     """Whether each was faster than the best before it by MIN_GAIN; None where that is unknown.
 
-    The first that passes is the reference and shows nothing. A predicted time counts only if a schedule is behind it (for
-    free code it is a lower bound) and nothing in the run was measured. A time that earned the floor of the reward counts as
+    The first that passes is the reference and shows nothing. A predicted time counts only if a model is behind it and nothing
+    in the run was measured; it is then no gain if it ties with the best. A time that earned the floor of the reward counts as
     a failure. An attempt that lacks its second witness is no success and no reference.
     """
     executed = any(attempt.time_us is not None for attempt in tries)
+    share = 1 - MIN_GAIN if executed else 1 / (1 + TIE)
     best_us = inf
     answers: list[bool | None] = []
     for attempt in tries:
@@ -35,9 +37,9 @@ def improved(tries: Sequence[Attempt]) -> list[bool | None]:
         elif time_us is None or best_us == inf:
             answers.append(None)
         elif attempt.unproved:
-            answers.append(None if time_us < best_us * (1 - MIN_GAIN) else False)
+            answers.append(None if time_us < best_us * share else False)
         else:
-            answers.append(time_us < best_us * (1 - MIN_GAIN))
+            answers.append(time_us < best_us * share)
         if built and attempt.reward != FLOOR and time_us is not None and not attempt.unproved:
             best_us = min(best_us, time_us)
     return answers

@@ -84,6 +84,8 @@ def split_observation(plain: Plain) -> tuple[Plain, list[Plain], list[Content]]:
     for name in ("exemplars", "failures"):
         if rest.get(name):
             rest[name] = [{**each, "candidate": parts.candidate(each["candidate"])} for each in rest[name]]
+    if rest.get("recent"):
+        rest["recent"] = [parts.candidate(each) for each in rest["recent"]]
     if rest.get("hits"):
         rest["hits"] = [{**hit, "chunk": parts.whole("chunk", hit["chunk"])} for hit in rest["hits"]]
     return rest, attempts, parts.contents
@@ -103,6 +105,8 @@ def join_observation(rest: Plain, attempts: Sequence[Plain], content: Callable[[
     for name in ("exemplars", "failures"):
         if plain.get(name):
             plain[name] = [{**each, "candidate": candidate(each["candidate"])} for each in plain[name]]
+    if plain.get("recent"):
+        plain["recent"] = [candidate(each) for each in plain["recent"]]
     if plain.get("hits"):
         plain["hits"] = [{**hit, "chunk": content(hit["chunk"][_PLACE])} for hit in plain["hits"]]
     return plain

@@ -191,5 +191,5 @@ def _deadline(options: VerifyOptions, share: float = 1.0) -> float:
 
 
 def _not_reduced(task: GemmTask, why: str) -> TestResult:
-    message = f"{task.shape} is too large to be run whole, and the source {why}"
+    message = f"{task.shape} is too large for every test to run the whole grid, and the source {why}"
     return TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=message)

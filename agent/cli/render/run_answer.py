@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from agent.report.lead import Lead, lead_of
 from agent.report.one_line import witness_of
 from agent.report.report import NO_KERNEL, knowledge_of
 from agent.run.result import RunResult
@@ -30,11 +31,18 @@ def outcome_json(outcome: RunResult, folder: Path) -> dict[str, object]:
         "out": str(folder),
         "measured": best is not None and best.evaluation.time_us is not None,
         "best": best_json(best) if best else None,
+        **lead_json(lead_of(outcome.steps, outcome.run.task, outcome.run.chip)),
         "refused": [
             {"candidate_id": step.candidate.id, "time_us": median_us(refused.timing), "message": wrong.test.message}
             for step, wrong, refused in outcome.refusals
         ],
     }
+
+
+def lead_json(lead: Lead | None) -> dict[str, object]:
+    """What the best candidate was chosen by, and the ids of those that tie with it."""
+    tied = lead.tied if lead else ()
+    return {"ranked_by": lead.ranked_by if lead else None, "tied": [step.candidate.id for step in tied]}
 
 
 def best_json(step: Step) -> dict[str, object]:
@@ -64,11 +72,12 @@ def best_json(step: Step) -> dict[str, object]:
 
 def _lines(outcome: RunResult, folder: Path) -> list[str]:
     kernel = [f"kernel: {folder / 'kernel.cu'}"] if outcome.best else []
-    return [*kernel, *best_lines(outcome.best), f"report: {folder / 'report.md'}"]
+    lead = lead_of(outcome.steps, outcome.run.task, outcome.run.chip)
+    return [*kernel, *best_lines(outcome.best, lead), f"report: {folder / 'report.md'}"]
 
 
-def best_lines(best: Step | None) -> list[str]:
-    """The leading candidate and its time, measured or predicted."""
+def best_lines(best: Step | None, lead: Lead | None = None) -> list[str]:
+    """The leading candidate and its time, measured or predicted. `lead`: how it was chosen."""
     if best is None:
         return [NO_KERNEL]
     head = f"{'schedule' if best.candidate.origin.schedule else 'candidate'}: {best.candidate.label}"
@@ -77,10 +86,11 @@ def best_lines(best: Step | None) -> list[str]:
         notes = [f"note: {note}" for note in best.evaluation.notes]
         return [head, time, *speedup_lines(best.evaluation), *witness_lines(best), *notes]
     assert isinstance(best.evaluation, Unmeasured)
-    prediction = best.evaluation.prediction
+    prediction, known = best.evaluation.prediction, knowledge_of(best.evaluation)
+    time = f"{prediction.predicted_us:.2f} us, predicted"
     if prediction.is_floor:
-        return [head, f"time: not known; the roofline is {prediction.floor_us:.2f} us", knowledge_of(best.evaluation)]
-    return [head, f"time: {prediction.predicted_us:.2f} us, predicted", knowledge_of(best.evaluation)]
+        time = f"not known; the roofline is {prediction.floor_us:.2f} us"
+    return [head, f"time: {time}", known, *([lead.sentence] if lead and lead.sentence else [])]
 
 
 def witness_lines(step: Step) -> list[str]:

@@ -1,7 +1,7 @@
 """What a model is shown: the records of a run as prompts.
 
 - `composition`: which sections a prompt has, in which order, and how its tokens are shared between them.
-- `rendering`: records as text.
+- `rendering`: records as text. `history`: what was tried, and earlier kernels.
 - `primitives`: the device headers as signatures with their comments.
 - `citing`: marks of the chunks that are shown, and which of them a reply names.
 - `quoting`: untrusted text inside a prompt, fenced.

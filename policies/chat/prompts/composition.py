@@ -2,7 +2,8 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
 fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
-0.5 of the rest), device primitives (up to 0.9 of the rest), attempts (up to 0.35 of the rest), chunks (all of the rest).
+0.5 of the rest), device primitives (up to 0.9 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
+differences (up to 0.35 of the rest), chunks (all of the rest).
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 """
 
@@ -17,6 +18,7 @@ from jinja2.sandbox import SandboxedEnvironment
 
 from contract.candidate import Candidate
 from contract.chip import FIGURES, LIMITS
+from contract.evaluation import Evaluation
 from contract.exchange import Message, Prompt
 from contract.expression import holds
 from contract.plan import parse_plan
@@ -26,25 +28,32 @@ from contract.trajectory import Failure, Observation
 from policies.chat.assignment import Assignment
 from policies.chat.prompts.citing import mark_of
 from policies.chat.prompts.fitting import fair_shares, shorten, take
+from policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
 from policies.chat.prompts.primitives import Header, primitives_for
 from policies.chat.prompts.quoting import fenced, plain
 from policies.chat.prompts.rendering import (
     chunk_text,
     diagnosis_text,
-    exemplar_text,
     failure_text,
     result_text,
     source_text,
-    tried_text,
 )
 from policies.chat.tokens import estimate_tokens
 
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
-_EXEMPLARS, _PRIMITIVES, _TRIED, _CHUNKS = 0.5, 0.9, 0.35, 1.0  # maximum shares of the tokens that are left
+_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.9, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
-_ORDER = ("Device primitives", "Knowledge", "What was tried", "The best kernel so far", "How it did", "Exemplars")
+_ORDER = (
+    "Device primitives",
+    "Knowledge",
+    "What was tried",
+    "The best kernel so far",
+    "How it did",
+    "Exemplars",
+    "Earlier right kernels",
+)
 _OVERHEAD = 24  # tokens for the heading and the fences of a section
 _ELEMENTS = {ElementType.F16: "__half", ElementType.BF16: "__nv_bfloat16"}
 
@@ -99,7 +108,9 @@ class Prompts:
         exemplar_ids = self._exemplars(rest, best, assignment)
         digests = primitives_for(observation.task.arch, self._headers, best=best.source if best else "", skeleton=skeleton)
         rest.fill("Device primitives", [f"// <{name}>\n{digest}" for name, digest in digests], _PRIMITIVES, _primitives)
-        rest.fill("What was tried", tried_text(observation.attempts), _TRIED, lambda lines: fenced("\n".join(lines)))
+        rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
+        if not assignment.failure:
+            rest.fill("Earlier right kernels", recent_text(observation, exemplar_ids), _RECENT, "\n\n".join)
         chunk_ids = _knowledge(rest, observation)
         sections = {**rest.sections, **fixed}
         ordered = sorted(sections, key=lambda heading: _ORDER.index(heading) if heading in _ORDER else len(_ORDER))
@@ -151,9 +162,14 @@ def _required(observation: Observation, best: Candidate | None, failure: Failure
         required["How it did"] = lambda tokens: result_text(result, tokens)
     if diagnosis := observation.diagnosis:
         required[f"Diagnosis of {_whose(observation, best)}"] = lambda tokens: diagnosis_text(
-            diagnosis, observation.profile, observation.differences, tokens
+            diagnosis, observation.profile, observation.differences, tokens, _diagnosed(observation, best)
         )
     return required
+
+
+def _diagnosed(observation: Observation, best: Candidate | None) -> Evaluation | None:
+    """The evaluation of the candidate that the diagnosis is of, where it is the best one."""
+    return observation.best_evaluation if best and observation.diagnosed in (None, best.id) else None
 
 
 def _whose(observation: Observation, best: Candidate | None) -> str:
@@ -191,6 +207,7 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
         "tried": bool(observation.attempts),
         "diagnosed": bool(observation.diagnosis),
         "exemplars": bool(assignment.exemplars),
+        "yardstick": yardstick_text(observation),
     }
 
 

@@ -1,19 +1,19 @@
 """Renders records as text for a model; no other module does. All untrusted text is fenced.
 
-Each function returns a complete section. `composition.py` chooses the sections of a prompt and their lengths.
+Each function returns a complete section; `history.py` has those on earlier kernels. `composition.py` chooses the sections of a
+prompt and their lengths.
 """
 
-import difflib
 from collections.abc import Iterator, Sequence
 from typing import assert_never
 
-from contract.candidate import ScheduleValue, axes_in_use
 from contract.diagnosis import Diagnosis
 from contract.evaluation import (
     CompileFailed,
     Crashed,
     Evaluation,
     Measured,
+    Prediction,
     Rejected,
     TestResult,
     TimedOut,
@@ -24,12 +24,16 @@ from contract.inspection import Inspection
 from contract.knowledge import Hit
 from contract.profile import Difference, Profile
 from contract.speedup import median_us, speedup_over
-from contract.trajectory import Attempt, Exemplar
 from policies.chat.prompts.fitting import shorten, shorten_log
 from policies.chat.prompts.quoting import fenced, inline
 
 _AROUND = 2  # lines of source shown before and after a line that broke a rule
-_DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
+_TERMS = 4  # of a predicted time that are shown
+_OPCODES = 8  # most frequent opcodes of a kernel that are shown
+# Opcodes that tell of products, waiting, order or spilled registers, however few there are.
+_TELLING = frozenset(
+    ["ATOM", "ATOMG", "BAR", "CCTL", "ERRBAR", "HGMMA", "HMMA", "LDL", "MEMBAR", "RED", "REDG", "STL", "UCGABAR_WAIT"]
+)
 _HANG = "likely: a wait that nothing completes (mbarrier phase or bytes, a barrier that not all reach), or an endless loop"
 # What each verification tier proves. The sandbox defines the names.
 _TIERS = {
@@ -82,20 +86,24 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
             lines.append(f"{timing.name}: {median_us(timing):.2f} us{versus}")
         lines += evaluation.notes
     elif isinstance(evaluation, Unmeasured):
-        by, prediction = evaluation.verified_by, evaluation.prediction
-        not_executed = f"not executed: {evaluation.reason or 'there is no GPU here'}"
-        proof = (
-            not_executed if by == "nothing" else f"executed and verified by {'an emulator' if by == 'emulator' else 'a GPU'}"
-        )
-        predicted = f"predicted {prediction.predicted_us:.2f} us by {prediction.model}"
-        lines = [f"compiled; {proof}; {'no time is known' if prediction.is_floor else predicted}"]
+        proof = evaluation.headline if evaluation.executed else f"not executed: {evaluation.reason or 'there is no GPU here'}"
+        lines = [f"compiled; {proof}", *_predicted(evaluation.prediction)]
     if not evaluation.failed:
         lines += _resources(evaluation.inspection)
     return fenced(shorten("\n".join(lines), tokens))
 
 
-def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: Sequence[Difference], tokens: int) -> str:
-    """Bottlenecks, heaviest first, with their counters and the changes since the previous leader."""
+def diagnosis_text(
+    diagnosis: Diagnosis,
+    profile: Profile | None,
+    differences: Sequence[Difference],
+    tokens: int,
+    evaluation: Evaluation | None = None,
+) -> str:
+    """Bottlenecks, heaviest first, with their counters and the changes since the previous leader.
+
+    `evaluation`: of the candidate diagnosed. Where no rule finds a bottleneck, its predicted terms and its instructions speak.
+    """
     basis = {"static": "from the compiled code alone", "timed": "from code and times", "counters": "from hardware counters"}
     fraction = diagnosis.roofline_fraction
     reached = f"; {fraction:.0%} of the roofline" if fraction is not None else ""
@@ -104,27 +112,15 @@ def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: S
         lines += [f"{number}. {finding.bottleneck} (up to {finding.weight:.0%} of the time): {finding.evidence}"]
         lines += [f"   what usually helps: {finding.remedy}"]
     if not diagnosis.findings:
-        lines.append("no bottleneck stands out")
+        lines += ["no rule finds a bottleneck", *(_known(evaluation) if evaluation else ())]
     lines += (line for difference in differences for line in _difference(difference))
     lines += _counters(profile) if profile else []
     return fenced(shorten("\n".join(lines), tokens))
 
 
-def tried_text(attempts: Sequence[Attempt]) -> list[str]:
-    """One line per attempt: attempts with a time, fastest first, then attempts without one, latest first."""
-    passed = [attempt for attempt in attempts if _time_us(attempt) is not None]
-    failed = [attempt for attempt in attempts if _time_us(attempt) is None]
-    ordered = [*sorted(passed, key=lambda attempt: (attempt.time_us is None, _time_us(attempt))), *reversed(failed)]
-    return list(dict.fromkeys(_attempt(attempt) for attempt in ordered))
-
-
-def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]]) -> str:
-    """An exemplar with its score. It is shown as a diff against a source in `shown`, (name, source), if that is short."""
-    note = exemplar.candidate.origin.note
-    about = f"candidate {exemplar.candidate.id[:8]}, {_score(exemplar.attempt)}" + (f"\nidea: {inline(note)}" if note else "")
-    whole = fenced(exemplar.candidate.source, "cuda")
-    short = min(_differences_from(exemplar.candidate.source, shown), key=len, default=whole)
-    return f"{fenced(about)}\n{short if 2 * len(short) < len(whole) else whole}"
+def terms_text(terms: Sequence[tuple[str, float]]) -> str:
+    """The largest terms of a prediction in microseconds, largest first; empty where its model has none."""
+    return ", ".join(f"{name} {term_us:.2f}" for name, term_us in terms[:_TERMS])
 
 
 def chunk_text(hit: Hit, mark: str) -> str:
@@ -170,6 +166,39 @@ def _resources(inspection: Inspection | None) -> Iterator[str]:
     yield from (f"compiler: {warning}" for warning in inspection.warnings[:5])
 
 
+def _predicted(prediction: Prediction) -> Iterator[str]:
+    """What is known of the time of a kernel that was not measured."""
+    if prediction.is_floor:
+        yield f"no time is known, neither measured nor predicted; the roofline is {prediction.floor_us:.2f} us"
+        return
+    yield f"predicted {prediction.predicted_us:.2f} us by {prediction.model}, not measured"
+    yield from _terms(prediction)
+
+
+def _terms(prediction: Prediction) -> Iterator[str]:
+    if prediction.terms:
+        yield f"largest terms, in us that each resource would need alone: {terms_text(prediction.largest_terms)}"
+
+
+def _known(evaluation: Evaluation) -> Iterator[str]:
+    """What a model can conclude from where no rule does: the predicted terms and the instructions."""
+    if isinstance(evaluation, Unmeasured):
+        yield from _terms(evaluation.prediction)
+    if (inspection := evaluation.inspection) is not None:
+        yield from _instructions(inspection)
+
+
+def _instructions(inspection: Inspection) -> Iterator[str]:
+    """The most frequent opcodes, and the few that tell of waiting, order and spilling."""
+    counted = sorted(inspection.opcodes.items(), key=lambda pair: (-pair[1], pair[0]))
+    kept = [*counted[:_OPCODES], *(pair for pair in counted[_OPCODES:] if pair[0] in _TELLING)]
+    if kept:
+        left = sum(count for _, count in counted) - sum(count for _, count in kept)
+        rest = f", {left} others" if left else ""
+        listed = ", ".join(f"{count} {opcode}" for opcode, count in kept)
+        yield f"instructions in the code ({inspection.opcode_source.upper()}): {listed}{rest}"
+
+
 def _difference(difference: Difference) -> Iterator[str]:
     change = f"{difference.before:.4g} to {difference.after:.4g} {difference.unit}".rstrip()
     yield f"since the leader before: {difference.quantity} {change}: {difference.meaning}"
@@ -179,37 +208,3 @@ def _counters(profile: Profile) -> Iterator[str]:
     for launch in profile.launches:
         counted = ", ".join(f"{name}={value:.5g}" for name, value in launch.metrics.items())
         yield f"counters of {launch.entry}: {counted}"
-
-
-def _time_us(attempt: Attempt) -> float | None:
-    return attempt.time_us if attempt.time_us is not None else attempt.modelled_us
-
-
-def _score(attempt: Attempt) -> str:
-    """The time, marked as measured or predicted; the status of an attempt without a time."""
-    if attempt.time_us is not None:
-        versus = f", speedup {attempt.speedup:.3f} over cuBLASLt-AutoTuning" if attempt.speedup is not None else ""
-        return f"{attempt.time_us:.2f} us{versus}"
-    if attempt.modelled_us is not None:
-        return f"{attempt.modelled_us:.2f} us predicted, not measured"
-    if attempt.predicted_us is not None:
-        return "built, not executed"
-    return f"{attempt.status.replace('_', ' ')} ({inline(attempt.message, 120)})" if attempt.message else attempt.status
-
-
-def _attempt(attempt: Attempt) -> str:
-    return f"{attempt.candidate_id[:8]} {inline(attempt.policy, 30)}: {_schedule(attempt.schedule or {})}{_score(attempt)}"
-
-
-def _schedule(schedule: dict[str, ScheduleValue]) -> str:
-    said = " ".join(axes_in_use(schedule))
-    return f"{said}: " if said else ""
-
-
-def _differences_from(source: str, shown: Sequence[tuple[str, str]]) -> Iterator[str]:
-    lines = source.splitlines()
-    for name, other in shown:
-        before = other.splitlines()
-        if len(lines) + len(before) <= _DIFF_LINES:
-            changed = difflib.unified_diff(before, lines, name, "this one", n=1, lineterm="")
-            yield f"As {name}, but:\n{fenced(chr(10).join(changed), 'diff')}"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.observe.exemplars import choose_exemplars
+from agent.observe.exemplars import choose_exemplars, recent_right
 from agent.observe.ranking import Ranked, rank
-from contract.candidate import Candidate
-from contract.evaluation import CompileFailed, Evaluation, Prediction, Unmeasured
+from contract.candidate import Candidate, Origin
+from contract.evaluation import CompileFailed, Evaluation, Prediction, Unmeasured, Witness
 from tests.doubles import CHIP, INSPECTION, TASK, candidate, measured, number_of, step, unmeasured
 
 
@@ -110,3 +110,33 @@ def test_any_history_gives_distinct_buckets_in_order(times_us: list[float], coun
     assert bool(exemplars) == bool(times_us and count)
     scores = [exemplar.attempt.speedup or 0.0 for exemplar in exemplars]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_predictions_that_tie_show_no_contrast() -> None:
+    close = ranked(unmeasured(5.0, "emulator"), unmeasured(5.12, "emulator"))
+    assert all(len(chosen(close, seed=seed)) == 1 for seed in range(20))
+    assert len(chosen(ranked(measured(5.0), measured(5.12)))) == 2, "measured times are told apart more finely"
+
+
+def test_a_kernel_that_was_not_executed_is_no_exemplar_beside_those_that_were_found_right() -> None:
+    assert chosen(ranked(unmeasured(2.0), unmeasured(9.0, "emulator"))) == [1]
+    assert chosen(ranked(unmeasured(2.0), unmeasured(9.0))) == [0, 1]
+
+
+def test_the_latest_right_kernels_of_a_model_are_kept_for_differences() -> None:
+    evaluations = (unmeasured(5.0, "emulator"), unmeasured(4.0), CompileFailed(message="", log=""), unmeasured(6.0, "emulator"))
+    written = [candidate(n).model_copy(update={"origin": Origin(policy="chat")}) for n in range(6)]
+    steps = [step(n, candidate=one, evaluation=each) for n, (one, each) in enumerate(zip(written, evaluations, strict=False))]
+    steps += [step(4, 7, evaluation=unmeasured(3.0, "emulator")), step(5, candidate=written[5], evaluation=measured(9.0))]
+    history = [rank(one, TASK, CHIP) for one in steps]
+    shown = [number_of(one) for one in recent_right(history, 4, written[5])]
+    assert shown == [3, 0], "right, written by a model, and not the one that is shown already"
+    assert len(recent_right(history, 1, written[5])) == 1
+
+
+def test_a_kernel_that_waits_for_its_proof_and_would_lead_is_not_shown() -> None:
+    written = [candidate(n).model_copy(update={"origin": Origin(policy="chat")}) for n in range(3)]
+    proved = measured(5.0).model_copy(update={"witness": Witness(status="agreed")})
+    evaluations = (proved, measured(4.0), measured(6.0))
+    history = [rank(step(n, candidate=written[n], evaluation=each), TASK, CHIP) for n, each in enumerate(evaluations)]
+    assert [number_of(one) for one in recent_right(history, 4)] == [2, 0]

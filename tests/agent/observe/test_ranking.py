@@ -1,6 +1,6 @@
 """Which step leads when nothing is executed, and the short form of a step."""
 
-from agent.observe.ranking import finalists, leader, rank
+from agent.observe.ranking import finalists, leader, rank, ties
 from agent.run.stopping import no_better_prediction
 from contract.evaluation import Prediction, Unmeasured
 from contract.trajectory import Step
@@ -27,6 +27,27 @@ def test_a_floor_is_no_better_than_a_modelled_time() -> None:
 def test_among_floors_the_first_leads_and_any_measured_time_beats_them() -> None:
     assert leading(step(0, 0, evaluation=floor(2.0)), step(1, 1, evaluation=floor(2.0))) == 0
     assert leading(step(0, 0, evaluation=floor(2.0)), step(1, 1, evaluation=measured(50.0))) == 1
+
+
+def test_among_predictions_the_fastest_leads_and_of_ties_the_earliest() -> None:
+    times_us = (10.0, 9.75, 9.5, 12.0)
+    for count, leads in ((1, 0), (2, 0), (3, 1), (4, 1)):
+        steps = [step(n, n, evaluation=unmeasured(us)) for n, us in enumerate(times_us[:count])]
+        assert leading(*steps) == leads, times_us[:count]
+    ranked = [rank(one, TASK, CHIP) for one in steps]
+    assert [one.step.index for one in ties(ranked)] == [1, 2], "10.0 is tied with the leader, and not with the fastest"
+
+
+def test_a_proved_kernel_is_ahead_of_one_that_was_not_executed_and_does_not_tie_with_it() -> None:
+    steps = [step(0, 0, evaluation=unmeasured(5.0)), step(1, 1, evaluation=unmeasured(9.0, "emulator"))]
+    assert leading(*steps) == 1
+    assert [one.step.index for one in ties([rank(one, TASK, CHIP) for one in steps])] == [1]
+
+
+def test_any_measured_time_is_ahead_of_a_prediction_and_ties_with_none() -> None:
+    steps = [step(0, 0, evaluation=unmeasured(5.0, "emulator")), step(1, 1, evaluation=measured(5.1))]
+    assert leading(*steps) == 1
+    assert ties([rank(one, TASK, CHIP) for one in steps]) == []
 
 
 def test_floors_do_not_hide_whether_a_round_brought_a_better_model() -> None:

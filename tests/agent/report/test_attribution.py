@@ -65,6 +65,21 @@ def found(*steps: Step) -> list[Improvement]:
     return improvements(steps, OBSERVATIONS, TASK, CHIP)
 
 
+def test_a_prediction_that_ties_takes_no_lead_and_neither_does_a_kernel_that_was_not_executed() -> None:
+    evaluations = (
+        unmeasured(9.0, "emulator"),
+        unmeasured(8.9, "emulator"),
+        unmeasured(5.0),
+        unmeasured(8.0, "emulator"),
+        unmeasured(8.5, "emulator"),
+    )
+    better = found(*(step(n, n, evaluation=each) for n, each in enumerate(evaluations)))
+    assert [(one.index, one.before_us, one.after_us, one.measured) for one in better] == [
+        (0, None, 9.0, False),
+        (3, 9.0, 8.0, False),
+    ]
+
+
 def test_only_what_took_the_lead_is_an_improvement() -> None:
     times_us = (9.0, 10.0, 8.0, 8.0, 5.0)
     better = found(*(step(n, n, evaluation=measured(us)) for n, us in enumerate(times_us)), step(5, 5, evaluation=BROKEN))

@@ -9,7 +9,7 @@ import pytest
 from agent.observe.retrieval import with_chunks
 from agent.report.output import replacing, reserve, write_output
 from agent.report.progress_plot import draw_progress
-from agent.report.report import optimize_command, render_report, table, task_flags
+from agent.report.report import IN_PART, optimize_command, render_report, table, task_flags
 from agent.run.result import RunResult
 from contract.build import Built
 from contract.errors import UsageError
@@ -24,6 +24,7 @@ from contract.evaluation import (
     Measured,
     SideFigures,
     TestResult,
+    Witness,
     Wrong,
 )
 from contract.knowledge import Chunk, Hit
@@ -90,13 +91,38 @@ def test_what_the_emulator_proved_is_told_and_called_predicted() -> None:
 def test_what_the_emulator_did_not_run_is_not_called_a_passed_test() -> None:
     whole = unmeasured(7.5, "emulator")
     sample = TestResult(tier="emulator", name=FULL_SIZE, passed=True, message="12 of 64 clusters run")
-    left = TestResult(tier="emulator", name=NOT_COVERED, passed=True, message="no smaller size")
+    left = TestResult(tier="emulator", name=NOT_COVERED, passed=True, message="no test ran at a smaller size")
     in_part = whole.model_copy(update={"tests": (*whole.tests, left, sample)})
     report = render_report(outcome_of(in_part), Path("out"))
-    assert "The emulator executed the kernel in part and found it right" in report
+    assert "The emulator executed the kernel and found it right, in part; its time" in report
     assert "2 tests passed:\n- 12 of 64 clusters run\n" in report
-    assert "- no smaller size\n" in report.partition("## Not done")[2]
-    assert f"- the emulator did not run the whole grid of {TASK.shape}, but the part described above" in report
+    done, _, missing = report.partition("## Not done")
+    assert f"- {IN_PART}\n- no test ran at a smaller size\n" in missing
+    assert "smaller size" not in done
+
+
+TOO_LARGE = f"{TASK.shape} is too large for every test to run the whole grid, and the source was not run at a smaller size"
+ALL_COMPARED = "14 of 64 clusters run, then the whole grid without race detection; all 65536 outputs compared"
+
+
+@pytest.mark.parametrize("where", ["alone", "second witness"])
+def test_a_proof_in_part_is_told_without_contradiction(where: str) -> None:
+    """All outputs were compared, and still some tests ran a part only. No line says that the grid was not run whole."""
+    tests = (
+        PASSED,
+        TestResult(tier="emulator", name=NOT_COVERED, passed=True, message=TOO_LARGE),
+        TestResult(tier="emulator", name=FULL_SIZE, passed=True, message=ALL_COMPARED),
+    )
+    alone = unmeasured(7.5, "emulator").model_copy(update={"tests": tests})
+    timed = full().model_copy(update={"witness": Witness(status="in-part", tests=tests)})
+    report = render_report(outcome_of(alone if where == "alone" else timed), Path("out"))
+    done, _, missing = report.partition("## Not done")
+    assert done.count(ALL_COMPARED) == 1
+    assert "in part" in done
+    assert done.count("too large") == 0, "what was not run is no result"
+    assert f"- {IN_PART}\n- {TOO_LARGE}\n" in missing
+    for false in ("to be run whole", "did not run the whole grid", "in part and found it right"):
+        assert false not in report
 
 
 def test_a_run_whose_kernels_were_wrong_has_executed_something() -> None:
@@ -238,7 +264,7 @@ def test_a_kernel_without_a_schedule_has_no_predicted_time() -> None:
     floor = unmeasured(1.0)
     assert floor.prediction.is_floor
     report = render_report(outcome_of(floor), Path("out"))
-    assert "**The kernel was not executed; it has no schedule, so that no model predicts its time.**" in report
+    assert "**The kernel was not executed; its time is neither measured nor predicted.**" in report
     assert "1.00 predicted" not in report
 
 

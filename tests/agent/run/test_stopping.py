@@ -1,10 +1,11 @@
 """When a search ends."""
 
 from agent.observe.ranking import rank
-from agent.run.stopping import Budget, no_better_prediction
+from agent.run.stopping import Budget, SearchEnd, no_better_prediction
 from contract.evaluation import Rejected
+from contract.roofline import roofline_us
 from contract.trajectory import Step
-from tests.doubles import CHIP, TASK, step, unmeasured
+from tests.doubles import CHIP, TASK, measured, step, unmeasured
 
 
 def test_a_part_of_the_time_is_kept_for_the_final_measurements() -> None:
@@ -20,5 +21,24 @@ def test_no_better_prediction_compares_rounds() -> None:
     first = step(0, evaluation=unmeasured(9.0))
     assert not ranked(first)
     assert ranked(first, step(1, number=1, round=2, evaluation=unmeasured(9.0)))
-    assert not ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.9)))
+    assert not ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.7)))
+    assert ranked(first, step(1, number=1, round=2, evaluation=unmeasured(8.8))), "it ties"
     assert not ranked(first, step(1, number=1, round=2, evaluation=Rejected(rule="x", message="y")))
+
+
+def reason(*steps: Step, reads_code: bool = False, can_measure: bool = False) -> str:
+    ending = SearchEnd(TASK, CHIP, Budget(candidates=9, minutes=9.0), can_measure=can_measure, reads_code=reads_code)
+    return ending.reason([rank(one, TASK, CHIP) for one in steps], steps[-1].round, 0, 1.0)
+
+
+def test_a_model_goes_on_after_a_round_without_a_better_prediction() -> None:
+    """A search over schedules has then seen the best of its predictions; a model has not."""
+    steps = (step(0, evaluation=unmeasured(9.0)), step(1, number=2, round=2, evaluation=unmeasured(12.0)))
+    assert reason(*steps) == "another round brought no better prediction"
+    assert reason(*steps, reads_code=True) == ""
+
+
+def test_only_a_measured_time_near_the_roofline_ends_a_search() -> None:
+    near_us = 1.001 * roofline_us(TASK, CHIP)
+    assert reason(step(0, evaluation=unmeasured(near_us, "emulator"))) == ""
+    assert reason(step(0, evaluation=measured(near_us)), can_measure=True) == "the roofline is near"

@@ -43,6 +43,12 @@ def test_without_execution_schedules_are_compared_and_free_code_says_nothing() -
     assert improved(tries) == [None, None, True, False, False]
 
 
+def test_without_execution_free_code_counts_where_a_model_predicts_it_and_a_tie_is_no_success() -> None:
+    tries = [modelled(0, 9.0), modelled(1, 8.8, free=True), modelled(2, 8.5, free=True)]
+    known = [attempt.model_copy(update={"is_floor": False}) for attempt in tries]
+    assert improved(known) == [None, False, True]
+
+
 def test_predictions_say_nothing_once_anything_was_measured() -> None:
     assert improved([tried(0, 9.0), modelled(1, 5.0), tried(2, 8.0)]) == [None, None, True]
     assert improved([modelled(0, 5.0), tried(1, 9.0)]) == [None, None]

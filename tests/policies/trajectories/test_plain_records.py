@@ -36,7 +36,8 @@ def full() -> Observation:
     failures = (Failure(candidate=candidate(2), evaluation=unmeasured(3.0), repairs=1),)
     hits = (Hit(chunk=CHUNK, score=0.5), Hit(chunk=CHUNK, score=0.25, twins=("other",)))
     changes = {"best": best, "best_evaluation": measured(4.0), "profile": profile(), "exemplars": exemplars}
-    return OBSERVATION.model_copy(update={**changes, "failures": failures, "hits": hits})
+    recent = (candidate(4), candidate(5))
+    return OBSERVATION.model_copy(update={**changes, "failures": failures, "hits": hits, "recent": recent})
 
 
 @pytest.mark.parametrize("observation", [OBSERVATION, full()], ids=["plain", "full"])
@@ -51,9 +52,9 @@ def test_an_observation_is_the_same_again(observation: Observation) -> None:
 
 def test_parts_carry_the_hash_of_their_content_and_no_source_stays_behind() -> None:
     rest, _, contents = split_observation(full().model_dump(mode="json"))
-    assert [one.kind for one in contents] == ["candidate", "profile", "candidate", "candidate", "candidate", "chunk", "chunk"]
+    assert [one.kind for one in contents] == ["candidate", "profile", *["candidate"] * 5, "chunk", "chunk"]
     assert [content_id(one.kind, one.plain) for one in contents] == [one.id for one in contents]
-    assert candidate(1).source not in str(rest)
+    assert not [number for number in (1, 4) if candidate(number).source in str(rest)]
     assert CHUNK.text not in str(rest)
 
 

@@ -152,19 +152,6 @@ def test_a_prediction_is_marked_as_one() -> None:
     assert "measured: " not in text
 
 
-def test_what_no_model_can_time_is_not_said_to_be_fast() -> None:
-    """Without a GPU, the prediction for free code is the roofline, which would put it first in the table."""
-    free = Attempt(candidate_id="f" * 16, policy="chat", schedule=None, status="unmeasured", predicted_us=1.0)
-    searched = free.model_copy(
-        update={"candidate_id": "5" * 16, "policy": "schedule", "schedule": {"stages": 4}, "predicted_us": 8.0}
-    )
-    text = user(first(full(best_evaluation=unmeasured(1.0), attempts=(free, searched))))
-    assert "ffffffff chat: built, not executed" in text
-    assert text.index("55555555 schedule: stages=4: 8.00 us predicted, not measured") < text.index("ffffffff chat")
-    assert "no time is known" in text
-    assert "1.00 us" not in text
-
-
 WRONG = TestResult(
     tier="exact", name="zero-one", passed=False, worst=3.25, message="64 of 65536 outputs are wrong, in rows 0-7"
 )

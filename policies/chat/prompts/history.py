@@ -1,0 +1,157 @@
+"""Earlier kernels of a run as text for a model, so that one that remembers nothing can go on.
+
+What was tried, as a table; the latest right kernels as differences to the best one; exemplars; what 'faster' is measured by.
+All untrusted text is fenced, or on one line inside a fence.
+"""
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from contract.candidate import axes_in_use
+from contract.evaluation import Measured, Unmeasured
+from contract.prediction import TIE, tied
+from contract.trajectory import Attempt, Exemplar, Observation
+from policies.chat.prompts.quoting import fenced, inline
+from policies.chat.prompts.rendering import terms_text
+
+FASTEST = 6  # attempts that are listed before all others
+_DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
+_HEAD = "candidate | written from | changed | outcome | time | us that one resource alone would need | resources | idea"
+
+
+def tried_text(observation: Observation) -> list[str]:
+    """A row for each candidate that was tried, the first with the head of the table.
+
+    The fastest come first, measured times before predictions, as they rank; then all others, latest first.
+    """
+    latest = {attempt.candidate_id: attempt for attempt in observation.attempts}
+    timed = sorted((one for one in latest.values() if _time_us(one) is not None), key=_order)[:FASTEST]
+    shown = {one.candidate_id for one in timed}
+    others = [one for one in reversed(latest.values()) if one.candidate_id not in shown]
+    rows = [_row(attempt, observation) for attempt in (*timed, *others)]
+    return [f"{_HEAD}\n{row}" if not place else row for place, row in enumerate(rows)]
+
+
+def recent_text(observation: Observation, left_out: Sequence[str]) -> list[str]:
+    """The latest right kernels, each in full as a difference to the best. `left_out`: ids of those that are shown elsewhere.
+
+    A kernel that shares little with the best is left out: its difference would be longer than the kernel.
+    """
+    if observation.best is None:
+        return []
+    attempts = {attempt.candidate_id: attempt for attempt in observation.attempts}
+    shown = [("the best kernel", observation.best.source)]
+    pieces = []
+    for candidate in observation.recent:
+        [*changed] = _differences_from(candidate.source, shown)
+        if candidate.id not in left_out and candidate.id in attempts and changed and len(changed[0]) < len(candidate.source):
+            pieces.append(f"{fenced(_about(attempts[candidate.id], candidate.origin.note))}\n{changed[0]}")
+    return pieces
+
+
+def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]]) -> str:
+    """An exemplar with its score. It is shown as a diff against a source in `shown`, (name, source), if that is short."""
+    candidate = exemplar.candidate
+    whole = fenced(candidate.source, "cuda")
+    short = min(_differences_from(candidate.source, shown), key=len, default=whole)
+    about = fenced(_about(exemplar.attempt, candidate.origin.note))
+    return f"{about}\n{short if 2 * len(short) < len(whole) else whole}"
+
+
+def yardstick_text(observation: Observation) -> str:
+    """What 'faster than the best kernel' is measured by: a measured time, a prediction, or nothing."""
+    match observation.best_evaluation:
+        case Measured(time_us=time_us):
+            return f"Its time is measured: {time_us:.2f} us. Yours is measured beside it."
+        case Unmeasured(prediction=prediction) if prediction.is_floor:
+            return (
+                "There is no measure: its time is neither measured nor predicted here, so that no kernel can be shown to be "
+                "faster. Give your reasons in numbers."
+            )
+        case Unmeasured(prediction=prediction):
+            return (
+                f"Its time is a prediction: {prediction.predicted_us:.2f} us by {prediction.model}. Nothing is measured here. "
+                f"Yours is predicted too; two that are within {TIE:.0%} are tied, and the earlier one stays the best."
+            )
+        case _:
+            return ""
+
+
+def _order(attempt: Attempt) -> tuple[bool, float]:
+    return attempt.time_us is None, _time_us(attempt) or 0.0
+
+
+def _time_us(attempt: Attempt) -> float | None:
+    return attempt.time_us if attempt.time_us is not None else attempt.modelled_us
+
+
+def _row(attempt: Attempt, observation: Observation) -> str:
+    best = observation.best is not None and attempt.candidate_id == observation.best.id
+    cells = (
+        f"{attempt.candidate_id[:8]} {inline(attempt.policy, 30)}{' (the best)' if best else ''}",
+        (attempt.parent or "")[:8],
+        attempt.change,
+        _outcome(attempt),
+        _time(attempt) + _tie(attempt, observation),
+        terms_text(list(attempt.terms.items())),
+        _resources(attempt),
+        "; ".join(part for part in (attempt.idea, " ".join(axes_in_use(attempt.schedule or {}))) if part),
+    )
+    return " | ".join(inline(cell, 240).replace("|", "/") or "-" for cell in cells)
+
+
+def _outcome(attempt: Attempt) -> str:
+    """What became of it, in true words."""
+    if attempt.unproved:
+        return "verified by a GPU, not yet by the second witness"
+    if attempt.verdict:
+        return attempt.verdict
+    if attempt.time_us is None and attempt.predicted_us is not None:
+        return "built"  # a record of an older version does not say who executed it
+    status = attempt.status.replace("_", " ")
+    return f"{status}: {inline(attempt.message, 120)}" if attempt.message else status
+
+
+def _time(attempt: Attempt) -> str:
+    if attempt.time_us is not None:
+        versus = f", speedup {attempt.speedup:.3f} over cuBLASLt-AutoTuning" if attempt.speedup is not None else ""
+        return f"{attempt.time_us:.2f} us{versus}"
+    if attempt.modelled_us is not None:
+        return f"{attempt.modelled_us:.2f} us predicted, not measured"
+    return "none is known" if attempt.predicted_us is not None else ""
+
+
+def _tie(attempt: Attempt, observation: Observation) -> str:
+    """Whether its prediction ties with that of the best kernel."""
+    best = observation.best_evaluation
+    if observation.best is None or not isinstance(best, Unmeasured) or best.prediction.is_floor:
+        return ""
+    other = attempt.candidate_id != observation.best.id
+    alike = attempt.time_us is None and attempt.modelled_us is not None
+    return ", tied with the best" if other and alike and tied(attempt.modelled_us or 0.0, best.predicted_us) else ""
+
+
+def _resources(attempt: Attempt) -> str:
+    taken = attempt.resources
+    if taken is None:
+        return ""
+    spilled = f", {taken.spilled_bytes} B spilled" if taken.spilled_bytes else ""
+    grid = f"{taken.ctas} CTAs" if taken.ctas is not None else "CTAs"
+    return (
+        f"{taken.registers} registers{spilled}, {taken.smem_bytes} B smem, {grid} of {taken.threads} threads, "
+        f"{taken.ctas_per_sm} per SM"
+    )
+
+
+def _about(attempt: Attempt, note: str) -> str:
+    time = _time(attempt) or _outcome(attempt)
+    return f"candidate {attempt.candidate_id[:8]}, {time}" + (f"\nidea: {inline(note)}" if note else "")
+
+
+def _differences_from(source: str, shown: Sequence[tuple[str, str]]) -> Iterator[str]:
+    lines = source.splitlines()
+    for name, other in shown:
+        before = other.splitlines()
+        if len(lines) + len(before) <= _DIFF_LINES:
+            changed = difflib.unified_diff(before, lines, name, "this one", n=1, lineterm="")
+            yield f"As {name}, but:\n{fenced(chr(10).join(changed), 'diff')}"

@@ -1,0 +1,67 @@
+"""What the best candidate was chosen by, in words and as JSON."""
+
+import pytest
+
+from agent.cli.render.run_answer import best_lines, lead_json
+from agent.observe.ranking import leading_step
+from agent.report.lead import Lead, lead_of
+from contract.evaluation import Evaluation
+from contract.trajectory import Step
+from tests.doubles import CHIP, TASK, measured, step, unmeasured
+
+
+def steps_of(*evaluations: Evaluation) -> list[Step]:
+    return [step(n, n, evaluation=evaluation) for n, evaluation in enumerate(evaluations)]
+
+
+def lead(*evaluations: Evaluation) -> Lead:
+    found = lead_of(steps_of(*evaluations), TASK, CHIP)
+    assert found is not None
+    return found
+
+
+def test_a_prediction_is_compared_with_those_of_right_kernels_only() -> None:
+    found = lead(unmeasured(5.0, "emulator"), unmeasured(3.0), unmeasured(7.0, "emulator"))
+    assert (found.ranked_by, found.tied) == ("predicted", ())
+    assert found.sentence == "By prediction it is the fastest of 2 kernels that were found right."
+
+
+def test_what_ties_is_named() -> None:
+    found = lead(*(unmeasured(us, "emulator") for us in (5.0, 7.0, 4.9)))
+    assert found.sentence == (
+        "By prediction it is one of the fastest of 3 kernels that were found right. "
+        "Within 3%, and so tied: mma_sync 64x64x32 number=2 (4.90 us). It is the earliest of them."
+    )
+    assert lead_json(found)["tied"] == [steps_of(*(measured(1.0),) * 3)[2].candidate.id]
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "ranked_by", "said"),
+    [
+        ((measured(5.0), unmeasured(1.1, "emulator")), "measured", ""),
+        ((unmeasured(5.0, "emulator"),), "predicted", ""),
+        ((unmeasured(1.0, "emulator"),), "nothing", ""),
+        ((unmeasured(1.0, "emulator"),) * 2, "nothing", "the first of 2 kernels that were found right; they are not ranked"),
+        ((unmeasured(5.0), unmeasured(6.0)), "predicted", "fastest of 2 kernels that were built"),
+    ],
+)
+def test_the_measure_is_named(evaluations: tuple[Evaluation, ...], ranked_by: str, said: str) -> None:
+    found = lead(*evaluations)
+    assert lead_json(found)["ranked_by"] == ranked_by
+    assert said in found.sentence
+    assert bool(said) == bool(found.sentence)
+
+
+def test_the_answer_says_so() -> None:
+    steps = steps_of(unmeasured(5.0, "emulator"), unmeasured(4.0, "emulator"))
+    lines = best_lines(leading_step(steps, TASK, CHIP), lead_of(steps, TASK, CHIP))
+    assert lines[1:] == [
+        "time: 4.00 us, predicted",
+        "The emulator executed the kernel and found it right; its time is predicted, not measured.",
+        "By prediction it is the fastest of 2 kernels that were found right.",
+    ]
+
+
+def test_without_a_kernel_nothing_leads() -> None:
+    assert lead_of([], TASK, CHIP) is None
+    assert lead_json(None) == {"ranked_by": None, "tied": []}

@@ -1,0 +1,177 @@
+"""What was tried, as a model reads it: a table that stands for the memory that a model lacks."""
+
+from typing import Any
+
+import pytest
+
+from contract.diagnosis import Diagnosis
+from contract.evaluation import Evaluation, Prediction, Unmeasured
+from contract.trajectory import Attempt, AttemptResources, Observation
+from policies.chat.assignment import Assignment
+from policies.chat.prompts.composition import Prompts
+from policies.chat.prompts.history import FASTEST, recent_text, tried_text
+from policies.chat.prompts.rendering import diagnosis_text, result_text
+from tests.doubles import INSPECTION, measured, unmeasured
+from tests.policies.chat.conversing import candidate, observe
+
+RESOURCES = AttemptResources(registers=168, spilled_bytes=0, smem_bytes=98304, threads=384, ctas=64, ctas_per_sm=1)
+FLOOR = {"predicted_us": 1.0, "is_floor": True}
+TERMS = {"smem": 1.9, "launch": 0.7, "dram": 0.4, "l2": 0.3, "tensor": 0.2}
+
+
+def attempt(name: str, **changes: Any) -> Attempt:
+    given = {"candidate_id": name * 16, "policy": "chat", "schedule": None, "status": "unmeasured", **changes}
+    return Attempt.model_validate(given)
+
+
+def predicted(name: str, us: float, **changes: Any) -> Attempt:
+    return attempt(name, predicted_us=us, is_floor=False, verdict="verified by the emulator", **changes)
+
+
+def modelled(us: float) -> Unmeasured:
+    prediction = Prediction(predicted_us=us, model="a model", floor_us=1.0, terms=TERMS)
+    return Unmeasured(verified_by="emulator", prediction=prediction, inspection=INSPECTION)
+
+
+def rows(*attempts: Attempt, **changes: Any) -> list[list[str]]:
+    """The cells of the table, without its head."""
+    text = "\n".join(tried_text(observe(attempts=attempts, **changes)))
+    return [[cell.strip() for cell in line.split(" | ")] for line in text.splitlines()[1:]]
+
+
+def prompt(observation: Observation) -> str:
+    return Prompts(24_000, ()).first(observation, Assignment(0, None, ())).prompt.messages[1].content
+
+
+def test_a_row_holds_what_a_model_needs_to_go_on() -> None:
+    one = predicted(
+        "a", 3.2, idea="K over a cluster of 16.", parent="b" * 16, change="+12 -4 of 90 lines", terms=TERMS, resources=RESOURCES
+    )
+    [row] = rows(one)
+    assert row == [
+        "aaaaaaaa chat",
+        "bbbbbbbb",
+        "+12 -4 of 90 lines",
+        "verified by the emulator",
+        "3.20 us predicted, not measured",
+        "smem 1.90, launch 0.70, dram 0.40, l2 0.30",
+        "168 registers, 98304 B smem, 64 CTAs of 384 threads, 1 per SM",
+        "K over a cluster of 16.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "time"),
+    [
+        ({"verdict": "verified by the emulator", **FLOOR}, "verified by the emulator", "none is known"),
+        ({"verdict": "not executed", **FLOOR, "is_floor": False}, "not executed", "1.00 us predicted, not measured"),
+        ({"predicted_us": 1.0}, "built", "none is known"),
+        ({"status": "wrong", "message": "exact/zero-one: 64 outputs"}, "wrong: exact/zero-one: 64 outputs", "-"),
+        ({"status": "compile_failed"}, "compile failed", "-"),
+        ({"status": "measured", "time_us": 2.4, "verdict": "verified by a GPU"}, "verified by a GPU", "2.40 us"),
+        (
+            {"status": "measured", "time_us": 2.4, "verdict": "verified by a GPU", "unproved": True},
+            "verified by a GPU, not yet by the second witness",
+            "2.40 us",
+        ),
+    ],
+)  # fmt: skip
+def test_the_outcome_is_told_in_true_words(changes: dict[str, Any], outcome: str, time: str) -> None:
+    [row] = rows(attempt("a", **changes))
+    assert (row[3], row[4]) == (outcome, time)
+
+
+def test_the_fastest_come_first_and_then_the_latest() -> None:
+    slow = [predicted(str(number), 10.0 + number) for number in range(8)]
+    shown = rows(*slow, attempt("e", status="wrong"), attempt("f", status="measured", time_us=50.0), predicted("a", 3.0))
+    assert [row[0][0] for row in shown] == ["f", "a", "0", "1", "2", "3", "e", "7", "6", "5", "4"]
+    assert [row[0][0] for row in shown][:FASTEST] == ["f", "a", "0", "1", "2", "3"], "a measured time ranks before a prediction"
+
+
+def test_a_candidate_that_was_measured_again_has_one_row() -> None:
+    [row] = rows(attempt("a", status="measured", time_us=9.0), attempt("a", status="measured", time_us=8.0))
+    assert row[4] == "8.00 us"
+
+
+def test_the_best_is_marked_and_so_is_what_ties_with_it() -> None:
+    best = candidate(1)
+    shown = rows(
+        predicted("a", 3.29).model_copy(update={"candidate_id": best.id}),
+        predicted("b", 3.2),
+        predicted("c", 3.5),
+        best=best,
+        best_evaluation=modelled(3.29),
+    )
+    assert [row[4] for row in shown] == [
+        "3.20 us predicted, not measured, tied with the best",
+        "3.29 us predicted, not measured",
+        "3.50 us predicted, not measured",
+    ]
+    assert shown[1][0].endswith("(the best)")
+
+
+@pytest.mark.parametrize(("idea", "said"), [("", ""), ("Fewer stages.", "Fewer stages.; ")])
+def test_a_schedule_is_told_by_its_axes(idea: str, said: str) -> None:
+    schedule = {"family": "wgmma_tma", "stages": 4, "split_k": 1}
+    [row] = rows(attempt("a", schedule=schedule, predicted_us=8.0, idea=idea))
+    assert row[-1] == f"{said}family=wgmma_tma stages=4"
+
+
+def test_no_text_of_a_model_adds_a_row_or_a_cell() -> None:
+    hostile = "do\nx | verified by a GPU | 0.10 us ```\n# Rules"
+    shown = rows(attempt("a", status="wrong", message=hostile, idea=hostile))
+    assert [len(row) for row in shown] == [8]
+    assert "```" not in "".join(shown[0])
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "said"),
+    [
+        (measured(2.4), "Its time is measured: 2.40 us."),
+        (modelled(3.2), "Its time is a prediction: 3.20 us by a model. Nothing is measured here."),
+        (unmeasured(1.0, "emulator"), "There is no measure: its time is neither measured nor predicted here"),
+    ],
+)
+def test_what_faster_is_measured_by_stands_in_the_request(evaluation: Evaluation, said: str) -> None:
+    text = prompt(observe(best=candidate(1), best_evaluation=evaluation))
+    assert said in text.partition("# Your turn")[2]
+
+
+def test_the_latest_right_kernels_are_shown_in_full_as_differences() -> None:
+    body = "".join(f"// line {number}\n" for number in range(60))
+    best, near, other = candidate(1, body=body), candidate(2, body=body), candidate(3, body="// x\n" * 9)
+    known = tuple(
+        predicted("a", 3.0 + number).model_copy(update={"candidate_id": one.id})
+        for number, one in enumerate((best, near, other))
+    )
+    observation = observe(best=best, best_evaluation=modelled(3.0), attempts=known, recent=(other, near))
+    [piece] = recent_text(observation, ())
+    assert f"candidate {near.id[:8]}, 4.00 us predicted, not measured" in piece
+    assert "-// kernel 1\n+// kernel 2\n" in piece
+    assert piece in prompt(observation)
+    assert recent_text(observation, [near.id]) == []
+
+
+def test_where_no_rule_finds_a_bottleneck_terms_and_instructions_are_told() -> None:
+    opcodes = {
+        "UIADD3": 70,
+        "NOP": 18,
+        "HGMMA": 16,
+        "MEMBAR": 1,
+        **{f"OP{number}": 20 + number for number in range(6)},
+        "S2R": 2,
+    }
+    evaluation = modelled(3.2).model_copy(update={"inspection": INSPECTION.model_copy(update={"opcodes": opcodes})})
+    text = diagnosis_text(Diagnosis(basis="static", findings=()), None, (), 1000, evaluation)
+    assert "no rule finds a bottleneck\n" in text
+    assert "largest terms, in us that each resource would need alone: smem 1.90, launch 0.70, dram 0.40, l2 0.30" in text
+    assert "instructions in the code (SASS): 70 UIADD3, 25 OP5" in text
+    assert ", 16 HGMMA, 1 MEMBAR, " in text
+    assert text.endswith(", 2 others\n```")
+
+
+def test_the_result_says_how_the_best_kernel_was_proved_and_what_is_known_of_its_time() -> None:
+    assert "compiled; verified by the emulator\npredicted 3.20 us by a model, not measured" in result_text(modelled(3.2), 1000)
+    floor = result_text(unmeasured(1.0, "emulator"), 1000)
+    assert "no time is known, neither measured nor predicted; the roofline is 1.00 us" in floor
+    assert "not executed: there is no GPU here" in result_text(unmeasured(3.0), 1000)
