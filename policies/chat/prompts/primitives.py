@@ -24,15 +24,15 @@ _QUALIFIERS = "__device__ __forceinline__ "  # the prompt says once that all fun
 
 
 def primitives_for(arch: Arch, headers: Sequence[Header], *, best: str = "", skeleton: str = "") -> list[tuple[str, str]]:
-    """(name, digest) of the headers for a target, headers for the newest targets first.
+    """(name, digest) of the headers for a target: first those that a kernel shown includes, then those for the newest targets.
 
     `best`: the source of a proven kernel; `skeleton`: that of an example. Headers are told in brief if the best kernel includes
     them, since it shows their use, and if they are for older targets than one that either of the two includes.
     """
     fitting = [(name, text) for name, text in headers if _fits(arch, text)]
-    ordered = sorted(fitting, key=lambda header: (-_needs(header[1])[0], header[0]))
     known = set(_INCLUDED.findall(best))
     shown = known.union(_INCLUDED.findall(skeleton))
+    ordered = sorted(fitting, key=lambda header: (header[0] not in shown, -_needs(header[1])[0], header[0]))
     newest = max((_needs(text)[0] for name, text in ordered if name in shown), default=0)
     return [(name, digest_of(text, brief=name in known or _needs(text)[0] < newest)) for name, text in ordered]
 

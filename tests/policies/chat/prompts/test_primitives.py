@@ -78,6 +78,7 @@ def test_headers_are_told_in_brief_once_a_kernel_shows_them_or_better_ones() -> 
     elect = digests(best="#include <cudal2/elect.cuh>\n")["elect"]
     assert elect == "bool elect_one();"
     assert digests(best="#include <cudal2/mma.cuh>\n")["wgmma"] == whole["wgmma"]
+    assert [*skeleton][:3] == ["cluster", "wgmma", "bulk"], "what a kernel shown includes comes first"
 
 
 def test_what_does_not_parse_is_still_told() -> None:
