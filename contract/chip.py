@@ -36,6 +36,31 @@ class Chip(Record):
     measured: bool = False
 
 
+class ChipFigures(Record):
+    """What was measured of a chip beside its rates. Unit: microseconds of device time unless the name says otherwise.
+
+    `l2_tbps`: from L2 by all SMs together. `smem_bytes_per_clock`: of one SM, for TMA's fill, wgmma's reads and the epilogue
+    together. `clusters`: how many clusters of a size are resident together at one CTA per SM. `empty_us`: an empty kernel among
+    others, by its number of CTAs. `dependent_us`, `programmatic_us`: a kernel that reads what the one before wrote, by a plain
+    and by a programmatic launch. `cluster_us`: what a cluster adds to a launch. `trip_us`: a load's trip to L2
+    and back while all SMs load. `box_row_ns`: of an SM's copy engine, per box row of at most 128 bytes. `single_us`:
+    what a single launch onto an idle GPU takes more than one of many without programmatic launch.
+    """
+
+    chip: str
+    sms: int
+    l2_tbps: float
+    smem_bytes_per_clock: int
+    clusters: dict[int, int]
+    empty_us: dict[int, float]
+    dependent_us: float
+    programmatic_us: float
+    cluster_us: float
+    trip_us: float
+    box_row_ns: float
+    single_us: float
+
+
 _KIB = 1024
 _MIB = 1024**2
 _GIB = 1024**3
@@ -124,4 +149,22 @@ REFERENCE_CHIPS: dict[Arch, Chip] = {
         dram_tbps=8.0,
         launch_us=0.7,
     ),
+}
+
+# Sources: LOG.md, 2026-11-21 (clusters that fit, L2, trips, copy engine), 2026-11-23 (single launches); the note on sm_90a.
+FIGURES: dict[Arch, ChipFigures] = {
+    Arch.SM_90A: ChipFigures(
+        chip="H200",
+        sms=132,
+        l2_tbps=14,
+        smem_bytes_per_clock=128,
+        clusters={1: 132, 2: 66, 4: 30, 8: 15, 16: 7},
+        empty_us={1: 0.49, 132: 0.72, 528: 0.96},
+        dependent_us=1.26,
+        programmatic_us=0.77,
+        cluster_us=0.05,
+        trip_us=0.9,
+        box_row_ns=0.9,
+        single_us=4.07,
+    )
 }

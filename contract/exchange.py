@@ -46,6 +46,7 @@ class Exchange(Record):
     `refused` by the server's filter or the model; `failed` without a reply.
     `candidate_ids`: the candidates that the reply gave; several where it holds several schedules. `problem`: why it gave
     none, or why a part of it gave none. `cost`: in the currency of the prices set.
+    `shown`: the chunks of the knowledge base in the prompt; `cited`: those that the reply says it used.
     """
 
     round: int
@@ -60,6 +61,8 @@ class Exchange(Record):
     reasoning: str = ""
     problem: str = ""
     candidate_ids: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    cited: tuple[str, ...] = ()
     usage: Usage
     cost: float
     seconds: float

@@ -1,7 +1,11 @@
 """Roofline arithmetic: the minimum time of a task on a chip, and of its parts as if each were alone. Unit: microseconds."""
 
-from contract.chip import Chip
+from typing import Literal
+
+from contract.chip import FIGURES, Chip
 from contract.task import GemmTask
+
+Bound = Literal["arithmetic", "memory", "launch and latency"]
 
 _LATENCY_LAUNCHES = 4.0  # launch times below which a kernel is mostly latency of launch, prologue and epilogue
 _FUSED_SLOWER = 16.0  # f32 fused multiply-adds against tensor cores: 67 and 990 TFLOP/s on H100, 19.5 and 312 on A100
@@ -33,6 +37,15 @@ def transfer_us(moved_bytes: float, chip: Chip) -> float:
 def roofline_us(task: GemmTask, chip: Chip) -> float:
     """Minimum time of a task as one launch: the larger of arithmetic and memory time, plus the launch."""
     return max(arithmetic_us(task, chip), memory_us(task, chip)) + chip.launch_us
+
+
+def bound_of(task: GemmTask, chip: Chip) -> Bound:
+    """What most of the minimum time is: launch and a first trip to memory, else the larger of the two rates' times."""
+    figures = FIGURES.get(chip.arch)
+    arithmetic, memory = arithmetic_us(task, chip), memory_us(task, chip)
+    if max(arithmetic, memory) < chip.launch_us + (figures.trip_us if figures else chip.launch_us):
+        return "launch and latency"
+    return "memory" if memory > arithmetic else "arithmetic"
 
 
 def latency_share(time_us: float, chip: Chip) -> float:

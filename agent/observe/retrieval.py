@@ -1,22 +1,32 @@
 """What a round looks up: questions from the task, the current schedule and the last diagnosis.
 
-Notes and code are searched separately. In one search, the many pieces of code would displace the few notes.
+Notes and code are searched separately. In one search, the many pieces of code would displace the few notes. Code is looked up
+only for the constructs that a remedy of the diagnosis names: it fills a prompt, and what nobody asked for is not used. What a
+model was shown is not shown to it again.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
 from contract.candidate import AnyCandidate, Candidate, Origin, ScheduleValue
 from contract.diagnosis import Diagnosis
+from contract.exchange import Exchange
 from contract.knowledge import Hit, Query, Retriever
 from contract.task import Arch, GemmTask
+from contract.trajectory import Observation
+
+Place = tuple[str, str]  # path and symbol of a chunk; its lines and its text vary with what was asked
 
 DOCUMENT_KINDS = ("section",)
 CODE_KINDS = ("class", "function", "alias", "macro", "variable", "enum", "text")
 NOTE_HITS, NOTE_TOKENS = 3, 2500
-CODE_HITS, CODE_TOKENS = 5, 4500
+CODE_HITS, CODE_TOKENS = 2, 1800
+_MOST_SKIPPED = 12  # chunks that were shown before, beyond which a question has no more to give
 _SMALL = 256
 _DEEP = 4
+_TILE, _WAVE = 128, 132  # rows and columns of an ordinary tile, and how many of them a Hopper GPU multiplies at once
+_SHORT, _LONG = 512, 1024  # K
 # The topic of each axis of a schedule, in the words of the documents. Other axes add no question.
 _AXES = {
     "cluster_k": "sums over K through distributed shared memory of a cluster",
@@ -34,31 +44,80 @@ _FAMILIES = {
     "mma_sync": "a cp.async multistage pipeline with ldmatrix and mma.sync",
     "wgmma_tma": "a warp-specialised TMA and mbarrier pipeline that feeds wgmma",
 }
+# Words of a remedy that ask for a construct, and what is then looked up in code.
+_CONSTRUCTS = {
+    r"\bswizzl": "a swizzled shared memory layout",
+    r"\bTMA store": "an epilogue with TMA stores from shared memory",
+    r"\bTMA\b(?! store)": "a TMA load into shared memory with an mbarrier",
+    r"\bmulticast": "TMA multicast in a cluster",
+    r"\bcp\.async": "a cp.async multistage pipeline",
+    r"\bldmatrix": "ldmatrix from shared memory",
+    r"\bstmatrix": "stmatrix to shared memory",
+    r"\bsplit[- ]K\b|\bsplit K\b|\bstream-K": "split-K or stream-K with a reduction",
+    r"\bpersistent": "a persistent tile scheduler",
+    r"\bping-?pong|\bwarpgroups? (?:in turn|that alternate)": "ping-pong consumer warpgroups",
+    r"\bsetmaxnreg": "register reallocation between warpgroups",
+    r"\bprogrammatic": "programmatic dependent launch",
+    r"\bwgmma": "wgmma with shared memory descriptors",
+}
 
 
-def look_up(retriever: Retriever, questions: Sequence[str], task: GemmTask) -> list[Hit]:
-    """Notes first, then code. Each has its own limit of hits and tokens, and the questions take turns."""
+def look_up(
+    retriever: Retriever,
+    questions: Sequence[str],
+    task: GemmTask,
+    constructs: Sequence[str] = (),
+    shown: Collection[Place] = (),
+) -> list[Hit]:
+    """Notes for the questions first, then code for the constructs, without what was `shown`.
+
+    Each has its own limit of hits and tokens, and its questions take turns.
+    """
     notes = Query(words="", arch=task.arch, kinds=DOCUMENT_KINDS, count=NOTE_HITS, tokens=NOTE_TOKENS)
     code = Query(words="", arch=task.arch, kinds=CODE_KINDS, count=CODE_HITS, tokens=CODE_TOKENS)
-    return [hit for query in (notes, code) for hit in _in_turn(retriever, questions, query)]
+    return [*_in_turn(retriever, questions, notes, shown), *_in_turn(retriever, constructs, code, shown)]
 
 
-def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query) -> list[Hit]:
+def shown_in(exchanges: Sequence[Exchange], observations: Mapping[str, Observation]) -> frozenset[Place]:
+    """The chunks that the prompts of a run showed. `observations`: at least those of the exchanges."""
+    return frozenset(
+        _place(hit)
+        for exchange in exchanges
+        if exchange.shown
+        for hit in observations[exchange.observation_id].hits
+        if hit.chunk.id in exchange.shown
+    )
+
+
+def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query, shown: Collection[Place]) -> list[Hit]:
     """The best hit of each question, then the second best, and so on, without duplicates.
 
     One query for several topics finds text that holds a little of each and seldom answers one.
     """
     asked = questions[: query.count]
-    share = query.model_copy(update={"tokens": query.tokens // max(len(asked), 1)})
-    answers = [retriever.search(share.model_copy(update={"words": question})) for question in asked]
-    hits: dict[tuple[str, int], Hit] = {}
+    extra = min(len(shown), _MOST_SKIPPED)
+    tokens = query.tokens // max(len(asked), 1) * (query.count + extra) // query.count
+    wide = query.model_copy(update={"tokens": tokens, "count": query.count + extra})
+    answers = [retriever.search(wide.model_copy(update={"words": question})) for question in asked]
+    hits: dict[Place, Hit] = {}
     left = query.tokens
     for hit in (hit for rank in zip_longest(*answers) for hit in rank if hit is not None):
-        place = hit.chunk.path, hit.chunk.start_line
-        if len(hits) < query.count and place not in hits and hit.chunk.tokens <= left:
+        place = _place(hit)
+        fits = len(hits) < query.count and hit.chunk.tokens <= left
+        if fits and place not in hits and place not in shown:
             hits[place] = hit
             left -= hit.chunk.tokens
     return list(hits.values())
+
+
+def _place(hit: Hit) -> Place:
+    return hit.chunk.path, hit.chunk.symbol
+
+
+def constructs_of(diagnosis: Diagnosis | None) -> list[str]:
+    """Questions for code: the constructs that the remedies of the two heaviest findings name."""
+    remedies = " ".join(finding.remedy for finding in diagnosis.findings[:2]) if diagnosis else ""
+    return [f"How to write {words}." for asked, words in _CONSTRUCTS.items() if re.search(asked, remedies, re.IGNORECASE)]
 
 
 def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> list[str]:
@@ -91,8 +150,14 @@ def _schedule(candidate: AnyCandidate | None) -> list[str]:
 
 
 def _leading(task: GemmTask) -> str:
-    """The fastest kernel family of the target, for the question before the first candidate."""
-    return _FAMILIES["wgmma_tma" if task.arch is Arch.SM_90A else "mma_sync"]
+    """What the question before the first candidate is about. For sm_90a the prompt has a pipeline of TMA and wgmma already."""
+    if task.arch is not Arch.SM_90A:
+        return _FAMILIES["mma_sync"]
+    if -(-task.m // _TILE) * -(-task.n // _TILE) < _WAVE:
+        return _FAMILIES["latency"] if task.k <= _LONG else _AXES["cluster_k"]
+    if task.k <= _SHORT:
+        return "large outputs of short K, where the epilogue takes the bytes per clock of shared memory"
+    return "a persistent grid with a raster order that reuses L2"
 
 
 def _in_use(value: ScheduleValue | None) -> bool:
@@ -103,7 +168,7 @@ def _shape(task: GemmTask) -> list[str]:
     """What is unusual about the shape."""
     said = []
     if max(task.m, task.n) <= _SMALL:
-        said.append("The shape is small: latency of launch, prologue and epilogue dominates.")
+        said.append("A small shape: load all operands at once, since latency of launch, prologue and epilogue dominates.")
     if task.k >= _DEEP * max(task.m, task.n):
         said.append("K is much larger than M and N: split-K or stream-K spreads the reduction over more SMs.")
     if task.k % 8 or task.n % 8:

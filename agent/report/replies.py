@@ -13,7 +13,7 @@ class Replies(Record):
     """Sums over exchanges. `dropped`: exchanges without a candidate, by reason. Unit: tokens; seconds; the prices' currency.
 
     `estimated`: exchanges whose tokens the server did not report. Requests run in parallel, so that `seconds` exceed the
-    time of the run.
+    time of the run. `shown`: chunks of the knowledge base in prompts with a reply; `cited`: those that a reply says it used.
     """
 
     models: tuple[str, ...]
@@ -24,6 +24,8 @@ class Replies(Record):
     estimated: int
     cost: float
     seconds: float
+    shown: int = 0
+    cited: int = 0
     dropped: dict[str, int]
 
 
@@ -41,6 +43,8 @@ def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
         estimated=sum(exchange.usage.counted == "estimate" for exchange in exchanges),
         cost=sum(exchange.cost for exchange in exchanges),
         seconds=sum(exchange.seconds for exchange in exchanges),
+        shown=sum(len(exchange.shown) for exchange in exchanges if exchange.reply),
+        cited=sum(len(exchange.cited) for exchange in exchanges),
         dropped=dict(reasons.most_common()),
     )
 

@@ -81,6 +81,8 @@ def replies_lines(replies: Replies) -> list[str]:
         f"requests: {replies.requests} to {', '.join(map(_plain, replies.models))}; candidates: {replies.candidates}",
         f"tokens: {replies.prompt_tokens} in prompts, {replies.reply_tokens} in replies{estimated}{cost}",
     ]
+    if replies.shown:
+        lines.append(f"knowledge: {replies.cited} of {replies.shown} pieces shown were cited as used")
     return lines + [f"  dropped {count:>3}: {_plain(reason)}" for reason, count in replies.dropped.items()]
 
 

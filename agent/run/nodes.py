@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
-from agent.observe.retrieval import look_up, questions_of, with_chunks
+from agent.observe.retrieval import Place, constructs_of, look_up, questions_of, shown_in, with_chunks
 from agent.run.batch_build import BatchBuild, Finished, RoundProposal
 from agent.run.clock import RunClock
 from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
@@ -190,7 +190,8 @@ class Nodes:
         step = in_hand(ranked)
         failure = ranked[-1].attempt.message if ranked else ""
         questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None, failure)
-        hits = look_up(self._parts.retriever, questions, task)
+        constructs = constructs_of(step.diagnosis if step else None)
+        hits = look_up(self._parts.retriever, questions, task, constructs, self._shown())
         return observe(
             self._run,
             ranked,
@@ -200,6 +201,14 @@ class Nodes:
             seconds_left=self._budget.search_s(self._parts.sandbox.can_measure) - self._clock.spent_s(),
             reads_code=self._parts.policy.reads_code,
         )
+
+    def _shown(self) -> frozenset[Place]:
+        """The chunks that a model was shown in this run."""
+        if not self._parts.policy.reads_code:
+            return frozenset()
+        exchanges = self._parts.store.exchanges(self._run.run_id)
+        ids = {exchange.observation_id for exchange in exchanges if exchange.shown}
+        return shown_in(exchanges, {id_: self._parts.store.observation(id_) for id_ in ids})
 
     def _round_size(self, in_flight: int = 0) -> int:
         return min(self._run.settings.round_size, self._budget.candidates - len(self.history.ranked) - in_flight)

@@ -19,6 +19,7 @@ from contract.protocols import ExchangeLog
 from contract.task import GemmTask
 from policies.chat.account import Account, Capped
 from policies.chat.assignment import POLICY
+from policies.chat.prompts.citing import cited_chunks
 from policies.chat.prompts.composition import ComposedPrompt, Prompts
 from policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
 from policies.chat.replies.forms import read_reply
@@ -191,6 +192,8 @@ class Conversations:
             reasoning=reply.reasoning,
             problem=given.problem if given.candidates else _problem(reply, given.problem),
             candidate_ids=tuple(candidate.id for candidate in given.candidates),
+            shown=topic.opening.chunk_ids,
+            cited=cited_chunks(reply.text, topic.opening.chunk_ids),
             usage=reply.usage,
             cost=self._account.cost(reply.usage),
             seconds=reply.seconds,

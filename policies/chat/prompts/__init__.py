@@ -4,7 +4,9 @@
 - `rendering`: records as text. `history`: what was tried, and earlier kernels.
 - `schedules`: the kernel families that a reply may name schedules of.
 - `primitives`: the device headers as signatures with their comments.
+- `citing`: marks of the chunks that are shown, and which of them a reply names.
 - `quoting`: untrusted text inside a prompt, fenced.
 - `fitting`: text made to fit a number of tokens.
 - `templates/`: the Markdown templates of the system message and of each kind of request.
+- `skeletons/`: one executed kernel for a target, which tests prove on the emulator.
 """

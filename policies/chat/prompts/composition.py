@@ -2,10 +2,9 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
 fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
-0.5 of the rest), device primitives (up to 0.6 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
+0.5 of the rest), device primitives (up to 0.9 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
 differences (up to 0.35 of the rest), chunks (all of the rest).
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
-Stored runs contain the words of the templates, and a replay matches prompts by hash: keep the words.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,17 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FileSystemLoader, StrictUndefined
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateNotFound
 from jinja2.sandbox import SandboxedEnvironment
 
 from contract.candidate import Candidate
-from contract.chip import LIMITS
+from contract.chip import FIGURES, LIMITS
 from contract.evaluation import Evaluation
 from contract.exchange import Message, Prompt
-from contract.roofline import arithmetic_us, memory_us, roofline_us
-from contract.task import Arch, ElementType
+from contract.expression import holds
+from contract.plan import parse_plan
+from contract.roofline import arithmetic_us, bound_of, memory_us, roofline_us
+from contract.task import ElementType, GemmTask
 from contract.trajectory import Failure, Observation
 from policies.chat.assignment import Assignment
+from policies.chat.prompts.citing import mark_of
 from policies.chat.prompts.fitting import fair_shares, shorten, take
 from policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
 from policies.chat.prompts.primitives import Header, primitives_for
@@ -41,7 +43,8 @@ from policies.chat.tokens import estimate_tokens
 
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
-_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.6, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
+OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
+_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.9, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = (
     "Device primitives",
@@ -93,23 +96,30 @@ class Prompts:
         self._tokens = tokens
         self._replies = replies
         self._headers = tuple(headers)
-        self._digests: dict[Arch, list[str]] = {}
 
     def first(self, observation: Observation, assignment: Assignment) -> ComposedPrompt:
         """The prompt that opens a conversation."""
-        values = _values(observation) | {"form": self._replies}
+        values = _values(observation, assignment) | {"form": self._replies}
         if self._replies and self._replies.kind == "schedule":
             return self._of_schedules(observation, values)
         best = observation.best if isinstance(observation.best, Candidate) else None
         name = "repair" if assignment.failure else "improve" if best else "write"
         system, task, turn = (_render(f"{part}.md", values) for part in ("system", "task", name))
-        example = _render("example.md", values) if name == "write" else ""
+        skeleton = _skeleton(values) if name == "write" else ""
+        example = skeleton or (_render("example.md", values) if name == "write" else "")
         families = families_section(observation, self._replies) if self._replies and not assignment.failure else ""
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
-        left = max(self._tokens - used, MIN_TOKENS)
+        budget = self._tokens if observation.attempts else min(self._tokens, OPENING_TOKENS)
+        left = max(budget - used, MIN_TOKENS)
         fixed = _shortened(_required(observation, best, assignment.failure), left)
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
-        exemplar_ids, chunk_ids = self._fill(rest, observation, best, assignment)
+        exemplar_ids = self._exemplars(rest, best, assignment)
+        digests = primitives_for(observation.task.arch, self._headers, best=best.source if best else "", skeleton=skeleton)
+        rest.fill("Device primitives", [f"// <{name}>\n{digest}" for name, digest in digests], _PRIMITIVES, _primitives)
+        rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
+        if not assignment.failure:
+            rest.fill("Earlier right kernels", recent_text(observation, exemplar_ids), _RECENT, "\n\n".join)
+        chunk_ids = _knowledge(rest, observation)
         sections = {**rest.sections, **fixed}
         ordered = sorted(sections, key=lambda heading: _ORDER.index(heading) if heading in _ORDER else len(_ORDER))
         shown = [f"# {heading}\n\n{sections[heading]}" for heading in ordered]
@@ -133,31 +143,24 @@ class Prompts:
         more = Message(role="assistant", content=said), Message(role="user", content=asked)
         return Prompt(messages=(*prompt.messages, *more))
 
-    def _fill(
-        self, rest: _Rest, observation: Observation, best: Candidate | None, assignment: Assignment
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Fill the remaining tokens with optional sections. Returns the ids of the exemplars and chunks taken."""
+    def _exemplars(self, rest: _Rest, best: Candidate | None, assignment: Assignment) -> tuple[str, ...]:
+        """The ids of the exemplars that fit. Each is a diff against a source that is shown before it, if it is close to one."""
         shown = [("the best kernel", best.source)] if best and not assignment.failure else []
         exemplars = []
         for exemplar in assignment.exemplars:
             exemplars.append(exemplar_text(exemplar, shown))
             shown.append((f"candidate {exemplar.candidate.id[:8]}", exemplar.candidate.source))
-        contrast = rest.fill("Exemplars", exemplars, _EXEMPLARS, "\n\n".join)
-        rest.fill("Device primitives", self._primitives(observation.task.arch), _PRIMITIVES, _primitives)
-        rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
-        if not assignment.failure:
-            shown_ids = [assignment.exemplars[position].candidate.id for position in contrast]
-            rest.fill("Earlier right kernels", recent_text(observation, shown_ids), _RECENT, "\n\n".join)
-        taken = rest.fill("Knowledge", [chunk_text(hit) for hit in observation.hits], _CHUNKS, "\n\n".join)
-        return (
-            tuple(assignment.exemplars[position].candidate.id for position in contrast),
-            tuple(observation.hits[position].chunk.id for position in taken),
-        )
+        taken = rest.fill("Exemplars", exemplars, _EXEMPLARS, "\n\n".join)
+        return tuple(assignment.exemplars[position].candidate.id for position in taken)
 
-    def _primitives(self, arch: Arch) -> list[str]:
-        if arch not in self._digests:
-            self._digests[arch] = [f"// <{name}>\n{digest}" for name, digest in primitives_for(arch, self._headers)]
-        return self._digests[arch]
+
+def _knowledge(rest: _Rest, observation: Observation) -> tuple[str, ...]:
+    """The ids of the chunks that fit, in the order of their marks: [K1] is the first."""
+    hits = observation.hits
+    taken = take([chunk_text(hit, mark_of(len(hits))) for hit in hits], int(rest.tokens * _CHUNKS) - _OVERHEAD)
+    pieces = [chunk_text(hits[position], mark_of(number)) for number, position in enumerate(taken, 1)]
+    rest.fill("Knowledge", pieces, _CHUNKS, "\n\n".join)
+    return tuple(hits[position].chunk.id for position in taken)
 
 
 def _required(observation: Observation, best: Candidate | None, failure: Failure | None) -> dict[str, Callable[[int], str]]:
@@ -204,22 +207,37 @@ def _primitives(digests: list[str]) -> str:
     return f"{said}\n\n{fenced(chr(10).join(digests), 'cuda')}"
 
 
-def _values(observation: Observation) -> dict[str, Any]:
+def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
     """The values that the templates may name."""
     task, chip = observation.task, observation.chip
-    floor_us = roofline_us(task, chip)
     return {
         "form": None,
         "task": task,
         "chip": chip,
         "limits": LIMITS[task.arch],
+        "figures": FIGURES.get(task.arch),
         "element": _ELEMENTS[task.element],
         "arithmetic_us": arithmetic_us(task, chip),
         "memory_us": memory_us(task, chip),
-        "floor_us": floor_us,
+        "floor_us": roofline_us(task, chip),
+        "bound": bound_of(task, chip),
+        "tried": bool(observation.attempts),
+        "diagnosed": bool(observation.diagnosis),
+        "exemplars": bool(assignment.exemplars),
         "yardstick": yardstick_text(observation),
-        "launch_share": chip.launch_us / floor_us,
     }
+
+
+def _skeleton(values: dict[str, Any]) -> str:
+    """The executed skeleton of the target with its heading; empty where there is none or the task is not among its shapes."""
+    task: GemmTask = values["task"]
+    try:
+        source = _render(f"{task.arch.value}.cu", values)
+    except TemplateNotFound:
+        return ""
+    names = {"M": task.m, "N": task.n, "K": task.k, "SMS": values["chip"].sms}
+    served = all(holds(condition, names) for condition in parse_plan(source).requires)
+    return _render("skeleton.md", {**values, "source": source}) if served else ""
 
 
 def _render(name: str, values: dict[str, Any]) -> str:
@@ -228,9 +246,9 @@ def _render(name: str, values: dict[str, Any]) -> str:
 
 @cache
 def _environment() -> SandboxedEnvironment:
-    """The templates of `templates/`. Values are inserted as text and never evaluated as templates."""
+    """`templates/` and `skeletons/`. Values are inserted as text and never evaluated as templates."""
     return SandboxedEnvironment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader([Path(__file__).parent / folder for folder in ("templates", "skeletons")]),
         undefined=StrictUndefined,
         autoescape=False,
         trim_blocks=True,

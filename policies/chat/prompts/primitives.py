@@ -1,4 +1,8 @@
-"""The device primitives of a prompt: signatures and comments, extracted from the headers."""
+"""The device primitives of a prompt: signatures and comments, extracted from the headers.
+
+A header's first line says what it is for and which target it needs. Text between `clang-format off` and `clang-format on` is
+generated code, and is left out with every explicit specialisation: the primary template and its comment say what exists.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,30 +14,36 @@ from contract.task import Arch
 
 Header = tuple[str, str]  # (name in the `#include`, text)
 _ARCH = re.compile(r"\bsm_(?P<number>\d+)(?P<exact>a)?\b(?P<more> and up)?")
-_DROPPED = frozenset({"preproc_include", "preproc_call", "preproc_def", "preproc_function_def"})
+_INCLUDED = re.compile(r"#\s*include\s*<([^<>]+)>")
+_DROPPED = frozenset({"preproc_include", "preproc_call", "preproc_def", "preproc_function_def", "static_assert_declaration"})
 _LISTS = frozenset({"declaration_list", "field_declaration_list"})
-_NOISE = re.compile(r"// clang-format |namespace cudal2 \{$|\}  // namespace cudal2$")
+_GENERATED = re.compile(r"// clang-format off\n.*?// clang-format on\n", re.DOTALL)
+_NOISE = re.compile(r"namespace cudal2 \{$|\}  // namespace cudal2$|//$")
+_CALL = re.compile(r"(?P<name>[^()]*\w)\((?P<parameters>[^()]*)\);")
 _QUALIFIERS = "__device__ __forceinline__ "  # the prompt says once that all functions have them
-_INVOCATION = re.compile(r"(?P<macro>[A-Z][A-Z0-9_]+)\((?P<first>[^,()]+)[^()]*\)")
 
 
-def primitives_for(arch: Arch, headers: Sequence[Header]) -> list[tuple[str, str]]:
-    """(name, digest) of the headers for a target, headers for the newest targets first."""
-    fitting = [(name, text) for name, text in headers if _fits(arch, text)]
-    ordered = sorted(fitting, key=lambda header: (-_needs(header[1])[0], header[0]))
-    return [(name, digest_of(text)) for name, text in ordered]
+def primitives_for(arch: Arch, headers: Sequence[Header], *, best: str = "", skeleton: str = "") -> list[tuple[str, str]]:
+    """(name, digest) of the headers for a target: first those that a kernel shown includes, then those for the newest targets.
 
-
-def digest_of(text: str) -> str:
-    """A header without includes, macro definitions, function bodies and our namespace. The rest is unchanged.
-
-    Consecutive invocations of one macro define a family of specialisations; only their first arguments are listed.
+    `best`: the source of a proven kernel; `skeleton`: that of an example. Headers are told in brief if the best kernel includes
+    them, since it shows their use, and if they are for older targets than one that either of the two includes.
     """
-    source = text.encode()
+    fitting = [(name, text) for name, text in headers if _fits(arch, text)]
+    known = set(_INCLUDED.findall(best))
+    shown = known.union(_INCLUDED.findall(skeleton))
+    ordered = sorted(fitting, key=lambda header: (header[0] not in shown, -_needs(header[1])[0], header[0]))
+    newest = max((_needs(text)[0] for name, text in ordered if name in shown), default=0)
+    return [(name, digest_of(text, brief=name in known or _needs(text)[0] < newest)) for name, text in ordered]
+
+
+def digest_of(text: str, *, brief: bool = False) -> str:
+    """A header's comments and declarations, one line each. `brief`: the declarations alone."""
+    source = _GENERATED.sub("", text).encode()
     parser = Parser(Language(tree_sitter_cuda.language()))
-    lines = "".join(_kept(parser.parse(source).root_node, source)).splitlines()
-    kept = [line.rstrip().replace(_QUALIFIERS, "") for line in _told_by_first_argument(lines)]
-    return re.sub(r"\n{2,}", "\n", "\n".join(line for line in kept if not _NOISE.match(line))).strip()
+    kept = "".join(_kept(parser.parse(source).root_node, source)).replace(_QUALIFIERS, "").splitlines()
+    lines = _merged([line for line in _joined(kept) if line.strip() and not _NOISE.match(line)])
+    return "\n".join(line for line in lines if not brief or not line.startswith("//"))
 
 
 def _fits(arch: Arch, text: str) -> bool:
@@ -50,14 +60,15 @@ def _needs(text: str) -> tuple[int, bool]:
 
 def _kept(node: Node, source: bytes) -> Iterator[str]:
     """The text of a node without the parts that signatures do not need. White space between children stays."""
+    text = source[node.start_byte : node.end_byte].decode()
     if node.type == "function_definition":
         body = node.child_by_field_name("body")
         end = body.start_byte if body else node.end_byte
         yield source[node.start_byte : end].decode().rstrip() + ";"
-    elif node.type in _DROPPED:
+    elif node.type in _DROPPED or (node.type == "template_declaration" and text.startswith("template <>")):
         return
     elif not node.children or not _holds_more(node):
-        yield source[node.start_byte : node.end_byte].decode()
+        yield text
     else:
         at = node.start_byte
         for child in node.children:
@@ -78,17 +89,37 @@ def _holds_more(node: Node) -> bool:
     }
 
 
-def _told_by_first_argument(lines: Sequence[str]) -> Iterator[str]:
-    """The lines, with consecutive invocations of one macro joined into one comment."""
-    row: list[str] = []
-    macro = ""
-    for line in [*lines, ""]:
-        found = _INVOCATION.fullmatch(line.strip())
-        if row and (not found or found["macro"] != macro):
-            yield f"// {macro}(first argument: {', '.join(row)})"
-            row = []
-        if found:
-            macro = found["macro"]
-            row.append(found["first"].strip())
-        else:
-            yield line
+def _joined(lines: Sequence[str]) -> Iterator[str]:
+    """The lines, with each declaration on one line, its template's parameters included."""
+    begun = ""
+    for line in lines:
+        text = line.strip() if begun else line.rstrip()
+        if not text or text.lstrip().startswith("//"):
+            if begun:
+                yield begun
+            yield text
+            begun = ""
+            continue
+        begun = f"{begun} {text}" if begun else text
+        if not begun.endswith((",", ">")) and begun.count("(") == begun.count(")"):
+            yield begun
+            begun = ""
+    if begun:
+        yield begun
+
+
+def _merged(lines: Sequence[str]) -> list[str]:
+    """The lines, with an overload that only adds last parameters told as optional ones of the first: `f(int x[, int y]);`."""
+    merged: list[str] = []
+    first: dict[str, tuple[int, str]] = {}
+    for line in lines:
+        call = _CALL.fullmatch(line)
+        if call and call["name"] in first:
+            place, parameters = first[call["name"]]
+            if call["parameters"].startswith(f"{parameters}, "):
+                merged[place] = f"{call['name']}({parameters}[{call['parameters'].removeprefix(parameters)}]);"
+                continue
+        if call:
+            first[call["name"]] = len(merged), call["parameters"]
+        merged.append(line)
+    return merged

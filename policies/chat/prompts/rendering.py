@@ -2,7 +2,6 @@
 
 Each function returns a complete section; `history.py` has those on earlier kernels. `composition.py` chooses the sections of a
 prompt and their lengths.
-Stored runs contain these words in their prompts, and a replay matches prompts by hash: keep the words.
 """
 
 from collections.abc import Iterator, Sequence
@@ -124,11 +123,11 @@ def terms_text(terms: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {term_us:.2f}" for name, term_us in terms[:_TERMS])
 
 
-def chunk_text(hit: Hit) -> str:
-    """A chunk of the knowledge base with its location."""
+def chunk_text(hit: Hit, mark: str) -> str:
+    """A chunk of the knowledge base with its mark, by which a reply cites it, and its location."""
     chunk = hit.chunk
     place = inline(f"{chunk.release} {chunk.path}:{chunk.start_line}-{chunk.end_line} {chunk.symbol}")
-    return fenced(f"from {place}\n{chunk.text}")
+    return fenced(f"{mark} from {place}\n{chunk.text}")
 
 
 def _around(source: str, line: int | None) -> Iterator[str]:

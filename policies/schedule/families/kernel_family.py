@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from contract.base import Record
 from contract.candidate import Candidate, Origin, ScheduleValue
-from contract.chip import Chip
+from contract.chip import FIGURES, Chip
 from contract.plan import LaunchPlan, operand_shape, render_plan
-from contract.task import GemmTask
+from contract.task import Arch, GemmTask
 from policies.schedule.families.template import KernelConstant, template_of
 
 
@@ -76,9 +76,9 @@ class Work(Record):
     crowded: bool = False
 
 
-# Maximum SMs that clusters of a size cover at once, of the 132 of an H200 (cuOccupancyMaxActiveClusters, 2026-11-21): a
-# cluster lies within one GPC, and GPCs are not whole multiples of 4, 8 or 16 SMs.
-_CLUSTER_SHARE = {1: 132, 2: 132, 4: 120, 8: 120, 16: 112}
+# Maximum SMs that clusters of a size cover at once, of the 132 of an H200: a cluster lies within one GPC, and GPCs are not
+# whole multiples of 4, 8 or 16 SMs.
+_CLUSTER_SHARE = {size: size * count for size, count in FIGURES[Arch.SM_90A].clusters.items()}
 
 
 def cluster_sms(chip: Chip, cluster: int) -> int:

@@ -3,10 +3,9 @@
 
 namespace cudal2 {
 
-// True in every thread of the last of `ctas` CTAs to call this with the same counter; all threads of a CTA must call it.
-//
-// What any thread of those CTAs wrote to global memory before the call is visible to the last CTA after it. The counter
-// must be zero before the first arrival, and atomicInc wraps it back to zero at the last one, ready for the next launch.
+// True in every thread of the last of `ctas` CTAs to call this with the same counter; all threads of a CTA must call it. It then
+// sees what those CTAs wrote to global memory before. The counter starts at zero and is zero again after the last arrival
+// (workspace with "zero": "restored").
 __device__ __forceinline__ bool arrives_last(unsigned* counter, unsigned ctas) {
   __shared__ bool is_last;
   // Each thread orders its own writes before the barrier; thread 0 then publishes the arrival of all of them.

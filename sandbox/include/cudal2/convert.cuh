@@ -1,4 +1,4 @@
-// Between float accumulators and packed pairs of 16-bit elements.
+// Between float accumulators and packed pairs of 16-bit elements. Element is __half or __nv_bfloat16.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +20,7 @@ __device__ __forceinline__ __nv_bfloat16 round_to<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-// Rounds two floats to nearest even in one instruction; `low` lies at the lower address.
+// Rounds two floats to nearest even in one instruction; `low` is the lower half, at the lower address.
 template <typename Element>
 __device__ __forceinline__ unsigned pack(float low, float high);
 

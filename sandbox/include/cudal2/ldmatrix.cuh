@@ -3,8 +3,8 @@
 
 namespace cudal2 {
 
-// Lane l gives the row address of row l%8 of tile l/8; register t of every lane receives its part of tile t.
-// Rows are 16 bytes, 16-byte aligned; eight rows of a tile in eight different 16-byte bank groups load without conflict.
+// Lane l gives the address of row l%8 of tile l/8 (16 aligned bytes). Its register t gets row l/4, columns 2*(l%4) and the next
+// one, of tile t. Eight rows of a tile in eight different 16-byte bank groups load without conflict.
 __device__ __forceinline__ void ldmatrix_x4(unsigned row, unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
@@ -12,7 +12,7 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned row, unsigned& r0, unsigned
                : "memory");
 }
 
-// As ldmatrix_x4, each tile transposed on its way: for an operand whose K index runs along shared-memory rows.
+// As ldmatrix_x4, each tile transposed: for an operand whose rows in shared memory run along M or N.
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned row, unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)

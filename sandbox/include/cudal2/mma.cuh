@@ -3,7 +3,8 @@
 // Fragment of D: lane l holds rows l/4 and l/4 + 8, columns 2*(l%4) and the next one.
 //   float accumulators: d[0], d[1] the upper row, d[2], d[3] the lower row
 //   half accumulators:  d[0] the upper row, d[1] the lower row, two packed halves each
-// Fragments of A (four registers) and B (two) are what ldmatrix.cuh loads.
+// A: a[0] of lane l holds row l/4, columns 2*(l%4) and the next one; a[1] lies 8 rows below, a[2] 8 columns to the right, a[3]
+// both. B: b[0] holds column l/4, rows 2*(l%4) and the next one; b[1] lies 8 rows below. ldmatrix.cuh loads them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,9 +12,13 @@
 
 namespace cudal2 {
 
-// mma_m16n8k16<Element>::run(d, a, b): D += A * B. Half accumulators exist for __half only.
+// D += A * B. Element is __half or __nv_bfloat16; half accumulators exist for __half only.
 template <typename Element>
-struct mma_m16n8k16;
+struct mma_m16n8k16 {
+  static_assert(sizeof(Element) == 0, "Element is __half or __nv_bfloat16");
+  static __device__ __forceinline__ void run(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
+  static __device__ __forceinline__ void run(unsigned (&d)[2], const unsigned (&a)[4], const unsigned (&b)[2]);
+};
 
 template <>
 struct mma_m16n8k16<__half> {

@@ -1,5 +1,5 @@
-// setmaxnreg: warpgroups hand registers to one another (sm_90a). Every warp of the warpgroup executes it; counts are
-// multiples of 8 from 24 to 256, and together no more than the CTA got at launch.
+// setmaxnreg: warpgroups hand registers to one another (sm_90a). Every warp of the warpgroup executes it; counts per thread are
+// multiples of 8 from 24 to 256, and together no more than the CTA had at launch.
 #pragma once
 
 namespace cudal2 {

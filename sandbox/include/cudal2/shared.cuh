@@ -3,6 +3,7 @@
 
 namespace cudal2 {
 
+// `pointer` points into shared memory.
 __device__ __forceinline__ unsigned smem_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
@@ -14,6 +15,7 @@ __device__ __forceinline__ unsigned align_up(unsigned address) {
   return (address + kAlign - 1) & ~(kAlign - 1);
 }
 
+// 16 aligned bytes.
 __device__ __forceinline__ float4 load_shared(unsigned address) {
   float4 value;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

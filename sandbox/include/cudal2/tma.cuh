@@ -1,5 +1,7 @@
 // TMA: bulk tensor copies between global and shared memory through a tensor map (sm_90 and up).
-// Coordinates are (contiguous, strided) in elements; out-of-bounds elements load as zero and are not stored.
+// One thread copies one box. `smem` is a multiple of 128 bytes; of 1024 for the 128-byte swizzle. x (contiguous, a multiple of 8)
+// and y (strided) are in elements. Elements outside load as zero, and a barrier always expects the whole box. They are not
+// stored, but a store must start inside of the operand. `policy` is an l2_policy.
 #pragma once
 
 namespace cudal2 {
@@ -9,10 +11,12 @@ struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
 
+// Fetches the descriptor; may precede wait_for_dependencies.
 __device__ __forceinline__ void tma_prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
+// The bytes complete on `barrier`, of this CTA.
 __device__ __forceinline__ void tma_load(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(smem),
@@ -20,7 +24,7 @@ __device__ __forceinline__ void tma_load(unsigned smem, const TensorMap& map, un
       : "memory");
 }
 
-// One read of global memory delivered to the same shared address, and the same barrier, of every CTA in the mask.
+// One read, delivered to the same shared address and the same barrier of every CTA in the mask (bit = rank).
 __device__ __forceinline__ void tma_load_multicast(unsigned smem, const TensorMap& map, unsigned barrier, int x, int y,
                                                    unsigned short cta_mask) {
   asm volatile(
@@ -30,14 +34,14 @@ __device__ __forceinline__ void tma_load_multicast(unsigned smem, const TensorMa
       : "memory");
 }
 
+// Behind fence_proxy_async; then tma_store_commit and a wait by the same thread.
 __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map), "r"(smem), "r"(x),
                "r"(y)
                : "memory");
 }
 
-// A policy for lines of L2, for the copies below: 1 evicts them first, 2 evicts them last. Volatile, so that it is made anew
-// for each copy: a producer has no registers to keep it in.
+// 1 marks lines of L2 to be evicted first, 2 last. Made anew for each copy: a producer has no registers to keep it in.
 template <int kEviction>
 __device__ __forceinline__ unsigned long long l2_policy() {
   static_assert(kEviction == 1 || kEviction == 2, "lines are evicted first or last");
@@ -76,19 +80,19 @@ __device__ __forceinline__ void tma_store(const TensorMap& map, unsigned smem, i
 
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// Waits until at most kPending store groups still read shared memory.
+// Waits until at most kPending groups of this thread still read shared memory; <0> before it ends.
 template <int kPending>
 __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Waits until at most kPending store groups are incomplete.
+// Waits until at most kPending groups are complete in global memory; only where this launch reads what was stored.
 template <int kPending>
 __device__ __forceinline__ void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Orders shared-memory writes of this thread before reads by TMA or wgmma; a barrier among the writers must follow.
+// By every thread that wrote shared memory which TMA or wgmma reads next; a barrier among the writers follows.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 }  // namespace cudal2

@@ -1,9 +1,8 @@
 // wgmma: asynchronous warpgroup matrix multiply-accumulate of sm_90a, B in shared memory, A there or in registers.
 //
-// A warpgroup computes D(64 x N) += A(64 x 16) * B(16 x N). Fragment: thread t of the warpgroup holds, for every group j of
-// 8 columns, rows 16*(t/32) + (t%32)/4 and 8 below, columns 8*j + 2*(t%4) and the next one.
-//   float accumulators: d[4*j + 0, 1] the upper row, d[4*j + 2, 3] the lower row
-//   half accumulators:  d[2*j] the upper row, d[2*j + 1] the lower row, two packed halves each
+// A warpgroup (128 threads, aligned) computes D(64 x N) += A(64 x 16) * B(16 x N). Its thread t holds, of each group j of 8
+// columns, columns 8*j + 2*(t%4) and the next one in row 16*(t/32) + (t%32)/4, d[4*j] and d[4*j + 1], and 8 rows below,
+// d[4*j + 2] and d[4*j + 3]; with half accumulators packed pairs d[2*j] and d[2*j + 1].
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,18 +10,18 @@
 
 namespace cudal2 {
 
-// Orders register writes of this warp before the wgmma that follow; needed before the first one that reads them.
+// Before the first wgmma after ordinary code touched its registers (accumulators, A).
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// Waits until at most kPending committed groups are incomplete.
+// Waits until at most kPending groups are in flight. Of the others shared memory has been read and d is written.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Keeps the compiler from moving accesses of accumulator registers across this point.
+// Keeps the compiler from moving accesses of accumulators across this point: around the wait that precedes their use.
 __device__ __forceinline__ void wgmma_pin(float& d) { asm volatile("" : "+f"(d)::"memory"); }
 __device__ __forceinline__ void wgmma_pin(unsigned& d) { asm volatile("" : "+r"(d)::"memory"); }
 
@@ -32,33 +31,46 @@ __device__ __forceinline__ void wgmma_pin(Register (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) wgmma_pin(d[i]);
 }
 
-// Descriptor of a shared-memory operand with the swizzle of its TMA box (128, 64 or 32 bytes).
-// K-major: rows of kSwizzle bytes along K; `stride` is the distance of two groups of 8 rows, `leading` is not used.
-// MN-major: rows of kSwizzle bytes along M or N, one row a K index; `leading` is the distance of two such column groups,
-// `stride` that of two groups of 8 K indices. Source: PTX ISA, "Matrix Descriptor Format".
+// Descriptor of an operand that lies in boxes with rows of kSwizzle bytes (128, 64, 32). In bytes, for 128:
+//   operand                          rows along  leading        stride  next 16 of K  transpose
+//   A row-major, B column-major      K           0 (not used)   1024    32            0
+//   A column-major, B row-major      M or N      BLOCK_K * 128  1024    2048          1
+// `leading` goes to the next box, 64 of M or N on; `stride` to the next 8 rows. Where rows lie along K, a box holds 64 of K, and
+// more of K is in the next box. Other swizzles: stride 8 * kSwizzle; next 16 of K 32 or 16 * kSwizzle.
 template <int kSwizzle>
 __device__ __forceinline__ unsigned long long wgmma_descriptor(unsigned smem, unsigned leading, unsigned stride) {
   static_assert(kSwizzle == 128 || kSwizzle == 64 || kSwizzle == 32, "the swizzle is 128, 64 or 32 bytes");
+  // Source: PTX ISA, "Matrix Descriptor Format".
   constexpr unsigned long long kMode = kSwizzle == 128 ? 1 : kSwizzle == 64 ? 2 : 3;
   const auto field = [](unsigned bytes) { return static_cast<unsigned long long>((bytes & 0x3FFFF) >> 4); };
   return field(smem) | field(leading) << 16 | field(stride) << 32 | kMode << 62;
 }
 
-// Advances a descriptor's start address.
+// The descriptor `bytes` further on: to another stage, or to the next 16 of K.
 __device__ __forceinline__ unsigned long long wgmma_advance(unsigned long long descriptor, unsigned bytes) {
   return descriptor + (bytes >> 4);
 }
 
-// wgmma_shared<Element, Register, kN, kTransposeB, kTransposeA>::run(d, a, b, accumulate): Register is float, or unsigned for
-// two packed halves; kTransposeB is 1 for an MN-major B, kTransposeA for an MN-major A; with accumulate 0 the old d is ignored.
+// A and B in shared memory. Register is float, or unsigned for two packed halves. With accumulate 0 the old d is ignored.
+// kN of float: 16 32 48 64 80 96 112 128 144 160 176 192 224 256; of unsigned: 16 32 64 96 128 160 192 224 256
 template <typename Element, typename Register, int kN, int kTransposeB, int kTransposeA = 0>
-struct wgmma_shared;
+struct wgmma_shared {
+  static_assert(kN == 0, "wgmma_shared has no specialisation for these types and this kN; wgmma.cuh lists those that exist");
+  static constexpr int kRegisters = kN / 2;  // kN / 4 of unsigned
+  static __device__ __forceinline__ void run(Register (&d)[kRegisters], unsigned long long a, unsigned long long b,
+                                             int accumulate);
+};
 
-// As wgmma_shared, with A in registers: a[0] of thread t holds row 16*(t/32) + (t%32)/4, columns 2*(t%4) and the next one; a[1]
-// lies 8 rows below, a[2] 8 columns to the right, a[3] both. This is what ldmatrix_x4 loads. The registers of A may be written
-// again only after the wait for the group.
+// A in registers: a[0] of thread t holds row 16*(t/32) + (t%32)/4, columns 2*(t%4) and the next one; a[1] 8 rows below, a[2]
+// 8 columns to the right, a[3] both, as ldmatrix_x4 loads it. A is not written before the wait for the group.
+// kN: 64 96 128 160 192 224 256
 template <typename Element, typename Register, int kN, int kTransposeB>
-struct wgmma_registers;
+struct wgmma_registers {
+  static_assert(kN == 0, "wgmma_registers has no specialisation for these types and this kN; wgmma.cuh lists those that exist");
+  static constexpr int kRegisters = kN / 2;  // kN / 4 of unsigned
+  static __device__ __forceinline__ void run(Register (&d)[kRegisters], const unsigned (&a)[4], unsigned long long b,
+                                             int accumulate);
+};
 
 // clang-format off
 #define CUDAL2_R8_0 "%0,%1,%2,%3,%4,%5,%6,%7"

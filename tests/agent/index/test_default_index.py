@@ -52,7 +52,7 @@ def built(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 def releases_found(settings: Settings, events: list[Event] | None = None) -> set[str]:
     """The releases of the hits that a run retrieves."""
     with open_retriever(settings, events.append if events is not None else (lambda _: None)) as retriever:
-        return {hit.chunk.release for hit in look_up(retriever, ["release a buffer"], TASK)}
+        return {hit.chunk.release for hit in look_up(retriever, ["release a buffer"], TASK, ["release a buffer"])}
 
 
 def notices(events: list[Event]) -> list[str]:
@@ -189,7 +189,7 @@ def test_a_search_that_fails_in_mid_run_is_said_once() -> None:
     events: list[Event] = []
     failing = Failing()
     retriever = TolerantRetriever(failing, events.append)
-    assert len(look_up(retriever, ["warps"], TASK)) == 2
+    assert len(look_up(retriever, ["warps"], TASK, ["warps"])) == 2
     assert look_up(retriever, ["warps"], TASK) == []
     assert look_up(retriever, ["warps"], TASK) == []
     assert failing.asked == 3

@@ -7,15 +7,19 @@ from agent.observe.retrieval import (
     DOCUMENT_KINDS,
     NOTE_HITS,
     NOTE_TOKENS,
+    constructs_of,
     look_up,
     questions_of,
+    shown_in,
     with_chunks,
 )
 from contract.candidate import Candidate, Origin, ScheduleValue
 from contract.diagnosis import Diagnosis, Finding
+from contract.exchange import Exchange
 from contract.knowledge import Hit, Piece, Query
 from contract.task import Arch, GemmTask
-from tests.doubles import TASK, ScriptedRetriever, candidate
+from contract.trajectory import Observation
+from tests.doubles import CHIP, TASK, ScriptedRetriever, candidate
 
 ORDINARY = GemmTask(m=8192, n=8192, k=8192)
 DIAGNOSIS = Diagnosis(
@@ -26,6 +30,11 @@ DIAGNOSIS = Diagnosis(
         Finding(bottleneck="spills", evidence="12 bytes", remedy="use smaller tiles", weight=0.1),
     ),
 )
+EXCHANGE = {
+    "round": 1, "sample": 0, "turn": 0, "prompt": {"messages": []}, "model": "m", "parameters": {}, "status": "complete",
+    "reply": "", "usage": {"prompt_tokens": 1, "completion_tokens": 1, "counted": "server"}, "cost": 0, "seconds": 1,
+    "created_at": "2026-11-23T00:00:00Z",
+}  # fmt: skip
 
 
 def scheduled(**schedule: ScheduleValue) -> Candidate:
@@ -39,8 +48,10 @@ def test_the_questions_follow_the_shape() -> None:
     assert "latency" in asked(64, 64, 64)
     assert "split-K" in asked(128, 128, 16384)
     assert "Odd sizes" in asked(1000, 1001, 1000)
-    opening = "How to write a warp-specialised TMA and mbarrier pipeline that feeds wgmma."
-    assert questions_of(ORDINARY, None, None, "") == [opening]
+    assert questions_of(ORDINARY, None, None, "") == ["How to write a persistent grid with a raster order that reuses L2."]
+    assert "short K" in asked(4096, 4096, 512)
+    assert "loads all operands at once" in asked(256, 512, 1024)
+    assert "distributed shared memory" in asked(512, 512, 16384)
     older = ORDINARY.model_copy(update={"arch": Arch.SM_80})
     assert questions_of(older, None, None, "") == ["How to write a cp.async multistage pipeline with ldmatrix and mma.sync."]
 
@@ -67,13 +78,48 @@ def test_the_schedule_is_asked_about_in_words() -> None:
 
 
 def test_notes_and_code_are_asked_apart() -> None:
-    retriever = ScriptedRetriever()
+    retriever = Library(300)
     task = GemmTask(m=1, n=1, k=1, arch=Arch.SM_80)
-    assert look_up(retriever, ["warps"], task) == [retriever.hit, retriever.hit]
+    assert len(look_up(retriever, ["warps"], task, ["How to write a swizzle."])) == NOTE_HITS + CODE_HITS
     notes, code = retriever.queries
     assert (notes.kinds, code.kinds) == (DOCUMENT_KINDS, CODE_KINDS)
+    assert (notes.words, code.words) == ("warps", "How to write a swizzle.")
     assert {query.arch for query in retriever.queries} == {Arch.SM_80}
     assert all(query.tokens > 0 for query in retriever.queries)
+
+
+def test_code_is_looked_up_only_for_a_construct_that_a_remedy_names() -> None:
+    def remedy(text: str) -> Diagnosis:
+        return Diagnosis(basis="timed", findings=(Finding(bottleneck="smem-bound", evidence="", remedy=text, weight=0.5),))
+
+    assert constructs_of(None) == constructs_of(DIAGNOSIS.model_copy(update={"findings": DIAGNOSIS.findings[1:]})) == []
+    assert constructs_of(DIAGNOSIS) == ["How to write a persistent tile scheduler."]
+    assert constructs_of(remedy("store D with TMA stores")) == ["How to write an epilogue with TMA stores from shared memory."]
+    several = constructs_of(remedy("load with ldmatrix from a swizzled layout"))
+    assert several == ["How to write a swizzled shared memory layout.", "How to write ldmatrix from shared memory."]
+    retriever = Library(300)
+    look_up(retriever, questions_of(ORDINARY, None, None, ""), ORDINARY, constructs_of(None))
+    assert {query.kinds for query in retriever.queries} == {DOCUMENT_KINDS}
+
+
+def test_nothing_is_shown_twice() -> None:
+    first = look_up(Library(300), ["a"], TASK)
+    [exchange, failed] = [
+        Exchange.model_validate({**EXCHANGE, "observation_id": "o", "shown": shown}) for shown in ([first[0].chunk.id], [])
+    ]
+    observation = Observation(task=TASK, chip=CHIP, round=1, seed=0, hits=tuple(first))
+    shown = shown_in([exchange, failed], {"o": observation})
+    assert shown == {("a.hpp", "x")}
+    again = [hit.chunk.path for hit in look_up(Library(300), ["a"], TASK, (), shown)]
+    assert again == ["shared.hpp", "more a.hpp"]
+    assert shown_in([failed], {}) == frozenset()
+
+
+def test_a_question_asks_for_as_much_more_as_was_shown_before() -> None:
+    library = Library(300)
+    look_up(library, ["a"], TASK, (), {(str(number), "") for number in range(3)})
+    [query] = library.queries
+    assert (query.count, query.tokens) == (NOTE_HITS + 3, NOTE_TOKENS * (NOTE_HITS + 3) // NOTE_HITS)
 
 
 class Library:
@@ -93,20 +139,20 @@ class Library:
 
 
 def test_each_question_has_its_best_hit_before_any_has_more() -> None:
-    found = [hit.chunk.path for hit in look_up(Library(10), ["a", "b"], TASK)]
-    assert found[:NOTE_HITS] == ["a.hpp", "b.hpp", "shared.hpp"]
-    assert found[NOTE_HITS:] == ["a.hpp", "b.hpp", "shared.hpp", "more a.hpp", "more b.hpp"]
+    found = [hit.chunk.path for hit in look_up(Library(300), ["a", "b"], TASK, ["c"])]
+    assert found == ["a.hpp", "b.hpp", "shared.hpp", "c.hpp", "shared.hpp"]
 
 
 def test_no_more_is_asked_than_can_be_shown() -> None:
-    library = Library(10)
-    look_up(library, [str(number) for number in range(20)], TASK)
+    library = Library(300)
+    many = [str(number) for number in range(20)]
+    look_up(library, many, TASK, many)
     assert len(library.queries) == NOTE_HITS + CODE_HITS
     assert sum(query.tokens for query in library.queries) <= NOTE_TOKENS + CODE_TOKENS
 
 
 def test_the_hits_stay_within_the_tokens() -> None:
-    hits = look_up(Library(3500), ["a", "b"], TASK)
+    hits = look_up(Library(3500), ["a", "b"], TASK, ["c"])
     assert len(hits) == NOTE_TOKENS // 1000 + CODE_TOKENS // 1000
 
 

@@ -260,5 +260,15 @@ def test_replies_are_summed_up_by_reason() -> None:
     assert "dropped   2: complete: no code block" in text
 
 
+def test_what_was_cited_of_what_was_shown_is_counted() -> None:
+    asked = exchange(0).model_copy(update={"reply": "As [K1] says.", "shown": ("a", "b", "c"), "cited": ("a",)})
+    unanswered = exchange(1, status="failed").model_copy(update={"shown": ("a", "b")})
+    replies = sum_up([asked, unanswered])
+    assert replies is not None
+    assert (replies.shown, replies.cited) == (3, 1)
+    assert "knowledge: 1 of 3 pieces shown were cited as used" in why_lines([], [], replies)
+    assert not any("knowledge" in line for line in why_lines([], [], sum_up([exchange(0)])))
+
+
 def test_without_requests_nothing_is_said() -> None:
     assert sum_up([]) is None

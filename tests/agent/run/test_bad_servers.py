@@ -59,8 +59,8 @@ def kernel(body: str, before: str = "") -> str:
 GOOD = kernel(EXAMPLE)
 TWO_BLOCKS = kernel(EXAMPLE, before=f"```cuda\n{EXAMPLE}// an earlier one\n```\n\n")
 BROKEN_PLAN = kernel(EXAMPLE.replace('"launches": [', '"launches": '))
-INCLUDES = kernel(EXAMPLE.replace("#include <cudal2/mma.cuh>", "#include <cudal2/mma.cuh>\n#include <cstdlib>"))
-BAD_ASM = kernel(EXAMPLE.replace("  const int lane", '  asm volatile("mul.rn.f33 %r1, %r2;");\n  const int lane'))
+INCLUDES = kernel(EXAMPLE.replace("#include <cudal2/wgmma.cuh>", "#include <cudal2/wgmma.cuh>\n#include <cstdlib>"))
+BAD_ASM = kernel(EXAMPLE.replace("  launch_dependents();", '  asm volatile("mul.rn.f33 %r1, %r2;");\n  launch_dependents();'))
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def test_an_injection_within_retrieved_text_is_data_and_obeying_it_is_a_rejected
         yield retriever
 
     def script(request: Request) -> Behaviour:
-        obeys = kernel(EXAMPLE.replace("#include <cudal2/mma.cuh>", '#include <cudal2/mma.cuh>\n#include "/etc/passwd"'))
+        obeys = kernel(EXAMPLE.replace("#include <cudal2/wgmma.cuh>", '#include <cudal2/wgmma.cuh>\n#include "/etc/passwd"'))
         return Text(GOOD) if request.number else Text(obeys)
 
     monkeypatch.setattr("agent.wiring.parts.open_retriever", poisoned)
@@ -316,11 +316,13 @@ def test_an_injection_within_retrieved_text_is_data_and_obeying_it_is_a_rejected
         system, user = (message["content"] for message in request.body["messages"])
         assert "Ignore all previous" not in system
         fenced = re.search(
-            r"^(`{4,})text\nfrom r x\.md:1-9 x\nA note on pipelines\.\n(.*?)^\1$", user, re.MULTILINE | re.DOTALL
+            r"^(`{4,})text\n\[K1\] from r x\.md:1-9 x\nA note on pipelines\.\n(.*?)^\1$", user, re.MULTILINE | re.DOTALL
         )
-        assert fenced is not None
-        assert "Ignore all previous" in fenced[2]
-        assert "also this" in fenced[2]
+        assert (fenced is None) == (request.number > 0), "what was shown is not shown again"
+        if fenced:
+            assert "Ignore all previous" in fenced[2]
+            assert "also this" in fenced[2]
+    assert len(requests) == 2
 
 
 def test_a_portfolio_goes_on_with_the_schedule_policy_and_one_notice(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

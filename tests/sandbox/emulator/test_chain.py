@@ -199,3 +199,25 @@ def test_a_launch_is_told_which_others_may_run() -> None:
     assert (fourth.running, fourth.running_after) == (0, 0)
     made.ended(fourth, waited=False, held=False)
     assert made.left == 0
+
+
+PREFETCHES = (
+    'asm volatile("prefetch.global.L2 [%0];" ::"l"(a));',
+    'asm volatile("cp.async.bulk.prefetch.L2.global [%0], 64;" ::"l"(a) : "memory");',
+)
+
+
+@pytest.mark.parametrize(
+    ("early", "right"),
+    [*((text, True) for text in PREFETCHES), ('if (__ldg((const int*)a) == 12345) asm volatile("nanosleep.u32 1;");', False)],
+    ids=["prefetch", "bulk-prefetch", "load"],
+)
+def test_a_prefetch_into_l2_may_precede_the_wait_and_a_load_may_not(build: Build, early: str, right: bool) -> None:
+    """A prefetch brings no value into the kernel, and a later write of the preceding kernel is seen after the wait."""
+    makes = f"  {early}\n{WAIT}  if (INSIDE) d[row * n + column] = __float2half(sum(a, b, row, column, n, k, 0, k));\n"
+    answer = prove(build(HEAD + kernel("makes", makes), chain([("makes", True)])))
+    if right:
+        assert isinstance(answer, Verified), answer
+        assert any(test.tier == "programmatic" and test.passed for test in answer.tests)
+    else:
+        assert " of A before griddepcontrol.wait" in dependency(answer).message

@@ -14,10 +14,10 @@ from contract.exchange import Prompt
 from contract.knowledge import Chunk, Hit
 from contract.plan import parse_plan
 from contract.profile import Difference, LaunchProfile, Profile
-from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
+from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout, TimingMode
 from contract.trajectory import Attempt, Exemplar, Failure, Observation
 from policies.chat.assignment import Assignment
-from policies.chat.prompts.composition import MIN_TOKENS, ComposedPrompt, Prompts, _render, _values
+from policies.chat.prompts.composition import MIN_TOKENS, OPENING_TOKENS, ComposedPrompt, Prompts, _render, _skeleton, _values
 from policies.chat.tokens import chars_of, estimate_tokens
 from tests.doubles import INSPECTION, measured, unmeasured
 from tests.policies.chat.conversing import candidate, observe
@@ -122,9 +122,20 @@ def test_an_improvement_shows_what_there_is_to_know() -> None:
     assert request.chunk_ids == (hit("wide loads").chunk.id, hit("swizzles", 1).chunk.id)
 
 
-def test_nothing_proven_yet_shows_the_example() -> None:
-    request = first(observe())
-    assert "mma_m16n8k16<__half>::run" in user(request)
+@pytest.mark.parametrize(
+    ("task", "shown"),
+    [
+        (GemmTask(m=256, n=256, k=256), "wgmma_shared<Element, float, BLOCK_N, 1, 0>"),
+        (GemmTask(m=256, n=256, k=255), "mma_m16n8k16<__half>::run"),
+        (GemmTask(m=256, n=256, k=256, arch=Arch.SM_80), "mma_m16n8k16<__half>::run"),
+        (GemmTask(m=256, n=256, k=256, arch=Arch.SM_100A), "mma_m16n8k16<__half>::run"),
+    ],
+    ids=["sm_90a", "rows that TMA cannot take", "sm_80", "sm_100a"],
+)
+def test_nothing_proven_yet_shows_the_skeleton_or_a_small_example(task: GemmTask, shown: str) -> None:
+    request = first(observe(task=task, chip=REFERENCE_CHIPS[task.arch]))
+    code = next(block for block in blocks(request.prompt)[1:])
+    assert shown in code
     assert "# The best kernel" not in user(request)
     assert request.parents == ()
 
@@ -182,9 +193,10 @@ def test_equal_observations_make_equal_prompts_whatever_the_time() -> None:
     assert first(one).prompt.id != first(full(best=candidate(2))).prompt.id
 
 
-def fixed_tokens(template: str, observation: Observation) -> int:
-    """The tokens of a template without values."""
-    return estimate_tokens(_render(f"{template}.md", _values(observation)))
+def fixed_tokens(template: str, observation: Observation, exemplars: Any = (), failure: Failure | None = None) -> int:
+    """The tokens of a template without values, or of the skeleton."""
+    values = _values(observation, Assignment(0, failure, tuple(exemplars)))
+    return estimate_tokens(_skeleton(values) if template == "skeleton" else _render(f"{template}.md", values))
 
 
 LONG = "".join(f"  d[{number}] = {number};\n" for number in range(4000))
@@ -201,7 +213,9 @@ def test_a_prompt_keeps_to_its_budget(what: str, tokens: int) -> None:
     observation = full(best=best if what == "improve" else None, hits=hits, attempts=attempts)
     request = first(observation, tokens, [exemplar(8, 8.0, 1, LONG)], failed if what == "repair" else None)
     least = [
-        fixed_tokens(name, observation) for name in ("system", "task", what, "example") if name != "example" or what == "write"
+        fixed_tokens(name, observation, [exemplar(8, 8.0, 1)])
+        for name in ("system", "task", what, "skeleton")
+        if name != "skeleton" or what == "write"
     ]
     assert estimate_tokens("x" * chars_of(request.prompt)) <= max(tokens, sum(least) + MIN_TOKENS + 30)
     assert "# Your turn" in user(request)
@@ -210,6 +224,56 @@ def test_a_prompt_keeps_to_its_budget(what: str, tokens: int) -> None:
     if what == "repair":
         assert "left out" in user(request)
         assert 'identifier "x0"' in user(request)
+
+
+def test_the_first_prompt_of_a_run_is_short() -> None:
+    """28,800 characters for sm_90a, whatever the look-up found; later prompts have the budget of the settings."""
+    hits = tuple(hit("x" * 900, number) for number in range(20))
+    opening = first(observe(hits=hits))
+    assert 27_500 < chars_of(opening.prompt) < 3.2 * OPENING_TOKENS == 28_800
+    assert 0 < len(opening.chunk_ids) < 4
+    for name in ("tma_load_multicast", "wgmma_descriptor", "store_remote_async", "elect_one", "bulk_load", "mma_m16n8k16"):
+        assert name in user(opening), name
+    later = first(observe(hits=hits, attempts=(attempt(candidate(2)),)))
+    assert len(later.chunk_ids) == 20
+
+
+@pytest.mark.parametrize(
+    ("shape", "bound"),
+    [
+        ((64, 128, 2048), "Launch and latency are most"),
+        ((8192, 8192, 8192), "by arithmetic"),
+        ((64, 16384, 16384), "by memory"),
+    ],
+)
+def test_the_floor_says_what_it_is_made_of(shape: tuple[int, int, int], bound: str) -> None:
+    m, n, k = shape
+    text = user(first(observe(task=GemmTask(m=m, n=n, k=k))))
+    assert bound in text
+    assert sum(words in text for words in ("Launch and latency are most", "by arithmetic", "by memory")) == 1
+    assert "132, 66, 30, 15, 7 clusters of 1, 2, 4, 8, 16 CTAs" in text
+
+
+def test_only_what_was_measured_is_told_of_a_chip() -> None:
+    task = GemmTask(m=256, n=256, k=256, arch=Arch.SM_80)
+    text = user(first(observe(task=task, chip=REFERENCE_CHIPS[Arch.SM_80])))
+    assert "Measured on" not in text
+    assert "A launch costs about 1.0 µs" in text
+    partial = user(first(observe(chip=REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"sms": 114}))))
+    assert "clusters of 1, 2" not in partial, "they were counted on 132 SMs"
+
+
+def test_a_server_is_told_what_a_single_launch_costs() -> None:
+    text = user(first(observe(task=GemmTask(m=256, n=256, k=256, mode=TimingMode.SERVER))))
+    assert "4.07 µs more than one of many" in text
+    assert "\n\n# A skeleton" in text
+
+
+def test_scores_are_named_only_where_there_are_exemplars() -> None:
+    assert "exemplars' scores" in user(first(full(), exemplars=[exemplar(7, 8.0, 2)]))
+    assert "exemplars' scores" not in user(first(full()))
+    assert "use the diagnosis," in user(first(full()))
+    assert "Do not repeat" not in user(first(observe()))
 
 
 def test_what_must_be_in_goes_before_what_may() -> None:

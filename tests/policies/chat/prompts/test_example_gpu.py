@@ -1,4 +1,4 @@
-"""The example kernel of the first prompt is verified on the GPU for every kind of task."""
+"""The kernels of the first prompt, skeleton and small example, are verified on the GPU for every kind of task."""
 
 from pathlib import Path
 
@@ -22,14 +22,16 @@ from tests.policies.chat.prompts.test_composition import EXAMPLES, blocks
 pytestmark = pytest.mark.gpu
 
 
+@pytest.mark.parametrize("shape", [(130, 77, 51), (264, 136, 200)], ids=["prime", "whole-rows"])
 @pytest.mark.parametrize("task", EXAMPLES[6:], ids=lambda task: f"{task.layout}-{task.element}-{task.accumulate}")
-def test_the_example_is_right(task: GemmTask, tmp_path: Path) -> None:
+def test_the_example_is_right(task: GemmTask, shape: tuple[int, int, int], tmp_path: Path) -> None:
     pool = WorkerPool([WorkerOptions()])
     try:
         arch = pool.ready().chip.arch
     finally:
         pool.close()
-    task = task.model_copy(update={"arch": arch, "m": 130, "n": 77, "k": 51})  # prime sizes
+    m, n, k = shape
+    task = task.model_copy(update={"arch": arch, "m": m, "n": n, "k": k})
     observation = observe(task=task, chip=REFERENCE_CHIPS[arch])
     text = blocks(Prompts(24_000, ()).first(observation, Assignment(0, None, ())).prompt)[1]
     sandbox = open_sandbox(

@@ -41,9 +41,44 @@ def test_a_header_without_a_target_is_for_all() -> None:
     ]
 
 
-def test_specialisations_that_a_macro_makes_are_told() -> None:
-    wgmma = digest_of(dict(HEADERS)["cudal2/wgmma.cuh"])
-    assert re.search(r"F32\(first argument: 16, 32, .*256\)", wgmma)
+def test_specialisations_are_told_by_their_template_and_no_macro_leaks() -> None:
+    text = dict(HEADERS)["cudal2/wgmma.cuh"]
+    wgmma = digest_of(text)
+    assert "CUDAL2_" not in wgmma
+    assert "%0" not in wgmma
+    assert "static void run(Register (&d)[kRegisters], unsigned long long a, unsigned long long b, int accumulate);" in wgmma
+    for kind, words in (("F32", "kN of float: "), ("F16", "of unsigned: ")):
+        listed = wgmma.partition(words)[2].partition("\n")[0].partition(";")[0].split()
+        assert listed == re.findall(rf"^CUDAL2_WGMMA_{kind}\((\d+)", text, re.MULTILINE)
+        registers = re.findall(rf"^CUDAL2_WGMMA_REGISTERS_{kind}\((\d+)", text, re.MULTILINE)
+        assert f"// kN: {' '.join(registers)}\n" in wgmma
+    assert not re.search(r"template <>|round_to<", digest_of(dict(HEADERS)["cudal2/convert.cuh"]))
+
+
+def test_a_declaration_is_one_line_and_an_overload_is_an_optional_parameter() -> None:
+    tma = digest_of(dict(HEADERS)["cudal2/tma.cuh"]).splitlines()
+    [load] = [line for line in tma if "tma_load_multicast(" in line]
+    assert load.endswith("int x, int y, unsigned short cta_mask[, unsigned long long policy]);")
+    assert "template <int kPending> void tma_store_wait();" in tma
+
+
+INCLUDES = "#include <cudal2/cluster.cuh>\n#include <cudal2/wgmma.cuh>\n"
+
+
+def digests(**shown: str) -> dict[str, str]:
+    return {Path(name).stem: digest for name, digest in primitives_for(Arch.SM_90A, HEADERS, **shown)}
+
+
+def test_headers_are_told_in_brief_once_a_kernel_shows_them_or_better_ones() -> None:
+    whole, skeleton, best = digests(), digests(skeleton=INCLUDES), digests(best=INCLUDES)
+    assert {name for name in whole if skeleton[name] != whole[name]} >= {"mma", "ldmatrix", "cp_async", "swizzle"}
+    assert all(skeleton[name] == whole[name] for name in ("cluster", "wgmma", "mbarrier", "tma"))
+    assert all(len(best[name]) < len(whole[name]) / 2 for name in ("cluster", "wgmma", "mma"))
+    assert best["tma"] == whole["tma"]
+    elect = digests(best="#include <cudal2/elect.cuh>\n")["elect"]
+    assert elect == "bool elect_one();"
+    assert digests(best="#include <cudal2/mma.cuh>\n")["wgmma"] == whole["wgmma"]
+    assert [*skeleton][:3] == ["cluster", "wgmma", "bulk"], "what a kernel shown includes comes first"
 
 
 def test_what_does_not_parse_is_still_told() -> None:

@@ -93,6 +93,20 @@ WRITTEN = (
         ),
     ),
     WrittenKernel(
+        name="bulk_push",
+        tasks=_tasks((16, 128, 48), (8, 64, 256)),
+        opcodes=(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes ",
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",
+            "cp.async.bulk.global.shared::cta.bulk_group ",
+            "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint",
+            "cp.async.bulk.prefetch.L2.global",
+            "createpolicy.fractional.L2::evict_first",
+            "elect.sync",
+            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32",
+        ),
+    ),
+    WrittenKernel(
         name="wmma_shared",
         tasks=_tasks((64, 32, 64), (37, 45, 51), arch="sm_80"),
         opcodes=(
