@@ -1,16 +1,43 @@
 """One request to a chat server and its reply. Exchanges are stored whole, so a run can be resumed and replayed without cost."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from contract.base import Record, digest
 
 ReplyStatus = Literal["complete", "truncated", "stopped", "cut", "refused", "failed"]
 
 
+class ToolCall(Record):
+    """One call of a tool in a reply. `id`: as the server named it. `arguments`: as the model wrote them, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolResult(Record):
+    """The result of a call as the model is shown it. `seconds`: wall-clock time that the tool took."""
+
+    call_id: str
+    text: str
+    seconds: float
+
+
 class Message(Record):
-    role: Literal["system", "user", "assistant"]
+    """One message. `calls`: what an assistant called. `call_id`: the call that a tool's message answers."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A message without calls is written as before there were tools, so that stored prompts keep their hashes."""
+        return {name: value for name, value in handler(self).items() if value or name in ("role", "content")}
 
 
 class Prompt(Record):
@@ -38,9 +65,11 @@ class Usage(Record):
 class Exchange(Record):
     """One request and how its reply ended. (round, sample, turn) identifies it within the run.
 
-    `sample`: number of the reply within the round. `turn`: how often this reply was sent back for its form.
+    `sample`: number of the conversation within the round. `turn`: number of the request within the conversation, which goes on
+    after tool calls and after a reply in a wrong form.
     `status`: `complete`; `truncated` at the token limit; `stopped` by us for length or time; `cut` by a broken connection;
     `refused` by the server's filter or the model; `failed` without a reply.
+    `calls`: the tools that the reply called. `results`: of the first calls, in order; of all, once the tools have run.
     `problem`: why it gave no candidate; empty where `candidate_id` is set. `cost`: in the currency of the prices set.
     """
 
@@ -54,6 +83,8 @@ class Exchange(Record):
     status: ReplyStatus
     reply: str
     reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
     problem: str = ""
     candidate_id: str | None = None
     usage: Usage

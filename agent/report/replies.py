@@ -12,8 +12,8 @@ _REASON_CHARS = 80
 class Replies(Record):
     """Sums over exchanges. `dropped`: exchanges without a candidate, by reason. Unit: tokens; seconds; the prices' currency.
 
-    `estimated`: exchanges whose tokens the server did not report. Requests run in parallel, so that `seconds` exceed the
-    time of the run.
+    `calls`: tools that replies called; such an exchange is not dropped. `estimated`: exchanges whose tokens the server did not
+    report. Requests run in parallel, so that `seconds` exceed the time of the run.
     """
 
     models: tuple[str, ...]
@@ -25,13 +25,14 @@ class Replies(Record):
     cost: float
     seconds: float
     dropped: dict[str, int]
+    calls: int = 0
 
 
 def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
     """None where the run asked no server."""
     if not exchanges:
         return None
-    reasons = Counter(_reason(exchange) for exchange in exchanges if exchange.candidate_id is None)
+    reasons = Counter(_reason(exchange) for exchange in exchanges if exchange.candidate_id is None and not exchange.calls)
     return Replies(
         models=tuple(sorted({exchange.model for exchange in exchanges})),
         requests=len(exchanges),
@@ -42,6 +43,7 @@ def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
         cost=sum(exchange.cost for exchange in exchanges),
         seconds=sum(exchange.seconds for exchange in exchanges),
         dropped=dict(reasons.most_common()),
+        calls=sum(len(exchange.calls) for exchange in exchanges),
     )
 
 

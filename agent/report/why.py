@@ -81,6 +81,7 @@ def replies_lines(replies: Replies) -> list[str]:
         f"requests: {replies.requests} to {', '.join(map(_plain, replies.models))}; candidates: {replies.candidates}",
         f"tokens: {replies.prompt_tokens} in prompts, {replies.reply_tokens} in replies{estimated}{cost}",
     ]
+    lines += [f"tool calls: {replies.calls}"] if replies.calls else []
     return lines + [f"  dropped {count:>3}: {_plain(reason)}" for reason, count in replies.dropped.items()]
 
 

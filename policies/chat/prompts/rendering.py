@@ -95,6 +95,11 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
     return fenced(shorten("\n".join(lines), tokens))
 
 
+def resources_text(inspection: Inspection, tokens: int) -> str:
+    """What the compiled kernels use, with the compiler's warnings."""
+    return fenced(shorten("\n".join(_resources(inspection)), tokens))
+
+
 def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: Sequence[Difference], tokens: int) -> str:
     """Bottlenecks, heaviest first, with their counters and the changes since the previous leader."""
     basis = {"static": "from the compiled code alone", "timed": "from code and times", "counters": "from hardware counters"}
