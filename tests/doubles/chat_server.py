@@ -131,7 +131,13 @@ class Calls:
     """
 
     def __init__(
-        self, *calls: tuple[str, Any], text: str = "", pieces: int = 7, whole: bool = False, index: bool = True, stream: bool = True
+        self,
+        *calls: tuple[str, Any],
+        text: str = "",
+        pieces: int = 7,
+        whole: bool = False,
+        index: bool = True,
+        stream: bool = True,
     ) -> None:
         self.text, self.pieces, self.whole, self.index, self.stream = text, pieces, whole, index, stream
         self.calls = [(name, given if isinstance(given, str) else json.dumps(given)) for name, given in calls]

@@ -109,7 +109,9 @@ class Progress:
             case Replied():
                 self._replied(event)
             case ToolUsed():
-                self._line(_fitted(f"tool {event.round}.{event.sample + 1}: {event.tool} in {event.seconds:.1f} s: {event.said}"))
+                self._line(
+                    _fitted(f"tool {event.round}.{event.sample + 1}: {event.tool} in {event.seconds:.1f} s: {event.said}")
+                )
             case WorkerRestarted():
                 self._line(f"worker restarted: {event.reason}")
             case Notice():

@@ -41,8 +41,8 @@ VERIFY = Tool(
 PREDICT = Tool(
     "predict_time",
     KERNEL,
-    "Compiles a kernel and predicts its device time on the task's chip, with the time that each resource would need alone where "
-    "the model knows it. It is no measurement, and the kernel is not verified.",
+    "Compiles a kernel and predicts its device time on the task's chip, with the time that each resource would need alone "
+    "where that is known. It is no measurement, and the kernel is not verified.",
 )
 SEARCH = Tool(
     "search_knowledge",

@@ -11,7 +11,9 @@ from policies.chat.tools.declarations import KERNEL
 from policies.chat.tools.toolbox import Toolbox
 
 NO_CALL_LEFT = "No further call is possible. Reply with the kernel."
-_HAND_IN = "To hand in a kernel of a call unchanged, write a line `COMMIT` and its name, such as `COMMIT k1`, in place of the code."
+_HAND_IN = (
+    "To hand in a kernel of a call unchanged, write a line `COMMIT` and its name, such as `COMMIT k1`, in place of the code."
+)
 _COMMIT = re.compile(r"^[ \t*`]*COMMIT[ \t:]+`?(k\d+)[ \t*`.]*$", re.MULTILINE)
 _PROMPT_GROWTH = 1.5  # a prompt that has grown so far offers no tools, so that the reply still fits in the context
 

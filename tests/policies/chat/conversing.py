@@ -85,7 +85,13 @@ class Table:
     """A chat policy with access to its server, log and events."""
 
     def __init__(
-        self, server: Answer | ChatServer, log: MemoryLog | None = None, primitives: Any = (), seed: int = 0, workbench: Any = None, **changes: Any
+        self,
+        server: Answer | ChatServer,
+        log: MemoryLog | None = None,
+        primitives: Any = (),
+        seed: int = 0,
+        workbench: Any = None,
+        **changes: Any,
     ) -> None:
         self.options = options(**changes)
         self.log = log or MemoryLog()

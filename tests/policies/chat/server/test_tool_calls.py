@@ -109,9 +109,7 @@ def test_after_the_last_call_tools_are_declared_and_not_to_be_called(opened: lis
 REFUSALS = {
     "param": Rejects("tools", Text("fine")),
     "ollama": Status(400, {"error": {"message": "registry.ollama.ai/library/x:latest does not support tools"}}),
-    "vllm": Status(
-        400, {"message": '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'}
-    ),
+    "vllm": Status(400, {"message": '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'}),
     "openrouter": Status(404, {"error": {"message": "No endpoints found that support tool use."}}),
     "llama.cpp": Status(500, {"error": {"message": "tools param requires --jinja flag"}}),
 }
@@ -129,7 +127,7 @@ def test_a_server_that_refuses_tools_is_asked_without_them_with_one_notice(opene
 
 def test_tools_that_are_required_end_the_run_where_a_server_refuses_them(opened: list[Asked]) -> None:
     at = start(opened, [Rejects("tools", Text("fine"))], tools="on")
-    with pytest.raises(EndpointError, match="refuses tools .*--chat-tools auto"):
+    with pytest.raises(EndpointError, match=r"refuses tools .*--chat-tools auto"):
         at.ask()
 
 

@@ -252,4 +252,3 @@ def test_the_time_of_tools_counts_as_waiting() -> None:
     slow = first.model_copy(update={"results": (first.results[0].model_copy(update={"seconds": 90.0}),)})
     at = Table(AnsweringServer(unreachable), MemoryLog([slow]), minutes=1.0)
     assert at.account.totals.seconds > 90
-
