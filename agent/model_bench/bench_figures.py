@@ -58,9 +58,13 @@ class TaskFigures(Record):
 
     @property
     def over_schedule(self) -> float | None:
-        """The schedule policy's time divided by the model's; None where they do not rest on the same basis."""
+        """The schedule policy's time divided by the model's; None where one is measured and the other predicted, and where two
+        models predict them.
+        """
         time, schedule = self.time, self.yardstick.schedule
-        return schedule.us / time.us if time and schedule and time.basis == schedule.basis else None
+        if time is None or schedule is None or time.basis != schedule.basis:
+            return None
+        return schedule.us / time.us if time.basis == "measured" or time.by == schedule.by else None
 
     @property
     def over_autotuning(self) -> float | None:

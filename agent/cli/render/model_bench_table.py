@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from agent.cli.render.alignment import aligned
 from agent.model_bench.bench_figures import BenchResult, BenchTotals, Reached, TaskFigures, totals_of
+from contract.task import Arch
 
 _RIGHT = frozenset(range(3, 9))
 
@@ -11,13 +12,14 @@ _RIGHT = frozenset(range(3, 9))
 def bench_lines(result: BenchResult) -> list[str]:
     """A bench with a row for each task."""
     conditions = result.conditions
-    head = ("task", "shape", "right", "time, us", "schedule's", "ratio", "tokens", "cost", "seconds")
+    head = ("task", "shape", "right", "us", "schedule, us", "ratio", "tokens", "cost", "s")
     rows = [_row(one) for one in result.tasks]
     return [
         f"{result.name}: {result.model}, tasks of {conditions.tasks}, up to {conditions.repairs} repairs, "
         f"tools {conditions.tools}",
         *aligned([head, *rows], right=_RIGHT),
         "",
+        *(["p: predicted, not measured"] if any(map(_predicted, result.tasks)) else []),
         *_total_lines(totals_of(result.tasks)),
         *(f"{one.name} is not right: {one.outcome}" for one in result.tasks if not one.right),
     ]
@@ -45,7 +47,7 @@ def _row(one: TaskFigures) -> tuple[str, ...]:
     ratio = one.over_schedule
     return (
         one.name,
-        f"{task.shape} {task.layout} {task.accumulate} {task.arch}",
+        f"{task.shape} {task.layout} {task.accumulate}" + ("" if task.arch is Arch.SM_90A else f" {task.arch}"),
         right,
         _time(one.time),
         _time(one.yardstick.schedule),
@@ -57,10 +59,14 @@ def _row(one: TaskFigures) -> tuple[str, ...]:
 
 
 def _time(reached: Reached | None) -> str:
-    """A time; a predicted one is marked."""
+    """A time; a predicted one is marked with `p`."""
     if reached is None:
         return "–"
-    return f"{reached.us:.2f}" if reached.basis == "measured" else f"({reached.us:.2f} predicted)"
+    return f"{reached.us:.2f}" if reached.basis == "measured" else f"{reached.us:.2f} p"
+
+
+def _predicted(one: TaskFigures) -> bool:
+    return any(time is not None and time.basis == "predicted" for time in (one.time, one.yardstick.schedule))
 
 
 def _tokens(one: TaskFigures | BenchTotals) -> str:
