@@ -158,7 +158,8 @@ class OpenAIServer:
                     return Unusable(f"refuses tools (HTTP {end.status_code}: {one_line(said)}); use --chat-tools auto or off")
                 self._report_no_tools(f"HTTP {end.status_code}: {one_line(said)}")
                 continue
-            name = self._parameters.learn(sent, end.param, said) if end.status_code in {400, 422} else None
+            refusable = end.status_code in {400, 422} or ("tool_choice" in sent and end.status_code in _REFUSES_TOOLS)
+            name = self._parameters.learn(sent, end.param, said) if refusable else None
             if name is None:
                 return failure_of(end, self._redact, with_key=self._with_key)
             _log.debug("the server refuses %s = %s; sending the request without it or with less", name, sent[name])

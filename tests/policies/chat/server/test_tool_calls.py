@@ -131,8 +131,12 @@ def test_tools_that_are_required_end_the_run_where_a_server_refuses_them(opened:
         at.ask()
 
 
-def test_a_server_that_refuses_only_the_choice_keeps_the_tools(opened: list[Asked]) -> None:
-    at = start(opened, [Rejects("tool_choice", Text("fine")), Text("fine")])
+NO_CHOICE = {"error": {"message": "No endpoints found that support the provided 'tool_choice' value."}}
+
+
+@pytest.mark.parametrize("refusal", [Rejects("tool_choice", Text("fine")), Status(404, NO_CHOICE)], ids=["param", "openrouter"])
+def test_a_server_that_refuses_only_the_choice_keeps_the_tools(opened: list[Asked], refusal: Any) -> None:
+    at = start(opened, [refusal, Text("fine")])
     assert at.ask(calls=0, asked=CALLED).text == "fine"
     assert [sorted(body.keys() & {"tools", "tool_choice"}) for body in at.bodies] == [["tool_choice", "tools"], ["tools"]]
     assert at.notices == []
