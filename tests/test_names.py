@@ -37,6 +37,7 @@ SHARED_MODULES = {
     "index": COMMAND,
     "inspection": RECORD,
     "knowledge": RECORD,
+    "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
     "profile": COMMAND,
     "report": "the page of a run, and the verb that writes the page of a campaign",

@@ -9,8 +9,8 @@ from agent.run.lifecycle import name_run, new_run, start_run
 from agent.run.result import RunResult
 from agent.wiring.parts import joined
 from agent.wiring.policy import open_policy
+from agent.wiring.run_workbench import RunWorkbench
 from agent.wiring.sandbox import open_sandbox_of
-from agent.wiring.workbench import RunWorkbench
 from contract.campaign import ShapeResult
 from contract.events import Emit
 from contract.protocols import Sandbox

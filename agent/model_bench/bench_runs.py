@@ -15,8 +15,8 @@ from agent.run.versions import installed_version
 from agent.wiring.gpus import default_arch
 from agent.wiring.parts import joined
 from agent.wiring.policy import open_policy
+from agent.wiring.run_workbench import RunWorkbench
 from agent.wiring.sandbox import open_sandbox_of
-from agent.wiring.workbench import RunWorkbench
 from contract.base import digest
 from contract.errors import UsageError
 from contract.events import Emit, Notice

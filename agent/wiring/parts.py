@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from agent.index.default_index import open_retriever
 from agent.run.dependencies import Dependencies
 from agent.wiring.policy import open_policy
+from agent.wiring.run_workbench import RunWorkbench
 from agent.wiring.sandbox import open_sandbox_for
-from agent.wiring.workbench import RunWorkbench
 from contract.events import Emit
 from contract.knowledge import Retriever
 from contract.protocols import Policy, Sandbox

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from contract.exchange import Message, Prompt, ToolCall, ToolResult
 from policies.chat.prompts.quoting import plain
 from policies.chat.tokens import CHARS_PER_TOKEN, chars_of
-from policies.chat.tools.arguments import ReadCall, Unreadable, read_call
-from policies.chat.tools.declarations import KERNEL
+from policies.chat.tools.offered_tools import KERNEL
+from policies.chat.tools.tool_arguments import MalformedCall, ReadCall, read_call
 from policies.chat.tools.toolbox import Toolbox
 
 NO_CALL_LEFT = "No further call is possible. Reply with the kernel."
@@ -42,7 +42,7 @@ class ToolTalk:
             return recorded
         if self._left < 0 or self._toolbox is None:
             return _not_run(call, "the cap on tool calls is reached")
-        if isinstance(read, Unreadable):
+        if isinstance(read, MalformedCall):
             return _not_run(call, read.problem)
         return self._toolbox.run(call, read, kernel, seconds_left)
 
@@ -66,17 +66,17 @@ class ToolTalk:
         block = f"{fence}cuda\n{source}{'' if source.endswith(chr(10)) else chr(10)}{fence}"
         return _COMMIT.sub(lambda _: block, text, count=1)
 
-    def _read(self, call: ToolCall) -> tuple[ReadCall | Unreadable, str]:
+    def _read(self, call: ToolCall) -> tuple[ReadCall | MalformedCall, str]:
         """The call with the source in place of a kernel's name, and the name of the kernel."""
         read = read_call(call)
-        if isinstance(read, Unreadable) or read.tool.argument != KERNEL:
+        if isinstance(read, MalformedCall) or read.tool.argument != KERNEL:
             return read, ""
         named = read.text.strip()
         if named in self._kernels:
             return ReadCall(read.tool, self._kernels[named]), named
         if re.fullmatch(r"\w{1,40}", named):
             known = ", ".join(self._kernels) or "none yet"
-            return Unreadable(f"there is no kernel {named!r}; known kernels: {known}"), ""
+            return MalformedCall(f"there is no kernel {named!r}; known kernels: {known}"), ""
         name = next((name for name, source in self._kernels.items() if source == read.text), f"k{len(self._kernels) + 1}")
         self._kernels[name] = read.text
         return read, name

@@ -14,8 +14,8 @@ from policies.chat.assignment import POLICY
 from policies.chat.prompts.fitting import shorten, take
 from policies.chat.prompts.quoting import fenced, inline, plain
 from policies.chat.prompts.rendering import chunk_text, failure_text, resources_text, result_text
-from policies.chat.tools.arguments import ReadCall
-from policies.chat.tools.declarations import COMPILE, PREDICT, SEARCH, VERIFY
+from policies.chat.tools.offered_tools import COMPILE, PREDICT, SEARCH, VERIFY
+from policies.chat.tools.tool_arguments import ReadCall
 
 MAX_SOURCE_CHARS = 256 * 1024
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.cli.main import main
-from agent.wiring.workbench import RunWorkbench
+from agent.wiring.run_workbench import RunWorkbench
 from contract.exchange import Exchange
 from contract.task import GemmTask
 from policies.trajectories.store import open_store
