@@ -23,7 +23,7 @@ class Workbench(Protocol):
         ...
 
     def predict(self, candidate: Candidate, seconds: float) -> Prediction | Evaluation:
-        """The predicted time, or the evaluation of a candidate that cannot be built."""
+        """The predicted time, or the evaluation of a candidate that cannot be built or is wrong."""
         ...
 
     def search(self, words: str, seconds: float) -> list[Hit]:

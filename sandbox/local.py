@@ -282,7 +282,7 @@ class LocalSandbox:
         tests: tuple[TestResult, ...] = (),
         reason: str = "",
     ) -> Unmeasured:
-        prediction = self.predict(built, task)
+        prediction = self._predict(built.candidate, task, built.inspection)
         return Unmeasured(verified_by=by, reason=reason, tests=tests, prediction=prediction, inspection=built.inspection)
 
     def _reduced(self, built: Built, task: GemmTask) -> Reduced | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from agent.observe.ranking import leading_step
 from contract.base import Record
-from contract.evaluation import AUTOTUNED, Evaluation, Measured, Unmeasured
+from contract.evaluation import AUTOTUNED, Evaluation, Measured, Prediction, Unmeasured
 from contract.exchange import Exchange
 from contract.speedup import median_us
 from contract.task import GemmTask
@@ -126,10 +126,15 @@ def reached(evaluation: Evaluation) -> Reached | None:
     match evaluation:
         case Measured():
             return Reached(us=median_us(evaluation.timing), basis="measured", by=evaluation.effort or "timed")
-        case Unmeasured(prediction=prediction) if not prediction.is_floor:
-            return Reached(us=prediction.predicted_us, basis="predicted", by=prediction.model)
+        case Unmeasured(prediction=prediction):
+            return predicted(prediction)
         case _:
             return None
+
+
+def predicted(prediction: Prediction) -> Reached | None:
+    """None where the roofline stands in for a prediction."""
+    return None if prediction.is_floor else Reached(us=prediction.predicted_us, basis="predicted", by=prediction.model)
 
 
 def figures_of(name: str, trajectory: Trajectory, device: str, against: Yardstick) -> TaskFigures:

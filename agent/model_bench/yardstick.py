@@ -1,8 +1,8 @@
 """What the schedule policy reaches on a task: a kept result of the same device, else its first schedule."""
 
-from agent.model_bench.bench_figures import Reached, Yardstick, baselines_of, reached
+from agent.model_bench.bench_figures import Reached, Yardstick, baselines_of, predicted, reached
 from contract.build import Built
-from contract.evaluation import Unmeasured
+from contract.candidate import Candidate, Origin
 from contract.protocols import Sandbox
 from contract.task import GemmTask
 from contract.trajectory import Observation
@@ -44,5 +44,11 @@ def _first_schedule(task: GemmTask, sandbox: Sandbox) -> Yardstick:
     if sandbox.can_measure:
         evaluation = sandbox.evaluate(built, task, "quick")
         return Yardstick(schedule=reached(evaluation), baselines_us=baselines_of(evaluation))
-    prediction = sandbox.predict(built, task)
-    return Yardstick(schedule=reached(Unmeasured(verified_by="nothing", prediction=prediction, inspection=built.inspection)))
+    return Yardstick(schedule=_as_of_a_model(proposed[0].source, task, sandbox) or predicted(sandbox.predict(built, task)))
+
+
+def _as_of_a_model(source: str, task: GemmTask, sandbox: Sandbox) -> Reached | None:
+    """The time of a schedule's source by the same model that predicts a language model's kernels; None where there is none."""
+    candidate = Candidate.from_source(source, Origin(policy="schedule"))
+    [(_, built)] = sandbox.build([candidate], task)
+    return reached(sandbox.evaluate(built, task, "quick")) if isinstance(built, Built) else None

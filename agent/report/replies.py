@@ -10,10 +10,10 @@ _REASON_CHARS = 80
 
 
 class Replies(Record):
-    """Sums over exchanges. `dropped`: exchanges without a candidate, by reason. Unit: tokens; seconds; the prices' currency.
+    """Sums over exchanges. `dropped`: without candidate or tool call, by reason. Unit: tokens; seconds; the prices' currency.
 
-    `calls`: tools that replies called; such an exchange is not dropped. `estimated`: exchanges whose tokens the server did not
-    report. Requests run in parallel, so that `seconds` exceed the time of the run.
+    `estimated`: exchanges whose tokens the server did not report. Requests run in parallel, so that `seconds` exceed the
+    time of the run.
     """
 
     models: tuple[str, ...]

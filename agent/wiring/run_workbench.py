@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from agent.observe.retrieval import look_up
 from contract.build import Built
 from contract.candidate import Candidate
-from contract.evaluation import Evaluation, Prediction
+from contract.evaluation import Evaluation, Prediction, Unmeasured
 from contract.knowledge import Hit, Retriever
 from contract.protocols import Sandbox
 from contract.task import GemmTask
@@ -24,6 +24,7 @@ class RunWorkbench:
     def __init__(self, task: GemmTask) -> None:
         self._task = task
         self._parts: tuple[Sandbox, Retriever] | None = None
+        self._proved: dict[str, Evaluation] = {}
         self._emulating, self._searching = threading.Lock(), threading.Lock()
 
     def connect(self, sandbox: Sandbox, retriever: Retriever) -> None:
@@ -46,20 +47,34 @@ class RunWorkbench:
         """See `Workbench.verify`. One proof at a time: it may use all processors."""
         until = time.monotonic() + seconds
         built = self.compile(candidate, seconds)
-        if not isinstance(built, Built):
-            return built
-        with _turn(self._emulating, until):
-            return self._connected[0].witness(built, self._task, seconds=max(until - time.monotonic(), 1.0))
+        return self._proof(built, until) if isinstance(built, Built) else built
 
     def predict(self, candidate: Candidate, seconds: float) -> Prediction | Evaluation:
-        """See `Workbench.predict`."""
+        """See `Workbench.predict`. Where only a model of the run knows the kernel, the emulator runs it."""
+        until = time.monotonic() + seconds
         built = self.compile(candidate, seconds)
-        return self._connected[0].predict(built, self._task) if isinstance(built, Built) else built
+        if not isinstance(built, Built):
+            return built
+        prediction = self._connected[0].predict(built, self._task)
+        if not prediction.is_floor:
+            return prediction
+        evaluation = self._proof(built, until)
+        return evaluation.prediction if isinstance(evaluation, Unmeasured) else evaluation
 
     def search(self, words: str, seconds: float) -> list[Hit]:
         """See `Workbench.search`. Notes come first."""
         with _turn(self._searching, time.monotonic() + seconds):
             return look_up(self._connected[1], [words], self._task)
+
+    def _proof(self, built: Built, until: float) -> Evaluation:
+        """The emulator's verdict, which is kept for the same kernel."""
+        with _turn(self._emulating, until):
+            known = self._proved.get(built.candidate.id)
+            if known is None:
+                known = self._connected[0].witness(built, self._task, seconds=max(until - time.monotonic(), 1.0))
+                if known.executed:
+                    self._proved[built.candidate.id] = known
+        return known
 
     @property
     def _connected(self) -> tuple[Sandbox, Retriever]:

@@ -95,11 +95,6 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
     return fenced(shorten("\n".join(lines), tokens))
 
 
-def resources_text(inspection: Inspection, tokens: int) -> str:
-    """What the compiled kernels use, with the compiler's warnings."""
-    return fenced(shorten("\n".join(_resources(inspection)), tokens))
-
-
 def diagnosis_text(diagnosis: Diagnosis, profile: Profile | None, differences: Sequence[Difference], tokens: int) -> str:
     """Bottlenecks, heaviest first, with their counters and the changes since the previous leader."""
     basis = {"static": "from the compiled code alone", "timed": "from code and times", "counters": "from hardware counters"}
@@ -131,6 +126,11 @@ def exemplar_text(exemplar: Exemplar, shown: Sequence[tuple[str, str]]) -> str:
     whole = fenced(exemplar.candidate.source, "cuda")
     short = min(_differences_from(exemplar.candidate.source, shown), key=len, default=whole)
     return f"{fenced(about)}\n{short if 2 * len(short) < len(whole) else whole}"
+
+
+def resources_text(inspection: Inspection, tokens: int) -> str:
+    """What the compiled kernels use, with the compiler's warnings."""
+    return fenced(shorten("\n".join(_resources(inspection)), tokens))
 
 
 def chunk_text(hit: Hit) -> str:

@@ -41,8 +41,8 @@ VERIFY = Tool(
 PREDICT = Tool(
     "predict_time",
     KERNEL,
-    "Compiles a kernel and predicts its device time on the task's chip, with the time that each resource would need alone "
-    "where that is known. It is no measurement, and the kernel is not verified.",
+    "Predicts the device time of a right kernel on the task's chip, with the time that each resource would need alone where "
+    "that is known. It compiles the kernel, may run it on the emulator as verify_kernel does, and is no measurement.",
 )
 SEARCH = Tool(
     "search_knowledge",
