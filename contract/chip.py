@@ -165,6 +165,6 @@ FIGURES: dict[Arch, ChipFigures] = {
         cluster_us=0.05,
         trip_us=0.9,
         box_row_ns=0.9,
-        single_us=4.07,
+        single_us=0.82,
     )
 }

@@ -110,6 +110,17 @@ class Replied(Record):
     total_cost: float
 
 
+class ToolUsed(Record):
+    """A tool that a reply called has answered. `said`: the first line of its result."""
+
+    event: Literal["tool_used"] = "tool_used"
+    round: int
+    sample: int
+    tool: str
+    said: str
+    seconds: float
+
+
 class WorkerRestarted(Record):
     event: Literal["worker_restarted"] = "worker_restarted"
     reason: str
@@ -160,6 +171,7 @@ Event = Annotated[
     | Witnessed
     | Replying
     | Replied
+    | ToolUsed
     | WorkerRestarted
     | Notice
     | IndexProgress

@@ -4,16 +4,41 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import computed_field, model_validator
+from pydantic import SerializerFunctionWrapHandler, computed_field, model_serializer, model_validator
 
 from contract.base import Record, digest
 
 ReplyStatus = Literal["complete", "truncated", "stopped", "cut", "refused", "failed"]
 
 
+class ToolCall(Record):
+    """One call of a tool in a reply. `id`: as the server named it. `arguments`: as the model wrote them, JSON or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolResult(Record):
+    """The result of a call as the model is shown it. `seconds`: wall-clock time that the tool took."""
+
+    call_id: str
+    text: str
+    seconds: float
+
+
 class Message(Record):
-    role: Literal["system", "user", "assistant"]
+    """One message. `calls`: what an assistant called. `call_id`: the call that a tool's message answers."""
+
+    role: Literal["system", "user", "assistant", "tool"]
     content: str
+    calls: tuple[ToolCall, ...] = ()
+    call_id: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A message without calls is written as before there were tools, so that stored prompts keep their hashes."""
+        return {name: value for name, value in handler(self).items() if value or name in ("role", "content")}
 
 
 class Prompt(Record):
@@ -41,9 +66,11 @@ class Usage(Record):
 class Exchange(Record):
     """One request and how its reply ended. (round, sample, turn) identifies it within the run.
 
-    `sample`: number of the reply within the round. `turn`: how often this reply was sent back for its form.
+    `sample`: number of the conversation within the round. `turn`: number of the request within the conversation, which goes on
+    after tool calls and after a reply in a wrong form.
     `status`: `complete`; `truncated` at the token limit; `stopped` by us for length or time; `cut` by a broken connection;
     `refused` by the server's filter or the model; `failed` without a reply.
+    `calls`: the tools that the reply called. `results`: of the first calls, in order; of all, once the tools have run.
     `candidate_ids`: the candidates that the reply gave; several where it holds several schedules. `problem`: why it gave
     none, or why a part of it gave none. `cost`: in the currency of the prices set.
     `shown`: the chunks of the knowledge base in the prompt; `cited`: those that the reply says it used.
@@ -59,6 +86,8 @@ class Exchange(Record):
     status: ReplyStatus
     reply: str
     reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
     problem: str = ""
     candidate_ids: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()

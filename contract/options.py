@@ -112,6 +112,8 @@ class ChatOptions(Record):
     `turns`: how often one reply may be sent back for its form. `repairs`: how often one candidate may be rewritten in a chain.
     `reply_tokens`: limit of one reply. `prompt_tokens`: limit of a prompt with its optional sections.
     `first_byte_s`: time limit to the first token of a reply; `reply_s`: to its end.
+    `tools`: whether tools are offered; `auto`: until the server refuses them. `tool_calls`: maximum per conversation.
+    `tool_s`: time limit of one call. `tool_tokens`: limit of one result.
     """
 
     model: ModelName = ""
@@ -129,6 +131,10 @@ class ChatOptions(Record):
     first_byte_s: Annotated[float, Field(gt=0)] = 120.0
     reply_s: Annotated[float, Field(gt=0)] = 600.0
     retries: Annotated[int, Field(ge=0)] = 4
+    tools: Literal["auto", "on", "off"] = "auto"
+    tool_calls: Annotated[int, Field(ge=1)] = 6
+    tool_s: Annotated[float, Field(gt=0)] = 60.0
+    tool_tokens: Annotated[int, Field(ge=64)] = 2000
     tokens: Annotated[int, Field(ge=1)] | None = 2_000_000
     money: Annotated[float, Field(gt=0)] | None = None
     minutes: Annotated[float, Field(gt=0)] | None = None

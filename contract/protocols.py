@@ -74,9 +74,14 @@ class Sandbox(Protocol):
         """
         ...
 
-    def witness(self, built: Built, task: GemmTask) -> Evaluation:
+    def predict(self, built: Built, task: GemmTask) -> Prediction:
+        """The predicted time of a built candidate, which is not executed."""
+        ...
+
+    def witness(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluation:
         """The verdict of the emulator on a candidate that passed on a GPU; `Unmeasured` where it passes or cannot be executed.
 
+        `seconds`: time limit of the proof, if it is less than that of the settings.
         A missing or failing emulator raises nothing: `reason` of the record names the cause.
         """
         ...

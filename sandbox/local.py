@@ -11,7 +11,7 @@ from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.errors import MachineError, ProfilerUnavailable, UsageError, WorkerError
-from contract.evaluation import Environment, Evaluation, TestResult, Unmeasured
+from contract.evaluation import Environment, Evaluation, Prediction, TestResult, Unmeasured
 from contract.events import Emit, Notice
 from contract.options import (
     RACE_TIME,
@@ -142,19 +142,24 @@ class LocalSandbox:
         """Verify a built candidate without timing it: `Unmeasured` where it holds. Raises: as `evaluate`."""
         return self._request(built, task, None)
 
-    def witness(self, built: Built, task: GemmTask) -> Evaluation:
+    def predict(self, built: Built, task: GemmTask) -> Prediction:
+        """The predicted time of a built candidate, which is not executed."""
+        return self._predict(built.candidate, task, built.inspection)
+
+    def witness(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluation:
         """What the emulator says of a candidate that a GPU found right: `Unmeasured` where it holds, or was not executed.
 
+        `seconds`: time limit of the proof, if it is less than that of the settings.
         Raises: UsageError for operands that do not fit; an emulator that is missing or fails is the record's `reason`. Where
         the emulator is the only backend, as `evaluate`.
         """
         require_memory(task, self._chip)
         if self._emulates:
-            return self._request(built, task, None)
+            return self._request(built, task, None, seconds)
         if self._witness is None:
             return self._unmeasured(built, task, reason="there is no emulator beside this sandbox")
         try:
-            request = self._proof(built, task)
+            request = self._proof(built, task, seconds)
         except (MachineError, WorkerError) as exc:
             return self._unmeasured(built, task, reason=f"its smaller kernel could not be built: {exc}")
         return self._answer(self._witness.evaluate(request), built, task, "emulator")
@@ -227,7 +232,7 @@ class LocalSandbox:
         if self._baselines is not None:
             self._baselines.keep(baseline)
 
-    def _request(self, built: Built, task: GemmTask, effort: Effort | None) -> Evaluation:
+    def _request(self, built: Built, task: GemmTask, effort: Effort | None, seconds: float | None = None) -> Evaluation:
         require_memory(task, self._chip)
         if (refused := self._builder.refused(built.candidate)) is not None:
             return refused  # it was built by another run or under other settings
@@ -238,7 +243,7 @@ class LocalSandbox:
         if self._pool is None or task.arch is not self._chip.arch:
             return self._unmeasured(built, task)
         if self._emulates:
-            return self._answer(self._pool.evaluate(self._proof(built, task)), built, task, "emulator")
+            return self._answer(self._pool.evaluate(self._proof(built, task, seconds)), built, task, "emulator")
         time = None if effort is None else self._time[effort]
         request = Evaluate(built=built, task=task, verify=self._verify, time=time, effort=effort, tuned=self._tuned(task))
         return self._answer(self._pool.evaluate(request, self._keep), built, task, "gpu")
@@ -252,9 +257,10 @@ class LocalSandbox:
         found = {position: outcomes[place] for place, position in enumerate(late)}
         return [found.get(position, each) for position, each in enumerate(built)]
 
-    def _proof(self, built: Built, task: GemmTask) -> Evaluate:
-        """What the emulator is asked. Raises: as `_reduced`."""
-        verify = self._verify.model_copy(update={"timeout_s": self._emulate.timeout_s / TIME_SHARE})
+    def _proof(self, built: Built, task: GemmTask, seconds: float | None = None) -> Evaluate:
+        """What the emulator is asked, in at most `seconds`. Raises: as `_reduced`."""
+        limit_s = self._emulate.timeout_s if seconds is None else min(self._emulate.timeout_s, seconds)
+        verify = self._verify.model_copy(update={"timeout_s": limit_s / TIME_SHARE})
         return Evaluate(built=built, task=task, verify=verify, reduced=self._reduced(built, task))
 
     def _answer(

@@ -38,6 +38,7 @@ SHARED_MODULES = {
     "index": COMMAND,
     "inspection": RECORD,
     "knowledge": RECORD,
+    "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
     "prediction": RECORD,
     "profile": COMMAND,

@@ -9,6 +9,7 @@ from agent.run.lifecycle import name_run, new_run, start_run
 from agent.run.result import RunResult
 from agent.wiring.parts import joined
 from agent.wiring.policy import open_policy
+from agent.wiring.run_workbench import RunWorkbench
 from agent.wiring.sandbox import open_sandbox_of
 from contract.campaign import ShapeResult
 from contract.events import Emit
@@ -46,9 +47,11 @@ class ShapeSearch:
         self._stack.close()
 
     def _run(self, task: GemmTask) -> RunResult:
-        sandbox, run_id = self._sandbox(task.arch), name_run(task)
-        with open_policy(task.arch, self._settings, self._store, run_id, self._emit) as policy:
-            parts = joined(sandbox, policy, EmptyRetriever(), self._store)
+        sandbox, run_id, retriever = self._sandbox(task.arch), name_run(task), EmptyRetriever()
+        workbench = RunWorkbench(task)
+        workbench.connect(sandbox, retriever)
+        with open_policy(task.arch, self._settings, self._store, run_id, self._emit, workbench) as policy:
+            parts = joined(sandbox, policy, retriever, self._store)
             # A shape takes seconds, so that a killed one starts anew: no checkpoint, no folder.
             run = new_run(run_id, task, self._settings, parts, None)
             return start_run(run, parts, self._emit, resumable=False)

@@ -44,6 +44,14 @@ Tokens = Annotated[
     int | None, typer.Option("--tokens", help="Maximum number of chat tokens.", show_default=str(_DEFAULTS.chat.tokens))
 ]
 Money = Annotated[float | None, typer.Option("--money", help="Maximum cost of chat, by the prices set.", show_default=False)]
+ChatTools = Annotated[
+    str | None,
+    typer.Option(
+        "--chat-tools",
+        help="Tools for the model: on, off, or auto, which goes on without them where a server refuses them.",
+        show_default=_DEFAULTS.chat.tools,
+    ),
+]
 Replay = Annotated[
     str | None,
     typer.Option(
@@ -78,6 +86,7 @@ def optimize(
     replies: RepliesOption = None,
     tokens: Tokens = None,
     money: Money = None,
+    chat_tools: ChatTools = None,
     replay: Replay = None,
     as_json: AsJson = False,
 ) -> None:
@@ -87,7 +96,8 @@ def optimize(
 
     flags: dict[str, Any] = {"policy": policy, "budget": budget, "minutes": minutes, "seed": seed, "device": device}
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
-    flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "tokens": tokens, "money": money}
+    flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "chat_tools": chat_tools}
+    flags |= {"tokens": tokens, "money": money}
     if replay is not None:
         if shape is not None or resume is not None:
             raise UsageError("--replay repeats a run with its own shape; leave out --shape and --resume")

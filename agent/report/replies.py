@@ -10,7 +10,7 @@ _REASON_CHARS = 80
 
 
 class Replies(Record):
-    """Sums over exchanges. `dropped`: exchanges without a candidate, by reason. Unit: tokens; seconds; the prices' currency.
+    """Sums over exchanges. `dropped`: without candidate or tool call, by reason. Unit: tokens; seconds; the prices' currency.
 
     `estimated`: exchanges whose tokens the server did not report. Requests run in parallel, so that `seconds` exceed the
     time of the run. `shown`: chunks of the knowledge base in prompts with a reply; `cited`: those that a reply says it used.
@@ -27,13 +27,14 @@ class Replies(Record):
     shown: int = 0
     cited: int = 0
     dropped: dict[str, int]
+    calls: int = 0
 
 
 def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
     """None where the run asked no server."""
     if not exchanges:
         return None
-    reasons = Counter(_reason(exchange) for exchange in exchanges if not exchange.candidate_ids)
+    reasons = Counter(_reason(exchange) for exchange in exchanges if not exchange.candidate_ids and not exchange.calls)
     return Replies(
         models=tuple(sorted({exchange.model for exchange in exchanges})),
         requests=len(exchanges),
@@ -46,6 +47,7 @@ def sum_up(exchanges: Sequence[Exchange]) -> Replies | None:
         shown=sum(len(exchange.shown) for exchange in exchanges if exchange.reply),
         cited=sum(len(exchange.cited) for exchange in exchanges),
         dropped=dict(reasons.most_common()),
+        calls=sum(len(exchange.calls) for exchange in exchanges),
     )
 
 

@@ -77,8 +77,9 @@ def replies_lines(replies: Replies) -> list[str]:
     """Requests, tokens and cost of a chat server, and why replies were dropped."""
     estimated = f" (of {replies.estimated} by estimate)" if replies.estimated else ""
     cost = f"; cost {replies.cost:.4g}" if replies.cost else ""
+    called = f"; tool calls: {replies.calls}" if replies.calls else ""
     lines = [
-        f"requests: {replies.requests} to {', '.join(map(_plain, replies.models))}; candidates: {replies.candidates}",
+        f"requests: {replies.requests} to {', '.join(map(_plain, replies.models))}; candidates: {replies.candidates}{called}",
         f"tokens: {replies.prompt_tokens} in prompts, {replies.reply_tokens} in replies{estimated}{cost}",
     ]
     if replies.shown:

@@ -2,5 +2,5 @@
 
 `parts`: everything that a run needs. `sandbox`: the sandbox alone. `policy`: schedule, chat or portfolio.
 `gpus`: the GPUs that this process sees. `doctor`: what this machine can do, and what is missing.
-`host_use`: the processor time and memory that processes take.
+`run_workbench`: the tools of a chat policy. `host_use`: the processor time and memory that processes take.
 """

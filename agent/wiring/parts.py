@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from agent.index.default_index import open_retriever
 from agent.run.dependencies import Dependencies
 from agent.wiring.policy import open_policy
+from agent.wiring.run_workbench import RunWorkbench
 from agent.wiring.sandbox import open_sandbox_for
 from contract.events import Emit
 from contract.knowledge import Retriever
@@ -24,11 +25,13 @@ def open_dependencies(task: GemmTask, settings: Settings, store: Store, run_id: 
     Raises: UsageError for an impossible policy or operands that do not fit, MachineError for a missing compiler or device.
     """
     # The sandbox opens before the index, so that errors of task and machine appear before minutes of indexing.
+    workbench = RunWorkbench(task)
     with (
-        open_policy(task.arch, settings, store, run_id, emit) as policy,
+        open_policy(task.arch, settings, store, run_id, emit, workbench) as policy,
         open_sandbox_for(task, settings, emit, baselines=store) as sandbox,
         open_retriever(settings, emit, build=policy.reads_code) as retriever,
     ):
+        workbench.connect(sandbox, retriever)
         yield joined(sandbox, policy, retriever, store)
 
 

@@ -10,6 +10,7 @@ from contract.options import ChatOptions
 from contract.protocols import Policy, TrajectoryStore
 from contract.settings import Settings
 from contract.task import Arch
+from contract.workbench import Workbench
 from policies.chat.account import Account
 from policies.chat.policy import ChatPolicy
 from policies.chat.server.chat_server import ChatServer
@@ -28,8 +29,10 @@ POLICIES = ("schedule", "chat", "portfolio")
 
 
 @contextmanager
-def open_policy(arch: Arch, settings: Settings, store: Store, run_id: str, emit: Emit) -> Iterator[Policy]:
-    """The policy of a run. No request is sent yet.
+def open_policy(
+    arch: Arch, settings: Settings, store: Store, run_id: str, emit: Emit, workbench: Workbench | None = None
+) -> Iterator[Policy]:
+    """The policy of a run. No request is sent yet. `workbench`: the tools that a model may use; None for none.
 
     Raises: UsageError for an unknown policy, or for a missing model, key, address, price or run to replay.
     """
@@ -41,13 +44,15 @@ def open_policy(arch: Arch, settings: Settings, store: Store, run_id: str, emit:
     if settings.policy == "schedule":
         yield schedule
         return
-    with _open_chat(settings, store, run_id, emit) as chat:
+    with _open_chat(settings, store, run_id, emit, workbench) as chat:
         arms: dict[str, Policy] = {"schedule": schedule, "chat": chat}
         yield chat if settings.policy == "chat" else Portfolio(arms, settings.budget, settings.seed, emit)
 
 
 @contextmanager
-def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit) -> Iterator[ChatPolicy]:
+def _open_chat(
+    settings: Settings, store: TrajectoryStore, run_id: str, emit: Emit, workbench: Workbench | None
+) -> Iterator[ChatPolicy]:
     options = settings.chat
     if not options.model:
         raise UsageError("the chat policy needs a model; name it with --model, and a server with --base-url")
@@ -57,7 +62,7 @@ def _open_chat(settings: Settings, store: TrajectoryStore, run_id: str, emit: Em
     with _open_server(options, settings, store, emit) as server:
         account = Account(options, log.recorded(), replayed=settings.replay is not None)
         asked_once = RecordedFirst(server, log)
-        yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives())
+        yield ChatPolicy(options, asked_once, log, account, emit, settings.seed, primitives(), workbench)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ class KernelLane:
     """Launches one after another in the device's stream."""
 
     workspaces = None
+    zero_us = 0.0
     pairs: Sequence[Pair]
 
     def __init__(self, track: Track, contender: Contender, draw: random.Random) -> None:

@@ -7,7 +7,8 @@ exceed a cap together. A single reply that ignores its token limit can exceed a 
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from contract.exchange import Exchange, Prompt, Usage
@@ -73,7 +74,7 @@ class Account:
         self._spent = {e.place: _Spent(e.usage, e.cost) for e in recorded}
         self._answered = frozenset((e.place, e.prompt.id) for e in recorded if e.status != "failed")
         self._reservations: dict[ExchangePlace, _Reservation] = {}
-        self._waited = _union_length((e.created_at.timestamp() - e.seconds, e.created_at.timestamp()) for e in recorded)
+        self._waited = _union_length(_span(exchange) for exchange in recorded)
         self._busy_since = 0.0
         self._tokens_per_char = 0.0
         for exchange in recorded:
@@ -111,6 +112,16 @@ class Account:
         """Cancel the reservation of a request that produced no exchange."""
         with self._changed:
             self._drop(place)
+
+    @contextmanager
+    def tools_running(self, place: ExchangePlace) -> Iterator[None]:
+        """Count the time of a reply's tools as time spent waiting for replies."""
+        with self._changed:
+            self._hold(place, _Reservation(0, 0.0))
+        try:
+            yield
+        finally:
+            self.release(place)
 
     def cost(self, usage: Usage) -> float:
         """The cost of an exchange at the configured prices; 0 for a replayed one."""
@@ -194,6 +205,12 @@ class Account:
 
     def _price(self, prompt_tokens: int, reply_tokens: int) -> float:
         return (prompt_tokens * self._options.prompt_price + reply_tokens * self._options.reply_price) / _MILLION
+
+
+def _span(exchange: Exchange) -> tuple[float, float]:
+    """When the request of an exchange began and when the last tool that it called had run."""
+    ended = exchange.created_at.timestamp()
+    return ended - exchange.seconds, ended + sum(result.seconds for result in exchange.results)
 
 
 def _union_length(spans: Iterable[tuple[float, float]]) -> float:

@@ -3,6 +3,7 @@
 Every exchange is recorded as soon as it ends.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +13,8 @@ from datetime import UTC, datetime
 from contract.candidate import Candidate, Origin
 from contract.chip import Chip
 from contract.errors import EndpointError, UsageError
-from contract.events import Emit, Replied
-from contract.exchange import Exchange, Prompt
+from contract.events import Emit, Replied, ToolUsed
+from contract.exchange import Exchange, Prompt, ToolCall, ToolResult
 from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from contract.task import GemmTask
@@ -21,9 +22,12 @@ from policies.chat.account import Account, Capped
 from policies.chat.assignment import POLICY
 from policies.chat.prompts.citing import cited_chunks
 from policies.chat.prompts.composition import ComposedPrompt, Prompts
+from policies.chat.prompts.quoting import inline
 from policies.chat.replies.candidates import GivenCandidates, ReplyContext, candidates_of
 from policies.chat.replies.forms import read_reply
 from policies.chat.server.chat_server import ChatServer, ExchangePlace, Limit, NoReply, Reply
+from policies.chat.tools.tool_talk import ToolTalk
+from policies.chat.tools.toolbox import Toolbox
 
 MIN_SECONDS = 5.0  # of search time; a useful reply takes longer
 _CUT_SHORT = frozenset({"truncated", "stopped", "cut"})
@@ -93,32 +97,73 @@ class Topic:
 
 
 class Conversations:
-    """Holds conversations, from several threads at once."""
+    """Holds conversations, from several threads at once. `toolbox`: the tools that are offered; None for none."""
 
     def __init__(
-        self, options: ChatOptions, server: ChatServer, log: ExchangeLog, account: Account, emit: Emit, prompts: Prompts
+        self,
+        options: ChatOptions,
+        server: ChatServer,
+        log: ExchangeLog,
+        account: Account,
+        emit: Emit,
+        prompts: Prompts,
+        toolbox: Toolbox | None = None,
     ) -> None:
         self._options, self._server, self._log = options, server, log
         self._account, self._emit, self._prompts = account, emit, prompts
         self._dates = {(exchange.place, exchange.prompt.id): exchange.created_at for exchange in log.recorded()}
+        self._toolbox = toolbox
         self._recording = threading.Lock()
 
     def hold(self, topic: Topic, round: Round) -> ConversationEnd:
-        """Request a reply, and again while its form is wrong and turns are left. Raises: StoreError."""
-        prompt, end = topic.opening.prompt, ConversationEnd()
-        for turn in range(self._options.turns + 1):
-            asked = self._ask(prompt, (topic.round, topic.sample, turn), round)
+        """Request a reply, and again after tool calls, and while its form is wrong and turns are left. Raises: StoreError."""
+        prompt, end, sent_back = topic.opening.prompt, ConversationEnd(), 0
+        talk = ToolTalk(self._toolbox, self._options.tool_calls, self._options.prompt_tokens)
+        for turn in itertools.count():
+            asked = self._ask(prompt, (topic.round, topic.sample, turn), round, talk.offered(prompt))
             if asked is None:
                 return end
             reply, limit = asked
-            given = self._given(reply, prompt, topic)
+            if reply.calls and limit.calls:
+                called = f"tools were called: {', '.join(inline(call.name, 40) for call in reply.calls)}"
+                exchange = self._exchange(reply, limit, prompt, turn, topic, GivenCandidates(problem=called), calling=True)
+                self._record(exchange)
+                end = ConversationEnd(exchange)
+                results = self._run_tools(exchange, talk, round)
+                if len(results) < len(reply.calls):
+                    return end
+                prompt = talk.continued(prompt, reply.text, reply.calls, results)
+                continue
+            given = self._given(replace(reply, text=talk.handed_in(reply.text)), prompt, topic)
             exchange = self._exchange(reply, limit, prompt, turn, topic, given)
             self._record(exchange)
             end = ConversationEnd(exchange, given.candidates)
-            if not given.malformed or reply.status not in _ASK_AGAIN:
+            if not given.malformed or reply.status not in _ASK_AGAIN or sent_back == self._options.turns:
                 return end
+            sent_back += 1
             prompt = self._prompts.again(prompt, reply.text, given.problem, cut=reply.status in _CUT_SHORT)
         return end
+
+    def _run_tools(self, exchange: Exchange, talk: ToolTalk, round: Round) -> tuple[ToolResult, ...]:
+        """The results of an exchange's calls, each durable before the next tool runs; fewer where the round ends."""
+        results: tuple[ToolResult, ...] = ()
+        with self._account.tools_running(exchange.place):
+            for call in exchange.calls:
+                known = exchange.results[len(results) :][:1]
+                if not known and not round.seconds_left:
+                    break
+                result = talk.run(call, known[0] if known else None, round.seconds_left)
+                results = (*results, result)
+                if not known:
+                    self._record_results(exchange, call, results)
+        return results
+
+    def _record_results(self, exchange: Exchange, call: ToolCall, results: tuple[ToolResult, ...]) -> None:
+        with self._recording:
+            self._log.record(exchange.model_copy(update={"results": results}))
+            said = inline(results[-1].text.partition("\n")[0])
+            tool, seconds = inline(call.name, 40), results[-1].seconds
+            self._emit(ToolUsed(round=exchange.round, sample=exchange.sample, tool=tool, said=said, seconds=seconds))
 
     def keep(self, exchange: Exchange, candidates: Sequence[Candidate], problem: str) -> None:
         """Record that an exchange produced only these candidates after all, and why."""
@@ -149,7 +194,7 @@ class Conversations:
         )
         return candidates_of(read_reply(reply.text, cut=reply.status in _CUT_SHORT), context)
 
-    def _ask(self, prompt: Prompt, place: ExchangePlace, round: Round) -> tuple[Reply, Limit] | None:
+    def _ask(self, prompt: Prompt, place: ExchangePlace, round: Round, calls: int) -> tuple[Reply, Limit] | None:
         """The reply and its limit; None if the request was not sent or the round was abandoned."""
         if not round.seconds_left:
             return None
@@ -158,6 +203,7 @@ class Conversations:
             if round.seconds_left:  # otherwise time ran out first, and requests in flight may still return tokens
                 round.cap(granted.reason)
             return None
+        granted = replace(granted, calls=calls)
         try:
             reply = self._server.ask(prompt, place, granted) if round.seconds_left else None
         except (EndpointError, UsageError) as exc:
@@ -175,7 +221,15 @@ class Conversations:
         return replace(reply, text=_without_surrogates(reply.text), reasoning=_without_surrogates(reply.reasoning)), granted
 
     def _exchange(
-        self, reply: Reply, limit: Limit, prompt: Prompt, turn: int, topic: Topic, given: GivenCandidates
+        self,
+        reply: Reply,
+        limit: Limit,
+        prompt: Prompt,
+        turn: int,
+        topic: Topic,
+        given: GivenCandidates,
+        *,
+        calling: bool = False,
     ) -> Exchange:
         """The exchange of a request and its reply. A replaced exchange keeps its date."""
         place = (topic.round, topic.sample, turn)
@@ -190,6 +244,8 @@ class Conversations:
             status=reply.status,
             reply=reply.text,
             reasoning=reply.reasoning,
+            calls=reply.calls if calling else (),
+            results=reply.results if calling else (),
             problem=given.problem if given.candidates else _problem(reply, given.problem),
             candidate_ids=tuple(candidate.id for candidate in given.candidates),
             shown=topic.opening.chunk_ids,
@@ -227,6 +283,8 @@ class Conversations:
         parameters: dict[str, str | int | float | bool] = {"reply_tokens": limit.reply_tokens}
         if self._options.temperature is not None:
             parameters["temperature"] = self._options.temperature
+        if limit.calls:
+            parameters["tool_calls"] = limit.calls
         return parameters
 
 

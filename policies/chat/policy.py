@@ -11,6 +11,7 @@ from contract.exchange import Exchange
 from contract.options import ChatOptions
 from contract.protocols import ExchangeLog
 from contract.trajectory import Observation
+from contract.workbench import Workbench
 from policies.chat.account import Account
 from policies.chat.assignment import POLICY, Assignment, assign
 from policies.chat.conversation import ConversationEnd, Conversations, Round, Topic
@@ -19,13 +20,14 @@ from policies.chat.prompts.primitives import Header
 from policies.chat.prompts.schedules import PromptedReplies
 from policies.chat.replies.candidates import shown_kernels
 from policies.chat.server.chat_server import ChatServer
+from policies.chat.tools.toolbox import Toolbox
 
 
 class ChatPolicy:
     """Requests several replies per round in parallel. Deterministic in (seed, observation) and the server's replies.
 
     `primitives`: name and text of the headers that candidates may include. Call `propose` once per round: (round, sample,
-    turn) identifies a reply.
+    turn) identifies a reply. `workbench`: the tools that a model may use; None for none.
     """
 
     name = POLICY
@@ -40,10 +42,13 @@ class ChatPolicy:
         emit: Emit,
         seed: int,
         primitives: Sequence[Header] = (),
+        workbench: Workbench | None = None,
     ) -> None:
         self._options, self._server, self._emit, self._seed = options, server, emit, seed
         self._prompts = Prompts(options.prompt_tokens, primitives, PromptedReplies(options.replies, options.schedules))
-        self._conversations = Conversations(options, server, log, account, emit, self._prompts)
+        tools = workbench if options.tools != "off" else None
+        toolbox = Toolbox(tools, options.tool_s, options.tool_tokens) if tools is not None else None
+        self._conversations = Conversations(options, server, log, account, emit, self._prompts, toolbox)
         self._reported: set[str] = set()
         self.exhausted = ""
 

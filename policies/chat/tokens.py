@@ -12,7 +12,9 @@ def estimate_tokens(text: str) -> int:
 
 
 def chars_of(prompt: Prompt) -> int:
-    return sum(len(message.content) for message in prompt.messages)
+    """Characters of the messages and of the tool calls in them."""
+    calls = (call for message in prompt.messages for call in message.calls)
+    return sum(len(message.content) for message in prompt.messages) + sum(len(c.name) + len(c.arguments) for c in calls)
 
 
 def estimate_usage(prompt: Prompt, *written: str) -> Usage:

@@ -10,6 +10,7 @@ for parallel requests, a function from the `Request` to a behaviour. `/v1/models
 request as received, `Request.prompt` is the text of its messages. Behaviours:
 
     Text(text)            a whole reply: piece by piece, usage at the end; see its fields for reasoning, finish reasons, …
+    Calls((name, args))   a streamed reply that calls tools; `pieces`, `whole` and `index` say in which form
     NoStream(text)        one JSON body, whether or not the request asked for streaming
     Refusal(text)         a streamed `refusal`
     HugeReply(tokens)     a reply of that many tokens of text
@@ -120,6 +121,47 @@ class Text:
         if self.usage and answer.request.body.get("stream_options", {}).get("include_usage"):
             answer.event({"choices": [], "usage": _usage(self.usage)})
         answer.end_stream(done=self.done)
+
+
+class Calls:
+    """A reply that calls tools: (name, arguments) each. Arguments that are no text are written as JSON.
+
+    `pieces`: characters of arguments per chunk; `whole`: each call in one chunk. `index`: whether chunks say which call is
+    meant; without it, every chunk has index 0. `stream`: False for one JSON body.
+    """
+
+    def __init__(
+        self,
+        *calls: tuple[str, Any],
+        text: str = "",
+        pieces: int = 7,
+        whole: bool = False,
+        index: bool = True,
+        stream: bool = True,
+    ) -> None:
+        self.text, self.pieces, self.whole, self.index, self.stream = text, pieces, whole, index, stream
+        self.calls = [(name, given if isinstance(given, str) else json.dumps(given)) for name, given in calls]
+
+    def act(self, answer: "Answer") -> None:
+        ids = [f"call-{answer.request.number}-{place}" for place in range(len(self.calls))]
+        if not self.stream:
+            called = [_call(call_id, name, given) for call_id, (name, given) in zip(ids, self.calls, strict=True)]
+            message = {"role": "assistant", "content": None, "tool_calls": called}
+            choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+            answer.body(200, {"choices": [choice], "usage": _usage((100, 50))})
+            return
+        answer.begin_stream()
+        if self.text:
+            answer.delta({"content": self.text})
+        for place, (call_id, (name, given)) in enumerate(zip(ids, self.calls, strict=True)):
+            index = {"index": place if self.index else 0}
+            first = given if self.whole else ""
+            answer.delta({"tool_calls": [index | _call(call_id, name, first)]})
+            for piece in _pieces("" if self.whole else given, self.pieces):
+                answer.delta({"tool_calls": [index | {"function": {"arguments": piece}}]})
+        answer.delta({}, finish="tool_calls")
+        answer.event({"choices": [], "usage": _usage((100, 50))})
+        answer.end_stream()
 
 
 @dataclass(frozen=True)
@@ -358,6 +400,10 @@ class _Server(ThreadingHTTPServer):
 
 def _pieces(text: str, size: int) -> Iterator[str]:
     return (text[start : start + size] for start in range(0, len(text), size))
+
+
+def _call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _usage(counts: tuple[int, int]) -> dict[str, int]:

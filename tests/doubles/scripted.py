@@ -248,7 +248,11 @@ class ScriptedSandbox:
     def race(self, built: Sequence[Built], task: GemmTask) -> list[Evaluation]:
         return [self.evaluate(one, task, "race") for one in built]
 
-    def witness(self, built: Built, _: GemmTask) -> Evaluation:
+    def predict(self, built: Built, _: GemmTask) -> Prediction:
+        predicted_us = self._times_us.get(number_of(built.candidate), 20.0)
+        return Prediction(predicted_us=predicted_us, model="scripted", floor_us=1.0)
+
+    def witness(self, built: Built, _: GemmTask, seconds: float | None = None) -> Evaluation:  # noqa: ARG002
         self.witnessed.append(number_of(built.candidate))
         return self._witness.get(self.witnessed[-1], unmeasured(20.0, "emulator"))
 

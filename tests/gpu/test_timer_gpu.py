@@ -139,7 +139,7 @@ def test_a_server_subtracts_the_time_between_two_events(device, honest):
     task = GemmTask(m=64, n=64, k=64, mode="server", arch=device.arch)
     measurement = Timer(task, device).measure(honest(task), BRIEF)
     assert 0.5 < measurement.ruler.zero_us < 6
-    assert all(0.5 < sample for sample in measurement.timing.samples_us), "more was subtracted than the events take"
+    assert all(sample > 0.5 for sample in measurement.timing.samples_us), "more was subtracted than the events take"
 
 
 def test_quick_measurement_has_the_autotuned_baseline_only(device, honest):

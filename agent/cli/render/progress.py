@@ -29,6 +29,7 @@ from contract.events import (
     StageStarted,
     StepFinished,
     StoreProgress,
+    ToolUsed,
     Witnessed,
     WorkerRestarted,
 )
@@ -107,6 +108,10 @@ class Progress:
                 self._now(self._writing())
             case Replied():
                 self._replied(event)
+            case ToolUsed():
+                self._line(
+                    _fitted(f"tool {event.round}.{event.sample + 1}: {event.tool} in {event.seconds:.1f} s: {event.said}")
+                )
             case WorkerRestarted():
                 self._line(f"worker restarted: {event.reason}")
             case Notice():

@@ -123,11 +123,16 @@ def terms_text(terms: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{name} {term_us:.2f}" for name, term_us in terms[:_TERMS])
 
 
-def chunk_text(hit: Hit, mark: str) -> str:
-    """A chunk of the knowledge base with its mark, by which a reply cites it, and its location."""
+def resources_text(inspection: Inspection, tokens: int) -> str:
+    """What the compiled kernels use, with the compiler's warnings."""
+    return fenced(shorten("\n".join(_resources(inspection)), tokens))
+
+
+def chunk_text(hit: Hit, mark: str = "") -> str:
+    """A chunk of the knowledge base with its location, and the mark by which a reply cites it, if it has one."""
     chunk = hit.chunk
     place = inline(f"{chunk.release} {chunk.path}:{chunk.start_line}-{chunk.end_line} {chunk.symbol}")
-    return fenced(f"{mark} from {place}\n{chunk.text}")
+    return fenced(f"{mark} from {place}\n{chunk.text}".lstrip())
 
 
 def _around(source: str, line: int | None) -> Iterator[str]:

@@ -7,6 +7,7 @@
 - `pending`: a request in flight, and the ways in which a try of it can end.
 - `request_parameters`: the parameters of a request, without those that a server has refused.
 - `stream`: reads a reply as it arrives.
+- `tool_calls`: tools in messages and in replies.
 - `retrying`: retries of a request, and the waits before them.
 - `api_errors`: translates the errors of the `openai` package.
 - `background`: an event loop in its own thread.

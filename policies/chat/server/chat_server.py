@@ -3,17 +3,21 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from contract.exchange import Prompt, ReplyStatus, Usage
+from contract.exchange import Prompt, ReplyStatus, ToolCall, ToolResult, Usage
 
 ExchangePlace = tuple[int, int, int]  # (round, sample, turn)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The maximum cost of one request. `seconds` includes retries and the waits between them."""
+    """The maximum cost of one request. `seconds` includes retries and the waits between them.
+
+    `calls`: how many tools the reply may call; 0 offers none.
+    """
 
     reply_tokens: int
     seconds: float
+    calls: int = 0
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,7 @@ class Reply:
     """How one request ended; `status` as in `contract.exchange.Exchange`. `problem`: one line, empty if complete.
 
     `reasoning`: the model's reasoning, kept apart from `text`. `seconds`: wall-clock time with the waits for retries.
+    `calls`: the tools that a complete reply calls. `results`: those that a recorded reply has already; they are not run again.
     """
 
     status: ReplyStatus
@@ -29,6 +34,8 @@ class Reply:
     usage: Usage
     seconds: float
     problem: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
 
 
 class NoReply(Exception):

@@ -1,8 +1,8 @@
 """Asks an OpenAI-compatible server through the `openai` package, with streaming.
 
 Covered: limits on the time to connect, to the first token and to the end, also for a server that stalls or trickles; length
-limits; retries with back-off and Retry-After; parameters that a server refuses; servers that do not stream; removal of the
-key from replies, errors, events and logs.
+limits; retries with back-off and Retry-After; parameters and tools that a server refuses; servers that do not stream; removal
+of the key from replies, errors, events and logs.
 Not covered: instructions in a reply's text, which the reader must treat as data.
 """
 
@@ -11,6 +11,7 @@ import functools
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
@@ -20,7 +21,7 @@ from pydantic import SecretStr
 
 from contract.errors import EndpointError
 from contract.events import Emit, Notice, Replying
-from contract.exchange import Prompt
+from contract.exchange import Prompt, ToolCall
 from contract.options import ChatOptions
 from policies.chat.server.api_errors import ModelMissing, RequestFailed, Unusable, failure_of, message_of, one_line, unreachable
 from policies.chat.server.background import Background
@@ -39,6 +40,7 @@ from policies.chat.server.stream import (
     read_body,
     read_stream,
 )
+from policies.chat.server.tool_calls import as_sent
 
 _log = logging.getLogger(__name__)
 _REPORTED_WAIT_S = 5.0
@@ -46,6 +48,8 @@ _PROGRESS_S = 0.25
 _LISTED_MODELS = 5
 _LISTING_S = 5.0
 _INTERRUPTED = "the request was interrupted"
+# Statuses of errors that may refuse tools: OpenRouter sends a 404, llama.cpp's server a 500.
+_REFUSES_TOOLS = frozenset({400, 404, 405, 422, 500, 501})
 _CONNECTION_ERRORS = (httpx2.HTTPError, OSError, anyio.EndOfStream)
 
 
@@ -58,6 +62,7 @@ class OpenAIServer:
         self._with_key = key is not None
         self._redact = Redactor(key)
         self._parameters = RequestParameters(options)
+        self._without_tools = False
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._background: Background | None = None
@@ -80,6 +85,7 @@ class OpenAIServer:
             usage=request.usage,
             seconds=time.monotonic() - request.begun,
             problem=one_line(self._redact(end.problem)),
+            calls=self._redacted(request.partial.calls) if end.status == "complete" else (),
         )
 
     def close(self) -> None:
@@ -140,12 +146,20 @@ class OpenAIServer:
         """Send the request, and again for each parameter that the server refuses."""
         while True:
             request.start_over()
-            sent = self._parameters.of_request(request.limit.reply_tokens, stream=stream)
+            called = any(message.calls for message in request.prompt.messages)
+            limit = request.limit
+            sent = self._parameters.of_request(limit.reply_tokens, stream=stream, calls=limit.calls, called=called)
             end = await self._send(request, sent)
             if not isinstance(end, APIStatusError):
                 return end
             said = self._redact(message_of(end))
-            name = self._parameters.learn(sent, end.param, said) if end.status_code in {400, 422} else None
+            if end.status_code in _REFUSES_TOOLS and self._parameters.learn_tools(sent, end.param, said):
+                if self._options.tools == "on":
+                    return Unusable(f"refuses tools (HTTP {end.status_code}: {one_line(said)}); use --chat-tools auto or off")
+                self._report_no_tools(f"HTTP {end.status_code}: {one_line(said)}")
+                continue
+            refusable = end.status_code in {400, 422} or ("tool_choice" in sent and end.status_code in _REFUSES_TOOLS)
+            name = self._parameters.learn(sent, end.param, said) if refusable else None
             if name is None:
                 return failure_of(end, self._redact, with_key=self._with_key)
             _log.debug("the server refuses %s = %s; sending the request without it or with less", name, sent[name])
@@ -188,7 +202,7 @@ class OpenAIServer:
         return ending_of(partial)
 
     async def _receive(self, request: PendingRequest, sent: dict[str, Any], first: asyncio.Timeout) -> None:
-        messages: list[Any] = [message.model_dump() for message in request.prompt.messages]
+        messages: list[Any] = [as_sent(message) for message in request.prompt.messages]
         async with self._client.chat.completions.with_streaming_response.create(
             model=self._options.model, messages=messages, extra_headers=self._headers, **sent
         ) as response:
@@ -224,6 +238,15 @@ class OpenAIServer:
             return f"cannot answer for model {model!r} ({said}); check --model, and that --base-url ends in /v1"
         more = f" and {len(offered) - _LISTED_MODELS} more" if len(offered) > _LISTED_MODELS else ""
         return f"has no model {model!r}; it offers {', '.join(offered[:_LISTED_MODELS])}{more}: choose one with --model"
+
+    def _redacted(self, calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+        return tuple(ToolCall(**{name: self._redact(text) for name, text in call.model_dump().items()}) for call in calls)
+
+    def _report_no_tools(self, said: str) -> None:
+        with self._lock:
+            known, self._without_tools = self._without_tools, True
+        if not known:
+            self._emit(Notice(message=f"chat server {self._url} refuses tools ({said}); the run goes on without them"))
 
     def _report_wait(self, request: PendingRequest, again: Again, seconds: float) -> None:
         request.waited_s += seconds

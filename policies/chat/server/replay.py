@@ -79,4 +79,6 @@ def as_reply(exchange: Exchange) -> Reply:
         usage=exchange.usage,
         seconds=exchange.seconds,
         problem="" if exchange.status == "complete" else exchange.problem,
+        calls=exchange.calls,
+        results=exchange.results,
     )

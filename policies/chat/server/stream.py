@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from contract.exchange import Prompt, Usage
+from contract.exchange import Prompt, ToolCall, Usage
+from policies.chat.server.tool_calls import PartialCalls, joined
 from policies.chat.tokens import CHARS_PER_TOKEN, estimate_usage
 
 MAX_CHARS = 2_000_000
@@ -41,6 +42,7 @@ class PartialReply:
     parts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    called: PartialCalls = field(default_factory=PartialCalls)
     characters: int = 0
     begun: bool = False
     chosen: bool = False
@@ -76,23 +78,29 @@ class PartialReply:
             if text:
                 kept.append(text)
                 self.characters += len(text)
+        self.characters += self.called.add(delta.get("tool_calls"))
 
     @property
     def text(self) -> str:
-        return split_thoughts(_joined(self.parts))[1]
+        return split_thoughts(joined(self.parts))[1]
 
     @property
     def reasoning(self) -> str:
-        return _joined(self.thoughts) + split_thoughts(_joined(self.parts))[0]
+        return joined(self.thoughts) + split_thoughts(joined(self.parts))[0]
 
     @property
     def refusal(self) -> str:
-        return _joined(self.refusals)
+        return joined(self.refusals)
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        return self.called.calls()
 
     def usage(self, prompt: Prompt) -> Usage:
         """The server's token count; an estimate if it sent none, or 0 for a reply with text."""
         if self.counts is None or (self.characters and not self.counts[1]):
-            return estimate_usage(prompt, "".join(self.parts), "".join(self.thoughts), "".join(self.refusals))
+            arguments = "".join(call.arguments for call in self.calls)
+            return estimate_usage(prompt, "".join(self.parts), "".join(self.thoughts), "".join(self.refusals), arguments)
         return Usage(prompt_tokens=self.counts[0], completion_tokens=self.counts[1], counted="server")
 
     def ending(self) -> tuple[Literal["complete", "truncated", "cut", "refused"], str]:
@@ -199,11 +207,6 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return "".join(_plain(part.get("text")) for part in value if isinstance(part, dict))
     return ""
-
-
-def _joined(parts: list[str]) -> str:
-    """The parts as one text. Surrogates that a server split between chunks are paired; lone ones are replaced."""
-    return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _counts(usage: Any) -> tuple[int, int] | None:

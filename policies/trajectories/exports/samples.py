@@ -174,7 +174,7 @@ class _SampledRun:
         exchange = self._exchanges.get(step.candidate.id)
         observation = self._trajectory.observations[step.observation_id]
         asked = _sent(exchange, step, observation) if exchange else self._opening(step.observation_id, observation)
-        completion = exchange.reply if exchange else write_reply(step.candidate, observation)
+        completion = exchange.reply if exchange and not _by_tools(exchange) else write_reply(step.candidate, observation)
         if completion is None:
             self._counts.unwritable += 1
         if asked is None or completion is None:
@@ -239,7 +239,17 @@ def _sent(exchange: Exchange, step: Step, observation: Observation) -> _Asked:
     origin = step.candidate.origin
     buckets = {one.candidate.id: one.bucket for one in observation.exemplars}
     shown = {name: buckets[name] for name in origin.exemplar_ids or () if name in buckets}
-    return _Asked(exchange.prompt.messages, shown, origin.chunk_ids)
+    messages = exchange.prompt.messages
+    opening = next((place for place, message in enumerate(messages) if message.calls), len(messages))
+    return _Asked(messages[:opening], shown, origin.chunk_ids)
+
+
+def _by_tools(exchange: Exchange) -> bool:
+    """Whether the model called tools before this reply, which may then name a kernel of a call in place of its code.
+
+    Such a sample has the prompt before the first call, and the candidate as a whole reply.
+    """
+    return any(message.calls for message in exchange.prompt.messages)
 
 
 def _measurement(evaluation: Evaluation) -> Measured | None:

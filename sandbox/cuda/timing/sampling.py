@@ -164,6 +164,7 @@ class HotLane:
     """Back to back on one pair of operands, which then stays in L2 as far as it fits. Its outputs are not judged."""
 
     pairs: Sequence[Pair] = ()
+    zero_us = 0.0
 
     def __init__(self, track: Track, contender: Contender, round_us: float) -> None:
         self.workspaces = track.workspaces(contender, 1)

@@ -85,14 +85,21 @@ class Table:
     """A chat policy with access to its server, log and events."""
 
     def __init__(
-        self, server: Answer | ChatServer, log: MemoryLog | None = None, primitives: Any = (), seed: int = 0, **changes: Any
+        self,
+        server: Answer | ChatServer,
+        log: MemoryLog | None = None,
+        primitives: Any = (),
+        seed: int = 0,
+        workbench: Any = None,
+        **changes: Any,
     ) -> None:
         self.options = options(**changes)
         self.log = log or MemoryLog()
         self.events: list[Event] = []
         self.account = Account(self.options, self.log.recorded())
         self.server: Any = AnsweringServer(server) if callable(server) else server
-        self.policy = ChatPolicy(self.options, self.server, self.log, self.account, self.events.append, seed, primitives)
+        parts = (self.options, self.server, self.log, self.account, self.events.append, seed, primitives, workbench)
+        self.policy = ChatPolicy(*parts)
 
     def propose(self, count: int = 8, **changes: Any) -> list[Candidate]:
         return self.policy.propose(observe(**changes), count)

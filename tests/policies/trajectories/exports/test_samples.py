@@ -3,6 +3,7 @@
 import json
 
 from contract.evaluation import CompileFailed, Measured, TestResult, Unmeasured, Witness, Wrong
+from contract.exchange import Message, Prompt, ToolCall
 from contract.knowledge import Chunk, Hit
 from contract.reward import FLOOR, gap_closed
 from contract.trajectory import Trajectory
@@ -10,6 +11,7 @@ from policies.chat.assignment import Assignment
 from policies.trajectories.exports.counts import ExportCounts
 from policies.trajectories.exports.samples import TrainingSample, environments, samples_of
 from tests.doubles import CHIP, ENVIRONMENT, INSPECTION, PASSED, measured, unmeasured
+from tests.policies.chat.exchanges import prompt
 from tests.policies.trajectories.exports.runs import PROMPTS, RunOfTests, kernel
 
 FAILED = CompileFailed(message="line 1", log="")
@@ -34,6 +36,21 @@ def test_an_exchange_gives_its_own_prompt_and_reply() -> None:
     assert (sample.prompt, sample.completion) == (asked.prompt.messages, asked.reply)
     assert (sample.provenance.model, sample.provenance.policy) == ("test", "chat")
     assert sample.provenance.licence == "kernel under the terms of model test"
+
+
+def test_a_reply_after_tool_calls_is_written_out_behind_the_prompt_before_them() -> None:
+    run = RunOfTests()
+    written = kernel(1, policy="chat")
+    observation = run.round(1)
+    run.add(observation, written, FAILED)
+    opening = prompt().messages
+    called = Message(role="assistant", content="", calls=(ToolCall(id="a", name="verify_kernel", arguments="{}"),))
+    told = Message(role="tool", content="k1: it passed", call_id="a")
+    run.ask(observation, written, "COMMIT k1", prompt=Prompt(messages=(*opening, called, told)))
+    [sample] = samples(run.trajectory)
+    assert sample.prompt == opening
+    assert written.source in sample.completion
+    assert "COMMIT" not in sample.completion
 
 
 def test_other_policies_get_the_prompt_of_the_chat_policy() -> None:

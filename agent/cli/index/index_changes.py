@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli import index_search, index_state
 from agent.cli.arguments import AsJson, ReleaseName
+from agent.cli.index import index_search, index_state
 
 if TYPE_CHECKING:
     from indexer.pipeline import IndexReport
