@@ -2,7 +2,7 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
 fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
-0.5 of the rest), device primitives (up to 0.9 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
+0.5 of the rest), device primitives (up to 0.95 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
 differences (up to 0.35 of the rest), chunks (all of the rest).
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 """
@@ -44,7 +44,7 @@ from policies.chat.tokens import estimate_tokens
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
-_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.9, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
+_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.95, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = (
     "Device primitives",

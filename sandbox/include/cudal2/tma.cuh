@@ -6,7 +6,7 @@
 
 namespace cudal2 {
 
-// The 128-byte descriptor the launcher encodes; a kernel takes it as `const __grid_constant__ TensorMap`.
+// A kernel takes it as `const __grid_constant__ TensorMap`.
 struct alignas(64) TensorMap {
   unsigned long long opaque[16];
 };
