@@ -15,6 +15,7 @@ from contract.errors import PlanError
 from contract.evaluation import NOT_COVERED, REDUCED, Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
 from contract.plan import LaunchPlan, ResolvedPlan
+from contract.symptoms import Symptoms
 from contract.task import GemmTask
 from sandbox.building.compile_child import PTX
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
@@ -26,11 +27,13 @@ from sandbox.emulator.ptx.module import PtxError, Unsupported
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.draws import seed_of
 from sandbox.verification.executor import Traits
+from sandbox.verification.probes import with_symptoms
 from sandbox.verification.tiers import Proof, run_until_failure
 from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
 MAX_SEED = 2**48
+PROBES_S = 10.0  # after which no further probe of a failed kernel begins
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
 
 
@@ -72,7 +75,8 @@ class Evaluator:
             return Done(evaluation=Crashed(stage="load", message=str(exc), inspection=inspection))
         except OutOfTime as exc:
             limit_s = TIME_SHARE * request.verify.timeout_s
-            late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection)
+            symptoms = Symptoms(waits=exc.waits) if exc.waits else None
+            late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection, symptoms=symptoms)
             return Done(evaluation=late)
         if tests[-1].passed:
             return Verified(tests=tests)
@@ -148,7 +152,7 @@ class Evaluator:
     def _attempt(self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions) -> tuple[TestResult, ...]:
         """The same with a source that may have its sizes compiled in. A failure proves nothing, so only a pass is kept."""
         try:
-            proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE)))
+            proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE), probes=False))
         except (OutOfTime, Unsupported):
             return (_not_reduced(task, f"was not executed to its end at {smaller.task.shape}"),)
         if not (last := proof[-1]).passed:
@@ -160,11 +164,14 @@ class Evaluator:
         )
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
 
-    def _whole(self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float) -> Iterator[TestResult]:
-        """All tiers over whole grids."""
+    def _whole(
+        self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float, *, probes: bool = True
+    ) -> Iterator[TestResult]:
+        """All tiers over whole grids. `probes`: whether a failure is looked into."""
         executor = EmulatorExecutor(kernel, Schedules(kernel.task, seed_of(options), deadline))
         traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
-        yield from Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests()
+        for test in Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests():
+            yield _explained(test, executor, kernel.task, deadline) if probes else test
         yield executor.summary()
 
     def _cases(self, task: GemmTask) -> CaseStore:
@@ -184,6 +191,15 @@ def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKer
     """A built candidate's programs, from the PTX beside its cubin. Raises: Unsupported, PtxError, LaunchRefused."""
     ptx = Path(built.artifact_path).with_name(PTX).read_text(encoding="utf-8", errors="replace")
     return EmulatedKernel(built.candidate.id, ptx, plan, task, atomics=plan_of(built).atomics)
+
+
+def _explained(test: TestResult, executor: EmulatorExecutor, task: GemmTask, deadline: float) -> TestResult:
+    """A failed test with its symptoms, as far as its probes end in time: a verdict is not lost for them."""
+    until = min(deadline, time.monotonic() + PROBES_S)
+    try:
+        return with_symptoms(test, executor, task, lambda: time.monotonic() < until)
+    except (OutOfTime, Unsupported):
+        return test
 
 
 def _deadline(options: VerifyOptions, share: float = 1.0) -> float:

@@ -23,6 +23,7 @@ from contract.roofline import arithmetic_us, memory_us, roofline_us
 from contract.task import Arch, ElementType
 from contract.trajectory import Failure, Observation
 from policies.chat.assignment import Assignment
+from policies.chat.prompts.failures import failure_text, proven_text
 from policies.chat.prompts.fitting import fair_shares, shorten, take
 from policies.chat.prompts.primitives import Header, primitives_for
 from policies.chat.prompts.quoting import fenced, plain
@@ -30,7 +31,6 @@ from policies.chat.prompts.rendering import (
     chunk_text,
     diagnosis_text,
     exemplar_text,
-    failure_text,
     result_text,
     source_text,
     tried_text,
@@ -134,13 +134,16 @@ class Prompts:
 
 def _required(observation: Observation, best: Candidate | None, failure: Failure | None) -> dict[str, Callable[[int], str]]:
     """The required sections, each as a function of its maximum number of tokens."""
+    required: dict[str, Callable[[int], str]] = {}
     if failure:
         source, evaluation = failure.candidate.source, failure.evaluation
-        return {
+        required = {
             "The kernel that failed": lambda tokens: source_text(source, tokens),
             "What became of it": lambda tokens: failure_text(evaluation, source, tokens),
         }
-    required: dict[str, Callable[[int], str]] = {}
+        if (proven := failure.proven) is not None:
+            required["A kernel that was proven"] = lambda tokens: proven_text(source, proven, tokens)
+        return required
     if best:
         required["The best kernel so far"] = lambda tokens: source_text(best.source, tokens)
     if best and (result := observation.best_evaluation):
