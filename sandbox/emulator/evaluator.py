@@ -195,9 +195,11 @@ def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKer
 
 def _explained(test: TestResult, executor: EmulatorExecutor, task: GemmTask, deadline: float) -> TestResult:
     """A failed test with its symptoms, as far as its probes end in time: a verdict is not lost for them."""
+    if test.passed:
+        return test
     until = min(deadline, time.monotonic() + PROBES_S)
     try:
-        return with_symptoms(test, executor, task, lambda: time.monotonic() < until)
+        return with_symptoms(test, executor.again(), task, lambda: time.monotonic() < until)
     except (OutOfTime, Unsupported):
         return test
 

@@ -73,16 +73,20 @@ class Probes:
         return self._host(got[rows, columns]), self._host(a @ b)
 
     def _sources(self) -> list[str]:
-        """What the probes say of both operands, in words."""
-        said: list[str] = []
-        for operand in OPERANDS:
-            said += self._counts(operand)
-        reads = [self._reads(operand) for operand in OPERANDS]
-        return [*said, *mapped(*(each for each in reads if each is not None))]
+        """What the probes say of both operands, in words.
 
-    def _counts(self, operand: Operand) -> list[str]:
+        Exchanged elements change counts too, so counts are told beside them only where whole blocks are missing or doubled.
+        """
+        reads = [self._reads(operand) for operand in OPERANDS]
+        exchanged, all_of_it = mapped(*(each for each in reads if each is not None))
+        if all_of_it:
+            return exchanged
+        counts = [self._counts(operand) for operand in OPERANDS]
+        return [*(said for said, whole in counts if said and (whole or not exchanged)), *exchanged]
+
+    def _counts(self, operand: Operand) -> tuple[str, bool]:
         if (added := self._output(self._inputs.blocks(operand))) is None:
-            return []
+            return "", True
         task, (rows, columns) = self._task, self._window
         blocks = blocks_of(task.m, task.k)[rows] if operand == "a" else blocks_of(task.n, task.k)[columns]
         return counted(operand, blocks, added, task.k)
@@ -100,7 +104,7 @@ class Probes:
         down, across = np.meshgrid(np.arange(task.m)[rows], np.arange(task.n)[columns], indexing="ij")
         own, hot = (down, across) if operand == "a" else (across, down)
         wanted = positions(task.n if operand == "a" else task.m, task.k)[hot]
-        return Reads(operand, own[known], wanted[known], lines[known], depths[known])
+        return Reads(operand, own[known], wanted[known], lines[known], depths[known], hot[known])
 
     def _index(self, operand: Operand, axis: int) -> np.ndarray | None:
         """The index along an axis of the element that each output is, -1 where it is none. Shape: of the window."""

@@ -13,6 +13,9 @@ _MOST = 0.98  # of the outputs, where a few disagree
 _PERIODS = (2, 4, 8, 16, 32, 64)  # of lines, by which elements may be permuted differently
 _CLASSES, _EXAMPLES, _PARTS = 2, 3, 4
 _CHUNK = 8  # elements of 16 bytes
+_WIDE = 0.75
+_BLOCKS = (8, 16, 32, 64)
+_SHIFTED = 0.5  # of the wrong elements, that few shifts must explain
 _LINE = {"a": "row", "b": "column"}
 
 
@@ -21,7 +24,7 @@ class Reads:
     """Elements of an operand that outputs were made of. Shape: all (outputs,).
 
     `line`, `k`: the wanted element, a row of A or a column of B, and its place along K; `found_line`, `found_k`: the element
-    that was read.
+    that was read. `beside`: the output's other line, a column of D for A, a row for B.
     """
 
     operand: Operand
@@ -29,13 +32,19 @@ class Reads:
     k: np.ndarray
     found_line: np.ndarray
     found_k: np.ndarray
+    beside: np.ndarray
 
     def where(self, chosen: np.ndarray) -> "Reads":
-        return Reads(self.operand, *(each[chosen] for each in (self.line, self.k, self.found_line, self.found_k)))
+        kept = (each[chosen] for each in (self.line, self.k, self.found_line, self.found_k, self.beside))
+        return Reads(self.operand, *kept)
+
+    @property
+    def wrong(self) -> np.ndarray:
+        return np.asarray((self.line != self.found_line) | (self.k != self.found_k))
 
 
-def counted(operand: Operand, blocks: np.ndarray, added: np.ndarray, k: int) -> list[str]:
-    """Blocks of K that were not added exactly once.
+def counted(operand: Operand, blocks: np.ndarray, added: np.ndarray, k: int) -> tuple[str, bool]:
+    """Blocks of K that were not added exactly once, in words, and whether each of them is missing or doubled as a whole.
 
     Shape: added (rows, columns), how many elements of its block an output has; blocks (columns,) for operand b, (rows,) for
     a, the block that a line of the operand holds.
@@ -45,9 +54,10 @@ def counted(operand: Operand, blocks: np.ndarray, added: np.ndarray, k: int) -> 
     block = np.broadcast_to(blocks[None, :] if operand == "b" else blocks[:, None], added.shape)
     wrong = share != 1
     if not wrong.any():
-        return []
+        return "", True
     said = [f"{words} {_blocks(of, k)}" for words, of in _kinds(share, block, wrong)]
-    return [f"{operand.upper()}: {'; '.join(said)}{_in(wrong, operand)}"]
+    whole = bool(np.isin(share[wrong], (0, 2)).all())
+    return f"{operand.upper()}: {'; '.join(said)}{_in(wrong)}", whole
 
 
 def _kinds(share: np.ndarray, block: np.ndarray, wrong: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -70,44 +80,65 @@ def _blocks(blocks: np.ndarray, k: int) -> str:
     return ", ".join(spans[:_PARTS]) + more
 
 
-def _in(wrong: np.ndarray, operand: Operand) -> str:
-    """In which outputs, by the lines that do not choose the block."""
-    lines = lines_of(np.asarray(wrong.any(axis=1 if operand == "b" else 0)))
-    name = "rows" if operand == "b" else "columns"
-    if lines.all:
-        return f" (in all {name} of D)"
-    return f" (in {name} {span(lines.first, lines.last)} of D)"
+def _in(wrong: np.ndarray) -> str:
+    """In which outputs. Lines that choose the block are told where wrong ones fill less than most of them."""
+    parts = []
+    for name, axis in (("rows", 1), ("columns", 0)):
+        lines = lines_of(np.asarray(wrong.any(axis=axis)))
+        if lines.last - lines.first + 1 < _WIDE * lines.of:
+            parts.append(f"{name} {span(lines.first, lines.last)}")
+    return f" (in {', '.join(parts)} of D)" if parts else " (in all of D)"
 
 
 @dataclass(frozen=True)
 class Told:
-    """A map in words. `rank`: 0 where the words are all of it, 1 where a pattern was found for a part, 2 for examples."""
+    """A map in words. `rank`: 0 where the words are all of it, 1 where they are most, 2 where they are examples."""
 
     words: str
     rank: int
 
 
-def mapped(*reads: Reads) -> list[str]:
-    """Elements that stand for others, by operand. Empty where each is the right one.
+def mapped(*reads: Reads) -> tuple[list[str], bool]:
+    """Elements that stand for others, by operand, and whether the words say all of it. Empty where each is the right one.
 
-    A wrong element of one operand makes the probe of the other show a wrong place along K too, so only the operand with the
-    simplest map is told; both where they are equally simple, since either explains the result then.
+    A wrong element of one operand makes the probe of the other see a wrong place along K, the same for all of its own lines.
+    Such an operand is left out if the other one's elements do not look so. Of two that remain the simpler one is told, or
+    both where they are equally simple, since either explains the result.
     """
-    told = {each.operand: (each, _told(each)) for each in reads if _differs(each).any()}
-    best = min((one.rank for _, one in told.values()), default=0)
-    return [
-        f"{operand.upper()} ({float(_differs(each).mean()):.0%} of the probed elements): {one.words}"
-        for operand, (each, one) in told.items()
+    wrong = [each for each in reads if each.wrong.any()]
+    causes = [each for each in wrong if not _follows(each)] or wrong
+    told = [(each, _told(each)) for each in causes]
+    best = min((one.rank for _, one in told), default=0)
+    said = [
+        f"{each.operand.upper()} ({float(each.wrong.mean()):.0%} of the probed elements): {one.words}"
+        for each, one in told
         if one.rank == best
     ]
+    return said, best == 0 and bool(said)
 
 
-def _differs(reads: Reads) -> np.ndarray:
-    return np.asarray((reads.line != reads.found_line) | (reads.k != reads.found_k))
+def _follows(reads: Reads) -> bool:
+    """Whether what stands for an element is in its own line, and depends on the other operand's line alone."""
+    if float((reads.line == reads.found_line).mean()) < _MOST:
+        return False
+    return len(agreed_sources(reads.beside, reads.found_k)) >= _MOST * len(np.unique(reads.beside))
 
 
 def _told(reads: Reads) -> Told:
-    return _along_one(reads) or _along_both(reads) or Told(_examples(reads.where(_differs(reads))), 2)
+    for describe in (_transposed, _along_one, _along_both, _by_classes, _shifted):
+        if (told := describe(reads)) is not None:
+            return told
+    return Told(_examples(reads.where(reads.wrong)), 2)
+
+
+def _transposed(reads: Reads) -> Told | None:
+    """Lines and k exchanged within square blocks."""
+    for size in _BLOCKS:
+        line, k = reads.line // size * size + reads.k % size, reads.k // size * size + reads.line % size
+        if float(((reads.found_line == line) & (reads.found_k == k)).mean()) >= _MOST:
+            words = f"{_LINE[reads.operand]}s and k are exchanged within each block of {size}x{size}: transposed"
+            return Told(f"{words}, or not transposed where they should be", 0)
+    return None
 
 
 def _along_one(reads: Reads) -> Told | None:
@@ -116,37 +147,75 @@ def _along_one(reads: Reads) -> Told | None:
     same_line, same_k = (
         float((wanted == found).mean()) >= _MOST for wanted, found in ((reads.line, reads.found_line), (reads.k, reads.found_k))
     )
-    if same_k and not same_line:
-        return _one(f"{line}s", reads.line, reads.found_line, "k", reads.k)
-    if same_line and not same_k:
-        return _one("k", reads.k, reads.found_k, line, reads.line)
+    if same_k and not same_line and (said := _map(reads.line, reads.found_line)):
+        other = f"; {reads.operand.upper()} was read from other {line}s, or D stored to other {line}s"
+        return Told(f"{line}s {said[0]}{other}", 0 if said[1] else 1)
+    if same_line and not same_k and (said := _map(reads.k, reads.found_k)):
+        return Told(f"k {said[0]}", 0 if said[1] else 1)
     return None
 
 
-def _one(name: str, wanted: np.ndarray, found: np.ndarray, other: str, beside: np.ndarray) -> Told | None:
-    """A map of one index; by classes of the other index where it depends on that."""
-    if said := _map(wanted, found):
-        words, whole = said
-        return Told(f"{name} {words}", 0 if whole else 1)
+def _along_both(reads: Reads) -> Told | None:
+    by_line, by_k = _map(reads.line, reads.found_line), _map(reads.k, reads.found_k)
+    if not by_line or not by_k or not (by_line[0] and by_k[0]):
+        return None
+    whole = by_line[1] and by_k[1]
+    return Told(f"{_LINE[reads.operand]}s {by_line[0]}; k {by_k[0]}", 0 if whole else 1)
+
+
+def _by_classes(reads: Reads) -> Told | None:
+    """Maps of lines and of k that depend on the line's residue, as those of swizzles do; or on that of k."""
+    line = _LINE[reads.operand]
     for period in _PERIODS:
-        classes = [
-            (_map(wanted[at], found[at]), residue) for residue in range(period) if (at := beside % period == residue).any()
-        ]
-        if all(said is not None for said, _ in classes):
-            shown = [f"{other} {residue} of every {period}: {name} {said[0]}" for said, residue in classes if said and said[0]]
-            more = f"; {len(shown) - _CLASSES} more classes likewise" if len(shown) > _CLASSES else ""
-            whole = all(said[1] for said, _ in classes if said)
-            return Told("; ".join(shown[:_CLASSES]) + more + _swizzled(wanted, found, other), 0 if whole else 1)
+        for name, index in ((line, reads.line), ("k", reads.k)):
+            classes = [(residue, index % period == residue) for residue in range(period)]
+            of = [(residue, _class(reads.where(at))) for residue, at in classes if at.any()]
+            if len(of) > 1 and all(said is not None for _, said in of):
+                shown = [f"{name} {residue} of every {period}: {said[0]}" for residue, said in of if said and said[0]]
+                more = f"; {len(shown) - _CLASSES} more classes likewise" if len(shown) > _CLASSES else ""
+                whole = all(said[1] for _, said in of if said)
+                return Told("; ".join(shown[:_CLASSES]) + more + _swizzled(reads), 0 if whole else 1)
     return None
 
 
-def _swizzled(wanted: np.ndarray, found: np.ndarray, other: str) -> str:
-    """A remark where pieces of 16 bytes or more keep together."""
-    piece = _piece(wanted, found)
-    if piece < _CHUNK:
-        return ""
-    said = f"; pieces of {piece} elements ({2 * piece} bytes) are exchanged by the {other}"
-    return f"{said}, as where a swizzle is done on one side only, or two sides swizzle differently"
+def _class(reads: Reads) -> tuple[str, bool] | None:
+    """The maps of lines and k of some reads; None where one of them is no map."""
+    by_line, by_k = _map(reads.line, reads.found_line), _map(reads.k, reads.found_k)
+    if by_line is None or by_k is None:
+        return None
+    said = [f"{name} {words}" for name, (words, _) in ((f"{_LINE[reads.operand]}s", by_line), ("k", by_k)) if words]
+    return ", ".join(said), by_line[1] and by_k[1]
+
+
+def _swizzled(reads: Reads) -> str:
+    """A remark where pieces of 16 bytes or more keep together along one index."""
+    for name, wanted, found in (
+        ("k", reads.k, reads.found_k),
+        (f"{_LINE[reads.operand]}s", reads.line, reads.found_line),
+    ):
+        piece = _piece(wanted, found)
+        if piece >= _CHUNK and bool((wanted != found).any()):
+            said = f"; pieces of {piece} elements ({2 * piece} bytes) along {name} are exchanged"
+            return f"{said}, as where a swizzle is done on one side only, or two sides swizzle differently"
+    return ""
+
+
+def _shifted(reads: Reads) -> Told | None:
+    """Rectangles of elements that stand together somewhere else."""
+    wrong = reads.where(reads.wrong)
+    steps = np.stack([wrong.found_line - wrong.line, wrong.found_k - wrong.k], axis=1)
+    _, of, counts = np.unique(steps, axis=0, return_inverse=True, return_counts=True)
+    most = np.argsort(-counts)[:_PARTS]
+    if counts[most].sum() < _SHIFTED * len(steps):
+        return None
+    line, said = _LINE[reads.operand], []
+    for kind in most:
+        at = wrong.where(of.reshape(-1) == kind)
+        lines, ks = (span(int(index.min()), int(index.max())) for index in (at.line, at.k))
+        other_lines, other_ks = (span(int(index.min()), int(index.max())) for index in (at.found_line, at.found_k))
+        said.append(f"{line}s {lines} hold {other_lines}, for k {ks} those of k {other_ks}")
+    share = float(counts[most].sum()) / len(steps)
+    return Told("; ".join(said) + (f"; and other shifts ({1 - share:.0%} of the wrong elements)" if share < 1 else ""), 1)
 
 
 def _map(wanted: np.ndarray, found: np.ndarray) -> tuple[str, bool] | None:
@@ -159,14 +228,6 @@ def _piece(wanted: np.ndarray, found: np.ndarray) -> int:
     """The largest power of two, up to 64, in aligned pieces of which elements keep their places."""
     moved = int(np.bitwise_or.reduce(np.bitwise_xor(wanted, found)))
     return 64 if not moved else min(64, moved & -moved)
-
-
-def _along_both(reads: Reads) -> Told | None:
-    by_line, by_k = _map(reads.line, reads.found_line), _map(reads.k, reads.found_k)
-    if not by_line or not by_k:
-        return None
-    whole = by_line[1] and by_k[1]
-    return Told(f"{_LINE[reads.operand]}s {by_line[0]}; k {by_k[0]}", 0 if whole else 1)
 
 
 def _examples(wrong: Reads) -> str:
