@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.repair_feedback.rules import COUNT, POOL, RULES, SEED, drawn
+from benchmarks.repair_feedback.rules import POOL, RULES, SEED, drawn, rest
 from contract.base import Record
 from contract.build import Built
 from contract.chip import REFERENCE_CHIPS
@@ -28,12 +28,14 @@ from tests.sandbox.emulator.corpus.fault import Fault
 
 VERIFY_SEED, TIMEOUT_S = 2, 60.0
 TOKENS = 4000  # for the feedback
+_YES = {True: "yes", False: "**no**"}
 
 
 class FeedbackRow(Record):
-    """One fault. `named`: whether the feedback names what `wanted` says."""
+    """One fault. `drawn`: by the seed, not one of the rest of the pool. `named`: whether the feedback names what `wanted` says."""
 
     fault: str
+    drawn: bool
     why: str
     outcome: str
     wanted: str
@@ -44,7 +46,7 @@ class FeedbackRow(Record):
 
 
 class FeedbackResult(Record):
-    """A run over the drawn faults."""
+    """A run over the faults of the pool."""
 
     command: str
     commit: str
@@ -78,6 +80,7 @@ def rows(names: Sequence[str], cache: Path) -> Iterator[FeedbackRow]:
         outcome, text = feedback(fault, builder)
         yield FeedbackRow(
             fault=name,
+            drawn=name in drawn(),
             why=fault.why,
             outcome=outcome,
             wanted=rule.names,
@@ -89,22 +92,24 @@ def rows(names: Sequence[str], cache: Path) -> Iterator[FeedbackRow]:
 
 
 def render(result: FeedbackResult) -> str:
-    named = sum(row.named for row in result.rows)
+    groups = {True: "The faults drawn", False: "The rest of the pool"}
     lines = [
         "# What the feedback names of seeded faults",
         "",
-        f"`{result.command}`, commit {result.commit}, {result.date}. {len(result.rows)} of {result.pool} faults of the corpus "
-        f"that give a wrong result or hang, drawn with seed {result.seed}. Rules: `benchmarks/repair_feedback/rules.py`.",
-        "",
-        f"**{named} of {len(result.rows)}** feedbacks name what is at fault.",
-        "",
-        "| fault | why it is one | found as | the feedback must name | named |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {row.fault} | {row.why} | {row.outcome} | {row.wanted} | {'yes' if row.named else '**no**'} |"
-            for row in result.rows
-        ),
+        f"`{result.command}`, commit {result.commit}, {result.date}. {result.pool} faults of the corpus that give a wrong result "
+        f"or hang, {len(drawn())} of them drawn with seed {result.seed}. Rules: `benchmarks/repair_feedback/rules.py`.",
     ]
+    for group, heading in groups.items():
+        rows = [row for row in result.rows if row.drawn == group]
+        named = sum(row.named for row in rows)
+        lines += [
+            "",
+            f"## {heading}: {named} of {len(rows)} named",
+            "",
+            "| fault | why it is one | found as | the feedback must name | named |",
+            "|---|---|---|---|---|",
+            *(f"| {row.fault} | {row.why} | {row.outcome} | {row.wanted} | {_YES[row.named]} |" for row in rows),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -114,7 +119,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
-        judged = tuple(rows(drawn(), Path(cache)))
+        judged = tuple(rows([*drawn(), *rest()], Path(cache)))
     result = FeedbackResult(
         command="python -m benchmarks.repair_feedback",
         commit=arguments.commit,
@@ -125,7 +130,9 @@ def main() -> None:
     )
     arguments.out.write_text(result.model_dump_json(indent=1) + "\n")
     arguments.out.with_suffix(".md").write_text(render(result))
-    print(f"{sum(row.named for row in judged)} of {COUNT} feedbacks name what is at fault")
+    for group, name in ((True, "drawn"), (False, "rest")):
+        named = [row.named for row in judged if row.drawn == group]
+        print(f"{name}: {sum(named)} of {len(named)} feedbacks name what is at fault")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Which faults are drawn, and what a feedback must name of each. Written before any of their feedbacks was looked at.
+"""Which faults are drawn, and what a feedback must name of each. The rules were written before the feedbacks were read.
 
 A rule follows from the fault's mutated line and its task: the barrier, with the bytes or arrivals that it lacks, the operand
 with the rows, columns or k that are exchanged, or the tile. Every pattern of a rule must be found in the feedback.
+The 20 faults of the issue are drawn by a seed. The feedback was improved after their first run (15 of 20); the rest of the
+pool has rules of its own, written after that and before any of its feedbacks was read.
 """
 
 import random
@@ -60,6 +62,10 @@ SEED, COUNT = 16, 20
 
 def drawn() -> list[str]:
     return random.Random(SEED).sample(POOL, COUNT)
+
+
+def rest() -> list[str]:
+    return [name for name in POOL if name not in drawn()]
 
 
 @dataclass(frozen=True)
@@ -131,4 +137,38 @@ RULES = {
         "the named barrier of the turn, and its counts",
         (r"bar\.(sync|arrive)", r"128 of 256 threads came|for 128 threads|which is for 128", r">\s+\d+ \|.*kTurn"),
     ),
+    # The rest of the pool
+    "latency-box-bytes-of-one-operand": Rule(
+        "the mbarrier or its announcement, and the 2048 bytes of a box",
+        (r"\b2048 bytes", r">\s+\d+ \|.*(mbarrier_arrive_expect|mbarrier_init)"),
+    ),
+    "latency-lanes-of-a-quad-store-each-others-rows": Rule(
+        "which of every some rows are never written", (r"never written", r"rows .* of every \d+")
+    ),
+    "latency-later-passes-advance-along-m": Rule("A, and the k of the second pass", (r"^- A.*\bk (32|3[2-9])",), (r"^- B \(",)),
+    "mma_sync-a-not-transposed": Rule("A, and pieces of 8 by 8", (r"^- A \(.*(8x8|8 by 8)",), (r"^- B \(",)),
+    "mma_sync-loop-without-end": Rule("an instruction of the loop", (r"mma\.sync|ldmatrix|cp\.async|bar\.sync|step_of",)),
+    "mma_sync-tiles-of-a-exchanged": Rule("A, and rows or k 8-15", (r"^- A \(.*\b8-15\b",), (r"^- B \(",)),
+    "resident-a-read-without-its-swizzle": Rule("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
+    "resident-a-tile-belongs-to-nobody": Rule("the tiles that are never written", (r"never written", r"tiles of 64x64")),
+    "resident-b-advanced-as-if-k-major": Rule("B, and no other operand", (r"^- B \(",), (r"^- A \(",)),
+    "resident-pieces-of-a-along-k": Rule("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
+    "wgmma_tma-box-of-a-at-the-wrong-place": Rule("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
+    "wgmma_tma-box-of-half-the-rows": Rule(
+        "the mbarrier that lacks half a box", (r"\b4096 of \d+ announced bytes have not come",)
+    ),
+    "wgmma_tma-expects-64-bytes-more": Rule(
+        "the mbarrier that lacks 64 bytes", (r"\b64 of \d+ announced bytes have not come",)
+    ),
+    "wgmma_tma-map-without-swizzle": Rule("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
+    "wgmma_tma-named-barrier-counts-too-many": Rule("the barrier and its counts", (r"bar\.sync", r"256 of 288 threads came")),
+    "wgmma_tma-one-arrival-too-many-expected": Rule("the mbarrier's arrivals", (r"4 of 5 arrivals came",)),
+    "wgmma_tma-outputs-staged-without-swizzle": Rule("the swizzle of the outputs", (r"swizzle",)),
+    "wgmma_tma-releases-to-itself-only": Rule("the mbarrier and its arrivals", (r"4 of 8 arrivals came", r"empty_barrier")),
+    "wgmma_tma-spread-first-departure-restores": Rule("the loop that waits for the counter", (r"ld\.acquire", r"load_acquire")),
+    "wgmma_tma-wrong-descriptor-of-row-major-b": Rule("B, and no other operand", (r"^- B \(",), (r"^- A \(",)),
+    "wgmma_tma-wrong-descriptor-stride-of-column-major-a": Rule(
+        "A along k, and no other operand", (r"^- A \(.*\bk\b",), (r"^- B \(",)
+    ),
+    "wgmma_tma-wrong-descriptor-swizzle-of-column-major-a": Rule("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
 }
