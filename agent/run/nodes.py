@@ -10,6 +10,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from agent.observe.failures import unrepaired
+from agent.observe.notes_of_source import notes_of_source
 from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
 from agent.observe.retrieval import look_up, questions_of, with_chunks
@@ -182,9 +184,12 @@ class Nodes:
         """The observation of a round, from the steps so far."""
         task, ranked = self._run.task, self.history.ranked
         step = in_hand(ranked)
-        failure = ranked[-1].attempt.message if ranked else ""
-        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None, failure)
-        hits = look_up(self._parts.retriever, questions, task)
+        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None, "")
+        found = look_up(self._parts.retriever, questions, task)
+        failures = unrepaired(ranked, 1) if self._parts.policy.reads_code else ()
+        notes = [hit for each in failures for hit in notes_of_source(each.candidate.source, each.evaluation, task.arch)]
+        places = {(hit.chunk.path, hit.chunk.symbol) for hit in notes}
+        hits = [*notes, *(hit for hit in found if (hit.chunk.path, hit.chunk.symbol) not in places)]
         return observe(
             self._run,
             ranked,
