@@ -33,7 +33,10 @@ RIGHT_NOW = (
 
 
 class Probes:
-    """`in_time`: whether another run may begin."""
+    """`in_time`: whether another run may begin.
+
+    Of a task with more rows or columns than the window holds, sources are known of the first wrong ones only.
+    """
 
     def __init__(self, executor: Executor, task: GemmTask, in_time: Callable[[], bool]) -> None:
         self._executor, self._task, self._in_time = executor, task, in_time
@@ -53,7 +56,8 @@ class Probes:
             return None if run.violations else Symptoms(values=(RIGHT_NOW,))
         places = wrong_places(self._xp, wrong)
         self._window = _window(places)
-        values = describe_values(*self._values(got, inputs), poison=run.poison, element=self._task.element)
+        corner = (self._window[0].start, self._window[1].start)
+        values = describe_values(*self._values(got, inputs), poison=run.poison, element=self._task.element, corner=corner)
         return Symptoms(places=places, values=tuple(values), sources=tuple(self._sources()))
 
     def _wrong(self, got: Array, inputs: Inputs) -> Array:
@@ -104,7 +108,7 @@ class Probes:
         down, across = np.meshgrid(np.arange(task.m)[rows], np.arange(task.n)[columns], indexing="ij")
         own, hot = (down, across) if operand == "a" else (across, down)
         wanted = positions(task.n if operand == "a" else task.m, task.k)[hot]
-        return Reads(operand, own[known], wanted[known], lines[known], depths[known], hot[known])
+        return Reads(operand, own[known], wanted[known], lines[known], depths[known], hot[known], float(known.mean()))
 
     def _index(self, operand: Operand, axis: int) -> np.ndarray | None:
         """The index along an axis of the element that each output is, -1 where it is none. Shape: of the window."""

@@ -7,13 +7,14 @@ import numpy as np
 
 from sandbox.verification.line_maps import agreed_sources, describe_map, span
 from sandbox.verification.probe_inputs import K_BLOCK, Operand
-from sandbox.verification.wrong_outputs import lines_of, ranges
+from sandbox.verification.wrong_outputs import MODULI, lines_of, ranges
 
 _MOST = 0.98  # of the outputs, where a few disagree
 _PERIODS = (2, 4, 8, 16, 32, 64)  # of lines, by which elements may be permuted differently
 _CLASSES, _EXAMPLES, _PARTS = 2, 3, 4
 _CHUNK = 8  # elements of 16 bytes
 _WIDE = 0.75
+_DENSE = 0.7  # of the lines of a class, that must be among the chosen
 _BLOCKS = (8, 16, 32, 64)
 _SHIFTED = 0.5  # of the wrong elements, that few shifts must explain
 _LINE = {"a": "row", "b": "column"}
@@ -24,7 +25,8 @@ class Reads:
     """Elements of an operand that outputs were made of. Shape: all (outputs,).
 
     `line`, `k`: the wanted element, a row of A or a column of B, and its place along K; `found_line`, `found_k`: the element
-    that was read. `beside`: the output's other line, a column of D for A, a row for B.
+    that was read. `beside`: the output's other line, a column of D for A, a row for B. `known`: the share of the probed
+    outputs that were made of exactly one element; the others are left out.
     """
 
     operand: Operand
@@ -33,10 +35,12 @@ class Reads:
     found_line: np.ndarray
     found_k: np.ndarray
     beside: np.ndarray
+    known: float = 1.0
 
     def where(self, chosen: np.ndarray) -> "Reads":
         kept = (each[chosen] for each in (self.line, self.k, self.found_line, self.found_k, self.beside))
-        return Reads(self.operand, *kept)
+        line, k, found_line, found_k, beside = kept
+        return Reads(self.operand, line, k, found_line, found_k, beside, self.known)
 
     @property
     def wrong(self) -> np.ndarray:
@@ -52,7 +56,7 @@ def counted(operand: Operand, blocks: np.ndarray, added: np.ndarray, k: int) -> 
     sizes = np.minimum(K_BLOCK, k - blocks * K_BLOCK)
     share = added / (sizes[None, :] if operand == "b" else sizes[:, None])
     block = np.broadcast_to(blocks[None, :] if operand == "b" else blocks[:, None], added.shape)
-    wrong = share != 1
+    wrong = (share != 1) & np.isfinite(share)
     if not wrong.any():
         return "", True
     said = [f"{words} {_blocks(of, k)}" for words, of in _kinds(share, block, wrong)]
@@ -67,7 +71,7 @@ def _kinds(share: np.ndarray, block: np.ndarray, wrong: np.ndarray) -> Iterator[
         ("added twice: k", wrong & (share == 2)),
         ("added in part: k", wrong & (share > 0) & (share < 1)),
         ("added too often: k", wrong & ((share > 1) & (share != 2))),
-        ("with a sum that is no count: k", wrong & ~(share >= 0)),
+        ("with a sum below zero: k", wrong & (share < 0)),
     )
     for words, where in kinds:
         if where.any():
@@ -101,11 +105,13 @@ class Told:
 def mapped(*reads: Reads) -> tuple[list[str], bool]:
     """Elements that stand for others, by operand, and whether the words say all of it. Empty where each is the right one.
 
-    A wrong element of one operand makes the probe of the other see a wrong place along K, the same for all of its own lines.
-    Such an operand is left out if the other one's elements do not look so. Of two that remain the simpler one is told, or
-    both where they are equally simple, since either explains the result.
+    A wrong element of one operand makes the probe of the other see a wrong place along K, the same for all of its own lines,
+    and no element or several where one is read twice. Such an operand is left out if the other one's elements do not look
+    so. Of two that remain the simpler one is told, or both where they are equally simple, since either explains the result.
     """
     wrong = [each for each in reads if each.wrong.any()]
+    if len({each.known >= _MOST for each in wrong}) > 1:
+        wrong = [each for each in wrong if each.known >= _MOST]
     causes = [each for each in wrong if not _follows(each)] or wrong
     told = [(each, _told(each)) for each in causes]
     best = min((one.rank for _, one in told), default=0)
@@ -211,11 +217,34 @@ def _shifted(reads: Reads) -> Told | None:
     line, said = _LINE[reads.operand], []
     for kind in most:
         at = wrong.where(of.reshape(-1) == kind)
-        lines, ks = (span(int(index.min()), int(index.max())) for index in (at.line, at.k))
-        other_lines, other_ks = (span(int(index.min()), int(index.max())) for index in (at.found_line, at.found_k))
-        said.append(f"{line}s {lines} hold {other_lines}, for k {ks} those of k {other_ks}")
+        lines, ks = _among(at.line, reads.line), _among(at.k, reads.k)
+        steps_away = [_away(int(found[0] - wanted[0]), name) for wanted, found, name in _both(at, f"{line}s")]
+        said.append(f"{line}s {lines} at k {ks} hold what belongs {' and '.join(filter(None, steps_away))}")
     share = float(counts[most].sum()) / len(steps)
     return Told("; ".join(said) + (f"; and other shifts ({1 - share:.0%} of the wrong elements)" if share < 1 else ""), 1)
+
+
+def _both(reads: Reads, line: str) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
+    yield reads.line, reads.found_line, line
+    yield reads.k, reads.found_k, "k"
+
+
+def _away(step: int, name: str) -> str:
+    """How far away an element was read; empty for no step."""
+    return f"{abs(step)} {name} {'further on' if step > 0 else 'further back'}" if step else ""
+
+
+def _among(chosen: np.ndarray, probed: np.ndarray) -> str:
+    """Which of the probed lines were chosen: a range, within a period where that says more."""
+    lines, everything = np.unique(chosen), np.unique(probed)
+    for modulus in MODULI:
+        residues = np.unique(lines % modulus)
+        of_class = everything[np.isin(everything % modulus, residues)]
+        periods = len(np.unique(lines // modulus))
+        if periods > 1 and len(residues) < len(np.unique(everything % modulus)) and len(lines) >= _DENSE * len(of_class):
+            spans = ", ".join(span(first, last) for first, last in ranges(residues))
+            return f"{spans} of every {modulus}"
+    return span(int(lines[0]), int(lines[-1]))
 
 
 def _map(wanted: np.ndarray, found: np.ndarray) -> tuple[str, bool] | None:

@@ -6,13 +6,19 @@ import numpy as np
 
 from contract.task import ElementType
 from sandbox.verification.elements import decode_wide, encode
+from sandbox.verification.line_maps import span
+from sandbox.verification.wrong_outputs import lines_of
 
 _NOTABLE = 0.02  # of the wrong outputs
-_ALIKE = 0.9  # of a line's outputs that must equal those of another line
 
 
-def describe_values(got: np.ndarray, want: np.ndarray, *, poison: int | None, element: ElementType) -> list[str]:
-    """Shape: got (rows, columns), bit patterns; want the exact sums. `poison`: what D held before."""
+def describe_values(
+    got: np.ndarray, want: np.ndarray, *, poison: int | None, element: ElementType, corner: tuple[int, int] = (0, 0)
+) -> list[str]:
+    """Shape: got (rows, columns), bit patterns; want the exact sums. `poison`: what D held before.
+
+    `corner`: the row and column of D where the arrays begin, both multiples of 256.
+    """
     values, right = decode_wide(np, got, element), encode(np, want, element)
     wrong = (got != right) & ~((want == 0) & ((got & np.uint16(0x7FFF)) == 0))
     count = int(wrong.sum())
@@ -23,9 +29,22 @@ def describe_values(got: np.ndarray, want: np.ndarray, *, poison: int | None, el
     for words, found in _kinds(got, values, want, poison):
         hit = left & found
         if int(hit.sum()) >= _NOTABLE * count:
-            said.append(f"{int(hit.sum()) / count:.0%} {words}")
+            share = int(hit.sum()) / count
+            said.append(f"{share:.0%} {words}" + (f" (in {_where(hit, corner)})" if share < 1 else ""))
             left &= ~hit
     return said
+
+
+def _where(hit: np.ndarray, corner: tuple[int, int]) -> str:
+    """The rows and columns of some outputs, in words."""
+    parts = []
+    for name, axis, start in (("rows", 1, corner[0]), ("columns", 0, corner[1])):
+        lines = lines_of(np.asarray(hit.any(axis=axis)))
+        if lines.modulus is not None:
+            parts.append(f"{name} {', '.join(span(*each) for each in lines.residues)} of every {lines.modulus}")
+        elif not lines.all:
+            parts.append(f"{name} {span(lines.first + start, lines.last + start)}")
+    return ", ".join(parts) or "all rows and columns"
 
 
 def _kinds(got: np.ndarray, values: np.ndarray, want: np.ndarray, poison: int | None) -> Iterator[tuple[str, np.ndarray]]:

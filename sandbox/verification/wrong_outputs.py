@@ -77,7 +77,8 @@ def _tiles(cells: np.ndarray) -> tuple[tuple[int, int] | None, np.ndarray]:
             continue
         least, most = (_over(cells, high, across, function) for function in (np.minimum, np.maximum))
         wrong = most > 0
-        if bool((least[wrong] >= _WHOLE).all()) and not bool(wrong.all()):
+        whole = wrong[: len(cells) // high, : cells.shape[1] // across].any()  # not only parts of tiles at the edges
+        if bool((least[wrong] >= _WHOLE).all()) and not bool(wrong.all()) and bool(whole):
             return (rows, columns), wrong
     return None, np.zeros((0, 0), dtype=bool)
 
