@@ -178,7 +178,7 @@ def fence_findings(inspection: Inspection, plan: ResolvedPlan) -> Iterator[Findi
     yield Finding(
         bottleneck="wide-fences",
         evidence=f"{count('MEMBAR', 0)} MEMBAR, {count('ERRBAR', 0)} ERRBAR and {count('CCTL', 0)} CCTL: fences for the whole "
-        "GPU, though the plan has no workspace; in a main loop they took 35.8 us where 29.0 us were enough (2048x2048x2048, H200)",
+        "GPU, though the plan has no workspace; in a main loop they took 35.8 us where 29.0 us do (2048x2048x2048, H200)",
         remedy="leave .release.cluster and .acquire.cluster off arrivals and waits that publish no writes of the generic "
         "proxy, and use no __threadfence where a barrier of the CTA or cluster orders enough",
         weight=0.1,

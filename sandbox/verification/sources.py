@@ -17,7 +17,8 @@ _WIDE = 0.75
 _DENSE = 0.7  # of the lines of a class, that must be among the chosen
 _BLOCKS = (8, 16, 32, 64)
 _SHIFTED = 0.5  # of the wrong elements, that few shifts must explain
-_LINE = {"a": "row", "b": "column"}
+_LINE: dict[Operand, str] = {"a": "row", "b": "column"}
+_OTHER: dict[Operand, Operand] = {"a": "b", "b": "a"}
 
 
 @dataclass(frozen=True)
@@ -170,17 +171,19 @@ def _along_both(reads: Reads) -> Told | None:
 
 
 def _by_classes(reads: Reads) -> Told | None:
-    """Maps of lines and of k that depend on the line's residue, as those of swizzles do; or on that of k."""
+    """Maps that depend on a residue: of the line, as those of swizzles do, of the other line of D, or of k."""
     line = _LINE[reads.operand]
+    stored = f"{_LINE[_OTHER[reads.operand]]} of D"  # what changes with it is changed by the store
     for period in _PERIODS:
-        for name, index in ((line, reads.line), ("k", reads.k)):
+        for name, index in ((line, reads.line), (stored, reads.beside), ("k", reads.k)):
             classes = [(residue, index % period == residue) for residue in range(period)]
             of = [(residue, _class(reads.where(at))) for residue, at in classes if at.any()]
             if len(of) > 1 and all(said is not None for _, said in of):
                 shown = [f"{name} {residue} of every {period}: {said[0]}" for residue, said in of if said and said[0]]
                 more = f"; {len(shown) - _CLASSES} more classes likewise" if len(shown) > _CLASSES else ""
                 whole = all(said[1] for _, said in of if said)
-                return Told("; ".join(shown[:_CLASSES]) + more + _swizzled(reads), 0 if whole else 1)
+                by_store = "; so D's elements were exchanged as it was stored" if name == stored else ""
+                return Told("; ".join(shown[:_CLASSES]) + more + _swizzled(reads) + by_store, 0 if whole else 1)
     return None
 
 
@@ -218,8 +221,12 @@ def _shifted(reads: Reads) -> Told | None:
     for kind in most:
         at = wrong.where(of.reshape(-1) == kind)
         lines, ks = _among(at.line, reads.line), _among(at.k, reads.k)
-        steps_away = [_away(int(found[0] - wanted[0]), name) for wanted, found, name in _both(at, f"{line}s")]
-        said.append(f"{line}s {lines} at k {ks} hold what belongs {' and '.join(filter(None, steps_away))}")
+        if "every" in lines + ks:
+            away = [_away(int(found[0] - wanted[0]), name) for wanted, found, name in _both(at, f"{line}s")]
+            said.append(f"{line}s {lines} at k {ks} hold what belongs {' and '.join(filter(None, away))}")
+        else:
+            others = [_among(found, found) for found in (at.found_line, at.found_k)]
+            said.append(f"{line}s {lines} hold {others[0]}, for k {ks} those of k {others[1]}")
     share = float(counts[most].sum()) / len(steps)
     return Told("; ".join(said) + (f"; and other shifts ({1 - share:.0%} of the wrong elements)" if share < 1 else ""), 1)
 

@@ -10,6 +10,7 @@ from sandbox.verification.line_maps import span
 from sandbox.verification.wrong_outputs import lines_of
 
 _NOTABLE = 0.02  # of the wrong outputs
+_CLASSES = 3
 
 
 def describe_values(
@@ -30,21 +31,21 @@ def describe_values(
         hit = left & found
         if int(hit.sum()) >= _NOTABLE * count:
             share = int(hit.sum()) / count
-            said.append(f"{share:.0%} {words}" + (f" (in {_where(hit, corner)})" if share < 1 else ""))
+            said.append(f"{share:.0%} {words}{_where(hit, corner) if share < 1 else ''}")
             left &= ~hit
     return said
 
 
 def _where(hit: np.ndarray, corner: tuple[int, int]) -> str:
-    """The rows and columns of some outputs, in words."""
+    """The rows and columns of some outputs, in words; empty where they are all, or too many classes to tell."""
     parts = []
     for name, axis, start in (("rows", 1, corner[0]), ("columns", 0, corner[1])):
         lines = lines_of(np.asarray(hit.any(axis=axis)))
-        if lines.modulus is not None:
+        if lines.modulus is not None and len(lines.residues) <= _CLASSES:
             parts.append(f"{name} {', '.join(span(*each) for each in lines.residues)} of every {lines.modulus}")
         elif not lines.all:
             parts.append(f"{name} {span(lines.first + start, lines.last + start)}")
-    return ", ".join(parts) or "all rows and columns"
+    return f" (in {', '.join(parts)})" if parts else ""
 
 
 def _kinds(got: np.ndarray, values: np.ndarray, want: np.ndarray, poison: int | None) -> Iterator[tuple[str, np.ndarray]]:
