@@ -1,8 +1,8 @@
 """Sections of the shipped notes about what a failed source uses: its instructions and primitives, not the words of a message.
 
 A section is about the identifiers that it shares with the source. Both are split at underscores, dots and capitals, and a
-part that few sections have counts more. Of the source, the lines that the failure points at count: where a finding or a
-barrier is, and for exchanged elements the lines that place elements. Pure, but for reading the notes.
+part that few sections have counts more. Of the source, what the failure points at counts: the lines of a finding or of a
+barrier, and for exchanged elements the names that place elements. Pure, but for reading the notes.
 """
 
 import math
@@ -27,13 +27,13 @@ _NAMED_LINE = re.compile(r"\bkernel\.cu:(\d+)")
 _SHORTEST = 3
 _SATURATION = 2.0  # a part that a section has this often counts half of what it can count
 # Parts of the names that place elements in shared memory, and of those that bring results out.
-_PLACES = frozenset({"descriptor", "advance", "swizzle", "swizzled", "ldmatrix", "stmatrix", "trans", "box", "tensor", "map"})
+_PLACES = frozenset({"descriptor", "advance", "swizzle", "ldmatrix", "stmatrix", "tran", "box"})
 _STORES = frozenset({"store", "stmatrix", "commit", "guard", "atomic", "red"})
 
 
 @dataclass(frozen=True)
 class NoteSection:
-    """A section with its heading. `parts`: how often it has each part of an identifier."""
+    """A section with its heading. `parts`: how often it has each part of an identifier, the note's title counted once."""
 
     chunk: Chunk
     parts: Counter[str]
@@ -44,7 +44,7 @@ class NoteSection:
 
 def notes_of_source(source: str, evaluation: Evaluation, arch: Arch) -> list[Hit]:
     """The sections nearest to the lines that a failure points at, best first; none where the two share no name."""
-    wanted = frozenset(part for line in _lines_at_fault(source, evaluation) for part in parts_of(line))
+    wanted = frozenset(part for name in _names_at_fault(source, evaluation) for part in parts_of(name))
     sections = [section for section in _sections() if section.serves(arch)]
     held = Counter(part for section in sections for part in section.parts)
     scored = [(_score(section, wanted, held, len(sections)), section) for section in sections]
@@ -57,9 +57,14 @@ def notes_of_source(source: str, evaluation: Evaluation, arch: Arch) -> list[Hit
 
 
 def parts_of(text: str) -> Iterator[str]:
-    """The parts of a text's identifiers, in small letters: `wgmma_descriptor` has `wgmma` and `descriptor`."""
+    """The parts of a text's identifiers, in small letters: `wgmma_descriptors` has `wgmma` and `descriptor`."""
     for identifier in _IDENTIFIER.findall(text):
-        yield from (part.lower() for part in _PART.findall(identifier) if len(part) >= _SHORTEST)
+        yield from (_stem(part.lower()) for part in _PART.findall(identifier) if len(part) >= _SHORTEST)
+
+
+def _stem(part: str) -> str:
+    """Without the ending of a plural or a participle: `swizzles` and `swizzled` are `swizzle`."""
+    return part.removesuffix("d") if part.endswith("ed") else part.removesuffix("s")
 
 
 def _score(section: NoteSection, wanted: Iterable[str], held: Counter[str], sections: int) -> float:
@@ -71,14 +76,13 @@ def _score(section: NoteSection, wanted: Iterable[str], held: Counter[str], sect
     return total
 
 
-def _lines_at_fault(source: str, evaluation: Evaluation) -> Sequence[str]:
-    """The lines that the failure names; else those that do what went wrong; else all."""
+def _names_at_fault(source: str, evaluation: Evaluation) -> Sequence[str]:
+    """The identifiers of the lines that the failure names; else those whose names do what went wrong; else all."""
     lines = source.split("\n")
     named = [lines[number - 1] for number in _numbers(evaluation) if 1 <= number <= len(lines)]
-    if named:
-        return named
-    doing = _of_symptoms(_symptoms_of(evaluation))
-    return [line for line in lines if not doing.isdisjoint(parts_of(line))] or lines
+    names: list[str] = _IDENTIFIER.findall("\n".join(named) or source)
+    doing = frozenset() if named else _of_symptoms(_symptoms_of(evaluation))
+    return [name for name in names if not doing.isdisjoint(parts_of(name))] or names
 
 
 def _numbers(evaluation: Evaluation) -> Iterator[int]:
@@ -119,6 +123,7 @@ def _of_note(path: Path) -> Iterator[NoteSection]:
     """The sections of a note, without its list of sources."""
     lines = path.read_text(encoding="utf-8").splitlines()
     archs = next((line.partition(":")[2].replace(",", " ").split() for line in lines[:12] if line.startswith("archs:")), [])
+    title = next((line for line in lines if line.startswith("# ")), "")
     starts = [number for number, line in enumerate(lines) if line.startswith("## ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         heading = lines[start].removeprefix("## ")
@@ -135,4 +140,4 @@ def _of_note(path: Path) -> Iterator[NoteSection]:
             archs=tuple(archs),
             text=text,
         )
-        yield NoteSection(chunk, Counter(parts_of(text)))
+        yield NoteSection(chunk, Counter(parts_of(f"{title}\n{text}")))

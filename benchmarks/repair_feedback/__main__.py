@@ -32,7 +32,7 @@ _YES = {True: "yes", False: "**no**"}
 
 
 class FeedbackRow(Record):
-    """One fault. `drawn`: by the seed, not one of the rest of the pool. `named`: whether the feedback names what `wanted` says."""
+    """One fault. `drawn`: by the seed, not one of the rest of the pool. `named`: whether it names what is `wanted`."""
 
     fault: str
     drawn: bool
@@ -96,8 +96,8 @@ def render(result: FeedbackResult) -> str:
     lines = [
         "# What the feedback names of seeded faults",
         "",
-        f"`{result.command}`, commit {result.commit}, {result.date}. {result.pool} faults of the corpus that give a wrong result "
-        f"or hang, {len(drawn())} of them drawn with seed {result.seed}. Rules: `benchmarks/repair_feedback/rules.py`.",
+        f"`{result.command}`, commit {result.commit}, {result.date}. {result.pool} faults of the corpus that give a wrong "
+        f"result or hang, {len(drawn())} of them drawn with seed {result.seed}. Rules: `benchmarks/repair_feedback/rules.py`.",
     ]
     for group, heading in groups.items():
         rows = [row for row in result.rows if row.drawn == group]
