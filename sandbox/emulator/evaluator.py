@@ -21,7 +21,14 @@ from sandbox.building.compile_child import PTX
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
-from sandbox.emulator.large.coverage import reduced_task, resolve_for_few_sms, resolve_for_sampling, runs_whole, tile_of
+from sandbox.emulator.large.coverage import (
+    reduced_task,
+    resolve_for_few_sms,
+    resolve_for_sampling,
+    runs_whole,
+    tile_of,
+    work_of,
+)
 from sandbox.emulator.large.sample import POINT_WORK, Sample
 from sandbox.emulator.ptx.module import PtxError, Unsupported
 from sandbox.verification.cases import CaseStore
@@ -33,6 +40,7 @@ from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, St
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
 MAX_SEED = 2**48
+PROBED_WORK = 2**30  # multiply-adds of a task whose whole grid is run for each probe
 PROBES_S = 10.0  # after which no further probe of a failed kernel begins
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
 
@@ -123,7 +131,8 @@ class Evaluator:
         options = request.verify
         deadline, tile = _deadline(options), tile_of(plan_of(request.built), request.task)
         with ThreadPoolExecutor(2) as pool:
-            sample = Sample(kernel, tile, Schedules(kernel.task, seed_of(options), deadline), seed_of(options))
+            schedules = Schedules(kernel.task, seed_of(options), deadline)
+            sample = Sample(kernel, tile, schedules, seed_of(options))
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
             if smaller is None:
                 proof: tuple[TestResult, ...] = (_not_reduced(kernel.task, "was not run at a smaller size"),)
@@ -133,10 +142,13 @@ class Evaluator:
                 proof = self._reduced(kernel.task, smaller, options, deadline)
         if not proof[-1].passed:
             return proof
-        tests = (*proof, *sampled.result())
-        if request.reduced is None and all(test.name == NOT_COVERED for test in sampled.result()):
-            raise NotEmulated("; ".join(test.message for test in (proof[-1], *sampled.result())))
-        return tests
+        found = sampled.result()
+        if request.reduced is None and all(test.name == NOT_COVERED for test in found):
+            raise NotEmulated("; ".join(test.message for test in (proof[-1], *found)))
+        if not found[-1].passed and work_of(kernel.task) <= PROBED_WORK:
+            whole = EmulatorExecutor(kernel, schedules.as_before())
+            found = (*found[:-1], _explained(found[-1], whole, kernel.task, deadline))
+        return (*proof, *found)
 
     def _reduced(
         self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions, deadline: float
@@ -171,7 +183,7 @@ class Evaluator:
         executor = EmulatorExecutor(kernel, Schedules(kernel.task, seed_of(options), deadline))
         traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
         for test in Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests():
-            yield _explained(test, executor, kernel.task, deadline) if probes else test
+            yield _explained(test, executor.again(), kernel.task, deadline) if probes and not test.passed else test
         yield executor.summary()
 
     def _cases(self, task: GemmTask) -> CaseStore:
@@ -195,11 +207,9 @@ def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKer
 
 def _explained(test: TestResult, executor: EmulatorExecutor, task: GemmTask, deadline: float) -> TestResult:
     """A failed test with its symptoms, as far as its probes end in time: a verdict is not lost for them."""
-    if test.passed:
-        return test
     until = min(deadline, time.monotonic() + PROBES_S)
     try:
-        return with_symptoms(test, executor.again(), task, lambda: time.monotonic() < until)
+        return with_symptoms(test, executor, task, lambda: time.monotonic() < until)
     except (OutOfTime, Unsupported):
         return test
 
