@@ -145,9 +145,9 @@ def test_a_serialised_wgmma_gets_the_remedy_of_its_reason(reason: str, remedy: s
 
 
 def test_fences_for_the_whole_gpu_are_told_where_nothing_is_handed_over() -> None:
-    wide = mix(HGMMA=64, MEMBAR=7, ERRBAR=2, CCTL=3)
+    wide = mix(HGMMA=64, MEMBAR=16, ERRBAR=7, CCTL=17)
     assert static(wide) == ["wide-fences"]
-    assert static(mix(HGMMA=64, MEMBAR=1, CCTL=1)) == []
+    assert static(mix(HGMMA=64, MEMBAR=7, ERRBAR=2, CCTL=3)) == []
     split = launches().model_copy(update={"workspace_bytes": 1024})
     assert names(diagnose(wide, split, SMALL, CHIP)) == []
 
