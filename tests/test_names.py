@@ -33,6 +33,7 @@ SHARED_MODULES = {
     "doctor": COMMAND,
     "evaluator": BACKENDS,
     "executor": "the protocol that verification asks for, and the emulator's implementation of it",
+    "failures": "agent/observe chooses which failures are left to repair, policies/chat/prompts renders one",
     "family": FAMILY,
     "index": COMMAND,
     "inspection": RECORD,

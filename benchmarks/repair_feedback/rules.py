@@ -69,7 +69,7 @@ def rest() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Naming:
     """`names`: what is at fault, in words. `patterns`: all must be found; `absent`: none may be found."""
 
     names: str
@@ -83,92 +83,98 @@ class Rule:
 
 _MISSING = r"arrivals came, \d+ missing"
 RULES = {
-    "wgmma_tma-box-of-a-with-rows-of-m": Rule(
+    "wgmma_tma-box-of-a-with-rows-of-m": Naming(
         "the mbarrier that lacks the 16384 bytes of half a box, and the load",
         (r"16384 of \d+ announced bytes have not come", r"cp\.async\.bulk\.tensor"),
     ),
-    "wgmma_tma-multicast-to-itself-only": Rule(
+    "wgmma_tma-multicast-to-itself-only": Naming(
         "the mbarrier that lacks the peer's half of B, and the multicast",
         (r"4096 of \d+ announced bytes have not come", r"multicast"),
     ),
-    "wgmma_tma-wrong-descriptor-swizzle": Rule("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
-    "resident-slots-of-a-released-twice": Rule(
+    "wgmma_tma-wrong-descriptor-swizzle": Naming("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
+    "resident-slots-of-a-released-twice": Naming(
         "the producer's wait for a free slot, and the arrivals that it lacks", (r"empty_barrier", _MISSING)
     ),
-    "wgmma_tma-groups-of-a-too-close": Rule("A, and that rows 64-127 are those of 0-63", (r"^- A \(.*rows 64-127 hold 0-63",)),
-    "resident-expects-a-whole-slot-of-a": Rule(
+    "wgmma_tma-groups-of-a-too-close": Naming(
+        "A, and that rows 64-127 are those of 0-63", (r"^- A \(.*rows 64-127 hold 0-63",)
+    ),
+    "resident-expects-a-whole-slot-of-a": Naming(
         "the mbarrier that lacks half of the announced bytes", (r"8192 of 16384 announced bytes have not come",)
     ),
-    "wgmma_tma-halves-of-the-columns-exchanged": Rule(
+    "wgmma_tma-halves-of-the-columns-exchanged": Naming(
         "that halves of every 16 are exchanged", (r"0-7 hold 8-15, 8-15 hold 0-7, in every 16",)
     ),
-    "latency-a-not-transposed": Rule("A, and pieces of 8 by 8", (r"^- A \(.*(8x8|8 by 8)",), (r"^- B \(",)),
-    "wgmma_tma-steps-along-m": Rule(
+    "latency-a-not-transposed": Naming("A, and pieces of 8 by 8", (r"^- A \(.*(8x8|8 by 8)",), (r"^- B \(",)),
+    "wgmma_tma-steps-along-m": Naming(
         "A, and the k behind the first step", (r"^- A.*\b(16-31|32-47|48-63)\b|^- A.*row 0.*k (1[6-9]|[2-6]\d)\b",)
     ),
-    "resident-nobody-has-the-first-turn": Rule(
+    "resident-nobody-has-the-first-turn": Naming(
         "the named barrier of the turn, and the threads that it lacks",
         (r"bar\.sync", r"named barrier \d+", r"128 of 256 threads came", r">\s+\d+ \|.*kTurn"),
     ),
-    "resident-last-tile-never-sent": Rule(
+    "resident-last-tile-never-sent": Naming(
         "the last tile, and that it is never written", (r"rows 64-127", r"columns 128-191", r"never written")
     ),
-    "resident-turn-passed-twice": Rule(
+    "resident-turn-passed-twice": Naming(
         "the named barrier of the turn, and the instruction that arrives there",
         (r"barrier \d+", r"bar\.arrive|>\s+\d+ \|.*kTurn"),
     ),
-    "mma_sync-split-adds-to-its-own-sum": Rule("the half of K that counts twice", (r"twice: k (0-127|128-255)\b",)),
-    "wgmma_tma-producer-waits-for-the-wrong-parity": Rule(
+    "mma_sync-split-adds-to-its-own-sum": Naming("the half of K that counts twice", (r"twice: k (0-127|128-255)\b",)),
+    "wgmma_tma-producer-waits-for-the-wrong-parity": Naming(
         "the producer's wait, and the phase that nobody has completed",
         (r">\s+\d+ \|.*empty_barrier\(smem, ring.stage\), ring.parity\)", r"0 phases are complete"),
     ),
-    "resident-a-block-of-a-is-never-released": Rule(
+    "resident-a-block-of-a-is-never-released": Naming(
         "the producer's wait for a free slot, and the arrivals that it lacks", (r"empty_barrier", _MISSING)
     ),
-    "wgmma_tma-half-of-the-arrivals-expected": Rule(
+    "wgmma_tma-half-of-the-arrivals-expected": Naming(
         "the initialisation of the mbarrier for two arrivals", (r">\s+\d+ \|.*2 \* kTileWarpgroups",)
     ),
-    "resident-a-not-transposed": Rule("A, and pieces of 8 by 8", (r"^- A \(.*(8x8|8 by 8)",), (r"^- B \(",)),
-    "wgmma_tma-a-not-transposed": Rule("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
-    "latency-too-many-bytes-expected": Rule(
+    "resident-a-not-transposed": Naming("A, and pieces of 8 by 8", (r"^- A \(.*(8x8|8 by 8)",), (r"^- B \(",)),
+    "wgmma_tma-a-not-transposed": Naming("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
+    "latency-too-many-bytes-expected": Naming(
         "the mbarrier that lacks 32 bytes", (r"\b32 of \d+ announced bytes have not come",)
     ),
-    "resident-turn-counts-too-few": Rule(
+    "resident-turn-counts-too-few": Naming(
         "the named barrier of the turn, and its counts",
         (r"bar\.(sync|arrive)", r"128 of 256 threads came|for 128 threads|which is for 128", r">\s+\d+ \|.*kTurn"),
     ),
     # The rest of the pool
-    "latency-box-bytes-of-one-operand": Rule(
+    "latency-box-bytes-of-one-operand": Naming(
         "the mbarrier or its announcement, and the 2048 bytes of a box",
         (r"\b2048 bytes", r">\s+\d+ \|.*(mbarrier_arrive_expect|mbarrier_init)"),
     ),
-    "latency-lanes-of-a-quad-store-each-others-rows": Rule(
+    "latency-lanes-of-a-quad-store-each-others-rows": Naming(
         "which of every some rows are never written", (r"never written", r"rows .* of every \d+")
     ),
-    "latency-later-passes-advance-along-m": Rule("A, and the k of the second pass", (r"^- A.*\bk (32|3[2-9])",), (r"^- B \(",)),
-    "mma_sync-a-not-transposed": Rule("A, and pieces of 8 by 8", (r"^- A \(.*(8x8|8 by 8)",), (r"^- B \(",)),
-    "mma_sync-loop-without-end": Rule("an instruction of the loop", (r"mma\.sync|ldmatrix|cp\.async|bar\.sync|step_of",)),
-    "mma_sync-tiles-of-a-exchanged": Rule("A, and rows or k 8-15", (r"^- A \(.*\b8-15\b",), (r"^- B \(",)),
-    "resident-a-read-without-its-swizzle": Rule("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
-    "resident-a-tile-belongs-to-nobody": Rule("the tiles that are never written", (r"never written", r"tiles of 64x64")),
-    "resident-b-advanced-as-if-k-major": Rule("B, and no other operand", (r"^- B \(",), (r"^- A \(",)),
-    "resident-pieces-of-a-along-k": Rule("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
-    "wgmma_tma-box-of-a-at-the-wrong-place": Rule("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
-    "wgmma_tma-box-of-half-the-rows": Rule(
+    "latency-later-passes-advance-along-m": Naming(
+        "A, and the k of the second pass", (r"^- A.*\bk (32|3[2-9])",), (r"^- B \(",)
+    ),
+    "mma_sync-a-not-transposed": Naming("A, and pieces of 8 by 8", (r"^- A \(.*(8x8|8 by 8)",), (r"^- B \(",)),
+    "mma_sync-loop-without-end": Naming("an instruction of the loop", (r"mma\.sync|ldmatrix|cp\.async|bar\.sync|step_of",)),
+    "mma_sync-tiles-of-a-exchanged": Naming("A, and rows or k 8-15", (r"^- A \(.*\b8-15\b",), (r"^- B \(",)),
+    "resident-a-read-without-its-swizzle": Naming("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
+    "resident-a-tile-belongs-to-nobody": Naming("the tiles that are never written", (r"never written", r"tiles of 64x64")),
+    "resident-b-advanced-as-if-k-major": Naming("B, and no other operand", (r"^- B \(",), (r"^- A \(",)),
+    "resident-pieces-of-a-along-k": Naming("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
+    "wgmma_tma-box-of-a-at-the-wrong-place": Naming("A, and no other operand", (r"^- A \(",), (r"^- B \(",)),
+    "wgmma_tma-box-of-half-the-rows": Naming(
         "the mbarrier that lacks half a box", (r"\b4096 of \d+ announced bytes have not come",)
     ),
-    "wgmma_tma-expects-64-bytes-more": Rule(
+    "wgmma_tma-expects-64-bytes-more": Naming(
         "the mbarrier that lacks 64 bytes", (r"\b64 of \d+ announced bytes have not come",)
     ),
-    "wgmma_tma-map-without-swizzle": Rule("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
-    "wgmma_tma-named-barrier-counts-too-many": Rule("the barrier and its counts", (r"bar\.sync", r"256 of 288 threads came")),
-    "wgmma_tma-one-arrival-too-many-expected": Rule("the mbarrier's arrivals", (r"4 of 5 arrivals came",)),
-    "wgmma_tma-outputs-staged-without-swizzle": Rule("the swizzle of the outputs", (r"swizzle",)),
-    "wgmma_tma-releases-to-itself-only": Rule("the mbarrier and its arrivals", (r"4 of 8 arrivals came", r"empty_barrier")),
-    "wgmma_tma-spread-first-departure-restores": Rule("the loop that waits for the counter", (r"ld\.acquire", r"load_acquire")),
-    "wgmma_tma-wrong-descriptor-of-row-major-b": Rule("B, and no other operand", (r"^- B \(",), (r"^- A \(",)),
-    "wgmma_tma-wrong-descriptor-stride-of-column-major-a": Rule(
+    "wgmma_tma-map-without-swizzle": Naming("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
+    "wgmma_tma-named-barrier-counts-too-many": Naming("the barrier and its counts", (r"bar\.sync", r"256 of 288 threads came")),
+    "wgmma_tma-one-arrival-too-many-expected": Naming("the mbarrier's arrivals", (r"4 of 5 arrivals came",)),
+    "wgmma_tma-outputs-staged-without-swizzle": Naming("the swizzle of the outputs", (r"swizzle",)),
+    "wgmma_tma-releases-to-itself-only": Naming("the mbarrier and its arrivals", (r"4 of 8 arrivals came", r"empty_barrier")),
+    "wgmma_tma-spread-first-departure-restores": Naming(
+        "the loop that waits for the counter", (r"ld\.acquire", r"load_acquire")
+    ),
+    "wgmma_tma-wrong-descriptor-of-row-major-b": Naming("B, and no other operand", (r"^- B \(",), (r"^- A \(",)),
+    "wgmma_tma-wrong-descriptor-stride-of-column-major-a": Naming(
         "A along k, and no other operand", (r"^- A \(.*\bk\b",), (r"^- B \(",)
     ),
-    "wgmma_tma-wrong-descriptor-swizzle-of-column-major-a": Rule("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
+    "wgmma_tma-wrong-descriptor-swizzle-of-column-major-a": Naming("A, and its swizzle", (r"^- A \(.*swizzle",), (r"^- B \(",)),
 }

@@ -20,7 +20,7 @@ from sandbox.verification.cases import CaseStore
 from sandbox.verification.elements import Array, Poisons
 from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from sandbox.verification.inputs import Inputs
-from sandbox.verification.probes import with_symptoms
+from sandbox.verification.probes.probing import with_symptoms
 from sandbox.verification.tiers import Proof, run_until_failure
 
 PROBES_S = 20.0  # after which no further probe of a failed kernel begins

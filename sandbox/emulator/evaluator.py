@@ -34,7 +34,7 @@ from sandbox.emulator.ptx.module import PtxError, Unsupported
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.draws import seed_of
 from sandbox.verification.executor import Traits
-from sandbox.verification.probes import with_symptoms
+from sandbox.verification.probes.probing import with_symptoms
 from sandbox.verification.tiers import Proof, run_until_failure
 from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 

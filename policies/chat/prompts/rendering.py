@@ -1,4 +1,4 @@
-"""Renders records as text for a model; no other module does. All untrusted text is fenced.
+"""Renders records as text for a model; `failures.py` does the failures. All untrusted text is fenced.
 
 Each function returns a complete section. `composition.py` chooses the sections of a prompt and their lengths.
 Stored runs contain these words in their prompts, and a replay matches prompts by hash: keep the words.

@@ -8,9 +8,9 @@ import pytest
 from contract.evaluation import TestResult
 from contract.symptoms import Symptoms
 from contract.task import ElementType, GemmTask
-from sandbox.verification.line_maps import describe_map
-from sandbox.verification.probes import RIGHT_NOW, Probes, with_symptoms
-from sandbox.verification.wrong_outputs import lines_of, wrong_places
+from sandbox.verification.probes.line_maps import describe_map
+from sandbox.verification.probes.probing import RIGHT_NOW, ProbeRuns, with_symptoms
+from sandbox.verification.probes.wrong_outputs import lines_of, wrong_places
 from tests.sandbox.verification.in_memory import InMemoryExecutor, Kernel, Memory, honest, product, prove
 
 TASK = GemmTask(m=128, n=192, k=96)
@@ -18,7 +18,7 @@ DEEP = GemmTask(m=64, n=128, k=320, element=ElementType.BF16)
 
 
 def of(kernel: Kernel, task: GemmTask = TASK) -> Symptoms:
-    found = Probes(InMemoryExecutor(task, kernel), task, lambda: True).symptoms()
+    found = ProbeRuns(InMemoryExecutor(task, kernel), task, lambda: True).symptoms()
     assert found is not None
     return found
 

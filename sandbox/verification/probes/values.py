@@ -6,8 +6,8 @@ import numpy as np
 
 from contract.task import ElementType
 from sandbox.verification.elements import decode_wide, encode
-from sandbox.verification.line_maps import span
-from sandbox.verification.wrong_outputs import lines_of
+from sandbox.verification.probes.line_maps import span
+from sandbox.verification.probes.wrong_outputs import lines_of
 
 _NOTABLE = 0.02  # of the wrong outputs
 _CLASSES = 3

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
 
 from benchmarks.repair_feedback.__main__ import FeedbackResult, FeedbackRow, render, rows
-from benchmarks.repair_feedback.rules import COUNT, POOL, RULES, Rule, drawn, rest
+from benchmarks.repair_feedback.rules import COUNT, POOL, RULES, Naming, drawn, rest
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
 from tests.sandbox.emulator.corpus import FAULTS
 
@@ -25,7 +25,7 @@ def test_the_faults_are_drawn_from_the_corpus_and_each_has_a_rule() -> None:
 
 
 def test_a_rule_asks_for_all_of_its_patterns_and_none_of_the_absent() -> None:
-    rule = Rule("A at k 8", (r"^- A", r"k 8"), (r"^- B",))
+    rule = Naming("A at k 8", (r"^- A", r"k 8"), (r"^- B",))
     assert rule.holds("it\n- A: k 8")
     assert not rule.holds("it\n- A: k 9")
     assert not rule.holds("- A: k 8\n- B: k 1")

@@ -12,16 +12,16 @@ import numpy as np
 from contract.evaluation import TestResult
 from contract.symptoms import Symptoms, WrongPlaces
 from contract.task import GemmTask
-from sandbox.verification import probe_inputs
 from sandbox.verification.draws import Draws
 from sandbox.verification.elements import Array, decode_wide, encode
 from sandbox.verification.executor import Executor
 from sandbox.verification.inputs import Inputs
-from sandbox.verification.probe_inputs import Operand, ProbeInputs, blocks_of, positions
+from sandbox.verification.probes import probe_inputs
+from sandbox.verification.probes.misreads import Reads, counted, mapped
+from sandbox.verification.probes.probe_inputs import Operand, ProbeInputs, blocks_of, positions
+from sandbox.verification.probes.values import describe_values
+from sandbox.verification.probes.wrong_outputs import wrong_places
 from sandbox.verification.reference import Reference
-from sandbox.verification.sources import Reads, counted, mapped
-from sandbox.verification.values import describe_values
-from sandbox.verification.wrong_outputs import wrong_places
 
 _SEED = 16
 _WINDOW = 1024  # rows and columns that are decoded
@@ -32,7 +32,7 @@ RIGHT_NOW = (
 )
 
 
-class Probes:
+class ProbeRuns:
     """`in_time`: whether another run may begin.
 
     Of a task with more rows or columns than the window holds, sources are known of the first wrong ones only.
@@ -151,5 +151,5 @@ def with_symptoms(failed: TestResult, executor: Executor, task: GemmTask, in_tim
     if failed.passed or failed.symptoms is not None or not looks_into(failed):
         return failed
     with contextlib.suppress(MemoryError):
-        return failed.model_copy(update={"symptoms": Probes(executor, task, in_time).symptoms()})
+        return failed.model_copy(update={"symptoms": ProbeRuns(executor, task, in_time).symptoms()})
     return failed
