@@ -24,7 +24,7 @@ def opening(task: GemmTask) -> tuple[str, str]:
     """The system and the user message of the first prompt."""
     settings = load_settings()
     with open_retriever(settings, ignore) as retriever:
-        hits = look_up(retriever, questions_of(task, None, None, ""), task)
+        hits = look_up(retriever, questions_of(task, None, None), task)
     observation = Observation(task=task, chip=REFERENCE_CHIPS[task.arch], round=1, seed=0, hits=tuple(hits))
     composed = Prompts(settings.chat.prompt_tokens, primitives()).first(observation, Assignment(0, None, ()))
     system, user = composed.prompt.messages

@@ -26,6 +26,7 @@ Bottleneck = Literal[
     "dependency-waits",  # warps wait for the results of their own instructions
     "wgmma-waits",  # warpgroups wait for their own wgmma although the tensor pipe is not saturated
     "wgmma-serialised",  # ptxas inserted a wait after every wgmma
+    "wide-fences",  # fences for the whole GPU where a narrower scope is enough
     "instruction-bound",  # instructions other than tensor-core instructions fill the issue slots
     # Memory traffic
     "dram-bound",

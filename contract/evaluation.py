@@ -18,6 +18,7 @@ from contract.base import Record
 from contract.inspection import Inspection
 from contract.options import Effort
 from contract.ruler import Ruler
+from contract.symptoms import Symptoms
 from contract.task import TimingMode
 
 
@@ -57,6 +58,7 @@ class TestResult(Record):
     """One verification test. `worst`: the largest error divided by its bound (0 where the test is exact and held).
 
     `seed`: what its data and order were drawn from; `verify --seed` repeats the test with it. None in older records.
+    `symptoms`: of a failed test, what points at the cause; None where nothing was looked at, and in older records.
     """
 
     __test__ = False  # not a pytest class
@@ -67,6 +69,7 @@ class TestResult(Record):
     worst: float = 0.0
     message: str = ""
     seed: int | None = None
+    symptoms: Symptoms | None = None
 
 
 class Timing(Record):
@@ -194,7 +197,7 @@ class Crashed(_Faulty):
 
 
 class TimedOut(_Faulty):
-    """`message`: what the time went into, where that is known."""
+    """`message`: what the time went into, where that is known. `symptoms`: where warps were then, where that is known."""
 
     tests: ClassVar[tuple[TestResult, ...]] = ()
 
@@ -203,6 +206,7 @@ class TimedOut(_Faulty):
     limit_s: float
     message: str = ""
     inspection: Inspection | None = None
+    symptoms: Symptoms | None = None
 
     def _reason(self) -> str:
         return f"{self.stage} took more than {self.limit_s:g} s{f', {self.message}' if self.message else ''}"

@@ -90,11 +90,15 @@ class Exemplar(Record):
 
 
 class Failure(Record):
-    """A failed candidate that has not been repaired yet. `repairs`: number of repairs that led to it."""
+    """A failed candidate that has not been repaired yet. `repairs`: number of repairs that led to it.
+
+    `proven`: the verified candidate of the run whose source is nearest to it; None where there is none.
+    """
 
     candidate: AnyCandidate
     evaluation: Evaluation
     repairs: int
+    proven: AnyCandidate | None = None
 
 
 class Observation(Record):

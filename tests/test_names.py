@@ -33,6 +33,7 @@ SHARED_MODULES = {
     "doctor": COMMAND,
     "evaluator": BACKENDS,
     "executor": "the protocol that verification asks for, and the emulator's implementation of it",
+    "failures": "agent/observe chooses which failures are left to repair, policies/chat/prompts renders one",
     "family": FAMILY,
     "history": "the steps of a run in memory, and what of them a prompt shows",
     "index": COMMAND,

@@ -3,5 +3,5 @@
 `observation`: the observation of a round, put together. `attempts`: a step in short, with its difference to its parent.
 `ranking`: which step leads, what ties with it, which are finalists.
 `exemplars`: earlier kernels for contrast. `failures`: failed kernels that a model may repair.
-`retrieval`: what is looked up in the knowledge base.
+`retrieval`: what is looked up in the knowledge base. `notes_of_source`: notes about what a failed source uses.
 """

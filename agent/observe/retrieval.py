@@ -81,7 +81,7 @@ def look_up(
 def shown_in(exchanges: Sequence[Exchange], observations: Mapping[str, Observation]) -> frozenset[Place]:
     """The chunks that the prompts of a run showed. `observations`: at least those of the exchanges."""
     return frozenset(
-        _place(hit)
+        place_of(hit)
         for exchange in exchanges
         if exchange.shown
         for hit in observations[exchange.observation_id].hits
@@ -102,7 +102,7 @@ def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query, shown
     hits: dict[Place, Hit] = {}
     left = query.tokens
     for hit in (hit for rank in zip_longest(*answers) for hit in rank if hit is not None):
-        place = _place(hit)
+        place = place_of(hit)
         fits = len(hits) < query.count and hit.chunk.tokens <= left
         if fits and place not in hits and place not in shown:
             hits[place] = hit
@@ -110,7 +110,8 @@ def _in_turn(retriever: Retriever, questions: Sequence[str], query: Query, shown
     return list(hits.values())
 
 
-def _place(hit: Hit) -> Place:
+def place_of(hit: Hit) -> Place:
+    """What identifies a chunk from question to question."""
     return hit.chunk.path, hit.chunk.symbol
 
 
@@ -120,11 +121,10 @@ def constructs_of(diagnosis: Diagnosis | None) -> list[str]:
     return [f"How to write {words}." for asked, words in _CONSTRUCTS.items() if re.search(asked, remedies, re.IGNORECASE)]
 
 
-def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None, message: str) -> list[str]:
-    """Questions in plain words, the most urgent first. `message`: the fault of the last attempt, empty where it had none."""
+def questions_of(task: GemmTask, in_hand: AnyCandidate | None, diagnosis: Diagnosis | None) -> list[str]:
+    """Questions in plain words, the most urgent first. The words of an error message ask nothing: they match no note."""
     having = _schedule(in_hand) or [f"How to write {_leading(task)}."]
-    asked = [message, *_findings(diagnosis), *_shape(task), *having]
-    return [question for question in asked if question]
+    return [*_findings(diagnosis), *_shape(task), *having]
 
 
 def with_chunks(candidate: Candidate, hits: tuple[Hit, ...]) -> Candidate:

@@ -10,9 +10,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from agent.observe.failures import unrepaired
+from agent.observe.notes_of_source import notes_of_source
 from agent.observe.observation import in_hand, observe
 from agent.observe.ranking import Ranked, finalists, leader
-from agent.observe.retrieval import Place, constructs_of, look_up, questions_of, shown_in, with_chunks
+from agent.observe.retrieval import Place, constructs_of, look_up, place_of, questions_of, shown_in, with_chunks
 from agent.run.batch_build import BatchBuild, Finished, RoundProposal
 from agent.run.clock import RunClock
 from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
@@ -188,10 +190,12 @@ class Nodes:
         """The observation of a round, from the steps so far."""
         task, ranked = self._run.task, self.history.ranked
         step = in_hand(ranked)
-        failure = ranked[-1].attempt.message if ranked else ""
-        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None, failure)
+        questions = questions_of(task, step.candidate if step else None, step.diagnosis if step else None)
         constructs = constructs_of(step.diagnosis if step else None)
-        hits = look_up(self._parts.retriever, questions, task, constructs, self._shown())
+        failures = unrepaired(ranked, 1) if self._parts.policy.reads_code else ()
+        notes = [hit for each in failures for hit in notes_of_source(each.candidate.source, each.evaluation, task.arch)]
+        known = self._shown() | {place_of(hit) for hit in notes}
+        hits = [*notes, *look_up(self._parts.retriever, questions, task, constructs, known)]
         return observe(
             self._run,
             ranked,

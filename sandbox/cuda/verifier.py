@@ -1,6 +1,7 @@
 """Verification on the GPU: the tiers of `sandbox.verification` over guarded buffers."""
 
 import secrets
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +20,10 @@ from sandbox.verification.cases import CaseStore
 from sandbox.verification.elements import Array, Poisons
 from sandbox.verification.executor import SLOTS, Fill, Run, Traits, Violation
 from sandbox.verification.inputs import Inputs
+from sandbox.verification.probes.probing import with_symptoms
 from sandbox.verification.tiers import Proof, run_until_failure
 
+PROBES_S = 20.0  # after which no further probe of a failed kernel begins
 CASE_SHARE = 0.25  # of the free device memory, for inputs and references kept between candidates
 
 
@@ -40,19 +43,27 @@ class Verifier:
         self._store = CaseStore(cupy, task, int(CASE_SHARE * free_bytes))
 
     def verify(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
-        """All tests up to the first that fails. Raises: DriverFault where the contender breaks the device's context."""
-        return run_until_failure(self._proof(contender, options).tests())
+        """All tests up to the first that fails, which gets its symptoms.
+
+        Raises: DriverFault where the contender breaks the device's context.
+        """
+        executor = self._executor(contender)
+        tests = run_until_failure(self._proof(contender, options, executor).tests())
+        until = time.monotonic() + PROBES_S
+        return (*tests[:-1], with_symptoms(tests[-1], executor, self._task, lambda: time.monotonic() < until))
 
     def screen(self, contender: Contender, options: VerifyOptions) -> tuple[TestResult, ...]:
         """The first exact test under guard. Raises: as `verify`."""
-        return run_until_failure(self._proof(contender, options).brief())
+        return run_until_failure(self._proof(contender, options, self._executor(contender)).brief())
 
     def recheck(self, contender: Contender, options: VerifyOptions) -> TestResult:
         """Fresh data again, after the timing."""
-        return self._proof(contender, options).freshness("after-timing")
+        return self._proof(contender, options, self._executor(contender)).freshness("after-timing")
 
-    def _proof(self, contender: Contender, options: VerifyOptions) -> Proof:
-        executor = CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders)
+    def _executor(self, contender: Contender) -> "CudaExecutor":
+        return CudaExecutor(self._task, self._device, contender, self._slots, self._library, self._bystanders)
+
+    def _proof(self, contender: Contender, options: VerifyOptions, executor: "CudaExecutor") -> Proof:
         traits = Traits(atomics=contender.atomics, programmatic=contender.programmatic)
         return Proof(executor, self._task, traits, self._store, options)
 

@@ -16,7 +16,7 @@ from contract.profile import Profile
 from contract.roofline import arithmetic_us, is_latency, memory_us, roofline_us
 from contract.task import GemmTask
 from sandbox.diagnosis.findings import judge, merged
-from sandbox.diagnosis.static_rules import code_findings, grid_findings, has_roles
+from sandbox.diagnosis.static_rules import code_findings, fence_findings, grid_findings, has_roles
 
 _NEAR_ROOFLINE = 0.8
 _EXPLAINED = 0.1  # a finding from counters of this weight explains the distance from the roofline
@@ -45,7 +45,9 @@ def diagnose(
 ) -> Diagnosis:
     """Findings, heaviest first, one per bottleneck. `plan` is None for a host candidate, whose launches are unknown."""
     time_us = statistics.median(measured.timing.samples_us) if measured else None
-    estimated = [*code_findings(inspection, task, chip), *(grid_findings(inspection, plan, chip, time_us) if plan else ())]
+    estimated = [*code_findings(inspection, task, chip)]
+    if plan is not None:
+        estimated += [*grid_findings(inspection, plan, chip, time_us), *fence_findings(inspection, plan)]
     if time_us is not None:
         estimated += _time_findings(time_us, plan, task, chip)
     fraction = roofline_us(task, chip) / time_us if time_us is not None else None

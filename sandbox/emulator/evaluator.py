@@ -15,22 +15,33 @@ from contract.errors import PlanError
 from contract.evaluation import NOT_COVERED, REDUCED, Crashed, TestResult, TimedOut, Wrong
 from contract.options import VerifyOptions
 from contract.plan import LaunchPlan, ResolvedPlan
+from contract.symptoms import Symptoms
 from contract.task import GemmTask
 from sandbox.building.compile_child import PTX
 from sandbox.emulator.executor import EmulatorExecutor, Schedules
 from sandbox.emulator.judgement import OutOfTime
 from sandbox.emulator.kernel import EmulatedKernel, LaunchRefused
-from sandbox.emulator.large.coverage import reduced_task, resolve_for_few_sms, resolve_for_sampling, runs_whole, tile_of
+from sandbox.emulator.large.coverage import (
+    reduced_task,
+    resolve_for_few_sms,
+    resolve_for_sampling,
+    runs_whole,
+    tile_of,
+    work_of,
+)
 from sandbox.emulator.large.sample import POINT_WORK, Sample
 from sandbox.emulator.ptx.module import PtxError, Unsupported
 from sandbox.verification.cases import CaseStore
 from sandbox.verification.draws import seed_of
 from sandbox.verification.executor import Traits
+from sandbox.verification.probes.probing import with_symptoms
 from sandbox.verification.tiers import Proof, run_until_failure
 from sandbox.workers.messages import TIME_SHARE, Done, Evaluate, NotExecuted, Stage, Verified
 
 ATTEMPT_SHARE = 0.25  # of a proof's time, for a part that can only strengthen it
 MAX_SEED = 2**48
+PROBED_WORK = 2**30  # multiply-adds of a task whose whole grid is run for each probe
+PROBES_S = 10.0  # after which no further probe of a failed kernel begins
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
 
 
@@ -72,7 +83,8 @@ class Evaluator:
             return Done(evaluation=Crashed(stage="load", message=str(exc), inspection=inspection))
         except OutOfTime as exc:
             limit_s = TIME_SHARE * request.verify.timeout_s
-            late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection)
+            symptoms = Symptoms(waits=exc.waits) if exc.waits else None
+            late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection, symptoms=symptoms)
             return Done(evaluation=late)
         if tests[-1].passed:
             return Verified(tests=tests)
@@ -119,7 +131,8 @@ class Evaluator:
         options = request.verify
         deadline, tile = _deadline(options), tile_of(plan_of(request.built), request.task)
         with ThreadPoolExecutor(2) as pool:
-            sample = Sample(kernel, tile, Schedules(kernel.task, seed_of(options), deadline), seed_of(options))
+            schedules = Schedules(kernel.task, seed_of(options), deadline)
+            sample = Sample(kernel, tile, schedules, seed_of(options))
             sampled = pool.submit(lambda: run_until_failure(sample.tests()))
             if smaller is None:
                 proof: tuple[TestResult, ...] = (_not_reduced(kernel.task, "was not run at a smaller size"),)
@@ -129,10 +142,13 @@ class Evaluator:
                 proof = self._reduced(kernel.task, smaller, options, deadline)
         if not proof[-1].passed:
             return proof
-        tests = (*proof, *sampled.result())
-        if request.reduced is None and all(test.name == NOT_COVERED for test in sampled.result()):
-            raise NotEmulated("; ".join(test.message for test in (proof[-1], *sampled.result())))
-        return tests
+        found = sampled.result()
+        if request.reduced is None and all(test.name == NOT_COVERED for test in found):
+            raise NotEmulated("; ".join(test.message for test in (proof[-1], *found)))
+        if not found[-1].passed and work_of(kernel.task) <= PROBED_WORK:
+            whole = EmulatorExecutor(kernel, schedules.as_before())
+            found = (*found[:-1], _explained(found[-1], whole, kernel.task, deadline))
+        return (*proof, *found)
 
     def _reduced(
         self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions, deadline: float
@@ -148,7 +164,7 @@ class Evaluator:
     def _attempt(self, task: GemmTask, smaller: EmulatedKernel, options: VerifyOptions) -> tuple[TestResult, ...]:
         """The same with a source that may have its sizes compiled in. A failure proves nothing, so only a pass is kept."""
         try:
-            proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE)))
+            proof = run_until_failure(self._whole(smaller, options, _deadline(options, ATTEMPT_SHARE), probes=False))
         except (OutOfTime, Unsupported):
             return (_not_reduced(task, f"was not executed to its end at {smaller.task.shape}"),)
         if not (last := proof[-1]).passed:
@@ -160,11 +176,14 @@ class Evaluator:
         )
         return (*proof, TestResult(tier="emulator", name=REDUCED, passed=True, message=message))
 
-    def _whole(self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float) -> Iterator[TestResult]:
-        """All tiers over whole grids."""
+    def _whole(
+        self, kernel: EmulatedKernel, options: VerifyOptions, deadline: float, *, probes: bool = True
+    ) -> Iterator[TestResult]:
+        """All tiers over whole grids. `probes`: whether a failure is looked into."""
         executor = EmulatorExecutor(kernel, Schedules(kernel.task, seed_of(options), deadline))
         traits = Traits(atomics=kernel.atomics, programmatic=kernel.programmatic)
-        yield from Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests()
+        for test in Proof(executor, kernel.task, traits, self._cases(kernel.task), options).tests():
+            yield _explained(test, executor.again(), kernel.task, deadline) if probes and not test.passed else test
         yield executor.summary()
 
     def _cases(self, task: GemmTask) -> CaseStore:
@@ -184,6 +203,15 @@ def load_kernel(built: Built, plan: ResolvedPlan, task: GemmTask) -> EmulatedKer
     """A built candidate's programs, from the PTX beside its cubin. Raises: Unsupported, PtxError, LaunchRefused."""
     ptx = Path(built.artifact_path).with_name(PTX).read_text(encoding="utf-8", errors="replace")
     return EmulatedKernel(built.candidate.id, ptx, plan, task, atomics=plan_of(built).atomics)
+
+
+def _explained(test: TestResult, executor: EmulatorExecutor, task: GemmTask, deadline: float) -> TestResult:
+    """A failed test with its symptoms, as far as its probes end in time: a verdict is not lost for them."""
+    until = min(deadline, time.monotonic() + PROBES_S)
+    try:
+        return with_symptoms(test, executor, task, lambda: time.monotonic() < until)
+    except (OutOfTime, Unsupported):
+        return test
 
 
 def _deadline(options: VerifyOptions, share: float = 1.0) -> float:

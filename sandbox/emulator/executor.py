@@ -6,6 +6,7 @@ Covered: what the tiers need of a backend, and the core's findings. Bounds are e
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,11 @@ class Schedules:
         self.seed, self._deadline = seed, deadline
         self._most = MIN_OPERATIONS + OPERATIONS_PER_PRODUCT * task.m * task.n * task.k
         self.used: Counter[str] = Counter()
+        self._last: Conditions | None = None
+
+    def as_before(self) -> "Schedules":
+        """Conditions that are all those of the last run, without race detection: what a result shows is the same each time."""
+        return _AsBefore(self)
 
     def aside(self) -> Conditions:
         """Conditions of a run that is not part of the proof."""
@@ -48,11 +54,21 @@ class Schedules:
         self.used[schedule.name.lower()] += 1
         seed = self.seed + index
         poison = POISON_BYTE if index < len(_FIXED) else random.Random(seed).choice(_POISONS)
-        return Conditions(schedule, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
+        self._last = Conditions(schedule, seed=seed, poison=poison, most_instructions=self._most, deadline_s=self._left_s)
+        return self._last
 
     @property
     def _left_s(self) -> float:
         return max(self._deadline - time.monotonic(), 1e-3)
+
+
+class _AsBefore(Schedules):
+    def __init__(self, before: Schedules) -> None:
+        self.__dict__.update(before.__dict__)
+        self.used = Counter()
+
+    def next(self) -> Conditions:
+        return replace(self._last or self.aside(), races=False, deadline_s=self._left_s)
 
 
 class EmulatorExecutor:
@@ -77,6 +93,10 @@ class EmulatorExecutor:
 
     def library(self, inputs: Inputs) -> Array | None:  # noqa: ARG002 (there is no cuBLAS without a GPU)
         return None
+
+    def again(self) -> "EmulatorExecutor":
+        """An executor of the same kernel in memory of its own, under the conditions of the last run."""
+        return EmulatorExecutor(self._kernel, self._schedules.as_before())
 
     def summary(self) -> TestResult:
         """The schedules of the runs, and the suspects that were found harmless."""

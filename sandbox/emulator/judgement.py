@@ -11,23 +11,33 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from contract.plan import ResolvedLaunch
+from contract.symptoms import BarrierWait
 from sandbox.emulator.core_module import core
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.kernel import ELEMENT_BYTES, BoundKernel, Launched
+from sandbox.emulator.locations import address_in_words, instruction_at, located
 from sandbox.emulator.lowering.program import Program
 from sandbox.emulator.machine import Conditions, Schedule
-from sandbox.emulator.ptx.module import Instruction, Unsupported
+from sandbox.emulator.ptx.module import Unsupported
+from sandbox.emulator.waits import waits_of
 from sandbox.verification.executor import Violation
 
 # Kinds of findings that are not faults of the kernel.
 UNSUPPORTED, DEADLINE = core.unsupported, core.deadline
 # In place of the first poison, a NaN: zeros in one run, small numbers in the next (as halves 1.06, as f32 0.0115).
 OTHER_POISONS = (0x00, 0x3C)
-_TEXT_CHARS = 96
+_PLACES = 2  # at which warps wait, in a message; a test's symptoms tell more
 
 
 class OutOfTime(Exception):
-    """A run was stopped because the time of the proof is over. The message says how much of it the run took."""
+    """A run was stopped because the time of the proof is over. The message says how much of it the run took.
+
+    `waits`: where its warps were then.
+    """
+
+    def __init__(self, message: str, waits: tuple[BarrierWait, ...] = ()) -> None:
+        super().__init__(message)
+        self.waits = waits
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ def _tainted_output(bound: BoundKernel, launched: Sequence[Launched], conditions
     each = launched[launch]
     parts = [
         f"old, uninitialised contents reach an output, element ({row}, {column}) of D,"
-        f" stored at {_at(each.program, instruction)}",
+        f" stored at {located(each.program, instruction)}",
         each.launch.entry,
         *([f"{elements} elements"] if elements > 1 else []),
         f"seen under {schedule_name(conditions)}",
@@ -121,18 +131,21 @@ def _first(bound: BoundKernel, launched: Sequence[Launched], conditions: Conditi
     for each in launched:
         findings = {finding.kind: finding for finding in reversed(each.outcome.findings)}
         if (unknown := findings.get(UNSUPPORTED)) is not None:
-            instruction = _instruction(each.program, unknown.instruction)
+            instruction = instruction_at(each.program, unknown.instruction)
             raise Unsupported(unknown.message, instruction.line, instruction.place)
         of_kind = [finding for finding in each.outcome.findings if finding.suspect == suspect and finding.kind != DEADLINE]
         if of_kind:
             finding = _cause(of_kind, bound)
             message = describe(finding, each.launch, each.program, bound, conditions)
             message += "; in the run that follows" if each.again else ""
-            return Violation(finding.kind, message, tier="emulator")
+            hang = next((one for one in each.outcome.findings if one.waiting), None)
+            waits = waits_of(hang, each.program) if hang is not None else ()
+            return Violation(finding.kind, message, tier="emulator", waits=waits)
         if DEADLINE in findings:
             where = _who(findings[DEADLINE], each.program)
             raise OutOfTime(
-                f"the last {conditions.deadline_s:.3g} s of them in one run, under {schedule_name(conditions)}{where}"
+                f"the last {conditions.deadline_s:.3g} s of them in one run, under {schedule_name(conditions)}{where}",
+                waits_of(findings[DEADLINE], each.program),
             )
     return None
 
@@ -163,7 +176,7 @@ def describe(
     parts = [_waiting(finding, program) if waits else finding.message + _who(finding, program)]
     if not waits:
         cta = "({}, {}, {})".format(*finding.cta)
-        where = f", {place}" if (place := _place(finding.address, bound)) else ""
+        where = f", {place}" if (place := address_in_words(finding.address, bound)) else ""
         parts.append(f"{launch.entry}, CTA {cta}, warp {finding.warp}, lanes {finding.lanes:#010x}{where}")
     if finding.count > 1:
         parts.append(f"{finding.count} times")
@@ -183,38 +196,14 @@ def _waiting(finding: core.Finding, program: Program) -> str:
     for each in finding.waiting:
         warps.setdefault((each.cta, each.instruction), []).append(each.warp)
     places = [
-        f"CTA {cta} warp{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} at {_at(program, index)}"
-        for (cta, index), numbers in warps.items()
+        f"CTA {cta} warp{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} at {located(program, index)}"
+        for (cta, index), numbers in list(warps.items())[:_PLACES]
     ]
-    more = f"; and {finding.more_waiting} more" if finding.more_waiting else ""
+    left = sum(len(numbers) for numbers in list(warps.values())[_PLACES:]) + finding.more_waiting
+    more = f"; and {left} more" if left else ""
     return f"{finding.message}: {'; '.join(places)}{more}"
 
 
 def _who(finding: core.Finding, program: Program) -> str:
-    who = f", at {_at(program, finding.instruction)}" if finding.instruction >= 0 else ""
-    return who + (f", against {_at(program, finding.other)}" if finding.other >= 0 else "")
-
-
-def _at(program: Program, index: int) -> str:
-    instruction = _instruction(program, index)
-    text = instruction.text if len(instruction.text) <= _TEXT_CHARS else instruction.text[: _TEXT_CHARS - 1] + "…"
-    return f"`{text}` ({instruction.place or f'PTX line {instruction.line}'})"
-
-
-def _instruction(program: Program, index: int) -> Instruction:
-    return program.instructions[max(0, min(index, len(program.instructions) - 1))]
-
-
-def _place(address: int, bound: BoundKernel) -> str:
-    """An address by buffer and byte; empty for a finding without an address."""
-    if not address:
-        return ""
-    for name, base in bound.machine.addresses.items():
-        size = {"A": bound.operands.a, "B": bound.operands.b, "D": bound.operands.d}.get(name, bound.operands.workspace).nbytes
-        if base <= address < base + size:
-            return f"byte {address - base} of {name}"
-    if address < 1 << 32:
-        rank, offset = divmod(address, 1 << core.rank_shift)
-        of = f" of CTA rank {rank}" if rank else ""
-        return f"byte {offset - core.shared_base} of shared memory{of}"
-    return f"address {address:#x}"
+    who = f", at {located(program, finding.instruction)}" if finding.instruction >= 0 else ""
+    return who + (f", against {located(program, finding.other)}" if finding.other >= 0 else "")

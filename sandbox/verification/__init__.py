@@ -9,4 +9,5 @@
 - `reference.py`: the float64 product
 - `comparison.py`: output against reference
 - `bounds.py`: how far a correct kernel may be from the exact product
+- `probes/`: why a result is wrong
 """

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+from contract.symptoms import BarrierWait
 from sandbox.verification.elements import POISON, Array
 from sandbox.verification.inputs import Inputs
 
@@ -23,11 +24,13 @@ class Violation:
     """Something a kernel did besides computing D, in words.
 
     `kind`: `canary`, `input`, `workspace`, `order` (wrote D too early), or the name of one of the emulator's detectors.
+    `waits`: of a run that did not end, which barriers its warps wait at.
     """
 
     kind: str
     message: str
     tier: Literal["guards", "programmatic", "emulator"] = "guards"
+    waits: tuple[BarrierWait, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from contract.evaluation import TestResult
 from contract.options import VerifyOptions
+from contract.symptoms import Symptoms
 from contract.task import GemmTask
 from sandbox.verification.bounds import rounding_floor
 from sandbox.verification.cases import GAUSSIAN, SPARSE, Case, CaseStore, PreparedCase, cases_for, caveat, not_promised
@@ -214,7 +215,8 @@ class Proof:
         """The failure that a run shows, None where it shows none. What was done to memory is told before what was computed."""
         if run.violations:
             first = run.violations[0]
-            return TestResult(tier=first.tier, name=first.kind, passed=False, message=f"{first.message} (in {tier} {name})")
+            message, symptoms = f"{first.message} (in {tier} {name})", Symptoms(waits=first.waits) if first.waits else None
+            return TestResult(tier=first.tier, name=first.kind, passed=False, message=message, symptoms=symptoms)
         if comparison.unwritten and tier != "programmatic":
             message = f"{comparison.describe()} (in {tier} {name})"
             return TestResult(tier="guards", name="unwritten", passed=False, message=message)

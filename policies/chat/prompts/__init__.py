@@ -2,6 +2,7 @@
 
 - `composition`: which sections a prompt has, in which order, and how its tokens are shared between them.
 - `rendering`: records as text. `history`: what was tried, and earlier kernels.
+- `failures`: a failure as text, with what points at its cause.
 - `schedules`: the kernel families that a reply may name schedules of.
 - `primitives`: the device headers as signatures with their comments.
 - `citing`: marks of the chunks that are shown, and which of them a reply names.

@@ -27,6 +27,7 @@ from contract.task import ElementType, GemmTask
 from contract.trajectory import Failure, Observation
 from policies.chat.assignment import Assignment
 from policies.chat.prompts.citing import mark_of
+from policies.chat.prompts.failures import failure_text, proven_text
 from policies.chat.prompts.fitting import fair_shares, shorten, take
 from policies.chat.prompts.history import exemplar_text, recent_text, tried_text, yardstick_text
 from policies.chat.prompts.primitives import Header, primitives_for
@@ -34,7 +35,6 @@ from policies.chat.prompts.quoting import fenced, plain
 from policies.chat.prompts.rendering import (
     chunk_text,
     diagnosis_text,
-    failure_text,
     result_text,
     source_text,
 )
@@ -165,13 +165,16 @@ def _knowledge(rest: _Rest, observation: Observation) -> tuple[str, ...]:
 
 def _required(observation: Observation, best: Candidate | None, failure: Failure | None) -> dict[str, Callable[[int], str]]:
     """The required sections, each as a function of its maximum number of tokens."""
+    required: dict[str, Callable[[int], str]] = {}
     if failure:
         source, evaluation = failure.candidate.source, failure.evaluation
-        return {
+        required = {
             "The kernel that failed": lambda tokens: source_text(source, tokens),
             "What became of it": lambda tokens: failure_text(evaluation, source, tokens),
         }
-    required: dict[str, Callable[[int], str]] = {}
+        if (proven := failure.proven) is not None:
+            required["A kernel that was proven"] = lambda tokens: proven_text(source, proven, tokens)
+        return required
     if best:
         required["The best kernel so far"] = lambda tokens: source_text(best.source, tokens)
     if best and (result := observation.best_evaluation):

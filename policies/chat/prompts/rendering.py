@@ -1,78 +1,31 @@
-"""Renders records as text for a model; no other module does. All untrusted text is fenced.
+"""Renders records as text for a model; `failures.py` does the failures. All untrusted text is fenced.
 
 Each function returns a complete section; `history.py` has those on earlier kernels. `composition.py` chooses the sections of a
 prompt and their lengths.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import assert_never
 
 from contract.diagnosis import Diagnosis
-from contract.evaluation import (
-    CompileFailed,
-    Crashed,
-    Evaluation,
-    Measured,
-    Prediction,
-    Rejected,
-    TestResult,
-    TimedOut,
-    Unmeasured,
-    Wrong,
-)
+from contract.evaluation import Evaluation, Measured, Prediction, Unmeasured
 from contract.inspection import Inspection
 from contract.knowledge import Hit
 from contract.profile import Difference, Profile
 from contract.speedup import median_us, speedup_over
-from policies.chat.prompts.fitting import shorten, shorten_log
+from policies.chat.prompts.fitting import shorten
 from policies.chat.prompts.quoting import fenced, inline
 
-_AROUND = 2  # lines of source shown before and after a line that broke a rule
 _TERMS = 4  # of a predicted time that are shown
 _OPCODES = 8  # most frequent opcodes of a kernel that are shown
 # Opcodes that tell of products, waiting, order or spilled registers, however few there are.
 _TELLING = frozenset(
     ["ATOM", "ATOMG", "BAR", "CCTL", "ERRBAR", "HGMMA", "HMMA", "LDL", "MEMBAR", "RED", "REDG", "STL", "UCGABAR_WAIT"]
 )
-_HANG = "likely: a wait that nothing completes (mbarrier phase or bytes, a barrier that not all reach), or an endless loop"
-# What each verification tier proves. The sandbox defines the names.
-_TIERS = {
-    "exact": "inputs whose sums are exact, so that D must be bit-exact",
-    "accuracy": "random inputs against float64, within a bound for K and the accumulator, and against cuBLAS's own error",
-    "special": "cancellation, large, subnormal and non-finite values",
-    "guards": "canaries around buffers, inputs unchanged, every output written",
-    "freshness": "fresh data in repeated runs: nothing may be kept from run to run",
-    "repeatability": "bitwise equal results for equal inputs",
-    "witness": "an emulator that sees races, missing waits, stale reads and accesses out of bounds that a GPU may hide",
-    "programmatic": "a late producer and an early consumer around a kernel with programmatic launch",
-}
 
 
 def source_text(source: str, tokens: int) -> str:
     """A kernel file, shortened in its middle to a number of tokens."""
     return fenced(shorten(source, tokens), "cuda")
-
-
-def failure_text(evaluation: Evaluation, source: str, tokens: int) -> str:
-    """Where and why a candidate failed, with the first errors of the log and the lines of source concerned."""
-    match evaluation:
-        case Rejected():
-            said = f"rejected before compilation, rule {evaluation.rule}: {evaluation.message}"
-            lines = [said, *_around(source, evaluation.line)]
-        case CompileFailed():
-            lines = ["the compiler refused it:", shorten_log(evaluation.log or evaluation.message, tokens)]
-        case Crashed():
-            lines = [f"crashed in stage {evaluation.stage}: {evaluation.message}", *_resources(evaluation.inspection)]
-        case TimedOut():
-            said = f"did not end in stage {evaluation.stage}: stopped after {evaluation.limit_s:g} s"
-            lines = [said, _HANG if evaluation.stage != "compile" else "", *_resources(evaluation.inspection)]
-        case Wrong():
-            lines = [*_wrong(evaluation.test), _passed(evaluation.tests), *_resources(evaluation.inspection)]
-        case Unmeasured() | Measured():
-            lines = ["it did not fail"]
-        case _:
-            assert_never(evaluation)
-    return fenced(shorten("\n".join(line for line in lines if line), tokens))
 
 
 def result_text(evaluation: Evaluation, tokens: int) -> str:
@@ -89,7 +42,7 @@ def result_text(evaluation: Evaluation, tokens: int) -> str:
         proof = evaluation.headline if evaluation.executed else f"not executed: {evaluation.reason or 'there is no GPU here'}"
         lines = [f"compiled; {proof}", *_predicted(evaluation.prediction)]
     if not evaluation.failed:
-        lines += _resources(evaluation.inspection)
+        lines += resource_lines(evaluation.inspection)
     return fenced(shorten("\n".join(lines), tokens))
 
 
@@ -125,7 +78,7 @@ def terms_text(terms: Sequence[tuple[str, float]]) -> str:
 
 def resources_text(inspection: Inspection, tokens: int) -> str:
     """What the compiled kernels use, with the compiler's warnings."""
-    return fenced(shorten("\n".join(_resources(inspection)), tokens))
+    return fenced(shorten("\n".join(resource_lines(inspection)), tokens))
 
 
 def chunk_text(hit: Hit, mark: str = "") -> str:
@@ -135,30 +88,7 @@ def chunk_text(hit: Hit, mark: str = "") -> str:
     return fenced(f"{mark} from {place}\n{chunk.text}".lstrip())
 
 
-def _around(source: str, line: int | None) -> Iterator[str]:
-    """The numbered lines around a line of a source, which is marked."""
-    if line is None:
-        return
-    lines = source.split("\n")
-    for number in range(max(line - _AROUND, 1), min(line + _AROUND, len(lines)) + 1):
-        yield f"{'>' if number == line else ' '}{number:>5} | {lines[number - 1][:300]}"
-
-
-def _wrong(test: TestResult) -> list[str]:
-    lines = [f"wrong result in test {test.tier}/{test.name}: {test.message}"]
-    if test.tier in _TIERS:
-        lines.append(f"the test: {_TIERS[test.tier]}")
-    if 0 < test.worst < float("inf"):
-        lines.append(f"largest error: {test.worst:.3g} times its bound")
-    return lines
-
-
-def _passed(tests: Sequence[TestResult]) -> str:
-    names = [f"{test.tier}/{test.name}" for test in tests if test.passed]
-    return f"passed before: {', '.join(names)}" if names else "no test passed before"
-
-
-def _resources(inspection: Inspection | None) -> Iterator[str]:
+def resource_lines(inspection: Inspection | None) -> Iterator[str]:
     if inspection is None:
         return
     for kernel in inspection.kernels:

@@ -11,9 +11,10 @@ from contract.exchange import ToolCall, ToolResult
 from contract.knowledge import Hit
 from contract.workbench import Workbench
 from policies.chat.assignment import POLICY
+from policies.chat.prompts.failures import failure_text
 from policies.chat.prompts.fitting import shorten, take
 from policies.chat.prompts.quoting import fenced, inline, plain
-from policies.chat.prompts.rendering import chunk_text, failure_text, resources_text, result_text
+from policies.chat.prompts.rendering import chunk_text, resources_text, result_text
 from policies.chat.tools.offered_tools import COMPILE, PREDICT, SEARCH, VERIFY
 from policies.chat.tools.tool_arguments import ReadCall
 

@@ -197,6 +197,7 @@ RELIEFS: dict[Bottleneck, tuple[Move, ...]] = {
     "dependency-waits": (more(warps_per_sm), more(accumulators)),
     "wgmma-waits": (more(warps_per_sm), more(alternating), more(tensor_feed)),
     "wgmma-serialised": (),
+    "wide-fences": (),
     "instruction-bound": (more(tensor_feed), more(step_depth), more(compiled_shape)),
     "dram-bound": (*_OTHER_RASTER, less(sum_traffic)),
     "l2-bound": (less(operand_traffic), *_OTHER_RASTER),

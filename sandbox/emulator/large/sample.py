@@ -18,6 +18,7 @@ import numpy as np
 
 from contract.base import digest
 from contract.evaluation import FULL_SIZE, NOT_COVERED, TestResult
+from contract.symptoms import Symptoms
 from sandbox.emulator.detector import Detector
 from sandbox.emulator.executor import POISON_BYTE, Schedules, allocate, load
 from sandbox.emulator.judgement import run_and_judge
@@ -163,7 +164,8 @@ class Sample:
         """What the last run did to memory, then what it computed."""
         case = expected.case
         if fault is not None:
-            return TestResult(tier=fault.tier, name=fault.kind, passed=False, message=f"{fault.message} (at full size)")
+            message, symptoms = f"{fault.message} (at full size)", Symptoms(waits=fault.waits) if fault.waits else None
+            return TestResult(tier=fault.tier, name=fault.kind, passed=False, message=message, symptoms=symptoms)
         self.tally.compared.reshape(-1)[self._written()] = True
         comparison = expected.compare(self._loaded().operands.d, self._written())
         if comparison.first is None:

@@ -117,7 +117,7 @@ class Body:
         place = self._at(match["file"], match["place"])
         if place is not None and match["into"]:
             call = self.seen.get((match["into"], match["at"])) or self._at(match["into"], match["at"])
-            place = replace(place, caller=call and (call.caller or call))
+            place = replace(place, caller=call and replace(call, caller=_outermost(call)))
         if place is not None:
             self.seen[match["file"], match["place"]] = place
         self.place = place
@@ -177,6 +177,11 @@ def _labelled(match: re.Match[str], scope: NameScope) -> Label | Symbol:
     """What a label stands for: a place in the code, a table of such, or the types of an indirect call."""
     unique = match["label"] + scope.mark
     return Symbol(unique, 0) if match["table"] in ("calltargets", "callprototype") else Label(unique)
+
+
+def _outermost(call: SourceLine) -> SourceLine | None:
+    """The outermost of the calls that led to a call; None where it was not inlined."""
+    return call.caller and (call.caller.caller or call.caller)
 
 
 def _predicate(name: str | None, scope: NameScope, line: int) -> Register | None:

@@ -3,7 +3,7 @@
 A name is unique in its function: what inline assembly declares in a scope of its own carries the scope's number (`%p@3`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 
@@ -112,7 +112,7 @@ Operand: TypeAlias = Register | Immediate | Float | Special | Symbol | Label | V
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A source line. `caller`: of an inlined function, the line of the outermost call."""
+    """A source line. `caller`: of an inlined function, the line of its call, whose own caller is the outermost call."""
 
     file: str
     line: int
@@ -120,7 +120,10 @@ class SourceLine:
 
     def __str__(self) -> str:
         own = f"{self.file.rpartition('/')[2]}:{self.line}"
-        return own if self.caller is None else f"{own}, called at {self.caller}"
+        if self.caller is None:
+            return own
+        outermost = f" from {self.caller.caller}" if self.caller.caller else ""
+        return f"{own}, called at {replace(self.caller, caller=None)}{outermost}"
 
 
 @dataclass(frozen=True, slots=True)

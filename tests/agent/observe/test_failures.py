@@ -79,3 +79,14 @@ def test_a_crash_a_rejection_and_a_time_out_can_be_one_chain() -> None:
     faults = (Rejected(rule="x", message="y"), Crashed(stage="verify", message="z"), TimedOut(stage="time", limit_s=1.0))
     steps = [tried(n, written(n, n - 1) if n else written(n), fault) for n, fault in enumerate(faults)]
     assert left(*steps) == [(written(2).id, 2)]
+
+
+def test_a_failure_brings_the_proven_kernel_whose_source_is_nearest() -> None:
+    near, far = (
+        written(number).model_copy(update={"source": source}) for number, source in ((0, "a\nb\nc\nd"), (1, "a\nx\ny\nz"))
+    )
+    broken = written(2).model_copy(update={"source": "a\nb\nc\ne"})
+    [failure] = unrepaired(ranked(tried(0, near, measured(5.0)), tried(1, far, unmeasured(5.0)), tried(2, broken)), 1)
+    assert failure.proven == near
+    [alone] = unrepaired(ranked(tried(0, broken)), 1)
+    assert alone.proven is None

@@ -43,23 +43,22 @@ def scheduled(**schedule: ScheduleValue) -> Candidate:
 
 def test_the_questions_follow_the_shape() -> None:
     def asked(m: int, n: int, k: int) -> str:
-        return " ".join(questions_of(GemmTask(m=m, n=n, k=k), None, None, ""))
+        return " ".join(questions_of(GemmTask(m=m, n=n, k=k), None, None))
 
     assert "latency" in asked(64, 64, 64)
     assert "split-K" in asked(128, 128, 16384)
     assert "Odd sizes" in asked(1000, 1001, 1000)
-    assert questions_of(ORDINARY, None, None, "") == ["How to write a persistent grid with a raster order that reuses L2."]
+    assert questions_of(ORDINARY, None, None) == ["How to write a persistent grid with a raster order that reuses L2."]
     assert "short K" in asked(4096, 4096, 512)
     assert "loads all operands at once" in asked(256, 512, 1024)
     assert "distributed shared memory" in asked(512, 512, 16384)
     older = ORDINARY.model_copy(update={"arch": Arch.SM_80})
-    assert questions_of(older, None, None, "") == ["How to write a cp.async multistage pipeline with ldmatrix and mma.sync."]
+    assert questions_of(older, None, None) == ["How to write a cp.async multistage pipeline with ldmatrix and mma.sync."]
 
 
 def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
-    asked = questions_of(ORDINARY, None, DIAGNOSIS, "illegal address in the epilogue")
-    assert asked[:3] == [
-        "illegal address in the epilogue",
+    asked = questions_of(ORDINARY, None, DIAGNOSIS)
+    assert asked[:2] == [
         "Tail wave: use a persistent grid.",
         "Occupancy: use fewer registers.",
     ]
@@ -68,13 +67,13 @@ def test_what_went_wrong_is_asked_first_and_figures_not_at_all() -> None:
 
 def test_the_schedule_is_asked_about_in_words() -> None:
     in_hand = scheduled(family="wgmma_tma", cluster_m=2, cluster_n=2, splits=1, pingpong=True, programmatic=False, stages=4)
-    asked = questions_of(ORDINARY, in_hand, None, "")
+    asked = questions_of(ORDINARY, in_hand, None)
     assert [next(word for word in ("mbarrier", "multicast", "ping-pong") if word in question) for question in asked] == [
         "mbarrier",
         "multicast",
         "ping-pong",
     ]
-    assert questions_of(ORDINARY, scheduled(), None, "") == questions_of(ORDINARY, None, None, "")
+    assert questions_of(ORDINARY, scheduled(), None) == questions_of(ORDINARY, None, None)
 
 
 def test_notes_and_code_are_asked_apart() -> None:
@@ -98,7 +97,7 @@ def test_code_is_looked_up_only_for_a_construct_that_a_remedy_names() -> None:
     several = constructs_of(remedy("load with ldmatrix from a swizzled layout"))
     assert several == ["How to write a swizzled shared memory layout.", "How to write ldmatrix from shared memory."]
     retriever = Library(300)
-    look_up(retriever, questions_of(ORDINARY, None, None, ""), ORDINARY, constructs_of(None))
+    look_up(retriever, questions_of(ORDINARY, None, None), ORDINARY, constructs_of(None))
     assert {query.kinds for query in retriever.queries} == {DOCUMENT_KINDS}
 
 

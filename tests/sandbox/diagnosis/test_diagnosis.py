@@ -125,6 +125,34 @@ def test_warnings_of_ptxas_become_findings() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ("the presence of Extern calls in the function 'k'", "NDEBUG"),
+        ("non wgmma instructions reading accumulator registers of  a wgmma between start and end of the pipeline", "the wait"),
+        ("non wgmma instructions defining accumulator registers of a wgmma between start and end of the pipeline", "scale-d"),
+        ("non wgmma instructions defining input registers of a wgmma between start and end of the pipeline", "registers of A"),
+        ("insufficient register resources for the wgmma pipeline in the function 'k'", "smaller tile"),
+        ("wgmma pipeline crossing function boundary at a function call in the function 'k'", "__forceinline__"),
+        ("ill formed pipeline stage in the function 'k'", "straight line"),
+        ("program dependence on compiler-inserted WG.DP in divergent path in the function 'k'", "branches"),
+    ],
+)
+def test_a_serialised_wgmma_gets_the_remedy_of_its_reason(reason: str, remedy: str) -> None:
+    warning = f"(C7514) Potential Performance Loss: wgmma.mma_async instructions are serialized due to {reason}"
+    [finding] = diagnose(WGMMA.model_copy(update={"warnings": (warning,)}), launches(), SMALL, CHIP).findings
+    assert (finding.bottleneck, finding.evidence) == ("wgmma-serialised", warning)
+    assert remedy in finding.remedy
+
+
+def test_fences_for_the_whole_gpu_are_told_where_nothing_is_handed_over() -> None:
+    wide = mix(HGMMA=64, MEMBAR=16, ERRBAR=7, CCTL=17)
+    assert static(wide) == ["wide-fences"]
+    assert static(mix(HGMMA=64, MEMBAR=7, ERRBAR=2, CCTL=3)) == []
+    split = launches().model_copy(update={"workspace_bytes": 1024})
+    assert names(diagnose(wide, split, SMALL, CHIP)) == []
+
+
+@pytest.mark.parametrize(
     ("opcodes", "expected"),
     [
         ({"HMMA": 64, "LDG": 8, "STS": 8, "LDSM": 8}, ["register-staging"]),

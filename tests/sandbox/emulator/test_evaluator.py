@@ -103,6 +103,57 @@ def test_a_deadlock_says_who_waits_where(build: Build) -> None:
     )
 
 
+def test_a_deadlock_tells_the_barrier_and_what_it_lacks(build: Build) -> None:
+    test = failure(prove(build(naive(first=ALONE))))
+    assert test.symptoms is not None
+    [wait] = test.symptoms.waits
+    assert (wait.kind, wait.barrier, wait.arrived, wait.expected, wait.phase) == ("named", "named barrier 1", 32, 64, None)
+    assert re.match(r"warp 0 of CTAs \(0, 0, 0\), ", wait.warps)
+    assert re.match(r"`bar[^`]*1, 64` \(kernel\.cu:\d+\)", wait.at)
+
+
+MBARRIER = """\
+  __shared__ unsigned long long barrier;
+  const unsigned at = (unsigned)__cvta_generic_to_shared(&barrier);
+  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], 3;" :: "r"(at) : "memory");
+  __syncthreads();
+  if (threadIdx.x == 32) asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 64;" :: "r"(at) : "memory");
+  asm volatile("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0; @!done bra again; }"
+               :: "r"(at) : "memory");
+"""
+
+
+def test_a_wait_at_an_mbarrier_tells_its_phase_arrivals_and_bytes(build: Build) -> None:
+    test = failure(prove(build(naive(first=MBARRIER))))
+    assert test.symptoms is not None
+    wait = test.symptoms.waits[0]
+    assert (wait.kind, wait.phase, wait.arrived, wait.expected) == ("mbarrier", 0, 1, 3)
+    assert (wait.missing_bytes, wait.announced) == (64, 64)
+    assert re.match(r"mbarrier at byte \d+ of shared memory", wait.barrier)
+    assert wait.warps.startswith("warps 0-7 of CTA")
+    said = "; ".join(wait.history)
+    assert re.search(r"initialised at `mbarrier\.init[^`]*` .*last arrival at `mbarrier\.arrive\.expect_tx", said), said
+
+
+def test_what_a_wrong_result_is_made_of_is_told(build: Build) -> None:
+    test = failure(prove(build(naive(total=SUM.replace("b[i * n + column]", "b[i * n + (column ^ 4)]")))))
+    assert test.symptoms is not None
+    assert test.symptoms.sources == (
+        "B (100% of the probed elements): columns 0-3 hold 4-7, 4-7 hold 0-3, in every 8; "
+        "B was read from other columns, or D stored to other columns",
+    )
+    assert test.symptoms.places is not None
+
+
+def test_a_kernel_that_runs_out_of_time_tells_where_its_warps_are(build: Build) -> None:
+    built = build(naive(first='  while (k > 0) asm volatile("" ::: "memory");\n'), None, TASK)
+    answer = prove(built, timeout_s=1.0)
+    assert isinstance(answer, Done)
+    assert isinstance(answer.evaluation, TimedOut), answer.evaluation
+    assert answer.evaluation.symptoms is not None
+    assert "kernel.cu:" in answer.evaluation.symptoms.waits[0].at
+
+
 def test_a_read_of_nothing_is_a_fault_only_where_it_reaches_an_output(build: Build) -> None:
     shared = "  __shared__ float nothing[256];\n  const float value = *(volatile float*)(nothing + threadIdx.x);\n"
     harmless = "  if (value == 3.25f && row > m) d[0] = __float2half(value);\n"

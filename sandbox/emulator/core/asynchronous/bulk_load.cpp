@@ -79,6 +79,7 @@ struct Load : Pending {
             target.barrier->instruction);
       }
       target.barrier->transactions -= bytes();
+      target.barrier->delivered_at = op.instruction;
       settle_phase(*warp.run, *target.barrier);
     }
   }

@@ -73,6 +73,8 @@ void mbarrier_inval(Warp& warp, const Op& op, u32 mask) {
 
 void announce(Warp& warp, const Op& op, int lane, MBarrier& barrier, i64 bytes) {
   barrier.transactions += bytes;
+  if (bytes > 0) barrier.announced += bytes;
+  (bytes > 0 ? barrier.announced_at : barrier.delivered_at) = op.instruction;
   if (barrier.transactions >= 1 << 20 || barrier.transactions <= -(1 << 20)) {
     report(warp, op, 1u << lane, detector::kTransactionMismatch, 0, "more than 2^20 - 1 bytes are expected at one mbarrier");
     barrier.transactions = 0;
@@ -113,6 +115,7 @@ void mbarrier_arrive(Warp& warp, const Op& op, u32 mask) {
     }
     note_remote(warp, op, lane, *barrier);
     barrier->pending -= count;
+    barrier->arrived_at = op.instruction;
     if (kDrop(op) & 1) barrier->expected -= std::min(count, barrier->expected);
     if (!kRelaxedArrival(op)) barrier->open.join(warp.now());
     settle_phase(run, *barrier);
@@ -139,16 +142,21 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   u32 done = 0;
   const MBarrier* released = nullptr;
   u32 released_lanes = 0;
+  u64 incomplete = 0;
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
-    MBarrier* barrier = mbarrier_at(warp, op, lane, barrier_address(warp, op, lane), false);
+    const u32 address = barrier_address(warp, op, lane);
+    MBarrier* barrier = mbarrier_at(warp, op, lane, address, false);
     if (!barrier) {
       done |= 1u << lane;
       continue;
     }
     const bool over = kParity ? (barrier->phase & 1) != (warp.lanes<u32>(kPhaseParity(op))[lane] & 1)
                               : barrier->phase != warp.lanes<u64>(kPhaseState(op))[lane] >> kCountBits;
-    if (!over) continue;
+    if (!over) {
+      incomplete = address;
+      continue;
+    }
     done |= 1u << lane;
     if (released && released != barrier) warp.acquire_at_barrier(released->done, std::exchange(released_lanes, 0));
     released = barrier;
@@ -157,7 +165,10 @@ void mbarrier_test(Warp& warp, const Op& op, u32 mask) {
   if (released) warp.acquire_at_barrier(released->done, released_lanes);
   u32& result = warp.mask(kDone(op));
   result = (result & ~mask) | done;
+  warp.tested_lanes &= ~mask;
   if (done == mask) return;
+  warp.tested_lanes |= mask & ~done;
+  warp.tested_mbarrier = incomplete;
   warp.yielded = !warp.run->hurried();
   note_poll(warp, op, mixed(mask, done));
 }
@@ -212,6 +223,7 @@ void settle_phase(Run& run, MBarrier& barrier) {
   if (barrier.pending || barrier.transactions) return;
   ++barrier.phase;
   barrier.pending = barrier.expected;
+  barrier.announced = 0;
   barrier.open.events.raise(barrier.component, static_cast<u32>(barrier.phase));
   barrier.done.join(barrier.open);
   ++run.events;

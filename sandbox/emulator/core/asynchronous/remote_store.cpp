@@ -25,7 +25,7 @@ struct RemoteStores : Pending {
   };
   Run* run = nullptr;
   std::vector<Store> stores;
-  u32 bytes = 0;
+  u32 bytes = 0, instruction = kNoInstruction;
 
   void complete() override {
     for (const Store& store : stores) {
@@ -33,6 +33,7 @@ struct RemoteStores : Pending {
       if (run->options.taint) [[unlikely]]
         write_taint(*run, *cluster, store.target, bytes, store.taint, 0, kNoInstruction);
       store.barrier->transactions -= bytes;
+      store.barrier->delivered_at = instruction;
       settle_phase(*run, *store.barrier);
     }
   }
@@ -42,6 +43,7 @@ void remote_store(Warp& warp, const Op& op, u32 mask) {
   auto work = std::make_shared<RemoteStores>(warp.cta->cluster);
   work->run = warp.run;
   work->bytes = op.count * kValueBytes(op);
+  work->instruction = op.instruction;
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
     RemoteStores::Store store;

@@ -29,6 +29,9 @@ struct RunReport {
 
 using Triple = std::array<u32, 3>;
 
+// -1 where there is none.
+i64 index_of(u32 instruction) { return instruction == kNoInstruction ? -1 : static_cast<i64>(instruction); }
+
 RunReport run(const Program& program, Memory& memory, const Triple& grid, const Triple& block, const Triple& cluster,
               u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
               u64 most_instructions, double deadline_s, std::vector<u64> ctas,
@@ -95,18 +98,34 @@ RunReport run(const Program& program, Memory& memory, const Triple& grid, const 
 }  // namespace
 
 void bind_run(nb::module_& module) {
+  nb::enum_<BarrierKind>(module, "BarrierKind", nb::is_arithmetic(), "What a warp waits at.")
+      .value("NONE", BarrierKind::kNone)
+      .value("MBARRIER", BarrierKind::kMBarrier)
+      .value("NAMED", BarrierKind::kNamed)
+      .value("CLUSTER", BarrierKind::kCluster);
+  nb::class_<AwaitedBarrier>(module, "AwaitedBarrier")
+      .def_ro("kind", &AwaitedBarrier::kind)
+      .def_ro("address", &AwaitedBarrier::address)
+      .def_ro("phase", &AwaitedBarrier::phase)
+      .def_ro("expected", &AwaitedBarrier::expected)
+      .def_ro("missing", &AwaitedBarrier::missing)
+      .def_ro("missing_bytes", &AwaitedBarrier::missing_bytes)
+      .def_ro("announced", &AwaitedBarrier::announced)
+      .def_prop_ro("initialised", [](const AwaitedBarrier& at) { return index_of(at.initialised); })
+      .def_prop_ro("arrived", [](const AwaitedBarrier& at) { return index_of(at.arrived); })
+      .def_prop_ro("announcing", [](const AwaitedBarrier& at) { return index_of(at.announcing); })
+      .def_prop_ro("alike", [](const AwaitedBarrier& at) { return index_of(at.alike); })
+      .def_prop_ro("delivering", [](const AwaitedBarrier& at) { return index_of(at.delivering); });
   nb::class_<WaitingWarp>(module, "WaitingWarp")
+      .def_ro("barrier", &WaitingWarp::barrier)
       .def_prop_ro("cta", [](const WaitingWarp& at) { return std::tuple(at.cta[0], at.cta[1], at.cta[2]); })
       .def_ro("warp", &WaitingWarp::warp)
       .def_ro("instruction", &WaitingWarp::instruction);
   nb::class_<Finding>(module, "Finding")
       .def_ro("kind", &Finding::kind)
       .def_ro("message", &Finding::message)
-      .def_prop_ro(
-          "instruction",
-          [](const Finding& found) { return found.instruction == kNoInstruction ? -1 : static_cast<i64>(found.instruction); })
-      .def_prop_ro("other",
-                   [](const Finding& found) { return found.other == kNoInstruction ? -1 : static_cast<i64>(found.other); })
+      .def_prop_ro("instruction", [](const Finding& found) { return index_of(found.instruction); })
+      .def_prop_ro("other", [](const Finding& found) { return index_of(found.other); })
       .def_prop_ro("cta", [](const Finding& found) { return std::tuple(found.cta[0], found.cta[1], found.cta[2]); })
       .def_ro("warp", &Finding::warp)
       .def_ro("lanes", &Finding::lanes)

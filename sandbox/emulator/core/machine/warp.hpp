@@ -66,6 +66,8 @@ struct Warp {
   std::deque<StoreGroup> store_groups;
   u32 store_number = 0;
 
+  u64 tested_mbarrier = 0;  // the last one that a wait found incomplete
+  u32 tested_lanes = 0;     // those that found it so and have not passed it since
   u32 cluster_arrived = 0;  // lanes that have arrived at barrier.cluster and not waited yet
   u64 cluster_phase = 0;    // in which they arrived
   std::vector<u8> local;    // lane after lane

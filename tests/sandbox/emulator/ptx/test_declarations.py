@@ -187,7 +187,7 @@ def test_each_instruction_has_the_innermost_source_line() -> None:
     ]
 
 
-def test_an_inlined_place_names_the_outermost_call() -> None:
+def test_an_inlined_place_names_its_call_and_the_outermost_one() -> None:
     body = """
     .loc 1 27 3, function_name $L__info_string0, inlined_at 2 5 1
     ret;
@@ -195,7 +195,7 @@ def test_an_inlined_place_names_the_outermost_call() -> None:
     ret;
     """
     found = module(f'.entry k {{\n{body}}}\n.file 1 "a/b.hpp"\n.file 2 "k.cu"\n.file 3 "c.hpp"').functions["k"].instructions
-    assert [str(one.place) for one in found] == ["b.hpp:27, called at k.cu:5", "c.hpp:9, called at k.cu:5"]
+    assert [str(one.place) for one in found] == ["b.hpp:27, called at k.cu:5", "c.hpp:9, called at b.hpp:27 from k.cu:5"]
 
 
 def test_a_place_does_not_outlive_its_function() -> None:
