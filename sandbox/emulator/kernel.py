@@ -131,10 +131,10 @@ class BoundKernel:
                 break
         return tuple(launched)
 
-    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> core.RunReport:
-        """The report of some CTAs of one launch, run alone on the present memory."""
+    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int], *, traced: int = 0) -> core.RunReport:
+        """The report of some CTAs of one launch, run alone on the present memory. `traced`: as for `Machine.run`."""
         program = self._kernel.programs[index]
-        return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas)
+        return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas, traced=traced)
 
     def renew(self) -> None:
         """Forget what was written to D and the workspace."""

@@ -1,0 +1,106 @@
+"""The predicted time of a built kernel, with the time that each resource would need alone.
+
+Covered: device plans on chips whose PTX the emulator reads, offline. Not covered: a single launch onto an idle GPU (server
+mode), the clock's answer to power, and L2 contents that survive between CTAs beyond the operands' own sizes.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from contract.chip import LIMITS, Chip
+from contract.inspection import Inspection
+from contract.task import GemmTask
+from sandbox.timing_model.rates import Rates, rates_of
+from sandbox.timing_model.simulation import Simulated, Turns, simulate
+from sandbox.timing_model.steps import ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
+from sandbox.timing_model.trace import KIND, Traced
+
+# SMs that clusters of a size cover at once, of 132: a cluster lies within one GPC (cuOccupancyMaxActiveClusters on an H200).
+_COVERED = ((1, 132), (2, 132), (4, 120), (8, 120), (16, 112))
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Unit: microseconds. `plain_us`: the time without programmatic launch. `terms`: of each resource alone."""
+
+    predicted_us: float
+    plain_us: float
+    terms: dict[str, float]
+
+
+def clusters_that_fit(chip: Chip, size: int) -> int:
+    """Clusters of a size that are resident at once with one CTA per SM."""
+    covered = next(sms for most, sms in _COVERED if most >= size)
+    return max(chip.sms * covered // 132 // size, 1)
+
+
+def predict_traced(traced: tuple[Traced, ...], inspection: Inspection, task: GemmTask, chip: Chip) -> Predicted:
+    """The time of a kernel whose launches were traced."""
+    launches = [_Launch(each, inspection, task, chip) for each in traced]
+    ours = sum(each.time_us(programmatic=True) for each in launches)
+    plain = sum(each.time_us(programmatic=False) for each in launches)
+    terms: dict[str, float] = {}
+    for launch in launches:
+        for name, value in launch.terms().items():
+            terms[name] = terms.get(name, 0.0) + value
+    return Predicted(ours, plain, terms)
+
+
+class _Launch:
+    def __init__(self, traced: Traced, inspection: Inspection, task: GemmTask, chip: Chip, rates: Rates | None = None) -> None:
+        self._traced, self._task, self._chip = traced, task, chip
+        self._rates = rates or rates_of(chip)
+        launch = traced.launch
+        self._size = math.prod(launch.cluster)
+        self._clusters = math.prod(launch.grid) // self._size
+        fit = clusters_that_fit(chip, self._size)
+        resources = next((each for each in inspection.kernels if each.entry == launch.entry), None)
+        self._limit = max(resources.ctas_per_sm if resources else 1, 1)
+        count = math.ceil(self._clusters / fit)
+        self._turns = Turns(count, min(self._limit, count))
+        self._active = min(self._clusters, fit) * self._size
+        self._smem = (resources.static_smem_bytes + resources.dynamic_smem_bytes) if resources else 0
+        self._threads = math.prod(launch.block)
+        self.simulated: Simulated = simulate(traced, self._steps(), self._turns, self._rates)
+
+    def _steps(self) -> np.ndarray:
+        rates, active = self._rates, self._active
+        loads = np.isin(self._traced.rows["kind"], (KIND.BULK_LOAD, KIND.LOAD, KIND.COPY))
+        loaded = float(self._traced.rows["amount"][loads].sum()) * self._clusters
+        operands = 2.0 * self._task.k * (self._task.m + self._task.n)
+        shares = Shares(
+            l2=rates.l2_bytes_per_us / active,
+            dram=rates.dram_bytes_per_us / active,
+            store=min(rates.store_bytes_per_us / active, rates.sm_bytes_per_us),
+            missing=min(operands / max(loaded, 1.0), 1.0),
+        )
+        return steps_of(self._traced, rates, shares)
+
+    def time_us(self, *, programmatic: bool) -> float:
+        rates, end = self._rates, self.simulated.end
+        if not (programmatic and self._traced.launch.programmatic):
+            return rates.launch_us + end + rates.drain_us
+        hidden = self.simulated.begin if self._fits_beside() else 0.0
+        return rates.overlapped_launch_us + end - hidden + rates.drain_us
+
+    def _fits_beside(self) -> bool:
+        """Whether a CTA of the next kernel fits on the SM beside those of this one."""
+        limits, resident = LIMITS[self._chip.arch], self._turns.resident
+        return resident < self._limit or (
+            (resident + 1) * (self._smem + 1024) <= limits.smem_per_sm_bytes
+            and (resident + 1) * self._threads <= limits.max_threads_per_sm
+        )
+
+    def terms(self) -> dict[str, float]:
+        """The time of each resource alone, on the busiest SM."""
+        busy = self.simulated.busy
+        return {
+            "tensor cores": float(busy[TENSOR : TENSOR + 4].max()),
+            "issue": float(busy[ISSUE : ISSUE + 4].max()),
+            "shared memory": float(busy[SMEM]),
+            "loads": float(busy[LOAD]),
+            "stores": float(busy[STORE]),
+            "distributed shared memory": float(busy[REMOTE]),
+        }
