@@ -21,6 +21,9 @@ from sandbox.timing_model.trace import KIND, Traced
 _COVERED = ((1, 132), (2, 132), (4, 120), (8, 120), (16, 112))
 
 
+MACS_PER_COLUMN = 16 * 16  # of a warp's part of a wgmma
+
+
 @dataclass(frozen=True)
 class Predicted:
     """Unit: microseconds. `plain_us`: the time without programmatic launch. `terms`: of each resource alone."""
@@ -58,15 +61,28 @@ class _Launch:
         fit = clusters_that_fit(chip, self._size)
         resources = next((each for each in inspection.kernels if each.entry == launch.entry), None)
         self._limit = max(resources.ctas_per_sm if resources else 1, 1)
-        count = math.ceil(self._clusters / fit)
-        self._turns = Turns(count, min(self._limit, count))
-        self._active = min(self._clusters, fit) * self._size
+        self._fit, self._even = fit, math.ceil(self._clusters / fit)
         self._smem = (resources.static_smem_bytes + resources.dynamic_smem_bytes) if resources else 0
         self._threads = math.prod(launch.block)
-        self.simulated: Simulated = simulate(traced, self._steps(), self._turns, self._rates)
+        self.plain = self._simulated(self._turns(crowd=1.0))
+        crowded = self._turns(crowd=self._rates.crowding)
+        self.simulated = self._simulated(crowded) if self._early() and crowded != self._turns(crowd=1.0) else self.plain
 
-    def _steps(self) -> np.ndarray:
-        rates, active = self._rates, self._active
+    def _early(self) -> bool:
+        """Whether CTAs of the next launch are placed while those of this one still run."""
+        return self._traced.launch.programmatic and bool((self._traced.rows["kind"] == KIND.TRIGGER).any())
+
+    def _turns(self, crowd: float) -> Turns:
+        """Clusters of the busiest SMs. Those that are placed while others end crowd on the SMs that are free first."""
+        together = min(self._limit, int(crowd * self._even), self._clusters)
+        return Turns(max(self._even, together), max(together, 1))
+
+    def _simulated(self, turns: Turns) -> Simulated:
+        return simulate(self._traced, self._steps(turns), turns, self._rates)
+
+    def _steps(self, turns: Turns) -> np.ndarray:
+        rates = self._rates
+        active = max(min(self._clusters // turns.count, self._fit), 1) * self._size
         loads = np.isin(self._traced.rows["kind"], (KIND.BULK_LOAD, KIND.LOAD, KIND.COPY))
         loaded = float(self._traced.rows["amount"][loads].sum()) * self._clusters
         operands = 2.0 * self._task.k * (self._task.m + self._task.n)
@@ -78,16 +94,27 @@ class _Launch:
         )
         return steps_of(self._traced, rates, shares)
 
+    def _left_out(self) -> float:
+        """How much longer the kernel is than the part of it that was traced, by the multiply-adds in it."""
+        if self._traced.whole:
+            return 1.0
+        rows = self._traced.rows
+        products = rows["amount"][rows["kind"] == KIND.PRODUCT].sum(dtype=np.int64) * MACS_PER_COLUMN
+        fragments = rows["amount"][rows["kind"] == KIND.FRAGMENTS].sum(dtype=np.int64)
+        task = self._task
+        return max(task.m * task.n * task.k / self._clusters / max(int(products + fragments), 1), 1.0)
+
     def time_us(self, *, programmatic: bool) -> float:
-        rates, end = self._rates, self.simulated.end
+        rates, left_out = self._rates, self._left_out()
         if not (programmatic and self._traced.launch.programmatic):
-            return rates.launch_us + end + rates.drain_us
+            return rates.launch_us + self.plain.end * left_out + rates.drain_us
+        end = self.simulated.end * left_out
         hidden = self.simulated.begin if self._fits_beside() else 0.0
         return rates.overlapped_launch_us + end - hidden + rates.drain_us
 
     def _fits_beside(self) -> bool:
         """Whether a CTA of the next kernel fits on the SM beside those of this one."""
-        limits, resident = LIMITS[self._chip.arch], self._turns.resident
+        limits, resident = LIMITS[self._chip.arch], self._turns(crowd=1.0).resident
         return resident < self._limit or (
             (resident + 1) * (self._smem + 1024) <= limits.smem_per_sm_bytes
             and (resident + 1) * self._threads <= limits.max_threads_per_sm

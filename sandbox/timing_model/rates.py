@@ -18,6 +18,7 @@ class Rates(Record):
     `l2_bytes_per_us`, `dram_bytes_per_us`, `store_bytes_per_us`: of the whole chip. `line_us`: per row of a bulk copy.
     `load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
     `launch_us`: from the end of a kernel until the next runs; `overlapped_launch_us`: with programmatic launch.
+    `crowding`: CTAs of the busiest SM for each that an even distribution gives it, behind an early programmatic launch.
     `drain_us`: from the last instruction until the stores are visible.
     """
 
@@ -49,6 +50,7 @@ class Rates(Record):
     launch_us: float = 0.9
     overlapped_launch_us: float = 0.3
     drain_us: float = 0.4
+    crowding: float = 4.0
     fitted: bool = False
 
 

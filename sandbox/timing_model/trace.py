@@ -15,8 +15,8 @@ from sandbox.emulator.executor import allocate
 from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.emulator.machine import Conditions, Schedule
 
-MAX_ROWS = 1 << 19
-DEADLINE_S = 1.0
+MAX_ROWS = 1 << 18
+DEADLINE_S = 0.3
 
 ROW = np.dtype(
     [(name, np.uint32) for name in ("stream", "kind", "gap", "instruction", "amount", "parts", "token", "lanes")]
