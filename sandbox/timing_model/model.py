@@ -14,7 +14,7 @@ from contract.inspection import Inspection
 from contract.task import GemmTask
 from sandbox.timing_model.rates import Rates, rates_of
 from sandbox.timing_model.simulation import Simulated, Turns, simulate
-from sandbox.timing_model.steps import ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
+from sandbox.timing_model.steps import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
 from sandbox.timing_model.trace import KIND, Traced
 
 # SMs that clusters of a size cover at once, of 132: a cluster lies within one GPC (cuOccupancyMaxActiveClusters on an H200).
@@ -130,4 +130,5 @@ class _Launch:
             "loads": float(busy[LOAD]),
             "stores": float(busy[STORE]),
             "distributed shared memory": float(busy[REMOTE]),
+            "bulk copies": float(busy[ENGINE]),
         }

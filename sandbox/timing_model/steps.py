@@ -1,7 +1,7 @@
 """A trace as steps with times on the resources of SMs. Every number is a rate times what the trace counts.
 
 Unit: microseconds. The resources of an SM: four tensor cores, four schedulers, shared memory, the ports through which it
-loads from and stores to L2, and its port to the shared memory of peers.
+loads from and stores to L2, its port to the shared memory of peers, and its engine of bulk copies.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from sandbox.timing_model.rates import Rates
 from sandbox.timing_model.trace import KIND, WARPS, Traced
 
 STEP = np.dtype(
-    [(name, np.uint32) for name in ("stream", "wait", "give", "flags", "track", "first", "second")]
-    + [(name, np.float32) for name in ("own", "issue", "first_time", "second_time", "latency")]
+    [(name, np.uint32) for name in ("stream", "wait", "give", "flags", "track", "first", "second", "third")]
+    + [(name, np.float32) for name in ("own", "issue", "first_time", "second_time", "third_time", "latency")]
 )
 SCHEDULERS = 4
-TENSOR, ISSUE, SMEM, LOAD, STORE, REMOTE = 0, 4, 8, 9, 10, 11
-RESOURCES = 12  # of an SM
+TENSOR, ISSUE, SMEM, LOAD, STORE, REMOTE, ENGINE = 0, 4, 8, 9, 10, 11, 12
+RESOURCES = 13  # of an SM
 LOADS, COPIES, PRODUCTS, STORES = 1, 2, 3, 4  # tracks of a stream
 _TRACK = {KIND.COPY: COPIES, KIND.PRODUCT: PRODUCTS, KIND.BULK_STORE: STORES}
 _ROWS_OF_WGMMA, _DEPTH = 16, 16  # of one warp's part of a wgmma, and of its k
@@ -120,11 +120,12 @@ class _Steps:
         port = np.maximum(self._amount[at] / min(shares.l2, rates.sm_bytes_per_us), copied / rates.sm_bytes_per_us)
         port = np.maximum(port, self._amount[at] * shares.missing / shares.dram)
         bulk = self._rows["kind"][at] == KIND.BULK_LOAD
-        port = np.maximum(port, np.where(bulk, self._parts[at] * rates.line_us, 0.0))
+        lines = np.where(bulk, self._parts[at] * rates.line_us, 0.0)
         into = np.where(self._rows["kind"][at] == KIND.LOAD, 0.0, copied / rates.smem_bytes * cycle)
         track = np.where(self._rows["kind"][at] == KIND.LOAD, LOADS, np.where(bulk, 0, COPIES))
         self._set(at, first=self._sm[at] + LOAD, first_time=port, latency=rates.load_us, track=track)
         self._set(at, second=self._sm[at] + SMEM, second_time=into)
+        self._set(at, third=np.where(bulk, self._sm[at] + ENGINE, 0), third_time=lines)
         self._set(self._of(KIND.BULK_TARGET), flags=int(_FLAG.TOGETHER))
         at = self._of(KIND.ATOMIC)
         self._set(at, latency=rates.atomic_us, flags=int(_FLAG.BLOCK))
@@ -148,9 +149,11 @@ class _Steps:
         self._set(
             at,
             first=self._sm[at] + STORE,
-            first_time=np.maximum(self._amount[at] / shares.store, self._parts[at] * rates.line_us),
+            first_time=self._amount[at] / shares.store,
             second=self._sm[at] + SMEM,
             second_time=self._amount[at] / rates.smem_bytes * cycle,
+            third=self._sm[at] + ENGINE,
+            third_time=self._parts[at] * rates.line_us,
             track=STORES,
         )
 

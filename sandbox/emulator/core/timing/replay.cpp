@@ -39,7 +39,7 @@ class Replay {
     for (u32 i = 0; i < steps.size(); ++i) {
       const Step& step = steps[i];
       require(step.stream < streams_.size() && step.wait < tokens && step.give < tokens);
-      require(step.first < resources && step.second < resources && step.track < kTracks);
+      require(step.first < resources && step.second < resources && step.third < resources && step.track < kTracks);
       streams_[step.stream].steps.push_back(i);
       if (step.give) ++tokens_[step.give].missing;
     }
@@ -116,6 +116,7 @@ class Replay {
       const double begin = step.first ? std::max(stream.now, free_[step.first]) : stream.now;
       if (step.first) effect = occupy(step.first, stream.now, step.first_time);
       if (step.second) effect = std::max(effect, occupy(step.second, stream.now, step.second_time));
+      if (step.third) effect = std::max(effect, occupy(step.third, stream.now, step.third_time));
       effect += step.latency;
       if (step.flags & kHold) stream.now = std::max(stream.now, begin);
     }

@@ -23,13 +23,13 @@ struct Step {
   u32 wait, give;  // tokens; 0: none
   u32 flags;       // StepFlag
   u32 track;       // of asynchronous work of the stream; 0: none, 1 to 7
-  u32 first, second;  // resources; 0: none
+  u32 first, second, third;  // resources; 0: none
   float own;          // time that the stream takes before the step
   float issue;        // of it, on the resource that issues the stream's instructions
-  float first_time, second_time;  // for which the step occupies the resources
+  float first_time, second_time, third_time;  // for which the step occupies the resources
   float latency;                  // from there until it takes effect
 };
-static_assert(sizeof(Step) == 48, "the steps are shared with Python");
+static_assert(sizeof(Step) == 56, "the steps are shared with Python");
 
 struct Replayed {
   double end = 0;                // of the last effect

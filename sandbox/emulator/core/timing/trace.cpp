@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include "asynchronous/tensor_box.hpp"
 #include "machine/machine.hpp"
@@ -175,6 +174,15 @@ u32 wavefronts(const u32* offsets, u32 count, u32 bytes) {
   return most;
 }
 
+constexpr u32 kMaxReleases = 256;
+
+// A word of global memory; null outside.
+u32* word_at(Run& run, u64 address) {
+  Buffer* buffer = buffer_at(run, address);
+  if (!buffer || address % 4 || address - buffer->base + 4 > buffer->size || !buffer->writable) return nullptr;
+  return reinterpret_cast<u32*>(buffer->host + (address - buffer->base));
+}
+
 }  // namespace
 
 u32 Trace::stream_of(Warp& warp) {
@@ -303,7 +311,7 @@ void Trace::shared(Warp& warp, const Op& op, u32 lanes, const u32* offsets, u32 
 
 void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
   const bool wide = handled(op).wide, reads = form == kLoadOf;
-  const auto address = [&](int lane) { return wide ? effective_address<u64>(warp, op, lane) : effective_address<u32>(warp, op, lane); };
+  const auto address = [&](int lane) { return wide ? effective_address<u64>(warp, op, lane) : u64{effective_address<u32>(warp, op, lane)}; };
   const int lane = first_lane(lanes);
   const u64 first = address(lane);
   const bool windowed = kSpaceOf(op) == kGeneric && first - kSharedWindow < kWindow;
@@ -330,6 +338,8 @@ void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
   const bool synchronises = kSemanticsOf(op) != kWeak;
   if (form == kAtomicOf || (synchronises && !reads)) {
     const u64 version = ++versions_[first];
+    const u32* word = word_at(*warp.run, first);
+    before_ = word ? *word : 0;
     const u32 before = version > 1 ? token(kVersion, first, version - 1) : 0;
     if (form == kAtomicOf && before) add(warp, op, kTraceWait, 0, 3, before);
     TraceRow& row = add(warp, op, kTraceAtomic, static_cast<u32>(std::popcount(lanes)), reads, token(kVersion, first, version));
@@ -473,6 +483,34 @@ bool Trace::before(Warp& warp, const Op& op, u32 lanes) {
   return true;
 }
 
+// What a write by which CTAs synchronise has added to its word, and where warps wait for such a write.
+void Trace::note_change(Warp& warp, const Op& op, u32 lanes, u32 form) {
+  if (kSemanticsOf(op) == kWeak && form != kAtomicOf && !warp.yielded) return;
+  const int lane = first_lane(lanes);
+  for (u32 left = warp.yielded ? lanes : 1u << lane; left; left &= left - 1) {
+    const int at = std::countr_zero(left);
+    const u64 address = handled(op).wide ? effective_address<u64>(warp, op, at) : effective_address<u32>(warp, op, at);
+    const u32* word = word_at(*warp.run, address);
+    if (!word) continue;
+    if (warp.yielded) {
+      polled_.insert(address);
+    } else if (form != kLoadOf && *word != before_) {
+      changes_[address] = change_ = *word - before_;
+    }
+  }
+}
+
+bool Trace::release(Run& run) {
+  if (polled_.empty() || ++releases_ > kMaxReleases) return false;
+  for (const u64 address : polled_) {
+    const auto known = changes_.find(address);
+    if (u32* word = word_at(run, address)) *word += known != changes_.end() ? known->second : change_;
+  }
+  polled_.clear();
+  ++run.events;
+  return true;
+}
+
 void Trace::after(Warp& warp, const Op& op, u32 lanes) {
   const Handled& how = handled(op);
   const u64 own = static_cast<u64>(warp.cta->linear) << 5 | warp.index;
@@ -487,8 +525,10 @@ void Trace::after(Warp& warp, const Op& op, u32 lanes) {
     case kClusterWait:
       if (!warp.waiting) add(warp, op, kTraceWait, 0, 2, token(kWhole, warp.cta->cluster->index, warp.cluster_phase));
       break;
+    case kStoreOf:
     case kLoadOf:
     case kAtomicOf:
+      note_change(warp, op, lanes, how.form);
       if (op.kind != kPoll) break;
       if (warp.yielded) {
         last_[stream_of(warp)] = warp.moment;

@@ -5,6 +5,7 @@
 // every row that gives it has taken effect. Repetitions of a wait that fails are left out.
 #pragma once
 
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +14,7 @@
 
 namespace emulator {
 
+class Run;
 struct Warp;
 
 enum TraceKind : u32 {
@@ -61,6 +63,9 @@ class Trace {
   // After it was executed. Not called for branches and exits.
   void after(Warp& warp, const Op& op, u32 lanes);
   void ended(Warp& warp);
+  // Where the run can go on only with what CTAs that are not traced would write: writes it for them, as traced CTAs do. False
+  // if nothing is waited for in global memory.
+  bool release(Run& run);
 
   std::vector<TraceRow> rows;
   std::vector<u64> ctas;  // linear indices in the grid
@@ -92,6 +97,7 @@ class Trace {
   void access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes);
   void shared(Warp& warp, const Op& op, u32 lanes, const u32* offsets, u32 bytes, bool reads);
   void matrices(Warp& warp, const Op& op, u32 lanes, bool reads);
+  void note_change(Warp& warp, const Op& op, u32 lanes, u32 form);
   void copy(Warp& warp, const Op& op, u32 lanes);
   void remote(Warp& warp, const Op& op, u32 lanes);
 
@@ -101,6 +107,9 @@ class Trace {
   std::unordered_map<Key, u32, Hash> known_;
   std::unordered_map<u64, Gathered> gathered_;  // by CTA and named barrier
   std::unordered_map<u64, u64> versions_;       // by address: writes by which CTAs synchronise
+  std::unordered_map<u64, u32> changes_;        // by address: what the last of them added
+  std::set<u64> polled_;                        // addresses at which warps wait in vain
+  u32 change_ = 1, before_ = 0, releases_ = 0;  // change_: at any address, last
 };
 
 }  // namespace emulator
