@@ -199,9 +199,9 @@ u32 Trace::token(u64 what, u64 where, u64 number) {
 
 TraceRow& Trace::add(Warp& warp, const Op& op, TraceKind kind, u32 amount, u32 parts, u32 token) {
   const u32 stream = stream_of(warp);
-  u32& last = last_.try_emplace(stream, 1u).first->second;
-  rows.push_back({stream, kind, warp.moment - last, op.instruction, amount, parts, token, 0, 0});
-  last = warp.moment;
+  Last& last = last_[stream];
+  rows.push_back({stream, kind, warp.moment - last.moment, op.instruction, amount, parts, token, 0, 0});
+  last = {warp.moment, rows.size() - 1};
   if (rows.size() >= most_rows_) warp.run->stopped = true;
   return rows.back();
 }
@@ -288,7 +288,7 @@ void Trace::named_barrier(Warp& warp, const Op& op, u32 lanes, bool waits) {
 void Trace::tested(Warp& warp, const Op& op, u32 lanes) {
   const u32 done = warp.mask(op.d) & lanes;
   if (done != lanes) {
-    last_[stream_of(warp)] = warp.moment;
+    last_[stream_of(warp)].moment = warp.moment;
     return;
   }
   if (const u32 over = phase_token(warp, barrier_at(warp, op, first_lane(lanes)), 1)) {
@@ -348,7 +348,14 @@ void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
   }
   if (synchronises) {
     const auto at = versions_.find(first);
-    if (at != versions_.end()) add(warp, op, kTraceWait, 0, 3, token(kVersion, first, at->second));
+    const u32 written = at != versions_.end() ? token(kVersion, first, at->second) : 0;
+    Last& last = last_[stream_of(warp)];
+    if (last.row < rows.size() && rows[last.row].kind == kTraceLoad && rows[last.row].instruction == op.instruction) {
+      last.moment = warp.moment;  // the read before was in vain
+      rows[last.row - 1].token = written;
+      return;
+    }
+    add(warp, op, kTraceWait, 0, 3, written);
   }
   std::vector<u64> sectors;
   for (u32 left = lanes; left; left &= left - 1) {
@@ -531,7 +538,7 @@ void Trace::after(Warp& warp, const Op& op, u32 lanes) {
       note_change(warp, op, lanes, how.form);
       if (op.kind != kPoll) break;
       if (warp.yielded) {
-        last_[stream_of(warp)] = warp.moment;
+        last_[stream_of(warp)].moment = warp.moment;
       } else {
         access(warp, op, lanes, how.form, how.form == kAtomicOf ? 4 : how.bytes * op.count);
       }
@@ -543,7 +550,7 @@ void Trace::after(Warp& warp, const Op& op, u32 lanes) {
 
 void Trace::ended(Warp& warp) {
   const u32 stream = stream_of(warp);
-  rows.push_back({stream, kTraceEnd, warp.moment - last_.try_emplace(stream, 1u).first->second, kNoInstruction, 0, 0, 0, 0, 0});
+  rows.push_back({stream, kTraceEnd, warp.moment - last_[stream].moment, kNoInstruction, 0, 0, 0, 0, 0});
 }
 
 }  // namespace emulator

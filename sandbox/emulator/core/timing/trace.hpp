@@ -103,7 +103,11 @@ class Trace {
 
   u64 most_rows_;
   std::unordered_map<u64, u32> places_;  // of CTAs in `ctas`
-  std::unordered_map<u32, u32> last_;    // by stream: the warp's moment at its last row
+  struct Last {
+    u32 moment = 1;
+    std::size_t row = ~std::size_t{0};
+  };
+  std::unordered_map<u32, Last> last_;   // by stream: the warp's moment at its last row, and that row
   std::unordered_map<Key, u32, Hash> known_;
   std::unordered_map<u64, Gathered> gathered_;  // by CTA and named barrier
   std::unordered_map<u64, u64> versions_;       // by address: writes by which CTAs synchronise
