@@ -11,7 +11,7 @@ from contract.build import Built
 from contract.candidate import AnyCandidate, Candidate
 from contract.chip import REFERENCE_CHIPS, Chip
 from contract.errors import MachineError, ProfilerUnavailable, UsageError, WorkerError
-from contract.evaluation import Environment, Evaluation, TestResult, Unmeasured
+from contract.evaluation import Environment, Evaluation, Prediction, TestResult, Unmeasured
 from contract.events import Emit, Notice
 from contract.options import (
     RACE_TIME,
@@ -260,8 +260,8 @@ class LocalSandbox:
         self, outcome: Evaluation | Verified | NotExecuted, built: Built, task: GemmTask, by: Literal["emulator", "gpu"]
     ) -> Evaluation:
         match outcome:
-            case Verified(tests=tests):
-                return self._unmeasured(built, task, by, tests=tests)
+            case Verified(tests=tests, prediction=modelled):
+                return self._unmeasured(built, task, by, tests=tests, modelled=modelled)
             case NotExecuted(reason=reason):
                 return self._unmeasured(built, task, reason=reason)
             case _:
@@ -275,8 +275,12 @@ class LocalSandbox:
         *,
         tests: tuple[TestResult, ...] = (),
         reason: str = "",
+        modelled: Prediction | None = None,
     ) -> Unmeasured:
+        """`modelled`: of the timing model, which knows candidates that have no schedule too."""
         prediction = self._predict(built.candidate, task, built.inspection)
+        if prediction.is_floor and modelled is not None:
+            prediction = modelled
         return Unmeasured(verified_by=by, reason=reason, tests=tests, prediction=prediction, inspection=built.inspection)
 
     def _reduced(self, built: Built, task: GemmTask) -> Reduced | None:

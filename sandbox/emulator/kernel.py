@@ -1,5 +1,6 @@
 """A candidate on the emulated machine: its plan's launches, over operands that lie in emulated memory."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -71,6 +72,12 @@ class EmulatedKernel:
         self.programs = tuple(programs[launch.entry] for launch in plan.launches)
         for launch, program in zip(plan.launches, self.programs, strict=True):
             _check_parameters(launch, program)
+
+    def launched_by(self, plan: ResolvedPlan) -> "EmulatedKernel":
+        """The same programs under another resolution of their plan."""
+        other = copy.copy(self)
+        other.plan = plan
+        return other
 
     def bind(self, operands: Operands, seed: int | None = None) -> "BoundKernel":
         """Fix the operands; arrays are used in place. `seed`: of their addresses."""

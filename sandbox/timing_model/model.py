@@ -10,12 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from contract.chip import LIMITS, Chip
+from contract.evaluation import Prediction
 from contract.inspection import Inspection
-from contract.task import GemmTask
+from contract.roofline import roofline_us
+from contract.task import GemmTask, TimingMode
+from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.timing_model.rates import Rates, rates_of
 from sandbox.timing_model.simulation import Simulated, Turns, simulate
 from sandbox.timing_model.steps import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
-from sandbox.timing_model.trace import KIND, Traced
+from sandbox.timing_model.trace import KIND, Traced, trace
 
 # SMs that clusters of a size cover at once, of 132: a cluster lies within one GPC (cuOccupancyMaxActiveClusters on an H200).
 _COVERED = ((1, 132), (2, 132), (4, 120), (8, 120), (16, 112))
@@ -39,12 +42,23 @@ def clusters_that_fit(chip: Chip, size: int) -> int:
     return max(chip.sms * covered // 132 // size, 1)
 
 
+def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Prediction | None:
+    """The predicted time of a kernel's plan, launched back to back; None in server mode, which the model does not know."""
+    task = kernel.task
+    if task.mode is not TimingMode.OFFLINE:
+        return None
+    predicted = predict_traced(trace(kernel), inspection, task, chip)
+    name = f"timing-model on {chip.name}{'' if rates_of(chip).fitted else ', rates not fitted'}"
+    return Prediction(predicted_us=predicted.predicted_us, model=name, floor_us=roofline_us(task, chip), terms=predicted.terms)
+
+
 def predict_traced(traced: tuple[Traced, ...], inspection: Inspection, task: GemmTask, chip: Chip) -> Predicted:
     """The time of a kernel whose launches were traced."""
     launches = [_Launch(each, inspection, task, chip) for each in traced]
     ours = sum(each.time_us(programmatic=True) for each in launches)
     plain = sum(each.time_us(programmatic=False) for each in launches)
-    terms: dict[str, float] = {}
+    rates = rates_of(chip)
+    terms = {"launch": len(launches) * rates.launch_us, "DRAM": task.operand_bytes / rates.dram_bytes_per_us}
     for launch in launches:
         for name, value in launch.terms().items():
             terms[name] = terms.get(name, 0.0) + value
@@ -122,12 +136,12 @@ class _Launch:
 
     def terms(self) -> dict[str, float]:
         """The time of each resource alone, on the busiest SM."""
-        busy = self.simulated.busy
+        busy = self.simulated.busy * self._left_out()
         return {
             "tensor cores": float(busy[TENSOR : TENSOR + 4].max()),
             "issue": float(busy[ISSUE : ISSUE + 4].max()),
             "shared memory": float(busy[SMEM]),
-            "loads": float(busy[LOAD]),
+            "loads from L2": float(busy[LOAD]),
             "stores": float(busy[STORE]),
             "distributed shared memory": float(busy[REMOTE]),
             "bulk copies": float(busy[ENGINE]),

@@ -68,7 +68,8 @@ def rates_of(chip: Chip) -> Rates:
     return H200.model_copy(
         update={
             "tensor_rate": H200.tensor_rate * tensor,
-            "fragment_rate": H200.fragment_rate * (tensor if chip.arch is Arch.SM_90A else tensor * H200.tensor_rate / H200.fragment_rate),
+            "fragment_rate": H200.fragment_rate
+            * (tensor if chip.arch is Arch.SM_90A else tensor * H200.tensor_rate / H200.fragment_rate),
             "l2_bytes_per_us": H200.l2_bytes_per_us * per_sm,
             "dram_bytes_per_us": H200.dram_bytes_per_us * memory,
             "store_bytes_per_us": H200.store_bytes_per_us * memory,

@@ -10,7 +10,7 @@ import numpy as np
 from sandbox.emulator.core_module import core
 from sandbox.timing_model.rates import Rates
 from sandbox.timing_model.steps import ISSUE, RESOURCES, SCHEDULERS, STEP
-from sandbox.timing_model.trace import KIND, WARPS, Traced
+from sandbox.timing_model.trace import WARPS, Traced
 
 MAX_STEPS = 300_000  # that are replayed
 _FLAG = core.StepFlag
