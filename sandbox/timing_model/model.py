@@ -20,8 +20,9 @@ from sandbox.timing_model.simulation import Simulated, Turns, simulate
 from sandbox.timing_model.steps import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
 from sandbox.timing_model.trace import KIND, Traced, trace
 
-# SMs that clusters of a size cover at once, of 132: a cluster lies within one GPC (cuOccupancyMaxActiveClusters on an H200).
-_COVERED = ((1, 132), (2, 132), (4, 120), (8, 120), (16, 112))
+# SMs of each GPC of a chip of 132: a cluster lies within one. They follow from the clusters of 2, 4, 8 and 16 CTAs that fit on
+# an H200 (cuOccupancyMaxActiveClusters: 66, 30, 15, 7), and from clusters of 14, of which eight take two waves.
+_GPCS = (18, 18, 18, 18, 18, 16, 16, 10)
 
 
 MACS_PER_COLUMN = 16 * 16  # of a warp's part of a wgmma
@@ -38,8 +39,8 @@ class Predicted:
 
 def clusters_that_fit(chip: Chip, size: int) -> int:
     """Clusters of a size that are resident at once with one CTA per SM."""
-    covered = next(sms for most, sms in _COVERED if most >= size)
-    return max(chip.sms * covered // 132 // size, 1)
+    covered = sum(sms // size * size for sms in _GPCS)
+    return max(chip.sms * covered // sum(_GPCS) // size, 1)
 
 
 def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Prediction | None:

@@ -16,7 +16,8 @@ from sandbox.emulator.kernel import EmulatedKernel
 from sandbox.emulator.machine import Conditions, Schedule
 
 MAX_ROWS = 1 << 18
-DEADLINE_S = 0.3
+DEADLINE_S = 2.0
+MAX_OPERATIONS = 1 << 23  # of warps
 
 ROW = np.dtype(
     [(name, np.uint32) for name in ("stream", "kind", "gap", "instruction", "amount", "parts", "token", "lanes")]
@@ -40,7 +41,7 @@ def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
     """A trace of each launch of the plan, in order."""
     workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
     bound = kernel.bind(allocate(kernel.task, workspace), seed=1)
-    conditions = Conditions(Schedule.EAGER, seed=1, races=False, poison=0, deadline_s=DEADLINE_S)
+    conditions = Conditions(Schedule.EAGER, seed=1, races=False, poison=0, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
     traced = []
     for index, launch in enumerate(kernel.plan.launches):
         report = bound.run_part(index, conditions, (0,), traced=MAX_ROWS)
