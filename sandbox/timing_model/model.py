@@ -53,12 +53,14 @@ def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Predi
     return Prediction(predicted_us=predicted.predicted_us, model=name, floor_us=roofline_us(task, chip), terms=predicted.terms)
 
 
-def predict_traced(traced: tuple[Traced, ...], inspection: Inspection, task: GemmTask, chip: Chip) -> Predicted:
-    """The time of a kernel whose launches were traced."""
-    launches = [_Launch(each, inspection, task, chip) for each in traced]
+def predict_traced(
+    traced: tuple[Traced, ...], inspection: Inspection, task: GemmTask, chip: Chip, rates: Rates | None = None
+) -> Predicted:
+    """The time of a kernel whose launches were traced. `rates`: the chip's own if None."""
+    rates = rates or rates_of(chip)
+    launches = [_Launch(each, inspection, task, chip, rates) for each in traced]
     ours = sum(each.time_us(programmatic=True) for each in launches)
     plain = sum(each.time_us(programmatic=False) for each in launches)
-    rates = rates_of(chip)
     terms = {"launch": len(launches) * rates.launch_us, "DRAM": task.operand_bytes / rates.dram_bytes_per_us}
     for launch in launches:
         for name, value in launch.terms().items():
@@ -67,9 +69,8 @@ def predict_traced(traced: tuple[Traced, ...], inspection: Inspection, task: Gem
 
 
 class _Launch:
-    def __init__(self, traced: Traced, inspection: Inspection, task: GemmTask, chip: Chip, rates: Rates | None = None) -> None:
-        self._traced, self._task, self._chip = traced, task, chip
-        self._rates = rates or rates_of(chip)
+    def __init__(self, traced: Traced, inspection: Inspection, task: GemmTask, chip: Chip, rates: Rates) -> None:
+        self._traced, self._task, self._chip, self._rates = traced, task, chip, rates
         launch = traced.launch
         self._size = math.prod(launch.cluster)
         self._clusters = math.prod(launch.grid) // self._size
