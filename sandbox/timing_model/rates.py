@@ -16,6 +16,7 @@ class Rates(Record):
     `operation_cycles`: time of a warp for one operation, alone; `issue_cycles`: of the scheduler that issues it.
     `smem_bytes`: per cycle, for fill, operands and epilogue together. `sm_bytes_per_us`: into one SM from L2.
     `l2_bytes_per_us`, `dram_bytes_per_us`, `store_bytes_per_us`: of the whole chip. `line_us`: per row of a bulk copy.
+    `load_line_cycles`, `store_line_cycles`: per line of 128 bytes that a warp's access touches.
     `load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
     `launch_us`: from the end of a kernel until the next runs; `overlapped_launch_us`: with programmatic launch.
     `crowding`: CTAs of the busiest SM for each that an even distribution gives it, behind an early programmatic launch.
@@ -40,10 +41,10 @@ class Rates(Record):
     l2_bytes_per_us: float = 10e6
     dram_bytes_per_us: float = 4.3e6
     store_bytes_per_us: float = 4.3e6
-    scattered: float = 1.0
+    load_line_cycles: float = 1.0
+    store_line_cycles: float = 2.0
     line_us: float = 0.0009
     load_us: float = 0.9
-    hit_us: float = 0.35
     atomic_us: float = 0.7
     fence_us: float = 0.5
     turn_us: float = 0.3

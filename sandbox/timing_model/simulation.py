@@ -46,7 +46,7 @@ def simulate(traced: Traced, steps: np.ndarray, turns: Turns, rates: Rates) -> S
     ended = _replay(traced, steps, count, turns.resident, rates)
     ends = ended.ends
     end = ends[-1] if count == turns.count else _extrapolated(ends, turns)
-    return Simulated(end, ended.begin, ended.busy * (turns.count / count), ends[0])
+    return Simulated(float(end) + ended.draining, ended.begin, ended.busy * (turns.count / count), ends[0])
 
 
 def _extrapolated(ends: np.ndarray, turns: Turns) -> float:
@@ -59,6 +59,7 @@ def _extrapolated(ends: np.ndarray, turns: Turns) -> float:
 @dataclass(frozen=True)
 class _Ended:
     ends: np.ndarray  # of each cluster, sorted
+    draining: float  # from then until the last store has taken effect
     begin: float
     busy: np.ndarray
 
@@ -91,7 +92,7 @@ def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates:
     marks = np.asarray(made.marks)[:streams]
     busy = np.asarray(made.busy)[1:].reshape(traced.ctas, RESOURCES)
     begin = float(marks[marks >= 0].max()) if (marks >= 0).any() else 0.0
-    return _Ended(np.sort(ends), begin, busy.max(axis=0))
+    return _Ended(np.sort(ends), max(made.end - float(ends.max()), 0.0), begin, busy.max(axis=0))
 
 
 def _with_ends(steps: np.ndarray, used: np.ndarray, token: int) -> np.ndarray:

@@ -121,6 +121,7 @@ class _Steps:
         port = np.maximum(port, self._amount[at] * shares.missing / shares.dram)
         bulk = self._rows["kind"][at] == KIND.BULK_LOAD
         lines = np.where(bulk, self._parts[at] * rates.line_us, 0.0)
+        port = np.maximum(port, np.where(bulk, 0.0, self._parts[at] * rates.load_line_cycles * cycle))
         into = np.where(self._rows["kind"][at] == KIND.LOAD, 0.0, copied / rates.smem_bytes * cycle)
         track = np.where(self._rows["kind"][at] == KIND.LOAD, LOADS, np.where(bulk, 0, COPIES))
         self._set(at, first=self._sm[at] + LOAD, first_time=port, latency=rates.load_us, track=track)
@@ -143,7 +144,7 @@ class _Steps:
         rates, shares, cycle = self._rates, self._shares, self._cycle
         at = self._of(KIND.STORE)
         # A sector of L2 that a store fills in part costs as one that it fills.
-        port = np.maximum(self._amount[at], rates.scattered * 32 * self._parts[at]) / shares.store
+        port = np.maximum(self._amount[at] / shares.store, self._parts[at] * rates.store_line_cycles * cycle)
         self._set(at, first=self._sm[at] + STORE, first_time=port, flags=int(_FLAG.DRAIN))
         at = self._of(KIND.BULK_STORE)
         self._set(
