@@ -8,11 +8,10 @@ python -m benchmarks.timing_model.measure --free [--extra FOLDER] --out FREE.jso
 import argparse
 import itertools
 import json
-import queue
 import statistics
-import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from contract.settings import Settings
 from sandbox.local import LocalSandbox
 
 Outcomes = dict[int, Built | Evaluation]
-_AHEAD = 4  # shapes that are built before their turn
 
 
 def row_of(judged: Judged, evaluation: Evaluation) -> dict[str, Any]:
@@ -37,22 +35,18 @@ def row_of(judged: Judged, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def built_ahead(box: LocalSandbox, groups: Sequence[Sequence[Judged]]) -> Iterator[tuple[Sequence[Judged], Outcomes]]:
-    """Each group with its builds, in order."""
-    done: queue.Queue[Outcomes | Exception] = queue.Queue(_AHEAD)
+    """Each group with its builds, in order; later groups are built meanwhile."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        building = [pool.submit(_built, box, group) for group in groups]
+        for group, outcomes in zip(groups, building, strict=True):
+            yield group, outcomes.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
-    def build() -> None:
-        try:
-            for group in groups:
-                done.put(dict(box.build([each.candidate for each in group], group[0].task)))
-        except Exception as exc:
-            done.put(exc)
 
-    threading.Thread(target=build, daemon=True).start()
-    for group in groups:
-        outcomes = done.get()
-        if isinstance(outcomes, Exception):
-            raise outcomes
-        yield group, outcomes
+def _built(box: LocalSandbox, group: Sequence[Judged]) -> Outcomes:
+    return dict(box.build([each.candidate for each in group], group[0].task))
 
 
 def timed(box: LocalSandbox, group: Sequence[Judged], outcomes: Outcomes) -> Iterator[dict[str, Any]]:

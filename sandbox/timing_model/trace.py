@@ -5,7 +5,7 @@ most tiles where CTAs loop over them. Not covered: control that depends on the o
 ends where it waits for a cluster that is not traced, or after `MAX_ROWS`; `whole` says whether it ended by itself.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,7 +41,8 @@ def trace(kernel: EmulatedKernel) -> tuple[Traced, ...]:
     """A trace of each launch of the plan, in order."""
     workspace = np.zeros(kernel.plan.workspace_bytes, dtype=np.uint8)
     bound = kernel.bind(allocate(kernel.task, workspace), seed=1)
-    conditions = Conditions(Schedule.EAGER, seed=1, races=False, poison=0, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
+    unchecked = Conditions(Schedule.EAGER, seed=1, races=False, poison=0)
+    conditions = replace(unchecked, most_instructions=MAX_OPERATIONS, deadline_s=DEADLINE_S)
     traced = []
     for index, launch in enumerate(kernel.plan.launches):
         report = bound.run_part(index, conditions, (0,), traced=MAX_ROWS)

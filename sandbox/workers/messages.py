@@ -125,7 +125,7 @@ class BatchEnded(Record):
 
 
 class Verified(Record):
-    """Every test passed and no time was asked for. `prediction`: of the timing model, if it knows the kernel; None from a GPU."""
+    """Every test passed and no time was asked for. `prediction`: the timing model's, None where it has none."""
 
     message: Literal["verified"] = "verified"
     tests: tuple[TestResult, ...]
