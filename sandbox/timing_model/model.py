@@ -80,9 +80,11 @@ class _Launch:
         self._fit, self._even = fit, math.ceil(self._clusters / fit)
         self._smem = (resources.static_smem_bytes + resources.dynamic_smem_bytes) if resources else 0
         self._threads = math.prod(launch.block)
-        self.plain = self._simulated(self._turns(crowd=1.0))
-        crowded = self._turns(crowd=self._rates.crowding)
-        self.simulated = self._simulated(crowded) if self._early() and crowded != self._turns(crowd=1.0) else self.plain
+        self.plain = self._simulated(self._turns(1.0))
+        crowded = self._turns(self._rates.crowding)
+        self.simulated = self._simulated(crowded) if self._early() and crowded != self._turns(1.0) else self.plain
+        # The fewer CTAs there are, the more SMs are free for those of the next launch.
+        self._share = min(self._clusters * self._size / chip.sms, 1.0)
 
     def _early(self) -> bool:
         """Whether CTAs of the next launch are placed while those of this one still run."""
@@ -90,7 +92,7 @@ class _Launch:
 
     def _turns(self, crowd: float) -> Turns:
         """Clusters of the busiest SMs. Those that are placed while others end crowd on the SMs that are free first."""
-        together = min(self._limit, int(crowd * self._even), self._clusters)
+        together = min(self._limit, max(round(crowd), self._even), self._clusters)
         return Turns(max(self._even, together), max(together, 1))
 
     def _simulated(self, turns: Turns) -> Simulated:
@@ -100,7 +102,7 @@ class _Launch:
         rates = self._rates
         active = max(min(self._clusters // turns.count, self._fit), 1) * self._size
         loads = np.isin(self._traced.rows["kind"], (KIND.BULK_LOAD, KIND.LOAD, KIND.COPY))
-        loaded = float(self._traced.rows["amount"][loads].sum()) * self._clusters
+        loaded = float(self._traced.rows["amount"][loads].sum()) * self._clusters / self._traced.clusters
         operands = 2.0 * self._task.k * (self._task.m + self._task.n)
         shares = Shares(
             l2=rates.l2_bytes_per_us / active,
@@ -118,19 +120,19 @@ class _Launch:
         products = rows["amount"][rows["kind"] == KIND.PRODUCT].sum(dtype=np.int64) * MACS_PER_COLUMN
         fragments = rows["amount"][rows["kind"] == KIND.FRAGMENTS].sum(dtype=np.int64)
         task = self._task
-        return max(task.m * task.n * task.k / self._clusters / max(int(products + fragments), 1), 1.0)
+        return max(task.m * task.n * task.k * self._traced.clusters / self._clusters / max(int(products + fragments), 1), 1.0)
 
     def time_us(self, *, programmatic: bool) -> float:
         rates, left_out = self._rates, self._left_out()
         if not (programmatic and self._traced.launch.programmatic):
             return rates.launch_us + self.plain.end * left_out + rates.drain_us
-        end = self.simulated.end * left_out
+        end = (self.plain.end + self._share * (self.simulated.end - self.plain.end)) * left_out
         hidden = self.simulated.begin if self._fits_beside() else 0.0
         return rates.overlapped_launch_us + end - hidden + rates.drain_us
 
     def _fits_beside(self) -> bool:
         """Whether a CTA of the next kernel fits on the SM beside those of this one."""
-        limits, resident = LIMITS[self._chip.arch], self._turns(crowd=1.0).resident
+        limits, resident = LIMITS[self._chip.arch], self._turns(1.0).resident
         return resident < self._limit or (
             (resident + 1) * (self._smem + 1024) <= limits.smem_per_sm_bytes
             and (resident + 1) * self._threads <= limits.max_threads_per_sm

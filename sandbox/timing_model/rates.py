@@ -19,7 +19,7 @@ class Rates(Record):
     `load_line_cycles`, `store_line_cycles`: per line of 128 bytes that a warp's access touches.
     `load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
     `launch_us`: from the end of a kernel until the next runs; `overlapped_launch_us`: with programmatic launch.
-    `crowding`: CTAs of the busiest SM for each that an even distribution gives it, behind an early programmatic launch.
+    `crowding`: CTAs of the busiest SM behind an early programmatic launch, where more than an even distribution gives it.
     `drain_us`: from the last instruction until the stores are visible.
     """
 
