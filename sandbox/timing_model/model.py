@@ -82,7 +82,8 @@ class _Launch:
         self._threads = math.prod(launch.block)
         self.plain = self._simulated(self._turns(1.0))
         crowded = self._turns(self._rates.crowding)
-        self.simulated = self._simulated(crowded) if self._early() and crowded != self._turns(1.0) else self.plain
+        crowds = self._early() and self.plain.end < rates.crowding_us and crowded != self._turns(1.0)
+        self.simulated = self._simulated(crowded) if crowds else self.plain
         # The fewer CTAs there are, the more SMs are free for those of the next launch.
         self._share = min(self._clusters * self._size / chip.sms, 1.0)
 

@@ -19,7 +19,8 @@ class Rates(Record):
     `load_line_cycles`, `store_line_cycles`: per line of 128 bytes that a warp's access touches.
     `load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
     `launch_us`: from the end of a kernel until the next runs; `overlapped_launch_us`: with programmatic launch.
-    `crowding`: CTAs of the busiest SM behind an early programmatic launch, where more than an even distribution gives it.
+    `crowding`: CTAs of the busiest SM behind an early programmatic launch, where more than an even distribution gives it,
+    and `crowding_us` how long a kernel is at most whose CTAs crowd.
     `drain_us`: from the last instruction until the stores are visible.
     """
 
@@ -52,6 +53,7 @@ class Rates(Record):
     overlapped_launch_us: float = 0.3
     drain_us: float = 0.4
     crowding: float = 4.0
+    crowding_us: float = 10.0
     fitted: bool = False
 
 

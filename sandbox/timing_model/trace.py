@@ -1,8 +1,9 @@
 """What one cluster of each launch of a kernel does, as the emulator records it.
 
-Covered: the first cluster of the grid, or those that share its tile; it is a whole tile in every kernel that numbers its tiles from zero and gets the
-most tiles where CTAs loop over them. Not covered: control that depends on the operands' values, which are zero here. A trace
-ends where it waits for a cluster that is not traced, or after `MAX_ROWS`; `whole` says whether it ended by itself.
+Covered: the first cluster of the grid, or those that share its tile. It is a whole tile in every kernel that numbers its tiles
+from zero, and gets the most tiles where CTAs loop over them. What it waits for in global memory is written for it.
+Not covered: control that depends on the operands' values, which are zero here. A trace ends after `MAX_ROWS`, or where nothing
+helps; `whole` says whether it ended by itself.
 """
 
 import math
