@@ -28,7 +28,7 @@ from policies.trajectories.store import Store, open_store
 from sandbox.timing_model.rates import H200, Rates
 
 HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
-FIXED = frozenset({"clock_mhz", "smem_bytes", "crowding_us", "fitted"})
+FIXED = frozenset({"clock_mhz", "smem_bytes", "crowding_us", "line_us", "fitted"})
 MAX_ERROR = 0.5  # of a logarithm: what lies further off counts no more
 MAX_ROWS = 40_000  # of a trace, so that a round of the search takes seconds
 FIRST_STEP, LAST_STEP = 1.12, 1.01  # factors by which a rate is changed

@@ -15,7 +15,8 @@ class Rates(Record):
     `tensor_rate`: multiply-adds per cycle and SM that wgmma reaches; `fragment_rate`: the same of mma.sync.
     `operation_cycles`: time of a warp for one operation, alone; `issue_cycles`: of the scheduler that issues it.
     `smem_bytes`: per cycle, for fill, operands and epilogue together. `sm_bytes_per_us`: into one SM from L2.
-    `l2_bytes_per_us`, `dram_bytes_per_us`, `store_bytes_per_us`: of the whole chip. `line_us`: per row of a bulk copy.
+    `l2_bytes_per_us`, `dram_bytes_per_us`, `store_bytes_per_us`: of the whole chip. `line_us`: per row of a bulk copy
+    (not fitted: measured on 8192x8192x8192 with rows of 64 bytes, which the steps of a search rarely have).
     `load_line_cycles`, `store_line_cycles`: per line of 128 bytes that a warp's access touches.
     `load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
     `launch_us`: from the end of a kernel until the next runs; `overlapped_launch_us`: with programmatic launch.
@@ -25,34 +26,34 @@ class Rates(Record):
     """
 
     clock_mhz: float = 1755.0
-    tensor_rate: float = 2048.0
-    fragment_rate: float = 1300.0
-    product_cycles: float = 60.0
+    tensor_rate: float = 1714.0
+    fragment_rate: float = 1519.0
+    product_cycles: float = 188.5
     fragment_cycles: float = 33.0
-    operation_cycles: float = 3.0
-    issue_cycles: float = 1.0
+    operation_cycles: float = 1.687
+    issue_cycles: float = 1.183
     smem_bytes: float = 128.0
-    shared_cycles: float = 30.0
-    arrive_cycles: float = 30.0
-    barrier_cycles: float = 30.0
-    cluster_cycles: float = 300.0
-    remote_cycles: float = 250.0
-    remote_bytes: float = 32.0
-    sm_bytes_per_us: float = 100e3
-    l2_bytes_per_us: float = 10e6
-    dram_bytes_per_us: float = 4.3e6
-    store_bytes_per_us: float = 4.3e6
-    load_line_cycles: float = 1.0
-    store_line_cycles: float = 2.0
+    shared_cycles: float = 16.8
+    arrive_cycles: float = 39.89
+    barrier_cycles: float = 23.08
+    cluster_cycles: float = 524.7
+    remote_cycles: float = 298.0
+    remote_bytes: float = 15.8
+    sm_bytes_per_us: float = 134800.0
+    l2_bytes_per_us: float = 13140000.0
+    dram_bytes_per_us: float = 4052000.0
+    store_bytes_per_us: float = 3767000.0
+    load_line_cycles: float = 1.987
+    store_line_cycles: float = 2.978
     line_us: float = 0.0009
-    load_us: float = 0.9
-    atomic_us: float = 0.7
-    fence_us: float = 0.5
-    turn_us: float = 0.3
-    launch_us: float = 0.9
-    overlapped_launch_us: float = 0.3
-    drain_us: float = 0.4
-    crowding: float = 4.0
+    load_us: float = 0.7658
+    atomic_us: float = 0.3208
+    fence_us: float = 0.6011
+    turn_us: float = 0.168
+    launch_us: float = 0.8376
+    overlapped_launch_us: float = 0.1025
+    drain_us: float = 0.1985
+    crowding: float = 3.189
     crowding_us: float = 10.0
     fitted: bool = False
 
