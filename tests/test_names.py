@@ -38,6 +38,7 @@ SHARED_MODULES = {
     "inspection": RECORD,
     "knowledge": RECORD,
     "policy": "the main file of each policy, and the wiring that opens them",
+    "prediction": "contract holds the rule of ties, policies/schedule predicts schedules",
     "profile": COMMAND,
     "report": "the page of a run, and the verb that writes the page of a campaign",
     "results": COMMAND,

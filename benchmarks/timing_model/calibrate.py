@@ -25,7 +25,7 @@ from contract.evaluation import Measured
 from contract.task import GemmTask
 from contract.trajectory import Step
 from policies.trajectories.store import Store, open_store
-from sandbox.timing_model.rates import H200, Rates
+from sandbox.timing_model.rates import H200, TimingRates
 
 HELD_OUT = Path(__file__).parent.parent / "h200" / "held_out.json"
 FIXED = frozenset({"clock_mhz", "smem_bytes", "crowding_us", "line_us", "fitted"})
@@ -89,7 +89,7 @@ def timed(steps: Sequence[tuple[GemmTask, Step]], cache: Path, jobs: int) -> Ite
             yield Timed(kernel, evaluation.time_us, plain)
 
 
-def loss(rates: Rates, kernels: Sequence[Timed]) -> float:
+def loss(rates: TimingRates, kernels: Sequence[Timed]) -> float:
     """Mean absolute logarithmic error, of plain launches to a third, and of the order within a shape."""
     predicted = [each.kernel.predicted(rates) for each in kernels]
     ours = np.log([p.predicted_us / each.time_us for p, each in zip(predicted, kernels, strict=True)])
@@ -101,10 +101,10 @@ def loss(rates: Rates, kernels: Sequence[Timed]) -> float:
     return sum(weight * float(np.minimum(np.abs(errors), MAX_ERROR).mean()) for weight, errors in parts if len(errors))
 
 
-def fitted(start: Rates, kernels: Sequence[Timed], seconds: float) -> Rates:
+def fitted(start: TimingRates, kernels: Sequence[Timed], seconds: float) -> TimingRates:
     """Changes one rate after another as long as that helps, by ever smaller factors."""
     begin_s, best, current = time.monotonic(), loss(start, kernels), start
-    steps = {name: FIRST_STEP for name in Rates.model_fields if name not in FIXED}
+    steps = {name: FIRST_STEP for name in TimingRates.model_fields if name not in FIXED}
     while max(steps.values()) > LAST_STEP:
         for name, factor in list(steps.items()):
             if time.monotonic() - begin_s > seconds:
@@ -135,7 +135,7 @@ def main() -> None:
     kernels = list(timed(steps, options.cache, options.jobs))
     print(f"{len(kernels)} kernels, loss {loss(H200, kernels):.4f}", flush=True)
     rates = fitted(H200, kernels, options.seconds)
-    for name in Rates.model_fields:
+    for name in TimingRates.model_fields:
         print(f"    {name}={getattr(rates, name):.6g},")
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing_model.predicting import prepared, spearman
-from benchmarks.timing_model.sources import Judged, free, scheduled
+from benchmarks.timing_model.sources import TimedKernel, free, scheduled
 
 Row = dict[str, Any]
 
 
-def judged_rows(judged: Sequence[Judged], measured: dict[str, Row], cache: Path, jobs: int) -> Iterator[Row]:
+def judged_rows(judged: Sequence[TimedKernel], measured: dict[str, Row], cache: Path, jobs: int) -> Iterator[Row]:
     """A row for each kernel that was timed, with its prediction and the CPU seconds that it took."""
     timed = [each for each in judged if measured.get(each.name, {}).get("time_us")]
     for position, kernel in prepared([(each.candidate, each.task) for each in timed], cache, jobs):

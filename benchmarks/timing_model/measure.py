@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.wiring.sandbox import open_sandbox_for
-from benchmarks.timing_model.sources import Judged, free, scheduled
+from benchmarks.timing_model.sources import TimedKernel, free, scheduled
 from contract.build import Built
 from contract.evaluation import Evaluation, Measured
 from contract.settings import Settings
@@ -25,7 +25,7 @@ from sandbox.local import LocalSandbox
 Outcomes = dict[int, Built | Evaluation]
 
 
-def row_of(judged: Judged, evaluation: Evaluation) -> dict[str, Any]:
+def row_of(judged: TimedKernel, evaluation: Evaluation) -> dict[str, Any]:
     """Times are medians, in microseconds; `plain_us`: without programmatic launch."""
     row = {"name": judged.name, "shape": judged.task.shape, "candidate": judged.candidate.id, "status": evaluation.status}
     if not isinstance(evaluation, Measured):
@@ -34,7 +34,7 @@ def row_of(judged: Judged, evaluation: Evaluation) -> dict[str, Any]:
     return {**row, "time_us": evaluation.time_us, "plain_us": plain, "gpu": evaluation.environment.gpu}
 
 
-def built_ahead(box: LocalSandbox, groups: Sequence[Sequence[Judged]]) -> Iterator[tuple[Sequence[Judged], Outcomes]]:
+def built_ahead(box: LocalSandbox, groups: Sequence[Sequence[TimedKernel]]) -> Iterator[tuple[Sequence[TimedKernel], Outcomes]]:
     """Each group with its builds, in order; later groups are built meanwhile."""
     pool = ThreadPoolExecutor(1)
     try:
@@ -45,11 +45,11 @@ def built_ahead(box: LocalSandbox, groups: Sequence[Sequence[Judged]]) -> Iterat
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _built(box: LocalSandbox, group: Sequence[Judged]) -> Outcomes:
+def _built(box: LocalSandbox, group: Sequence[TimedKernel]) -> Outcomes:
     return dict(box.build([each.candidate for each in group], group[0].task))
 
 
-def timed(box: LocalSandbox, group: Sequence[Judged], outcomes: Outcomes) -> Iterator[dict[str, Any]]:
+def timed(box: LocalSandbox, group: Sequence[TimedKernel], outcomes: Outcomes) -> Iterator[dict[str, Any]]:
     """A row for each kernel of a group, whose task is one."""
     built = [position for position, outcome in outcomes.items() if isinstance(outcome, Built)]
     for position, outcome in outcomes.items():
@@ -60,7 +60,7 @@ def timed(box: LocalSandbox, group: Sequence[Judged], outcomes: Outcomes) -> Ite
         yield row_of(group[built[place]], evaluation)
 
 
-def run(judged: Sequence[Judged], out: Path, seconds: float) -> None:
+def run(judged: Sequence[TimedKernel], out: Path, seconds: float) -> None:
     begin_s = time.monotonic()
     known = {json.loads(line)["name"] for line in out.read_text().splitlines()} if out.exists() else set()
     missing = sorted((each for each in judged if each.name not in known), key=lambda each: each.task.id)

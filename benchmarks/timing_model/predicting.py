@@ -16,7 +16,7 @@ from contract.task import GemmTask
 from sandbox.building.builder import Builder
 from sandbox.emulator.evaluator import load_kernel
 from sandbox.timing_model.model import Predicted, predict_traced
-from sandbox.timing_model.rates import Rates
+from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.trace import Traced, trace
 
 
@@ -29,7 +29,7 @@ class Prepared:
     inspection: Inspection
     seconds: tuple[float, float]
 
-    def predicted(self, rates: Rates | None = None) -> Predicted:
+    def predicted(self, rates: TimingRates | None = None) -> Predicted:
         return predict_traced(self.traced, self.inspection, self.task, REFERENCE_CHIPS[self.task.arch], rates)
 
 

@@ -20,7 +20,7 @@ _EXTRA = "extra/"
 _BLOCK = re.compile(r"```(?:cuda|cpp|c\+\+)\n(.*?)```", re.DOTALL)
 
 
-class Judged(NamedTuple):
+class TimedKernel(NamedTuple):
     """A kernel to be timed. `name`: its place in the list of schedules, or its file."""
 
     name: str
@@ -28,14 +28,14 @@ class Judged(NamedTuple):
     candidate: Candidate
 
 
-def scheduled(path: Path = DRAWN) -> Iterator[Judged]:
+def scheduled(path: Path = DRAWN) -> Iterator[TimedKernel]:
     """The drawn schedules, written out."""
     for number, row in enumerate(json.loads(path.read_text())["rows"]):
         task = task_of(row["shape"])
-        yield Judged(str(number), task, _written(row["schedule"], task))
+        yield TimedKernel(str(number), task, _written(row["schedule"], task))
 
 
-def free(extra: Path | None, path: Path = LISTED) -> Iterator[Judged]:
+def free(extra: Path | None, path: Path = LISTED) -> Iterator[TimedKernel]:
     """The listed free sources; those of the folder `extra` only if it is given."""
     for row in json.loads(path.read_text())["sources"]:
         name = row["file"]
@@ -43,7 +43,7 @@ def free(extra: Path | None, path: Path = LISTED) -> Iterator[Judged]:
             continue
         file = extra / name.removeprefix(_EXTRA) if name.startswith(_EXTRA) and extra else Path(name)
         task = task_of(row["shape"]).model_copy(update=row.get("task", {}))
-        yield Judged(f"{name} {row['shape']}", GemmTask.model_validate(task.model_dump()), _read(file))
+        yield TimedKernel(f"{name} {row['shape']}", GemmTask.model_validate(task.model_dump()), _read(file))
 
 
 def _written(schedule: dict[str, Any], task: GemmTask) -> Candidate:

@@ -15,9 +15,9 @@ from contract.inspection import Inspection
 from contract.roofline import roofline_us
 from contract.task import GemmTask, TimingMode
 from sandbox.emulator.kernel import EmulatedKernel
-from sandbox.timing_model.rates import Rates, rates_of
+from sandbox.timing_model.costs import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
+from sandbox.timing_model.rates import TimingRates, rates_of
 from sandbox.timing_model.simulation import Simulated, Turns, simulate
-from sandbox.timing_model.steps import ENGINE, ISSUE, LOAD, REMOTE, SMEM, STORE, TENSOR, Shares, steps_of
 from sandbox.timing_model.trace import KIND, Traced, trace
 
 # SMs of each GPC of a chip of 132: a cluster lies within one. They follow from the clusters of 2, 4, 8 and 16 CTAs that fit on
@@ -54,11 +54,11 @@ def predict(kernel: EmulatedKernel, inspection: Inspection, chip: Chip) -> Predi
 
 
 def predict_traced(
-    traced: tuple[Traced, ...], inspection: Inspection, task: GemmTask, chip: Chip, rates: Rates | None = None
+    traced: tuple[Traced, ...], inspection: Inspection, task: GemmTask, chip: Chip, rates: TimingRates | None = None
 ) -> Predicted:
     """The time of a kernel whose launches were traced. `rates`: the chip's own if None."""
     rates = rates or rates_of(chip)
-    launches = [_Launch(each, inspection, task, chip, rates) for each in traced]
+    launches = [_ModelledLaunch(each, inspection, task, chip, rates) for each in traced]
     ours = sum(each.time_us(programmatic=True) for each in launches)
     plain = sum(each.time_us(programmatic=False) for each in launches)
     terms = {"launch": len(launches) * rates.launch_us, "DRAM": task.operand_bytes / rates.dram_bytes_per_us}
@@ -68,8 +68,8 @@ def predict_traced(
     return Predicted(ours, plain, terms)
 
 
-class _Launch:
-    def __init__(self, traced: Traced, inspection: Inspection, task: GemmTask, chip: Chip, rates: Rates) -> None:
+class _ModelledLaunch:
+    def __init__(self, traced: Traced, inspection: Inspection, task: GemmTask, chip: Chip, rates: TimingRates) -> None:
         self._traced, self._task, self._chip, self._rates = traced, task, chip, rates
         launch = traced.launch
         self._size = math.prod(launch.cluster)

@@ -1,6 +1,6 @@
 """Latencies and rates of a chip, as the timing model uses them. Data: no kernel family and no shape is known here.
 
-Rates of an H200 were fitted to steps of the sweep by `python -m benchmarks.timing_model.calibrate`; LOG.md says on which.
+TimingRates of an H200 were fitted to steps of the sweep by `python -m benchmarks.timing_model.calibrate`; LOG.md says on which.
 Those of other chips scale from them by the chip's own sizes, and are guesses (`fitted` is False).
 """
 
@@ -9,7 +9,7 @@ from contract.chip import REFERENCE_CHIPS, Chip
 from contract.task import Arch
 
 
-class Rates(Record):
+class TimingRates(Record):
     """Unit: cycles of the SM's clock for latencies inside an SM, microseconds beyond it, bytes per microsecond.
 
     `tensor_rate`: multiply-adds per cycle and SM that wgmma reaches; `fragment_rate`: the same of mma.sync.
@@ -58,10 +58,10 @@ class Rates(Record):
     fitted: bool = False
 
 
-H200 = Rates(fitted=True)
+H200 = TimingRates(fitted=True)
 
 
-def rates_of(chip: Chip) -> Rates:
+def rates_of(chip: Chip) -> TimingRates:
     """The rates of a chip; those that were not fitted scale from an H200's by SMs, tensor rate, bandwidth and launch."""
     reference = REFERENCE_CHIPS[Arch.SM_90A]
     if chip.arch is Arch.SM_90A and chip.dram_tbps == reference.dram_tbps:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sandbox.emulator.core_module import core
-from sandbox.timing_model.rates import Rates
-from sandbox.timing_model.steps import ISSUE, RESOURCES, SCHEDULERS, STEP
+from sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS, STEP
+from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.trace import WARPS, Traced
 
 MAX_STEPS = 300_000  # that are replayed
@@ -37,7 +37,7 @@ class Simulated:
     alone: float
 
 
-def simulate(traced: Traced, steps: np.ndarray, turns: Turns, rates: Rates) -> Simulated:
+def simulate(traced: Traced, steps: np.ndarray, turns: Turns, rates: TimingRates) -> Simulated:
     """Shape: steps (rows of the trace,), of `STEP`."""
     affordable = max(MAX_STEPS // max(len(steps), 1), 1)
     count = turns.count
@@ -57,14 +57,14 @@ def _extrapolated(ends: np.ndarray, turns: Turns) -> float:
 
 
 @dataclass(frozen=True)
-class _Ended:
+class _Course:
     ends: np.ndarray  # of each cluster, sorted
     draining: float  # from then until the last store has taken effect
     begin: float
     busy: np.ndarray
 
 
-def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates: Rates) -> _Ended:
+def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates: TimingRates) -> _Course:
     streams = traced.ctas * WARPS
     used = np.unique(steps["stream"])
     each = _with_ends(steps, used, traced.tokens)
@@ -92,7 +92,7 @@ def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates:
     marks = np.asarray(made.marks)[:streams]
     busy = np.asarray(made.busy)[1:].reshape(traced.ctas, RESOURCES)
     begin = float(marks[marks >= 0].max()) if (marks >= 0).any() else 0.0
-    return _Ended(np.sort(ends), max(made.end - float(ends.max()), 0.0), begin, busy.max(axis=0))
+    return _Course(np.sort(ends), max(made.end - float(ends.max()), 0.0), begin, busy.max(axis=0))
 
 
 def _with_ends(steps: np.ndarray, used: np.ndarray, token: int) -> np.ndarray:
@@ -102,7 +102,7 @@ def _with_ends(steps: np.ndarray, used: np.ndarray, token: int) -> np.ndarray:
     return np.concatenate([steps, ends])
 
 
-def _begins(streams: np.ndarray, token: int, rates: Rates) -> np.ndarray:
+def _begins(streams: np.ndarray, token: int, rates: TimingRates) -> np.ndarray:
     """A step for each stream by which it waits for the end of the cluster before."""
     begins = np.zeros(len(streams), dtype=STEP)
     begins["stream"], begins["wait"] = streams, token

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sandbox.emulator.core_module import core
-from sandbox.timing_model.steps import STEP
+from sandbox.timing_model.costs import STEP
 
 FLAG = core.StepFlag
 

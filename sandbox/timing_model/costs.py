@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sandbox.emulator.core_module import core
-from sandbox.timing_model.rates import Rates
+from sandbox.timing_model.rates import TimingRates
 from sandbox.timing_model.trace import KIND, WARPS, Traced
 
 STEP = np.dtype(
@@ -37,13 +37,13 @@ class Shares:
     missing: float
 
 
-def steps_of(traced: Traced, rates: Rates, shares: Shares) -> np.ndarray:
+def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
     """Steps of one cluster, in the order of its rows. Shape: (rows,), of `STEP`."""
     return _Steps(traced, rates, shares).made()
 
 
 class _Steps:
-    def __init__(self, traced: Traced, rates: Rates, shares: Shares) -> None:
+    def __init__(self, traced: Traced, rates: TimingRates, shares: Shares) -> None:
         self._rates, self._shares, self._rows = rates, shares, traced.rows
         self._cycle = 1.0 / rates.clock_mhz
         self._amount = traced.rows["amount"].astype(np.float64)
