@@ -75,7 +75,8 @@ void end_lanes(Warp& warp, u32 lanes) {
     leave_barriers(warp, lanes);
     return;
   }
-  if (warp.run->trace) [[unlikely]] warp.run->trace->ended(warp);
+  if (warp.run->trace) [[unlikely]]
+    warp.run->trace->ended(warp);
   finish_copies(warp);
   finish_stores(warp);
   finish_products(warp);

@@ -9,25 +9,25 @@
 namespace emulator {
 
 enum StepFlag : u32 {
-  kHold = 1,      // the stream goes on when the first resource begins to serve the step
-  kBlock = 2,     // the stream goes on when the step has taken effect
-  kDrain = 4,     // the step begins when the stream's steps of track 1 have taken effect
-  kOfTrack = 8,   // the token is given when all steps of the track have taken effect, and this one does nothing else
-  kTogether = 16, // the step takes effect with the stream's step before, and nothing else
-  kMark = 32,     // the time at which the stream reaches the step is reported
+  kHold = 1,       // the stream goes on when the first resource begins to serve the step
+  kBlock = 2,      // the stream goes on when the step has taken effect
+  kDrain = 4,      // the step begins when the stream's steps of track 1 have taken effect
+  kOfTrack = 8,    // the token is given when all steps of the track have taken effect, and this one does nothing else
+  kTogether = 16,  // the step takes effect with the stream's step before, and nothing else
+  kMark = 32,      // the time at which the stream reaches the step is reported
 };
 
 // Times are in one unit, which the model chooses.
 struct Step {
   u32 stream;
-  u32 wait, give;  // tokens; 0: none
-  u32 flags;       // StepFlag
-  u32 track;       // of asynchronous work of the stream; 0: none, 1 to 7
-  u32 first, second, third;  // resources; 0: none
-  float own;          // time that the stream takes before the step
-  float issue;        // of it, on the resource that issues the stream's instructions
+  u32 wait, give;                             // tokens; 0: none
+  u32 flags;                                  // StepFlag
+  u32 track;                                  // of asynchronous work of the stream; 0: none, 1 to 7
+  u32 first, second, third;                   // resources; 0: none
+  float own;                                  // time that the stream takes before the step
+  float issue;                                // of it, on the resource that issues the stream's instructions
   float first_time, second_time, third_time;  // for which the step occupies the resources
-  float latency;                  // from there until it takes effect
+  float latency;                              // from there until it takes effect
 };
 static_assert(sizeof(Step) == 56, "the steps are shared with Python");
 

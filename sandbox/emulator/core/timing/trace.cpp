@@ -311,7 +311,9 @@ void Trace::shared(Warp& warp, const Op& op, u32 lanes, const u32* offsets, u32 
 
 void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
   const bool wide = handled(op).wide, reads = form == kLoadOf;
-  const auto address = [&](int lane) { return wide ? effective_address<u64>(warp, op, lane) : u64{effective_address<u32>(warp, op, lane)}; };
+  const auto address = [&](int lane) {
+    return wide ? effective_address<u64>(warp, op, lane) : u64{effective_address<u32>(warp, op, lane)};
+  };
   const int lane = first_lane(lanes);
   const u64 first = address(lane);
   const bool windowed = kSpaceOf(op) == kGeneric && first - kSharedWindow < kWindow;

@@ -37,8 +37,8 @@ enum TraceKind : u32 {
   kTraceCopy,         // cp.async. amount: bytes, parts: lines
   kTraceCommit,       // gives the token when what the stream issued is complete. parts: TraceKind of it
   kTraceFence,
-  kTraceDependency,   // griddepcontrol.wait
-  kTraceTrigger,      // griddepcontrol.launch_dependents
+  kTraceDependency,  // griddepcontrol.wait
+  kTraceTrigger,     // griddepcontrol.launch_dependents
   kTraceKinds
 };
 
@@ -107,7 +107,7 @@ class Trace {
     u32 moment = 1;
     std::size_t row = ~std::size_t{0};
   };
-  std::unordered_map<u32, Last> last_;   // by stream: the warp's moment at its last row, and that row
+  std::unordered_map<u32, Last> last_;  // by stream: the warp's moment at its last row, and that row
   std::unordered_map<Key, u32, Hash> known_;
   std::unordered_map<u64, Gathered> gathered_;  // by CTA and named barrier
   std::unordered_map<u64, u64> versions_;       // by address: writes by which CTAs synchronise
