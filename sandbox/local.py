@@ -267,8 +267,8 @@ class LocalSandbox:
         self, outcome: Evaluation | Verified | NotExecuted, built: Built, task: GemmTask, by: Literal["emulator", "gpu"]
     ) -> Evaluation:
         match outcome:
-            case Verified(tests=tests):
-                return self._unmeasured(built, task, by, tests=tests)
+            case Verified(tests=tests, prediction=modelled):
+                return self._unmeasured(built, task, by, tests=tests, modelled=modelled)
             case NotExecuted(reason=reason):
                 return self._unmeasured(built, task, reason=reason)
             case _:
@@ -282,8 +282,12 @@ class LocalSandbox:
         *,
         tests: tuple[TestResult, ...] = (),
         reason: str = "",
+        modelled: Prediction | None = None,
     ) -> Unmeasured:
+        """`modelled`: of the timing model, which knows candidates that have no schedule too."""
         prediction = self._predict(built.candidate, task, built.inspection)
+        if prediction.is_floor and modelled is not None:
+            prediction = modelled
         return Unmeasured(verified_by=by, reason=reason, tests=tests, prediction=prediction, inspection=built.inspection)
 
     def _reduced(self, built: Built, task: GemmTask) -> Reduced | None:

@@ -41,7 +41,7 @@ SHARED_MODULES = {
     "knowledge": RECORD,
     "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
-    "prediction": RECORD,
+    "prediction": "contract holds the rule of ties, policies/schedule predicts schedules",
     "profile": COMMAND,
     "replies": "what a reply of a model holds, and their sums in the report of a run",
     "report": "the page of a run, and the verb that writes the page of a campaign",

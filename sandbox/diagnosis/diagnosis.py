@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from contract.build import Built
 from contract.chip import Chip
 from contract.diagnosis import Diagnosis, Finding
-from contract.evaluation import Evaluation, Measured
+from contract.evaluation import Evaluation, Measured, Unmeasured
 from contract.inspection import Inspection
 from contract.plan import ResolvedPlan
 from contract.profile import Profile
 from contract.roofline import arithmetic_us, is_latency, memory_us, roofline_us
 from contract.task import GemmTask
 from sandbox.diagnosis.findings import judge, merged
+from sandbox.diagnosis.predicted_rules import predicted_findings
 from sandbox.diagnosis.static_rules import code_findings, fence_findings, grid_findings, has_roles
 
 _NEAR_ROOFLINE = 0.8
@@ -32,7 +33,9 @@ def diagnose_built(
 ) -> Diagnosis:
     """`diagnose` of a built candidate and its evaluation. A host candidate launches by itself and has no plan."""
     measured = evaluation if isinstance(evaluation, Measured) else None
-    return diagnose(built.inspection, built.plan_for(task, chip.sms), task, chip, measured, profile)
+    found = diagnose(built.inspection, built.plan_for(task, chip.sms), task, chip, measured, profile)
+    modelled = predicted_findings(evaluation.prediction) if isinstance(evaluation, Unmeasured) else ()
+    return found.model_copy(update={"findings": merged([*found.findings, *modelled])})
 
 
 def diagnose(

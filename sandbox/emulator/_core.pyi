@@ -405,6 +405,11 @@ class RunReport:
     def waited(self) -> bool: ...
     @property
     def held(self) -> bool: ...
+    @property
+    def traced_ctas(self) -> list[int]: ...
+    @property
+    def tokens(self) -> int: ...
+    def trace(self) -> bytes: ...
 
 def run(
     program: Program,
@@ -429,4 +434,83 @@ def run(
     sms: int = 132,
     warp_slots: int = 64,
     taint: bool = False,
+    traced: int = 0,
 ) -> RunReport: ...
+
+class TraceKind(enum.IntEnum):
+    """What a row of a trace records."""
+
+    END = 0
+
+    WAIT = 1
+
+    ARRIVE = 2
+
+    BULK_LOAD = 3
+
+    BULK_TARGET = 4
+
+    BULK_SHARED = 5
+
+    BULK_STORE = 6
+
+    PRODUCT = 7
+
+    FRAGMENTS = 8
+
+    LOAD = 9
+
+    STORE = 10
+
+    ATOMIC = 11
+
+    SHARED_LOAD = 12
+
+    SHARED_STORE = 13
+
+    REMOTE_LOAD = 14
+
+    REMOTE_STORE = 15
+
+    COPY = 16
+
+    COMMIT = 17
+
+    FENCE = 18
+
+    DEPENDENCY = 19
+
+    TRIGGER = 20
+
+class StepFlag(enum.IntFlag):
+    """How a step takes effect."""
+
+    HOLD = 1
+
+    BLOCK = 2
+
+    DRAIN = 4
+
+    OF_TRACK = 8
+
+    TOGETHER = 16
+
+    MARK = 32
+
+class Replayed:
+    @property
+    def end(self) -> float: ...
+    @property
+    def ends(self) -> list[float]: ...
+    @property
+    def waited(self) -> list[float]: ...
+    @property
+    def busy(self) -> list[float]: ...
+    @property
+    def marks(self) -> list[float]: ...
+    @property
+    def complete(self) -> list[float]: ...
+
+def replay(
+    steps: NDArray[numpy.uint8], starts: Sequence[float], issues: Sequence[int], tokens: int, resources: int
+) -> Replayed: ...

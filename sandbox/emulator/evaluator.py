@@ -12,7 +12,8 @@ from contract.build import Built
 from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.errors import PlanError
-from contract.evaluation import NOT_COVERED, REDUCED, Crashed, TestResult, TimedOut, Wrong
+from contract.evaluation import NOT_COVERED, REDUCED, Crashed, Prediction, TestResult, TimedOut, Wrong
+from contract.inspection import Inspection
 from contract.options import VerifyOptions
 from contract.plan import LaunchPlan, ResolvedPlan
 from contract.symptoms import Symptoms
@@ -45,6 +46,10 @@ PROBES_S = 10.0  # after which no further probe of a failed kernel begins
 CASE_BYTES = 512 * 1024**2  # of inputs and references kept between candidates of a task
 
 
+# The predicted time of a kernel on a chip; None where its launches cannot be traced.
+PredictKernel = Callable[[EmulatedKernel, Inspection, Chip], Prediction | None]
+
+
 class NotEmulated(Exception):
     """A candidate that the emulator cannot execute, in words for its record."""
 
@@ -52,8 +57,10 @@ class NotEmulated(Exception):
 class Evaluator:
     """Proves candidates one after another; inputs and references of a task are kept until the task changes."""
 
-    def __init__(self, chip: Chip, enter: Callable[[Stage], None]) -> None:
-        self._chip, self._enter = chip, enter
+    def __init__(self, chip: Chip, enter: Callable[[Stage], None], predict: PredictKernel | None = None) -> None:
+        """`predict`: the time of a kernel that was found right, if anything models it."""
+        self._chip, self._enter, self._predict = chip, enter, predict
+        self._kernel: EmulatedKernel | None = None
         self._store: tuple[GemmTask, CaseStore] | None = None
 
     def evaluate(self, request: Evaluate) -> Done | Verified | NotExecuted:
@@ -87,11 +94,18 @@ class Evaluator:
             late = TimedOut(stage="verify", limit_s=limit_s, message=str(exc), inspection=inspection, symptoms=symptoms)
             return Done(evaluation=late)
         if tests[-1].passed:
-            return Verified(tests=tests)
+            return Verified(tests=tests, prediction=self._predicted(request))
         failed = tests[-1]
         if drawn:
             failed = failed.model_copy(update={"message": f"{failed.message}; seed {request.verify.seed}"})
         return Done(evaluation=Wrong(test=failed, tests=(*tests[:-1], failed), inspection=inspection))
+
+    def _predicted(self, request: Evaluate) -> Prediction | None:
+        """For the plan as a GPU gets it, which may differ from the one that was run."""
+        if self._predict is None or self._kernel is None:
+            return None
+        resolved = request.built.plan_for(request.task, self._chip.sms)
+        return self._predict(self._kernel.launched_by(resolved), request.built.inspection, self._chip) if resolved else None
 
     def fault_of(self, built: Built) -> None:
         """Nothing that an emulated kernel does can break the emulator."""
@@ -102,10 +116,10 @@ class Evaluator:
         resolved = request.built.plan_for(task, self._chip.sms)
         assert resolved is not None  # `plan_of` refuses host candidates
         if runs_whole(task):
-            kernel = load_kernel(request.built, resolved, task)
+            kernel = self._kernel = load_kernel(request.built, resolved, task)
             self._enter("verify")
             return run_until_failure(self._whole(kernel, options, _deadline(options)))
-        kernel = load_kernel(request.built, resolve_for_sampling(plan, resolved, task, POINT_WORK), task)
+        kernel = self._kernel = load_kernel(request.built, resolve_for_sampling(plan, resolved, task, POINT_WORK), task)
         smaller = self._smaller(request)
         self._enter("verify")
         return self._in_parts(kernel, smaller, request)

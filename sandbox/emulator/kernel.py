@@ -1,5 +1,6 @@
 """A candidate on the emulated machine: its plan's launches, over operands that lie in emulated memory."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -72,6 +73,12 @@ class EmulatedKernel:
         for launch, program in zip(plan.launches, self.programs, strict=True):
             _check_parameters(launch, program)
 
+    def launched_by(self, plan: ResolvedPlan) -> "EmulatedKernel":
+        """The same programs under another resolution of their plan."""
+        other = copy.copy(self)
+        other.plan = plan
+        return other
+
     def bind(self, operands: Operands, seed: int | None = None) -> "BoundKernel":
         """Fix the operands; arrays are used in place. `seed`: of their addresses."""
         return BoundKernel(self, operands, seed)
@@ -131,10 +138,10 @@ class BoundKernel:
                 break
         return tuple(launched)
 
-    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int]) -> core.RunReport:
-        """The report of some CTAs of one launch, run alone on the present memory."""
+    def run_part(self, index: int, conditions: Conditions, ctas: Sequence[int], *, traced: int = 0) -> core.RunReport:
+        """The report of some CTAs of one launch, run alone on the present memory. `traced`: as for `Machine.run`."""
         program = self._kernel.programs[index]
-        return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas)
+        return self.machine.run(program, self._grid(index, Order(index + 1)), conditions, ctas=ctas, traced=traced)
 
     def renew(self) -> None:
         """Forget what was written to D and the workspace."""

@@ -138,8 +138,12 @@ class Machine:
         *,
         ctas: Sequence[int] = (),
         poisoned: Sequence[SuspectRead] = (),
+        traced: int = 0,
     ) -> core.RunReport:
-        """Run one grid, or the clusters of the given CTAs of it. Returns the core's report."""
+        """Run one grid, or the clusters of the given CTAs of it. Returns the core's report.
+
+        `traced`: the maximum of rows of a trace, with which the run ends; it then leaves out products. 0: no trace.
+        """
         for constant in program.constants:
             if constant.address not in self._constants:
                 data = np.frombuffer(constant.data, dtype=np.uint8).copy()
@@ -169,6 +173,7 @@ class Machine:
             ctas=list(ctas),
             poisoned=list(poisoned),
             taint=conditions.taint,
+            traced=traced,
         )
 
 

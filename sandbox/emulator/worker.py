@@ -40,9 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def open_emulator(arch: Arch, say: Say) -> tuple[Evaluates, Ready]:
     """The emulator's evaluator, and what to announce. Raises: DeviceUnavailable where the core was not built."""
     from sandbox.emulator.evaluator import Evaluator
+    from sandbox.timing_model.model import predict
 
     chip = REFERENCE_CHIPS[arch]
-    return Evaluator(chip, lambda stage: say(StageEntered(stage=stage))), Ready(environment=None, chip=chip)
+    evaluator = Evaluator(chip, lambda stage: say(StageEntered(stage=stage)), predict)
+    return evaluator, Ready(environment=None, chip=chip)
 
 
 if __name__ == "__main__":

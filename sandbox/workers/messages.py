@@ -15,7 +15,7 @@ from contract.baseline import TunedBaseline
 from contract.build import Built
 from contract.chip import Chip
 from contract.errors import Cudal2Error, DeviceUnavailable, MachineError, WorkerError
-from contract.evaluation import Environment, Evaluation, TestResult
+from contract.evaluation import Environment, Evaluation, Prediction, TestResult
 from contract.options import Effort, TimeOptions, VerifyOptions
 from contract.task import GemmTask
 
@@ -125,10 +125,11 @@ class BatchEnded(Record):
 
 
 class Verified(Record):
-    """Every test passed and no time was asked for."""
+    """Every test passed and no time was asked for. `prediction`: the timing model's, None where it has none."""
 
     message: Literal["verified"] = "verified"
     tests: tuple[TestResult, ...]
+    prediction: Prediction | None = None
 
 
 class NotExecuted(Record):

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 
 from agent.cli.files import FileResult
 from agent.cli.render.run_answer import speedup_lines
-from contract.evaluation import NOT_COVERED, Evaluation, Measured
+from contract.evaluation import NOT_COVERED, Evaluation, Measured, Prediction, Unmeasured
+
+SHOWN_TERMS = 4
 
 
 def print_verdict(result: FileResult, as_json: bool) -> None:
@@ -18,6 +20,8 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
         mark = "not run" if test.name == NOT_COVERED else "passed" if test.passed else "FAILED"
         again = "" if test.passed or test.seed is None else f" (again with --seed {test.seed})"
         print(f"  {mark:<7}  {test.tier}/{test.name}  {test.message}{again}".rstrip())
+    if isinstance(evaluation, Unmeasured) and not evaluation.prediction.is_floor:
+        print(f"  {_predicted(evaluation.prediction)}")
     for kernel in evaluation.inspection.kernels if evaluation.inspection else ():
         smem_bytes = kernel.static_smem_bytes + kernel.dynamic_smem_bytes
         resident = f", {kernel.ctas_per_sm} CTAs per SM" if kernel.threads else ""  # a host candidate's launch is its own
@@ -25,6 +29,13 @@ def print_verdict(result: FileResult, as_json: bool) -> None:
             f"  {kernel.entry}: {kernel.registers} registers, {kernel.spill_store_bytes} bytes spilled, "
             f"{smem_bytes} bytes of shared memory{resident}"
         )
+
+
+def _predicted(prediction: Prediction) -> str:
+    """The predicted time, with the resources that would take longest alone."""
+    largest = sorted(prediction.terms.items(), key=lambda term: -term[1])[:SHOWN_TERMS]
+    alone = f"; alone: {', '.join(f'{name} {time_us:.2f}' for name, time_us in largest)}" if largest else ""
+    return f"predicted: {prediction.predicted_us:.2f} us ({prediction.model}){alone}"
 
 
 def print_times(results: Sequence[FileResult], as_json: bool) -> None:

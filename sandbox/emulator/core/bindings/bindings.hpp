@@ -11,5 +11,6 @@ void bind_declarations(nb::module_& module);  // enums, the record of an operati
 void bind_program(nb::module_& module);
 void bind_memory(nb::module_& module);
 void bind_run(nb::module_& module);
+void bind_timing(nb::module_& module);  // traces of runs, and their replay
 
 }  // namespace emulator

@@ -14,6 +14,7 @@
 #include "bindings/bindings.hpp"
 #include "bindings/memory.hpp"
 #include "machine/machine.hpp"
+#include "timing/trace.hpp"
 
 namespace emulator {
 
@@ -25,6 +26,9 @@ struct RunReport {
   std::vector<SuspectRead> suspects;
   u64 instructions = 0, ctas = 0;
   bool stopped = false, waited = false, held = false;
+  std::vector<TraceRow> trace;
+  std::vector<u64> traced_ctas;
+  u32 tokens = 0;
 };
 
 using Triple = std::array<u32, 3>;
@@ -36,7 +40,7 @@ RunReport run(const Program& program, Memory& memory, const Triple& grid, const 
               u32 dynamic_smem, nb::bytes parameters, bool dependent, u32 schedule, u64 seed, bool races, u32 poison,
               u64 most_instructions, double deadline_s, std::vector<u64> ctas,
               const std::vector<std::tuple<u32, u32, u32>>& poisoned, u32 running, u32 running_after, u32 number, u32 sms,
-              u32 warp_slots, bool taint) {
+              u32 warp_slots, bool taint, u64 traced) {
   Launch launch;
   u64 threads = 1, size = 1, total = 1;
   for (int i = 0; i < 3; ++i) {
@@ -84,7 +88,12 @@ RunReport run(const Program& program, Memory& memory, const Triple& grid, const 
     memory.follow();
   }
   Run made(watched ? *watched : program, launch, options, memory.buffers, memory.maps, std::move(ctas), std::move(reads));
+  Trace trace(traced);
+  if (traced) made.trace = &trace;
   made.execute();
+  found.trace = std::move(trace.rows);
+  found.traced_ctas = std::move(trace.ctas);
+  found.tokens = trace.tokens;
   found.findings = made.report.findings();
   found.suspects.assign(made.suspects.begin(), made.suspects.end());
   found.instructions = made.instructions;
@@ -146,12 +155,17 @@ void bind_run(nb::module_& module) {
       .def_ro("ctas", &RunReport::ctas)
       .def_ro("stopped", &RunReport::stopped)
       .def_ro("waited", &RunReport::waited)
-      .def_ro("held", &RunReport::held);
+      .def_ro("held", &RunReport::held)
+      .def_ro("traced_ctas", &RunReport::traced_ctas)
+      .def_ro("tokens", &RunReport::tokens)
+      .def("trace", [](const RunReport& found) {
+        return nb::bytes(reinterpret_cast<const char*>(found.trace.data()), found.trace.size() * sizeof(TraceRow));
+      });
   module.def("run", &run, nb::arg("program"), nb::arg("memory"), nb::arg("grid"), nb::arg("block"), nb::arg("cluster"),
              nb::arg("dynamic_smem"), nb::arg("parameters"), nb::arg("dependent"), nb::arg("schedule"), nb::arg("seed"),
              nb::arg("races"), nb::arg("poison"), nb::arg("most_instructions"), nb::arg("deadline_s"), nb::arg("ctas"),
              nb::arg("poisoned"), nb::arg("running") = 0, nb::arg("running_after") = 0, nb::arg("number") = 1,
-             nb::arg("sms") = 132, nb::arg("warp_slots") = 64, nb::arg("taint") = false);
+             nb::arg("sms") = 132, nb::arg("warp_slots") = 64, nb::arg("taint") = false, nb::arg("traced") = 0);
 }
 
 }  // namespace emulator

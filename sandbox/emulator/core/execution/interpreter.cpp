@@ -3,6 +3,7 @@
 
 #include "machine/machine.hpp"
 #include "memory/conflict.hpp"
+#include "timing/trace.hpp"
 
 namespace emulator {
 
@@ -30,11 +31,20 @@ void spread(Warp& warp) {
   warp.converged = false;
 }
 
+void execute(Warp& warp, const Op& op, u32 lanes) {
+  if (Trace* trace = warp.run->trace) [[unlikely]] {
+    if (trace->before(warp, op, lanes)) op.run(warp, op, lanes);
+    trace->after(warp, op, lanes);
+    return;
+  }
+  op.run(warp, op, lanes);
+}
+
 void run_plain(Warp& warp, const Op& op, u32 lanes) {
   if (op.flags & kTracked) [[unlikely]] {
     note_tracked(warp, op, static_cast<u32>(&op - warp.run->program.ops.data()));
   }
-  op.run(warp, op, lanes);
+  execute(warp, op, lanes);
 }
 
 // Accesses of peers to the shared memory of a CTA that ends: each must be complete for one of its warps.
@@ -65,6 +75,8 @@ void end_lanes(Warp& warp, u32 lanes) {
     leave_barriers(warp, lanes);
     return;
   }
+  if (warp.run->trace) [[unlikely]]
+    warp.run->trace->ended(warp);
   finish_copies(warp);
   finish_stores(warp);
   finish_products(warp);
@@ -178,7 +190,7 @@ bool advance_group(Warp& warp, u64* left) {
       if (lanes) end_lanes(warp, lanes);
       return warp.live != 0;
     }
-    if (lanes) op.run(warp, op, lanes);
+    if (lanes) execute(warp, op, lanes);
     set_pc(warp, group.lanes, warp.waiting ? pc : pc + 1);
     if (warp.waiting || warp.yielded) {
       ++warp.vain;
@@ -223,7 +235,7 @@ bool advance_converged(Warp& warp, u64* left) {
         if (lanes) end_lanes(warp, lanes);
         return warp.live != 0;
       default:
-        if (lanes) op.run(warp, op, lanes);
+        if (lanes) execute(warp, op, lanes);
         warp.pc = warp.waiting ? pc : pc + 1;
         if (warp.blocked) spread(warp);
         if (warp.waiting || warp.yielded || !warp.runnable()) return false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "machine/machine.hpp"
+#include "timing/trace.hpp"
 
 namespace emulator {
 
@@ -167,6 +168,7 @@ void Run::execute() {
     idle_ = vain && !used_up ? idle_ + 1 : 0;
     still = idle_ && !progressed ? still + 1 : 0;
     if ((idle_ > 1 || vain > kSpins || stale > kStale) && unblock()) vain = stale = still = idle_ = 0;
+    if (still > kPatience && trace && trace->release(*this)) vain = stale = still = idle_ = 0;
     if (still > kPatience && waiting_.empty()) report_deadlock();
     if (still > kPatience && !waiting_.empty())
       stop(detector::kUnsupported, "more CTAs wait for others than the emulator runs concurrently");

@@ -46,6 +46,8 @@ struct Options {
   double deadline_s = 0;      // wall-clock; 0: none
 };
 
+class Trace;
+
 // One grid, from launch to end.
 class Run {
  public:
@@ -66,6 +68,7 @@ class Run {
   const Options& options;
   std::vector<Buffer>& buffers;
   const std::vector<TensorMap>& maps;
+  Trace* trace = nullptr;  // records the run, which then leaves out products
   Report report;
   std::set<SuspectRead> suspects;  // reads that later writes collided with
   std::set<SuspectRead> poisoned;  // reads that return poison

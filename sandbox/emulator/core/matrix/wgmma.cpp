@@ -118,6 +118,7 @@ void wgmma(Warp& warp, const Op& op, u32 mask) {
 
 void execute(Warp* warps, const Product* products[kWarpgroup]) {
   Warp& warp = warps[0];
+  if (warp.run->trace) return;
   const Product& product = *products[0];
   const Op& op = *product.op;
   const std::vector<u32>& lists = warp.run->program.lists;

@@ -1,0 +1,59 @@
+"""Draws random schedules for each of the shapes apart. No model and no measurement has a say in which.
+
+Run from the repository's root: python -m benchmarks.timing_model.draw [--each 30] [--seed 16]
+"""
+
+import argparse
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from contract.chip import REFERENCE_CHIPS
+from contract.task import GemmTask, parse_shape
+from policies.schedule.families.registry import families
+
+FOLDER = Path(__file__).parent
+SHAPES, DRAWN = FOLDER / "shapes.json", FOLDER / "drawn.json"
+
+
+def task_of(shape: str) -> GemmTask:
+    m, n, k = parse_shape(shape)
+    return GemmTask(m=m, n=n, k=k)
+
+
+def shapes_apart() -> list[str]:
+    """The shapes that the model is judged by."""
+    return list(json.loads(SHAPES.read_text())["shapes"])
+
+
+def drawn(shape: str, each: int, seed: int) -> list[dict[str, Any]]:
+    """`each` different schedules: a family that has any for the shape, then one of its schedules, all equally likely."""
+    task, rng = task_of(shape), random.Random(f"{seed}/{shape}")
+    chip = REFERENCE_CHIPS[task.arch]
+    spaces = [(family, space) for family in families(task.arch) if (space := list(family.space(task, chip)))]
+    found: dict[str, dict[str, Any]] = {}
+    while len(found) < min(each, sum(len(space) for _, space in spaces)):
+        family, space = rng.choice(spaces)
+        candidate = family.write(rng.choice(space), task)
+        found.setdefault(candidate.id, dict(candidate.origin.schedule or {}))
+    return list(found.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--each", type=int, default=30, help="schedules per shape")
+    parser.add_argument("--seed", type=int, default=16)
+    options = parser.parse_args()
+    rows = [
+        {"shape": shape, "schedule": schedule}
+        for shape in shapes_apart()
+        for schedule in drawn(shape, options.each, options.seed)
+    ]
+    lines = ",\n".join(f" {json.dumps(row)}" for row in rows)
+    DRAWN.write_text(f'{{"seed": {options.seed}, "rows": [\n{lines}\n]}}\n')
+    print(f"{len(rows)} schedules of {len(shapes_apart())} shapes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Compares predictions with the times that `measure` wrote. Needs no GPU.
+
+Run from the repository's root: python -m benchmarks.timing_model.judge ROWS.jsonl [--free [--extra FOLDER]] [--out FILE.json]
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.timing_model.predicting import prepared, spearman
+from benchmarks.timing_model.sources import TimedKernel, free, scheduled
+
+Row = dict[str, Any]
+
+
+def judged_rows(judged: Sequence[TimedKernel], measured: dict[str, Row], cache: Path, jobs: int) -> Iterator[Row]:
+    """A row for each kernel that was timed, with its prediction and the CPU seconds that it took."""
+    timed = [each for each in judged if measured.get(each.name, {}).get("time_us")]
+    for position, kernel in prepared([(each.candidate, each.task) for each in timed], cache, jobs):
+        begin = time.process_time()
+        predicted = kernel.predicted()
+        seconds = sum(kernel.seconds) + time.process_time() - begin
+        row = measured[timed[position].name]
+        yield {
+            **row,
+            "predicted_us": round(predicted.predicted_us, 3),
+            "predicted_plain_us": round(predicted.plain_us, 3),
+            "terms": {name: round(value, 3) for name, value in predicted.terms.items()},
+            "whole": all(each.whole for each in kernel.traced),
+            "cpu_seconds": round(seconds, 4),
+        }
+
+
+def error(row: Row) -> float:
+    return abs(float(row["predicted_us"]) / float(row["time_us"]) - 1)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown: correlation and error of each shape, then of all."""
+    lines = ["| shape | kernels | measured, us | Spearman | median error |", "|---|---|---|---|---|"]
+    groups = {shape: [row for row in rows if row["shape"] == shape] for shape in dict.fromkeys(row["shape"] for row in rows)}
+    for shape, group in sorted(groups.items(), key=lambda item: min(row["time_us"] for row in item[1])):
+        lines.append(f"| {shape} | {_figures(group)} |")
+    lines.append(f"| all | {_figures(rows)} |")
+    means = [_spearman(group) for group in groups.values() if len(group) > 2]
+    if means:
+        least = sum(each >= 0.85 for each in means)
+        lines.append(f"\nSpearman of a shape: mean {statistics.mean(means):.3f}, at least 0.85 on {least} of {len(means)}.")
+    seconds = [row["cpu_seconds"] for row in rows]
+    lines.append(f"CPU seconds per kernel: median {statistics.median(seconds):.3f}, maximum {max(seconds):.3f}.")
+    return "\n".join(lines)
+
+
+def _spearman(rows: Sequence[Row]) -> float:
+    return spearman([row["predicted_us"] for row in rows], [row["time_us"] for row in rows])
+
+
+def _figures(rows: Sequence[Row]) -> str:
+    times = [row["time_us"] for row in rows]
+    figures = f"{len(rows)} | {min(times):.2f} to {max(times):.2f}"
+    return f"{figures} | {_spearman(rows):.2f} | {statistics.median(map(error, rows)):.1%}"
+
+
+def kernels(rows: Sequence[Row]) -> str:
+    """Markdown: every kernel, by its measured time."""
+    lines = ["| kernel | measured | predicted | largest alone |", "|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (row["shape"], row["time_us"])):
+        largest = sorted(row["terms"].items(), key=lambda term: -term[1])[:2]
+        told = ", ".join(f"{name} {value:.2f}" for name, value in largest)
+        lines.append(f"| {row['name']} | {row['time_us']:.2f} | {row['predicted_us']:.2f} | {told} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("--free", action="store_true", help="the rows are of free sources")
+    parser.add_argument("--extra", type=Path, help="folder of the sources that lie outside the repository")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "timing-model", help="of compiled kernels")
+    options = parser.parse_args()
+    measured = {row["name"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
+    judged = list(free(options.extra) if options.free else scheduled())
+    rows = list(judged_rows(judged, measured, options.cache, options.jobs))
+    print(table(rows))
+    if options.free:
+        print(f"\n{kernels(rows)}")
+    if options.out:
+        lines = ",\n".join(json.dumps(row) for row in sorted(rows, key=lambda row: (row["shape"], row["time_us"])))
+        options.out.write_text(f'{{"benchmark": "timing_model", "rows": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Kernels by which the timing model is judged: drawn schedules written out, and free sources from files.
+
+A free source is a file with a launch plan, or a reply of a model with one CUDA block. `sources.json` names each with a shape;
+a name that begins with `extra/` lies in a folder outside the repository.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.timing_model.draw import DRAWN, FOLDER, task_of
+from contract.candidate import Candidate, Origin
+from contract.task import GemmTask
+from policies.schedule.families.registry import families
+
+LISTED = FOLDER / "sources.json"
+_EXTRA = "extra/"
+_BLOCK = re.compile(r"```(?:cuda|cpp|c\+\+)\n(.*?)```", re.DOTALL)
+
+
+class TimedKernel(NamedTuple):
+    """A kernel to be timed. `name`: its place in the list of schedules, or its file."""
+
+    name: str
+    task: GemmTask
+    candidate: Candidate
+
+
+def scheduled(path: Path = DRAWN) -> Iterator[TimedKernel]:
+    """The drawn schedules, written out."""
+    for number, row in enumerate(json.loads(path.read_text())["rows"]):
+        task = task_of(row["shape"])
+        yield TimedKernel(str(number), task, _written(row["schedule"], task))
+
+
+def free(extra: Path | None, path: Path = LISTED) -> Iterator[TimedKernel]:
+    """The listed free sources; those of the folder `extra` only if it is given."""
+    for row in json.loads(path.read_text())["sources"]:
+        name = row["file"]
+        if name.startswith(_EXTRA) and extra is None:
+            continue
+        file = extra / name.removeprefix(_EXTRA) if name.startswith(_EXTRA) and extra else Path(name)
+        task = task_of(row["shape"]).model_copy(update=row.get("task", {}))
+        yield TimedKernel(f"{name} {row['shape']}", GemmTask.model_validate(task.model_dump()), _read(file))
+
+
+def _written(schedule: dict[str, Any], task: GemmTask) -> Candidate:
+    [family] = [each for each in families(task.arch) if each.name == schedule["family"]]
+    return family.write(family.parse(schedule), task)
+
+
+def _read(file: Path) -> Candidate:
+    text = file.read_text()
+    block = _BLOCK.search(text) if file.suffix == ".md" else None
+    return Candidate.from_source(block.group(1) if block else text, Origin(policy="file", note=file.name))

@@ -1,0 +1,10 @@
+"""A time for every kernel, without a GPU: traced CTAs of a built kernel, simulated with the rates of a chip.
+
+| file | what |
+|---|---|
+| `rates.py` | latencies and rates of a chip, as data |
+| `trace.py` | what one cluster of each launch does, as the emulator records it |
+| `costs.py` | a trace as steps with times, on the resources of an SM |
+| `simulation.py` | steps replayed in time, for all CTAs that one SM runs |
+| `model.py` | the prediction: launches, waves, programmatic launch, and the time of each resource alone |
+"""

@@ -1,0 +1,83 @@
+"""Latencies and rates of a chip, as the timing model uses them. Data: no kernel family and no shape is known here.
+
+TimingRates of an H200 were fitted to steps of the sweep by `python -m benchmarks.timing_model.calibrate`; LOG.md says on which.
+Those of other chips scale from them by the chip's own sizes, and are guesses (`fitted` is False).
+"""
+
+from contract.base import Record
+from contract.chip import REFERENCE_CHIPS, Chip
+from contract.task import Arch
+
+
+class TimingRates(Record):
+    """Unit: cycles of the SM's clock for latencies inside an SM, microseconds beyond it, bytes per microsecond.
+
+    `tensor_rate`: multiply-adds per cycle and SM that wgmma reaches; `fragment_rate`: the same of mma.sync.
+    `operation_cycles`: time of a warp for one operation, alone; `issue_cycles`: of the scheduler that issues it.
+    `smem_bytes`: per cycle, for fill, operands and epilogue together. `sm_bytes_per_us`: into one SM from L2.
+    `l2_bytes_per_us`, `dram_bytes_per_us`, `store_bytes_per_us`: of the whole chip. `line_us`: per row of a bulk copy
+    (not fitted: measured on 8192x8192x8192 with rows of 64 bytes, which the steps of a search rarely have).
+    `load_line_cycles`, `store_line_cycles`: per line of 128 bytes that a warp's access touches.
+    `load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
+    `launch_us`: from the end of a kernel until the next runs; `overlapped_launch_us`: with programmatic launch.
+    `crowding`: CTAs of the busiest SM behind an early programmatic launch, where more than an even distribution gives it,
+    and `crowding_us` how long a kernel is at most whose CTAs crowd.
+    `drain_us`: from the last instruction until the stores are visible.
+    """
+
+    clock_mhz: float = 1755.0
+    tensor_rate: float = 1714.0
+    fragment_rate: float = 1519.0
+    product_cycles: float = 188.5
+    fragment_cycles: float = 33.0
+    operation_cycles: float = 1.687
+    issue_cycles: float = 1.183
+    smem_bytes: float = 128.0
+    shared_cycles: float = 16.8
+    arrive_cycles: float = 39.89
+    barrier_cycles: float = 23.08
+    cluster_cycles: float = 524.7
+    remote_cycles: float = 298.0
+    remote_bytes: float = 15.8
+    sm_bytes_per_us: float = 134800.0
+    l2_bytes_per_us: float = 13140000.0
+    dram_bytes_per_us: float = 4052000.0
+    store_bytes_per_us: float = 3767000.0
+    load_line_cycles: float = 1.987
+    store_line_cycles: float = 2.978
+    line_us: float = 0.0009
+    load_us: float = 0.7658
+    atomic_us: float = 0.3208
+    fence_us: float = 0.6011
+    turn_us: float = 0.168
+    launch_us: float = 0.8376
+    overlapped_launch_us: float = 0.1025
+    drain_us: float = 0.1985
+    crowding: float = 3.189
+    crowding_us: float = 10.0
+    fitted: bool = False
+
+
+H200 = TimingRates(fitted=True)
+
+
+def rates_of(chip: Chip) -> TimingRates:
+    """The rates of a chip; those that were not fitted scale from an H200's by SMs, tensor rate, bandwidth and launch."""
+    reference = REFERENCE_CHIPS[Arch.SM_90A]
+    if chip.arch is Arch.SM_90A and chip.dram_tbps == reference.dram_tbps:
+        return H200
+    per_sm = chip.sms / reference.sms
+    tensor = chip.tensor_tflops / reference.tensor_tflops / per_sm
+    memory = chip.dram_tbps / reference.dram_tbps
+    return H200.model_copy(
+        update={
+            "tensor_rate": H200.tensor_rate * tensor,
+            "fragment_rate": H200.fragment_rate
+            * (tensor if chip.arch is Arch.SM_90A else tensor * H200.tensor_rate / H200.fragment_rate),
+            "l2_bytes_per_us": H200.l2_bytes_per_us * per_sm,
+            "dram_bytes_per_us": H200.dram_bytes_per_us * memory,
+            "store_bytes_per_us": H200.store_bytes_per_us * memory,
+            "launch_us": H200.launch_us * chip.launch_us / reference.launch_us,
+            "fitted": False,
+        }
+    )

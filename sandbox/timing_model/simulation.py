@@ -1,0 +1,110 @@
+"""Steps of a cluster replayed for all clusters that the busiest SMs run: some at once, others behind them.
+
+A later cluster begins where one ends. Long sequences of clusters are replayed in part and go on at their last pace.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sandbox.emulator.core_module import core
+from sandbox.timing_model.costs import ISSUE, RESOURCES, SCHEDULERS, STEP
+from sandbox.timing_model.rates import TimingRates
+from sandbox.timing_model.trace import WARPS, Traced
+
+MAX_STEPS = 300_000  # that are replayed
+_FLAG = core.StepFlag
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Clusters on the busiest SMs: `count` in all, of which `resident` run together."""
+
+    count: int
+    resident: int
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """Unit: microseconds. `end`: of the last cluster; `begin`: when the first passed the wait for preceding kernels.
+
+    `busy`: of each resource of the busiest SM, of all clusters. `alone`: the end of one cluster by itself.
+    """
+
+    end: float
+    begin: float
+    busy: np.ndarray
+    alone: float
+
+
+def simulate(traced: Traced, steps: np.ndarray, turns: Turns, rates: TimingRates) -> Simulated:
+    """Shape: steps (rows of the trace,), of `STEP`."""
+    affordable = max(MAX_STEPS // max(len(steps), 1), 1)
+    count = turns.count
+    if count > 2 * turns.resident and count > affordable:
+        count = max(affordable // turns.resident, 2) * turns.resident
+    ended = _replay(traced, steps, count, turns.resident, rates)
+    ends = ended.ends
+    end = ends[-1] if count == turns.count else _extrapolated(ends, turns)
+    return Simulated(float(end) + ended.draining, ended.begin, ended.busy * (turns.count / count), ends[0])
+
+
+def _extrapolated(ends: np.ndarray, turns: Turns) -> float:
+    """The end of all clusters from those of the first, which come in rounds."""
+    rounds = ends[turns.resident - 1 :: turns.resident]
+    pace = (rounds[-1] - rounds[0]) / (len(rounds) - 1) if len(rounds) > 1 else rounds[0]
+    return float(ends[-1] + (turns.count - len(ends)) / turns.resident * pace)
+
+
+@dataclass(frozen=True)
+class _Course:
+    ends: np.ndarray  # of each cluster, sorted
+    draining: float  # from then until the last store has taken effect
+    begin: float
+    busy: np.ndarray
+
+
+def _replay(traced: Traced, steps: np.ndarray, count: int, resident: int, rates: TimingRates) -> _Course:
+    streams = traced.ctas * WARPS
+    used = np.unique(steps["stream"])
+    each = _with_ends(steps, used, traced.tokens)
+    tokens = traced.tokens + 1  # of a cluster: its own, and its end
+    parts = []
+    for turn in range(count):
+        part = each.copy()
+        part["stream"] += turn * streams
+        for name in ("wait", "give"):
+            part[name] = np.where(part[name] > 0, part[name] + turn * tokens, 0)
+        if turn >= resident:
+            part = np.concatenate([_begins(used + turn * streams, (turn - resident) * tokens + traced.tokens, rates), part])
+        parts.append(part)
+    table = np.concatenate(parts)
+    issues = np.tile(1 + np.arange(streams) // WARPS * RESOURCES + ISSUE + np.arange(streams) % SCHEDULERS, count)
+    made = core.replay(
+        table.view(np.uint8).reshape(-1),
+        starts=[0.0] * (streams * count),
+        issues=issues.tolist(),
+        tokens=tokens * count + 1,
+        resources=1 + traced.ctas * RESOURCES,
+    )
+    complete = np.asarray(made.complete)[traced.tokens + tokens * np.arange(count)]
+    ends = np.where(complete < 0, made.end, complete)
+    marks = np.asarray(made.marks)[:streams]
+    busy = np.asarray(made.busy)[1:].reshape(traced.ctas, RESOURCES)
+    begin = float(marks[marks >= 0].max()) if (marks >= 0).any() else 0.0
+    return _Course(np.sort(ends), max(made.end - float(ends.max()), 0.0), begin, busy.max(axis=0))
+
+
+def _with_ends(steps: np.ndarray, used: np.ndarray, token: int) -> np.ndarray:
+    """The steps, behind them one for each stream by which it gives the token of the cluster's end."""
+    ends = np.zeros(len(used), dtype=STEP)
+    ends["stream"], ends["give"], ends["flags"], ends["track"] = used, token, int(_FLAG.OF_TRACK), 0
+    return np.concatenate([steps, ends])
+
+
+def _begins(streams: np.ndarray, token: int, rates: TimingRates) -> np.ndarray:
+    """A step for each stream by which it waits for the end of the cluster before."""
+    begins = np.zeros(len(streams), dtype=STEP)
+    begins["stream"], begins["wait"] = streams, token
+    begins["latency"], begins["flags"] = rates.turn_us, int(_FLAG.BLOCK)
+    return begins

@@ -1,0 +1,106 @@
+"""Traces of real kernels, and what the model makes of them."""
+
+import pytest
+
+from contract.candidate import Candidate
+from contract.chip import LIMITS, REFERENCE_CHIPS
+from contract.evaluation import Prediction
+from contract.inspection import Inspection, KernelResources
+from contract.plan import resolve
+from contract.task import Arch, GemmTask, TimingMode
+from policies.schedule.families.registry import families
+from sandbox.emulator.kernel import EmulatedKernel
+from sandbox.timing_model.model import clusters_that_fit, predict
+from sandbox.timing_model.rates import rates_of
+from sandbox.timing_model.trace import KIND, trace
+from tests.doubles import INSPECTION
+from tests.sandbox.emulator.compiled import PtxCompiler
+
+H200 = REFERENCE_CHIPS[Arch.SM_90A]
+RING = {
+    "family": "wgmma_tma", "consumers": 2, "atoms": 1, "block_n": 128, "block_k": 64, "stages": 4, "cluster_m": 2,
+    "cluster_n": 1, "cluster_k": 1, "splits": 1, "group": 8, "persistent": False, "pingpong": False, "tma_store": True,
+    "store_boxes": 2, "ctas_per_sm": 1, "exclusive": False, "programmatic": True, "raster": "m", "promotion": 0,
+    "evict_a": "normal", "evict_b": "normal", "evict_d": "normal", "push": False, "split_tail": False, "spread_sum": False,
+    "whole_groups": False, "turned": False,
+}  # fmt: skip
+
+
+def task(m: int, n: int, k: int, mode: TimingMode = TimingMode.OFFLINE) -> GemmTask:
+    return GemmTask(m=m, n=n, k=k, arch=Arch.SM_90A, mode=mode)
+
+
+def written(of: GemmTask, **axes: object) -> Candidate:
+    [family] = [each for each in families(of.arch) if each.name == "wgmma_tma"]
+    return family.write(family.parse({**RING, **axes}), of)
+
+
+def kernel(compiler: PtxCompiler, of: GemmTask, **axes: object) -> EmulatedKernel:
+    candidate = written(of, **axes)
+    plan = resolve(candidate.plan, of, LIMITS[of.arch], H200.sms)
+    return EmulatedKernel(candidate.id, compiler.compile(candidate, of.arch), plan, of)
+
+
+def inspected(of: EmulatedKernel) -> Inspection:
+    [launch] = of.plan.launches
+    resources = KernelResources(
+        entry=launch.entry, registers=168, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, static_smem_bytes=0,
+        dynamic_smem_bytes=launch.dynamic_smem, threads=384, ctas_per_sm=1, occupancy=0.2, occupancy_limiter="shared-memory",
+    )  # fmt: skip
+    return INSPECTION.model_copy(update={"kernels": (resources,)})
+
+
+def predicted(compiler: PtxCompiler, of: GemmTask, **axes: object) -> Prediction:
+    emulated = kernel(compiler, of, **axes)
+    made = predict(emulated, inspected(emulated), H200)
+    assert made is not None
+    return made
+
+
+def test_a_trace_counts_the_products_and_the_bytes_of_its_cluster(compiler: PtxCompiler) -> None:
+    [traced] = trace(kernel(compiler, task(512, 512, 512)))
+    rows = traced.rows
+    assert traced.whole
+    assert traced.ctas == 2
+    columns = rows["amount"][rows["kind"] == KIND.PRODUCT].sum()
+    assert columns * 16 * 16 == 2 * 128 * 128 * 512  # two CTAs, 128 x 128 each
+    loaded = rows["amount"][rows["kind"] == KIND.BULK_LOAD].sum()
+    assert loaded == 2 * 512 * (128 + 128 + 128)  # A of each CTA, B once for both
+    stored = rows["amount"][rows["kind"] == KIND.BULK_STORE].sum()
+    assert stored == 2 * 2 * 128 * 128
+
+
+def test_a_trace_goes_on_where_it_waits_for_a_cluster_outside(compiler: PtxCompiler) -> None:
+    [traced] = trace(kernel(compiler, task(256, 256, 1024), cluster_m=1, splits=4, spread_sum=True, tma_store=False))
+    assert traced.whole
+    assert (traced.rows["kind"] == KIND.LOAD).any()  # of the other splits' sums
+
+
+def test_more_work_takes_longer_and_the_terms_say_of_what(compiler: PtxCompiler) -> None:
+    small, large = predicted(compiler, task(2048, 2048, 1024)), predicted(compiler, task(2048, 2048, 4096))
+    assert large.predicted_us > 3 * small.predicted_us
+    assert large.terms["tensor cores"] == pytest.approx(4 * small.terms["tensor cores"], rel=0.01)
+    assert max(large.terms.values()) <= large.predicted_us
+    assert not large.is_floor
+
+
+def test_four_waves_take_four_times_as_long_as_one(compiler: PtxCompiler) -> None:
+    one, four = predicted(compiler, task(2048, 1024, 2048)), predicted(compiler, task(2048, 4096, 2048))
+    assert 3.4 < four.predicted_us / one.predicted_us < 4.2  # 128 CTAs, then 512, on 132 SMs
+
+
+def test_a_single_launch_is_not_predicted(compiler: PtxCompiler) -> None:
+    emulated = kernel(compiler, task(512, 512, 512, TimingMode.SERVER))
+    assert predict(emulated, inspected(emulated), H200) is None
+
+
+@pytest.mark.parametrize(("size", "clusters"), [(1, 132), (2, 66), (4, 30), (8, 15), (14, 7), (16, 7)])
+def test_clusters_fit_as_the_occupancy_calculator_of_an_h200_says(size: int, clusters: int) -> None:
+    assert clusters_that_fit(H200, size) == clusters
+
+
+def test_rates_of_other_chips_are_marked_as_not_fitted() -> None:
+    assert rates_of(H200).fitted
+    a100 = rates_of(REFERENCE_CHIPS[Arch.SM_80])
+    assert not a100.fitted
+    assert a100.dram_bytes_per_us < rates_of(H200).dram_bytes_per_us
