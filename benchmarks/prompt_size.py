@@ -18,6 +18,7 @@ from contract.task import Arch, GemmTask
 from contract.trajectory import Observation
 from policies.chat.assignment import Assignment
 from policies.chat.prompts.composition import Prompts
+from policies.chat.prompts.schedules import PromptedReplies
 
 
 def opening(task: GemmTask) -> tuple[str, str]:
@@ -26,7 +27,8 @@ def opening(task: GemmTask) -> tuple[str, str]:
     with open_retriever(settings, ignore) as retriever:
         hits = look_up(retriever, questions_of(task, None, None), task)
     observation = Observation(task=task, chip=REFERENCE_CHIPS[task.arch], round=1, seed=0, hits=tuple(hits))
-    composed = Prompts(settings.chat.prompt_tokens, primitives()).first(observation, Assignment(0, None, ()))
+    replies = PromptedReplies(settings.chat.replies, settings.chat.schedules)
+    composed = Prompts(settings.chat.prompt_tokens, primitives(), replies).first(observation, Assignment(0, None, ()))
     system, user = composed.prompt.messages
     return system.content, user.content
 

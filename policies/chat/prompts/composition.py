@@ -2,7 +2,7 @@
 
 Required sections: rules, task, form, the current source, its result and its diagnosis. Sources and logs are shortened to
 fair shares if they do not fit. Optional sections take whole pieces of the remaining tokens, in this order: exemplars (up to
-0.5 of the rest), device primitives (up to 0.95 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
+0.5 of the rest), device primitives (up to 0.8 of the rest), attempts (up to 0.35 of the rest), the latest right kernels as
 differences (up to 0.35 of the rest), chunks (all of the rest).
 Sections that seldom change come first, so that servers can cache prefixes. A prompt depends on neither time nor chance.
 """
@@ -44,7 +44,7 @@ from policies.chat.tokens import estimate_tokens
 MIN_TOKENS = 400  # for the required sections, however small the budget
 _UNBOUNDED = 10**9
 OPENING_TOKENS = 9_000  # for the first prompt of a run: 28,800 characters
-_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.95, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
+_EXEMPLARS, _PRIMITIVES, _TRIED, _RECENT, _CHUNKS = 0.5, 0.8, 0.35, 0.35, 1.0  # maximum shares of the tokens that are left
 # Other sections (the failure, the diagnosis) follow these in the order in which they are made.
 _ORDER = (
     "Device primitives",
@@ -89,7 +89,7 @@ class _Rest:
 class Prompts:
     """Makes prompts of at most `tokens`, unless the required sections need more. `headers`: the device primitives.
 
-    `replies`: the forms of a reply that they teach; None teaches whole files alone, in the words of version 0.1.0.
+    `replies`: the forms of a reply that they teach; None teaches whole files alone.
     """
 
     def __init__(self, tokens: int, headers: Sequence[Header], replies: PromptedReplies | None = None) -> None:
@@ -104,6 +104,7 @@ class Prompts:
             return self._of_schedules(observation, values)
         best = observation.best if isinstance(observation.best, Candidate) else None
         name = "repair" if assignment.failure else "improve" if best else "write"
+        values["kernel_shown"] = name != "write"  # a patch needs one
         system, task, turn = (_render(f"{part}.md", values) for part in ("system", "task", name))
         skeleton = _skeleton(values) if name == "write" else ""
         example = skeleton or (_render("example.md", values) if name == "write" else "")
@@ -215,6 +216,7 @@ def _values(observation: Observation, assignment: Assignment) -> dict[str, Any]:
     task, chip = observation.task, observation.chip
     return {
         "form": None,
+        "kernel_shown": False,
         "task": task,
         "chip": chip,
         "limits": LIMITS[task.arch],

@@ -97,7 +97,8 @@ def test_each_kind_of_run_teaches_its_forms() -> None:
     assert "no diff" in whole_system
     for kind, has_schedules in (("source", False), ("any", True)):
         system, user = texts(kind, seen)
-        assert "A patch of the kernel shown" in system
+        assert "A patch of the kernel shown" not in system, "no kernel is shown yet"
+        assert "A patch of the kernel shown" in texts(kind, observe(best=candidate(5)))[0]
         assert ("Schedules of the kernel families" in system) == ("# Kernel families" in user) == has_schedules
         assert "Answer in one of the forms given." in user
     assert "Answer in the form given" in whole_user
