@@ -1,6 +1,7 @@
 """A model that remembers nothing holds four right kernels: whatever their order, the run ends with the fastest and says so.
 
-Server protocol, policy, graph and store are real. Nothing is measured: kernels are ranked by predictions that the test injects.
+Server protocol, policy, graph, store and predicted times are real: the emulator proves each kernel once, and the timing model
+predicts it. Nothing is measured. Ties are shown with times that the test injects.
 """
 
 import json
@@ -16,11 +17,14 @@ from agent.run.dependencies import Dependencies
 from agent.run.lifecycle import name_run, new_run, start_run
 from agent.run.result import RunResult
 from agent.wiring.policy import open_policy
-from contract.candidate import AnyCandidate
-from contract.evaluation import Prediction
+from agent.wiring.sandbox import open_sandbox_for
+from contract.build import Built
+from contract.candidate import AnyCandidate, Candidate, Origin
+from contract.evaluation import Prediction, Unmeasured
 from contract.events import ignore
 from contract.inspection import Inspection
 from contract.options import ChatOptions, CompileOptions
+from contract.plan import parse_plan
 from contract.roofline import roofline_us
 from contract.settings import Settings
 from contract.task import GemmTask
@@ -32,7 +36,6 @@ from tests.author.four import FOUR, NOTHING_LEFT, Forgetful, Proving, idea_of, t
 from tests.author.script import TASK, Turn
 from tests.doubles.chat_server import ScriptedServer
 
-SLOWEST_FIRST = (60.0, 25.0, 16.0, 14.0)
 TIED = (60.0, 14.3, 16.0, 14.0)
 ORDERS = list(permutations(range(4)))
 
@@ -53,6 +56,23 @@ def predict(times_us: Sequence[float]) -> Callable[[AnyCandidate, GemmTask, Insp
         return Prediction(predicted_us=time_us, model="injected", floor_us=roofline_us(task, doubles.CHIP), terms=terms)
 
     return predicted
+
+
+@pytest.fixture(scope="module")
+def modelled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prediction, ...]:
+    """The timing model's predictions of the four, as the emulator's worker makes them."""
+    settings = Settings(home=tmp_path_factory.mktemp("modelled"), device="emulator")
+    candidates = [
+        Candidate(source=turn.draft.source, plan=parse_plan(turn.draft.source), origin=Origin(policy="chat")) for turn in FOUR
+    ]
+    found = []
+    with open_sandbox_for(TASK, settings, ignore) as sandbox:
+        for _, built in sorted(sandbox.build(candidates, TASK), key=lambda each: each[0]):
+            assert isinstance(built, Built)
+            evaluation = sandbox.evaluate(built, TASK, "quick")
+            assert isinstance(evaluation, Unmeasured)
+            found.append(evaluation.prediction)
+    return tuple(found)
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +99,12 @@ def answer(outcome: RunResult, capsys: pytest.CaptureFixture[str]) -> dict[str, 
 
 
 def test_in_all_orders_the_run_ends_with_the_fastest_and_says_so(
-    tmp_path: Path, cache: CompileOptions, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cache: CompileOptions, modelled: tuple[Prediction, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sandbox = Proving(cache, predict(SLOWEST_FIRST))
+    times_us = [prediction.predicted_us for prediction in modelled]
+    assert sorted(times_us, reverse=True) == times_us, "the author wrote each faster than the one before"
+    known = {turn.draft.source: prediction for turn, prediction in zip(FOUR, modelled, strict=True)}
+    sandbox = Proving(cache, lambda candidate, _task, _inspection: known[candidate.source])
     for order in ORDERS:
         outcome, prompts = drive(tmp_path, sandbox, [FOUR[place] for place in order])
         assert [step.candidate.source for step in outcome.steps] == [FOUR[place].draft.source for place in order]
@@ -89,35 +112,42 @@ def test_in_all_orders_the_run_ends_with_the_fastest_and_says_so(
         assert outcome.best.candidate.source == FOUR[3].draft.source, order
         told = answer(outcome, capsys)
         assert (told["measured"], told["ranked_by"], told["tied"]) == (False, "predicted", [])
-        assert told["best"]["predicted_us"] == 14.0  # type: ignore[index]
+        assert told["best"]["predicted_us"] == times_us[3]  # type: ignore[index]
         report = render_report(outcome, Path("out"))
-        assert "Predicted: 14.00 us (by injected); each resource alone would need, in us: smem 12.60" in report
+        name, most_us = largest(modelled[3])
+        predicted = f"Predicted: {times_us[3]:.2f} us (by timing-model on H200); each resource alone would need, in us: "
+        assert f"{predicted}{name} {most_us:.2f}" in report
         assert "By prediction it is the fastest of 4 kernels that were found right." in report
-        check_prompts(order, prompts)
+        check_prompts(order, prompts, modelled)
 
 
-def check_prompts(order: Sequence[int], prompts: Sequence[str]) -> None:
+def largest(prediction: Prediction) -> tuple[str, float]:
+    return max(prediction.terms.items(), key=lambda term: term[1])
+
+
+def check_prompts(order: Sequence[int], prompts: Sequence[str], modelled: Sequence[Prediction]) -> None:
     """Each prompt names all that was tried, with its outcome, time, terms and change, and shows the fastest so far."""
     for number, prompt in enumerate(prompts):
         rows = table_of(prompt).strip("`\n").splitlines()[2:]
         assert len(rows) == number
         for place in order[:number]:
             [row] = [row for row in rows if idea_of(FOUR[place]) in row]
-            assert f"{SLOWEST_FIRST[place]:.2f} us predicted, not measured" in row
+            name, most_us = largest(modelled[place])
+            assert f"{modelled[place].predicted_us:.2f} us predicted, not measured" in row
             assert "verified by the emulator" in row
-            assert f"smem {0.9 * SLOWEST_FIRST[place]:.2f}, " in row
+            assert f"{name} {most_us:.2f}, " in row
             assert " registers, " in row
             assert (" of " in row.split(" | ")[2]) == (place != order[0]), "each but the first differs from its parent"
         assert "built, not executed" not in prompt
         if number:
-            fastest = min(order[:number], key=lambda place: SLOWEST_FIRST[place])
+            fastest = min(order[:number], key=lambda place: modelled[place].predicted_us)
             [best] = [row for row in rows if "(the best)" in row]
             assert idea_of(FOUR[fastest]) in best
-            assert f"Its time is a prediction: {SLOWEST_FIRST[fastest]:.2f} us by injected. Nothing is measured here." in prompt
+            assert f"Its time is a prediction: {modelled[fastest].predicted_us:.2f} us by timing-model on H200." in prompt
 
 
 def test_the_author_repeats_nothing_and_the_run_ends_when_it_has_nothing_new(tmp_path: Path, cache: CompileOptions) -> None:
-    outcome, prompts = drive(tmp_path, Proving(cache, predict(SLOWEST_FIRST)), FOUR, budget=8)
+    outcome, prompts = drive(tmp_path, Proving(cache, predict((60.0, 25.0, 16.0, 14.0))), FOUR, budget=8)
     assert [step.candidate.source for step in outcome.steps] == [turn.draft.source for turn in FOUR]
     assert outcome.reason == "the policy has nothing new"
     assert len(prompts) > 4
