@@ -118,7 +118,7 @@ def knowledge_of(evaluation: Unmeasured) -> str:
         known = f"The kernel was not executed{f' ({evaluation.reason})' if evaluation.reason else ''}"
     else:
         backend = "emulator" if evaluation.verified_by == "emulator" else "GPU"
-        known = f"The {backend} executed the kernel and found it right{', in part' if evaluation.in_part else ''}"
+        known = f"The {backend} executed the kernel and found it right{', some tests in part' if evaluation.in_part else ''}"
     if evaluation.prediction.is_floor:
         return f"{known}; its time is neither measured nor predicted."
     return f"{known}; its time is predicted, not measured."
