@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))))
+PAGES = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))))
 HISTORY = frozenset({"LOG.md", "CHANGELOG.md"})  # may name files of earlier versions
 ELSEWHERE = frozenset({"report.md", "progress.svg", "cute/layout.hpp"})  # files of a run's folder and of CUTLASS
 
