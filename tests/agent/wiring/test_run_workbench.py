@@ -6,6 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
+from agent.observe.retrieval import CODE_KINDS, DOCUMENT_KINDS
 from agent.wiring.run_workbench import RunWorkbench
 from contract.build import Built
 from contract.candidate import AnyCandidate
@@ -84,4 +85,8 @@ def test_a_build_and_a_wait_for_a_proof_end_on_time() -> None:
 
 
 def test_a_search_returns_notes_and_code() -> None:
-    assert {hit.chunk.path for hit in bench(ScriptedSandbox({})).search("wgmma", 5.0)} == {"x.md"}
+    retriever = ScriptedRetriever()
+    tools = RunWorkbench(TASK)
+    tools.connect(ScriptedSandbox({}), retriever)
+    assert {hit.chunk.path for hit in tools.search("wgmma", 5.0)} == {"x.md"}
+    assert [query.kinds for query in retriever.queries] == [DOCUMENT_KINDS, CODE_KINDS]
