@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.index.indexing import index_release, opened, refresh_notes, writing
 from agent.index.knowledge_base import embedder_for, is_default, lacking, open_library
-from contract.errors import KnowledgeError
+from contract.errors import KnowledgeBusy, KnowledgeError
 from contract.events import Emit, Notice
 from contract.knowledge import Hit, Query, Release, Retriever
 from contract.settings import Settings
@@ -83,8 +83,11 @@ def _completed(settings: Settings, embedder: Embedder, emit: Emit) -> str:
 def _held(settings: Settings, embedder: Embedder) -> list[Release]:
     if not _path(settings).exists():
         return []
-    with open_library(settings, embedder=embedder) as store:
-        return store.releases()
+    try:
+        with open_library(settings, embedder=embedder) as store:
+            return store.releases()
+    except KnowledgeBusy:  # it has no tables yet; the writer's lock tells whether another process makes them
+        return []
 
 
 def _path(settings: Settings) -> Path:

@@ -138,8 +138,10 @@ def _create(engine: Engine, folder: Path) -> None:
 
 
 def check_format(connection: Connection, folder: Path) -> None:
-    """Raises: KnowledgeError if the tables belong to another program or to a newer version."""
+    """Raises: KnowledgeError if the tables belong to another program or a newer version; KnowledgeBusy if there are none."""
     tables = inspect(connection).get_table_names()
+    if not tables:
+        raise KnowledgeBusy(f"knowledge base {folder} is being created; wait for it, or make one: cudal2-agent index add 4.2.0")
     found = get(connection, "format") if meta.name in tables else ""
     if not found.isdigit():
         raise KnowledgeError(f"{folder / FILE} is not a knowledge base; set CUDAL2_KNOWLEDGE to another folder")

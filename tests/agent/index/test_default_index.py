@@ -14,6 +14,7 @@ from contract.events import Event, IndexProgress, Notice
 from contract.knowledge import Hit, Query
 from contract.settings import Settings
 from knowledge.store import open_store
+from knowledge.store.lock import write_lock
 from tests.doubles import TASK, ScriptedRetriever, WordEmbedder
 from tests.doubles.small_base import plant, use_small_parts
 
@@ -111,6 +112,16 @@ def test_another_writer_is_not_waited_for(settings: Settings) -> None:
         assert releases_found(settings, events) == set()
     assert "is being written by" in notices(events)[-1]
     assert "the run goes on without the knowledge base" in notices(events)[-1]
+
+
+def test_a_base_that_another_process_has_just_begun(settings: Settings) -> None:
+    settings.knowledge_dir.mkdir(parents=True)
+    (settings.knowledge_dir / "knowledge.sqlite").touch()
+    events: list[Event] = []
+    with write_lock(settings.knowledge_dir):
+        assert releases_found(settings, events) == set()
+    assert "is being written by process" in notices(events)[-1]
+    assert releases_found(settings) == {"notes", "tree"}, "an empty file that nobody fills is filled"
 
 
 def test_another_writer_does_not_hide_what_is_there(built: Settings) -> None:
