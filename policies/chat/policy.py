@@ -88,7 +88,7 @@ class ChatPolicy:
         known = frozenset(attempt.candidate_id for attempt in observation.attempts)
         asked: set[str] = set()
         for assignment in assign(observation, self._options, count, self._seed):
-            opening = self._prompts.first(observation, assignment)
+            opening = self._prompts.first(observation, assignment, count)
             if self._options.temperature != 0 or opening.prompt.id not in asked:
                 asked.add(opening.prompt.id)
                 yield Topic(

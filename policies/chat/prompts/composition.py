@@ -8,7 +8,7 @@ Sections that seldom change come first, so that servers can cache prefixes. A pr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,12 @@ class _Rest:
     tokens: int
     sections: dict[str, str] = field(default_factory=dict)
 
+    def add(self, heading: str, text: str) -> None:
+        """A sentence at the end of a section, if the section has begun and the sentence fits."""
+        if heading in self.sections and estimate_tokens(text) <= self.tokens:
+            self.sections[heading] += f"\n\n{text}"
+            self.tokens -= estimate_tokens(text)
+
     def fill(self, heading: str, pieces: Sequence[str], share: float, join: Callable[[list[str]], str]) -> list[int]:
         """Add a section of the pieces that fit in its share. Returns their positions."""
         taken = take(pieces, int(self.tokens * share) - _OVERHEAD)
@@ -97,10 +103,13 @@ class Prompts:
         self._replies = replies
         self._headers = tuple(headers)
 
-    def first(self, observation: Observation, assignment: Assignment) -> ComposedPrompt:
-        """The prompt that opens a conversation."""
-        values = _values(observation, assignment) | {"form": self._replies}
-        if self._replies and self._replies.kind == "schedule":
+    def first(self, observation: Observation, assignment: Assignment, room: int | None = None) -> ComposedPrompt:
+        """The prompt that opens a conversation. `room`: for how many candidates the round has room; None for any number."""
+        replies = self._replies
+        if replies and room is not None:
+            replies = replace(replies, max_schedules=min(replies.max_schedules, room))
+        values = _values(observation, assignment) | {"form": replies}
+        if replies and replies.kind == "schedule":
             return self._of_schedules(observation, values)
         best = observation.best if isinstance(observation.best, Candidate) else None
         name = "repair" if assignment.failure else "improve" if best else "write"
@@ -108,7 +117,7 @@ class Prompts:
         system, task, turn = (_render(f"{part}.md", values) for part in ("system", "task", name))
         skeleton = _skeleton(values) if name == "write" else ""
         example = skeleton or (_render("example.md", values) if name == "write" else "")
-        families = families_section(observation, self._replies) if self._replies and not assignment.failure else ""
+        families = families_section(observation, replies) if replies and not assignment.failure else ""
         used = sum(estimate_tokens(text) for text in (system, task, families, example, turn)) + _OVERHEAD
         budget = self._tokens if observation.attempts else min(self._tokens, OPENING_TOKENS)
         left = max(budget - used, MIN_TOKENS)
@@ -116,7 +125,9 @@ class Prompts:
         rest = _Rest(left - sum(estimate_tokens(text) + _OVERHEAD for text in fixed.values()))
         exemplar_ids = self._exemplars(rest, best, assignment)
         digests = primitives_for(observation.task.arch, self._headers, best=best.source if best else "", skeleton=skeleton)
-        rest.fill("Device primitives", [f"// <{name}>\n{digest}" for name, digest in digests], _PRIMITIVES, _primitives)
+        taken = rest.fill("Device primitives", [f"// <{name}>\n{digest}" for name, digest in digests], _PRIMITIVES, _primitives)
+        if left_out := [name for position, (name, _) in enumerate(digests) if position not in taken]:
+            rest.add("Device primitives", f"There was no room for {', '.join(f'`<{name}>`' for name in left_out)}.")
         rest.fill("What was tried", tried_text(observation), _TRIED, lambda rows: fenced("\n".join(rows)))
         if not assignment.failure:
             rest.fill("Earlier right kernels", recent_text(observation, exemplar_ids), _RECENT, "\n\n".join)

@@ -32,6 +32,7 @@ _NAMED_LINES = 8
 _DIFF_LINES = 3000  # of both sources together; a longer comparison takes too long
 _LONGEST_DIFF = 0.5  # of the proven source; beyond it the source itself is shown
 _NAMED = re.compile(r"(?<!from )\bkernel\.cu:(\d+)")  # the outermost call of what was inlined is left out
+_SLOW = "a wait that nothing completes, or more work than fits in that time: an emulator pays for every poll of a waiting warp"
 _HANG = "likely: a wait that nothing completes (mbarrier phase or bytes, a barrier that not all reach), or an endless loop"
 # What each verification tier proves. The sandbox defines the names.
 _TIERS = {
@@ -59,8 +60,8 @@ def failure_text(evaluation: Evaluation, source: str, tokens: int) -> str:
         case TimedOut():
             said = f"did not end in stage {evaluation.stage}: stopped after {evaluation.limit_s:g} s"
             seen = [*_symptoms(evaluation.symptoms)]
-            hint = _HANG if evaluation.stage != "compile" else ""
-            lines = [said, hint, *seen, *_named(source, seen), *resource_lines(evaluation.inspection)]
+            hint = _SLOW if evaluation.message else _HANG if evaluation.stage != "compile" else ""
+            lines = [said, evaluation.message, hint, *seen, *_named(source, seen), *resource_lines(evaluation.inspection)]
         case Wrong():
             seen = [*_wrong(evaluation.test), *_symptoms(evaluation.test.symptoms)]
             lines = [*seen, *_named(source, seen), _passed(evaluation.tests), *resource_lines(evaluation.inspection)]

@@ -30,7 +30,7 @@ _DEFINITION = re.compile(r"(?=`[\w*]+`: )")  # of an axis, or of several: `clust
 
 @dataclass(frozen=True)
 class PromptedReplies:
-    """The forms of a reply that a prompt teaches. `max_schedules`: how many schedules it may name."""
+    """The forms of a reply that a prompt teaches. `max_schedules`: how many schedules it may name, at least 1."""
 
     kind: ReplyKind
     max_schedules: int
@@ -68,7 +68,7 @@ def _families(schedules: TaskSchedules, *, explained: bool) -> str:
         for one in schedules.best(EXAMPLES)
         if one.schedule.family in {family.name for family in shown}
     ]
-    said = "Predicted by an analytic model, not measured:"
+    said = "Predicted by an analytic model, and neither measured nor tried yet, unless what was tried has them:"
     return "\n\n".join([*(_family(one, explained=explained) for one in shown), f"{said}\n\n{fenced(chr(10).join(best))}"])
 
 
