@@ -17,10 +17,10 @@ enum class BarrierKind : u32 { kNone, kMBarrier, kNamed, kCluster };
 // The barrier that a warp waits at, and the state in which it is.
 struct AwaitedBarrier {
   BarrierKind kind = BarrierKind::kNone;
-  u64 address = 0;  // of an mbarrier, with its CTA's rank; else the number of a named barrier
-  u64 phase = 0;    // phases that are complete
-  u32 expected = 0, missing = 0;           // arrivals of the open phase: of an mbarrier, else threads
-  i64 missing_bytes = 0, announced = 0;    // of the open phase; negative where more came than were announced
+  u64 address = 0;                       // of an mbarrier, with its CTA's rank; else the number of a named barrier
+  u64 phase = 0;                         // phases that are complete
+  u32 expected = 0, missing = 0;         // arrivals of the open phase: of an mbarrier, else threads
+  i64 missing_bytes = 0, announced = 0;  // of the open phase; negative where more came than were announced
   u32 initialised = kNoInstruction, arrived = kNoInstruction;  // the last instruction that did it
   u32 announcing = kNoInstruction, delivering = kNoInstruction;
   u32 alike = kNoInstruction;  // if nobody arrived: the last arrival at a barrier that the same instruction initialised
