@@ -41,11 +41,15 @@ def families_section(observation: Observation, replies: PromptedReplies) -> str:
     if replies.kind != "any":
         return ""
     said = (
-        f"Instead of a source, a reply may name up to {replies.max_schedules} schedules of these families as a list of JSON "
-        "objects, each with values from the lists below. Axes that are left out take the values of the fastest predicted "
+        f"Instead of a source, a reply may name {_up_to(replies.max_schedules)} of these families as JSON, "
+        "with values from the lists below. Axes that are left out take the values of the fastest predicted "
         "schedule that has the others."
     )
     return f"# Kernel families\n\n{said}\n\n{_families(schedules_for(observation.task, observation.chip), explained=False)}"
+
+
+def _up_to(schedules: int) -> str:
+    return "one schedule" if schedules == 1 else f"a list of up to {schedules} schedules"
 
 
 def schedule_values(observation: Observation, tokens: int) -> dict[str, str]:
