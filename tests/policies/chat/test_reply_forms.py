@@ -99,7 +99,7 @@ def test_a_reply_of_another_form_that_is_wrong_goes_back_with_the_reason(reply: 
     assert "\n" not in first.problem
     assert first.candidate_ids == ()
     assert said.replace("`", "'") in second.prompt.messages[-1].content
-    assert "or a patch whose old lines stand in the kernel shown" in second.prompt.messages[-1].content
+    assert "A patch has old lines that stand in the kernel shown" in second.prompt.messages[-1].content
 
 
 def test_there_is_nothing_to_patch_before_the_first_kernel() -> None:

@@ -52,8 +52,10 @@ def test_a_resumed_run_asks_for_nothing_that_is_recorded() -> None:
     def unreachable(*_: object) -> str:
         pytest.fail("a recorded reply was requested again")
 
-    log = MemoryLog(replayed())
+    known = replayed()
+    log = MemoryLog(known)
     propose(RecordedFirst(AnsweringServer(unreachable), log), log)
+    assert {each.place: each.candidate_ids for each in log.recorded()} == {each.place: each.candidate_ids for each in known}
 
 
 def test_only_missing_replies_are_requested() -> None:

@@ -2,14 +2,4 @@
 
 import importlib.util
 
-import pytest
-
-from tests.sandbox.emulator.compiled import PtxCompiler
-
 collect_ignore_glob = [] if importlib.util.find_spec("sandbox.emulator._core") else ["test_*.py"]
-
-
-@pytest.fixture(scope="session")
-def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
-    assert request.config.cache is not None
-    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))

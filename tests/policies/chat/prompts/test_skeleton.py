@@ -27,12 +27,6 @@ def skeleton(task: GemmTask) -> str:
     return blocks(prompt)[1]
 
 
-@pytest.fixture(scope="module")
-def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
-    assert request.config.cache is not None
-    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
-
-
 def verdicts(source: str, task: GemmTask, compiler: PtxCompiler) -> Sequence[Violation | None]:
     candidate = Candidate.from_source(source, Origin(policy="chat"))
     trial = Trial(compiler.compile(candidate, task.arch), candidate, task, SMS)

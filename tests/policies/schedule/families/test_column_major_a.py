@@ -51,13 +51,6 @@ PROVED: dict[str, tuple[Any, dict[str, object], GemmTask]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
-    pytest.importorskip("sandbox.emulator._core")
-    assert request.config.cache is not None
-    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
-
-
 @pytest.mark.parametrize(("schedule", "change", "task"), PROVED.values(), ids=PROVED.keys())
 def test_every_tile_is_right(compiler: PtxCompiler, schedule: Any, change: dict[str, object], task: GemmTask) -> None:
     from tests.sandbox.emulator.trial import Trial, schedules

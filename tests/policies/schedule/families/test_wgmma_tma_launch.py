@@ -28,13 +28,6 @@ def gemm(m: int, n: int, k: int, **fields: object) -> GemmTask:
     return GemmTask.model_validate({"m": m, "n": n, "k": k, "arch": Arch.SM_90A, **fields})
 
 
-@pytest.fixture(scope="module")
-def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
-    pytest.importorskip("sandbox.emulator._core")
-    assert request.config.cache is not None
-    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
-
-
 @pytest.mark.parametrize(("schedule", "layout"), DRAWN)
 def test_every_tile_is_right_in_every_order(compiler: PtxCompiler, schedule: WgmmaTmaSchedule, layout: str) -> None:
     """Odd numbers of tiles both ways, so that the last group is narrower and the last cluster hangs over."""

@@ -26,13 +26,6 @@ def gemm(m: int, n: int, k: int, **fields: object) -> GemmTask:
     return GemmTask.model_validate({"m": m, "n": n, "k": k, "arch": Arch.SM_90A, **fields})
 
 
-@pytest.fixture(scope="module")
-def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
-    pytest.importorskip("sandbox.emulator._core")
-    assert request.config.cache is not None
-    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
-
-
 @pytest.mark.parametrize(
     ("change", "task"),
     [

@@ -35,13 +35,6 @@ PROVED: dict[str, tuple[WgmmaTmaSchedule, dict[str, object], GemmTask]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
-    pytest.importorskip("sandbox.emulator._core")
-    assert request.config.cache is not None
-    return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
-
-
 @pytest.mark.parametrize(("schedule", "change", "task"), PROVED.values(), ids=PROVED.keys())
 def test_every_tile_is_right(
     compiler: PtxCompiler, schedule: WgmmaTmaSchedule, change: dict[str, object], task: GemmTask
