@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from agent.index.knowledge_base import open_library
-from benchmarks.retrieval.score import LINES, AnswerSpan, Score, ScoredQuestion, by_kind, read_questions, table
+from benchmarks.retrieval.score import LINES, AnswerSpan, RetrievalScore, ScoredQuestion, by_kind, read_questions, table
 from contract.knowledge import Query
 from contract.settings import load_settings
 from knowledge.embedding.embedder import Embedder
@@ -78,7 +78,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def answer(questions: Sequence[ScoredQuestion], find: Find) -> tuple[dict[str, Score], float]:
+def answer(questions: Sequence[ScoredQuestion], find: Find) -> tuple[dict[str, RetrievalScore], float]:
     """Scores by kind, and the median time per question in milliseconds."""
     find(questions[0].query)
     results, spent = {}, []

@@ -33,7 +33,7 @@ class ScoredQuestion(Record):
     answers: tuple[AnswerSpan, ...]
 
 
-class Score(Record):
+class RetrievalScore(Record):
     """Shares of answered questions, and the ids of the others."""
 
     questions: int
@@ -72,14 +72,14 @@ def _answers(result: AnswerSpan, answer: AnswerSpan) -> bool:
     return fits and overlaps and result.path == answer.path
 
 
-def score(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[AnswerSpan]]) -> Score:
+def score(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[AnswerSpan]]) -> RetrievalScore:
     """The score of a question set. A question without results is missed. Raises: ValueError if there are no questions."""
     if not questions:
         raise ValueError("no questions to score")
     files = [file_hit(question, results.get(question.id, ())) for question in questions]
     lines = [line_hit(question, results.get(question.id, ())) for question in questions]
     missed = [question.id for question, both in zip(questions, zip(files, lines, strict=True), strict=True) if not all(both)]
-    return Score(
+    return RetrievalScore(
         questions=len(questions),
         file_hit_5=round(sum(files) / len(files), 3),
         line_hit_10=round(sum(lines) / len(lines), 3),
@@ -87,13 +87,13 @@ def score(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[An
     )
 
 
-def by_kind(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[AnswerSpan]]) -> dict[str, Score]:
+def by_kind(questions: Sequence[ScoredQuestion], results: Mapping[str, Sequence[AnswerSpan]]) -> dict[str, RetrievalScore]:
     kinds = [kind for kind in KINDS if any(question.kind == kind for question in questions)]
     scores = {kind: score([question for question in questions if question.kind == kind], results) for kind in kinds}
     return {**scores, "all": score(questions, results)}
 
 
-def table(rows: Iterable[tuple[str, Mapping[str, Score]]]) -> str:
+def table(rows: Iterable[tuple[str, Mapping[str, RetrievalScore]]]) -> str:
     """A Markdown table with file level / line level in each cell."""
     lines = [f"| | {' | '.join((*KINDS, 'all'))} |", "|---|" + "---|" * (len(KINDS) + 1)]
     for name, scores in rows:

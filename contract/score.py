@@ -1,0 +1,64 @@
+"""The score of candidates: what a trainer or an environment learns from.
+
+A measured candidate has the reward of `contract.reward`. Where nothing measures, a verified candidate has the value of its
+predicted time, which orders candidates of one task and is never compared with a reward.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from contract.base import Record
+from contract.candidate import AnyCandidate
+from contract.chip import Chip
+from contract.evaluation import Evaluation, Unmeasured
+from contract.reward import CLIP, FLOOR
+from contract.roofline import roofline_us
+from contract.task import GemmTask
+
+# What a value rests on: measured times, a predicted time of a verified candidate, or a failure.
+Basis = Literal["measured", "predicted", "failed"]
+
+
+class Scored(Record):
+    """The outcome of one candidate of one task.
+
+    `value`: what is learned from; None where nothing is known, which is neither bad nor 0.
+    `cached`: whether it was answered from an earlier evaluation. `seconds`: wall-clock time of this answer.
+    """
+
+    candidate_id: str
+    evaluation: Evaluation
+    value: float | None
+    basis: Basis | None
+    cached: bool = False
+    seconds: float = 0.0
+
+
+class Score(Protocol):
+    """Evaluates candidates. Safe to call from several threads."""
+
+    @property
+    def chip(self) -> Chip: ...
+
+    def score(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored]:
+        """One outcome for each candidate, in order. A fault of a candidate is an outcome.
+
+        Raises: MachineError, WorkerError where this machine fails.
+        """
+        ...
+
+
+def predicted_value(evaluation: Evaluation, task: GemmTask, chip: Chip) -> float | None:
+    """The value of a verified candidate that was not measured: logarithm of roofline over predicted time, smoothly clipped.
+
+    In the scale of `reward`, with the roofline in place of the baseline, so that it is negative. None for a measured
+    candidate, for one that was not verified by execution, and where only the roofline stands in for a prediction. The floor
+    for a failed one.
+    """
+    if not isinstance(evaluation, Unmeasured):
+        return None if evaluation.status == "measured" else FLOOR
+    if not evaluation.executed or evaluation.prediction.is_floor:
+        return None
+    ratio = roofline_us(task, chip) / evaluation.prediction.predicted_us
+    return CLIP * math.tanh(math.log(ratio) / CLIP)
