@@ -27,7 +27,8 @@ from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.encoding import Encoding
-from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, Values
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, Values
+from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.surrogate import Surrogate
 from policies.schedule.prior import Floats, predict_many_us
 from policies.trajectories.store import Store, open_store
@@ -111,7 +112,10 @@ def replay(one: TimedSchedules, size: int, total: int, seed: int, *, lag: bool) 
         else:
             places = {id(one.entries[index]): place for place, index in enumerate(free)}
             ranked = rank_by_prior(
-                [one.entries[index] for index in free], one.predicted_us[free], [one.entries[index] for index in chosen]
+                [one.entries[index] for index in free],
+                one.predicted_us[free],
+                [one.entries[index] for index in chosen],
+                ANALYTIC.crowding,
             )
             picked = [places[id(entry)] for _, entry in zip(range(size), ranked, strict=False)]
         chosen += [free[place] for place in picked]

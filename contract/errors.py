@@ -10,6 +10,7 @@ Cudal2Error
 ├── WorkerError           a worker process could not be started or kept alive; a kill caused by a candidate is not one
 ├── ProfileFailed         this candidate could not be profiled; other candidates may work
 ├── EndpointError         a chat server cannot be used: unreachable, unknown model, key refused, out of retries
+├── TrainingFailed        a training cannot go on; its last checkpoint stays
 ├── StoreError            the trajectory store or a checkpoint is corrupt, locked or unreachable
 └── KnowledgeError        the knowledge base cannot be read or written; the message says what to do
     ├── SourceError       a release, archive, checkout or folder cannot be indexed; exit code 2
@@ -66,6 +67,10 @@ class ProfileFailed(Cudal2Error):
 
 class EndpointError(Cudal2Error):
     exit_code = 2
+
+
+class TrainingFailed(Cudal2Error):
+    pass
 
 
 class StoreError(Cudal2Error):

@@ -36,7 +36,8 @@ from contract.protocols import Sandbox
 from contract.settings import load_settings
 from contract.speedup import ratio_over
 from policies.schedule.families.registry import families
-from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.optimiser.pool_entry import PoolEntry
+from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.optimiser.steering import Neighbourhood
 from sandbox.diagnosis.diagnosis import diagnose_built
 

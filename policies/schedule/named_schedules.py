@@ -17,7 +17,8 @@ from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule.families.kernel_family import Family, Schedule
 from policies.schedule.families.registry import families
-from policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY, Values
+from policies.schedule.optimiser.pool_entry import Values
+from policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY
 from policies.schedule.prior import predict_many_us
 
 MAX_COMPLETIONS = 64  # schedules of the space that lend their other axes to a combination that the space does not hold

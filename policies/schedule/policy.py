@@ -17,13 +17,16 @@ from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation, Precedent
 from policies.schedule.families.kernel_family import Family
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
-from policies.schedule.optimiser.encoding import Encoding
 from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best, steady_us
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
+from policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, Prior
 from policies.schedule.optimiser.risk import Risk
-from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, SchedulePool, schedule_key
+from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.optimiser.steering import Steering, steer
 from policies.schedule.optimiser.surrogate import Surrogate
 
+# The prior for a task on a chip.
+PriorOf = Callable[[GemmTask, Chip], Prior]
 # Schedules of earlier runs on similar tasks, the most promising first.
 Precedents = Callable[[GemmTask, Chip], Sequence[Precedent]]
 
@@ -45,13 +48,19 @@ class SchedulePolicy:
     exhausted = ""  # never set: with exhausted spaces it proposes nothing
 
     def __init__(
-        self, families: Sequence[Family[Any]], seed: int = 0, *, steer: bool = True, precedents: Precedents = lambda *_: ()
+        self,
+        families: Sequence[Family[Any]],
+        seed: int = 0,
+        *,
+        steer: bool = True,
+        precedents: Precedents = lambda *_: (),
+        prior_of: PriorOf = lambda *_: ANALYTIC,
     ) -> None:
         self._families = tuple(families)
-        self._precedents = precedents
+        self._precedents, self._prior_of = precedents, prior_of
         self._seed = seed
         self._steer = steer
-        self._cached: tuple[GemmTask, Chip, SchedulePool, Encoding | None] | None = None
+        self._cached: tuple[GemmTask, Chip, SchedulePool, EntryEncoding | None] | None = None
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
         """Fewer than `count`, or none, once the spaces are exhausted."""
@@ -83,17 +92,17 @@ class SchedulePolicy:
         written = (entry for entry in entries if entry is not None)
         return [(entry, None) for entry in islice(written, min(count, max(count // 2, own)))]
 
-    def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, Encoding | None]:
+    def _pool(self, task: GemmTask, chip: Chip) -> tuple[SchedulePool, EntryEncoding | None]:
         """The pool and its encoding, cached for the task and chip; no encoding where no schedule fits the task."""
         if self._cached is None or self._cached[:2] != (task, chip):
-            pool = SchedulePool(self._families, task, chip, self._seed)
-            self._cached = (task, chip, pool, Encoding(pool.entries) if pool.entries else None)
+            pool = SchedulePool(self._families, task, chip, self._seed, self._prior_of(task, chip))
+            self._cached = (task, chip, pool, pool.prior.encoding(pool.entries, task, chip) if pool.entries else None)
         return self._cached[2], self._cached[3]
 
     def _order(
         self,
         pool: SchedulePool,
-        encode: Encoding,
+        encode: EntryEncoding,
         tried: Sequence[tuple[Attempt, PoolEntry]],
         keys: set[Key],
         count: int,
@@ -108,7 +117,8 @@ class SchedulePolicy:
         free = [index for index, entry in enumerate(pool.entries) if entry.key not in keys]
         entries = [pool.entries[index] for index in free]
         expected_us = pool.predicted_us[free] / (1 - risk(entries))
-        by_prior = ((entry, None) for entry in rank_by_prior(entries, expected_us, [entry for _, entry in tried]))
+        ranked = rank_by_prior(entries, expected_us, [entry for _, entry in tried], pool.prior.crowding)
+        by_prior = ((entry, None) for entry in ranked)
         learned = _learn(pool, encode, tried)
         if learned is None or not entries:
             return by_prior
@@ -131,7 +141,7 @@ def _entry_of(attempt: Attempt, pool: SchedulePool) -> PoolEntry | None:
     return pool.entry(attempt.schedule) if attempt.schedule else None
 
 
-def _learn(pool: SchedulePool, encode: Encoding, tried: Sequence[tuple[Attempt, PoolEntry]]) -> Surrogate | None:
+def _learn(pool: SchedulePool, encode: EntryEncoding, tried: Sequence[tuple[Attempt, PoolEntry]]) -> Surrogate | None:
     """A surrogate fitted to the latest timed attempts; None where there are none."""
     times_us = steady_us([attempt for attempt, _ in tried])
     timed = [(times_us[attempt.candidate_id], entry) for attempt, entry in tried if attempt.candidate_id in times_us]

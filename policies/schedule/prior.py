@@ -51,13 +51,27 @@ def predict_us(work: Work, task: GemmTask, chip: Chip) -> float:
 
 def predict_many_us(works: Sequence[Work], task: GemmTask, chip: Chip) -> Floats:
     """Predicted device time of each schedule. Unit: microseconds."""
-    columns = _Columns(works, task, chip)
-    total: Floats = _launch_us(columns, task, chip) + MEMORY_TRIP_US + _steady_us(columns, task, chip)
-    total += _exposed_us(columns) + _store_us(columns) + _sum_us(columns)
+    return total_us(Columns(works, task, chip), task, chip)
+
+
+def total_us(columns: "Columns", task: GemmTask, chip: Chip) -> Floats:
+    """Predicted device time of each schedule. Unit: microseconds."""
+    total: Floats = sum(parts_us(columns, task, chip).values(), np.full(len(columns.m), MEMORY_TRIP_US))
     return total
 
 
-class _Columns:
+def parts_us(columns: "Columns", task: GemmTask, chip: Chip) -> dict[str, Floats]:
+    """What the predicted times are sums of, beside the latency of the first load. Unit: microseconds."""
+    return {
+        "launch": _launch_us(columns, task, chip),
+        "steady": _steady_us(columns, task, chip),
+        "exposed": _exposed_us(columns),
+        "store": _store_us(columns),
+        "sum": _sum_us(columns),
+    }
+
+
+class Columns:
     """The fields of many works as columns, and how their units are distributed over the chip.
 
     `units`: output tiles times parts of K. `rounds`: units of the busiest SM; `resident`: how many of them run together.
@@ -96,7 +110,7 @@ def _sums(work: Work) -> tuple[float, ...]:
     return (*parts, work.scattered, work.overlapped_us, work.store_lines)
 
 
-def _launch_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
+def _launch_us(c: Columns, task: GemmTask, chip: Chip) -> Floats:
     """Launches back to back, less what programmatic launch overlaps; or a single launch onto an idle GPU."""
     launches: Floats = chip.launch_us * c.launches
     if task.mode is TimingMode.OFFLINE:
@@ -106,8 +120,15 @@ def _launch_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     return launches
 
 
-def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
-    """The main loops of the busiest SM: the slowest of math, L2, DRAM, exposed latency and the copy engine."""
+def _steady_us(c: Columns, task: GemmTask, chip: Chip) -> Floats:
+    """The main loops of the busiest SM: the smooth maximum of its rates, and the loss of a family per step."""
+    rates = np.stack(list(rates_us(c, task, chip).values()))
+    norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS) + c.turns * (c.k_blocks - 1) * c.step_us
+    return norm
+
+
+def rates_us(c: Columns, task: GemmTask, chip: Chip) -> dict[str, Floats]:
+    """What each resource needs alone for the main loops of the busiest SM. Unit: microseconds."""
     flops = 2.0 * c.m * c.n * c.k * c.k_blocks * c.rounds
     math_us = flops / (tensor_flops_per_us(chip) / chip.sms * c.efficiency)
     l2_us = c.loaded_bytes / c.units * c.rounds / L2_BYTES_PER_US
@@ -117,12 +138,10 @@ def _steady_us(c: _Columns, task: GemmTask, chip: Chip) -> Floats:
     steps = c.turns * c.k_blocks / loops
     latency_us = loops * np.maximum(steps - ahead, 0) * LOADED_TRIP_US / ahead
     copy_us = (c.lines * c.k_blocks + c.store_lines) * c.rounds * LINE_US
-    rates = np.stack([math_us, l2_us, dram_us, latency_us, copy_us, _shared_us(c)])
-    norm: Floats = (rates**SOFTNESS).sum(axis=0) ** (1 / SOFTNESS) + c.turns * (c.k_blocks - 1) * c.step_us
-    return norm
+    return {"math": math_us, "l2": l2_us, "dram": dram_us, "latency": latency_us, "copies": copy_us, "shared": _shared_us(c)}
 
 
-def _shared_us(c: _Columns) -> Floats:
+def _shared_us(c: Columns) -> Floats:
     """Shared memory of the busiest SM: what copies write, instructions read, and the epilogue writes and reads again."""
     filled = np.where(c.read_bytes > 0, 2.0 * c.k * (c.m + c.n), 0.0)
     per_tile = (filled + c.read_bytes) * c.k_blocks + 2.0 * c.staged_bytes
@@ -130,7 +149,7 @@ def _shared_us(c: _Columns) -> Floats:
     return shared
 
 
-def _exposed_us(c: _Columns) -> Floats:
+def _exposed_us(c: Columns) -> Floats:
     """Fill and store of every turn after the first, divided by the CTAs on the SM that overlap them.
 
     A persistent CTA overlaps its fills with math, but not its stores; alternating warpgroups overlap both.
@@ -140,20 +159,20 @@ def _exposed_us(c: _Columns) -> Floats:
     return trips
 
 
-def _store_us(c: _Columns) -> Floats:
+def _store_us(c: Columns) -> Floats:
     """Stores of the last tiles. CTAs that share an SM end together, alternating warpgroups one after the other."""
     together = np.where(c.alternating > 0, 1.0, c.resident)
     store: Floats = STORE_US + (_tile_store_us(c) - STORE_US) * together
     return store
 
 
-def _tile_store_us(c: _Columns) -> Floats:
+def _tile_store_us(c: Columns) -> Floats:
     cost = np.where(c.scattered > 0, SCATTERED, 1.0)
     store: Floats = STORE_US + 2.0 * c.stored * cost / STORE_BYTES_PER_US
     return store
 
 
-def _sum_us(c: _Columns) -> Floats:
+def _sum_us(c: Columns) -> Floats:
     """Partial sums through the workspace (read by one CTA per tile or by all), within a cluster, and within a CTA."""
     partial_us = 4.0 * c.m * c.n / L2_BYTES_PER_US
     written = c.reduced_bytes / 2 / c.units * c.rounds / L2_BYTES_PER_US

@@ -30,7 +30,7 @@ from contract.roofline import transfer_us
 from contract.settings import load_settings
 from contract.speedup import baseline_of, median_us
 from contract.task import TimingMode
-from policies.schedule.optimiser.schedule_pool import PoolEntry, Values, schedule_key
+from policies.schedule.optimiser.pool_entry import PoolEntry, Values, schedule_key
 from policies.schedule.prior import predict_us
 from policies.trajectories.store import Store, open_store
 

@@ -5,16 +5,17 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from policies.schedule.optimiser.schedule_pool import PoolEntry
+from policies.schedule.optimiser.pool_entry import PoolEntry
+from policies.schedule.optimiser.pool_prior import Crowding
 from policies.schedule.optimiser.surrogate import Surrogate
 from policies.schedule.prior import Floats
 
-GROUP_CROWDING = 1.15  # factor on the predicted time of a schedule for each earlier one of its group
-FAMILY_CROWDING = 1.04  # and for each earlier one of its family
 SHORTLIST = 128  # schedules that a joint draw covers
 
 
-def rank_by_prior(entries: Sequence[PoolEntry], predicted_us: Floats, tried: Sequence[PoolEntry]) -> Iterator[PoolEntry]:
+def rank_by_prior(
+    entries: Sequence[PoolEntry], predicted_us: Floats, tried: Sequence[PoolEntry], crowding: Crowding
+) -> Iterator[PoolEntry]:
     """Entries, fastest predicted first; each is penalised for similar ones that were tried or ranked before it."""
     groups = {group: number for number, group in enumerate(dict.fromkeys(entry.group for entry in entries))}
     names = sorted({entry.family.name for entry in entries})
@@ -25,7 +26,7 @@ def rank_by_prior(entries: Sequence[PoolEntry], predicted_us: Floats, tried: Seq
     family_crowd = np.array([seen_families[name] for name in names], dtype=np.float64)
     left = predicted_us.copy()
     for _ in range(len(entries)):
-        penalty = GROUP_CROWDING ** group_crowd[group_of] * FAMILY_CROWDING ** family_crowd[family_of]
+        penalty = crowding.group ** group_crowd[group_of] * crowding.family ** family_crowd[family_of]
         best = int(np.argmin(left * penalty))
         left[best] = np.inf
         group_crowd[group_of[best]] += 1

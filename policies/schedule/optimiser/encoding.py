@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.schedule.optimiser.schedule_pool import PoolEntry
+from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.prior import Floats
 
 

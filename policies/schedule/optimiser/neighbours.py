@@ -9,9 +9,10 @@ import numpy as np
 from contract.diagnosis import Bottleneck
 from contract.trajectory import Attempt
 from policies.schedule.optimiser.acquisition import rank_by_draws
-from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry
+from policies.schedule.optimiser.pool_prior import EntryEncoding
 from policies.schedule.optimiser.risk import Risk
-from policies.schedule.optimiser.schedule_pool import Key, PoolEntry, SchedulePool
+from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.optimiser.steering import Steering
 from policies.schedule.optimiser.surrogate import Surrogate
 
@@ -23,7 +24,9 @@ Pick = tuple[PoolEntry, Bottleneck | None]  # an entry, and the bottleneck that 
 class NeighbourDraws:
     """Draws among the neighbours of good schedules."""
 
-    def __init__(self, pool: SchedulePool, encode: Encoding, learned: Surrogate, risk: Risk, rng: np.random.Generator) -> None:
+    def __init__(
+        self, pool: SchedulePool, encode: EntryEncoding, learned: Surrogate, risk: Risk, rng: np.random.Generator
+    ) -> None:
         self._pool, self._encode, self._learned, self._risk, self._rng = pool, encode, learned, risk, rng
 
     def plain(self, entries: Sequence[PoolEntry], count: int) -> list[Pick]:

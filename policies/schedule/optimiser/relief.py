@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from contract.diagnosis import Bottleneck
 from policies.schedule.families.kernel_family import cluster_sms
-from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.optimiser.pool_entry import PoolEntry
+from policies.schedule.optimiser.schedule_pool import SchedulePool
 
 MIN_CHANGE = math.log(1.02)  # of a quantity, to count as a move
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from contract.candidate import ScheduleValue
-from policies.schedule.optimiser.schedule_pool import PoolEntry
+from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.prior import Floats
 
 PRIOR_SUCCESSES = 2.0  # of every value, before it was tried

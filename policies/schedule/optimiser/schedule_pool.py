@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -11,84 +10,62 @@ import numpy as np
 from contract.candidate import ScheduleValue
 from contract.chip import Chip
 from contract.task import GemmTask
-from policies.schedule.families.kernel_family import Family, Schedule, Work
-from policies.schedule.prior import Floats, predict_many_us
+from policies.schedule.families.kernel_family import Family
+from policies.schedule.optimiser.pool_entry import PoolEntry, Values, entry_of, read_entry
+from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
+from policies.schedule.prior import Floats
 
-Key = frozenset[tuple[str, ScheduleValue]]
-Group = tuple[str, int, int, int]
-Values = dict[str, ScheduleValue]
 AxisStep = tuple[str, ScheduleValue]
 
 MAX_OF_FAMILY = 4096  # larger spaces are sampled; neighbours of good schedules reach the rest
+CLIMBS = 2  # times that neighbours of the best are added
 PAIRED_STEPS = 24  # neighbours two axes away; a step along one of them may not be valid
 
 
-def schedule_key(values: Values) -> Key:
-    """Identity of a schedule, independent of the order of its axes."""
-    return frozenset(values.items())
-
-
-@dataclass(frozen=True)
-class PoolEntry:
-    """One schedule with what is known before it runs. `group`: family, tile and parts of K, for similar kernels."""
-
-    family: Family[Any]
-    schedule: Schedule
-    values: Values
-    work: Work
-    group: Group
-
-    @property
-    def key(self) -> Key:
-        return schedule_key(self.values)
-
-
 class SchedulePool:
-    """Entries of all families that support the task; `predicted_us[i]` belongs to `entries[i]`."""
+    """Entries of all families that support the task; `predicted_us[i]` belongs to `entries[i]`.
 
-    def __init__(self, families: Sequence[Family[Any]], task: GemmTask, chip: Chip, seed: int) -> None:
-        self.task, self.chip = task, chip
+    Where a space was sampled, neighbours of what the prior expects to be fastest join the entries.
+    """
+
+    def __init__(self, families: Sequence[Family[Any]], task: GemmTask, chip: Chip, seed: int, prior: Prior = ANALYTIC) -> None:
+        self.task, self.chip, self.prior = task, chip, prior
         self.families = {family.name: family for family in families if family.supports(task)}
         self.entries = [entry for family in self.families.values() for entry in self._sample(family, seed)]
-        self.predicted_us = self.predict_us(self.entries)
         self._axes = {name: _axis_values(name, self.entries) for name in self.families}
-        # By values: most of the time of a round would go into writing sources to find out which schedules are valid.
+        # By values: most of the time of a round would go into finding out which schedules are valid.
         self._read: dict[frozenset[object], PoolEntry | None] = {}
+        self.predicted_us = self.predict_us(self.entries)
+        for _ in range(CLIMBS):
+            self._climb(np.random.default_rng(seed))
+
+    def _climb(self, rng: np.random.Generator) -> None:
+        """Adds the neighbours of the entries that are expected to be fastest."""
+        known = {entry.key for entry in self.entries}
+        best = np.argsort(self.predicted_us, kind="stable")[: self.prior.parents]
+        found = {near.key: near for place in best for near in self.neighbours(self.entries[int(place)], rng)}
+        new = [entry for key, entry in found.items() if key not in known]
+        if new:
+            self.entries += new
+            self.predicted_us = np.concatenate([self.predicted_us, self.predict_us(new)])
 
     def _sample(self, family: Family[Any], seed: int) -> Iterator[PoolEntry]:
         space = list(family.space(self.task, self.chip))
         if len(space) > MAX_OF_FAMILY:
             space = random.Random(seed).sample(space, MAX_OF_FAMILY)
         for schedule in space:
-            yield self._entry(family, schedule)
-
-    def _entry(self, family: Family[Any], schedule: Schedule) -> PoolEntry:
-        work = family.work(schedule, self.task, self.chip)
-        m, n, k = work.tile
-        group = (family.name, m, n, -(-self.task.k // (k * work.k_blocks)))
-        return PoolEntry(family, schedule, schedule.values(), work, group)
+            yield entry_of(family, schedule, self.task, self.chip)
 
     def predict_us(self, entries: Sequence[PoolEntry]) -> Floats:
-        return predict_many_us([entry.work for entry in entries], self.task, self.chip)
+        return self.prior.predict_us(entries, self.task, self.chip)
 
     def entry(self, values: Values) -> PoolEntry | None:
         """The entry of the schedule with these values; None where no family of the pool can write it for the task."""
         # With the types, because 1 == True although they are different values.
         key = frozenset((axis, type(value), value) for axis, value in values.items())
         if key not in self._read:
-            self._read[key] = self._parsed(values)
+            self._read[key] = read_entry(self.families, values, self.task, self.chip)
         return self._read[key]
-
-    def _parsed(self, values: Values) -> PoolEntry | None:
-        family = self.families.get(str(values.get("family")))
-        if family is None:
-            return None
-        try:
-            schedule = family.parse(values)
-            family.write(schedule, self.task)  # raises for an invalid schedule, whose work is undefined
-        except ValueError:
-            return None
-        return self._entry(family, schedule)
 
     def neighbours(self, entry: PoolEntry, rng: np.random.Generator) -> Iterator[PoolEntry]:
         """Valid schedules one step away along one axis, and some that are one step away along two."""

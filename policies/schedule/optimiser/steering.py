@@ -13,8 +13,9 @@ import numpy as np
 
 from contract.diagnosis import Bottleneck, Diagnosis
 from contract.trajectory import Attempt, Observation
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry
 from policies.schedule.optimiser.relief import relieves
-from policies.schedule.optimiser.schedule_pool import AxisStep, Key, PoolEntry, SchedulePool
+from policies.schedule.optimiser.schedule_pool import AxisStep, SchedulePool
 from policies.schedule.prior import Floats
 
 TRUST = 0.25  # share of the maximum gain that one step is assumed to gain

@@ -9,7 +9,7 @@ from contract.candidate import Origin
 from contract.chip import REFERENCE_CHIPS
 from contract.task import Arch, GemmTask, TimingMode
 from policies.schedule.families.registry import families
-from policies.schedule.optimiser.schedule_pool import PoolEntry
+from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.trajectories.store import open_store
 from tests.doubles import OBSERVATION, candidate, measured, run_record, step
 

@@ -16,8 +16,9 @@ from contract.diagnosis import Bottleneck, Diagnosis, Finding
 from contract.task import Arch, GemmTask
 from contract.trajectory import Attempt, Observation
 from policies.schedule.families.registry import families
+from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.optimiser.relief import RELIEFS, relieves
-from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
+from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.optimiser.steering import TRUST, Neighbourhood, steer
 from policies.schedule.policy import SchedulePolicy
 

@@ -1,0 +1,59 @@
+"""The prior that learned from earlier runs: the analytic prior's times, corrected by a network."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from contract.chip import Chip
+from contract.task import GemmTask
+from policies.schedule.learned.features import features_of
+from policies.schedule.learned.network import Network, Opinion
+from policies.schedule.learned.weights import PolicyCard
+from policies.schedule.optimiser.pool_entry import PoolEntry
+from policies.schedule.optimiser.pool_prior import Crowding
+from policies.schedule.prior import Floats
+
+CAUTION = 0.5  # deviations of the ensemble that count as time: its members disagree where nothing was measured
+
+
+class LearnedPrior:
+    """A search asks it as it asks the analytic prior."""
+
+    crowding = Crowding(group=1.01, family=1.0)
+    parents = 12
+
+    def __init__(self, card: PolicyCard, network: Network) -> None:
+        self.card, self._network = card, network
+        self.name = card.name
+
+    def knows(self, task: GemmTask, chip: Chip) -> bool:
+        return chip.name in self.card.chips and task.arch is chip.arch
+
+    def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
+        if not entries:
+            return np.zeros(0)
+        opinion, logarithm = self._opinion(entries, task, chip)
+        predicted: Floats = np.exp(logarithm + opinion.error + CAUTION * opinion.spread)
+        return predicted
+
+    def encoding(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> "LearnedEncoding":
+        return LearnedEncoding(self, entries, task, chip)
+
+    def embed(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
+        """Points that lie close together where the prior errs alike. Shape: (entries, dimensions)."""
+        return self._opinion(entries, task, chip)[0].embedding
+
+    def _opinion(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> tuple[Opinion, Floats]:
+        features, logarithm = features_of(entries, task, chip)
+        return self._network(features), logarithm
+
+
+class LearnedEncoding:
+    """The embedding of a pool's entries, which is computed once."""
+
+    def __init__(self, prior: LearnedPrior, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> None:
+        self._prior, self._task, self._chip = prior, task, chip
+        self.fitted = prior.embed(entries, task, chip)
+
+    def __call__(self, entries: Sequence[PoolEntry]) -> Floats:
+        return self._prior.embed(entries, self._task, self._chip)

@@ -1,0 +1,85 @@
+"""Weights of a learned schedule policy as one file: safetensors, with a card in its header that says what they learned from."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from contract.base import Record
+from contract.errors import UsageError
+from contract.whole_file import whole_file
+from policies.schedule.learned.features import FINGERPRINT
+from policies.schedule.learned.network import Network, Tensors
+
+SUFFIX = ".safetensors"
+SHIPPED = Path(__file__).with_name("shipped")
+_CARD = "card"
+
+
+class PolicyCard(Record):
+    """What a policy learned from, and what it may be used for.
+
+    `fingerprint`: of the columns that it reads. `chips`: those whose times it saw. `tasks`: runs by kind of task.
+    `held_out`: shapes that it never saw. `figures`: what its training measured on these, by name. `base`: the policy that it
+    was adapted from. `created`: date. `product`: version of this project.
+    """
+
+    name: str
+    fingerprint: str
+    chips: tuple[str, ...]
+    tasks: dict[str, int]
+    runs: int
+    schedules: int
+    stages: tuple[str, ...]
+    seed: int
+    held_out: int
+    figures: dict[str, float] = {}
+    base: str | None = None
+    created: str
+    product: str
+    licence: str = "Apache-2.0"
+
+
+def write_weights(path: Path, tensors: Tensors, card: PolicyCard) -> None:
+    """Raises: OSError, after which an older file is still there."""
+    body = save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, {_CARD: card.model_dump_json()})
+    with whole_file(path) as target:
+        target.write_bytes(body)
+
+
+def read_card(path: Path) -> PolicyCard:
+    """Raises: UsageError for a file that is missing, damaged, or no policy."""
+    try:
+        with safe_open(path, framework="np") as stored:
+            return PolicyCard.model_validate(json.loads((stored.metadata() or {})[_CARD]))
+    except FileNotFoundError:
+        raise UsageError(f"there is no policy at {path}; `cudal2-agent policy list` shows those that are known") from None
+    except (OSError, SafetensorError, KeyError, json.JSONDecodeError, ValidationError) as exc:
+        raise UsageError(f"{path} holds no policy that this version reads: {_first_line(exc)}") from exc
+
+
+def read_weights(path: Path) -> tuple[PolicyCard, Network]:
+    """Raises: UsageError as `read_card`, and for weights of other features than this version computes."""
+    card = read_card(path)
+    if card.fingerprint != FINGERPRINT:
+        raise UsageError(
+            f"policy {card.name} was trained by version {card.product} on other features than this version computes; "
+            "train it anew with `cudal2-agent train schedule`"
+        )
+    try:
+        with safe_open(path, framework="np") as stored:
+            return card, Network({name: stored.get_tensor(name) for name in stored.keys()})  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, ValueError) as exc:
+        raise UsageError(f"the weights in {path} are damaged: {_first_line(exc)}") from exc
+
+
+def policy_files(home: Path) -> list[Path]:
+    """The policies that ship, and those in the home folder."""
+    return [*sorted(SHIPPED.glob(f"*{SUFFIX}")), *sorted((home / "policies").glob(f"*{SUFFIX}"))]
+
+
+def _first_line(exc: Exception) -> str:
+    return (str(exc) or type(exc).__name__).splitlines()[0]

@@ -1,0 +1,60 @@
+"""What a prior is to a search: the predicted times of schedules, and which of them err alike."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from contract.chip import Chip
+from contract.task import GemmTask
+from policies.schedule.optimiser.encoding import Encoding
+from policies.schedule.optimiser.pool_entry import PoolEntry
+from policies.schedule.prior import Floats, predict_many_us
+
+
+class Crowding(NamedTuple):
+    """Factors on the predicted time of a schedule, for each earlier one of its group and of its family."""
+
+    group: float
+    family: float
+
+
+class EntryEncoding(Protocol):
+    """Entries as points for a process that learns from their times. `fitted`: the points of a pool's entries, in order."""
+
+    fitted: Floats
+
+    def __call__(self, entries: Sequence[PoolEntry]) -> Floats:
+        """Shape: (entries, features)."""
+        ...
+
+
+class Prior(Protocol):
+    """Times before anything was measured. `parents`: the fastest entries of a pool whose neighbours it wants to see."""
+
+    name: str
+    crowding: Crowding
+    parents: int
+
+    def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
+        """Unit: microseconds."""
+        ...
+
+    def encoding(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> EntryEncoding:
+        """The encoding of a pool's entries, of which there is at least one."""
+        ...
+
+
+class AnalyticPrior:
+    """`policies.schedule.prior`, for chips and tasks of which nothing was learned."""
+
+    name = "analytic"
+    crowding = Crowding(group=1.15, family=1.04)
+    parents = 0
+
+    def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
+        return predict_many_us([entry.work for entry in entries], task, chip)
+
+    def encoding(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> EntryEncoding:  # noqa: ARG002
+        return Encoding(entries)
+
+
+ANALYTIC: Prior = AnalyticPrior()

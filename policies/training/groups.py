@@ -1,0 +1,135 @@
+"""What a schedule policy learns from: the schedules of each stored run with their times, and schedules that were not tried.
+
+Each run is a group. Costs are logarithms of the time over that of cuBLASLt-AutoTuning in the same rounds, so that they are free
+of clocks and comparable between runs of a task. A schedule that raced counts with its race, else with its screen.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Connection, select
+
+from contract.candidate import ScheduleValue
+from contract.chip import Chip
+from contract.task import GemmTask
+from policies.schedule.families.registry import families
+from policies.schedule.learned.features import features_of
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, read_entry, schedule_key
+from policies.schedule.optimiser.schedule_pool import SchedulePool
+from policies.schedule.prior import Floats
+from policies.trajectories import tables
+from policies.trajectories.reader import PlainReader
+from policies.trajectories.store import Store
+
+MIN_SCHEDULES = 4  # of a run; fewer say little
+RIVALS = 256  # schedules of a task that no run tried: half of them drawn, half the best by the analytic prior
+RACED = frozenset({"race", "full"})
+
+Wanted = Callable[[GemmTask], bool]
+
+
+class Timed(NamedTuple):
+    """One schedule of a run. `cost`: ln(time / AutoTuning's). `round`: in which it was proposed first."""
+
+    values: dict[str, ScheduleValue]
+    cost: float
+    raced: bool
+    round: int
+
+
+class StoredRun(NamedTuple):
+    """What a group is made of."""
+
+    run_id: str
+    task: GemmTask
+    chip: Chip
+    timed: tuple[Timed, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The schedules of one run.
+
+    `features`, `prior`: as `features_of` gives them, and `costs`, `raced`, `rounds` for the same entries. `rival_*`: the same
+    of schedules that the run did not try. Shape: (schedules, columns), (schedules,), (rivals, columns), (rivals,).
+    """
+
+    run_id: str
+    task: GemmTask
+    chip: str
+    features: npt.NDArray[np.float32]
+    prior: Floats
+    costs: Floats
+    raced: npt.NDArray[np.bool_]
+    rounds: npt.NDArray[np.int64]
+    rival_features: npt.NDArray[np.float32]
+    rival_prior: Floats
+
+
+def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list["StoredRun"]:
+    """The finished runs of wanted tasks, by name. Raises: StoreError."""
+    with store.reading() as (connection, reader):
+        rows = connection.execute(select(tables.runs).where(tables.runs.c.status == "finished").order_by(tables.runs.c.run_id))
+        records = [(row, reader.run(row)) for row in rows]
+        runs = [(row, GemmTask.model_validate(plain["task"]), Chip.model_validate(plain["chip"])) for row, plain in records]
+        return [
+            StoredRun(row.run_id, task, chip, tuple(_timed(connection, reader, row.key)))
+            for row, task, chip in runs
+            if wanted(task)
+        ]
+
+
+def group_of(run: "StoredRun", seed: int = 0) -> Group | None:
+    """None where fewer than `MIN_SCHEDULES` of the schedules can be written by the families as they are now."""
+    task, chip = run.task, run.chip
+    known = {family.name: family for family in families(task.arch)}
+    pairs = [(one, entry) for one in run.timed if (entry := read_entry(known, one.values, task, chip)) is not None]
+    if len(pairs) < MIN_SCHEDULES:
+        return None
+    features, prior = features_of([entry for _, entry in pairs], task, chip)
+    others = _rivals(task, chip, {entry.key for _, entry in pairs}, seed)
+    rival_features, rival_prior = features_of(others, task, chip)
+    return Group(
+        run_id=run.run_id,
+        task=task,
+        chip=chip.name,
+        features=features.astype(np.float32),
+        prior=prior,
+        costs=np.array([one.cost for one, _ in pairs]),
+        raced=np.array([one.raced for one, _ in pairs]),
+        rounds=np.array([one.round for one, _ in pairs]),
+        rival_features=rival_features.astype(np.float32),
+        rival_prior=rival_prior,
+    )
+
+
+def _rivals(task: GemmTask, chip: Chip, tried: set[Key], seed: int) -> list[PoolEntry]:
+    """Schedules of the task's spaces that were not tried: half of them the best by the analytic prior, half drawn."""
+    pool = SchedulePool(families(task.arch), task, chip, seed)
+    order = np.argsort(pool.predicted_us, kind="stable")
+    free = [int(place) for place in order if pool.entries[place].key not in tried]
+    best, rest = free[: RIVALS // 2], free[RIVALS // 2 :]
+    drawn = np.random.default_rng(seed).permutation(len(rest))[: RIVALS - len(best)]
+    return [pool.entries[place] for place in (*best, *(rest[int(one)] for one in drawn))]
+
+
+def _timed(connection: Connection, reader: PlainReader, run: int) -> Iterator[Timed]:
+    """The schedules of a run that were timed, each once, in the order in which they were proposed."""
+    own = tables.steps.c
+    query = select(own.index, own.round, own.speedup).where((own.run == run) & own.speedup.is_not(None)).order_by(own.index)
+    speedups = {index: (round_, speedup) for index, round_, speedup in connection.execute(query)}
+    found: dict[Key, Timed] = {}
+    for index, parts in reader.step_parts(run, list(speedups)):
+        values = parts["origin"]["schedule"]
+        if not values:
+            continue
+        round_, speedup = speedups[index]
+        raced = parts["evaluation"].get("effort") in RACED
+        before = found.get(schedule_key(values))
+        if before is None or raced or not before.raced:
+            first = round_ if before is None else before.round
+            found[schedule_key(values)] = Timed(values, -float(np.log(speedup)), raced, first)
+    yield from found.values()

@@ -1,0 +1,37 @@
+"""The stages of training, in order, and how long each takes."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from contract.base import Record
+from policies.training.network_size import NetworkSize
+
+Stage = Literal["supervised", "contrastive", "group-relative"]
+STAGES: tuple[Stage, ...] = ("supervised", "contrastive", "group-relative")
+
+
+class StagePlan(Record):
+    """`epochs` over all groups with a peak `rate` of learning."""
+
+    stage: Stage
+    epochs: int = Field(ge=1)
+    rate: float = Field(gt=0)
+
+
+class TrainingPlan(Record):
+    """What a training run does; equal plans and data give equal weights on one machine.
+
+    `rivals`: schedules beside the measured ones of a group, drawn anew in each epoch. `batch`: groups of a step.
+    """
+
+    stages: tuple[StagePlan, ...] = (
+        StagePlan(stage="supervised", epochs=120, rate=2e-3),
+        StagePlan(stage="contrastive", epochs=20, rate=2e-4),
+        StagePlan(stage="group-relative", epochs=20, rate=2e-4),
+    )
+    size: NetworkSize = NetworkSize()
+    seed: int = 0
+    batch: int = Field(32, ge=1)
+    rivals: int = Field(64, ge=0)
+    decay: float = Field(0.01, ge=0)
