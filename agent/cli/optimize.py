@@ -32,6 +32,15 @@ PolicyName = Annotated[
     str | None,
     typer.Option("--policy", help="Author of candidates: schedule, chat or portfolio.", show_default=_DEFAULTS.policy),
 ]
+PriorName = Annotated[
+    str | None,
+    typer.Option(
+        "--prior",
+        help="What the schedule policy starts from: auto (a policy that learned from the chip, else analytic), analytic, "
+        "or a policy's name or file.",
+        show_default=_DEFAULTS.schedule_prior,
+    ),
+]
 Model = Annotated[str | None, typer.Option("--model", help="Model for the chat policy.", show_default=False)]
 RepliesOption = Annotated[
     str | None,
@@ -71,6 +80,7 @@ def optimize(
     arch: ArchName = None,
     mode: Mode = "offline",
     policy: PolicyName = None,
+    prior: PriorName = None,
     budget: BudgetOption = None,
     minutes: Minutes = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of the search.", show_default=str(_DEFAULTS.seed))] = None,
@@ -97,7 +107,7 @@ def optimize(
     flags: dict[str, Any] = {"policy": policy, "budget": budget, "minutes": minutes, "seed": seed, "device": device}
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
     flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "chat_tools": chat_tools}
-    flags |= {"tokens": tokens, "money": money}
+    flags |= {"tokens": tokens, "money": money, "schedule_prior": prior}
     if replay is not None:
         if shape is not None or resume is not None:
             raise UsageError("--replay repeats a run with its own shape; leave out --shape and --resume")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
+from agent.wiring.schedule_prior import open_prior
 from contract.errors import UsageError
 from contract.events import Emit, Notice
 from contract.options import ChatOptions
@@ -40,7 +41,9 @@ def open_policy(
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
     near = partial(StoredPrecedents(store).near, count=settings.precedents)
-    schedule = SchedulePolicy(families(arch), seed=settings.seed, steer=settings.use_diagnosis, precedents=near)
+    schedule = SchedulePolicy(
+        families(arch), settings.seed, steer=settings.use_diagnosis, precedents=near, prior_of=open_prior(settings)
+    )
     if settings.policy == "schedule":
         yield schedule
         return

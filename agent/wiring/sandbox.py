@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
+from agent.wiring.schedule_prior import open_prior
 from contract.baseline import BaselineBook
 from contract.events import Emit
 from contract.settings import Settings
@@ -34,7 +36,7 @@ def open_sandbox_of(
             quick=settings.time_options(full=False),
             full=settings.time_options(full=True),
             worker=settings.worker_options(),
-            predict=predict,
+            predict=partial(predict, prior_of=open_prior(settings)),
             emit=emit,
             profile=settings.profiler,
             emulate=settings.emulate,

@@ -19,14 +19,12 @@ from policies.schedule.families.kernel_family import Family
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.neighbours import NeighbourDraws, Pick, choose, neighbours_of_best, steady_us
 from policies.schedule.optimiser.pool_entry import Key, PoolEntry, schedule_key
-from policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, Prior
+from policies.schedule.optimiser.pool_prior import ANALYTIC, EntryEncoding, PriorOf
 from policies.schedule.optimiser.risk import Risk
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.schedule.optimiser.steering import Steering, steer
 from policies.schedule.optimiser.surrogate import Surrogate
 
-# The prior for a task on a chip.
-PriorOf = Callable[[GemmTask, Chip], Prior]
 # Schedules of earlier runs on similar tasks, the most promising first.
 Precedents = Callable[[GemmTask, Chip], Sequence[Precedent]]
 

@@ -52,7 +52,13 @@ class GroupCache:
         """None where there is no whole file; without schedules where the run had too few."""
         try:
             with np.load(_path(self._folder, run, seed), allow_pickle=False) as stored:
-                return Group(run.run_id, run.task, run.chip.name, **{name: stored[name] for name in ARRAYS})
+                return Group(
+                    run.run_id,
+                    run.task,
+                    run.chip.name,
+                    float(np.log(run.baseline_us)),
+                    **{name: stored[name] for name in ARRAYS},
+                )
         except (OSError, ValueError, KeyError, EOFError, BadZipFile):
             return None
 

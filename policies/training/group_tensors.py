@@ -13,13 +13,17 @@ CLIPPED_ADVANTAGE = 1.5  # in standard deviations, as in CUDA-L1
 
 @dataclass(frozen=True)
 class GroupTensors:
-    """`count` measured schedules, then rivals. `features` and `prior` hold both; `costs` and `advantages` the first only."""
+    """`count` measured schedules, then rivals. `features` and `prior` hold both; `costs` and `advantages` the first only.
+
+    `baseline`: ln of AutoTuning's time in microseconds.
+    """
 
     count: int
     features: Tensor
     prior: Tensor
     costs: Tensor
     advantages: Tensor
+    baseline: float
 
 
 def tensors_of(group: Group, rivals: int, rng: np.random.Generator) -> GroupTensors:
@@ -34,6 +38,7 @@ def tensors_of(group: Group, rivals: int, rng: np.random.Generator) -> GroupTens
         prior=torch.from_numpy(prior).float(),
         costs=costs,
         advantages=advantages(costs),
+        baseline=group.baseline,
     )
 
 

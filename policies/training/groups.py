@@ -4,7 +4,7 @@ Each run is a group. Costs are logarithms of the time over that of cuBLASLt-Auto
 of clocks and comparable between runs of a task. A schedule that raced counts with its race, else with its screen.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,17 +41,18 @@ class Timed(NamedTuple):
 
 
 class StoredRun(NamedTuple):
-    """What a group is made of."""
+    """What a group is made of. `baseline_us`: median time of cuBLASLt-AutoTuning."""
 
     run_id: str
     task: GemmTask
     chip: Chip
     timed: tuple[Timed, ...]
+    baseline_us: float
 
 
 @dataclass(frozen=True)
 class Group:
-    """The schedules of one run.
+    """The schedules of one run. `baseline`: ln of AutoTuning's time in microseconds.
 
     `features`, `prior`: as `features_of` gives them, and `costs`, `raced`, `rounds` for the same entries. `rival_*`: the same
     of schedules that the run did not try. Shape: (schedules, columns), (schedules,), (rivals, columns), (rivals,).
@@ -60,6 +61,7 @@ class Group:
     run_id: str
     task: GemmTask
     chip: str
+    baseline: float
     features: npt.NDArray[np.float32]
     prior: Floats
     costs: Floats
@@ -76,9 +78,7 @@ def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list["StoredRun"
         records = [(row, reader.run(row)) for row in rows]
         runs = [(row, GemmTask.model_validate(plain["task"]), Chip.model_validate(plain["chip"])) for row, plain in records]
         return [
-            StoredRun(row.run_id, task, chip, tuple(_timed(connection, reader, row.key)))
-            for row, task, chip in runs
-            if wanted(task)
+            StoredRun(row.run_id, task, chip, *_timed(connection, reader, row.key)) for row, task, chip in runs if wanted(task)
         ]
 
 
@@ -96,6 +96,7 @@ def group_of(run: "StoredRun", seed: int = 0) -> Group | None:
         run_id=run.run_id,
         task=task,
         chip=chip.name,
+        baseline=float(np.log(run.baseline_us)),
         features=features.astype(np.float32),
         prior=prior,
         costs=np.array([one.cost for one, _ in pairs]),
@@ -116,20 +117,25 @@ def _rivals(task: GemmTask, chip: Chip, tried: set[Key], seed: int) -> list[Pool
     return [pool.entries[place] for place in (*best, *(rest[int(one)] for one in drawn))]
 
 
-def _timed(connection: Connection, reader: PlainReader, run: int) -> Iterator[Timed]:
-    """The schedules of a run that were timed, each once, in the order in which they were proposed."""
+def _timed(connection: Connection, reader: PlainReader, run: int) -> tuple[tuple[Timed, ...], float]:
+    """The schedules of a run that were timed, each once, in the order in which they were proposed, and AutoTuning's time."""
     own = tables.steps.c
-    query = select(own.index, own.round, own.speedup).where((own.run == run) & own.speedup.is_not(None)).order_by(own.index)
-    speedups = {index: (round_, speedup) for index, round_, speedup in connection.execute(query)}
+    query = (
+        select(own.index, own.round, own.speedup, own.time_us)
+        .where((own.run == run) & own.speedup.is_not(None))
+        .order_by(own.index)
+    )
+    speedups = {index: (round_, speedup, time_us) for index, round_, speedup, time_us in connection.execute(query)}
     found: dict[Key, Timed] = {}
     for index, parts in reader.step_parts(run, list(speedups)):
         values = parts["origin"]["schedule"]
         if not values:
             continue
-        round_, speedup = speedups[index]
+        round_, speedup, _ = speedups[index]
         raced = parts["evaluation"].get("effort") in RACED
         before = found.get(schedule_key(values))
         if before is None or raced or not before.raced:
             first = round_ if before is None else before.round
             found[schedule_key(values)] = Timed(values, -float(np.log(speedup)), raced, first)
-    yield from found.values()
+    baseline_us = float(np.median([speedup * time_us for _, speedup, time_us in speedups.values()])) if speedups else np.nan
+    return tuple(found.values()), baseline_us

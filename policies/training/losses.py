@@ -20,6 +20,12 @@ KL_WEIGHT = 0.5
 CONTEXT = 16  # measured schedules that a prediction of the others may start from
 
 
+def pinned(scores: Tensor, group: GroupTensors) -> Tensor:
+    """Squared error of the times themselves. All other losses are of differences, which leave a constant open."""
+    apart = scores[:, : group.count] - (group.costs + group.baseline)
+    return torch.nn.functional.huber_loss(apart, torch.zeros_like(apart), delta=HUBER)
+
+
 def supervised(scores: Tensor, group: GroupTensors) -> Tensor:
     """Times by regression, the best by likelihood: among the measured schedules, and among these and the rivals.
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from policies.schedule.learned.network import DEVIATION, MAX_DEVIATION, MEAN, Floats32, Tensors, members_in
 from policies.training.network_size import NetworkSize
 
+UNSEEN = 1e6  # deviation of a column that was constant, so that its scaled value is next to 0
+
 
 class Member(nn.Module):  # type: ignore[misc]
     """One perceptron with its two heads."""
@@ -64,6 +66,6 @@ class ScheduleNetwork(nn.Module):  # type: ignore[misc]
 
 
 def feature_scale(features: Floats32) -> tuple[Floats32, Floats32]:
-    """Mean and deviation of each column; a deviation of 1 where a column is constant, so that it counts once it varies."""
+    """Mean and deviation of each column. A column that is constant counts for nothing, also where it varies later."""
     mean, deviation = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
-    return mean.astype(np.float32), np.where(deviation > 1e-4, deviation, 1.0).astype(np.float32)
+    return mean.astype(np.float32), np.where(deviation > 1e-4, deviation, UNSEEN).astype(np.float32)

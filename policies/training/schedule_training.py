@@ -13,12 +13,13 @@ from policies.schedule.learned.network import Tensors
 from policies.training.checkpoints import Checkpoint, Checkpoints, State
 from policies.training.group_tensors import GroupTensors, tensors_of
 from policies.training.groups import Group
-from policies.training.losses import contrastive, feedback, group_relative, supervised
+from policies.training.losses import contrastive, feedback, group_relative, pinned, supervised
 from policies.training.schedule_network import ScheduleNetwork, feature_scale
 from policies.training.stages import Stage, StagePlan, TrainingPlan
 
 MAX_NORM = 5.0  # of a step's gradient
 FEEDBACK_WEIGHT = 0.5
+PINNED_WEIGHT = 2.0
 WARM_UP = 0.1  # of a stage's steps, in which the rate of learning rises
 
 
@@ -139,6 +140,7 @@ def _loss(
     for group in batch:
         end = begin + len(group.prior)
         scores = errors[:, begin:end] + group.prior
+        total = total + PINNED_WEIGHT * pinned(scores, group)
         if stage == "supervised":
             measured = slice(begin, begin + group.count)
             left = group.costs - scores[:, : group.count].detach().mean(dim=0)

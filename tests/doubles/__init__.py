@@ -5,6 +5,7 @@
 `small_base.py`: a knowledge base of one header and one note.
 `building.py`: quick builds, for tests that are not about building.
 `pools.py`: pools of schedules that policies share.
+`timed_runs.py`: runs whose times a policy can learn to predict.
 """
 
 from tests.doubles.scripted import (

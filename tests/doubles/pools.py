@@ -9,18 +9,19 @@ import pytest
 from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule import policy
+from policies.schedule.optimiser.pool_prior import Prior
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 
 
 def share_pools(patch: pytest.MonkeyPatch) -> None:
-    """Policies with equal families, task, chip and seed share a pool; `test_search.py` shows that equal ones are equal."""
+    """Policies with equal arguments share a pool; `test_search.py` shows that equal ones are equal."""
     patch.setattr(policy, "SchedulePool", _shared)
 
 
-def _shared(families: Sequence[Any], task: GemmTask, chip: Chip, seed: int) -> SchedulePool:
-    return _made(tuple(type(family) for family in families), task, chip, seed)
+def _shared(families: Sequence[Any], task: GemmTask, chip: Chip, seed: int, prior: Prior) -> SchedulePool:
+    return _made(tuple(type(family) for family in families), task, chip, seed, prior)
 
 
 @functools.cache
-def _made(families: tuple[Any, ...], task: GemmTask, chip: Chip, seed: int) -> SchedulePool:
-    return SchedulePool([family() for family in families], task, chip, seed)
+def _made(families: tuple[Any, ...], task: GemmTask, chip: Chip, seed: int, prior: Prior) -> SchedulePool:
+    return SchedulePool([family() for family in families], task, chip, seed, prior)

@@ -41,6 +41,7 @@ class Network:
     """
 
     def __init__(self, tensors: Tensors) -> None:
+        self.tensors = tensors
         self._mean, self._deviation = tensors[MEAN], tensors[DEVIATION]
         self._members = [_Member(tensors, str(number)) for number in range(members_in(tensors))]
         if not self._members or any(member.inputs != len(self._mean) for member in self._members):
@@ -50,7 +51,7 @@ class Network:
     def inputs(self) -> int:
         return len(self._mean)
 
-    def __call__(self, features: Floats) -> Opinion:
+    def __call__(self, features: Floats | Floats32) -> Opinion:
         scaled = scale(features, self._mean, self._deviation)
         outputs = [member(scaled) for member in self._members]
         errors = np.stack([error for error, _ in outputs]).astype(np.float64)
@@ -62,7 +63,7 @@ def members_in(tensors: Tensors) -> int:
     return len({name.partition(".")[0] for name in tensors if name.partition(".")[0].isdigit()})
 
 
-def scale(features: Floats, mean: Floats32, deviation: Floats32) -> Floats32:
+def scale(features: Floats | Floats32, mean: Floats32, deviation: Floats32) -> Floats32:
     """Features in standard deviations, within `MAX_DEVIATION`."""
     scaled: Floats32 = np.clip((features - mean) / deviation, -MAX_DEVIATION, MAX_DEVIATION).astype(np.float32)
     return scaled

@@ -1,6 +1,6 @@
 """What a prior is to a search: the predicted times of schedules, and which of them err alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from contract.chip import Chip
@@ -58,3 +58,6 @@ class AnalyticPrior:
 
 
 ANALYTIC: Prior = AnalyticPrior()
+
+# The prior for a task on a chip.
+PriorOf = Callable[[GemmTask, Chip], Prior]

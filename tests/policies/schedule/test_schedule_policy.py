@@ -191,7 +191,7 @@ def test_prediction_says_what_it_rests_on() -> None:
     (candidate,) = policy().propose(observe(), 1)
     floor = roofline_us(TASK, REFERENCE_CHIPS[TASK.arch])
     modelled = predict(candidate, TASK, inspection_of(2))
-    assert modelled.model.startswith("schedule-prior/mma_sync")
+    assert modelled.model.startswith("analytic prior/mma_sync")
     assert modelled.predicted_us > modelled.floor_us == floor
     for origin in (Origin(policy="chat"), Origin(policy="chat", schedule={"family": "mma_sync", "block_m": 5})):
         plain = predict(candidate.model_copy(update={"origin": origin}), TASK, inspection_of(2))

@@ -1,0 +1,134 @@
+"""`cudal2-agent train schedule`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.arguments import AsJson
+
+if TYPE_CHECKING:
+    from policies.schedule.learned.weights import PolicyCard
+    from policies.training.stages import TrainingPlan
+    from policies.training.trainer import TrainingProgress
+
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent train schedule --name mine\n"
+    "  cudal2-agent train schedule --stages supervised --epochs 40 --out mine.safetensors --json"
+)
+
+
+def schedule(
+    name: Annotated[str, typer.Option("--name", help="Name of the policy.")] = "trained",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Default: policies/NAME.safetensors in the home folder.")
+    ] = None,
+    stages: Annotated[
+        str | None,
+        typer.Option("--stages", help="Of supervised, contrastive, group-relative; default: all.", show_default=False),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", min=1, help="Of the first stage; a later one has a sixth.", show_default=False)
+    ] = None,
+    members: Annotated[
+        int | None, typer.Option("--members", min=1, help="Networks of the ensemble.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of the split, the first weights and the order.")] = 0,
+    chip: Annotated[str | None, typer.Option("--chip", help="Learn from runs of this GPU only.", show_default=False)] = None,
+    start: Annotated[
+        Path | None, typer.Option("--start", metavar="FILE", help="Train a policy on instead of a new one.")
+    ] = None,
+    test_share: Annotated[float, typer.Option("--test-share", min=0, max=0.9, help="Share of shapes that are held out.")] = 0.1,
+    test_shapes: Annotated[
+        list[str] | None, typer.Option("--test-shapes", help="Shapes or a file of them, held out as well.", show_default=False)
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes that make features.", show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train the schedule policy from all runs of the store. Interrupted, it goes on where it was when it is called again."""
+    from importlib.metadata import version
+
+    from agent.campaign.shapes import read_shapes
+    from contract.settings import load_settings
+    from policies.training.trainer import TrainingOptions, train_schedule
+    from policies.trajectories.store import open_store
+
+    settings = load_settings()
+    held_out, _ = read_shapes(test_shapes or [])
+    options = TrainingOptions(
+        name=name,
+        plan=_plan(stages, epochs, members, seed),
+        chip=chip,
+        start=str(start) if start else None,
+        test_share=test_share,
+        test_shapes=tuple(f"{one.m}x{one.n}x{one.k}" for one in held_out),
+        jobs=jobs or settings.compile_jobs,
+    )
+    target = out or settings.home / "policies" / f"{name}.safetensors"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    cache = settings.home / "cache" / "training"
+    with open_store(settings.store_url) as store:
+        card = train_schedule(store, options, target, cache, version("cudal2-agent"), _Lines().tell)
+    print(card.model_dump_json() if as_json else "\n".join(_summary(card, target)))
+
+
+def _plan(stages: str | None, epochs: int | None, members: int | None, seed: int) -> "TrainingPlan":
+    """Raises: UsageError for an unknown stage."""
+    from contract.errors import UsageError
+    from policies.training.stages import STAGES, TrainingPlan
+
+    default = TrainingPlan()
+    wanted = [word.strip() for word in stages.split(",")] if stages else list(STAGES)
+    if unknown := [word for word in wanted if word not in STAGES]:
+        raise UsageError(f"--stages: {unknown[0]!r} is not known; choose from {', '.join(STAGES)}")
+    planned = {plan.stage: plan for plan in default.stages}
+    if epochs is not None:
+        own = {stage: epochs if stage == STAGES[0] else max(epochs // 6, 1) for stage in STAGES}
+        planned = {stage: plan.model_copy(update={"epochs": own[stage]}) for stage, plan in planned.items()}
+    size = default.size.model_copy(update={"members": members} if members else {})
+    return default.model_copy(update={"stages": tuple(planned[s] for s in STAGES if s in wanted), "seed": seed, "size": size})
+
+
+class _Lines:
+    """Progress on stderr: one line every few seconds, and one for each judged epoch."""
+
+    EVERY_S = 5.0
+
+    def __init__(self) -> None:
+        import time
+
+        self._now_s = time.monotonic
+        self._said_s = float("-inf")
+
+    def tell(self, progress: "TrainingProgress") -> None:
+        import sys
+
+        last = progress.done == progress.total
+        if not (progress.figures or last) and self._now_s() - self._said_s < self.EVERY_S:
+            return
+        self._said_s = self._now_s()
+        loss = f", loss {progress.loss:.3f}" if progress.loss is not None else ""
+        figures = _shares(progress.figures)
+        print(f"{progress.stage}: {progress.done:,} of {progress.total:,}{loss}{figures}", file=sys.stderr, flush=True)
+
+
+def _shares(figures: dict[str, float]) -> str:
+    if not figures:
+        return ""
+    first, eight = figures["first within 5 %"], figures["best of 8 within 2 %"]
+    return f"; held out: first within 5 % {first:.0%}, best of 8 within 2 % {eight:.0%}"
+
+
+def _summary(card: "PolicyCard", target: Path) -> list[str]:
+    kinds = ", ".join(f"{count} {kind}" for kind, count in card.tasks.items())
+    lines = [
+        f"policy   {card.name}, for {', '.join(card.chips)}",
+        f"learned  {card.schedules:,} schedules of {card.runs:,} runs: {kinds}",
+        f"stages   {', '.join(card.stages)}",
+    ]
+    if card.figures:
+        lines.append(f"held out {card.held_out} shapes{_shares(card.figures).removeprefix('; held out')}")
+        lines.append(
+            "         Only schedules that a run timed are ordered here; what the policy would propose beyond is not judged."
+        )
+    return [*lines, f"file     {target}", f"use it   cudal2-agent optimize --shape 4096x1024x512 --prior {card.name}"]

@@ -1,0 +1,41 @@
+"""How a prior orders what was measured: figures on groups, without a GPU.
+
+Only schedules that a run timed are ordered. What a policy would propose beyond these is not judged here.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from policies.schedule.prior import Floats
+from policies.training.groups import Group
+
+FIRST_WITHIN = 0.05  # of the best time, for a first proposal
+EIGHT, EIGHT_WITHIN = 8, 0.02  # of the best time, for the best of eight
+
+# The scores of a group's measured schedules, lower for better ones.
+Ranks = Callable[[Group], Floats]
+
+
+def judged(groups: Sequence[Group], scores_of: Ranks) -> dict[str, float]:
+    """Shares of groups whose first and best of eight are near the best, and what they lose in geometric mean.
+
+    Empty where there is no group.
+    """
+    if not groups:
+        return {}
+    first, eight = np.array([_lost(group, scores_of(group)) for group in groups]).T
+    return {
+        "groups": float(len(groups)),
+        "first within 5 %": float(np.mean(first <= np.log1p(FIRST_WITHIN))),
+        "best of 8 within 2 %": float(np.mean(eight <= np.log1p(EIGHT_WITHIN))),
+        "first over best": float(np.exp(first.mean())),
+        "best of 8 over best": float(np.exp(eight.mean())),
+    }
+
+
+def _lost(group: Group, scores: Floats) -> tuple[float, float]:
+    """ln of the first, and of the best of eight, over the best."""
+    order = np.argsort(scores, kind="stable")
+    best = float(group.costs.min())
+    return float(group.costs[order[0]]) - best, float(group.costs[order[:EIGHT]].min()) - best

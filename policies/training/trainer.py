@@ -1,0 +1,140 @@
+"""From a store to a policy: groups, training, what it is worth on shapes it never saw, and the file."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from contract.base import Record, digest
+from contract.errors import UsageError
+from contract.task import GemmTask
+from policies.schedule.learned.features import FINGERPRINT
+from policies.schedule.learned.network import Network
+from policies.schedule.learned.weights import PolicyCard, read_card, read_weights, write_weights
+from policies.training.checkpoints import Checkpoints
+from policies.training.group_cache import GroupCache
+from policies.training.groups import Group, read_runs
+from policies.training.judging import judged
+from policies.training.schedule_network import ScheduleNetwork
+from policies.training.schedule_training import EpochReport, ScheduleTraining
+from policies.training.stages import TrainingPlan
+from policies.training.training_log import TrainingLog
+from policies.trajectories.exports.splits import TEST, ShapeSplit
+from policies.trajectories.store import Store
+
+JUDGED_EVERY = 10  # epochs
+
+
+class TrainingOptions(Record):
+    """What is trained on what. `chip`: of which runs count; None for all. `start`: a policy that is trained on.
+
+    `test_share`, `test_shapes`: what is held out, as in exports. `jobs`: processes that make features.
+    """
+
+    name: str
+    plan: TrainingPlan = TrainingPlan()
+    chip: str | None = None
+    start: str | None = None
+    test_share: float = Field(0.1, ge=0, lt=1)
+    test_shapes: tuple[str, ...] = ()
+    jobs: int = Field(1, ge=1)
+
+
+class TrainingProgress(Record):
+    """Where a training is. `figures`: on held-out shapes, of the epochs that are judged."""
+
+    stage: str
+    done: int
+    total: int
+    loss: float | None = None
+    figures: dict[str, float] = {}
+
+
+OnProgress = Callable[[TrainingProgress], None]
+
+
+def train_schedule(
+    store: Store, options: TrainingOptions, out: Path, cache: Path, product: str, tell: OnProgress
+) -> PolicyCard:
+    """Trains a policy from the store's runs and writes it to `out`; its checkpoints and log lie beside it.
+
+    Raises: UsageError where the store holds nothing to learn from, or `out` belongs to another training; TrainingFailed.
+    """
+    groups = _groups(store, options, cache, tell)
+    split = ShapeSplit(options.test_share, options.test_shapes, options.plan.seed)
+    tested = [group for group in groups if split.of((group.task.m, group.task.n, group.task.k)) == TEST]
+    trained = [group for group in groups if split.of((group.task.m, group.task.n, group.task.k)) != TEST]
+    if not trained:
+        raise UsageError("all shapes are held out; lower --test-share, or name fewer --test-shapes")
+    base = read_card(Path(options.start)) if options.start else None
+    start = read_weights(Path(options.start))[1].tensors if options.start else None
+    folder = out.with_name(f"{out.name}.training")
+    training = ScheduleTraining(options.plan, trained, Checkpoints(folder, _identity(options, groups)), start)
+    log = TrainingLog(folder)
+
+    def on_epoch(report: EpochReport, network: ScheduleNetwork) -> None:
+        figures = _figures(network, tested) if report.epoch % JUDGED_EVERY == 0 or report.epoch == report.epochs else {}
+        log.add(report.stage, report.epoch, {"loss": report.loss, **figures})
+        tell(TrainingProgress(stage=report.stage, done=report.epoch, total=report.epochs, loss=report.loss, figures=figures))
+
+    try:
+        network = training.run(on_epoch)
+    finally:
+        log.close()
+    card = PolicyCard(
+        name=options.name,
+        fingerprint=FINGERPRINT,
+        chips=tuple(sorted({group.chip for group in trained} | set(base.chips if base else ()))),
+        tasks=dict(sorted(Counter(_kind(group.task) for group in trained).items())),
+        runs=len(trained),
+        schedules=sum(len(group.costs) for group in trained),
+        stages=tuple(stage.stage for stage in options.plan.stages),
+        seed=options.plan.seed,
+        held_out=len({group.task.shape for group in tested}),
+        figures=_figures(network, tested),
+        base=base.name if base else None,
+        created=datetime.now(UTC).date().isoformat(),
+        product=product,
+    )
+    write_weights(out, network.tensors(), card)
+    return card
+
+
+def analytic_figures(groups: Sequence[Group]) -> dict[str, float]:
+    """The same figures of the analytic prior."""
+    return judged(groups, lambda group: group.prior)
+
+
+def _groups(store: Store, options: TrainingOptions, cache: Path, tell: OnProgress) -> list[Group]:
+    runs = [run for run in read_runs(store) if options.chip in (None, run.chip.name)]
+    if not runs:
+        of_chip = f" of a {options.chip}" if options.chip else ""
+        raise UsageError(
+            f"the store has no finished run{of_chip}; `cudal2-agent campaign run` and `trajectories import` add some"
+        )
+
+    def on_group(done: int) -> None:
+        tell(TrainingProgress(stage="features", done=done, total=len(runs)))
+
+    groups = GroupCache(cache).groups(runs, options.plan.seed, options.jobs, on_group)
+    if not groups:
+        raise UsageError("no run of the store has timed schedules to learn from; `cudal2-agent optimize` on a GPU makes some")
+    return groups
+
+
+def _figures(network: ScheduleNetwork, groups: Sequence[Group]) -> dict[str, float]:
+    opinion = Network(network.tensors())
+    return judged(groups, lambda group: np.asarray(group.prior + opinion(group.features).error))
+
+
+def _identity(options: TrainingOptions, groups: Sequence[Group]) -> str:
+    """What a training is made of: its options and its data."""
+    data = [[group.run_id, group.costs.tolist()] for group in groups]
+    return digest([options.model_dump(mode="json", exclude={"jobs"}), data, FINGERPRINT], 64)
+
+
+def _kind(task: GemmTask) -> str:
+    return f"{task.mode.value} {task.accumulate.value} {task.layout.value}"

@@ -1,0 +1,53 @@
+"""Runs whose times are known: the analytic prior's, with an error that a policy can learn."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from contract.candidate import Candidate, Origin
+from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import AUTOTUNED
+from contract.task import Arch, GemmTask
+from policies.schedule.families.registry import families
+from policies.schedule.optimiser.pool_entry import PoolEntry
+from policies.schedule.optimiser.schedule_pool import SchedulePool
+from policies.trajectories.store import Store
+from tests.doubles.scripted import OBSERVATION, candidate, measured, run_record, step
+
+H200 = REFERENCE_CHIPS[Arch.SM_90A]
+SHAPES = ((64, 64, 64), (64, 64, 128), (64, 128, 64), (128, 64, 64), (128, 128, 64), (64, 64, 256), (64, 128, 128), (128, 64, 128))
+SCHEDULES = 24
+
+
+def true_us(entries: Sequence[PoolEntry], task: GemmTask) -> list[float]:
+    """Kernels without programmatic launch, and those of few CTAs, are better than the analytic prior thinks."""
+    pool = SchedulePool(families(task.arch), task, H200, 0)
+    errors = [-0.6 * (not entry.work.programmatic) - 0.1 * np.log2(1 + entry.work.ctas_per_sm) for entry in entries]
+    return [float(us * np.exp(error)) for us, error in zip(pool.predict_us(entries), errors, strict=True)]
+
+
+def drawn_entries(task: GemmTask, count: int = SCHEDULES, seed: int = 0) -> list[PoolEntry]:
+    pool = SchedulePool(families(task.arch), task, H200, 0)
+    places = np.random.default_rng(seed).permutation(len(pool.entries))[:count]
+    return [pool.entries[int(place)] for place in places]
+
+
+def tasks() -> list[GemmTask]:
+    return [GemmTask(m=m, n=n, k=k) for m, n, k in SHAPES]
+
+
+def record_runs(store: Store, wanted: Sequence[GemmTask] | None = None) -> None:
+    """One finished run for each task, whose schedules were screened in one round."""
+    for task in wanted if wanted is not None else tasks():
+        entries = drawn_entries(task)
+        run_id = f"{task.shape}-run"
+        store.start_run(run_record(run_id, task=task, chip=H200, status="finished"))
+        store.record_observation(run_id, OBSERVATION)
+        for index, (entry, time_us) in enumerate(zip(entries, true_us(entries, task), strict=True)):
+            evaluation = measured(time_us, baselines=(AUTOTUNED,), effort="screen")
+            store.record_step(step(index, run_id=run_id, candidate=written(entry, index), evaluation=evaluation))
+
+
+def written(entry: PoolEntry, number: int) -> Candidate:
+    origin = Origin(policy="schedule", schedule=entry.values)
+    return candidate(number).model_copy(update={"origin": origin})
