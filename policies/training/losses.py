@@ -16,7 +16,7 @@ ERROR_WEIGHT = 20.0  # of squared errors beside the log-likelihood
 RIVAL_WEIGHT = 0.3  # of the likelihood among rivals: most of them are slower, but nobody knows
 PAIR_GAP = 0.02  # two schedules closer than this are no pair: screens repeat within 1.5 %
 CLIP = 0.2  # of the ratio of the policy to the one that proposed
-KL_WEIGHT = 0.5
+KL_WEIGHT = 0.1  # of the divergence from the reference, beside gains in standard deviations
 CONTEXT = 16  # measured schedules that a prediction of the others may start from
 
 
@@ -51,20 +51,24 @@ def contrastive(scores: Tensor, group: GroupTensors) -> Tensor:
     return -(weight * preferred).sum(dim=(1, 2)).mean() / weight.sum().clamp(min=1e-6)
 
 
-def group_relative(scores: Tensor, reference: Tensor, group: GroupTensors) -> Tensor:
-    """Clipped policy gradient with leave-one-out advantages, and the exact KL divergence to the reference.
+def group_relative(scores: Tensor, before: Tensor, group: GroupTensors, reference: Tensor | None = None) -> Tensor:
+    """Clipped policy gradient with leave-one-out advantages, and the exact KL divergence from the reference.
 
-    Both are over the schedules and their rivals. Source: GRPO (arXiv 2402.03300); leave-one-out after Dr. Kernel
-    (arXiv 2602.05885), because a mean that includes the reward itself biases the gradient.
+    `before`: scores of the policy that proposed the group. `reference`: those of the policy that must not be left far behind;
+    that of `before` where it is None. All are over the schedules and their rivals. Source: GRPO (arXiv 2402.03300);
+    leave-one-out after Dr. Kernel (arXiv 2602.05885), because a mean that includes the reward itself biases the gradient.
     """
-    logits, fixed = torch.log_softmax(-scores / TEMPERATURE, dim=1), torch.log_softmax(-reference / TEMPERATURE, dim=1)
-    ratio = (logits - fixed)[:, : group.count].clamp(-10, 10).exp()
-    # Weighted by the policy that is improved: what it would hardly propose says little about it.
-    weight = torch.softmax(fixed[:, : group.count], dim=1)
+    logits, old = _log_policy(scores), _log_policy(before)
+    fixed = old if reference is None else _log_policy(reference)
+    ratio = (logits - old)[:, : group.count].clamp(-10, 10).exp()
     advantage = group.advantages[None, :]
     gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
     divergence = (logits.exp() * (logits - fixed)).sum(dim=1).mean()
-    return -(weight * gain).sum(dim=1).mean() + KL_WEIGHT * divergence
+    return -gain.mean() + KL_WEIGHT * divergence
+
+
+def _log_policy(scores: Tensor) -> Tensor:
+    return torch.log_softmax(-scores / TEMPERATURE, dim=1)
 
 
 def feedback(errors: Tensor, embedding: Tensor, group: GroupTensors, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,7 @@
 """Runs whose times are known: the analytic prior's, with an error that a policy can learn."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -15,15 +16,18 @@ from policies.trajectories.store import Store
 from tests.doubles.scripted import OBSERVATION, candidate, measured, run_record, step
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
-SHAPES = ((64, 64, 64), (64, 64, 128), (64, 128, 64), (128, 64, 64), (128, 128, 64), (64, 64, 256), (64, 128, 128), (128, 64, 128))
+SIZES = (64, 128)
 SCHEDULES = 24
 
 
-def true_us(entries: Sequence[PoolEntry], task: GemmTask) -> list[float]:
-    """Kernels without programmatic launch, and those of few CTAs, are better than the analytic prior thinks."""
+def true_us(entries: Sequence[PoolEntry], task: GemmTask, share: float = 1.0) -> list[float]:
+    """Kernels without programmatic launch, and those of which many fit on an SM, are better than the analytic prior thinks.
+
+    `share`: of the error.
+    """
     pool = SchedulePool(families(task.arch), task, H200, 0)
     errors = [-0.6 * (not entry.work.programmatic) - 0.1 * np.log2(1 + entry.work.ctas_per_sm) for entry in entries]
-    return [float(us * np.exp(error)) for us, error in zip(pool.predict_us(entries), errors, strict=True)]
+    return [float(us * np.exp(share * error)) for us, error in zip(pool.predict_us(entries), errors, strict=True)]
 
 
 def drawn_entries(task: GemmTask, count: int = SCHEDULES, seed: int = 0) -> list[PoolEntry]:
@@ -33,7 +37,7 @@ def drawn_entries(task: GemmTask, count: int = SCHEDULES, seed: int = 0) -> list
 
 
 def tasks() -> list[GemmTask]:
-    return [GemmTask(m=m, n=n, k=k) for m, n, k in SHAPES]
+    return [GemmTask(m=m, n=n, k=k) for m, n, k in product(SIZES, SIZES, SIZES)]
 
 
 def record_runs(store: Store, wanted: Sequence[GemmTask] | None = None) -> None:

@@ -92,7 +92,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
     assert seen[0] == (stage, 3)
     assert weights(again) == weights(whole)
     done: list[str] = []
-    finished = ScheduleTraining(plan, groups, Checkpoints(tmp_path / "parts", "a")).run(lambda report, _: done.append("epoch"))
+    finished = ScheduleTraining(plan, groups, Checkpoints(tmp_path / "parts", "a")).run(lambda *_: done.append("epoch"))
     assert (done, weights(finished)) == ([], weights(whole)), "a finished training is not repeated"
 
 
@@ -120,9 +120,7 @@ def test_a_loss_that_is_no_number_ends_it_and_keeps_the_last_checkpoint(
     assert seen[0] == 3
 
 
-def test_a_full_disk_keeps_the_checkpoint_before(
-    groups: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_keeps_the_checkpoint_before(groups: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
     with pytest.raises(Killed):
         ScheduleTraining(plan_of(4), groups, Checkpoints(tmp_path, "a")).run(killed_after("supervised", 1))
