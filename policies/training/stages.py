@@ -26,12 +26,12 @@ class TrainingPlan(Record):
     """
 
     stages: tuple[StagePlan, ...] = (
-        StagePlan(stage="supervised", epochs=120, rate=2e-3),
-        StagePlan(stage="contrastive", epochs=20, rate=2e-4),
-        StagePlan(stage="group-relative", epochs=20, rate=2e-4),
+        StagePlan(stage="supervised", epochs=100, rate=2e-3),
+        StagePlan(stage="contrastive", epochs=16, rate=2e-4),
+        StagePlan(stage="group-relative", epochs=16, rate=2e-4),
     )
     size: NetworkSize = NetworkSize()
     seed: int = 0
-    batch: int = Field(32, ge=1)
-    rivals: int = Field(64, ge=0)
+    batch: int = Field(16, ge=1)
+    rivals: int = Field(48, ge=0)
     decay: float = Field(0.01, ge=0)

@@ -44,8 +44,11 @@ class PolicyCard(Record):
 
 
 def write_weights(path: Path, tensors: Tensors, card: PolicyCard) -> None:
-    """Raises: OSError, after which an older file is still there."""
-    body = save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, {_CARD: card.model_dump_json()})
+    """Matrices are stored as F16, all else as F32. Raises: OSError, after which an older file is still there."""
+    kinds = {name: np.float16 if value.ndim > 1 else np.float32 for name, value in tensors.items()}
+    body = save(
+        {name: np.ascontiguousarray(value, kinds[name]) for name, value in tensors.items()}, {_CARD: card.model_dump_json()}
+    )
     with whole_file(path) as target:
         target.write_bytes(body)
 
@@ -71,7 +74,8 @@ def read_weights(path: Path) -> tuple[PolicyCard, Network]:
         )
     try:
         with safe_open(path, framework="np") as stored:
-            return card, Network({name: stored.get_tensor(name) for name in stored.keys()})  # noqa: SIM118
+            names = stored.keys()
+            return card, Network({name: stored.get_tensor(name).astype(np.float32) for name in names})
     except (OSError, SafetensorError, KeyError, ValueError) as exc:
         raise UsageError(f"the weights in {path} are damaged: {_first_line(exc)}") from exc
 
