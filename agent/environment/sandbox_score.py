@@ -87,6 +87,13 @@ class SandboxScore:
             found |= outcomes
         return [found[key] for key in keys]
 
+    def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
+        """What the file holds of candidates, in order; None where they were not evaluated yet."""
+        keys = [self._key(candidate, task) for candidate in candidates]
+        asked = [_Asked(key, candidate) for key, candidate in zip(keys, candidates, strict=True)]
+        found = self._known(asked, task, time.monotonic())
+        return [found.get(key) for key in keys]
+
     def close(self) -> None:
         for worker in self._workers:
             worker.close()
