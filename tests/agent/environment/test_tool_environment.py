@@ -5,10 +5,8 @@ that its generation is replaced; prompts, tool calls, rewards and the step are T
 """
 
 import inspect
-import json
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from agent.environment.tool_environment import RECEIVED, KernelTools, ScheduleTo
 from contract.errors import MachineError, UsageError
 from contract.reward import FLOOR
 from tests.agent.environment.fixed_score import SMALL, WIDE, FixedScore
+from tests.agent.environment.scripted_generation import ScriptedGeneration, call
 from tests.agent.environment.test_kernel_environment import BROAD, NARROW, value_of, written
 
 
@@ -99,88 +98,21 @@ def test_a_row_without_a_task_is_refused_unless_there_is_one() -> None:
             ToolEnvironments(FixedScore(), [SMALL, WIDE])().reset(task=column)
 
 
-# --- TRL ---
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    """Byte-level BPE over a prompt, with the marks and the template of Qwen3, whose tool calls TRL parses."""
-    trl = pytest.importorskip("trl", reason="needs the extra: pip install 'cudal2-agent[trainers]'")
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
-    environments = ToolEnvironments(FixedScore(), [SMALL, WIDE])
-    text = environments().reset(**environments.rows()[0]) + json.dumps(NARROW)
-    model = Tokenizer(models.BPE())
-    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = decoders.ByteLevel()
-    marks = ["<|im_end|>", "<|endoftext|>", "<|im_start|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    model.train_from_iterator([text], trainers.BpeTrainer(vocab_size=800, special_tokens=marks[:3], initial_alphabet=alphabet))
-    model.add_tokens(marks[3:])
-    fast = PreTrainedTokenizerFast(tokenizer_object=model, eos_token=marks[0], pad_token=marks[1])
-    fast.chat_template = template
-    return fast
-
-
-class ScriptedGeneration:
-    """Stands in for a trainer's generation: tool calls first, one for each rollout, then a word."""
-
-    def __init__(self, tokenizer: Any, calls: Sequence[dict[str, Any]]) -> None:
-        self._tokenizer, self._calls, self.prompts = tokenizer, calls, list[str]()
-
-    def __call__(self, prompt_ids: Sequence[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
-        first = not self.prompts
-        self.prompts += self._tokenizer.batch_decode(prompt_ids)
-        said = [f"<tool_call>\n{json.dumps(call)}\n</tool_call><|im_end|>" for call in self._calls] if first else []
-        texts = said or ["Done.<|im_end|>"] * len(prompt_ids)
-        return [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts], None
-
-
 @pytest.fixture
-def trainer_of(tokenizer: Any, tmp_path: Path) -> Any:
+def trainer_of(tokenizer: Any, tiny_model: Any, one_step: Any) -> Any:
     import datasets
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-    from trl import GRPOConfig, GRPOTrainer
-
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    marks = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
-    config = Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, max_position_embeddings=8192, **sizes, **marks)
-    arguments = GRPOConfig(
-        str(tmp_path),
-        num_generations=2,
-        per_device_train_batch_size=2,
-        max_completion_length=512,
-        learning_rate=0.1,
-        max_steps=1,
-        logging_steps=1,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
+    from trl import GRPOTrainer
 
     def made(environments: ToolEnvironments, calls: Sequence[dict[str, Any]]) -> tuple[Any, ScriptedGeneration]:
+        rows = datasets.Dataset.from_list(environments.rows())
         trainer = GRPOTrainer(
-            Qwen2ForCausalLM(config),
-            args=arguments,
-            train_dataset=datasets.Dataset.from_list(environments.rows()),
-            processing_class=tokenizer,
-            environment_factory=environments,
+            tiny_model, args=one_step, train_dataset=rows, processing_class=tokenizer, environment_factory=environments
         )
         generation = ScriptedGeneration(tokenizer, calls)
         trainer._generate_single_turn = generation
         return trainer, generation
 
     return made
-
-
-def call(axes: dict[str, Any], name: str = "submit_schedule") -> dict[str, Any]:
-    return {"name": name, "arguments": {"axes": axes}}
 
 
 @pytest.mark.filterwarnings("ignore")
