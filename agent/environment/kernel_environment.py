@@ -69,7 +69,7 @@ class RemembersScores(Protocol):
     def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]: ...
 
 
-class _Turn(NamedTuple):
+class OpenStep(NamedTuple):
     """An answer whose candidates are to be scored. `open`: those that the episode does not know."""
 
     read: ReadAnswer
@@ -113,14 +113,14 @@ class KernelEnvironment:
         """Score an answer. Raises: UsageError without an episode or after its end; as `Score.score`."""
         return step_together([self], [answer], self._score, self._timeout_s)[0]
 
-    def begin(self, answer: Answer) -> _Turn:
+    def begin(self, answer: Answer) -> OpenStep:
         """The first half of a step: what is to be scored. Raises: UsageError without an episode or after its end."""
         observation = self._running().observation
         read = read_answer(answer, observation, self._forms)
         unknown = [one for one in read.candidates if self._running().outcome(one.id) is None]
-        return _Turn(read, observation.task, unknown)
+        return OpenStep(read, observation.task, unknown)
 
-    def end(self, turn: _Turn, found: Mapping[str, Scored]) -> StepResult:
+    def end(self, turn: OpenStep, found: Mapping[str, Scored]) -> StepResult:
         """The second half of a step. `found`: outcomes by candidate, as far as they are known."""
         episode = self._running()
         for one in turn.open:
@@ -211,7 +211,7 @@ def _standing(outcome: Scored) -> tuple[bool, float]:
     return outcome.value is not None, outcome.value or 0.0
 
 
-def _info(turn: _Turn, answered: Observation, best: Scored | None) -> StepInfo:
+def _info(turn: OpenStep, answered: Observation, best: Scored | None) -> StepInfo:
     given = turn.read
     info = StepInfo(
         task=turn.task,

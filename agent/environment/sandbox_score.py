@@ -40,7 +40,7 @@ FILE = "scores.sqlite"
 _SOURCES = frozenset({".py", ".cuh", ".cu", ".hpp", ".cpp", ".so"})
 
 
-class _Asked(NamedTuple):
+class _Unanswered(NamedTuple):
     """A candidate without an answer. `key`: of its evaluation in the cache."""
 
     key: str
@@ -79,7 +79,7 @@ class SandboxScore:
             raise UsageError(f"this score is for {self._arch}, the task for {task.arch}; open a score for each target")
         begin_s = time.monotonic()
         keys = [self._key(candidate, task) for candidate in candidates]
-        asked = {key: _Asked(key, candidate) for key, candidate in zip(keys, candidates, strict=True)}
+        asked = {key: _Unanswered(key, candidate) for key, candidate in zip(keys, candidates, strict=True)}
         found = self._known(list(asked.values()), task, begin_s)
         left = [one for key, one in asked.items() if key not in found]
         shares = [left[number :: len(self._workers)] for number in range(min(len(self._workers), len(left)))]
@@ -90,7 +90,7 @@ class SandboxScore:
     def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
         """What the file holds of candidates, in order; None where they were not evaluated yet."""
         keys = [self._key(candidate, task) for candidate in candidates]
-        asked = [_Asked(key, candidate) for key, candidate in zip(keys, candidates, strict=True)]
+        asked = [_Unanswered(key, candidate) for key, candidate in zip(keys, candidates, strict=True)]
         found = self._known(asked, task, time.monotonic())
         return [found.get(key) for key in keys]
 
@@ -102,7 +102,7 @@ class SandboxScore:
         """What an evaluation depends on. Kernels of trusted writers are evaluated, and predicted, in another way."""
         return digest([candidate.id, candidate.origin.trusted_writer, task.id, *self._environment], 32)
 
-    def _known(self, asked: Sequence[_Asked], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+    def _known(self, asked: Sequence[_Unanswered], task: GemmTask, begin_s: float) -> dict[str, Scored]:
         evaluations = self._kept.find([one.key for one in asked])
         return {
             one.key: scored(
@@ -112,7 +112,7 @@ class SandboxScore:
             if one.key in evaluations
         }
 
-    def _evaluated(self, share: Sequence[_Asked], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+    def _evaluated(self, share: Sequence[_Unanswered], task: GemmTask, begin_s: float) -> dict[str, Scored]:
         """The outcomes of a share on one worker, once one is free. Each is kept as it is known."""
         worker = self._idle.get()
         try:
@@ -127,7 +127,9 @@ class SandboxScore:
         finally:
             self._idle.put(worker)
 
-    def _outcomes(self, worker: ScoringWorker, share: Sequence[_Asked], task: GemmTask) -> Iterator[tuple[_Asked, Evaluation]]:
+    def _outcomes(
+        self, worker: ScoringWorker, share: Sequence[_Unanswered], task: GemmTask
+    ) -> Iterator[tuple[_Unanswered, Evaluation]]:
         """After a worker is lost, each candidate that has no answer is tried again, alone. One that loses it again crashed."""
         left = dict(enumerate(share))
         if not left:

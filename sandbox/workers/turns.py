@@ -4,7 +4,6 @@ The system releases the lock of a process that dies. Covers the processes that s
 """
 
 import fcntl
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from contract.errors import MachineError
+from sandbox.workers.process import child_environment
 
 
 class DeviceTurn:
@@ -41,5 +41,5 @@ class DeviceTurn:
 
 def visible_name(device: int) -> str:
     """A GPU by its name in CUDA_VISIBLE_DEVICES, where that is set: processes that see one GPU each all call it 0."""
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = child_environment(Path.cwd()).get("CUDA_VISIBLE_DEVICES", "").split(",")
     return (re.sub(r"[^\w-]", "", names[device]) if device < len(names) else "") or str(device)
