@@ -17,7 +17,7 @@ import contract
 import policies.schedule
 import sandbox
 from agent.environment.score_cache import ScoreCache
-from agent.environment.scored_outcome import lasting, scored
+from agent.environment.scored_outcome import lasting, scored, why_unknown
 from agent.environment.scoring_process import ScoringProcess
 from agent.environment.scoring_sandbox import open_scoring_sandbox
 from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
@@ -28,9 +28,9 @@ from agent.wiring.sandbox import share_of
 from contract.base import digest
 from contract.candidate import AnyCandidate
 from contract.chip import Chip
-from contract.errors import UsageError, WorkerError
+from contract.errors import UsageError
 from contract.evaluation import Crashed, Evaluation
-from contract.events import Emit, WorkerRestarted, ignore
+from contract.events import Emit, Notice, WorkerRestarted, ignore
 from contract.score import Scored
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
@@ -60,6 +60,7 @@ class SandboxScore:
         self._workers, self._kept, self._arch, self._emit = workers, kept, arch, emit
         self._place = _common(together([worker.place for worker in workers]))
         self._environment = [self._place.key, self._place.chip.name, efforts, sandbox_version()]
+        self._told: set[str] = set()
         self._idle: queue.SimpleQueue[ScoringWorker] = queue.SimpleQueue()
         for worker in workers:
             self._idle.put(worker)
@@ -122,10 +123,17 @@ class SandboxScore:
                 outcome = scored(one.candidate, evaluation, task, self.chip, seconds=time.monotonic() - begin_s)
                 if lasting(outcome):
                     self._kept.keep(one.key, evaluation)
+                self._tell(why_unknown(outcome))
                 found[one.key] = outcome
             return found
         finally:
             self._idle.put(worker)
+
+    def _tell(self, unknown: str) -> None:
+        """Why a value is unknown, once for each reason."""
+        if unknown and unknown not in self._told:
+            self._told.add(unknown)
+            self._emit(Notice(message=f"no value: {unknown}"))
 
     def _outcomes(
         self, worker: ScoringWorker, share: Sequence[_Unanswered], task: GemmTask
@@ -145,12 +153,11 @@ class SandboxScore:
 
     def _alone(self, worker: ScoringWorker, candidate: AnyCandidate, task: GemmTask) -> Evaluation:
         try:
-            for _, evaluation in worker.evaluate(task, [candidate]):
-                return evaluation
+            [(_, evaluation)] = worker.evaluate(task, [candidate])
         except ScoringWorkerLost as exc:
             self._emit(WorkerRestarted(reason=f"a scoring process was lost again: {exc}"))
             return Crashed(stage="score", message=f"its scoring process was lost twice: {exc}")
-        raise WorkerError(f"candidate {candidate.id} was not evaluated")
+        return evaluation
 
 
 @contextmanager

@@ -16,15 +16,13 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from agent.environment.scoring_sandbox import open_scoring_sandbox
+from agent.environment.scoring_sandbox import END_PATIENCE_S, open_scoring_sandbox
 from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
 from contract.base import Record
 from contract.candidate import AnyCandidate
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from contract.evaluation import Evaluation
 from contract.task import GemmTask
-
-END_PATIENCE_S = 15.0
 
 # Opens the worker that a child process is the shell of. It must be importable by name.
 OpenWorker = Callable[[ScoringOrder], AbstractContextManager[ScoringWorker]]
