@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from agent.environment.answers import Answer, AnswerForms, ReadAnswer, read_answer
 from agent.environment.episode import Episode
+from agent.environment.scored_outcome import fault_of
 from agent.environment.together import begun, together
 from contract.base import Record
 from contract.candidate import AnyCandidate
@@ -29,7 +30,7 @@ class StepInfo(Record):
 
     `observation_id`: of the observation that was answered; answers to equal ones are a group, as for leave-one-out baselines.
     `status`: of the evaluation; `malformed` where the answer gives no candidate, `unscored` where its score was not ready.
-    `message`: the fault, or why an answer or a part of it gives no candidate.
+    `message`: the fault, why the value is unknown, or why an answer or a part of it gives no candidate.
     `reward`: None where nothing was measured. `speedup`: over cuBLASLt-AutoTuning. Unit of times: microseconds.
     `outcomes`: of all candidates of the answer.
     """
@@ -225,7 +226,7 @@ def _info(turn: OpenStep, answered: Observation, best: Scored | None) -> StepInf
     evaluation = best.evaluation
     found = {
         "status": evaluation.status,
-        "message": evaluation.fault or given.problem,
+        "message": fault_of(best) or given.problem,
         "candidate_id": best.candidate_id,
         "basis": best.basis,
         "reward": best.value if best.basis in ("measured", "failed") else None,

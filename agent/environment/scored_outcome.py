@@ -29,6 +29,13 @@ def lasting(outcome: Scored) -> bool:
     return outcome.value is not None and isinstance(evaluation, Rejected | CompileFailed | Wrong | Unmeasured | Measured)
 
 
+def fault_of(outcome: Scored) -> str:
+    """What is wrong with a candidate, or why its value is unknown; empty where neither is so."""
+    if outcome.basis == "failed" and outcome.evaluation.passed:
+        return "its time is implausible: it is far under the roofline"
+    return outcome.evaluation.fault or why_unknown(outcome)
+
+
 def why_unknown(outcome: Scored) -> str:
     """Why an outcome has no value, and what to do about it; empty where it has one."""
     evaluation = outcome.evaluation

@@ -160,9 +160,11 @@ def _described(observation: Observation, turns: int) -> str:
 
 def _told(step: StepResult) -> str:
     info = step.info
+    doubt = f"; {info.message}" if info.message else ""
     if info.time_us is not None:
         compared = f", {info.speedup:.3f} times as fast as cuBLASLt-AutoTuning" if info.speedup else ""
-        return f"measured: {info.time_us:.2f} us{compared}"
+        return f"measured: {info.time_us:.2f} us{compared}{doubt}"
     if info.predicted_us is not None:
-        return f"verified by the emulator: predicted {info.predicted_us:.2f} us" if step.value is not None else "not executed"
-    return f"{'not scored' if info.status == UNSCORED else info.status.replace('_', ' ')}: {info.message}"
+        verified = "verified by the emulator: " if info.outcomes[0].evaluation.passed else ""
+        return f"{verified}predicted {info.predicted_us:.2f} us{doubt}"
+    return f"{'not scored' if info.status == UNSCORED else info.status.replace('_', ' ')}{doubt}"

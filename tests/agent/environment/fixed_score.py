@@ -20,11 +20,11 @@ WIDE = GemmTask(m=64, n=128, k=64, arch=Arch.SM_80)
 class FixedScore:
     """A candidate takes 1 µs for each 8 columns of a tile; a source of a model does not compile.
 
-    `slow_s`: how long a task takes. `error`: raised instead, while it is set.
+    `slow_s`: how long a task takes to score. `speed`: divides the times. `error`: raised instead, while it is set.
     """
 
-    def __init__(self, slow_s: dict[GemmTask, float] | None = None, *, emulates: bool = False) -> None:
-        self._slow_s, self._emulates = slow_s or {}, emulates
+    def __init__(self, slow_s: dict[GemmTask, float] | None = None, *, emulates: bool = False, speed: float = 1.0) -> None:
+        self._slow_s, self._emulates, self._speed = slow_s or {}, emulates, speed
         self.calls: list[tuple[GemmTask, list[str]]] = []
         self.error: MachineError | None = None
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class FixedScore:
         schedule = candidate.origin.schedule
         if schedule is None:
             return CompileFailed(message="line 3: expected a ';'", log="")
-        time_us = int(schedule["block_n"]) / 8
+        time_us = int(schedule["block_n"]) / 8 / self._speed
         return unmeasured(time_us, "emulator") if self._emulates else measured(time_us)
 
 

@@ -43,7 +43,7 @@ def test_a_rollout() -> None:
     assert "at most 3" in told
     assert "- block_n: 16, 32, 64, 96" in told
     assert made.submit_schedule(BROAD) == ("measured: 8.00 us, 1.250 times as fast as cuBLASLt-AutoTuning; submissions left: 2")
-    assert made.submit_schedule({"family": "mma_sync", "block_n": 63}).startswith("malformed: block_n is 63; allowed here:")
+    assert made.submit_schedule({"family": "mma_sync", "block_n": 63}).startswith("malformed; block_n is 63; allowed here:")
     assert made.submit_schedule(NARROW).endswith("submissions left: 0")
     assert made.submit_schedule(NARROW) == "no submission is left"
     assert made.get_reward() == pytest.approx(value_of(4.0)), "the best one counts"
@@ -55,8 +55,18 @@ def test_a_source() -> None:
     made = begun(ToolEnvironments(FixedScore(), [SMALL], sources=True))
     assert isinstance(made, KernelTools)
     source = f"{written(NARROW).source}\n// ```\n"
-    assert made.submit_kernel(source) == "compile failed: line 3: expected a ';'; submissions left: 3"
-    assert made.submit_kernel("int main() {}").startswith("malformed: no code block has a launch plan")
+    assert made.submit_kernel(source) == "compile failed; line 3: expected a ';'; submissions left: 3"
+    assert made.submit_kernel("int main() {}").startswith("malformed; no code block has a launch plan")
+    assert made.get_reward() == FLOOR
+
+
+def test_what_a_tool_tells_without_a_gpu_and_of_a_time_that_cannot_be() -> None:
+    made = begun(ToolEnvironments(FixedScore(emulates=True), [SMALL]))
+    assert made.submit_schedule(NARROW) == "verified by the emulator: predicted 4.00 us; submissions left: 3"
+    made = begun(ToolEnvironments(FixedScore(speed=1e4), [SMALL]))
+    told = made.submit_schedule(NARROW)
+    assert told.startswith("measured: 0.00 us")
+    assert "; its time is implausible: it is far under the roofline; submissions left: 3" in told
     assert made.get_reward() == FLOOR
 
 
@@ -75,7 +85,7 @@ def test_without_feedback_all_rollouts_are_scored_together() -> None:
 
 def test_what_is_not_known_is_no_reward() -> None:
     made = begun(ToolEnvironments(FixedScore({SMALL: 3.0}), [SMALL], timeout_s=0.1))
-    assert made.submit_schedule(NARROW) == "not scored: its score was not ready in time; submissions left: 3"
+    assert made.submit_schedule(NARROW) == "not scored; its score was not ready in time; submissions left: 3"
     assert made.get_reward() is None
 
 
