@@ -30,7 +30,7 @@ from contract.candidate import AnyCandidate
 from contract.chip import Chip
 from contract.errors import UsageError
 from contract.evaluation import Crashed, Evaluation
-from contract.events import Emit, Notice, WorkerRestarted, ignore
+from contract.events import Emit, Event, Notice, WorkerRestarted, ignore
 from contract.score import Scored
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
@@ -57,10 +57,9 @@ class SandboxScore:
 
         Raises: UsageError where the workers are of different chips; MachineError, WorkerError where one cannot open.
         """
-        self._workers, self._kept, self._arch, self._emit = workers, kept, arch, emit
+        self._workers, self._kept, self._arch, self._emit = workers, kept, arch, NoticesOnce(emit)
         self._place = _common(together([worker.place for worker in workers]))
         self._environment = [self._place.key, self._place.chip.name, efforts, sandbox_version()]
-        self._told: set[str] = set()
         self._idle: queue.SimpleQueue[ScoringWorker] = queue.SimpleQueue()
         for worker in workers:
             self._idle.put(worker)
@@ -123,17 +122,12 @@ class SandboxScore:
                 outcome = scored(one.candidate, evaluation, task, self.chip, seconds=time.monotonic() - begin_s)
                 if lasting(outcome):
                     self._kept.keep(one.key, evaluation)
-                self._tell(why_unknown(outcome))
+                if unknown := why_unknown(outcome):
+                    self._emit(Notice(message=f"no value: {unknown}"))
                 found[one.key] = outcome
             return found
         finally:
             self._idle.put(worker)
-
-    def _tell(self, unknown: str) -> None:
-        """Why a value is unknown, once for each reason."""
-        if unknown and unknown not in self._told:
-            self._told.add(unknown)
-            self._emit(Notice(message=f"no value: {unknown}"))
 
     def _outcomes(
         self, worker: ScoringWorker, share: Sequence[_Unanswered], task: GemmTask
@@ -182,12 +176,28 @@ def open_score(
             workers: Sequence[ScoringWorker] = opened.enter_context(open_scoring_actors(settings, target, devices, ray))
         elif devices:
             shares = [share_of(settings, device, len(devices)) for device in devices]
-            workers = [ScoringProcess(ScoringOrder(settings=share, arch=target)) for share in shares]
+            told = NoticesOnce(emit)
+            orders = [ScoringOrder(settings=share, arch=target) for share in shares]
+            workers = [ScoringProcess(order, emit=told) for order in orders]
         else:
             workers = [opened.enter_context(open_scoring_sandbox(ScoringOrder(settings=settings, arch=target), emit))]
         for worker in workers:
             opened.callback(worker.close)
         yield SandboxScore(workers, kept, target, efforts=efforts, emit=emit)
+
+
+class NoticesOnce:
+    """An `Emit` that passes on equal notices once: each process of a score has the same to say."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._told = emit, set[str]()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Notice) and event.message in self._told:
+            return
+        if isinstance(event, Notice):
+            self._told.add(event.message)
+        self._emit(event)
 
 
 @cache

@@ -14,6 +14,7 @@ from agent.wiring.sandbox import share_of
 from contract.candidate import AnyCandidate
 from contract.errors import MachineError, UsageError, WorkerError
 from contract.evaluation import Evaluation
+from contract.events import ignore
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
 
@@ -43,7 +44,7 @@ class ScoringHost:
 
     def _ready(self) -> ScoringWorker:
         if self._worker is None:
-            self._worker = self._opened.enter_context(self._open_worker(self._order))
+            self._worker = self._opened.enter_context(self._open_worker(self._order, ignore))
         return self._worker
 
 

@@ -134,13 +134,15 @@ def test_a_process_that_dies_is_replaced_and_its_candidates_are_scored_again(tmp
     events: list[object] = []
     with processes(tmp_path, 1, events.append) as score:
         outcomes = score.score(TASK, candidates(1, KILLS_ONCE, 2))
-        [lost] = score.score(TASK, candidates(KILLS))
+        [deadly] = score.score(TASK, candidates(KILLS))
         [later] = score.score(TASK, candidates(6))
-    assert [one.basis for one in (*outcomes, lost, later)] == ["measured", "measured", "measured", "failed", "measured"]
-    assert isinstance(lost.evaluation, Crashed)
-    assert lost.evaluation.fault == "while score: its scoring process was lost twice: signal 9"
-    assert len(events) == 3
-    assert all(isinstance(event, WorkerRestarted) and "signal 9" in event.reason for event in events)
+    assert [one.basis for one in (*outcomes, deadly, later)] == ["measured", "measured", "measured", "failed", "measured"]
+    assert isinstance(deadly.evaluation, Crashed)
+    assert deadly.evaluation.fault == "while score: its scoring process was lost twice: signal 9"
+    notice, *lost = events
+    assert notice == Notice(message="there is no jail"), "what each process says is told once"
+    assert len(lost) == 3
+    assert all(isinstance(event, WorkerRestarted) and "signal 9" in event.reason for event in lost)
     tried = evaluated(tmp_path)
     assert [[number for number, _ in tried].count(each) for each in (KILLS_ONCE, KILLS)] == [2, 2]
     assert len({process for _, process in tried}) == 4, "a process is started again only where one was lost"
