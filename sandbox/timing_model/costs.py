@@ -145,7 +145,8 @@ class _Steps:
         at = self._of(KIND.STORE)
         # A sector of L2 that a store fills in part costs as one that it fills.
         port = np.maximum(self._amount[at] / shares.store, self._parts[at] * rates.store_line_cycles * cycle)
-        self._set(at, first=self._sm[at] + STORE, first_time=port, flags=int(_FLAG.DRAIN))
+        visible = np.where(self._rows["token"][at] > 0, rates.atomic_us, 0.0)
+        self._set(at, first=self._sm[at] + STORE, first_time=port, flags=int(_FLAG.DRAIN), latency=visible)
         at = self._of(KIND.BULK_STORE)
         self._set(
             at,
