@@ -29,12 +29,16 @@ _FLAG = core.StepFlag
 
 @dataclass(frozen=True)
 class Shares:
-    """What one SM gets of the chip. Unit: bytes per microsecond. `missing`: the share of loaded bytes that come from DRAM."""
+    """What one SM gets of the chip. Unit: bytes per microsecond. `missing`: the share of loaded bytes that come from DRAM.
+
+    `tensor`: multiply-adds per cycle that wgmma reaches.
+    """
 
     l2: float
     dram: float
     store: float
     missing: float
+    tensor: float
 
 
 def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
@@ -97,7 +101,7 @@ class _Steps:
         self._set(
             at,
             first=self._sm[at] + TENSOR + self._scheduler[at],
-            first_time=macs / (rates.tensor_rate / SCHEDULERS) * cycle,
+            first_time=macs / (self._shares.tensor / SCHEDULERS) * cycle,
             second=self._sm[at] + SMEM,
             second_time=read / rates.smem_bytes * cycle,
             latency=rates.product_cycles * cycle,
@@ -120,11 +124,12 @@ class _Steps:
         port = np.maximum(self._amount[at] / min(shares.l2, rates.sm_bytes_per_us), copied / rates.sm_bytes_per_us)
         port = np.maximum(port, self._amount[at] * shares.missing / shares.dram)
         bulk = self._rows["kind"][at] == KIND.BULK_LOAD
-        lines = np.where(bulk, self._parts[at] * rates.line_us, 0.0)
+        lines = np.where(bulk, self._parts[at] * rates.line_us + rates.box_us, 0.0)
         port = np.maximum(port, np.where(bulk, 0.0, self._parts[at] * rates.load_line_cycles * cycle))
         into = np.where(self._rows["kind"][at] == KIND.LOAD, 0.0, copied / rates.smem_bytes * cycle)
         track = np.where(self._rows["kind"][at] == KIND.LOAD, LOADS, np.where(bulk, 0, COPIES))
-        self._set(at, first=self._sm[at] + LOAD, first_time=port, latency=rates.load_us, track=track)
+        latency = np.where(bulk, rates.bulk_load_us, rates.load_us)
+        self._set(at, first=self._sm[at] + LOAD, first_time=port, latency=latency, track=track)
         self._set(at, second=self._sm[at] + SMEM, second_time=into)
         self._set(at, third=np.where(bulk, self._sm[at] + ENGINE, 0), third_time=lines)
         self._set(self._of(KIND.BULK_TARGET), flags=int(_FLAG.TOGETHER))
@@ -155,7 +160,7 @@ class _Steps:
             second=self._sm[at] + SMEM,
             second_time=self._amount[at] / rates.smem_bytes * cycle,
             third=self._sm[at] + ENGINE,
-            third_time=self._parts[at] * rates.line_us,
+            third_time=self._parts[at] * rates.line_us + rates.box_us,
             track=STORES,
         )
 

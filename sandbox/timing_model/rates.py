@@ -27,6 +27,7 @@ class TimingRates(Record):
 
     clock_mhz: float = 1755.0
     tensor_rate: float = 1714.0
+    cool_tensor_rate: float = 2048.0
     fragment_rate: float = 1519.0
     product_cycles: float = 188.5
     fragment_cycles: float = 33.0
@@ -46,15 +47,20 @@ class TimingRates(Record):
     load_line_cycles: float = 1.987
     store_line_cycles: float = 2.978
     line_us: float = 0.0009
+    box_us: float = 0.01
     load_us: float = 0.7658
+    bulk_load_us: float = 0.7658
+    bulk_drain_us: float = 0.1
     atomic_us: float = 0.3208
     fence_us: float = 0.6011
     turn_us: float = 0.168
     launch_us: float = 0.8376
     overlapped_launch_us: float = 0.1025
     drain_us: float = 0.1985
-    crowding: float = 3.189
-    crowding_us: float = 10.0
+    cta_us: float = 0.001
+    crowding: float = 1.3
+    launches_in_flight: float = 16.0
+    crowding_us: float = 25.0
     fitted: bool = False
 
 
