@@ -31,14 +31,14 @@ _FLAG = core.StepFlag
 class Shares:
     """What one SM gets of the chip. Unit: bytes per microsecond. `missing`: the share of loaded bytes that come from DRAM.
 
-    `tensor`: multiply-adds per cycle that wgmma reaches.
+    `clock_mhz`: of the SMs, which is higher where few of them work.
     """
 
     l2: float
     dram: float
     store: float
     missing: float
-    tensor: float
+    clock_mhz: float
 
 
 def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
@@ -49,7 +49,7 @@ def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
 class _Steps:
     def __init__(self, traced: Traced, rates: TimingRates, shares: Shares) -> None:
         self._rates, self._shares, self._rows = rates, shares, traced.rows
-        self._cycle = 1.0 / rates.clock_mhz
+        self._cycle = 1.0 / shares.clock_mhz
         self._amount = traced.rows["amount"].astype(np.float64)
         self._parts = traced.rows["parts"].astype(np.float64)
         self._sm = 1 + traced.rows["stream"] // WARPS * RESOURCES
@@ -101,7 +101,7 @@ class _Steps:
         self._set(
             at,
             first=self._sm[at] + TENSOR + self._scheduler[at],
-            first_time=macs / (self._shares.tensor / SCHEDULERS) * cycle,
+            first_time=macs / (rates.tensor_rate / SCHEDULERS) * cycle,
             second=self._sm[at] + SMEM,
             second_time=read / rates.smem_bytes * cycle,
             latency=rates.product_cycles * cycle,
@@ -129,6 +129,8 @@ class _Steps:
         into = np.where(self._rows["kind"][at] == KIND.LOAD, 0.0, copied / rates.smem_bytes * cycle)
         track = np.where(self._rows["kind"][at] == KIND.LOAD, LOADS, np.where(bulk, 0, COPIES))
         latency = np.where(bulk, rates.bulk_load_us, rates.load_us)
+        firsts = np.unique(self._sm[at[bulk]], return_index=True)[1]
+        latency[np.flatnonzero(bulk)[firsts]] += rates.map_us
         self._set(at, first=self._sm[at] + LOAD, first_time=port, latency=latency, track=track)
         self._set(at, second=self._sm[at] + SMEM, second_time=into)
         self._set(at, third=np.where(bulk, self._sm[at] + ENGINE, 0), third_time=lines)

@@ -117,7 +117,7 @@ class _ModelledLaunch:
             dram=rates.dram_bytes_per_us / active,
             store=min(rates.store_bytes_per_us / active, rates.sm_bytes_per_us),
             missing=min(operands / max(loaded, 1.0), 1.0),
-            tensor=rates.tensor_rate + (1.0 - busy) * (rates.cool_tensor_rate - rates.tensor_rate),
+            clock_mhz=rates.clock_mhz + (1.0 - busy) * (rates.cool_clock_mhz - rates.clock_mhz),
         )
         return steps_of(self._traced, rates, shares)
 

@@ -26,8 +26,8 @@ class TimingRates(Record):
     """
 
     clock_mhz: float = 1755.0
+    cool_clock_mhz: float = 1980.0
     tensor_rate: float = 1714.0
-    cool_tensor_rate: float = 2048.0
     fragment_rate: float = 1519.0
     product_cycles: float = 188.5
     fragment_cycles: float = 33.0
@@ -50,6 +50,7 @@ class TimingRates(Record):
     box_us: float = 0.01
     load_us: float = 0.7658
     bulk_load_us: float = 0.7658
+    map_us: float = 0.2
     bulk_drain_us: float = 0.1
     atomic_us: float = 0.3208
     fence_us: float = 0.6011
