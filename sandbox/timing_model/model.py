@@ -83,7 +83,7 @@ class _ModelledLaunch:
         self.plain = self._simulated(self._turns(1))
         crowd = self._crowd()
         crowded = self._turns(math.ceil(crowd))
-        crowds = self._early() and self.plain.end < rates.crowding_us and crowded != self._turns(1)
+        crowds = self._early() and crowded != self._turns(1)
         self.simulated = self._simulated(crowded) if crowds else self.plain
         self._share = (crowd - self._even) / max(math.ceil(crowd) - self._even, 1)
 
