@@ -19,7 +19,7 @@ from sandbox.emulator.kernel import BoundKernel, EmulatedKernel
 from sandbox.emulator.large.points import first_cta
 from sandbox.emulator.machine import Conditions, Schedule
 
-MAX_ROWS = 3 << 16
+MAX_ROWS = 1 << 18
 DEADLINE_S = 0.5
 MAX_SPLITS = 16
 SUM_BYTES = 4  # of a partial sum
