@@ -34,7 +34,7 @@ FLAT_NAME: Mapping[GroupedName, str] = {place: name for name, place in FLAT.item
 GROUPS = frozenset(group for group, _ in FLAT.values())
 
 # What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
-_ROUNDS = ("budget", "minutes", "round_size", "build_ahead", "finalists", "race_baselines", "precedents")
+_ROUNDS = ("budget", "minutes", "round_size", "build_ahead", "screen_sources", "finalists", "race_baselines", "precedents")
 _SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "rounds", "quick_rounds", "device")
 _SHOWN = ("use_knowledge", "use_diagnosis", "profile")
 _CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
@@ -83,6 +83,9 @@ class RunSettings(Record):
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
     build_ahead: bool = Field(
         default=True, description="whether the next round is proposed and built while a GPU still measures this one"
+    )
+    screen_sources: bool = Field(
+        default=True, description="whether a model's sources that are predicted far slower than the best time are not timed"
     )
     finalists: int = Field(default=6, ge=1, le=64, description="candidates that race at the end of a search")
     race_baselines: Literal["all", "cublaslt"] = Field(

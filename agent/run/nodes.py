@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
@@ -20,16 +20,16 @@ from agent.run.clock import RunClock
 from agent.run.counters import RunProfiler, affordable, diagnosis_of, subjects, unprofiled
 from agent.run.dependencies import Dependencies
 from agent.run.history import History
+from agent.run.measuring.measurements import Measurements
+from agent.run.measuring.source_screen import SourceScreen
 from agent.run.state import RunState
 from agent.run.stopping import Budget, SearchEnd
 from agent.run.witnessing import SecondWitness, judged, known_verdict, proof_fits, unproved_leader
 from contract.build import Built
 from contract.candidate import AnyCandidate
 from contract.diagnosis import Diagnosis
-from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
-from contract.evaluation import Crashed, Evaluation, Measured
-from contract.events import CandidateBuilt, Emit, Notice, Proposed, RaceStarted, StepFinished
-from contract.options import Effort
+from contract.evaluation import Evaluation, Measured
+from contract.events import CandidateBuilt, Emit, Proposed, StepFinished
 from contract.reward import reward
 from contract.trajectory import Observation, RunRecord, Step
 
@@ -62,12 +62,13 @@ class Nodes:
         self._emit = emit
         self.history = History(parts.store, run, describes=parts.policy.reads_code)
         self._profiler = RunProfiler(run, parts, self.history, clock, emit)
+        self._measurements = Measurements(run, parts.sandbox, clock, emit)
+        self._source_screen = SourceScreen(run, parts.sandbox, self.history, clock)
         self._second_witness = SecondWitness(run, parts.sandbox, self.history, clock, emit)
         self._builds: BatchBuild | None = None  # of this round
         self._ahead: tuple[Observation, BatchBuild] | None = None  # the next round, where it was begun
         self._built: dict[str, Built] = {}
         self._tried, self._tried_s = 0, 0.0  # candidates of the search, and the seconds of their measurements
-        self._failed: Cudal2Error | None = None  # ends the run once the current candidate is recorded
 
     def close(self) -> None:
         """Ends what goes on in the background."""
@@ -122,12 +123,12 @@ class Nodes:
         waiting: list[Built] = []
         stop = ""
         while not stop:
-            waiting += self._taken(state, builds, wait=not waiting)
+            waiting += self._worth_timing(state, self._taken(state, builds, wait=not waiting))
             left = len(waiting) + builds.waiting
             stop = self._stop_reason(state["round"], left)
             if stop or not left:
                 break
-            with closing(self._measured(tuple(waiting))) as measured:
+            with closing(self._measurements.of(tuple(waiting))) as measured:
                 for built, evaluation, seconds in measured:
                     waiting.remove(built)
                     self._tried, self._tried_s = self._tried + 1, self._tried_s + seconds
@@ -182,7 +183,7 @@ class Nodes:
         recorded = {step.candidate.id for step in self.history.steps if step.index >= state["next_index"]}
         entered = [one for one in _CANDIDATES.validate_python(state["batch"]) if one.id not in recorded]
         rebuilt = [self._rebuilt(candidate) for candidate in entered]
-        for built, evaluation, seconds in self._raced([one for one in rebuilt if one is not None]):
+        for built, evaluation, seconds in self._measurements.raced([one for one in rebuilt if one is not None]):
             self._finish(state, built, evaluation, seconds)
         return self._changes(batch=[])
 
@@ -268,6 +269,14 @@ class Nodes:
         with self._clock.outside():
             return builds.ready(wait=wait)
 
+    def _worth_timing(self, state: RunState, taken: list[Built]) -> list[Built]:
+        """What has been built, without the sources that are far too slow by their predictions. These become steps at once."""
+        left_out = self._source_screen.left_out(taken)
+        for built, evaluation, seconds in left_out:
+            self._finish(state, built, evaluation, seconds)
+        ids = {built.candidate.id for built, _, _ in left_out}
+        return [built for built in taken if built.candidate.id not in ids]
+
     def _look_ahead(self, state: RunState, left: Sequence[Built], builds: BatchBuild) -> None:
         """Begin the next round once the rest of this one takes the GPU no longer than a batch takes the compilers.
 
@@ -285,96 +294,13 @@ class Nodes:
             propose = partial(self._propose, observation, count, in_flight)
             self._ahead = observation, BatchBuild(self._parts.sandbox, self._run.task, propose)
 
-    def _measured(self, batch: Sequence[Built]) -> Generator[Measurement]:
-        """Measurements as they are made: kernels of trusted writers are screened together, others are timed one by one."""
-        screens = self._parts.sandbox.can_measure
-        trusted = [built for built in batch if screens and built.candidate.origin.trusted_writer]
-        if trusted:
-            yield from self._screen(trusted)
-        for built in batch:
-            if built not in trusted:
-                yield self._evaluated(built, "quick")
-
-    def _working_s(self) -> float:
-        """The run's time, without what its measurements waited for other processes on the GPU."""
-        return self._clock.spent_s() - self._parts.sandbox.waited_s
-
-    def _screen(self, batch: Sequence[Built]) -> Iterator[Measurement]:
-        """If the sandbox itself fails, the first candidate without a result is recorded before the run ends.
-
-        Raises: MachineError, UsageError: a resumed run tries the rest of the batch again.
-        """
-        left = list(batch)
-        outcomes = self._parts.sandbox.screen(batch, self._run.task)
-        while True:
-            begin_s = self._working_s()
-            try:
-                with self._clock.outside():
-                    item = next(outcomes, None)
-                if item is None and left:
-                    raise WorkerError(f"{len(left)} of {len(batch)} candidates were not screened")
-            except (MachineError, UsageError):
-                raise
-            except Exception as exc:
-                if not left:
-                    raise
-                yield left[0], self._crashed(left[0], exc), self._working_s() - begin_s
-                return
-            if item is None:
-                return
-            position, evaluation = item
-            left.remove(batch[position])
-            yield batch[position], evaluation, self._working_s() - begin_s
-
-    def _raced(self, batch: Sequence[Built]) -> Iterator[Measurement]:
-        """The race's measurements. If the race itself fails, the finalists are measured one by one, in full."""
-        if not batch:
-            return
-        self._emit(RaceStarted(count=len(batch)))
-        begin_s = self._working_s()
-        try:
-            with self._clock.outside():
-                evaluations = self._parts.sandbox.race(batch, self._run.task)
-        except (MachineError, UsageError):
-            raise
-        except Exception as exc:
-            logger.warning("the race failed", exc_info=exc)
-            self._emit(Notice(message=f"the race failed ({exc}); the finalists are measured one by one"))
-            yield from (self._evaluated(built, "full") for built in batch)
-            return
-        share_s = (self._working_s() - begin_s) / len(batch)
-        for built, evaluation in zip(batch, evaluations, strict=True):
-            yield built, evaluation, share_s
-
-    def _evaluated(self, built: Built, effort: Effort) -> Measurement:
-        """The sandbox's evaluation. If the sandbox itself fails, the candidate is recorded before the run ends.
-
-        Raises: MachineError, UsageError: a resumed run tries the candidate again.
-        """
-        begin_s = self._working_s()
-        try:
-            with self._clock.outside():
-                evaluation = self._parts.sandbox.evaluate(built, self._run.task, effort)
-        except (MachineError, UsageError):
-            raise
-        except Exception as exc:  # noqa: BLE001 (logged, recorded, and raised once it is a step)
-            evaluation = self._crashed(built, exc)
-        return built, evaluation, self._working_s() - begin_s
-
-    def _crashed(self, built: Built, exc: Exception) -> Crashed:
-        """The record of the candidate in hand when the sandbox failed. The run ends once it is a step."""
-        self._failed = exc if isinstance(exc, Cudal2Error) else WorkerError(f"internal error: {type(exc).__name__}: {exc}")
-        logger.warning("candidate %s could not be evaluated", built.candidate.id, exc_info=exc)
-        message = f"the run failed while this candidate was evaluated: {exc}"
-        return Crashed(stage="evaluate", message=message, inspection=built.inspection)
-
     def _finish(self, state: RunState, built: Built, evaluation: Evaluation, seconds: float) -> None:
         """Diagnose a candidate and record it, durably. Raises: the error that ended its evaluation."""
         profile = self.history.profile_of(built.candidate.id)
         diagnosis = diagnosis_of(self._parts, self._run, built, evaluation, profile)
         self._record(state, built.candidate, evaluation, diagnosis, {"build": built.seconds, "evaluate": seconds})
-        if self._failed is not None:  # the candidate is a step now, and a resumed run goes on after it
-            raise self._failed
+        if self._measurements.failed is not None:  # the candidate is a step now, and a resumed run goes on after it
+            raise self._measurements.failed
 
     def _changes(self, **changes: Any) -> Changes:
         return {**changes, "next_index": self.history.next_index, "spent_s": self._clock.spent_s()}
@@ -411,7 +337,7 @@ class Nodes:
             evaluation=evaluation,
             diagnosis=diagnosis,
             profile=self.history.profile_of(candidate.id),
-            reward=None if self._failed else reward(evaluation, self._run.task, self._run.chip, candidate.origin),
+            reward=None if self._measurements.failed else reward(evaluation, self._run.task, self._run.chip, candidate.origin),
             seconds={"propose": shared_s, **seconds, "agent": self._clock.lap_s()},
             created_at=datetime.now(UTC),
         )

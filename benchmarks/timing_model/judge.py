@@ -1,6 +1,7 @@
 """Compares predictions with the times that `measure` wrote. Needs no GPU.
 
 Run from the repository's root: python -m benchmarks.timing_model.judge ROWS.jsonl [--free [--extra FOLDER]] [--out FILE.json]
+or, for steps of a sweep: python -m benchmarks.timing_model.judge --store trajectories.sqlite [--out FILE.json]
 """
 
 import argparse
@@ -14,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing_model.predicting import prepared, spearman
-from benchmarks.timing_model.sources import TimedKernel, free, scheduled
+from benchmarks.timing_model.sources import TimedKernel, free, scheduled, stored
+from policies.trajectories.store import open_store
 
 Row = dict[str, Any]
 
@@ -23,9 +25,9 @@ def judged_rows(judged: Sequence[TimedKernel], measured: dict[str, Row], cache: 
     """A row for each kernel that was timed, with its prediction and the CPU seconds that it took."""
     timed = [each for each in judged if measured.get(each.name, {}).get("time_us")]
     for position, kernel in prepared([(each.candidate, each.task) for each in timed], cache, jobs):
-        begin = time.process_time()
+        begin = time.thread_time()
         predicted = kernel.predicted()
-        seconds = sum(kernel.seconds) + time.process_time() - begin
+        seconds = sum(kernel.seconds) + time.thread_time() - begin
         row = measured[timed[position].name]
         yield {
             **row,
@@ -79,15 +81,23 @@ def kernels(rows: Sequence[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path)
+    parser.add_argument("rows", type=Path, nargs="?")
+    parser.add_argument("--store", type=Path, help="a store with steps of the shapes of store_shapes.json, instead of rows")
     parser.add_argument("--free", action="store_true", help="the rows are of free sources")
     parser.add_argument("--extra", type=Path, help="folder of the sources that lie outside the repository")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "timing-model", help="of compiled kernels")
     options = parser.parse_args()
-    measured = {row["name"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
-    judged = list(free(options.extra) if options.free else scheduled())
+    if (options.rows is None) == (options.store is None):
+        parser.error("give either ROWS.jsonl or --store")
+    if options.store:
+        with open_store(f"sqlite:///{options.store.absolute()}") as store:
+            pairs = list(stored(store))
+        judged, measured = [kernel for kernel, _ in pairs], {kernel.name: row for kernel, row in pairs}
+    else:
+        measured = {row["name"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
+        judged = list(free(options.extra) if options.free else scheduled())
     rows = list(judged_rows(judged, measured, options.cache, options.jobs))
     print(table(rows))
     if options.free:

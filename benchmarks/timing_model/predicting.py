@@ -48,10 +48,10 @@ def prepared(pairs: Sequence[tuple[Candidate, GemmTask]], cache: Path, jobs: int
 def _prepared(built: Built, task: GemmTask) -> Prepared:
     plan = built.plan_for(task, REFERENCE_CHIPS[task.arch].sms)
     assert plan is not None  # a candidate with a launch plan
-    begin = time.process_time()
+    begin = time.thread_time()
     kernel = load_kernel(built, plan, task)
-    read = time.process_time()
-    return Prepared(task, trace(kernel), built.inspection, (read - begin, time.process_time() - read))
+    read = time.thread_time()
+    return Prepared(task, trace(kernel), built.inspection, (read - begin, time.thread_time() - read))
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:

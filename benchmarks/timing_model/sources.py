@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 from benchmarks.timing_model.draw import DRAWN, FOLDER, task_of
 from contract.candidate import Candidate, Origin
-from contract.task import GemmTask
+from contract.evaluation import Measured
+from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
+from policies.trajectories.store import Store
 
 LISTED = FOLDER / "sources.json"
+STORE_SHAPES = FOLDER / "store_shapes.json"
 _EXTRA = "extra/"
 _BLOCK = re.compile(r"```(?:cuda|cpp|c\+\+)\n(.*?)```", re.DOTALL)
 
@@ -44,6 +47,22 @@ def free(extra: Path | None, path: Path = LISTED) -> Iterator[TimedKernel]:
         file = extra / name.removeprefix(_EXTRA) if name.startswith(_EXTRA) and extra else Path(name)
         task = task_of(row["shape"]).model_copy(update=row.get("task", {}))
         yield TimedKernel(f"{name} {row['shape']}", GemmTask.model_validate(task.model_dump()), _read(file))
+
+
+def stored(store: Store) -> Iterator[tuple[TimedKernel, dict[str, Any]]]:
+    """The offline steps of a store on the shapes of `store_shapes.json`, each with its row as `measure` writes it."""
+    shapes = set(json.loads(STORE_SHAPES.read_text())["shapes"])
+    known: set[str] = set()
+    for run in store.runs():
+        if run.task.shape not in shapes or run.task.mode is not TimingMode.OFFLINE:
+            continue
+        for step in store.steps(run.run_id):
+            name = f"{step.candidate.id} {run.task.shape}"
+            if isinstance(step.evaluation, Measured) and isinstance(step.candidate, Candidate) and name not in known:
+                known.add(name)
+                row = {"name": name, "shape": run.task.shape, "candidate": step.candidate.id, "status": "measured"}
+                gpu = step.evaluation.environment.gpu
+                yield TimedKernel(name, run.task, step.candidate), {**row, "time_us": step.evaluation.time_us, "gpu": gpu}
 
 
 def _written(schedule: dict[str, Any], task: GemmTask) -> Candidate:

@@ -29,12 +29,16 @@ _FLAG = core.StepFlag
 
 @dataclass(frozen=True)
 class Shares:
-    """What one SM gets of the chip. Unit: bytes per microsecond. `missing`: the share of loaded bytes that come from DRAM."""
+    """What one SM gets of the chip. Unit: bytes per microsecond. `missing`: the share of loaded bytes that come from DRAM.
+
+    `clock_mhz`: of the SMs, which is higher where few of them work.
+    """
 
     l2: float
     dram: float
     store: float
     missing: float
+    clock_mhz: float
 
 
 def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
@@ -45,7 +49,7 @@ def steps_of(traced: Traced, rates: TimingRates, shares: Shares) -> np.ndarray:
 class _Steps:
     def __init__(self, traced: Traced, rates: TimingRates, shares: Shares) -> None:
         self._rates, self._shares, self._rows = rates, shares, traced.rows
-        self._cycle = 1.0 / rates.clock_mhz
+        self._cycle = 1.0 / shares.clock_mhz
         self._amount = traced.rows["amount"].astype(np.float64)
         self._parts = traced.rows["parts"].astype(np.float64)
         self._sm = 1 + traced.rows["stream"] // WARPS * RESOURCES
@@ -120,11 +124,14 @@ class _Steps:
         port = np.maximum(self._amount[at] / min(shares.l2, rates.sm_bytes_per_us), copied / rates.sm_bytes_per_us)
         port = np.maximum(port, self._amount[at] * shares.missing / shares.dram)
         bulk = self._rows["kind"][at] == KIND.BULK_LOAD
-        lines = np.where(bulk, self._parts[at] * rates.line_us, 0.0)
+        lines = np.where(bulk, self._parts[at] * rates.line_us + rates.box_us, 0.0)
         port = np.maximum(port, np.where(bulk, 0.0, self._parts[at] * rates.load_line_cycles * cycle))
         into = np.where(self._rows["kind"][at] == KIND.LOAD, 0.0, copied / rates.smem_bytes * cycle)
         track = np.where(self._rows["kind"][at] == KIND.LOAD, LOADS, np.where(bulk, 0, COPIES))
-        self._set(at, first=self._sm[at] + LOAD, first_time=port, latency=rates.load_us, track=track)
+        latency = np.where(bulk, rates.bulk_load_us, rates.load_us)
+        firsts = np.unique(self._sm[at[bulk]], return_index=True)[1]
+        latency[np.flatnonzero(bulk)[firsts]] += rates.map_us
+        self._set(at, first=self._sm[at] + LOAD, first_time=port, latency=latency, track=track)
         self._set(at, second=self._sm[at] + SMEM, second_time=into)
         self._set(at, third=np.where(bulk, self._sm[at] + ENGINE, 0), third_time=lines)
         self._set(self._of(KIND.BULK_TARGET), flags=int(_FLAG.TOGETHER))
@@ -145,7 +152,8 @@ class _Steps:
         at = self._of(KIND.STORE)
         # A sector of L2 that a store fills in part costs as one that it fills.
         port = np.maximum(self._amount[at] / shares.store, self._parts[at] * rates.store_line_cycles * cycle)
-        self._set(at, first=self._sm[at] + STORE, first_time=port, flags=int(_FLAG.DRAIN))
+        visible = np.where(self._rows["token"][at] > 0, rates.atomic_us, 0.0)
+        self._set(at, first=self._sm[at] + STORE, first_time=port, flags=int(_FLAG.DRAIN), latency=visible)
         at = self._of(KIND.BULK_STORE)
         self._set(
             at,
@@ -154,7 +162,7 @@ class _Steps:
             second=self._sm[at] + SMEM,
             second_time=self._amount[at] / rates.smem_bytes * cycle,
             third=self._sm[at] + ENGINE,
-            third_time=self._parts[at] * rates.line_us,
+            third_time=self._parts[at] * rates.line_us + rates.box_us,
             track=STORES,
         )
 

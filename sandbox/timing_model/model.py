@@ -80,20 +80,26 @@ class _ModelledLaunch:
         self._fit, self._even = fit, math.ceil(self._clusters / fit)
         self._smem = (resources.static_smem_bytes + resources.dynamic_smem_bytes) if resources else 0
         self._threads = math.prod(launch.block)
-        self.plain = self._simulated(self._turns(1.0))
-        crowded = self._turns(self._rates.crowding)
-        crowds = self._early() and self.plain.end < rates.crowding_us and crowded != self._turns(1.0)
+        self.plain = self._simulated(self._turns(1))
+        crowd = self._crowd()
+        crowded = self._turns(math.ceil(crowd))
+        crowds = self._early() and crowded != self._turns(1)
         self.simulated = self._simulated(crowded) if crowds else self.plain
-        # The fewer CTAs there are, the more SMs are free for those of the next launch.
-        self._share = min(self._clusters * self._size / chip.sms, 1.0)
+        self._share = (crowd - self._even) / max(math.ceil(crowd) - self._even, 1)
+
+    def _crowd(self) -> float:
+        """Clusters of a busiest SM where launches pile up: the CTAs that end first make room for those of one later launch."""
+        rates = self._rates
+        room = min(self._limit, self._clusters, rates.launches_in_flight * self._clusters / self._fit)
+        return self._even + rates.crowding * math.log(max(room / self._even, 1.0))
 
     def _early(self) -> bool:
         """Whether CTAs of the next launch are placed while those of this one still run."""
         return self._traced.launch.programmatic and bool((self._traced.rows["kind"] == KIND.TRIGGER).any())
 
-    def _turns(self, crowd: float) -> Turns:
+    def _turns(self, crowd: int) -> Turns:
         """Clusters of the busiest SMs. Those that are placed while others end crowd on the SMs that are free first."""
-        together = min(self._limit, max(round(crowd), self._even), self._clusters)
+        together = min(self._limit, max(crowd, self._even), self._clusters)
         return Turns(max(self._even, together), max(together, 1))
 
     def _simulated(self, turns: Turns) -> Simulated:
@@ -102,6 +108,7 @@ class _ModelledLaunch:
     def _steps(self, turns: Turns) -> np.ndarray:
         rates = self._rates
         active = max(min(self._clusters // turns.count, self._fit), 1) * self._size
+        busy = min(self._clusters * self._size / (self._even * self._chip.sms), 1.0)
         loads = np.isin(self._traced.rows["kind"], (KIND.BULK_LOAD, KIND.LOAD, KIND.COPY))
         loaded = float(self._traced.rows["amount"][loads].sum()) * self._clusters / self._traced.clusters
         operands = 2.0 * self._task.k * (self._task.m + self._task.n)
@@ -110,6 +117,7 @@ class _ModelledLaunch:
             dram=rates.dram_bytes_per_us / active,
             store=min(rates.store_bytes_per_us / active, rates.sm_bytes_per_us),
             missing=min(operands / max(loaded, 1.0), 1.0),
+            clock_mhz=rates.clock_mhz + (1.0 - busy) * (rates.cool_clock_mhz - rates.clock_mhz),
         )
         return steps_of(self._traced, rates, shares)
 
@@ -125,15 +133,18 @@ class _ModelledLaunch:
 
     def time_us(self, *, programmatic: bool) -> float:
         rates, left_out = self._rates, self._left_out()
+        bulk = bool((self._traced.rows["kind"] == KIND.BULK_STORE).any())
+        drain = rates.drain_us + bulk * rates.bulk_drain_us
+        placed = rates.cta_us * min(self._clusters, self._fit * self._turns(1).resident) * self._size
         if not (programmatic and self._traced.launch.programmatic):
-            return rates.launch_us + self.plain.end * left_out + rates.drain_us
+            return rates.launch_us + placed + self.plain.end * left_out + drain
         end = (self.plain.end + self._share * (self.simulated.end - self.plain.end)) * left_out
         hidden = self.simulated.begin if self._fits_beside() else 0.0
-        return rates.overlapped_launch_us + end - hidden + rates.drain_us
+        return rates.overlapped_launch_us + placed + end - hidden + drain
 
     def _fits_beside(self) -> bool:
         """Whether a CTA of the next kernel fits on the SM beside those of this one."""
-        limits, resident = LIMITS[self._chip.arch], self._turns(1.0).resident
+        limits, resident = LIMITS[self._chip.arch], self._turns(1).resident
         return resident < self._limit or (
             (resident + 1) * (self._smem + 1024) <= limits.smem_per_sm_bytes
             and (resident + 1) * self._threads <= limits.max_threads_per_sm

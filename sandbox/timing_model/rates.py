@@ -18,43 +18,51 @@ class TimingRates(Record):
     `l2_bytes_per_us`, `dram_bytes_per_us`, `store_bytes_per_us`: of the whole chip. `line_us`: per row of a bulk copy
     (not fitted: measured on 8192x8192x8192 with rows of 64 bytes, which the steps of a search rarely have).
     `load_line_cycles`, `store_line_cycles`: per line of 128 bytes that a warp's access touches.
-    `load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
+    `box_us`: per bulk copy. `map_us`: the first use of a tensor map. `cta_us`: per CTA of a launch.
+    `load_us`, `bulk_load_us`: a load that misses L2. `turn_us`: from the end of a CTA until the next begins on its SM.
     `launch_us`: from the end of a kernel until the next runs; `overlapped_launch_us`: with programmatic launch.
-    `crowding`: CTAs of the busiest SM behind an early programmatic launch, where more than an even distribution gives it,
-    and `crowding_us` how long a kernel is at most whose CTAs crowd.
-    `drain_us`: from the last instruction until the stores are visible.
+    `crowding`: how many CTAs more than an even distribution the busiest SM gets behind early programmatic launches, per
+    factor e of room that is left; `launches_in_flight`: launches that pile up there at most.
+    `drain_us`: from the last instruction until the stores are visible; `bulk_drain_us`: more, where bulk copies store.
+    `clock_mhz`: where all SMs work; `cool_clock_mhz`: the maximum, which few of them reach.
     """
 
     clock_mhz: float = 1755.0
+    cool_clock_mhz: float = 1980.0
     tensor_rate: float = 1714.0
-    fragment_rate: float = 1519.0
+    fragment_rate: float = 1821.0
     product_cycles: float = 188.5
     fragment_cycles: float = 33.0
     operation_cycles: float = 1.687
-    issue_cycles: float = 1.183
+    issue_cycles: float = 1.071
     smem_bytes: float = 128.0
-    shared_cycles: float = 16.8
-    arrive_cycles: float = 39.89
-    barrier_cycles: float = 23.08
-    cluster_cycles: float = 524.7
-    remote_cycles: float = 298.0
-    remote_bytes: float = 15.8
+    shared_cycles: float = 15.53
+    arrive_cycles: float = 38.69
+    barrier_cycles: float = 22.34
+    cluster_cycles: float = 428.1
+    remote_cycles: float = 264.0
+    remote_bytes: float = 16.1
     sm_bytes_per_us: float = 134800.0
     l2_bytes_per_us: float = 13140000.0
     dram_bytes_per_us: float = 4052000.0
-    store_bytes_per_us: float = 3767000.0
-    load_line_cycles: float = 1.987
-    store_line_cycles: float = 2.978
+    store_bytes_per_us: float = 3554000.0
+    load_line_cycles: float = 1.869
+    store_line_cycles: float = 2.67
     line_us: float = 0.0009
-    load_us: float = 0.7658
-    atomic_us: float = 0.3208
-    fence_us: float = 0.6011
-    turn_us: float = 0.168
-    launch_us: float = 0.8376
-    overlapped_launch_us: float = 0.1025
-    drain_us: float = 0.1985
-    crowding: float = 3.189
-    crowding_us: float = 10.0
+    box_us: float = 0.01
+    load_us: float = 0.5649
+    bulk_load_us: float = 0.7658
+    map_us: float = 0.1852
+    bulk_drain_us: float = 0.1113
+    atomic_us: float = 0.4194
+    fence_us: float = 0.5853
+    turn_us: float = 0.1661
+    launch_us: float = 0.8439
+    overlapped_launch_us: float = 0.1122
+    drain_us: float = 0.2378
+    cta_us: float = 0.001
+    crowding: float = 1.156
+    launches_in_flight: float = 16.0
     fitted: bool = False
 
 

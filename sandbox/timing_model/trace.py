@@ -20,10 +20,10 @@ from sandbox.emulator.large.points import first_cta
 from sandbox.emulator.machine import Conditions, Schedule
 
 MAX_ROWS = 1 << 18
-DEADLINE_S = 2.0
+DEADLINE_S = 0.5
 MAX_SPLITS = 16
 SUM_BYTES = 4  # of a partial sum
-MAX_OPERATIONS = 1 << 23  # of warps
+MAX_OPERATIONS = 1 << 22  # of warps
 
 ROW = np.dtype(
     [(name, np.uint32) for name in ("stream", "kind", "gap", "instruction", "amount", "parts", "token", "lanes")]

@@ -13,6 +13,7 @@ from contract.plan import Launch, LaunchPlan
 from contract.task import Arch, GemmTask
 from sandbox.building.builder import Builder
 from sandbox.emulator.evaluator import Evaluator
+from sandbox.timing_model.model import predict
 from sandbox.workers.messages import Done, Evaluate, NotExecuted, Reduced, Verified
 from tests.sandbox.building.build_kernels import ORIGIN, TENSORS
 
@@ -59,11 +60,17 @@ def builder(cache: Path) -> Build:
 
 
 def prove(
-    built: Built, task: GemmTask = TASK, *, timeout_s: float = 60.0, reduced: Reduced | None = None, seed: int = 2
+    built: Built,
+    task: GemmTask = TASK,
+    *,
+    timeout_s: float = 60.0,
+    reduced: Reduced | None = None,
+    seed: int = 2,
+    proves: bool = True,
 ) -> Done | Verified | NotExecuted:
-    evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None)
+    evaluator = Evaluator(REFERENCE_CHIPS[task.arch], lambda _: None, predict)
     options = VerifyOptions(seed=seed, timeout_s=timeout_s)
-    return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced))
+    return evaluator.evaluate(Evaluate(built=built, task=task, verify=options, reduced=reduced, proves=proves))
 
 
 def failure(answer: object) -> TestResult:

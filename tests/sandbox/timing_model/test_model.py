@@ -2,11 +2,11 @@
 
 import pytest
 
-from contract.candidate import Candidate
+from contract.candidate import Candidate, Origin
 from contract.chip import LIMITS, REFERENCE_CHIPS
 from contract.evaluation import Prediction
 from contract.inspection import Inspection, KernelResources
-from contract.plan import resolve
+from contract.plan import LaunchPlan, resolve
 from contract.task import Arch, GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from sandbox.emulator.kernel import EmulatedKernel
@@ -24,6 +24,40 @@ RING = {
     "evict_a": "normal", "evict_b": "normal", "evict_d": "normal", "push": False, "split_tail": False, "spread_sum": False,
     "whole_groups": False, "turned": False,
 }  # fmt: skip
+
+
+POLLED = """
+#include <cuda_fp16.h>
+__device__ void put(float4* to, float x) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %1, %1, %1};" ::"l"(to), "f"(x) : "memory");
+}
+__device__ float4 get(const float4* from) {
+  float4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(from) : "memory");
+  return v;
+}
+__device__ bool arrived(float4 v) { return v.x != 0.0f && v.y != 0.0f && v.z != 0.0f && v.w != 0.0f; }
+extern "C" __global__ void gemm(__half* d, float4* workspace) {
+  const int part = blockIdx.x, lane = threadIdx.x;
+  for (int i = 1; i < 4; ++i) put(workspace + ((part + i) % 4 * 4 + part) * 32 + lane, 1.0f);
+  float4 sums[3];
+  bool complete;
+#pragma unroll
+  for (int i = 0; i < 3; ++i) sums[i] = get(workspace + (part * 4 + (part + 1 + i) % 4) * 32 + lane);
+  do {
+    complete = true;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      if (!arrived(sums[i])) {
+        complete = false;
+        sums[i] = get(workspace + (part * 4 + (part + 1 + i) % 4) * 32 + lane);
+      }
+    }
+  } while (!complete);
+  d[part * 32 + lane] = __float2half(sums[0].x + sums[1].y + sums[2].z);
+}
+"""
 
 
 def task(m: int, n: int, k: int, mode: TimingMode = TimingMode.OFFLINE) -> GemmTask:
@@ -76,9 +110,49 @@ def test_a_trace_goes_on_where_it_waits_for_a_cluster_outside(compiler: PtxCompi
     assert (traced.rows["kind"] == KIND.LOAD).any()  # of the other splits' sums
 
 
+def test_polls_of_many_words_count_once_and_other_ctas_write_all_of_them(compiler: PtxCompiler) -> None:
+    of = task(64, 64, 64)
+    plan = LaunchPlan.model_validate(
+        {
+            "arch": of.arch,
+            "launches": [
+                {
+                    "entry": "gemm",
+                    "grid": [4, 1, 1],
+                    "block": [32, 1, 1],
+                    "args": [{"tensor": "D", "access": "write"}, {"workspace": 0}],
+                }
+            ],
+            "workspace": {"bytes": 4 * 4 * 512, "zero": "restored"},
+        }
+    )
+    candidate = Candidate(source=POLLED, plan=plan, origin=Origin(policy="test"))
+    resolved = resolve(plan, of, LIMITS[of.arch], H200.sms)
+    [traced] = trace(EmulatedKernel(candidate.id, compiler.compile(candidate, of.arch), resolved, of))
+    assert traced.whole
+    assert traced.ctas == 1
+    rows = traced.rows
+    loads = rows[rows["kind"] == KIND.LOAD]
+    assert len(loads) == 6, "three in vain, three that find the sums"
+    assert not (rows["kind"] == KIND.ATOMIC).any(), "a relaxed store does not stop its warp"
+    given = rows["token"][(rows["kind"] == KIND.STORE) & (rows["token"] > 0)]
+    waited = rows["token"][rows["kind"] == KIND.WAIT]
+    assert len(given) == 3
+    assert set(waited.tolist()) & set(given.tolist()), "others write when this CTA writes for them"
+
+
+def test_launches_crowd_only_where_sms_have_room(compiler: PtxCompiler) -> None:
+    emulated = kernel(compiler, task(2048, 512, 512))  # 64 CTAs
+    alone = inspected(emulated)
+    [only] = alone.kernels
+    roomy = alone.model_copy(update={"kernels": (only.model_copy(update={"ctas_per_sm": 4}),)})
+    times = [made.predicted_us for each in (alone, roomy) if (made := predict(emulated, each, H200))]
+    assert times[1] > 1.2 * times[0]
+
+
 def test_more_work_takes_longer_and_the_terms_say_of_what(compiler: PtxCompiler) -> None:
     small, large = predicted(compiler, task(2048, 2048, 1024)), predicted(compiler, task(2048, 2048, 4096))
-    assert large.predicted_us > 3 * small.predicted_us
+    assert large.predicted_us - small.predicted_us > 3 * small.terms["tensor cores"]  # what K does not change, both have
     assert large.terms["tensor cores"] == pytest.approx(4 * small.terms["tensor cores"], rel=0.01)
     assert max(large.terms.values()) <= large.predicted_us
     assert not large.is_floor

@@ -28,6 +28,7 @@ struct TensorStore : Pending {
   u32 offset = 0, how = kStore, instruction = 0;
 
   void complete() override {
+    if (run->trace) return;  // nobody reads the results, and pages of large ones take long to map
     Buffer* buffer = buffer_at(*run, box.map->address);
     if (!buffer || !buffer->writable) return;
     const u32 rows = box.rows(), size = box.map->element_bytes;

@@ -126,7 +126,8 @@ void store(Warp& warp, const Op& op, u32 mask) {
     if (!to) continue;
     for (u32 i = 0; i < op.count; ++i, to += sizeof(Memory)) {
       const Memory value = static_cast<Memory>(warp.lanes<Value>(slots[i])[lane]);
-      changed |= std::memcmp(to, &value, sizeof value) != 0;
+      if (!std::memcmp(to, &value, sizeof value)) continue;  // so that pages of zeros stay unmapped
+      changed = true;
       std::memcpy(to, &value, sizeof value);
     }
     accesses.synchronise(warp, op, lane);

@@ -201,7 +201,8 @@ TraceRow& Trace::add(Warp& warp, const Op& op, TraceKind kind, u32 amount, u32 p
   const u32 stream = stream_of(warp);
   Last& last = last_[stream];
   rows.push_back({stream, kind, warp.moment - last.moment, op.instruction, amount, parts, token, 0, 0});
-  last = {warp.moment, rows.size() - 1};
+  last.moment = warp.moment;
+  last.polls.clear();
   if (rows.size() >= most_rows_) warp.run->stopped = true;
   return rows.back();
 }
@@ -338,25 +339,27 @@ void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
   const bool generic_elsewhere = kSpaceOf(op) == kGeneric && (first - kParamWindow < kWindow || first - kLocalWindow < kWindow);
   if (kSpaceOf(op) == kParam || kSpaceOf(op) == kLocal || kSpaceOf(op) == kConst || generic_elsewhere) return;
   const bool synchronises = kSemanticsOf(op) != kWeak;
+  u32 given = 0;
   if (form == kAtomicOf || (synchronises && !reads)) {
     const u64 version = ++versions_[first];
     const u32* word = word_at(*warp.run, first);
     before_ = word ? *word : 0;
-    const u32 before = version > 1 ? token(kVersion, first, version - 1) : 0;
-    if (form == kAtomicOf && before) add(warp, op, kTraceWait, 0, 3, before);
-    TraceRow& row = add(warp, op, kTraceAtomic, static_cast<u32>(std::popcount(lanes)), reads, token(kVersion, first, version));
-    row.address = first;
-    return;
-  }
-  if (synchronises) {
-    const auto at = versions_.find(first);
-    const u32 written = at != versions_.end() ? token(kVersion, first, at->second) : 0;
-    Last& last = last_[stream_of(warp)];
-    if (last.row < rows.size() && rows[last.row].kind == kTraceLoad && rows[last.row].instruction == op.instruction) {
-      last.moment = warp.moment;  // the read before was in vain
-      rows[last.row - 1].token = written;
+    given = last_[stream_of(warp)].given = token(kVersion, first, version);
+    // A relaxed store is a store that others wait for: its warp goes on.
+    if (form == kAtomicOf || kSemanticsOf(op) != kRelaxed) {
+      const u32 before = version > 1 ? token(kVersion, first, version - 1) : 0;
+      if (form == kAtomicOf && before) add(warp, op, kTraceWait, 0, 3, before);
+      add(warp, op, kTraceAtomic, static_cast<u32>(std::popcount(lanes)), 0, given).address = first;
       return;
     }
+  }
+  std::vector<std::size_t> polls;
+  if (synchronises && reads) {
+    // What no traced CTA writes, others write when this warp writes for them.
+    const auto at = versions_.find(first);
+    const u32 written = at != versions_.end() ? token(kVersion, first, at->second) : last_[stream_of(warp)].given;
+    if (repeated(warp, op, first, written)) return;
+    polls = std::move(last_[stream_of(warp)].polls);
     add(warp, op, kTraceWait, 0, 3, written);
   }
   std::vector<u64> sectors;
@@ -365,7 +368,23 @@ void Trace::access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes) {
     for (u64 sector = begin / 32; sector <= (begin + bytes - 1) / 32; ++sector) sectors.push_back(sector);
   }
   const u64 moved = bytes_in_sectors(sectors);
-  add(warp, op, reads ? kTraceLoad : kTraceStore, static_cast<u32>(moved), lines_of(sectors), 0).address = first;
+  add(warp, op, reads ? kTraceLoad : kTraceStore, static_cast<u32>(moved), lines_of(sectors), given).address = first;
+  if (synchronises && reads) {
+    polls.push_back(rows.size() - 1);
+    last_[stream_of(warp)].polls = std::move(polls);
+  }
+}
+
+// Whether a warp that has done nothing else since then reads the same words once more. The read before was in vain.
+bool Trace::repeated(Warp& warp, const Op& op, u64 address, u32 written) {
+  Last& last = last_[stream_of(warp)];
+  for (const std::size_t row : last.polls) {
+    if (rows[row].instruction != op.instruction || rows[row].address != address) continue;
+    last.moment = warp.moment;
+    rows[row - 1].token = written;
+    return true;
+  }
+  return false;
 }
 
 void Trace::matrices(Warp& warp, const Op& op, u32 lanes, bool reads) {
@@ -495,16 +514,22 @@ bool Trace::before(Warp& warp, const Op& op, u32 lanes) {
 // What a write by which CTAs synchronise has added to its word, and where warps wait for such a write.
 void Trace::note_change(Warp& warp, const Op& op, u32 lanes, u32 form) {
   if (kSemanticsOf(op) == kWeak && form != kAtomicOf && !warp.yielded) return;
-  const int lane = first_lane(lanes);
-  for (u32 left = warp.yielded ? lanes : 1u << lane; left; left &= left - 1) {
+  const Handled& how = handled(op);
+  const bool reads = form == kLoadOf;
+  for (u32 left = reads || warp.yielded ? lanes : 1u << first_lane(lanes); left; left &= left - 1) {
     const int at = std::countr_zero(left);
-    const u64 address = handled(op).wide ? effective_address<u64>(warp, op, at) : effective_address<u32>(warp, op, at);
-    const u32* word = word_at(*warp.run, address);
-    if (!word) continue;
-    if (warp.yielded) {
-      polled_.insert(address);
-    } else if (form != kLoadOf && *word != before_) {
-      changes_[address] = change_ = *word - before_;
+    const u64 first = how.wide ? effective_address<u64>(warp, op, at) : effective_address<u32>(warp, op, at);
+    for (u32 value = 0; value < (reads ? op.count : 1u); ++value) {
+      const u64 address = first + value * how.bytes;
+      const u32* word = word_at(*warp.run, address);
+      if (!word) continue;
+      if (warp.yielded) {
+        polled_.insert(address);
+      } else if (reads) {
+        polled_.erase(address);
+      } else if (*word != before_) {
+        changes_[address] = change_ = *word - before_;
+      }
     }
   }
 }

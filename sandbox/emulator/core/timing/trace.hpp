@@ -28,7 +28,7 @@ enum TraceKind : u32 {
   kTraceProduct,      // wgmma. amount: n, parts: 1 where A lies in registers
   kTraceFragments,    // mma or wmma.mma. amount: multiply-adds
   kTraceLoad,         // amount: bytes in sectors, parts: lines; of global memory
-  kTraceStore,        // as kTraceLoad
+  kTraceStore,        // as kTraceLoad; gives the token, if any
   kTraceAtomic,       // amount: lanes
   kTraceSharedLoad,   // amount: wavefronts
   kTraceSharedStore,  // amount: wavefronts
@@ -95,6 +95,7 @@ class Trace {
   void named_barrier(Warp& warp, const Op& op, u32 lanes, bool waits);
   void tested(Warp& warp, const Op& op, u32 lanes);
   void access(Warp& warp, const Op& op, u32 lanes, u32 form, u32 bytes);
+  bool repeated(Warp& warp, const Op& op, u64 address, u32 written);
   void shared(Warp& warp, const Op& op, u32 lanes, const u32* offsets, u32 bytes, bool reads);
   void matrices(Warp& warp, const Op& op, u32 lanes, bool reads);
   void note_change(Warp& warp, const Op& op, u32 lanes, u32 form);
@@ -104,10 +105,12 @@ class Trace {
   u64 most_rows_;
   std::unordered_map<u64, u32> places_;  // of CTAs in `ctas`
   struct Last {
-    u32 moment = 1;
-    std::size_t row = ~std::size_t{0};
+    u32 moment = 1, given = 0;
+    std::vector<std::size_t> polls;
   };
-  std::unordered_map<u32, Last> last_;  // by stream: the warp's moment at its last row, and that row
+  // By stream: the warp's moment at its last row, the token of its last write for others, and the reads by which it has polled
+  // since it did anything else.
+  std::unordered_map<u32, Last> last_;
   std::unordered_map<Key, u32, Hash> known_;
   std::unordered_map<u64, Gathered> gathered_;  // by CTA and named barrier
   std::unordered_map<u64, u64> versions_;       // by address: writes by which CTAs synchronise
