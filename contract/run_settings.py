@@ -35,7 +35,7 @@ GROUPS = frozenset(group for group, _ in FLAT.values())
 
 # What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
 _ROUNDS = ("budget", "minutes", "round_size", "build_ahead", "finalists", "race_baselines", "precedents")
-_SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "rounds", "quick_rounds", "device")
+_SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "rounds", "quick_rounds", "device")
 _SHOWN = ("use_knowledge", "use_diagnosis", "profile")
 _CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
 REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
@@ -87,6 +87,11 @@ class RunSettings(Record):
     )
     precedents: int = Field(
         default=12, ge=0, le=256, description="schedules of earlier runs on similar shapes that a search may start from"
+    )
+    schedule_prior: str = Field(
+        default="auto",
+        min_length=1,
+        description="what ranks untried schedules: auto (learned weights where they know the chip), analytic, or weights",
     )
     seed: int = Field(default=0, description="seed of the search")
     verify_seed: int | None = Field(

@@ -1,0 +1,92 @@
+"""The arms of a bench: policies that propose schedules, each opened anew for a task, so that none carries anything over.
+
+| name | the policy |
+|---|---|
+| `schedule` | the schedule policy with the analytic prior, without precedents |
+| `store` | the same with precedents, but none of a shape that is judged |
+| `random` | valid schedules at random |
+| name or path of weights | the schedule policy with these weights, without precedents |
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.policy_bench.random_schedules import RandomSchedules
+from agent.policy_bench.weight_files import PolicyCard, chosen_weights
+from contract.chip import Chip
+from contract.errors import UsageError
+from contract.protocols import Policy
+from contract.task import Arch, GemmTask
+from contract.trajectory import Precedent
+from policies.schedule.families.registry import families
+from policies.schedule.policy import Precedents, SchedulePolicy
+from policies.trajectories.precedents import StoredPrecedents
+from policies.trajectories.store import Store
+
+Open = Callable[[Arch, int], Policy]  # for tasks of an arch, with a seed
+OpenLearned = Callable[[Path], Open]
+
+NEAR = 12  # precedents of the arm `store`, as a search has by default
+READ = 4096  # precedents that are read to find those
+
+
+@dataclass(frozen=True)
+class BenchArm:
+    """`note`: what identifies the arm beside its name."""
+
+    name: str
+    open: Open
+    note: str = ""
+
+
+def analytic(arch: Arch, seed: int) -> Policy:
+    return SchedulePolicy(families(arch), seed=seed, steer=False)
+
+
+def random_schedules(arch: Arch, seed: int) -> Policy:
+    return RandomSchedules(families(arch), seed)
+
+
+def from_store(store: Store, judged: Collection[str]) -> Open:
+    """With the precedents of a store whose shapes are not `judged`."""
+    stored = StoredPrecedents(store)
+
+    def near(task: GemmTask, chip: Chip) -> Sequence[Precedent]:
+        return [one for one in stored.near(task, chip, READ) if one.task.shape not in judged][:NEAR]
+
+    return lambda arch, seed: SchedulePolicy(families(arch), seed=seed, steer=False, precedents=near)
+
+
+def known_schedules(store: Store) -> Precedents:
+    """The schedules that led earlier runs of a task itself, best run first."""
+    stored = StoredPrecedents(store)
+
+    def known(task: GemmTask, chip: Chip) -> Sequence[Precedent]:
+        return [one for one in stored.near(task, chip, READ) if one.task == task]
+
+    return known
+
+
+def own_arms(store: Store, judged: Collection[str]) -> dict[str, BenchArm]:
+    """The arms of this version, by name."""
+    opened: Mapping[str, Open] = {"schedule": analytic, "store": from_store(store, judged), "random": random_schedules}
+    return {name: BenchArm(name, open_) for name, open_ in opened.items()}
+
+
+def read_arms(names: Sequence[str], known: Mapping[str, BenchArm], home: Path, learned: OpenLearned | None) -> list[BenchArm]:
+    """The arms that names stand for: of `known`, or of files of weights. Raises: UsageError."""
+    if not names:
+        raise UsageError(f"--arms names no arm; choose from {', '.join(known)}, or files of weights")
+    return [known[name] if name in known else _learned_arm(name, known, home, learned) for name in dict.fromkeys(names)]
+
+
+def _learned_arm(name: str, known: Mapping[str, BenchArm], home: Path, learned: OpenLearned | None) -> BenchArm:
+    try:
+        card: PolicyCard = chosen_weights(name, home)
+    except UsageError as exc:
+        raise UsageError(f"arm {name!r} is not known; choose from {', '.join(known)}, or name a file of weights") from exc
+    if learned is None:
+        raise UsageError(f"arm {name!r}: this version has no policy for learned weights; leave it out")
+    return BenchArm(card.name, learned(card.path), hashlib.sha256(card.path.read_bytes()).hexdigest()[:16])
