@@ -41,6 +41,9 @@ class BenchArm:
     note: str = ""
 
 
+MakeArm = Callable[[], BenchArm]
+
+
 def analytic(arch: Arch, seed: int) -> Policy:
     return SchedulePolicy(families(arch), seed=seed, steer=False)
 
@@ -69,20 +72,23 @@ def known_schedules(store: Store) -> Precedents:
     return known
 
 
-def own_arms(store: Store, judged: Collection[str]) -> dict[str, BenchArm]:
-    """The arms of this version, by name."""
-    opened: Mapping[str, Open] = {"schedule": analytic, "store": from_store(store, judged), "random": random_schedules}
-    return {name: BenchArm(name, open_) for name, open_ in opened.items()}
+def own_arms(store: Store, judged: Collection[str]) -> dict[str, MakeArm]:
+    """The arms of this version by name, each made where it is asked for."""
+    return {
+        "schedule": lambda: BenchArm("schedule", analytic),
+        "store": lambda: BenchArm("store", from_store(store, judged)),
+        "random": lambda: BenchArm("random", random_schedules),
+    }
 
 
-def read_arms(names: Sequence[str], known: Mapping[str, BenchArm], home: Path, learned: OpenLearned | None) -> list[BenchArm]:
+def read_arms(names: Sequence[str], known: Mapping[str, MakeArm], home: Path, learned: OpenLearned | None) -> list[BenchArm]:
     """The arms that names stand for: of `known`, or of files of weights. Raises: UsageError."""
     if not names:
         raise UsageError(f"--arms names no arm; choose from {', '.join(known)}, or files of weights")
-    return [known[name] if name in known else _learned_arm(name, known, home, learned) for name in dict.fromkeys(names)]
+    return [known[name]() if name in known else _learned_arm(name, known, home, learned) for name in dict.fromkeys(names)]
 
 
-def _learned_arm(name: str, known: Mapping[str, BenchArm], home: Path, learned: OpenLearned | None) -> BenchArm:
+def _learned_arm(name: str, known: Mapping[str, MakeArm], home: Path, learned: OpenLearned | None) -> BenchArm:
     try:
         card: PolicyCard = chosen_weights(name, home)
     except UsageError as exc:

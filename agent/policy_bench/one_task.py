@@ -29,9 +29,11 @@ FASTEST = 2  # candidates of an arm that race: the screen may have misjudged the
 class SharedScreens:
     """The candidates of a task, each built once and screened once. Safe to use from several threads."""
 
-    def __init__(self, sandbox: Sandbox, task: GemmTask, cancel: Event) -> None:
-        self._sandbox, self._task, self._cancel = sandbox, task, cancel
+    def __init__(self, sandbox: Sandbox, task: GemmTask) -> None:
+        self._sandbox, self._task = sandbox, task
         self._building, self._screening = Lock(), Lock()
+        self._cancel = Event()  # of the build that goes on; each sets its own at its end
+        self._stopped = False
         self.candidates: dict[str, AnyCandidate] = {}
         self.outcomes: dict[str, Built | Evaluation] = {}
         self.screened: dict[str, tuple[Evaluation, float]] = {}
@@ -40,9 +42,17 @@ class SharedScreens:
     def build(self, candidates: Iterable[AnyCandidate]) -> None:
         with self._building:
             new = list({one.id: one for one in candidates if one.id not in self.outcomes}.values())
-            for place, outcome in self._sandbox.build(new, self._task, self._cancel) if new else ():
+            self._cancel = Event()
+            if not new or self._stopped:
+                return
+            for place, outcome in self._sandbox.build(new, self._task, self._cancel):
                 self.outcomes[new[place].id] = outcome
             self.candidates |= {one.id: one for one in new}
+
+    def stop(self) -> None:
+        """End the builds that go on; for another thread. Nothing more can be screened."""
+        self._stopped = True
+        self._cancel.set()
 
     def screen(self, ids: Iterable[str]) -> None:
         """The first call prepares operands and baseline, whose seconds are no candidate's."""
@@ -72,11 +82,9 @@ class SharedScreens:
 class TaskBench:
     """One task. `prepare` needs no GPU, so that it may run while another task is measured."""
 
-    def __init__(
-        self, task: GemmTask, arms: Sequence[BenchArm], size: BenchSize, seed: int, sandbox: Sandbox, cancel: Event
-    ) -> None:
+    def __init__(self, task: GemmTask, arms: Sequence[BenchArm], size: BenchSize, seed: int, sandbox: Sandbox) -> None:
         self._task, self._size, self._seed, self._sandbox = task, size, seed, sandbox
-        self._shared = SharedScreens(sandbox, task, cancel)
+        self._shared = SharedScreens(sandbox, task)
         self._arms = [ArmSeat(arm, task, size, seed, sandbox) for arm in arms]
         self._known: tuple[str, ...] = ()
 
@@ -86,6 +94,10 @@ class TaskBench:
         self._known = tuple(dict.fromkeys(one.id for one in best))
         rounds = [arm.propose({}) for arm in self._arms]
         self._shared.build([*best, *(one for proposed in rounds for one in proposed)])
+
+    def stop(self) -> None:
+        """End what `prepare` does in another thread."""
+        self._shared.stop()
 
     def measure(self, commit: str = "") -> ProposalRow:
         """Screen what was built, let the arms search on, race the best. Raises: MachineError, WorkerError."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event
+from typing import NamedTuple
 
 from agent.policy_bench.arms import BenchArm
 from agent.policy_bench.one_task import TaskBench
@@ -19,6 +19,13 @@ from policies.schedule.families.registry import families
 from policies.schedule.policy import Precedents
 
 KNOWN = 12  # schedules of earlier runs that are measured with the proposals
+
+
+class Ahead(NamedTuple):
+    """A task that is prepared in the background."""
+
+    bench: TaskBench
+    prepared: Future[None]
 
 
 @dataclass(frozen=True)
@@ -38,35 +45,34 @@ class ProposalBench:
 
         A task whose operands do not fit is left out with a notice. Raises: MachineError, WorkerError, StoreError.
         """
-        begin_s, longest_s, cancel = time.monotonic(), 0.0, Event()
+        begin_s, longest_s = time.monotonic(), 0.0
+        ahead: Ahead | None = None
         with ThreadPoolExecutor(1) as background:
             try:
-                ahead = self._begin(background, tasks[0], cancel) if tasks else None
+                ahead = self._begin(background, tasks[0]) if tasks else None
                 for number, task in enumerate(tasks):
                     assert ahead is not None
                     bench, task_begin_s = self._ready(ahead, task), time.monotonic()
                     if minutes is not None and task_begin_s - begin_s + longest_s > 60 * minutes:
                         self._say(f"{len(tasks) - number} tasks are left: the time is spent; the same command goes on")
                         return
-                    ahead = self._begin(background, tasks[number + 1], cancel) if number + 1 < len(tasks) else None
+                    ahead = self._begin(background, tasks[number + 1]) if number + 1 < len(tasks) else None
                     if bench is not None:
                         self._say(f"task {number + 1} of {len(tasks)}: {task.shape}")
                         yield bench.measure(self.commit)
                     longest_s = max(longest_s, time.monotonic() - task_begin_s)
             finally:
-                cancel.set()
+                if ahead is not None:
+                    ahead.bench.stop()
 
-    def _begin(self, background: ThreadPoolExecutor, task: GemmTask, cancel: Event) -> Future[TaskBench]:
-        def prepared() -> TaskBench:
-            bench = TaskBench(task, self.arms, self.size, self.seed, self.sandbox, cancel)
-            bench.prepare(lambda: known_candidates(self.known, task, self.sandbox.chip))
-            return bench
+    def _begin(self, background: ThreadPoolExecutor, task: GemmTask) -> Ahead:
+        bench = TaskBench(task, self.arms, self.size, self.seed, self.sandbox)
+        return Ahead(bench, background.submit(bench.prepare, lambda: known_candidates(self.known, task, self.sandbox.chip)))
 
-        return background.submit(prepared)
-
-    def _ready(self, ahead: Future[TaskBench], task: GemmTask) -> TaskBench | None:
+    def _ready(self, ahead: Ahead, task: GemmTask) -> TaskBench | None:
         try:
-            return ahead.result()
+            ahead.prepared.result()
+            return ahead.bench
         except UsageError as exc:
             self._say(f"{task.shape} is left out: {exc}")
             return None
