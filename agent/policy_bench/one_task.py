@@ -22,7 +22,7 @@ from contract.speedup import ratio_over
 from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
 
-RACE_MARGIN = 1.15  # candidates that the screen found so much slower than the best do not race: their screened ratio stands
+RACE_MARGIN = 1.1  # candidates that the screen found so much slower than the best do not race: their screened ratio stands
 FASTEST = 2  # candidates of an arm that race: the screen may have misjudged the order of the first two
 
 
@@ -67,7 +67,8 @@ class SharedScreens:
             begin_s = time.monotonic()
             for place, evaluation in self._sandbox.screen(built, self._task) if built else ():
                 now_s = time.monotonic()
-                self.screened[built[place].candidate.id] = (evaluation, now_s - begin_s)
+                gpu_s = now_s - begin_s if self._sandbox.can_measure else 0.0
+                self.screened[built[place].candidate.id] = (evaluation, gpu_s)
                 begin_s = now_s
 
     def ratio(self, name: str) -> float | None:

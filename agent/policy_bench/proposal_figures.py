@@ -191,9 +191,9 @@ def _propose_s(one: _Seen) -> float:
 
 
 def _search_seconds(seen: Sequence[_Seen]) -> dict[str, tuple[float, bool]]:
-    """Task → GPU seconds until an arm was near the best known, and whether it ever was; of rows in which arms search."""
+    """Task → GPU seconds until an arm was near the best known, and whether it ever was; of measured rows in which arms search."""
     found: dict[str, tuple[float, bool]] = {}
-    for one in (one for one in seen if one.row.size.searches):
+    for one in (one for one in seen if one.row.size.searches and one.row.basis == "measured"):
         spent_s, near = 0.0, False
         for name in one.arm.candidates:
             spent_s += one.row.by_id[name].gpu_s

@@ -12,11 +12,13 @@ FUNCTION(path) is a function of an arch and a seed.
 
 `replay` needs no GPU and judges no proposals: see `replay`.
 
-**What fits in 8 minutes.** A search screens 9.5 candidates per second and GPU, building included (16 cores per GPU), and its
-race takes 2.5 s (docs/results.md). These are estimates from these two figures, and operands and AutoTuning of about 1 s:
-- First eight of seven arms and twelve known schedules, of which about 50 are distinct: 1 + 5 + 4 s. 45 shapes on one GPU, 90 on
-  two. Proposals of the next shape are made meanwhile; a space of 60,000 schedules takes each arm 5 s.
-- Searches with `--budget 48` of four arms, 150 distinct candidates: 1 + 16 + 4 s. 22 shapes on one GPU, 45 on two.
+**What fits in 8 minutes.** These are estimates, made before the first run on a GPU, with 16 cores per GPU. They follow from
+what campaigns took (LOG.md): 0.07 GPU seconds per screened candidate, 2.5 to 3 per race of six, about 1 for operands and
+AutoTuning; 1.6 CPU seconds per candidate that is built.
+- First eight of seven arms and twelve known schedules, of which about 50 are distinct, a dozen racing: 1 + 4 + 5 s. So 45 shapes
+  on one GPU and 90 on two. The next shape is proposed (0.7 s per arm, 5 s in the largest spaces) and built (5 s) meanwhile.
+- Searches with `--budget 48` of four arms, about 150 distinct candidates: 15 s of building, of which little is hidden behind
+  11 s of screening, and the race: 25 s. So 19 shapes on one GPU and 38 on two.
 """
 
 import argparse
