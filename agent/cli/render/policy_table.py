@@ -25,7 +25,7 @@ def policy_lines(cards: Sequence[PolicyCard], used: str, left_out: Sequence[str]
     ]
     said = {AUTO: "learned weights where they know the chip, else the analytic prior", ANALYTIC: "the analytic prior"}
     return [
-        *(aligned([head, *rows], right=frozenset({4}), flexible=2) if rows else ["there are no learned policies here"]),
+        *(aligned([head, *rows], right=frozenset({4}), flexible=5) if rows else ["there are no learned policies here"]),
         f"searches use {used}{f': {said[used]}' if used in said else ''}",
         *(f"left out: {reason}" for reason in left_out),
     ]
