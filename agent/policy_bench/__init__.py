@@ -4,5 +4,6 @@
 - `weight_files`: files of learned weights, their cards, and the one that searches use.
 - `bench_shapes`: the tasks. `bench_session`: those that have no row yet, in a sandbox that it opens.
 - `proposal_bench`: one task after another. `one_task`: what becomes of the proposals for a task.
-- `proposal_rows`: the row of a task, and files of rows. `proposal_figures`: figures of rows.
+- `proposal_rows`: the row of a task, and files of rows. `proposal_figures`: figures of rows; `search_cost`: those of
+  searches; `estimates`: means over shapes with their intervals.
 """

@@ -33,7 +33,7 @@ class SharedScreens:
         self._sandbox, self._task = sandbox, task
         self._building, self._screening = Lock(), Lock()
         self._cancel = Event()  # of the build that goes on; each sets its own at its end
-        self._stopped = False
+        self.stopped = False
         self.candidates: dict[str, AnyCandidate] = {}
         self.outcomes: dict[str, Built | Evaluation] = {}
         self.screened: dict[str, tuple[Evaluation, float]] = {}
@@ -43,15 +43,15 @@ class SharedScreens:
         with self._building:
             new = list({one.id: one for one in candidates if one.id not in self.outcomes}.values())
             self._cancel = Event()
-            if not new or self._stopped:
+            if not new or self.stopped:
                 return
             for place, outcome in self._sandbox.build(new, self._task, self._cancel):
                 self.outcomes[new[place].id] = outcome
             self.candidates |= {one.id: one for one in new}
 
     def stop(self) -> None:
-        """End the builds that go on; for another thread. Nothing more can be screened."""
-        self._stopped = True
+        """End the builds that go on; for another thread. What was not built cannot be screened any more."""
+        self.stopped = True
         self._cancel.set()
 
     def screen(self, ids: Iterable[str]) -> None:
@@ -106,7 +106,11 @@ class TaskBench:
         self._shared.screen([*self._known, *(name for arm in self._arms for name in arm.tried)])
         if self._size.searches and self._arms:
             with ThreadPoolExecutor(len(self._arms)) as pool:
-                list(pool.map(self._search, self._arms))
+                try:
+                    list(pool.map(self._search, self._arms))
+                except BaseException:
+                    self._shared.stop()  # so that the other arms end
+                    raise
         race_begin_s = time.monotonic()
         raced = self._shared.race(self._finalists()) if self._sandbox.can_measure else {}
         environment = self._sandbox.environment
@@ -129,9 +133,10 @@ class TaskBench:
 
     def _search(self, arm: "ArmSeat") -> None:
         """The further rounds of an arm. While the GPU works for one arm, the others propose and build."""
-        while proposed := arm.propose(self._evaluations(arm.tried)):
+        while not self._shared.stopped and (proposed := arm.propose(self._evaluations(arm.tried))):
             self._shared.build(proposed)
-            self._shared.screen([one.id for one in proposed])
+            if not self._shared.stopped:
+                self._shared.screen([one.id for one in proposed])
 
     def _evaluations(self, ids: Iterable[str]) -> Mapping[str, Evaluation]:
         return {name: self._shared.screened[name][0] for name in ids}

@@ -7,41 +7,17 @@ ratio times the median of raced over screened ratio, at most the best raced rati
 Predictions of rows without a GPU are figures of their own. They are never mixed with measured ones.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import exp, log
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-import numpy as np
-
+from agent.policy_bench.estimates import Estimate, estimate, geometric
 from agent.policy_bench.proposal_rows import ArmProposals, Basis, ProposalRow
+from agent.policy_bench.search_cost import SearchCost, SearchTrace, search_cost, trace_of
 from contract.base import Record
 
-FIRST_WITHIN, BEST_WITHIN, NEAR = 1.05, 1.02, 1.02  # best known over an arm's ratio, at most
+FIRST_WITHIN, BEST_WITHIN = 1.05, 1.02  # an arm's time over that of the best known, at most
 PROPOSALS = 8  # of which the best counts
-RESAMPLES = 2000
-
-
-class Estimate(Record):
-    """A figure over shapes with its 95 % bootstrap interval, which draws shapes."""
-
-    value: float
-    low: float
-    high: float
-    shapes: int
-
-
-class SearchCost(Record):
-    """What searches of an arm cost until they were within 2 % of the best known. Unit: GPU seconds of screening.
-
-    `reached`: share of the searches that came so near. `median_s`, `mean_s`: a search that did not counts with all its seconds,
-    so that they are lower bounds. `reference_over`: seconds of the reference arm over those of this arm, geometric mean.
-    """
-
-    reached: Estimate
-    median_s: float
-    mean_s: float
-    reference_over: Estimate | None
 
 
 class ArmFigures(Record):
@@ -137,9 +113,9 @@ def _figures(basis: Basis, environment: str, kind: str, rows: Sequence[ProposalR
     for (name, note, _, _), (row, arm) in newest.items():
         if worths := ran.get(id(row)):
             seen.setdefault((name, note), []).append(_Seen(row, arm, worths, max(worths.values())))
-    costs = {key: _search_seconds(each) for key, each in seen.items()}
-    spent = next((found for (name, _), found in costs.items() if name == reference), {})
-    arms = tuple(_arm(*key, each, costs[key], {} if key[0] == reference else spent) for key, each in seen.items())
+    traces = {key: _searches(each) for key, each in seen.items()}
+    compared = next((found for (name, _), found in traces.items() if name == reference), {})
+    arms = tuple(_arm(*key, each, traces[key], {} if key[0] == reference else compared) for key, each in seen.items())
     counted = {one.row.task.id for each in seen.values() for one in each}
     return BenchFigures(
         basis=basis,
@@ -155,8 +131,8 @@ def _arm(
     name: str,
     note: str,
     seen: Sequence[_Seen],
-    cost: Mapping[str, tuple[float, bool]],
-    reference: Mapping[str, tuple[float, bool]],
+    traces: Mapping[str, SearchTrace],
+    reference: Mapping[str, SearchTrace],
 ) -> ArmFigures:
     once = list({one.row.task.id: one for one in seen}.values())  # of a task benched in both sizes, the later
     first = [one.share(one.arm.candidates[:1]) for one in once]
@@ -168,15 +144,15 @@ def _arm(
         note=note,
         first_within=estimate([_within(share, FIRST_WITHIN) for share in first]),
         best_within=estimate([_within(share, BEST_WITHIN) for share in best]),
-        first_mean=_geometric(first),
-        best_mean=_geometric(best),
+        first_mean=geometric(first),
+        best_mean=geometric(best),
         proposed=sum(len(one.first_eight) for one in once),
         failed=sum(failed),
         missing=sum(count - len(one.first_eight) for count, one in zip(wanted, once, strict=True)),
         errors=sum(bool(one.arm.error) for one in once),
         propose_s=fmean(_propose_s(one) for one in once),
         gpu_s=fmean(sum(one.row.by_id[name].gpu_s for name in one.first_eight) for one in once),
-        search=_search_cost(cost, reference),
+        search=search_cost(traces, reference),
     )
 
 
@@ -190,46 +166,11 @@ def _propose_s(one: _Seen) -> float:
     return seconds
 
 
-def _search_seconds(seen: Sequence[_Seen]) -> dict[str, tuple[float, bool]]:
-    """Task → GPU seconds until an arm was near the best known, and whether it ever was; of measured rows in which arms search."""
-    found: dict[str, tuple[float, bool]] = {}
-    for one in (one for one in seen if one.row.size.searches and one.row.basis == "measured"):
-        spent_s, near = 0.0, False
-        for name in one.arm.candidates:
-            spent_s += one.row.by_id[name].gpu_s
-            near = name in one.worths and _within(one.worths[name] / one.best, NEAR) > 0
-            if near:
-                break
-        found[one.row.task.id] = (spent_s, near)
-    return found
-
-
-def _search_cost(cost: Mapping[str, tuple[float, bool]], reference: Mapping[str, tuple[float, bool]]) -> SearchCost | None:
-    if not cost:
-        return None
-    seconds = [spent_s for spent_s, _ in cost.values()]
-    pairs = [(reference[task][0], cost[task][0]) for task in cost if task in reference]
-    over = [slower / faster for slower, faster in pairs if slower > 0 and faster > 0]
-    return SearchCost(
-        reached=estimate([float(near) for _, near in cost.values()]),
-        median_s=median(seconds),
-        mean_s=fmean(seconds),
-        reference_over=_geometric(over),
-    )
+def _searches(seen: Sequence[_Seen]) -> dict[str, SearchTrace]:
+    """Task → search, of measured rows in which arms search."""
+    searched = (one for one in seen if one.row.size.searches and one.row.basis == "measured")
+    return {one.row.task.id: trace_of(one.row, one.arm, one.worths) for one in searched}
 
 
 def _within(share: float | None, limit: float) -> float:
     return float(share is not None and share * limit >= 1)
-
-
-def _geometric(shares: Sequence[float | None]) -> Estimate | None:
-    logs = [log(share) for share in shares if share]
-    return estimate(logs, exp) if logs else None
-
-
-def estimate(values: Sequence[float], scale: Callable[[float], float] = float) -> Estimate:
-    """The mean with its interval, both on a scale."""
-    table = np.array(values, dtype=np.float64)
-    drawn = np.random.default_rng(0).integers(len(table), size=(RESAMPLES, len(table)))
-    low, high = np.quantile(table[drawn].mean(axis=1), (0.025, 0.975))
-    return Estimate(value=scale(float(table.mean())), low=scale(float(low)), high=scale(float(high)), shapes=len(table))

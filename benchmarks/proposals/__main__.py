@@ -15,10 +15,11 @@ FUNCTION(path) is a function of an arch and a seed.
 **What fits in 8 minutes.** These are estimates, made before the first run on a GPU, with 16 cores per GPU. They follow from
 what campaigns took (LOG.md): 0.07 GPU seconds per screened candidate, 2.5 to 3 per race of six, about 1 for operands and
 AutoTuning; 1.6 CPU seconds per candidate that is built.
-- First eight of seven arms and twelve known schedules, of which about 50 are distinct, a dozen racing: 1 + 4 + 5 s. So 45 shapes
-  on one GPU and 90 on two. The next shape is proposed (0.7 s per arm, 5 s in the largest spaces) and built (5 s) meanwhile.
-- Searches with `--budget 48` of four arms, about 150 distinct candidates: 15 s of building, of which little is hidden behind
-  11 s of screening, and the race: 25 s. So 19 shapes on one GPU and 38 on two.
+- First eight of seven arms and twelve known schedules, of which about 50 are distinct, a dozen racing: 1 + 4 + 5 s.
+  So 45 shapes on one GPU and 90 on two. The next shape is proposed (0.7 s per arm, 5 s in the largest spaces) and built
+  (5 s) meanwhile.
+- Searches with `--budget 48` of four arms, about 150 distinct candidates: 15 s of building, of which little is hidden
+  behind 11 s of screening, and the race: 25 s. So 19 shapes on one GPU and 38 on two.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from agent.cli.render.progress import Progress
 from agent.policy_bench.arms import OpenLearned, own_arms, read_arms
 from agent.policy_bench.bench_session import BenchSession
 from agent.policy_bench.bench_shapes import read_bench_shapes
-from agent.policy_bench.proposal_figures import Estimate
+from agent.policy_bench.estimates import Estimate
 from agent.policy_bench.proposal_rows import BenchSize, read_rows
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.other_arms import other_arms, trained_forest

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agent.policy_bench.proposal_figures import BEST_WITHIN, FIRST_WITHIN, PROPOSALS, Estimate, estimate
+from agent.policy_bench.estimates import Estimate, estimate
+from agent.policy_bench.proposal_figures import BEST_WITHIN, FIRST_WITHIN, PROPOSALS
 from benchmarks.proposals.sweeps import Sweep
 from contract.base import Record
 from contract.chip import Chip

@@ -94,7 +94,9 @@ def test_figures_of_rows_are_shown_without_measuring(tmp_path: Path, capsys: pyt
 @pytest.mark.usefixtures("_quick_builds")
 def test_a_bench_on_the_emulator_predicts_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("sandbox.emulator._core", reason="the emulator's core is not built here")
-    words = "policy evaluate --shapes 16x16x16 --arms schedule,random --arch sm_80 --budget 1 --out rows.jsonl --device emulator"
+    words = (
+        "policy evaluate --shapes 16x16x16 --arms schedule,random --arch sm_80 --budget 1 --out rows.jsonl --device emulator"
+    )
     assert main(words.split()) == 0
     first = capsys.readouterr()
     assert "PREDICTED, not measured" in first.out

@@ -23,7 +23,7 @@ OTHER = GemmTask(m=512, n=256, k=256)
 
 
 class Raising(ScriptedPolicy):
-    def propose(self, observation: Observation, count: int) -> list[Candidate]:
+    def propose(self, _: Observation, __: int) -> list[Candidate]:
         raise ZeroDivisionError("no")
 
 
@@ -37,7 +37,9 @@ def arm(name: str, numbers: Sequence[int], seen: list[ScriptedPolicy] | None = N
     return BenchArm(name, opened)
 
 
-def bench(arms: Sequence[BenchArm], sandbox: ScriptedSandbox, budget: int = 8, said: list[Event] | None = None) -> ProposalBench:
+def bench(
+    arms: Sequence[BenchArm], sandbox: ScriptedSandbox, budget: int = 8, said: list[Event] | None = None
+) -> ProposalBench:
     size = BenchSize(count=min(budget, 8), budget=budget)
     return ProposalBench(arms, lambda *_: (), sandbox, size, 0, (said if said is not None else []).append)
 
@@ -94,7 +96,7 @@ def test_a_task_for_which_nothing_is_proposed_has_a_row() -> None:
 
 def test_duplicates_within_an_arm_and_surplus_do_not_count() -> None:
     class Eager(ScriptedPolicy):
-        def propose(self, observation: Observation, count: int) -> list[Candidate]:
+        def propose(self, _: Observation, __: int) -> list[Candidate]:
             return [candidate(1), candidate(1), *(candidate(number) for number in range(2, 20))]
 
     row = row_of([BenchArm("eager", lambda *_: Eager([]))], ScriptedSandbox())

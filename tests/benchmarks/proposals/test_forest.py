@@ -95,9 +95,7 @@ def test_later_rounds_follow_the_times_and_repeat_nothing() -> None:
 def test_failures_alone_leave_the_next_round_random() -> None:
     tuner = ForestTuner(families(TASK.arch))
     first = tuner.propose(seen(), 8)
-    failed = tuple(
-        Attempt(candidate_id=one.id, policy="lfbo", schedule=one.origin.schedule, status="crashed") for one in first
-    )
+    failed = tuple(Attempt(candidate_id=one.id, policy="lfbo", schedule=one.origin.schedule, status="crashed") for one in first)
     assert not {one.id for one in tuner.propose(seen(failed, 2), 8)} & {one.id for one in first}
 
 

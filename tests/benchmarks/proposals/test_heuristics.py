@@ -1,4 +1,4 @@
-"""nvidia-matmul-heuristics as an arm: the mapping, the child over a stand-in for the library, and what is missing in one line."""
+"""nvidia-matmul-heuristics as an arm: the mapping, the child over a stand-in library, one line where it is missing."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from policies.schedule.families.wgmma_tma.schedule import WgmmaTmaSchedule
 
 TASK = GemmTask(m=256, n=256, k=128)
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
-LIBRARY = '''
+LIBRARY = """
 import enum
 class NvMatmulHeuristicsTarget(enum.IntEnum):
     CUTLASS3 = 4
@@ -55,7 +55,7 @@ class NvMatmulHeuristicsInterface:
         return [{"kernel": Kernel(*tile), "runtime": 1.0} for tile in tiles][:count]
     def __del__(self):
         raise SystemError("freeing faults")
-'''
+"""
 
 
 @pytest.fixture
