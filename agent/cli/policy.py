@@ -25,6 +25,7 @@ ROUND = 8
 
 app = typer.Typer(
     help="Learned policies: which are here, which one searches use, and who proposes best.",
+    epilog=LIST_EXAMPLE,
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -56,7 +56,7 @@ class BenchFigures(Record):
     arms: tuple[ArmFigures, ...]
 
 
-class _Seen(NamedTuple):
+class _ArmAtTask(NamedTuple):
     """An arm at one task. `worths`: speeds of all candidates of the row that ran; `best`: the highest."""
 
     row: ProposalRow
@@ -109,10 +109,10 @@ def _figures(basis: Basis, environment: str, kind: str, rows: Sequence[ProposalR
         for arm in row.arms:
             newest[arm.name, arm.note, row.task.id, row.size.searches] = (row, arm)
     ran = {id(row): found for row in rows if (found := worths_of(row))}
-    seen: dict[tuple[str, str], list[_Seen]] = {}
+    seen: dict[tuple[str, str], list[_ArmAtTask]] = {}
     for (name, note, _, _), (row, arm) in newest.items():
         if worths := ran.get(id(row)):
-            seen.setdefault((name, note), []).append(_Seen(row, arm, worths, max(worths.values())))
+            seen.setdefault((name, note), []).append(_ArmAtTask(row, arm, worths, max(worths.values())))
     traces = {key: _searches(each) for key, each in seen.items()}
     compared = next((found for (name, _), found in traces.items() if name == reference), {})
     arms = tuple(_arm(*key, each, traces[key], {} if key[0] == reference else compared) for key, each in seen.items())
@@ -130,7 +130,7 @@ def _figures(basis: Basis, environment: str, kind: str, rows: Sequence[ProposalR
 def _arm(
     name: str,
     note: str,
-    seen: Sequence[_Seen],
+    seen: Sequence[_ArmAtTask],
     traces: Mapping[str, SearchTrace],
     reference: Mapping[str, SearchTrace],
 ) -> ArmFigures:
@@ -156,7 +156,7 @@ def _arm(
     )
 
 
-def _propose_s(one: _Seen) -> float:
+def _propose_s(one: _ArmAtTask) -> float:
     """Of the rounds that the first eight came in."""
     proposed, seconds = 0, 0.0
     for ids, spent_s in zip(one.arm.rounds, one.arm.propose_s, strict=True):
@@ -166,7 +166,7 @@ def _propose_s(one: _Seen) -> float:
     return seconds
 
 
-def _searches(seen: Sequence[_Seen]) -> dict[str, SearchTrace]:
+def _searches(seen: Sequence[_ArmAtTask]) -> dict[str, SearchTrace]:
     """Task → search, of measured rows in which arms search."""
     searched = (one for one in seen if one.row.size.searches and one.row.basis == "measured")
     return {one.row.task.id: trace_of(one.row, one.arm, one.worths) for one in searched}

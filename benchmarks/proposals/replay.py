@@ -40,7 +40,7 @@ class ReplayFigures(Record):
     best_mean: Estimate
 
 
-class _Outcome(NamedTuple):
+class _Ordered(NamedTuple):
     """Probabilities and logarithms of speeds over the best measured, of one shape."""
 
     first_within: float
@@ -77,7 +77,7 @@ def replay(sweeps: Sequence[Sweep], rankers: Mapping[str, Ranker]) -> list[Repla
     return [_figures(name, found) for name, found in {**ordered, "random": [_random(sweep) for sweep in judged]}.items()]
 
 
-def _figures(name: str, outcomes: Sequence[_Outcome]) -> ReplayFigures:
+def _figures(name: str, outcomes: Sequence[_Ordered]) -> ReplayFigures:
     return ReplayFigures(
         ranker=name,
         first_within=estimate([one.first_within for one in outcomes]),
@@ -87,15 +87,15 @@ def _figures(name: str, outcomes: Sequence[_Outcome]) -> ReplayFigures:
     )
 
 
-def _ordered(sweep: Sweep, ranker: Ranker) -> _Outcome:
+def _ordered(sweep: Sweep, ranker: Ranker) -> _Ordered:
     shares = _shares(sweep)[np.argsort(ranker(sweep.task, sweep.chip, sweep.entries), kind="stable")]
     first, best = float(shares[0]), float(shares[:PROPOSALS].max())
     slowest = _slowest(shares)
     logs = (log(max(first, slowest)), log(max(best, slowest)))
-    return _Outcome(float(first * FIRST_WITHIN >= 1), float(best * BEST_WITHIN >= 1), *logs)
+    return _Ordered(float(first * FIRST_WITHIN >= 1), float(best * BEST_WITHIN >= 1), *logs)
 
 
-def _random(sweep: Sweep) -> _Outcome:
+def _random(sweep: Sweep) -> _Ordered:
     shares = np.sort(_shares(sweep))
     count, drawn = len(shares), comb(len(shares), PROPOSALS)
     near = int((shares * BEST_WITHIN >= 1).sum())
@@ -103,7 +103,7 @@ def _random(sweep: Sweep) -> _Outcome:
     # The fastest of those drawn has place i, from below, where the others come from the i before it.
     best = sum(logs[place] * comb(place, PROPOSALS - 1) for place in range(PROPOSALS - 1, count)) / drawn
     within = 1 - comb(count - near, PROPOSALS) / drawn
-    return _Outcome(float((shares * FIRST_WITHIN >= 1).mean()), within, float(logs.mean()), float(best))
+    return _Ordered(float((shares * FIRST_WITHIN >= 1).mean()), within, float(logs.mean()), float(best))
 
 
 def _shares(sweep: Sweep) -> Floats:
