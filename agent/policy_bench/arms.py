@@ -95,4 +95,5 @@ def _learned_arm(name: str, known: Mapping[str, MakeArm], home: Path, learned: O
         raise UsageError(f"arm {name!r} is not known; choose from {', '.join(known)}, or name a file of weights") from exc
     if learned is None:
         raise UsageError(f"arm {name!r}: this version has no policy for learned weights; leave it out")
-    return BenchArm(card.name, learned(card.path), hashlib.sha256(card.path.read_bytes()).hexdigest()[:16])
+    shown = name if name == card.name else card.path.stem  # stages of one training share a name
+    return BenchArm(shown, learned(card.path), hashlib.sha256(card.path.read_bytes()).hexdigest()[:16])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.policy_bench.arms import BenchArm, known_schedules
 from agent.policy_bench.proposal_bench import ProposalBench
-from agent.policy_bench.proposal_rows import Basis, BenchSize, ProposalRow, append_row
+from agent.policy_bench.proposal_rows import Basis, BenchSize, ProposalRow, append_row, checked_out
 from agent.wiring.sandbox import open_sandbox_of
 from contract.events import Emit, Notice
 from contract.protocols import Sandbox
@@ -38,6 +38,7 @@ class BenchSession:
 
         Raises: MachineError, WorkerError, StoreError; UsageError where the file cannot be written.
         """
+        checked_out(out)
         if not tasks:
             return []
         with open_sandbox_of(tasks[0].arch, self.settings, self.emit, baselines=self.store) as sandbox:

@@ -59,7 +59,11 @@ class ProposalBench:
                     ahead = self._begin(background, tasks[number + 1]) if number + 1 < len(tasks) else None
                     if bench is not None:
                         self._say(f"task {number + 1} of {len(tasks)}: {task.shape}")
-                        yield bench.measure(self.commit)
+                        row = bench.measure(self.commit)
+                        for arm in row.arms:
+                            if arm.error:
+                                self._say(f"arm {arm.name} at {task.shape}: {arm.error}")
+                        yield row
                     longest_s = max(longest_s, time.monotonic() - task_begin_s)
             finally:
                 if ahead is not None:

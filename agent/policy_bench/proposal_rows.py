@@ -3,6 +3,7 @@
 A process that is killed loses the row that it is writing. A damaged line is left out and counted, and stays where it is.
 """
 
+import gzip
 import os
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -17,6 +18,7 @@ from contract.candidate import ScheduleValue
 from contract.errors import UsageError
 from contract.task import GemmTask
 
+PACKED = ".gz"
 Basis = Literal["measured", "predicted"]
 
 
@@ -108,14 +110,15 @@ class ProposalRow(Record):
 
 
 def read_rows(paths: Sequence[Path]) -> tuple[list[ProposalRow], list[str]]:
-    """The rows of files, in order, and a notice for each file with damaged lines. Raises: UsageError."""
+    """The rows of files, which gzip may have packed, and a notice for each file with damaged lines. Raises: UsageError."""
     rows: list[ProposalRow] = []
     notices: list[str] = []
     for path in paths:
         try:
-            lines = path.read_bytes().splitlines()
-        except OSError as exc:
-            raise UsageError(f"{path} cannot be read: {exc.strerror}") from exc
+            with gzip.open(path) if path.suffix == PACKED else path.open("rb") as file:
+                lines = file.read().splitlines()
+        except (OSError, EOFError) as exc:
+            raise UsageError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
         found = [row for line in lines if line.strip() and (row := _row(line)) is not None]
         damaged = sum(bool(line.strip()) for line in lines) - len(found)
         if lines and not found:
@@ -124,6 +127,13 @@ def read_rows(paths: Sequence[Path]) -> tuple[list[ProposalRow], list[str]]:
             notices.append(f"{damaged} damaged line{'s' if damaged > 1 else ''} of {path} left out")
         rows += found
     return rows, notices
+
+
+def checked_out(path: Path) -> Path:
+    """A file that rows can be appended to. Raises: UsageError."""
+    if path.suffix == PACKED:
+        raise UsageError(f"--out {path}: rows are appended unpacked; name a file such as {path.stem}")
+    return path
 
 
 def append_row(path: Path, row: ProposalRow) -> None:

@@ -79,6 +79,11 @@ class MatmulHeuristics:
         return list(found.values())[:count]
 
 
+def require_library() -> None:
+    """Raises: UsageError where it is missing, or has another interface."""
+    answer_of({"gpu": "H200_SXM", "layout": "NN_ROW_MAJOR", "m": 128, "n": 128, "k": 128, "count": 1})
+
+
 def configurations(task: GemmTask, chip: Chip) -> list[HeuristicConfiguration]:
     """The library's list for a task, in its order. Raises: UsageError."""
     gpu = next((gpu for name, gpu in GPUS.items() if name in chip.name), None)

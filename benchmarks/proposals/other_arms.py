@@ -13,7 +13,7 @@ from agent.policy_bench.arms import BenchArm, MakeArm
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.forest import ScheduleForest
 from benchmarks.proposals.forest_tuner import ForestTuner
-from benchmarks.proposals.heuristics import MatmulHeuristics
+from benchmarks.proposals.heuristics import MatmulHeuristics, require_library
 from benchmarks.proposals.sweeps import stored_sweeps
 from contract.errors import UsageError
 from policies.schedule.families.registry import families
@@ -23,10 +23,16 @@ from policies.trajectories.store import Store
 def other_arms(store: Store, judged: Collection[str]) -> dict[str, MakeArm]:
     """The arms by name, each made where it is asked for. `judged`: shapes whose sweeps teach no arm."""
     return {
-        "heuristics": lambda: BenchArm("heuristics", lambda _arch, _seed: MatmulHeuristics()),
+        "heuristics": heuristics_arm,
         "lfbo": lambda: BenchArm("lfbo", lambda arch, seed: ForestTuner(families(arch), seed)),
         "lfbo-trained": lambda: trained_arm(store, judged),
     }
+
+
+def heuristics_arm() -> BenchArm:
+    """Raises: UsageError where the library is missing."""
+    require_library()
+    return BenchArm("heuristics", lambda _arch, _seed: MatmulHeuristics())
 
 
 def trained_arm(store: Store, judged: Collection[str]) -> BenchArm:

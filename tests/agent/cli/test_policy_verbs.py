@@ -73,6 +73,7 @@ def test_a_choice_that_something_overrides_is_said(monkeypatch: pytest.MonkeyPat
         ("policy evaluate", "there is nothing to evaluate"),
         ("policy evaluate missing.jsonl", "missing.jsonl cannot be read"),
         ("policy evaluate --shapes 64x64x64", "--out is missing"),
+        ("policy evaluate --shapes 64x64x64 --out r.jsonl.gz --device none", "rows are appended unpacked"),
         ("policy evaluate --shapes 64x64 --out r.jsonl", "'64x64'"),
         ("policy evaluate --shapes 64x64x64 --out r.jsonl --arms best --device none", "arm 'best' is not known"),
         ("policy evaluate --shapes 64x64x64 --out r.jsonl --part 3/2 --device none", "--part '3/2'"),

@@ -95,9 +95,9 @@ def test_names_and_weights_become_arms(store: Store, tmp_path: Path) -> None:
     assert [arm.name for arm in found] == ["random", "mine"]
     assert opened == [path]
     assert isinstance(found[1], BenchArm)
-    changed = write_weights(path, {"chip": "H200"}, b"\1" * 8)
+    changed = write_weights(tmp_path / "stage2.safetensors", {"chip": "H200", "name": "mine"}, b"\1" * 8)
     (again,) = read_arms([str(changed)], own_arms(store, set()), tmp_path, learned)
-    assert again.note != found[1].note
+    assert (again.name, again.note != found[1].note) == ("stage2", True)
 
 
 def test_unknown_arms_are_one_line(store: Store, tmp_path: Path) -> None:

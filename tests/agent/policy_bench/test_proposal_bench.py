@@ -83,9 +83,11 @@ def test_a_failed_build_and_a_wrong_kernel_are_recorded() -> None:
 def test_an_arm_that_proposes_nothing_and_one_that_raises_leave_the_others() -> None:
     raising = BenchArm("raising", lambda *_: Raising([]))
     unopened = BenchArm("unopened", lambda *_: (_ for _ in ()).throw(UsageError("it needs a library")))
-    row = row_of([arm("none", []), raising, unopened, arm("one", [1])], ScriptedSandbox())
+    said: list[Event] = []
+    (row,) = bench([arm("none", []), raising, unopened, arm("one", [1])], ScriptedSandbox(), said=said).rows([TASK])
     assert [one.error for one in row.arms] == ["", "ZeroDivisionError: no", "UsageError: it needs a library", ""]
     assert [len(one.candidates) for one in row.arms] == [0, 0, 0, 1]
+    assert Notice(message="arm raising at 256x256x256: ZeroDivisionError: no") in said
 
 
 def test_a_task_for_which_nothing_is_proposed_has_a_row() -> None:

@@ -1,5 +1,6 @@
 """Files of rows: what a kill tears costs one row, damaged lines are counted, and the file goes on."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,16 @@ def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     append_row(path, ROW)
     append_row(path, ROW.model_copy(update={"seed": 1}))
     assert read_rows([path]) == ([ROW, ROW.model_copy(update={"seed": 1})], [])
+
+
+def test_packed_rows_are_read(tmp_path: Path) -> None:
+    append_row(tmp_path / "rows.jsonl", ROW)
+    packed = tmp_path / "rows.jsonl.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "rows.jsonl").read_bytes()))
+    assert read_rows([packed]) == ([ROW], [])
+    packed.write_bytes(packed.read_bytes()[:50])
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_rows([packed])
 
 
 def test_a_row_that_a_kill_tore_is_left_out_and_the_next_one_has_its_own_line(tmp_path: Path) -> None:

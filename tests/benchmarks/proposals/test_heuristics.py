@@ -14,6 +14,7 @@ from benchmarks.proposals.heuristics import (
     nearest,
     table_of,
 )
+from benchmarks.proposals.other_arms import heuristics_arm
 from contract.chip import REFERENCE_CHIPS
 from contract.errors import UsageError
 from contract.task import AccumulatorType, Arch, GemmTask, Layout
@@ -105,6 +106,7 @@ def test_proposals_are_valid_schedules_in_the_librarys_order() -> None:
     schedules = [WgmmaTma().parse(one.origin.schedule or {}) for one in proposed]
     assert [(one.block_m, one.block_n) for one in schedules] == [(128, 128), (64, 64), (64, 128)]  # equal ones count once
     attempt = Attempt(candidate_id=proposed[0].id, policy="h", schedule=None, status="measured")
+    assert heuristics_arm().name == "heuristics"
     later = MatmulHeuristics().propose(Observation(task=TASK, chip=CHIP, round=2, seed=0, attempts=(attempt,)), 8)
     assert [one.id for one in later] == [one.id for one in proposed[1:]]
 
@@ -120,6 +122,8 @@ def test_a_missing_library_is_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(UsageError, match="pip install nvidia-matmul-heuristics"):
         configurations(TASK, CHIP)
+    with pytest.raises(UsageError, match="pip install nvidia-matmul-heuristics"):
+        heuristics_arm()
 
 
 def test_other_tasks_and_chips_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
