@@ -39,7 +39,7 @@ from agent.policy_bench.estimates import Estimate
 from agent.policy_bench.proposal_rows import BenchSize, read_rows
 from benchmarks.h200.grid import held_out
 from benchmarks.proposals.other_arms import other_arms, trained_forest
-from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, named_rankers, replay
+from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, named_rankers, replay, search_ranker
 from benchmarks.proposals.sweeps import stored_sweeps
 from contract.errors import Cudal2Error, UsageError
 from contract.events import Notice
@@ -86,7 +86,12 @@ def replay_sweeps(options: argparse.Namespace) -> None:
     with open_store(load_settings().store_url) as store:
         sweeps = stored_sweeps(store, lambda task: task.shape in apart and task.mode is mode)
         forest, note = trained_forest(store, apart)
-    rankers = {"schedule": analytic_ranker, f"lfbo-trained ({note})": forest.rank, **named_rankers(options.ranker)}
+    rankers = {
+        "schedule": search_ranker,
+        "prior": analytic_ranker,
+        f"lfbo-trained ({note})": forest.rank,
+        **named_rankers(options.ranker),
+    }
     found = replay(sweeps, rankers)
     if options.json:
         print(json.dumps({"warning": WARNING, "figures": [one.model_dump(mode="json") for one in found]}))

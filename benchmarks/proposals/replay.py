@@ -5,8 +5,8 @@ that nobody measured are not judged, neither good nor bad ones; and the searches
 bad schedules are rare among them. `python -m benchmarks.proposals evaluate` on a GPU judges proposals.
 
 A ranker gives each entry a cost, the lower the better. An arm's first proposal is its entry with the lowest cost, its best of
-eight the fastest of the eight with the lowest; the penalty for similar schedules by which a search makes a round diverse is not
-part of it. For random order both figures are expectations, computed exactly.
+eight the fastest of the eight with the lowest. `schedule` is the order of a search's first round, where similar schedules are
+penalised; `prior` is that of the predicted times alone. For random order both figures are expectations, computed exactly.
 """
 
 import importlib
@@ -23,6 +23,7 @@ from contract.base import Record
 from contract.chip import Chip
 from contract.errors import UsageError
 from contract.task import GemmTask
+from policies.schedule.optimiser.acquisition import rank_by_prior
 from policies.schedule.optimiser.schedule_pool import PoolEntry
 from policies.schedule.prior import Floats, predict_many_us
 
@@ -51,6 +52,12 @@ class _Ordered(NamedTuple):
 
 def analytic_ranker(task: GemmTask, chip: Chip, entries: Sequence[PoolEntry]) -> Floats:
     return predict_many_us([entry.work for entry in entries], task, chip)
+
+
+def search_ranker(task: GemmTask, chip: Chip, entries: Sequence[PoolEntry]) -> Floats:
+    """The place of each entry in the order of a search without precedents."""
+    place = {id(entry): number for number, entry in enumerate(rank_by_prior(entries, analytic_ranker(task, chip, entries), ()))}
+    return np.array([place[id(entry)] for entry in entries], dtype=np.float64)
 
 
 def named_rankers(words: Sequence[str]) -> dict[str, Ranker]:

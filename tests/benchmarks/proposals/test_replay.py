@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.proposals.__main__ import replay_lines
-from benchmarks.proposals.replay import analytic_ranker, named_rankers, replay
+from benchmarks.proposals.replay import analytic_ranker, named_rankers, replay, search_ranker
 from benchmarks.proposals.sweeps import Sweep
 from contract.chip import REFERENCE_CHIPS
 from contract.errors import UsageError
 from contract.task import Arch, GemmTask
 from policies.schedule.families.registry import families
+from policies.schedule.optimiser.acquisition import rank_by_prior
 from policies.schedule.optimiser.schedule_pool import PoolEntry, SchedulePool
 
 TASK = GemmTask(m=64, n=64, k=64, arch=Arch.SM_80)
@@ -57,6 +58,12 @@ def test_the_best_order_and_the_worst(sweep: Sweep) -> None:
 def test_the_prior_orders_entries_by_its_times(sweep: Sweep) -> None:
     pool = SchedulePool(families(TASK.arch), TASK, CHIP, 0)
     assert list(analytic_ranker(TASK, CHIP, sweep.entries)) == list(pool.predicted_us[: len(RATIOS)])
+
+
+def test_a_search_orders_as_its_first_round_does(sweep: Sweep) -> None:
+    expected = list(rank_by_prior(sweep.entries, analytic_ranker(TASK, CHIP, sweep.entries), []))
+    order = np.argsort(search_ranker(TASK, CHIP, sweep.entries))
+    assert [sweep.entries[int(place)] for place in order] == expected
 
 
 def test_shapes_with_few_schedules_are_not_judged(sweep: Sweep) -> None:
