@@ -174,6 +174,28 @@ def test_a_killed_bench_goes_on_with_what_is_left(tmp_path: Path) -> None:
         assert [one.name for one in more[0].arms] == ["one", "two"]
 
 
+def test_an_interrupted_bench_says_what_is_left(tmp_path: Path) -> None:
+    class Interrupted(ScriptedSandbox):
+        def race(self, built, task):
+            raise KeyboardInterrupt
+
+    said: list[Event] = []
+    with open_store(f"sqlite:///{tmp_path / 's.sqlite'}") as store, pytest.raises(KeyboardInterrupt):
+        session([arm("one", [1])], store, said).measured([TASK, OTHER], [], tmp_path / "r", Interrupted(), None)
+    assert said[-1] == Notice(message="interrupted with 2 tasks left: the same command goes on")
+
+
+def test_the_other_arms_end_where_one_cannot_be_measured() -> None:
+    class Lost(ScriptedSandbox):
+        def screen(self, built, task):
+            if any(number_of(one.candidate) == 9 for one in built):
+                raise WorkerError("the GPU is lost")
+            yield from super().screen(built, task)
+
+    with pytest.raises(WorkerError):
+        list(bench([arm("one", range(20)), arm("two", range(100, 600))], Lost(), budget=400).rows([TASK]))
+
+
 def test_predictions_are_announced(tmp_path: Path) -> None:
     said: list[Event] = []
     with open_store(f"sqlite:///{tmp_path / 's.sqlite'}") as store:
