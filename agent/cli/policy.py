@@ -24,7 +24,7 @@ DEFAULT_ARMS = "schedule,store,random"
 ROUND = 8
 
 app = typer.Typer(
-    help="Learned policies: which are here, which one searches use, and who proposes best.",
+    help="Learned policies: choose one, and who proposes best.",
     epilog=LIST_EXAMPLE,
     no_args_is_help=True,
     rich_markup_mode=None,

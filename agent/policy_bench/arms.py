@@ -2,7 +2,7 @@
 
 | name | the policy |
 |---|---|
-| `schedule` | the schedule policy with the analytic prior, without precedents |
+| `schedule` | the schedule policy with the analytic prior, without precedents and without a diagnosis |
 | `store` | the same with precedents, but none of a shape that is judged |
 | `random` | valid schedules at random |
 | name or path of weights | the schedule policy with these weights, without precedents |
@@ -34,7 +34,7 @@ READ = 4096  # precedents that are read to find those
 
 @dataclass(frozen=True)
 class BenchArm:
-    """`note`: what identifies the arm beside its name."""
+    """`note`: what identifies the arm beside its name. `open` is called for each task, in several threads."""
 
     name: str
     open: Open

@@ -1,9 +1,11 @@
-"""The bench: one task after another in an open sandbox; the next task is proposed and built while the GPU measures this one."""
+"""The bench: one task after another in an open sandbox; the next two are proposed and built while the GPU measures one."""
 
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from agent.policy_bench.arms import BenchArm
@@ -18,12 +20,14 @@ from contract.task import GemmTask
 from policies.schedule.families.registry import families
 from policies.schedule.policy import Precedents
 
+AHEAD = 2  # tasks in preparation: one proposes, which uses one core, while the other builds, which uses them all
 KNOWN = 12  # schedules of earlier runs that are measured with the proposals
 
 
 class Ahead(NamedTuple):
     """A task that is prepared in the background."""
 
+    task: GemmTask
     bench: TaskBench
     prepared: Future[None]
 
@@ -46,17 +50,17 @@ class ProposalBench:
         A task whose operands do not fit is left out with a notice. Raises: MachineError, WorkerError, StoreError.
         """
         begin_s, longest_s = time.monotonic(), 0.0
-        ahead: Ahead | None = None
-        with ThreadPoolExecutor(1) as background:
+        waiting, ahead = deque(tasks), deque[Ahead]()
+        with ThreadPoolExecutor(AHEAD) as background:
             try:
-                ahead = self._begin(background, tasks[0]) if tasks else None
                 for number, task in enumerate(tasks):
-                    assert ahead is not None
-                    bench, task_begin_s = self._ready(ahead, task), time.monotonic()
+                    self._look_ahead(background, waiting, ahead)
+                    bench, task_begin_s = self._ready(ahead[0]), time.monotonic()
+                    ahead.popleft()
                     if minutes is not None and task_begin_s - begin_s + longest_s > 60 * minutes:
                         self._say(f"{len(tasks) - number} tasks are left: the time is spent; the same command goes on")
                         return
-                    ahead = self._begin(background, tasks[number + 1]) if number + 1 < len(tasks) else None
+                    self._look_ahead(background, waiting, ahead)
                     if bench is not None:
                         self._say(f"task {number + 1} of {len(tasks)}: {task.shape}")
                         row = bench.measure(self.commit)
@@ -66,19 +70,23 @@ class ProposalBench:
                         yield row
                     longest_s = max(longest_s, time.monotonic() - task_begin_s)
             finally:
-                if ahead is not None:
-                    ahead.bench.stop()
+                for one in ahead:
+                    one.bench.stop()
 
-    def _begin(self, background: ThreadPoolExecutor, task: GemmTask) -> Ahead:
-        bench = TaskBench(task, self.arms, self.size, self.seed, self.sandbox)
-        return Ahead(bench, background.submit(bench.prepare, lambda: known_candidates(self.known, task, self.sandbox.chip)))
+    def _look_ahead(self, background: ThreadPoolExecutor, waiting: deque[GemmTask], ahead: deque[Ahead]) -> None:
+        """Begin to prepare waiting tasks, so many that AHEAD are in preparation."""
+        while waiting and len(ahead) < AHEAD:
+            task = waiting.popleft()
+            bench = TaskBench(task, self.arms, self.size, self.seed, self.sandbox)
+            known = partial(known_candidates, self.known, task, self.sandbox.chip)
+            ahead.append(Ahead(task, bench, background.submit(bench.prepare, known)))
 
-    def _ready(self, ahead: Ahead, task: GemmTask) -> TaskBench | None:
+    def _ready(self, ahead: Ahead) -> TaskBench | None:
         try:
             ahead.prepared.result()
             return ahead.bench
         except UsageError as exc:
-            self._say(f"{task.shape} is left out: {exc}")
+            self._say(f"{ahead.task.shape} is left out: {exc}")
             return None
 
     def _say(self, message: str) -> None:
