@@ -176,7 +176,7 @@ def test_a_killed_bench_goes_on_with_what_is_left(tmp_path: Path) -> None:
 
 def test_an_interrupted_bench_says_what_is_left(tmp_path: Path) -> None:
     class Interrupted(ScriptedSandbox):
-        def race(self, built, task):
+        def race(self, _, __):
             raise KeyboardInterrupt
 
     said: list[Event] = []
