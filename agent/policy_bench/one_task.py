@@ -23,6 +23,7 @@ from contract.task import GemmTask
 from contract.trajectory import Attempt, Observation
 
 RACE_MARGIN = 1.1  # candidates that the screen found so much slower than the best do not race: their screened ratio stands
+MAX_FINALISTS = 16
 FASTEST = 2  # candidates of an arm that race: the screen may have misjudged the order of the first two
 
 
@@ -152,7 +153,7 @@ class TaskBench:
             name for group in groups for name in sorted(set(group) & ratios.keys(), key=lambda name: -ratios[name])[:FASTEST]
         }
         limit = max(ratios.values(), default=0.0) / RACE_MARGIN
-        return sorted((name for name in chosen if ratios[name] >= limit), key=lambda name: -ratios[name])
+        return sorted((name for name in chosen if ratios[name] >= limit), key=lambda name: -ratios[name])[:MAX_FINALISTS]
 
     def _judged(self, raced: Mapping[str, Evaluation]) -> Iterator[JudgedCandidate]:
         for name, candidate in self._shared.candidates.items():

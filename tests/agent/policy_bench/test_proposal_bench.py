@@ -7,6 +7,7 @@ import pytest
 
 from agent.policy_bench.arms import BenchArm
 from agent.policy_bench.bench_session import PREDICTIONS, BenchSession
+from agent.policy_bench.one_task import MAX_FINALISTS
 from agent.policy_bench.proposal_bench import ProposalBench, known_candidates
 from agent.policy_bench.proposal_rows import BenchSize, ProposalRow, read_rows
 from contract.candidate import Candidate
@@ -69,6 +70,12 @@ def test_the_race_holds_what_may_be_near_the_best() -> None:
     assert sorted(number for number, effort in sandbox.evaluated if effort == "race") == [1, 2, 4]
     assert row.by_id[candidate(5).id].race_status is None
     assert row.by_id[candidate(1).id].raced == pytest.approx(10 / 5.5)
+
+
+def test_a_race_has_a_limit() -> None:
+    sandbox = ScriptedSandbox({number: 5.0 + number / 1000 for number in range(60)})
+    row_of([arm(str(number), [number, number + 1]) for number in range(0, 60, 2)], sandbox)
+    assert sorted(number for number, effort in sandbox.evaluated if effort == "race") == list(range(MAX_FINALISTS))
 
 
 def test_a_failed_build_and_a_wrong_kernel_are_recorded() -> None:
