@@ -20,19 +20,32 @@ from contract.task import GemmTask, TimingMode
 from policies.schedule.optimiser.schedule_pool import PoolEntry
 from policies.schedule.prior import Floats
 
+Table = npt.NDArray[np.float32]
+
 GOOD = 0.25  # share of a task's schedules
 TREES = 100
 LEAF = 3  # least examples of a leaf
 
 
-class ScheduleForest:
-    """Fitted to the schedules of one task, or of many. `seed`: of the trees."""
+class FeatureColumns:
+    """The columns of a table of schedules: all features of those that it is made from."""
 
-    def __init__(self, sweeps: Sequence[Sweep], seed: int = 0) -> None:
-        named = [features_of(entry, sweep.task, sweep.chip) for sweep in sweeps for entry in sweep.entries]
+    def __init__(self, named: Sequence[Mapping[str, float | str]]) -> None:
+        self._columns = DictVectorizer(sparse=False, dtype=np.float32).fit(named)
+
+    def table(self, task: GemmTask, chip: Chip, entries: Sequence[PoolEntry]) -> Table:
+        """The features of entries. Shape: (entries, columns)."""
+        found: Table = self._columns.transform([features_of(entry, task, chip) for entry in entries])
+        return found
+
+
+class ScheduleForest:
+    """Fitted to the schedules of one task, or of many. `seed`: of the trees. `columns`: else those of these schedules."""
+
+    def __init__(self, sweeps: Sequence[Sweep], seed: int = 0, columns: FeatureColumns | None = None) -> None:
         utilities = np.concatenate([utility_of(sweep.ratios) for sweep in sweeps])
-        self._columns = DictVectorizer(sparse=False, dtype=np.float32)
-        table = self._columns.fit_transform(named)
+        self.columns = columns or columns_of(sweeps)
+        table = np.concatenate([self.columns.table(sweep.task, sweep.chip, sweep.entries) for sweep in sweeps])
         good = utilities > 0
         self._forest = RandomForestClassifier(TREES, min_samples_leaf=LEAF, max_features="sqrt", random_state=seed)
         self._forest.fit(
@@ -41,12 +54,7 @@ class ScheduleForest:
             np.concatenate([np.ones(len(table)), utilities[good]]),
         )
 
-    def table(self, task: GemmTask, chip: Chip, entries: Sequence[PoolEntry]) -> npt.NDArray[np.float32]:
-        """The features of entries. Shape: (entries, columns)."""
-        found: npt.NDArray[np.float32] = self._columns.transform([features_of(entry, task, chip) for entry in entries])
-        return found
-
-    def good(self, table: npt.NDArray[np.float32]) -> Floats:
+    def good(self, table: Table) -> Floats:
         """Probability that each is good. Shape: (entries,)."""
         if len(self._forest.classes_) == 1:  # no example was good, or none was not
             return np.zeros(len(table))
@@ -55,7 +63,11 @@ class ScheduleForest:
 
     def rank(self, task: GemmTask, chip: Chip, entries: Sequence[PoolEntry]) -> Floats:
         """A cost of each entry: the lower, the better."""
-        return -self.good(self.table(task, chip, entries))
+        return -self.good(self.columns.table(task, chip, entries))
+
+
+def columns_of(sweeps: Sequence[Sweep]) -> FeatureColumns:
+    return FeatureColumns([features_of(entry, sweep.task, sweep.chip) for sweep in sweeps for entry in sweep.entries])
 
 
 def utility_of(ratios: Floats) -> Floats:
