@@ -10,6 +10,7 @@ On a GPU:
 - `drawn_schedules`: kernels drawn from each family's whole space, none of which may be rejected
 - `diagnosis/`: kernels with a known fault, and whether the diagnosis names it
 - `steering/`: whether the diagnosis helps the schedule policy
+- `proposals/`: which policy proposes the best schedules (its replay of stored sweeps needs no GPU)
 - `strong_author`: recorded replies of a scripted author through the chat policy
 - `sanitizer_corpus/`: seeded faults under compute-sanitizer
 - `golden_opcodes/`: inputs and outputs of single instructions, recorded for the emulator's tests

@@ -27,7 +27,7 @@ from contract.task import GemmTask, TimingMode
 from policies.schedule.families.registry import families
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.encoding import Encoding
-from policies.schedule.optimiser.pool_entry import Key, PoolEntry, Values
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry, Values, read_entry
 from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.surrogate import Surrogate
 from policies.schedule.prior import Floats, predict_many_us
@@ -79,15 +79,7 @@ def measured_tasks(store: Store, mode: TimingMode = TimingMode.OFFLINE) -> Itera
 
 def entry_of(values: Values, task: GemmTask, chip: Chip) -> PoolEntry | None:
     """The entry of a stored schedule; None where no family of today can write it."""
-    family = next((one for one in families(task.arch) if one.name == values["family"]), None)
-    try:
-        schedule = None if family is None else family.parse(values)
-    except ValueError:
-        return None
-    if family is None or schedule is None or family.violation(schedule, task):
-        return None
-    work = family.work(schedule, task, chip)
-    return PoolEntry(family, schedule, schedule.values(), work, (family.name, *work.tile))
+    return read_entry({family.name: family for family in families(task.arch)}, values, task, chip)
 
 
 def prior_figures(tasks: Sequence[TimedSchedules]) -> dict[str, float]:

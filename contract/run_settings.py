@@ -75,9 +75,6 @@ class RunSettings(Record):
         description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
     )
     policy: str = "schedule"
-    schedule_prior: str = Field(
-        default="auto", description="auto (a policy that learned from the chip, else analytic), analytic, or a policy"
-    )
     budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
     minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
@@ -93,6 +90,11 @@ class RunSettings(Record):
     )
     precedents: int = Field(
         default=12, ge=0, le=256, description="schedules of earlier runs on similar shapes that a search may start from"
+    )
+    schedule_prior: str = Field(
+        default="auto",
+        min_length=1,
+        description="what ranks untried schedules: auto (a policy that learned from the chip, or analytic), analytic, a policy",
     )
     seed: int = Field(default=0, description="seed of the search")
     verify_seed: int | None = Field(

@@ -1,6 +1,11 @@
-"""Settings, merged once: defaults < cudal2.toml < CUDAL2_* < flags. Nothing else reads the environment."""
+"""Settings, merged once: defaults < choices < cudal2.toml < CUDAL2_* < flags. Nothing else reads the environment.
 
+Choices are what a command keeps for later ones, such as `policy use`: a file in the home folder, which only commands write.
+"""
+
+import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +22,10 @@ from pydantic_settings import (
 from contract.errors import UsageError
 from contract.options import RACE_TIME, CompileOptions, TimeOptions, VerifyOptions, WorkerOptions
 from contract.run_settings import FLAT, FLAT_NAME, RunSettings, nested
+from contract.whole_file import whole_file
 
 CONFIG_FILE = "cudal2.toml"
+CHOICES_FILE = "choices.toml"  # in the home folder
 _PREFIX = "CUDAL2_"
 _KEYS = frozenset({"api_key", "openai_key"})
 
@@ -59,8 +66,10 @@ class Settings(BaseSettings, RunSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the signature is pydantic-settings')
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        flags = InitSettingsSource(settings_cls, nested(init_settings()))
-        return flags, _Variables(settings_cls), _ConfigFile(settings_cls)
+        above = (InitSettingsSource(settings_cls, nested(init_settings())), _Variables(settings_cls), _ConfigFile(settings_cls))
+        home = next((found for source in above if (found := source().get("home"))), None)
+        path = choices_path(Path(home) if home is not None else RunSettings().home)
+        return *above, TomlConfigSettingsSource(settings_cls, path)
 
     @property
     def store_url(self) -> str:
@@ -105,6 +114,27 @@ class Settings(BaseSettings, RunSettings):
         return WorkerOptions(device=index, readable=(str((self.home / "cache").resolve()),), turns=locks)
 
 
+def choices_path(home: Path) -> Path:
+    return home / CHOICES_FILE
+
+
+def keep_choice(home: Path, name: str, value: str) -> Path:
+    """Keep the value of a setting for later commands, in place of the one before. Raises: UsageError where that fails."""
+    path = choices_path(home)
+    try:
+        kept = tomllib.loads(path.read_text("utf-8")) if path.is_file() else {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as place:
+            # A JSON string is a basic string of TOML.
+            lines = [f"{key} = {json.dumps(held)}\n" for key, held in sorted({**kept, name: value}.items())]
+            place.write_text("".join(lines), encoding="utf-8")
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be written: {exc.strerror}; choose another home with CUDAL2_HOME") from exc
+    except ValueError as exc:
+        raise UsageError(f"{path} is damaged ({exc}); delete it, and choose again") from exc
+    return path
+
+
 def _written(place: tuple[str, ...]) -> str:
     """The name by which a user writes a setting."""
     return next((name for grouped, name in FLAT_NAME.items() if grouped == place[:2]), ".".join(place))
@@ -120,4 +150,4 @@ def load_settings(**flags: Any) -> Settings:
         where = _written(tuple(str(part) for part in first["loc"]))
         raise UsageError(f"setting {where!r}: {first['msg']} (from a flag, {_PREFIX}{where.upper()} or {CONFIG_FILE})") from exc
     except ValueError as exc:  # a TOML file that does not parse
-        raise UsageError(f"{CONFIG_FILE}: {exc}") from exc
+        raise UsageError(f"{CONFIG_FILE}, or {CHOICES_FILE} in the home folder: {exc}") from exc

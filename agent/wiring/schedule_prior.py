@@ -8,11 +8,11 @@ from contract.chip import Chip
 from contract.errors import UsageError
 from contract.settings import Settings
 from contract.task import GemmTask
+from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy, known_policies
 from policies.schedule.learned.learned_prior import LearnedPrior
-from policies.schedule.learned.weights import policy_files, read_weights
+from policies.schedule.learned.weights import read_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf
 
-AUTO, ANALYTIC_NAME = "auto", "analytic"
 logger = logging.getLogger(__name__)
 
 
@@ -26,36 +26,29 @@ def open_prior(settings: Settings) -> PriorOf:
     if choice == ANALYTIC_NAME:
         return lambda _task, _chip: ANALYTIC
     if choice == AUTO:
-        files = tuple(policy_files(settings.home))
+        known, reasons = known_policies(settings.home)
+        for reason in reasons:
+            logger.warning("%s", reason)
+        files = tuple(one.path for one in known)
         return lambda task, chip: _newest(files, task, chip)
-    named = _read(find_policy(choice, settings.home))
+    named = read_prior(find_policy(choice, settings.home).path)
     return lambda _task, _chip: named
 
 
-def find_policy(name: str, home: Path) -> Path:
-    """The file of a policy by its name or path. Raises: UsageError."""
-    if Path(name).is_file():
-        return Path(name)
-    found = [path for path in policy_files(home) if path.stem == name]
-    if not found:
-        known = ", ".join(["auto", "analytic", *(path.stem for path in policy_files(home))])
-        raise UsageError(f"there is no policy {name!r}; choose from {known}, or name a file")
-    return found[-1]
+@cache
+def read_prior(path: Path) -> LearnedPrior:
+    """Raises: UsageError for weights that are damaged or of another version."""
+    return LearnedPrior(*read_weights(path))
 
 
 def _newest(files: tuple[Path, ...], task: GemmTask, chip: Chip) -> Prior:
     """What cannot be read is left out here: a search must not fail for weights that nobody asked for."""
     for path in reversed(files):
         try:
-            prior = _read(path)
+            prior = read_prior(path)
         except UsageError as exc:
             logger.warning("%s", exc)
             continue
         if prior.knows(task, chip):
             return prior
     return ANALYTIC
-
-
-@cache
-def _read(path: Path) -> LearnedPrior:
-    return LearnedPrior(*read_weights(path))

@@ -6,7 +6,19 @@ from pathlib import Path
 import pytest
 
 AGENT = Path(__file__).resolve().parents[2] / "agent"
-ROOMS = ("observe", "run", "report", "index", "wiring", "campaign", "campaign_report", "model_bench", "environment", "cli")
+ROOMS = (
+    "observe",
+    "run",
+    "report",
+    "index",
+    "wiring",
+    "campaign",
+    "campaign_report",
+    "model_bench",
+    "environment",
+    "policy_bench",
+    "cli",
+)
 
 
 def rooms_imported(source: str) -> set[str]:

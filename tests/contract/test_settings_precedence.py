@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from contract.errors import UsageError
-from contract.settings import CONFIG_FILE, Settings, load_settings
+from contract.settings import CONFIG_FILE, Settings, choices_path, keep_choice, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +126,35 @@ def test_slices_carry_what_they_are_given() -> None:
 )
 def test_what_is_recorded_of_the_settings_has_no_password(url: str, recorded: str) -> None:
     assert load_settings(store=url).recorded().store == recorded
+
+
+def test_a_choice_is_below_all_other_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
+    assert load_settings().schedule_prior == "auto"
+    keep_choice(tmp_path / "home", "schedule_prior", 'a "quoted" \\ name')
+    assert load_settings().schedule_prior == 'a "quoted" \\ name'
+    keep_choice(tmp_path / "home", "schedule_prior", "analytic")
+    assert load_settings().schedule_prior == "analytic"
+    configure('schedule_prior = "mine"')
+    assert load_settings().schedule_prior == "mine"
+    monkeypatch.setenv("CUDAL2_SCHEDULE_PRIOR", "theirs")
+    assert load_settings().schedule_prior == "theirs"
+    assert load_settings(schedule_prior="flag").schedule_prior == "flag"
+
+
+def test_choices_are_those_of_the_home_that_is_used(tmp_path: Path) -> None:
+    keep_choice(tmp_path / "one", "schedule_prior", "first")
+    keep_choice(tmp_path / "two", "schedule_prior", "second")
+    assert load_settings(home=tmp_path / "one").schedule_prior == "first"
+    configure(f'home = "{tmp_path / "two"}"')
+    assert load_settings().schedule_prior == "second"
+
+
+def test_damaged_choices_are_one_line(tmp_path: Path) -> None:
+    choices_path(tmp_path).write_text("schedule_prior = ", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"choices.toml"):
+        load_settings(home=tmp_path)
+    with pytest.raises(UsageError, match="is damaged"):
+        keep_choice(tmp_path, "schedule_prior", "analytic")
+    with pytest.raises(UsageError, match="cannot be written"):
+        keep_choice(choices_path(tmp_path), "schedule_prior", "analytic")

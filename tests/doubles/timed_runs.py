@@ -21,12 +21,12 @@ SCHEDULES = 24
 
 
 def true_us(entries: Sequence[PoolEntry], task: GemmTask, share: float = 1.0) -> list[float]:
-    """Kernels without programmatic launch, and those of which many fit on an SM, are better than the analytic prior thinks.
+    """Kernels of `mma_sync`, and those of which many fit on an SM, are better than the analytic prior thinks.
 
     `share`: of the error.
     """
     pool = SchedulePool(families(task.arch), task, H200, 0)
-    errors = [-0.6 * (not entry.work.programmatic) - 0.1 * np.log2(1 + entry.work.ctas_per_sm) for entry in entries]
+    errors = [-0.6 * (entry.family.name == "mma_sync") - 0.1 * np.log2(1 + entry.work.ctas_per_sm) for entry in entries]
     return [float(us * np.exp(share * error)) for us, error in zip(pool.predict_us(entries), errors, strict=True)]
 
 

@@ -80,10 +80,5 @@ def read_weights(path: Path) -> tuple[PolicyCard, Network]:
         raise UsageError(f"the weights in {path} are damaged: {_first_line(exc)}") from exc
 
 
-def policy_files(home: Path) -> list[Path]:
-    """The policies that ship, and those in the home folder."""
-    return [*sorted(SHIPPED.glob(f"*{SUFFIX}")), *sorted((home / "policies").glob(f"*{SUFFIX}"))]
-
-
 def _first_line(exc: Exception) -> str:
     return (str(exc) or type(exc).__name__).splitlines()[0]

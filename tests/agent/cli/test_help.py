@@ -33,6 +33,7 @@ def test_the_walk_finds_every_verb() -> None:
     assert {f"trajectories {verb}" for verb in verbs} <= names
     verbs = ("run", "status", "results", "import", "prove", "record")
     assert {f"campaign {verb}" for verb in verbs} <= names
+    assert {f"policy {verb}" for verb in ("list", "use", "evaluate")} <= names
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -46,7 +47,7 @@ def test_help_has_an_example_of_the_command(words: tuple[str, ...], capsys: pyte
 
 @pytest.mark.parametrize("words", [words for words in commands() if words], ids=" ".join)
 def test_every_command_has_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    if words in (("runs",), ("trajectories",), ("index",), ("campaign",)):
+    if words in (("runs",), ("trajectories",), ("index",), ("campaign",), ("policy",)):
         pytest.skip("a group")
     main([*words, "--help"])
     assert "--json" in capsys.readouterr().out

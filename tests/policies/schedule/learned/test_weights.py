@@ -14,64 +14,37 @@ from contract.chip import REFERENCE_CHIPS
 from contract.errors import UsageError
 from contract.task import Arch, GemmTask
 from policies.schedule.families.registry import families
-from policies.schedule.learned.features import FINGERPRINT, NAMES, features_of
+from policies.schedule.learned.features import NAMES, features_of
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.network import Network
-from policies.schedule.learned.weights import SHIPPED, PolicyCard, policy_files, read_card, read_weights, write_weights
+from policies.schedule.learned.weights import SHIPPED, read_card, read_weights, write_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.schedule_pool import SchedulePool
+from tests.doubles.learned_policies import CARD, random_weights, write_policy
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
 TASK = GemmTask(m=64, n=64, k=64)
-CARD = PolicyCard(
-    name="mine",
-    fingerprint=FINGERPRINT,
-    chips=("H200",),
-    tasks={"offline f32 nn": 3},
-    runs=3,
-    schedules=90,
-    stages=("supervised",),
-    seed=0,
-    held_out=1,
-    created="2026-11-23",
-    product="0.1.0",
-)
-
-
-def tensors(members: int = 2, width: int = 8) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    made = {"features.mean": np.zeros(len(NAMES)), "features.deviation": np.ones(len(NAMES))}
-    for member in range(members):
-        for name, outs, ins in (("layers.0", width, len(NAMES)), ("error", 1, width), ("embedding", 4, width)):
-            made[f"{member}.{name}.weight"] = 0.1 * rng.standard_normal((outs, ins))
-            made[f"{member}.{name}.bias"] = np.zeros(outs)
-    return {name: value.astype(np.float32) for name, value in made.items()}
-
-
-def write(path: Path, **changes: object) -> Path:
-    write_weights(path, tensors(), CARD.model_copy(update=changes))
-    return path
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    card, network = read_weights(write(tmp_path / "mine.safetensors"))
+    card, network = read_weights(write_policy(tmp_path / "mine.safetensors"))
     assert card == CARD == read_card(tmp_path / "mine.safetensors")
     features = np.random.default_rng(1).standard_normal((5, len(NAMES)))
-    assert network(features).error == pytest.approx(Network(tensors())(features).error)
+    assert network(features).error == pytest.approx(Network(random_weights())(features).error, abs=2e-3)  # matrices are F16
     assert network(features).embedding.shape == (5, 8)
 
 
 def test_a_missing_a_damaged_and_a_foreign_file_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no policy at .*; `cudal2-agent policy list`"):
         read_weights(tmp_path / "none.safetensors")
-    whole = write(tmp_path / "mine.safetensors").read_bytes()
+    whole = write_policy(tmp_path / "mine.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UsageError, match=r"cut.safetensors holds no policy that this version reads"):
         read_weights(tmp_path / "cut.safetensors")
     save_file({"a": np.zeros(3)}, str(tmp_path / "other.safetensors"))
     with pytest.raises(UsageError, match=r"other.safetensors holds no policy"):
         read_card(tmp_path / "other.safetensors")
-    missing = {name: value for name, value in tensors().items() if name != "0.error.weight"}
+    missing = {name: value for name, value in random_weights().items() if name != "0.error.weight"}
     write_weights(tmp_path / "part.safetensors", missing, CARD)
     with pytest.raises(UsageError, match=r"the weights in .*part.safetensors are damaged: .*0.error.weight"):
         read_weights(tmp_path / "part.safetensors")
@@ -79,25 +52,25 @@ def test_a_missing_a_damaged_and_a_foreign_file_are_told_apart(tmp_path: Path) -
 
 def test_weights_of_another_version_say_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"policy mine was trained by version 0.1.0 on other features.*train schedule"):
-        read_weights(write(tmp_path / "old.safetensors", fingerprint="0" * 16))
+        read_weights(write_policy(tmp_path / "old.safetensors", fingerprint="0" * 16))
 
 
 def test_a_card_with_unknown_fields_is_refused(tmp_path: Path) -> None:
     body = {**json.loads(CARD.model_dump_json()), "magic": 1}
-    save_file(tensors(), str(tmp_path / "new.safetensors"), {"card": json.dumps(body)})
+    save_file(random_weights(), str(tmp_path / "new.safetensors"), {"card": json.dumps(body)})
     with pytest.raises(UsageError, match="holds no policy that this version reads"):
         read_card(tmp_path / "new.safetensors")
 
 
 def test_layers_that_do_not_fit_are_refused() -> None:
-    broken = {**tensors(), "0.error.weight": np.zeros((1, 9), np.float32)}
+    broken = {**random_weights(), "0.error.weight": np.zeros((1, 9), np.float32)}
     with pytest.raises(ValueError, match="8 outputs is followed by one of 9 inputs"):
         Network(broken)
 
 
 def test_the_prior_is_the_analytic_one_times_what_was_learned() -> None:
     pool = SchedulePool(families(TASK.arch), TASK, H200, 0)
-    prior = LearnedPrior(CARD, Network({name: np.zeros_like(value) for name, value in tensors().items()} | scale_one()))
+    prior = LearnedPrior(CARD, Network({name: np.zeros_like(value) for name, value in random_weights().items()} | scale_one()))
     assert prior.predict_us(pool.entries, TASK, H200) == pytest.approx(ANALYTIC.predict_us(pool.entries, TASK, H200))
     assert prior.predict_us([], TASK, H200).shape == (0,)
     assert prior.knows(TASK, H200)
@@ -127,15 +100,8 @@ def test_a_policy_that_ships_is_small_and_ready_at_once(path: Path) -> None:
     assert taken_s < 1.0, "0.1 s on an idle machine"
 
 
-def test_policies_ship(tmp_path: Path) -> None:
-    assert [path.stem for path in policy_files(tmp_path)] == ["h200"]
-    (tmp_path / "policies").mkdir()
-    write(tmp_path / "policies" / "mine.safetensors")
-    assert [path.stem for path in policy_files(tmp_path)] == ["h200", "mine"]
-
-
 def test_a_search_with_a_learned_prior_imports_no_torch(tmp_path: Path) -> None:
-    path = write(tmp_path / "mine.safetensors")
+    path = write_policy(tmp_path / "mine.safetensors")
     script = (
         "import sys; from pathlib import Path; from policies.schedule.learned.weights import read_weights; "
         "from policies.schedule.learned.learned_prior import LearnedPrior; import policies.schedule.policy; "

@@ -1,0 +1,159 @@
+"""`cudal2-agent policy list|use|evaluate`: learned policies that are here, the one that searches use, and who proposes best."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.arguments import Accumulate, ArchName, AsJson, Device, Element, LayoutName, Mode, read_task
+from contract.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.policy_bench.proposal_rows import ProposalRow
+
+LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent policy list"
+USE_EXAMPLE = "\b\nExample:\n  cudal2-agent policy use my-weights.safetensors\n  cudal2-agent policy use auto"
+EVALUATE_EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent policy evaluate --shapes 512x512x512,64x4096x64 --arms schedule,random --out rows.jsonl\n"
+    "  cudal2-agent policy evaluate rows.jsonl"
+)
+DEFAULT_ARMS = "schedule,store,random"
+ROUND = 8
+
+app = typer.Typer(
+    help="Learned policies: choose one, and who proposes best.",
+    epilog=LIST_EXAMPLE,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command("list", epilog=LIST_EXAMPLE)
+def list_policies(as_json: AsJson = False) -> None:
+    """The learned weights that are here: built in, and in the folder `policies` of the home folder."""
+    from agent.cli.render.policy_table import policy_lines
+    from contract.settings import load_settings
+    from policies.schedule.learned.known_policies import known_policies
+
+    settings = load_settings()
+    known, reasons = known_policies(settings.home)
+    if as_json:
+        found = [one.model_dump(mode="json") for one in known]
+        print(json.dumps({"used": settings.schedule_prior, "policies": found, "left_out": reasons}))
+        return
+    print("\n".join(policy_lines(known, settings.schedule_prior, reasons)))
+
+
+@app.command("use", epilog=USE_EXAMPLE)
+def use(
+    policy: Annotated[
+        str, typer.Argument(metavar="NAME|PATH|analytic|auto", help="A policy of `policy list`, a file, or analytic or auto.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Choose what ranks schedules in later searches: learned weights, the analytic prior, or what fits the chip (auto)."""
+    from contract.settings import keep_choice, load_settings
+    from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy
+    from policies.schedule.learned.weights import read_weights
+
+    settings = load_settings()
+    value = policy
+    if policy not in (ANALYTIC_NAME, AUTO):
+        found = find_policy(policy, settings.home)
+        read_weights(found.path)  # a search would refuse them
+        value = str(found.path) if found.origin == "file" else policy
+    kept = keep_choice(settings.home, "schedule_prior", value)
+    now = load_settings().schedule_prior
+    if as_json:
+        print(json.dumps({"schedule_prior": value, "kept_in": str(kept), "in_force": now}))
+        return
+    print(f"searches use {value} (kept in {kept})")
+    if now != value:
+        print(f"note: CUDAL2_SCHEDULE_PRIOR or cudal2.toml says {now}, which goes first")
+
+
+@app.command("evaluate", epilog=EVALUATE_EXAMPLE)
+def evaluate(
+    files: Annotated[list[Path] | None, typer.Argument(help="Files of rows that count too.", show_default=False)] = None,
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shapes",
+            metavar="SHAPES…",
+            help="grid1000, a file, a JSON file (FILE.json:LIST for one of its lists), or shapes with commas; may be repeated. "
+            "Without it, figures of FILES alone.",
+            show_default=False,
+        ),
+    ] = None,
+    arms: Annotated[
+        str, typer.Option("--arms", help="With commas: schedule, store, random, or learned policies.")
+    ] = DEFAULT_ARMS,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="File that gets a row per shape; its rows are not measured again.")
+    ] = None,
+    budget: Annotated[
+        int, typer.Option("--budget", min=1, max=512, help="Candidates of an arm; more than 8 lets it see its times.")
+    ] = ROUND,
+    minutes: Annotated[float | None, typer.Option("--minutes", min=0, help="No shape begins that would end later.")] = None,
+    part: Annotated[
+        str | None,
+        typer.Option("--part", metavar="I/N", help="The I-th of N processes that share the shapes.", show_default=False),
+    ] = None,
+    layout: LayoutName = "nn",
+    element: Element = "f16",
+    accumulate: Accumulate = "f32",
+    mode: Mode = "offline",
+    arch: ArchName = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of the arms.", show_default="0")] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure together what policies propose, and say how near to the best known it is. A killed bench goes on by itself."""
+    from agent.cli.render.progress import Progress
+    from agent.policy_bench.arms import own_arms, read_arms
+    from agent.policy_bench.bench_session import BenchSession
+    from agent.policy_bench.bench_shapes import read_bench_shapes
+    from agent.policy_bench.proposal_rows import BenchSize, read_rows
+    from contract.events import Notice
+    from contract.settings import load_settings
+    from policies.trajectories.store import open_store
+
+    if shapes and out is None:
+        raise UsageError("--out is missing; name the file that gets the rows, such as --out rows.jsonl")
+    settings = load_settings(seed=seed, device=device)
+    rows, notices = read_rows([*(files or []), *([out] if out is not None and out.exists() else [])])
+    if not shapes and not rows:
+        raise UsageError("there is nothing to evaluate; name --shapes and --out, or files of rows")
+    wanted, said = read_bench_shapes(shapes, part) if shapes else ([], [])
+    with Progress() as progress:
+        for message in (*notices, *said):
+            progress.emit(Notice(message=message))
+        if shapes and out is not None:
+            chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, settings).arch
+            tasks = [
+                read_task(f"{one.m}x{one.n}x{one.k}", accumulate, element, one.layout or layout, chosen, mode, settings)
+                for one in wanted
+            ]
+            with open_store(settings.store_url) as store:
+                known = own_arms(store, {task.shape for task in tasks})
+                compared = read_arms([name for name in arms.split(",") if name], known, settings.home)
+                size = BenchSize(count=min(ROUND, budget), budget=budget)
+                session = BenchSession(compared, size, settings, store, progress.emit)
+                rows += session.rows(tasks, rows, out, minutes)
+    show(rows, as_json=as_json)
+
+
+def show(rows: "Sequence[ProposalRow]", *, as_json: bool) -> None:
+    """Print the figures of rows."""
+    from agent.cli.render.policy_table import figure_lines
+    from agent.policy_bench.proposal_figures import figures_of
+
+    figures = figures_of(rows)
+    if as_json:
+        print(json.dumps({"benches": [one.model_dump(mode="json") for one in figures]}))
+        return
+    print("\n".join(line for one in figures for line in figure_lines(one)))

@@ -1,0 +1,162 @@
+"""Who proposes best. Three commands, from the repository's root; `-h` after each lists its options.
+
+    python -m benchmarks.proposals evaluate --device cuda:0 --part 1/2 --arms ARMS --out ROWS --minutes 8 --commit HASH
+    python -m benchmarks.proposals figures ROWS... [--json]
+    python -m benchmarks.proposals replay [--mode server] [--policy NAME] [--json]
+
+`evaluate` is `cudal2-agent policy evaluate` with more arms (see `other_arms`), on the held-out shapes by default. It measures
+what all arms propose for a shape together with the schedules that led earlier runs of it, in one process; a row per shape goes
+to a file, from which the same command goes on. On two GPUs it runs twice, each with a device, a part and a file of its own; the
+home folders, which hold the store, may be one.
+
+`replay` needs no GPU and judges no proposals: see `replay`.
+
+**What fits in 8 minutes.** These are estimates, made before the first run on a GPU, with 16 cores per GPU. They follow from
+what campaigns took (LOG.md): 0.07 GPU seconds per screened candidate, 2.5 to 3 per race of six, about 1 for operands and
+AutoTuning; 1.6 CPU seconds per candidate that is built.
+- First eight of seven arms and twelve known schedules, of which about 50 are distinct, a dozen racing: 1 + 4 + 5 s.
+  So 45 shapes on one GPU and 90 on two. The next shape is proposed (0.7 s per arm, 5 s in the largest spaces) and built
+  (5 s) meanwhile.
+- Searches with `--budget 48` of four arms, about 150 distinct candidates: 15 s of building, of which little is hidden
+  behind 11 s of screening, and the race: 25 s. So 19 shapes on one GPU and 38 on two.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.cli.arguments import choice, read_task
+from agent.cli.policy import show
+from agent.cli.render.progress import Progress
+from agent.policy_bench.arms import own_arms, read_arms
+from agent.policy_bench.bench_session import BenchSession
+from agent.policy_bench.bench_shapes import read_bench_shapes
+from agent.policy_bench.estimates import Estimate
+from agent.policy_bench.proposal_rows import BenchSize, read_rows
+from benchmarks.h200.grid import held_out
+from benchmarks.proposals.other_arms import other_arms, trained_forest
+from benchmarks.proposals.replay import WARNING, ReplayFigures, analytic_ranker, learned_ranker, replay, search_ranker
+from benchmarks.proposals.sweeps import stored_sweeps
+from contract.errors import Cudal2Error
+from contract.events import Notice
+from contract.settings import load_settings
+from contract.task import Arch, Layout, TimingMode
+from policies.trajectories.store import open_store
+
+HELD_OUT = "benchmarks/h200/held_out.json:grid"
+ARMS = "schedule,store,random,heuristics,lfbo,lfbo-trained"
+ROUND = 8
+
+
+def evaluate(options: argparse.Namespace) -> None:
+    settings = load_settings(device=options.device, seed=options.seed)
+    before, notices = read_rows([options.out] if options.out.exists() else [])
+    wanted, said = read_bench_shapes(options.shapes, options.part)
+    names, layout = [name for name in options.arms.split(",") if name], options.layout
+    tasks = [
+        read_task(
+            f"{one.m}x{one.n}x{one.k}", options.accumulate, "f16", one.layout or layout, Arch.SM_90A, options.mode, settings
+        )
+        for one in wanted
+    ]
+    size = BenchSize(count=min(ROUND, options.budget), budget=options.budget)
+    with Progress() as progress, open_store(settings.store_url) as store:
+        for message in (*notices, *said):
+            progress.emit(Notice(message=message))
+        judged = {task.shape for task in tasks} | held_out()
+        arms = read_arms(names, own_arms(store, judged) | other_arms(store, judged), settings.home)
+        session = BenchSession(arms, size, settings, store, progress.emit, options.commit)
+        rows = [*before, *session.rows(tasks, before, options.out, options.minutes)]
+    show(rows, as_json=options.json)
+
+
+def figures(options: argparse.Namespace) -> None:
+    rows, notices = read_rows(options.files)
+    for message in notices:
+        print(f"note: {message}", file=sys.stderr)
+    show(rows, as_json=options.json)
+
+
+def replay_sweeps(options: argparse.Namespace) -> None:
+    apart, mode = held_out(), choice("--mode", TimingMode, options.mode)
+    settings = load_settings()
+    with open_store(settings.store_url) as store:
+        sweeps = stored_sweeps(store, lambda task: task.shape in apart and task.mode is mode)
+        forest, note = trained_forest(store, apart)
+    rankers = {
+        "schedule": search_ranker,
+        "prior": analytic_ranker,
+        f"lfbo-trained ({note})": forest.rank,
+        **{name: learned_ranker(name, settings.home) for name in options.policy},
+    }
+    found = replay(sweeps, rankers)
+    if options.json:
+        print(json.dumps({"warning": WARNING, "figures": [one.model_dump(mode="json") for one in found]}))
+        return
+    print("\n".join(replay_lines(found)))
+
+
+def replay_lines(found: Sequence[ReplayFigures]) -> list[str]:
+    """The figures as a Markdown table."""
+    return [
+        f"{found[0].first_within.shapes} held-out shapes; {WARNING}.",
+        "",
+        "| order of the measured schedules | first within 5 % | best of 8 within 2 % | first | best of 8 |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {one.ranker} | {_share(one.first_within)} | {_share(one.best_within)} | {one.first_mean.value:.3f} | "
+            f"{one.best_mean.value:.3f} |"
+            for one in found
+        ),
+    ]
+
+
+def _share(one: Estimate) -> str:
+    return f"{100 * one.value:.0f} % ({100 * one.low:.0f}–{100 * one.high:.0f})"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.proposals", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("evaluate", help="measure what arms propose")
+    one.add_argument("--shapes", nargs="+", default=[HELD_OUT], help="as of `cudal2-agent policy evaluate`")
+    one.add_argument("--arms", default=ARMS, help="with commas; names or files of weights are arms too")
+    one.add_argument("--out", type=Path, required=True, help="file that gets a row per shape")
+    one.add_argument("--budget", type=int, default=ROUND, help="candidates of an arm; more than 8 lets it see its times")
+    one.add_argument("--minutes", type=float, help="no shape begins that would end later")
+    one.add_argument("--part", help="I/N: the I-th of N processes that share the shapes")
+    one.add_argument("--mode", default=TimingMode.OFFLINE.value)
+    one.add_argument("--layout", default=Layout.NN.value)
+    one.add_argument("--accumulate", default="f32")
+    one.add_argument("--seed", type=int)
+    one.add_argument("--device", help="cuda:N, auto, emulator or none")
+    one.add_argument("--commit", default="")
+    one.set_defaults(run=evaluate)
+    two = commands.add_parser("figures", help="figures of rows")
+    two.add_argument("files", type=Path, nargs="+")
+    two.set_defaults(run=figures)
+    three = commands.add_parser("replay", help="order the stored schedules of held-out shapes")
+    three.add_argument("--mode", default=TimingMode.OFFLINE.value)
+    three.add_argument("--policy", action="append", default=[], help="a learned policy; may be repeated")
+    three.set_defaults(run=replay_sweeps)
+    for command in (one, two, three):
+        command.add_argument("--json", action="store_true")
+    return parser
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    try:
+        options.run(options)
+    except Cudal2Error as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return exc.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The stored sweeps: of each task the schedules that earlier runs tried, with their speed over cuBLASLt-AutoTuning.
+
+A schedule counts as in `agent/policy_bench/proposal_figures.py`: by its race, else by its screen times the median of raced over
+screened ratio of its run. Of a schedule in several runs of a task the median counts. Schedules that this version cannot write
+any more are left out.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select
+
+from benchmarks.prior import entry_of
+from contract.candidate import ScheduleValue
+from contract.chip import Chip
+from contract.evaluation import AUTOTUNED, Timing
+from contract.speedup import paired_ratio
+from contract.task import GemmTask
+from policies.schedule.optimiser.pool_entry import Key, PoolEntry
+from policies.schedule.prior import Floats
+from policies.trajectories import tables
+from policies.trajectories.reader import PlainReader
+from policies.trajectories.store import Store
+
+Wanted = Callable[[GemmTask], bool]
+Tries = Mapping[Key, float | None]
+DECIDING = ("race", "full")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The schedules of one task that were tried on one chip. `ratios`: speed over AutoTuning; not a number where it failed."""
+
+    task: GemmTask
+    chip: Chip
+    entries: Sequence[PoolEntry]
+    ratios: Floats
+
+    @property
+    def best(self) -> float:
+        return float(np.nanmax(self.ratios))
+
+
+def stored_sweeps(store: Store, wanted: Wanted = lambda _: True) -> list[Sweep]:
+    """The sweeps of wanted tasks by shape, of those in which a schedule ran."""
+    tries: dict[tuple[GemmTask, Chip], dict[Key, list[float | None]]] = defaultdict(lambda: defaultdict(list))
+    with store.reading() as (connection, reader):
+        for run in connection.execute(select(tables.runs)).all():
+            told = reader.run(run)
+            task = GemmTask.model_validate(told["task"])
+            if wanted(task):
+                of_task = tries[task, Chip.model_validate(told["chip"])]
+                indices = connection.execute(select(tables.steps.c.index).where(tables.steps.c.run == run.key)).scalars().all()
+                for key, ratio in _tries(reader, run.key, indices).items():
+                    of_task[key].append(ratio)
+    found = (_sweep(task, chip, of_task) for (task, chip), of_task in tries.items())
+    return sorted((one for one in found if one is not None), key=lambda one: (one.task.m, one.task.n, one.task.k))
+
+
+def _tries(reader: PlainReader, run: int, indices: Sequence[int]) -> Tries:
+    """The schedules of a run with their ratios; None where the last word on one is a failure."""
+    screened: dict[Key, float | None] = {}
+    raced: dict[Key, float | None] = {}
+    for _, parts in reader.step_parts(run, indices):
+        values: dict[str, ScheduleValue] | None = parts["origin"]["schedule"]
+        if values:
+            evaluation = parts["evaluation"]
+            decides = evaluation.get("effort") in DECIDING
+            (raced if decides else screened)[frozenset(values.items())] = _ratio(evaluation)
+    gaps = [ratio / before for key, ratio in raced.items() if ratio and (before := screened.get(key))]
+    gap = median(gaps) if gaps else 1.0
+    return {key: ratio and ratio * gap for key, ratio in screened.items()} | raced
+
+
+def _ratio(evaluation: Mapping[str, Any]) -> float | None:
+    """Over AutoTuning; None for what was not measured."""
+    if evaluation["status"] != "measured":
+        return None
+    baseline = next((one for one in evaluation["baselines"] if one["name"] == AUTOTUNED), None)
+    timing = Timing.model_validate(evaluation["timing"])
+    return None if baseline is None else paired_ratio(timing, Timing.model_validate(baseline))
+
+
+def _sweep(task: GemmTask, chip: Chip, tries: Mapping[Key, Sequence[float | None]]) -> Sweep | None:
+    entries: dict[Key, PoolEntry] = {}
+    ratios: dict[Key, list[float]] = defaultdict(list)
+    for key, found in tries.items():
+        entry = entry_of(dict(key), task, chip)
+        if entry is not None:  # its key holds axes that a record of an older version lacks
+            entries[entry.key] = entry
+            ratios[entry.key] += [ratio for ratio in found if ratio is not None]
+    if not any(ratios.values()):
+        return None
+    table = [median(ratios[key]) if ratios[key] else math.nan for key in entries]
+    return Sweep(task, chip, list(entries.values()), np.array(table, dtype=np.float64))

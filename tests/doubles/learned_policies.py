@@ -1,0 +1,39 @@
+"""Files of a learned schedule policy: small networks with random weights."""
+
+from pathlib import Path
+
+import numpy as np
+
+from policies.schedule.learned.features import FINGERPRINT, NAMES
+from policies.schedule.learned.weights import PolicyCard, write_weights
+
+CARD = PolicyCard(
+    name="mine",
+    fingerprint=FINGERPRINT,
+    chips=("H200",),
+    tasks={"offline f32 nn": 3},
+    runs=3,
+    schedules=90,
+    stages=("supervised",),
+    seed=0,
+    held_out=1,
+    created="2026-11-23",
+    product="0.1.0",
+)
+
+
+def random_weights(members: int = 2, width: int = 8, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    made = {"features.mean": np.zeros(len(NAMES)), "features.deviation": np.ones(len(NAMES))}
+    for member in range(members):
+        for name, outs, ins in (("layers.0", width, len(NAMES)), ("error", 1, width), ("embedding", 4, width)):
+            made[f"{member}.{name}.weight"] = 0.1 * rng.standard_normal((outs, ins))
+            made[f"{member}.{name}.bias"] = np.zeros(outs)
+    return {name: value.astype(np.float32) for name, value in made.items()}
+
+
+def write_policy(path: Path, seed: int = 0, **changes: object) -> Path:
+    """A policy named `mine`, unless `changes` of its card say otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_weights(path, random_weights(seed=seed), CARD.model_copy(update=changes))
+    return path
