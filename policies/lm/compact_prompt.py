@@ -77,9 +77,7 @@ def _family_lines(schedules: TaskSchedules) -> list[str]:
     """The families that are worth their tokens, with the axes that have more than one value for the task."""
     fastest_us = min(family.ranked[0].predicted_us for family in schedules.families.values())
     return [
-        _family_line(family)
-        for family in schedules.families.values()
-        if family.ranked[0].predicted_us <= SLOWER * fastest_us
+        _family_line(family) for family in schedules.families.values() if family.ranked[0].predicted_us <= SLOWER * fastest_us
     ]
 
 

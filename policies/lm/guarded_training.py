@@ -90,7 +90,7 @@ def _last(work: Path) -> str:
 class LogLines(TrainerCallback):  # type: ignore[misc]
     """Appends every record that the trainer logs to a file as a JSON line, and emits it as a notice.
 
-    What a log holds of steps behind the checkpoint that training continues from is dropped.
+    What a log holds of steps behind the checkpoint that training continues from is dropped. Of several processes, use one.
     """
 
     def __init__(self, file: Path, stage: str, emit: Emit, resumed_at: int) -> None:
@@ -101,7 +101,7 @@ class LogLines(TrainerCallback):  # type: ignore[misc]
         file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:  # noqa: ARG002
-        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+        if not logs or "train_runtime" in logs:
             return
         numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
         with self._file.open("a", encoding="utf-8") as file:

@@ -108,7 +108,10 @@ class PriorProposer:
 
     def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:  # noqa: ARG002
         return [
-            [schedules.families[one.schedule.family].family.write(one.schedule, schedules.task) for one in schedules.best(count)]
+            [
+                schedules.families[one.schedule.family].family.write(one.schedule, schedules.task)
+                for one in schedules.best(count)
+            ]
             for schedules in tasks
         ]
 
@@ -129,9 +132,7 @@ def compare(
         began_s = time.monotonic()
         proposed = proposer.propose(spaces, count, seed)
         seconds = time.monotonic() - began_s
-        rows = [
-            _valued(proposer.name, schedules.task, ones, scores) for schedules, ones in zip(spaces, proposed, strict=True)
-        ]
+        rows = [_valued(proposer.name, schedules.task, ones, scores) for schedules, ones in zip(spaces, proposed, strict=True)]
         proposals += rows
         figures.append(_figures(proposer.name, rows, seconds))
         emit(Notice(message=f"{proposer.name}: {figures[-1].valid:.0%} valid, {figures[-1].verified:.0%} verified"))

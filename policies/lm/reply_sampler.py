@@ -40,7 +40,9 @@ class ReplySampler:
         with torch.random.fork_rng(), torch.inference_mode():
             torch.manual_seed(seed)
             texts = [text for prompt in prompts for text in [self._text(prompt)] * count]
-            replies = [reply for start in range(0, len(texts), self._batch) for reply in self._replies(texts[start:][: self._batch])]
+            replies = [
+                reply for start in range(0, len(texts), self._batch) for reply in self._replies(texts[start:][: self._batch])
+            ]
         return [replies[start : start + count] for start in range(0, len(replies), count)]
 
     def _text(self, prompt: Sequence[Message]) -> str:

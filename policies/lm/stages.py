@@ -1,11 +1,12 @@
 """Trains one stage: supervised, contrastive or group-relative. trl trains, peft adapts, accelerate distributes.
 
-Everything that an interrupted stage needs lies in `OUT.training`: settings, examples, log and checkpoints. It is deleted once the
-adapter is at `OUT`.
+Everything that an interrupted stage needs lies in `OUT.training`: settings, examples, log and checkpoints. The folder is
+deleted once the adapter is at `OUT`.
 """
 
 import shutil
 import time
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +16,7 @@ from typing import Any
 
 import datasets
 import torch
+import transformers
 from accelerate import PartialState
 from huggingface_hub import constants as hub_constants
 from peft import LoraConfig, get_peft_model
@@ -23,7 +25,7 @@ from transformers import PrinterCallback, ProgressCallback, set_seed
 from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 from contract.errors import UsageError
-from contract.events import Emit, Notice
+from contract.events import Emit, Notice, ignore
 from contract.score import Score
 from contract.whole_file import whole_file
 from policies.lm.adapter_folder import (
@@ -81,26 +83,30 @@ def begun(out: Path) -> StageSettings:
     except OSError as exc:
         raise UsageError(f"there is no interrupted training of {out}; leave out --resume to start one") from exc
     except ValidationError as exc:
-        raise UsageError(f"{file} was written by another version of cudal2-agent; delete {file.parent} and start again") from exc
+        raise UsageError(
+            f"{file} was written by another version of cudal2-agent; delete {file.parent} and start again"
+        ) from exc
 
 
 def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRecord:
     """Trains the stage that was begun at `out`, from its latest checkpoint if it has one. `score`: for `grpo`.
 
-    Raises: UsageError for a full disk, a NaN, or what does not fit; WorkerError where the reward fails twice. All are resumable.
+    Raises: UsageError for a full disk, a NaN, or what does not fit; WorkerError where the reward fails twice. Training can be
+    resumed after each.
     """
-    work, settings = work_of(out), begun(out)
+    work, settings, main = work_of(out), begun(out), PartialState().is_main_process
+    emit = emit if main else ignore
     examples = read_examples(work / EXAMPLES, settings.stage)
-    datasets.disable_progress_bars()
-    hub_constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports each training otherwise
+    _quieten()
     began_s = time.monotonic()
     set_seed(settings.seed)
     loaded, earlier = _adapted(settings)
     _check_room(loaded, examples, settings)
-    checkpoint = latest_checkpoint(work) if PartialState().is_main_process else None
-    log = LogLines(work / LOG, settings.stage, emit, step_of(checkpoint) if checkpoint else 0)
+    with PartialState().main_process_first():
+        checkpoint = latest_checkpoint(work)
     trainer = _trainer(loaded, examples, settings, work, score, emit)
-    _attach(trainer, log, work, emit)
+    guard(trainer, work)
+    log = _logged(trainer, settings, work, emit, step_of(checkpoint) if checkpoint else 0) if main else None
     if checkpoint:
         emit(Notice(message=f"training continues from checkpoint {step_of(checkpoint)} of {settings.steps}"))
     _train(trainer, checkpoint, out)
@@ -109,7 +115,7 @@ def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRec
         settings=settings,
         counts=examples.counts,
         examples=examples.id,
-        figures=log.figures,
+        figures=log.figures if log else {},
         seconds=time.monotonic() - began_s,
         finished_at=datetime.now(UTC),
     )
@@ -120,7 +126,7 @@ def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRec
         stages=(*(earlier.stages if earlier else ()), stage),
         versions=_versions(),
     )
-    if trainer.accelerator.is_main_process:
+    if main:
         write_adapter(out, trainer.accelerator.unwrap_model(trainer.model), loaded.tokenizer, record, work)
         shutil.rmtree(work, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
@@ -172,14 +178,24 @@ def _trainer(
         "use_cpu": not on_gpu,
     }
     try:
-        if settings.stage != "grpo":
-            rows = [_supervised_row(one.model_dump(mode="json")) for one in examples.examples]
-            config = SFTConfig(**common, max_length=loaded.context, completion_only_loss=True)
-            data = datasets.Dataset.from_list(rows)
-            return SFTTrainer(loaded.model, config, train_dataset=data, processing_class=loaded.tokenizer)
-        return _group_relative(loaded, examples, settings, common, score, emit)
+        made = (
+            _group_relative(loaded, examples, settings, common, score, emit)
+            if settings.stage == "grpo"
+            else _supervised(loaded, examples, common)
+        )
     except ValueError as exc:
         raise UsageError(_options_message(str(exc))) from exc
+    made.remove_callback(PrinterCallback)  # stdout is for the answer
+    made.remove_callback(ProgressCallback)
+    return made
+
+
+def _supervised(loaded: LoadedModel, examples: Examples, common: dict[str, Any]) -> Any:
+    """The loss is that of the completions alone."""
+    rows = [_supervised_row(one.model_dump(mode="json")) for one in examples.examples]
+    config = SFTConfig(**common, max_length=loaded.context, completion_only_loss=True)
+    data = datasets.Dataset.from_list(rows)
+    return SFTTrainer(loaded.model, config, train_dataset=data, processing_class=loaded.tokenizer)
 
 
 def _supervised_row(plain: dict[str, Any]) -> dict[str, Any]:
@@ -220,28 +236,42 @@ def _settled() -> None:
         torch.cuda.synchronize()
 
 
+def local_device() -> str | None:
+    """The GPU of this process among those that accelerate launched; None where there is one process."""
+    state = PartialState()
+    return f"cuda:{state.local_process_index}" if state.num_processes > 1 and torch.cuda.is_available() else None
+
+
+def _quieten() -> None:
+    """No progress bars, deprecations of libraries or reports to their makers; what matters is logged and emitted."""
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
+    hub_constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports each training otherwise
+
+
 def _options_message(said: str) -> str:
     if "DataParallel" in said:
         return (
-            f"{torch.cuda.device_count()} GPUs are visible to one process; write `accelerate launch -m agent.cli.main train lm …`, "
-            "or make one visible with CUDA_VISIBLE_DEVICES=0"
+            f"{torch.cuda.device_count()} GPUs are visible to one process; write "
+            "`accelerate launch -m agent.cli.main train lm …`, or make one visible with CUDA_VISIBLE_DEVICES=0"
         )
     return f"trl refuses these settings: {said.strip().partition(chr(10))[0]}"
 
 
-def _attach(trainer: Any, log: LogLines, work: Path, emit: Emit) -> None:
-    """Guards, the log, and TensorBoard where it is installed. Nothing is printed to stdout."""
-    guard(trainer, work)
-    trainer.remove_callback(PrinterCallback)
-    trainer.remove_callback(ProgressCallback)
+def _logged(trainer: Any, settings: StageSettings, work: Path, emit: Emit, resumed_at: int) -> LogLines:
+    """The log of a trainer as lines, and as TensorBoard's events where it is installed."""
+    log = LogLines(work / LOG, settings.stage, emit, resumed_at)
     trainer.add_callback(log)
     if find_spec("tensorboard") is None:
         emit(Notice(message=f"tensorboard is not installed; the log is {work / LOG} alone"))
-        return
+        return log
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
 
     trainer.add_callback(TensorBoardCallback(SummaryWriter(str(work / TENSORBOARD))))
+    return log
 
 
 def _train(trainer: Any, checkpoint: Path | None, out: Path) -> None:
