@@ -6,6 +6,7 @@ from agent.campaign.overview import WorkerView
 from agent.campaign.processes import Entry, Processes, Slot
 from agent.campaign.proving import run_prover
 from agent.campaign.watching import GRACE_S, CampaignWatch, Display
+from agent.wiring.sandbox import share_of
 from contract.base import Record
 from contract.errors import WorkerError
 from contract.settings import Settings
@@ -79,7 +80,8 @@ class Campaign:
         self._watch.look([*gpus, *(_view(slot, searches=False) for slot in self._provers.slots)], at_once=at_once)
 
     def _gpu(self, device: str, entry: Entry, search: int) -> Slot:
-        settings = share_of(self._plan.settings, device, sum((_searches(one) + 1) // 2 for one in self._plan.devices))
+        building = sum((_searches(one) + 1) // 2 for one in self._plan.devices)  # half of a GPU's processes
+        settings = share_of(self._plan.settings, device, building)
         order = order_of(self._plan, settings, self._watch.deadline_s)
         lock = f"{device.replace(':', '-')}-{search}" if device.startswith("cuda") else ""
         return Slot(device, entry, order.model_copy(update={"lock": lock}), stall_s=60 * settings.minutes + SLACK_S)
@@ -93,12 +95,6 @@ class Campaign:
 def _searches(device: str) -> int:
     """Processes on a device. They alternate on a GPU: one proposes and builds while the other's candidates are measured."""
     return SEARCHES_PER_GPU if device.startswith("cuda") else 1
-
-
-def share_of(settings: Settings, device: str, processes: int) -> Settings:
-    """The settings of one of several processes, which share the processors of a machine. Half of a GPU's processes build."""
-    jobs = max(settings.compile_jobs // max(processes, 1), 1)
-    return settings.model_copy(update={"device": device.partition("/")[0], "compile_jobs": jobs})
 
 
 def order_of(plan: CampaignPlan, settings: Settings, deadline_s: float | None) -> WorkerOrder:

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from agent.campaign.campaign import CampaignPlan, order_of, share_of
+from agent.campaign.campaign import CampaignPlan, order_of
 from agent.campaign.campaign_process import WorkerOrder
 from agent.campaign.claiming import Searches, work_on
 from agent.campaign.gpu_worker import device_lock
 from agent.campaign.overview import WorkerView
 from agent.campaign.shape_search import open_search
 from agent.campaign.watching import GRACE_S, LOOK_S, CampaignWatch, Display
+from agent.wiring.sandbox import share_of
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from contract.events import ignore
 from policies.trajectories.campaigns.queue import CampaignQueue

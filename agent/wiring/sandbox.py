@@ -54,3 +54,9 @@ def open_sandbox_for(
     with open_sandbox_of(task.arch, settings, emit, trust_host=trust_host, baselines=baselines) as sandbox:
         require_memory(task, sandbox.chip)
         yield sandbox
+
+
+def share_of(settings: Settings, device: str, processes: int) -> Settings:
+    """The settings of one of several processes that share the processors of a machine. `emulator/N` is the emulator."""
+    jobs = max(settings.compile_jobs // max(processes, 1), 1)
+    return settings.model_copy(update={"device": device.partition("/")[0], "compile_jobs": jobs})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 AGENT = Path(__file__).resolve().parents[2] / "agent"
-ROOMS = ("observe", "run", "report", "index", "wiring", "campaign", "campaign_report", "model_bench", "cli")
+ROOMS = ("observe", "run", "report", "index", "wiring", "campaign", "campaign_report", "model_bench", "environment", "cli")
 
 
 def rooms_imported(source: str) -> set[str]:

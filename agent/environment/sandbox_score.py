@@ -1,0 +1,194 @@
+"""The score of candidates from sandboxes: one in this process, one process for each of several devices, or Ray actors.
+
+Evaluations are kept in a file under the home folder as each is known, so that equal candidates are evaluated once, also by
+other processes and after a kill.
+"""
+
+import hashlib
+import queue
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import contract
+import policies.schedule
+import sandbox
+from agent.environment.score_cache import ScoreCache
+from agent.environment.scored_outcome import lasting, scored
+from agent.environment.scoring_process import ScoringProcess
+from agent.environment.scoring_sandbox import open_scoring_sandbox
+from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
+from agent.environment.together import together
+from agent.run.versions import installed_version
+from agent.wiring.gpus import default_arch
+from agent.wiring.sandbox import share_of
+from contract.base import digest
+from contract.candidate import AnyCandidate
+from contract.chip import Chip
+from contract.errors import UsageError, WorkerError
+from contract.evaluation import Crashed, Evaluation
+from contract.events import Emit, WorkerRestarted, ignore
+from contract.score import Scored
+from contract.settings import Settings
+from contract.task import Arch, GemmTask
+from sandbox.building.toolchain import nvrtc_version
+
+FILE = "scores.sqlite"
+_SOURCES = frozenset({".py", ".cuh", ".cu", ".hpp", ".cpp", ".so"})
+
+
+class _Asked(NamedTuple):
+    """A candidate without an answer. `key`: of its evaluation in the cache."""
+
+    key: str
+    candidate: AnyCandidate
+
+
+class SandboxScore:
+    """`contract.score.Score` over workers. A call is shared out to the workers that are free."""
+
+    def __init__(
+        self, workers: Sequence[ScoringWorker], kept: ScoreCache, arch: Arch, *, efforts: str = "", emit: Emit = ignore
+    ) -> None:
+        """`efforts`: the options that an evaluation depends on, in words.
+
+        Raises: UsageError where the workers are of different chips; MachineError, WorkerError where one cannot open.
+        """
+        self._workers, self._kept, self._arch, self._emit = workers, kept, arch, emit
+        self._place = _common(together([worker.place for worker in workers]))
+        self._environment = [self._place.key, self._place.chip.name, efforts, sandbox_version()]
+        self._idle: queue.SimpleQueue[ScoringWorker] = queue.SimpleQueue()
+        for worker in workers:
+            self._idle.put(worker)
+
+    @property
+    def chip(self) -> Chip:
+        return self._place.chip
+
+    @property
+    def measures(self) -> bool:
+        """Whether a GPU times candidates; otherwise their values rest on predicted times."""
+        return self._place.measures
+
+    def score(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored]:
+        """See `Score.score`. Raises: UsageError for a task of another target, or whose operands do not fit."""
+        if task.arch is not self._arch:
+            raise UsageError(f"this score is for {self._arch}, the task for {task.arch}; open a score for each target")
+        begin_s = time.monotonic()
+        keys = [self._key(candidate, task) for candidate in candidates]
+        asked = {key: _Asked(key, candidate) for key, candidate in zip(keys, candidates, strict=True)}
+        found = self._known(list(asked.values()), task, begin_s)
+        left = [one for key, one in asked.items() if key not in found]
+        shares = [left[number :: len(self._workers)] for number in range(min(len(self._workers), len(left)))]
+        for outcomes in together([partial(self._evaluated, share, task, begin_s) for share in shares]):
+            found |= outcomes
+        return [found[key] for key in keys]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+    def _key(self, candidate: AnyCandidate, task: GemmTask) -> str:
+        """What an evaluation depends on. Kernels of trusted writers are evaluated, and predicted, in another way."""
+        return digest([candidate.id, candidate.origin.trusted_writer, task.id, *self._environment], 32)
+
+    def _known(self, asked: Sequence[_Asked], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+        evaluations = self._kept.find([one.key for one in asked])
+        return {
+            one.key: scored(
+                one.candidate, evaluations[one.key], task, self.chip, cached=True, seconds=time.monotonic() - begin_s
+            )
+            for one in asked
+            if one.key in evaluations
+        }
+
+    def _evaluated(self, share: Sequence[_Asked], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+        """The outcomes of a share on one worker, once one is free. Each is kept as it is known."""
+        worker = self._idle.get()
+        try:
+            found = self._known(share, task, begin_s)  # another thread may have asked for the same
+            left = [one for one in share if one.key not in found]
+            for one, evaluation in self._outcomes(worker, left, task):
+                outcome = scored(one.candidate, evaluation, task, self.chip, seconds=time.monotonic() - begin_s)
+                if lasting(outcome):
+                    self._kept.keep(one.key, evaluation)
+                found[one.key] = outcome
+            return found
+        finally:
+            self._idle.put(worker)
+
+    def _outcomes(self, worker: ScoringWorker, share: Sequence[_Asked], task: GemmTask) -> Iterator[tuple[_Asked, Evaluation]]:
+        """After a worker is lost, each candidate that has no answer is tried again, alone. One that loses it again crashed."""
+        left = dict(enumerate(share))
+        if not left:
+            return
+        try:
+            with closing(worker.evaluate(task, [one.candidate for one in share])) as outcomes:
+                for position, evaluation in outcomes:
+                    yield left.pop(position), evaluation
+        except ScoringWorkerLost as exc:
+            self._emit(WorkerRestarted(reason=f"a scoring process was lost: {exc}"))
+        for one in left.values():
+            yield one, self._alone(worker, one.candidate, task)
+
+    def _alone(self, worker: ScoringWorker, candidate: AnyCandidate, task: GemmTask) -> Evaluation:
+        try:
+            for _, evaluation in worker.evaluate(task, [candidate]):
+                return evaluation
+        except ScoringWorkerLost as exc:
+            self._emit(WorkerRestarted(reason=f"a scoring process was lost again: {exc}"))
+            return Crashed(stage="score", message=f"its scoring process was lost twice: {exc}")
+        raise WorkerError(f"candidate {candidate.id} was not evaluated")
+
+
+@contextmanager
+def open_score(
+    settings: Settings, *, arch: Arch | None = None, devices: Sequence[str] = (), ray: str | None = None, emit: Emit = ignore
+) -> Iterator[SandboxScore]:
+    """A score on the device of the settings, in this process.
+
+    `arch`: target of the tasks; by default that of the device. `devices`: as in the settings, one process for each;
+    `emulator/N` is the Nth over the emulator. `ray`: address of a Ray cluster, or `local`; there is an actor for each of its
+    GPUs, or for each of `devices`, which are then over the emulator.
+
+    Raises: UsageError, MachineError, WorkerError, StoreError.
+    """
+    target = arch or default_arch(devices[0].partition("/")[0] if devices else settings.device)
+    kept = ScoreCache(settings.home / FILE, emit)
+    efforts = f"quick rounds {settings.quick_rounds}"
+    with ExitStack() as opened:
+        if ray is not None:
+            from agent.environment.scoring_actor import open_scoring_actors
+
+            workers: Sequence[ScoringWorker] = opened.enter_context(open_scoring_actors(settings, target, devices, ray))
+        elif devices:
+            shares = [share_of(settings, device, len(devices)) for device in devices]
+            workers = [ScoringProcess(ScoringOrder(settings=share, arch=target)) for share in shares]
+        else:
+            workers = [opened.enter_context(open_scoring_sandbox(ScoringOrder(settings=settings, arch=target), emit))]
+        for worker in workers:
+            opened.callback(worker.close)
+        yield SandboxScore(workers, kept, target, efforts=efforts, emit=emit)
+
+
+@cache
+def sandbox_version() -> str:
+    """Hash of what an evaluation depends on beside task, candidate and place: the sandbox, the predictions, the compiler."""
+    folders = [Path(package.__file__ or "").parent for package in (contract, policies.schedule, sandbox)]
+    content = hashlib.sha256(f"{installed_version('cudal2-agent')} {nvrtc_version()}".encode())
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in _SOURCES):
+        content.update(hashlib.sha256(path.read_bytes()).digest())
+    return content.hexdigest()[:16]
+
+
+def _common(places: Sequence[ScoringPlace]) -> ScoringPlace:
+    """The place of all workers. Raises: UsageError where there are several: rewards of one score are comparable."""
+    names = sorted({place.key for place in places})
+    if len(names) != 1:
+        raise UsageError(
+            f"the devices of a score must be alike, and these are {'; '.join(names) or 'none'}; choose some of them"
+        )
+    return places[0]
