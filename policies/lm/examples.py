@@ -77,7 +77,7 @@ class Examples(Record):
 class SearchedTask:
     """A task with all its stored runs, and what is to be made of them. It can be sent to another process."""
 
-    stage: Stage
+    stages: tuple[Stage, ...]
     seed: int
     searches: tuple[StoredSearch, ...]
 
@@ -89,53 +89,66 @@ class TaskExamples:
 
 
 # `map`, or that of a pool of processes: the spaces of a task take about half a second.
-MapTasks = Callable[[Callable[[SearchedTask], TaskExamples], Iterable[SearchedTask]], Iterable[TaskExamples]]
+OfStages = dict[Stage, TaskExamples]
+MapTasks = Callable[[Callable[[SearchedTask], OfStages], Iterable[SearchedTask]], Iterable[OfStages]]
 
 
 def make_examples(
     searches: Iterable[StoredSearch],
-    stage: Stage,
+    stages: Sequence[Stage],
     split: ShapeSplit,
     seed: int,
     emit: Emit,
     map_tasks: MapTasks = map,
-) -> Examples:
-    """Raises: UsageError where nothing is left to learn from."""
+) -> dict[Stage, Examples]:
+    """The examples of each stage. Raises: UsageError where nothing is left to learn from."""
     found = sorted(searches, key=lambda one: (one.task.id, one.chip.name, one.run_id))
     kept = [one for one in found if split.of((one.task.m, one.task.n, one.task.k)) != TEST]
     if not kept:
         why = "holds no measured schedule" if not found else "holds only shapes that are kept for testing"
         raise UsageError(f"the store {why}; import a sweep or run `cudal2-agent optimize` on a GPU, then train")
     tasks = [
-        SearchedTask(stage, seed, tuple(members)) for _, members in groupby(kept, key=lambda one: (one.task.id, one.chip.name))
+        SearchedTask(tuple(stages), seed, tuple(members))
+        for _, members in groupby(kept, key=lambda one: (one.task.id, one.chip.name))
     ]
-    examples: list[LmExample] = []
-    unwritable = 0
-    for number, made in enumerate(map_tasks(examples_of, tasks), 1):
-        examples += made.examples
-        unwritable += made.unwritable
+    made: dict[Stage, list[TaskExamples]] = {stage: [] for stage in stages}
+    for number, of_stages in enumerate(map_tasks(examples_of, tasks), 1):
+        for stage, of_task in of_stages.items():
+            made[stage].append(of_task)
         if number % _TOLD_TASKS == 0:
             emit(Notice(message=f"examples of {number} of {len(tasks)} tasks are made"))
+    return {stage: _joined(stage, of_tasks, kept, len(found) - len(kept), seed) for stage, of_tasks in made.items()}
+
+
+def _joined(stage: Stage, made: Sequence[TaskExamples], kept: Sequence[StoredSearch], held_out: int, seed: int) -> Examples:
+    examples = [one for of_task in made for one in of_task.examples]
     random.Random(seed).shuffle(examples)
-    shapes = {one.task.shape for one in kept}
     counts = ExampleCounts(
-        runs=len(kept), shapes=len(shapes), held_out=len(found) - len(kept), unwritable=unwritable, examples=len(examples)
+        runs=len(kept),
+        shapes=len({one.task.shape for one in kept}),
+        held_out=held_out,
+        unwritable=sum(of_task.unwritable for of_task in made),
+        examples=len(examples),
     )
     return Examples(stage=stage, axes=axes_fingerprint(), seed=seed, counts=counts, examples=tuple(examples))
 
 
-def examples_of(searched: SearchedTask) -> TaskExamples:
-    """The examples of one task. Deterministic in its stage, seed and runs."""
+def examples_of(searched: SearchedTask) -> OfStages:
+    """The examples of one task for each stage. Deterministic in its stages, seed and runs."""
     first = searched.searches[0]
     schedules = TaskSchedules(first.task, first.chip)
-    if searched.stage == "grpo":
-        return TaskExamples((LmExample(prompt=messages_of(schedules), task=first.task, chip=first.chip),), 0)
+    return {stage: _of_stage(stage, schedules, searched) for stage in searched.stages}
+
+
+def _of_stage(stage: Stage, schedules: TaskSchedules, searched: SearchedTask) -> TaskExamples:
+    if stage == "grpo":
+        return TaskExamples((LmExample(prompt=messages_of(schedules), task=schedules.task, chip=schedules.chip),), 0)
     made = _TaskRows(schedules, searched.seed)
-    plain = [row for search in searched.searches for row in made.best(search)]
-    if searched.stage == "sft":
-        return TaskExamples(tuple(_once(plain)), made.unwritable)
+    plain = _once(row for search in searched.searches for row in made.best(search))
+    if stage == "sft":
+        return TaskExamples(tuple(plain), made.unwritable)
     contrasts = _once(row for search in searched.searches for row in made.contrasts(search))
-    return TaskExamples((*contrasts, *_once(plain)[: len(contrasts)]), made.unwritable)
+    return TaskExamples((*contrasts, *plain[: len(contrasts)]), made.unwritable)
 
 
 class _TaskRows:

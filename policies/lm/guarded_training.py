@@ -51,7 +51,7 @@ def guard(trainer: Any, work: Path) -> None:
             save(model, trial)
             if trainer.args.should_save:
                 (folder / MARKER).touch()
-        except Exception as exc:  # noqa: BLE001 (torch and safetensors report a full disk by errors of their own)
+        except Exception as exc:  # torch and safetensors report a full disk by errors of their own
             shutil.rmtree(folder, ignore_errors=True)
             if not is_disk_error(exc):
                 raise

@@ -9,7 +9,7 @@ from policies.chat.replies.forms import read_reply
 from policies.chat.replies.schedule_json import NamedSchedules
 from policies.schedule.named_schedules import TaskSchedules, Unwritable
 
-# Shares of validity: an object that could be read, a family of the task, and its axes. Only a schedule that can be written has 1.
+# Shares of validity: an object that could be read, a family of the task, its axes. Only a schedule that can be written has 1.
 READABLE, FAMILY, AXES = 0.2, 0.2, 0.4
 
 

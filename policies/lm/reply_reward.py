@@ -32,7 +32,7 @@ class ScoredCandidates:
     """The scores of candidates, each asked for once. A worker that dies is asked a second time, and then the error is raised."""
 
     def __init__(self, score: Score, emit: Emit) -> None:
-        self._score, self._emit = score, emit
+        self.score, self._emit = score, emit
         self._known: OrderedDict[tuple[str, str], Scored] = OrderedDict()
 
     def of(self, task: GemmTask, candidates: Sequence[Candidate]) -> dict[str, Scored]:
@@ -47,11 +47,11 @@ class ScoredCandidates:
 
     def _asked(self, task: GemmTask, candidates: list[Candidate]) -> list[Scored]:
         try:
-            return self._score.score(task, candidates)
+            return self.score.score(task, candidates)
         except WorkerError as exc:
             self._emit(Notice(message=f"a reward worker died ({exc}); its {len(candidates)} candidates are evaluated again"))
         try:
-            return self._score.score(task, candidates)
+            return self.score.score(task, candidates)
         except WorkerError as exc:
             raise WorkerError(
                 f"the reward worker died twice on {task.shape} ({exc}); nothing of this step was learned: "

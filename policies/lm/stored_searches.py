@@ -1,7 +1,7 @@
 """The measured schedules of a store's runs, without their sources."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -14,8 +14,7 @@ from policies.trajectories.reader import PlainReader
 from policies.trajectories.store import Store
 
 
-@dataclass(frozen=True)
-class ScoredSchedule:
+class ScoredSchedule(NamedTuple):
     """A measured schedule. `reward`: logarithm of the speedup, clipped. `speedup`: over cuBLASLt-AutoTuning."""
 
     values: dict[str, ScheduleValue]
@@ -23,8 +22,7 @@ class ScoredSchedule:
     speedup: float
 
 
-@dataclass(frozen=True)
-class StoredSearch:
+class StoredSearch(NamedTuple):
     """One run's schedules that were measured and have a reward, the best first."""
 
     run_id: str

@@ -89,7 +89,13 @@ def train_lm(
     """Train a language model that names schedules, in stages; or evaluate or merge what was trained."""
     from policies.lm.needs import SAMPLING, TRAINING, require
 
-    given: dict[str, Any] = {"model": model, "previous": str(adapter) if adapter else None, "steps": steps, "seed": seed, "batch": batch}
+    given: dict[str, Any] = {
+        "model": model,
+        "previous": str(adapter) if adapter else None,
+        "steps": steps,
+        "seed": seed,
+        "batch": batch,
+    }
     given |= {"learning_rate": learning_rate, "accumulate": accumulate, "group": group, "kl": kl, "rank": rank}
     given |= {"save_every": save_every, "reply_tokens": reply_tokens, "vllm_server": vllm_server}
     given = {name: value for name, value in given.items() if value is not None}
@@ -127,7 +133,7 @@ class _Data:
             return read_examples(self.examples, stage)
         split = ShapeSplit(self.test_share, held_out_shapes(self.held_out), seed)
         with open_store(settings.store_url) as store:
-            return make_examples(stored_searches(store), stage, split, seed, emit)
+            return make_examples(stored_searches(store), [stage], split, seed, emit)[stage]
 
 
 def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, device: str | None) -> "AdapterRecord":

@@ -11,19 +11,22 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from contract.candidate import AnyCandidate
+from contract.candidate import AnyCandidate, Candidate
 from contract.chip import Chip
 from contract.contrast import MIN_WIDTH
+from contract.evaluation import CompileFailed
 from contract.reward import FLOOR
 from contract.roofline import roofline_us
 from contract.score import Scored
 from contract.task import GemmTask
+from contract.trajectory import Step
 from policies.lm.compact_prompt import messages_of, reply_of
 from policies.lm.stored_searches import ScoredSchedule, StoredSearch
 from policies.schedule.families.registry import families
 from policies.schedule.named_schedules import schedules_for
 from policies.schedule.prior import predict_us
-from tests.doubles import CHIP, unmeasured
+from policies.trajectories.store import Store
+from tests.doubles import CHIP, NOW, OBSERVATION, measured, run_record, unmeasured
 
 TASKS = (GemmTask(m=64, n=64, k=64), GemmTask(m=64, n=64, k=128))
 _TEMPLATE = (
@@ -74,6 +77,32 @@ def search(task: GemmTask, run_id: str, schedules: int = 12) -> StoredSearch:
         for rank, one in enumerate(best)
     ]
     return StoredSearch(run_id, task, CHIP, tuple(scored))
+
+
+def record_search(store: Store, searched: StoredSearch, failed: int = 0) -> None:
+    """Writes a search as a run of the store, the best schedules last. `failed`: how many of the best failed instead."""
+    run = run_record(searched.run_id, task=searched.task, chip=searched.chip, policy="schedule", status="finished")
+    observation = OBSERVATION.model_copy(update={"task": searched.task, "chip": searched.chip})
+    store.start_run(run)
+    store.record_observation(searched.run_id, observation)
+    schedules = schedules_for(searched.task, CHIP)
+    for index, one in enumerate(reversed(searched.scored)):
+        candidate = schedules.expand(one.values)
+        assert isinstance(candidate, Candidate)
+        wrong = index >= len(searched.scored) - failed
+        evaluation = CompileFailed(message="no", log="") if wrong else measured(10.0 / one.speedup)
+        store.record_step(
+            Step(
+                run_id=searched.run_id,
+                index=index,
+                round=1,
+                observation_id=observation.id,
+                candidate=candidate,
+                evaluation=evaluation,
+                reward=FLOOR if wrong else one.reward,
+                created_at=NOW,
+            )
+        )
 
 
 class PriorScore:
