@@ -78,7 +78,9 @@ def _mapping(jobs: int) -> Iterator[MapTasks]:
 class StagesRun:
     """One run in a folder. A part that is finished is not done again; no part begins after `deadline_s`."""
 
-    def __init__(self, arguments: argparse.Namespace, emit: Emit, score: ScoredCandidates, chip: Any, deadline_s: float) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, emit: Emit, score: ScoredCandidates, chip: Any, deadline_s: float
+    ) -> None:
         self._arguments, self._emit, self._scores, self._chip, self._deadline_s = arguments, emit, score, chip, deadline_s
         self._out: Path = arguments.out
         (self._out / "proposals").mkdir(parents=True, exist_ok=True)

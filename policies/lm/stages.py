@@ -4,10 +4,11 @@ Everything that an interrupted stage needs lies in `OUT.training`: settings, exa
 deleted once the adapter is at `OUT`.
 """
 
+import random
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -39,7 +40,7 @@ from policies.lm.adapter_folder import (
 )
 from policies.lm.axes_version import axes_fingerprint
 from policies.lm.base_model import LoadedModel, load_base
-from policies.lm.examples import Examples, read_examples, write_examples
+from policies.lm.examples import Examples, LmExample, read_examples, write_examples
 from policies.lm.guarded_training import LogLines, guard, latest_checkpoint, step_of
 from policies.lm.reply_reward import ReplyReward, ScoredCandidates
 from policies.lm.stage_settings import StageSettings
@@ -213,7 +214,7 @@ def _group_relative(
             "task": one.task.model_dump_json(),
             "chip": one.chip.model_dump_json(),
         }
-        for one in examples.examples
+        for one in _in_order(examples.examples, settings)
     ]
     server = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": settings.vllm_server}
     config = GRPOConfig(
@@ -221,6 +222,7 @@ def _group_relative(
         num_generations=settings.group,
         max_completion_length=settings.reply_tokens,
         temperature=settings.temperature,
+        shuffle_dataset=False,
         beta=settings.kl,
         scale_rewards="none",  # the advantage is then the leave-one-out one times (group - 1) / group
         **(server if settings.vllm_server else {}),
@@ -228,6 +230,17 @@ def _group_relative(
     reward = ReplyReward(ScoredCandidates(score, emit), _settled)
     data = datasets.Dataset.from_list(rows)
     return GRPOTrainer(loaded.model, reward, args=config, train_dataset=data, processing_class=loaded.tokenizer)
+
+
+def _in_order(examples: Sequence[LmExample], settings: StageSettings) -> list[LmExample]:
+    """The prompts of all steps, each round over the examples in an order of its own.
+
+    trl's sampler starts again with the first order where training resumes.
+    """
+    rng = random.Random(settings.seed)
+    replies = settings.steps * settings.batch * settings.accumulate * PartialState().num_processes
+    rounds = -(-replies // (settings.group * len(examples)))
+    return [one for _ in range(rounds) for one in rng.sample(examples, len(examples))]
 
 
 def _settled() -> None:
