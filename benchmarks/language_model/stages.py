@@ -4,9 +4,9 @@ Run from the repository's root, first where the store is (minutes on a CPU, no G
   python -m benchmarks.language_model.stages --prepare lm-data --jobs 8
 then on a GPU, as often as needed; what is in OUT already is not done again:
   python -m benchmarks.language_model.stages --data lm-data --out lm-run --minutes 8
-OUT gets the adapters `sft`, `contrastive` and `grpo`, the proposals of each proposer in `proposals`, and `results.json`: figures,
-curves, settings, versions. The last lines are the table. Shapes of `h200/held_out.json` train nothing and are all that is
-evaluated, unless --shapes names others.
+OUT gets the adapters `sft`, `contrastive` and `grpo`, the proposals of each proposer in `proposals`, and `results.json`:
+figures, curves, settings, versions. The last lines are the table. Shapes of `h200/held_out.json` train nothing and are all
+that is evaluated, unless --shapes names others.
 Values: rewards where a GPU measures, else those of verified candidates' predicted times (`contract/score.py`).
 """
 
@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agent.cli.render.proposal_table import proposal_lines
 from agent.cli.render.progress import Progress
+from agent.cli.render.proposal_table import proposal_lines
 from agent.environment.sandbox_score import open_score
 from benchmarks.h200.grid import held_out
 from contract.events import Emit
@@ -166,7 +166,7 @@ class StagesRun:
             steps=self._steps(stage),
             seed=arguments.seed,
             learning_rate=LEARNING_RATES[stage],
-            batch=arguments.batch,
+            batch=arguments.grpo_batch if stage == "grpo" else arguments.batch,
             group=arguments.group,
             save_every=arguments.save_every,
             reply_tokens=arguments.reply_tokens,
@@ -208,9 +208,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contrastive-steps", type=int, default=200)
     parser.add_argument("--grpo-steps", type=int, default=60)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--grpo-batch", type=int, default=32, help="replies of one step")
     parser.add_argument("--group", type=int, default=8)
     parser.add_argument("--save-every", type=int, default=20)
-    parser.add_argument("--reply-tokens", type=int, default=160)
+    parser.add_argument("--reply-tokens", type=int, default=128)
     parser.add_argument("--shapes", nargs="*", help="shapes to evaluate")
     parser.add_argument("--shape-count", type=int, default=16, help="held-out shapes to evaluate where none are named")
     parser.add_argument("--proposals", type=int, default=8)

@@ -130,8 +130,8 @@ def open_adapter(
     loaded = load_base(base or record.base, device)
     if loaded.fingerprint != record.base_fingerprint:
         raise UsageError(
-            f"{folder} is an adapter for the weights of {record.base} ({record.base_fingerprint}), and {loaded.name} has others "
-            f"({loaded.fingerprint}); name the right model with --model"
+            f"{folder} is an adapter for the weights of {record.base} ({record.base_fingerprint}), and {loaded.name} has "
+            f"others ({loaded.fingerprint}); name the right model with --model"
         )
     try:
         model = PeftModel.from_pretrained(loaded.model, folder, is_trainable=trainable)

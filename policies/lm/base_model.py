@@ -4,6 +4,9 @@ The weights are bfloat16 on a GPU and float32 on a CPU.
 """
 
 import hashlib
+import io
+import warnings
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +38,13 @@ class LoadedModel:
         return int(getattr(self.model.config, "max_position_embeddings", 2**31))
 
 
+def quieten() -> None:
+    """No progress bars and no deprecations of libraries: what matters is emitted or raised."""
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
+
+
 def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -44,7 +54,7 @@ def load_base(name: str | None, device: str | None = None) -> LoadedModel:
 
     Raises: UsageError where it cannot be loaded or has no chat template.
     """
-    transformers.utils.logging.disable_progress_bar()
+    quieten()
     place = device or default_device()
     dtype = torch.bfloat16 if place.startswith("cuda") else torch.float32
     model, tokenizer = _packaged(dtype) if name in (None, PACKAGED) else _named(str(name), dtype)
@@ -68,8 +78,9 @@ def _packaged(dtype: torch.dtype) -> tuple[Any, Any]:
     assert spec.origin is not None
     home = Path(spec.origin).parent
     [weights] = home.glob("*.gguf")
-    tokenizer = AutoTokenizer.from_pretrained(home, gguf_file=weights.name)
-    model = AutoModelForCausalLM.from_pretrained(home, gguf_file=weights.name, dtype=dtype)
+    with redirect_stderr(io.StringIO()):  # the progress bar of the reader of GGUF files cannot be turned off
+        tokenizer = AutoTokenizer.from_pretrained(home, gguf_file=weights.name)
+        model = AutoModelForCausalLM.from_pretrained(home, gguf_file=weights.name, dtype=dtype)
     model.hf_quantizer = None  # the weights were dequantised, and are saved and trained as such
     model.is_quantized = False
     del model.config.quantization_config

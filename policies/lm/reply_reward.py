@@ -29,7 +29,7 @@ schedules_of = lru_cache(maxsize=KEPT_TASKS)(TaskSchedules)
 
 
 class ScoredCandidates:
-    """The scores of candidates, each asked for once. A worker that dies is asked a second time, and then the error is raised."""
+    """The scores of candidates, each asked for once. A worker that dies is asked again; then its error is raised."""
 
     def __init__(self, score: Score, emit: Emit) -> None:
         self.score, self._emit = score, emit

@@ -9,7 +9,7 @@ import torch
 from contract.exchange import Message
 from policies.lm.base_model import LoadedModel
 
-REPLY_TOKENS = 160  # a schedule takes about 75 of SmolLM2's
+REPLY_TOKENS = 128  # a schedule takes 45 to 103 of SmolLM2's
 TEMPERATURE = 0.8
 BATCH = 64  # replies that are sampled together
 

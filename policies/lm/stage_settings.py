@@ -31,5 +31,5 @@ class StageSettings(Record):
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     rank: Annotated[int, Field(ge=1)] = 32
     save_every: Annotated[int, Field(ge=1)] = 50
-    reply_tokens: Annotated[int, Field(ge=8)] = 160
+    reply_tokens: Annotated[int, Field(ge=8)] = 128
     vllm_server: str | None = None

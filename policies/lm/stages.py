@@ -7,7 +7,6 @@ deleted once the adapter is at `OUT`.
 import random
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +16,6 @@ from typing import Any
 
 import datasets
 import torch
-import transformers
 from accelerate import PartialState
 from huggingface_hub import constants as hub_constants
 from peft import LoraConfig, get_peft_model
@@ -39,7 +37,7 @@ from policies.lm.adapter_folder import (
     write_adapter,
 )
 from policies.lm.axes_version import axes_fingerprint
-from policies.lm.base_model import LoadedModel, load_base
+from policies.lm.base_model import LoadedModel, load_base, quieten
 from policies.lm.examples import Examples, LmExample, read_examples, write_examples
 from policies.lm.guarded_training import LogLines, guard, latest_checkpoint, step_of
 from policies.lm.reply_reward import ReplyReward, ScoredCandidates
@@ -256,12 +254,10 @@ def local_device() -> str | None:
 
 
 def _quieten() -> None:
-    """No progress bars, deprecations of libraries or reports to their makers; what matters is logged and emitted."""
+    """As `quieten`; and trl's and datasets' own, and no report of a training to the makers of trl."""
+    quieten()
     datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
-    hub_constants.HF_HUB_DISABLE_TELEMETRY = True  # trl reports each training otherwise
+    hub_constants.HF_HUB_DISABLE_TELEMETRY = True
 
 
 def _options_message(said: str) -> str:

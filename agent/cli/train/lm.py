@@ -59,7 +59,7 @@ def train_lm(
         int | None, typer.Option("--save-every", min=1, help="Steps between checkpoints.", show_default="50")
     ] = None,
     reply_tokens: Annotated[
-        int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="160")
+        int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="128")
     ] = None,
     vllm_server: Annotated[
         str | None, typer.Option("--vllm-server", metavar="URL", help="grpo: TRL's vLLM server (untested).", show_default=False)
@@ -220,9 +220,8 @@ def _print_record(out: Path, record: "AdapterRecord", as_json: bool) -> None:
         return
     last = record.stages[-1]
     figures = ", ".join(f"{name} {value:.4g}" for name, value in last.figures.items())
-    print(
-        f"{out}: {last.stage}, {last.settings.steps} steps on {last.counts.examples} examples in {last.seconds:.0f} s; {figures}"
-    )
+    steps, examples = last.settings.steps, last.counts.examples
+    print(f"{out}: {last.stage}, {steps} steps on {examples} examples in {last.seconds:.0f} s; {figures}")
 
 
 def _print_figures(comparison: "ProposalComparison", as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def adapter(model: Path, tmp_path: Path) -> Path:
 
 def test_a_model_without_a_chat_template_is_one_line(tmp_path: Path) -> None:
     folder = tiny_model(tmp_path / "base", template=None)
-    with pytest.raises(UsageError, match="has no chat template.*choose an instruction-tuned model"):
+    with pytest.raises(UsageError, match=r"has no chat template.*choose an instruction-tuned model"):
         load_base(str(folder))
 
 
@@ -144,7 +143,7 @@ def test_another_fault_is_not_called_a_full_disk() -> None:
     assert not is_disk_error(ValueError("no space"))
 
 
-def test_a_folder_that_exists_is_kept(adapter: Path, tmp_path: Path) -> None:
+def test_a_folder_that_exists_is_kept(adapter: Path) -> None:
     before = sorted(file.name for file in adapter.iterdir())
     with pytest.raises(UsageError, match="exists already; choose a new folder"):
         write_whole(adapter, lambda _: None)
@@ -152,8 +151,8 @@ def test_a_folder_that_exists_is_kept(adapter: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sampler(model: Path) -> Iterator[ReplySampler]:
-    yield ReplySampler(load_base(str(model), "cpu"), reply_tokens=12, batch=3)
+def sampler(model: Path) -> ReplySampler:
+    return ReplySampler(load_base(str(model), "cpu"), reply_tokens=12, batch=3)
 
 
 def test_samples_depend_on_the_seed_alone_and_come_for_each_prompt(sampler: ReplySampler) -> None:

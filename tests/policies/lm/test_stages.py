@@ -163,7 +163,7 @@ def test_a_full_disk_in_a_checkpoint_keeps_the_one_before(model: Path, tmp_path:
     out = tmp_path / "full"
     with monkeypatch.context() as patch:
         patch.setattr(torch, "save", full)
-        with pytest.raises(UsageError, match="checkpoint 4 cannot be written .*No space left.*--resume from checkpoint 2"):
+        with pytest.raises(UsageError, match=r"checkpoint 4 cannot be written .*No space left.*--resume from checkpoint 2"):
             trained(out, settings("sft", model))
     assert [folder.name for folder in work_of(out).glob("checkpoint-*")] == ["checkpoint-2"]
     train_stage(out, ignore)
@@ -214,7 +214,7 @@ def test_a_reward_worker_that_dies_twice_stops_and_training_resumes(model: Path,
     whole = trained(tmp_path / "whole", settings("grpo", model))
     out = tmp_path / "died"
     errors = [WorkerError("killed"), WorkerError("killed again")]
-    with pytest.raises(WorkerError, match="died twice on .* continue with --resume"):
+    with pytest.raises(WorkerError, match=r"died twice on .* continue with --resume"):
         trained(out, settings("grpo", model), score=PriorScore(errors))
     train_stage(out, ignore, PriorScore())
     assert equal(out, whole)
@@ -247,11 +247,11 @@ def test_what_cannot_begin_or_resume_is_one_line(model: Path, tmp_path: Path) ->
 
 
 def test_options_that_do_not_fit_are_one_line(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="trl refuses these settings: .*divisible"):
+    with pytest.raises(UsageError, match=r"trl refuses these settings: .*divisible"):
         trained(tmp_path / "odd", settings("grpo", model, batch=3))
+    begin(tmp_path / "alone", settings("grpo", model), lambda: examples("grpo"))
     with pytest.raises(UsageError, match="needs a sandbox that executes kernels"):
-        begin(tmp_path / "alone", settings("grpo", model), lambda: examples("grpo"))
         train_stage(tmp_path / "alone", ignore)
     small = tiny_model(tmp_path / "small", context=64)
-    with pytest.raises(UsageError, match="prompt and reply take .* tokens, and .*small has a context of 64"):
+    with pytest.raises(UsageError, match=r"prompt and reply take .* tokens, and .*small has a context of 64"):
         trained(tmp_path / "out", settings("sft", small))
