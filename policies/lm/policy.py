@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 
+from contract.base import digest
 from contract.candidate import Candidate, Origin
 from contract.contrast import draw_contrast
 from contract.events import Emit, Notice
@@ -16,7 +18,7 @@ from policies.schedule.named_schedules import TaskSchedules, schedules_for
 
 NAME = "lm"
 REPLIES_PER_CANDIDATE = 2  # sampled, since some are no schedules or repeat one
-MAX_EMPTY_ROUNDS = 3
+MAX_TRIES = 3  # samplings of a round that give nothing new, until the policy gives up
 
 
 class LanguageModelPolicy:
@@ -31,7 +33,6 @@ class LanguageModelPolicy:
 
     def __init__(self, sampler: ReplySampler, emit: Emit, seed: int = 0) -> None:
         self._sampler, self._emit, self._seed = sampler, emit, seed
-        self._empty_rounds = 0
         self.exhausted = ""
 
     def propose(self, observation: Observation, count: int) -> list[Candidate]:
@@ -39,11 +40,23 @@ class LanguageModelPolicy:
         schedules = schedules_for(observation.task, observation.chip)
         if not schedules.families or count < 1:
             return []
-        known = {attempt.candidate_id for attempt in observation.attempts}
+        prompts = self._prompts(observation, schedules)
+        for attempt in range(MAX_TRIES):
+            found = self._sampled(observation, prompts, count, attempt)
+            if found:
+                return list(found.values())[:count]
+        self.exhausted = f"the model named no new schedule in {MAX_TRIES} rounds of replies"
+        return []
+
+    def _sampled(
+        self, observation: Observation, prompts: Sequence[tuple[Message, ...]], count: int, attempt: int
+    ) -> dict[str, Candidate]:
+        """The new candidates of one sampling by their ids. What it drops is told."""
+        known = {one.candidate_id for one in observation.attempts}
         found: dict[str, Candidate] = {}
         invalid, repeated, problem = 0, 0, ""
-        prompts = self._prompts(observation, schedules)
-        replies = self._sampler.sample(prompts, -(-count * REPLIES_PER_CANDIDATE // len(prompts)), self._drawn(observation))
+        each = -(-count * REPLIES_PER_CANDIDATE // len(prompts))
+        replies = self._sampler.sample(prompts, each, self._drawn(observation, attempt))
         for messages, of_prompt in zip(prompts, replies, strict=True):
             for reply in of_prompt:
                 given = _given(reply.text, reply.cut, observation, messages, frozenset(known | found.keys()))
@@ -52,10 +65,7 @@ class LanguageModelPolicy:
                 repeated += bool(given.problem) and not given.malformed
                 problem = problem or (given.problem if given.malformed else "")
         self._tell(sum(map(len, replies)), invalid, repeated, problem)
-        self._empty_rounds = 0 if found else self._empty_rounds + 1
-        if self._empty_rounds >= MAX_EMPTY_ROUNDS:
-            self.exhausted = f"the model named no new schedule in {MAX_EMPTY_ROUNDS} rounds"
-        return list(found.values())[:count]
+        return found
 
     def _prompts(self, observation: Observation, schedules: TaskSchedules) -> list[tuple[Message, ...]]:
         shown = [
@@ -66,9 +76,9 @@ class LanguageModelPolicy:
         plain = messages_of(schedules)
         return [plain, messages_of(schedules, shown)] if shown else [plain]
 
-    def _drawn(self, observation: Observation) -> int:
-        """The seed of a round."""
-        return hash((self._seed, observation.seed, observation.round)) & 0x7FFFFFFF
+    def _drawn(self, observation: Observation, attempt: int = 0) -> int:
+        """The seed of a sampling."""
+        return int(digest([self._seed, observation.seed, observation.round, attempt], 8), 16) >> 1
 
     def _tell(self, replies: int, invalid: int, repeated: int, problem: str) -> None:
         if invalid or repeated:

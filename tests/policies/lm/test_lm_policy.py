@@ -9,7 +9,7 @@ from contract.events import Event, Notice
 from contract.exchange import Message
 from contract.trajectory import Attempt, Observation
 from policies.lm.compact_prompt import reply_of
-from policies.lm.policy import MAX_EMPTY_ROUNDS, LanguageModelPolicy
+from policies.lm.policy import MAX_TRIES, LanguageModelPolicy
 from policies.lm.reply_sampler import SampledReply
 from policies.schedule.named_schedules import schedules_for
 from tests.doubles import CHIP
@@ -111,9 +111,16 @@ def test_the_seed_of_a_round_is_its_own() -> None:
     assert len(set(seeds)) == 3
 
 
-def test_rounds_without_anything_new_end_the_policy() -> None:
-    chosen = policy(ScriptedSampler("a poem"))
-    for _ in range(MAX_EMPTY_ROUNDS):
-        assert chosen.exhausted == ""
-        assert chosen.propose(FRESH, 2) == []
-    assert chosen.exhausted == f"the model named no new schedule in {MAX_EMPTY_ROUNDS} rounds"
+def test_replies_without_anything_new_end_the_policy() -> None:
+    sampler = ScriptedSampler("a poem")
+    chosen = policy(sampler)
+    assert chosen.exhausted == ""
+    assert chosen.propose(FRESH, 2) == []
+    assert chosen.exhausted == f"the model named no new schedule in {MAX_TRIES} rounds of replies"
+    assert len({seed for _, _, seed in sampler.asked}) == MAX_TRIES
+
+
+def test_a_sampling_without_anything_new_is_repeated() -> None:
+    chosen = policy(ScriptedSampler("a poem", "a song", REPLIES[0]))
+    assert len(chosen.propose(FRESH, 1)) == 1
+    assert chosen.exhausted == ""
