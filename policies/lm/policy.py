@@ -45,7 +45,7 @@ class LanguageModelPolicy:
             found = self._sampled(observation, prompts, count, attempt)
             if found:
                 return list(found.values())[:count]
-        self.exhausted = f"the model named no new schedule in {MAX_TRIES} rounds of replies"
+        self.exhausted = f"the model named no new schedule in {MAX_TRIES} samplings"
         return []
 
     def _sampled(

@@ -116,7 +116,7 @@ def test_replies_without_anything_new_end_the_policy() -> None:
     chosen = policy(sampler)
     assert chosen.exhausted == ""
     assert chosen.propose(FRESH, 2) == []
-    assert chosen.exhausted == f"the model named no new schedule in {MAX_TRIES} rounds of replies"
+    assert chosen.exhausted == f"the model named no new schedule in {MAX_TRIES} samplings"
     assert len({seed for _, _, seed in sampler.asked}) == MAX_TRIES
 
 

@@ -12,6 +12,7 @@ from agent.cli.held_out import held_out_shapes
 from agent.cli.main import main
 from contract.errors import UsageError
 from policies.lm import needs
+from policies.lm import policy as lm_policy
 from policies.trajectories.store import open_store
 from tests.policies.lm.tiny import TASKS, PriorScore, record_search, search, tiny_model
 
@@ -124,6 +125,7 @@ def test_a_search_with_a_model_that_names_no_schedule_ends_and_says_so(
     model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDAL2_ROUND_SIZE", "1")
+    monkeypatch.setattr(lm_policy, "MAX_TRIES", 1)
     assert main(["train", "lm", "--stage", "sft", "--model", model, "--out", "sft", *QUICK]) == 0
     search_ = ["optimize", "--shape", "64x64x64", "--arch", "sm_90a", "--policy", "lm", "--device", "none", "--no-knowledge"]
     assert main(search_) == 2
@@ -131,7 +133,7 @@ def test_a_search_with_a_model_that_names_no_schedule_ends_and_says_so(
     assert main([*search_, "--lm", "sft", "--budget", "1", "--json"]) == 1
     output = capsys.readouterr()
     assert "named no schedule of the task" in output.err
-    assert "the model named no new schedule in 3 rounds of replies" in json.loads(output.out)["reason"]
+    assert "the model named no new schedule in 1 samplings" in json.loads(output.out)["reason"]
 
 
 def test_a_file_of_held_out_shapes_that_names_none_is_refused(tmp_path: Path) -> None:
