@@ -58,8 +58,8 @@ def work_of(out: Path) -> Path:
 def begin(out: Path, settings: StageSettings, make: Callable[[], Examples]) -> None:
     """Prepares the work folder of a new stage. Raises: UsageError where an adapter or an interrupted stage is there."""
     work = work_of(out)
-    with PartialState().main_process_first():
-        if not PartialState().is_main_process:
+    with process_state().main_process_first():
+        if not process_state().is_main_process:
             return
         check_free(out)
         if (work / SETTINGS).exists():
@@ -87,13 +87,15 @@ def begun(out: Path) -> StageSettings:
         ) from exc
 
 
-def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRecord:
+def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRecord | None:
     """Trains the stage that was begun at `out`, from its latest checkpoint if it has one. `score`: for `grpo`.
+
+    None in the processes beside the main one.
 
     Raises: UsageError for a full disk, a NaN, or what does not fit; WorkerError where the reward fails twice. Training can be
     resumed after each.
     """
-    work, settings, main = work_of(out), begun(out), PartialState().is_main_process
+    work, settings, main = work_of(out), begun(out), process_state().is_main_process
     emit = emit if main else ignore
     examples = read_examples(work / EXAMPLES, settings.stage)
     _quieten()
@@ -101,7 +103,7 @@ def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRec
     set_seed(settings.seed)
     loaded, earlier = _adapted(settings)
     _check_room(loaded, examples, settings)
-    with PartialState().main_process_first():
+    with process_state().main_process_first():
         checkpoint = latest_checkpoint(work)
     trainer = _trainer(loaded, examples, settings, work, score, emit)
     guard(trainer, work)
@@ -129,7 +131,7 @@ def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRec
         write_adapter(out, trainer.accelerator.unwrap_model(trainer.model), loaded.tokenizer, record, work)
         shutil.rmtree(work, ignore_errors=True)
     trainer.accelerator.wait_for_everyone()
-    return record
+    return record if main else None
 
 
 def _adapted(settings: StageSettings) -> tuple[LoadedModel, AdapterRecord | None]:
@@ -236,7 +238,7 @@ def _in_order(examples: Sequence[LmExample], settings: StageSettings) -> list[Lm
     trl's sampler starts again with the first order where training resumes.
     """
     rng = random.Random(settings.seed)
-    replies = settings.steps * settings.batch * settings.accumulate * PartialState().num_processes
+    replies = settings.steps * settings.batch * settings.accumulate * process_state().num_processes
     rounds = -(-replies // (settings.group * len(examples)))
     return [one for _ in range(rounds) for one in rng.sample(examples, len(examples))]
 
@@ -247,9 +249,14 @@ def _settled() -> None:
         torch.cuda.synchronize()
 
 
+def process_state() -> PartialState:
+    """The place of this process among those that accelerate launched."""
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
 def local_device() -> str | None:
     """The GPU of this process among those that accelerate launched; None where there is one process."""
-    state = PartialState()
+    state = process_state()
     return f"cuda:{state.local_process_index}" if state.num_processes > 1 and torch.cuda.is_available() else None
 
 

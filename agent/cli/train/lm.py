@@ -136,7 +136,7 @@ class _Data:
             return make_examples(stored_searches(store), [stage], split, seed, emit)[stage]
 
 
-def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, device: str | None) -> "AdapterRecord":
+def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, device: str | None) -> "AdapterRecord | None":
     """Begin a stage, or take up the one that was interrupted, and train it."""
     from agent.cli.render.progress import Progress
     from contract.settings import load_settings
@@ -214,7 +214,10 @@ def _merge(adapter: Path, out: Path, model: str | None, as_json: bool) -> None:
     print(json.dumps({"out": str(out), "adapter": str(adapter)}) if as_json else out)
 
 
-def _print_record(out: Path, record: "AdapterRecord", as_json: bool) -> None:
+def _print_record(out: Path, record: "AdapterRecord | None", as_json: bool) -> None:
+    """Nothing in the processes beside the main one."""
+    if record is None:
+        return
     if as_json:
         print(json.dumps({"out": str(out), "adapter": record.model_dump(mode="json")}))
         return
