@@ -39,7 +39,7 @@ from policies.lm.proposal_figures import (
     compare,
 )
 from policies.lm.reply_reward import ScoredCandidates
-from policies.lm.stage_settings import LEARNING_RATES, StageSettings
+from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings
 from policies.lm.stored_searches import stored_searches
 from policies.trajectories.exports.splits import ShapeSplit
 from policies.trajectories.store import open_store
@@ -156,7 +156,7 @@ class StagesRun:
         return ModelProposer(stage, ReplySampler(open_adapter(self._out / stage, self._arguments.model)[0]))
 
     def _train(self, stage: Stage, before: Stage | None) -> None:
-        from policies.lm.stages import begin, train_stage, work_of
+        from policies.lm.stages.stages import begin, train_stage, work_of
 
         arguments = self._arguments
         settings = StageSettings(

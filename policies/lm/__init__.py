@@ -8,6 +8,6 @@ Needs the extra `lm`; only this folder imports transformers, trl, peft and accel
 - `stored_searches.py`, `examples.py`: from the store to the examples of a stage.
 - `base_model.py`, `adapter_folder.py`: loads a model, and writes and reads a trained adapter.
 - `reply_reading.py`, `reply_reward.py`: a reply to a candidate, and to the reward of group-relative optimisation.
-- `stage_settings.py`, `stages.py`, `guarded_training.py`: a stage, and what keeps it safe: checkpoints, logs, NaN.
+- `stages/`: the training of a stage.
 - `reply_sampler.py`, `proposal_figures.py`, `policy.py`: replies, what they are worth, and the policy `lm`.
 """

@@ -16,7 +16,7 @@ from contract.whole_file import make_durable
 from policies.lm.axes_version import axes_fingerprint
 from policies.lm.base_model import LoadedModel, load_base
 from policies.lm.examples import ExampleCounts, Stage
-from policies.lm.stage_settings import StageSettings
+from policies.lm.stages.stage_settings import StageSettings
 
 RECORD = "cudal2.json"
 LOG = "log.jsonl"

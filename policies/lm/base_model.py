@@ -40,9 +40,11 @@ class LoadedModel:
 
 def quieten() -> None:
     """No progress bars and no deprecations of libraries: what matters is emitted or raised."""
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()
+    log: Any = transformers.utils.logging
+    log.disable_progress_bar()
+    log.set_verbosity_error()
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
+    warnings.filterwarnings("ignore", message="Could not find a config file", module=r"peft\.")
 
 
 def default_device() -> str:
@@ -63,6 +65,7 @@ def load_base(name: str | None, device: str | None = None) -> LoadedModel:
         raise UsageError(f"model {shown} has no chat template, so that it takes no prompts; choose an instruction-tuned model")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
+    model.config._name_or_path = model.name_or_path = shown  # an adapter records it
     return LoadedModel(model.to(place), tokenizer, shown, weights_fingerprint(model))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from policies.lm.adapter_folder import AdapterRecord
     from policies.lm.examples import Examples, Stage
     from policies.lm.proposal_figures import ProposalComparison
-    from policies.lm.stage_settings import StageSettings
+    from policies.lm.stages.stage_settings import StageSettings
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train lm --stage sft --held-out benchmarks/h200/held_out.json --out lm-sft\n"
@@ -140,7 +140,7 @@ def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, d
     """Begin a stage, or take up the one that was interrupted, and train it."""
     from agent.cli.render.progress import Progress
     from contract.settings import load_settings
-    from policies.lm.stages import begin, begun, local_device, train_stage
+    from policies.lm.stages.stages import begin, begun, local_device, train_stage
 
     settings = load_settings(device=device or local_device())
     with Progress() as progress:
@@ -156,7 +156,7 @@ def _settings(stage: str, given: dict[str, Any]) -> "StageSettings":
     from pydantic import ValidationError
 
     from policies.lm.examples import STAGES
-    from policies.lm.stage_settings import LEARNING_RATES, StageSettings
+    from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings
 
     if stage not in STAGES:
         raise UsageError(f"--stage {stage!r} is not known; choose from {', '.join(STAGES)}")

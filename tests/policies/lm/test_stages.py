@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 
 from contract.errors import UsageError, WorkerError
 from contract.events import Event, Notice, ignore
-from policies.lm import stages
 from policies.lm.adapter_folder import LOG, read_record
 from policies.lm.examples import STAGES, Examples, Stage, make_examples
-from policies.lm.guarded_training import MARKER
-from policies.lm.stage_settings import StageSettings
-from policies.lm.stages import SETTINGS, begin, begun, train_stage, work_of
+from policies.lm.stages import stages
+from policies.lm.stages.guarded_training import MARKER
+from policies.lm.stages.stage_settings import StageSettings
+from policies.lm.stages.stages import SETTINGS, begin, begun, train_stage, work_of
 from policies.trajectories.exports.splits import ShapeSplit
 from tests.policies.lm.tiny import TASKS, PriorScore, search, tiny_model
 

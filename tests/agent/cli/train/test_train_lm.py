@@ -72,7 +72,7 @@ def test_an_interrupted_stage_resumes_by_its_folder_alone(model: str, capsys: py
     begin = ["train", "lm", "--stage", "sft", "--model", model, "--out", "sft", "--held-out", "held.json", *QUICK]
     Path("held.json").write_text('["64x64x64"]')
     with pytest.MonkeyPatch.context() as patch:
-        from policies.lm import stages
+        from policies.lm.stages import stages
 
         def interrupted(*_: Any) -> None:
             raise KeyboardInterrupt

@@ -87,7 +87,7 @@ def _last(work: Path) -> str:
     return f"checkpoint {max(map(step_of, kept))}" if kept else "no checkpoint yet"
 
 
-class LogLines(TrainerCallback):  # type: ignore[misc]
+class LogLines(TrainerCallback):
     """Appends every record that the trainer logs to a file as a JSON line, and emits it as a notice.
 
     What a log holds of steps behind the checkpoint that training continues from is dropped. Of several processes, use one.

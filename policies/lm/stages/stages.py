@@ -14,14 +14,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import datasets
+import datasets  # type: ignore[import-untyped]
 import torch
-from accelerate import PartialState
+from accelerate import PartialState  # type: ignore[import-untyped]
 from huggingface_hub import constants as hub_constants
 from peft import LoraConfig, get_peft_model
 from pydantic import ValidationError
 from transformers import PrinterCallback, ProgressCallback, set_seed
-from trl import GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
 from contract.errors import UsageError
 from contract.events import Emit, Notice, ignore
@@ -39,9 +42,9 @@ from policies.lm.adapter_folder import (
 from policies.lm.axes_version import axes_fingerprint
 from policies.lm.base_model import LoadedModel, load_base, quieten
 from policies.lm.examples import Examples, LmExample, read_examples, write_examples
-from policies.lm.guarded_training import LogLines, guard, latest_checkpoint, step_of
 from policies.lm.reply_reward import ReplyReward, ScoredCandidates
-from policies.lm.stage_settings import StageSettings
+from policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
+from policies.lm.stages.stage_settings import StageSettings
 
 SETTINGS = "settings.json"
 EXAMPLES = "examples.json"
@@ -216,7 +219,7 @@ def _group_relative(
         }
         for one in _in_order(examples.examples, settings)
     ]
-    server = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": settings.vllm_server}
+    server: dict[str, Any] = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": settings.vllm_server}
     config = GRPOConfig(
         **common,
         num_generations=settings.group,
@@ -284,9 +287,10 @@ def _logged(trainer: Any, settings: StageSettings, work: Path, emit: Emit, resum
         emit(Notice(message=f"tensorboard is not installed; the log is {work / LOG} alone"))
         return log
     from torch.utils.tensorboard import SummaryWriter
-    from transformers.integrations import TensorBoardCallback
+    from transformers.integrations import integration_utils
 
-    trainer.add_callback(TensorBoardCallback(SummaryWriter(str(work / TENSORBOARD))))
+    callbacks: Any = integration_utils
+    trainer.add_callback(callbacks.TensorBoardCallback(SummaryWriter(str(work / TENSORBOARD))))
     return log
 
 
