@@ -56,12 +56,12 @@ def test_stages_evaluation_and_merge(model: str, capsys: pytest.CaptureFixture[s
     assert answer["adapter"]["stages"][0]["counts"]["runs"] == 2
     assert main(["train", "lm", "--stage", "grpo", "--adapter", "sft", "--out", "grpo", *QUICK]) == 0
     assert capsys.readouterr().out.startswith("grpo: grpo, 2 steps on 2 examples in ")
-    assert main(["train", "lm", "--evaluate", "grpo", "--shape", "64x64x64", "--proposals", "2"]) == 0
+    assert main(["train", "lm", "--evaluate", "grpo", "--shape", "64x64x64", "--proposals", "1"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["proposer", "tasks", "proposals", "valid", "verified", "distinct", "first", "mean", "best"]
     assert [row.split("  ")[0] for row in rows[:3]] == ["grpo", "random valid", "analytic prior"]
     assert rows[2].split()[4:6] == ["100%", "100%"]
-    assert main(["train", "lm", "--evaluate", "grpo", "--shape", "64x64x64", "--proposals", "2", "--json"]) == 0
+    assert main(["train", "lm", "--evaluate", "grpo", "--shape", "64x64x64", "--proposals", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["figures"][0]["proposer"] == "grpo"
     assert main(["train", "lm", "--merge", "grpo", "--out", "merged"]) == 0
     assert Path("merged/model.safetensors").exists()
