@@ -31,6 +31,7 @@ SHARED_MODULES = {
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
     "diagnosis": RECORD,
     "doctor": COMMAND,
+    "environment": "agent/environment is one of reinforcement learning, sandbox/cuda reads a GPU's record of this name",
     "evaluator": BACKENDS,
     "executor": "the protocol that verification asks for, and the emulator's implementation of it",
     "failures": "agent/observe chooses which failures are left to repair, policies/chat/prompts renders one",

@@ -17,7 +17,7 @@ import contract
 import policies.schedule
 import sandbox
 from agent.environment.score_cache import ScoreCache
-from agent.environment.scored_outcome import lasting, scored
+from agent.environment.scored_outcome import lasting, scored, why_unknown
 from agent.environment.scoring_process import ScoringProcess
 from agent.environment.scoring_sandbox import open_scoring_sandbox
 from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
@@ -28,9 +28,9 @@ from agent.wiring.sandbox import share_of
 from contract.base import digest
 from contract.candidate import AnyCandidate
 from contract.chip import Chip
-from contract.errors import UsageError, WorkerError
+from contract.errors import UsageError
 from contract.evaluation import Crashed, Evaluation
-from contract.events import Emit, WorkerRestarted, ignore
+from contract.events import Emit, Event, Notice, WorkerRestarted, ignore
 from contract.score import Scored
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
@@ -40,7 +40,7 @@ FILE = "scores.sqlite"
 _SOURCES = frozenset({".py", ".cuh", ".cu", ".hpp", ".cpp", ".so"})
 
 
-class _Asked(NamedTuple):
+class _Unanswered(NamedTuple):
     """A candidate without an answer. `key`: of its evaluation in the cache."""
 
     key: str
@@ -57,7 +57,7 @@ class SandboxScore:
 
         Raises: UsageError where the workers are of different chips; MachineError, WorkerError where one cannot open.
         """
-        self._workers, self._kept, self._arch, self._emit = workers, kept, arch, emit
+        self._workers, self._kept, self._arch, self._emit = workers, kept, arch, NoticesOnce(emit)
         self._place = _common(together([worker.place for worker in workers]))
         self._environment = [self._place.key, self._place.chip.name, efforts, sandbox_version()]
         self._idle: queue.SimpleQueue[ScoringWorker] = queue.SimpleQueue()
@@ -79,13 +79,20 @@ class SandboxScore:
             raise UsageError(f"this score is for {self._arch}, the task for {task.arch}; open a score for each target")
         begin_s = time.monotonic()
         keys = [self._key(candidate, task) for candidate in candidates]
-        asked = {key: _Asked(key, candidate) for key, candidate in zip(keys, candidates, strict=True)}
+        asked = {key: _Unanswered(key, candidate) for key, candidate in zip(keys, candidates, strict=True)}
         found = self._known(list(asked.values()), task, begin_s)
         left = [one for key, one in asked.items() if key not in found]
         shares = [left[number :: len(self._workers)] for number in range(min(len(self._workers), len(left)))]
         for outcomes in together([partial(self._evaluated, share, task, begin_s) for share in shares]):
             found |= outcomes
         return [found[key] for key in keys]
+
+    def known(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> list[Scored | None]:
+        """What the file holds of candidates, in order; None where they were not evaluated yet."""
+        keys = [self._key(candidate, task) for candidate in candidates]
+        asked = [_Unanswered(key, candidate) for key, candidate in zip(keys, candidates, strict=True)]
+        found = self._known(asked, task, time.monotonic())
+        return [found.get(key) for key in keys]
 
     def close(self) -> None:
         for worker in self._workers:
@@ -95,7 +102,7 @@ class SandboxScore:
         """What an evaluation depends on. Kernels of trusted writers are evaluated, and predicted, in another way."""
         return digest([candidate.id, candidate.origin.trusted_writer, task.id, *self._environment], 32)
 
-    def _known(self, asked: Sequence[_Asked], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+    def _known(self, asked: Sequence[_Unanswered], task: GemmTask, begin_s: float) -> dict[str, Scored]:
         evaluations = self._kept.find([one.key for one in asked])
         return {
             one.key: scored(
@@ -105,7 +112,7 @@ class SandboxScore:
             if one.key in evaluations
         }
 
-    def _evaluated(self, share: Sequence[_Asked], task: GemmTask, begin_s: float) -> dict[str, Scored]:
+    def _evaluated(self, share: Sequence[_Unanswered], task: GemmTask, begin_s: float) -> dict[str, Scored]:
         """The outcomes of a share on one worker, once one is free. Each is kept as it is known."""
         worker = self._idle.get()
         try:
@@ -115,12 +122,16 @@ class SandboxScore:
                 outcome = scored(one.candidate, evaluation, task, self.chip, seconds=time.monotonic() - begin_s)
                 if lasting(outcome):
                     self._kept.keep(one.key, evaluation)
+                if unknown := why_unknown(outcome):
+                    self._emit(Notice(message=f"no value: {unknown}"))
                 found[one.key] = outcome
             return found
         finally:
             self._idle.put(worker)
 
-    def _outcomes(self, worker: ScoringWorker, share: Sequence[_Asked], task: GemmTask) -> Iterator[tuple[_Asked, Evaluation]]:
+    def _outcomes(
+        self, worker: ScoringWorker, share: Sequence[_Unanswered], task: GemmTask
+    ) -> Iterator[tuple[_Unanswered, Evaluation]]:
         """After a worker is lost, each candidate that has no answer is tried again, alone. One that loses it again crashed."""
         left = dict(enumerate(share))
         if not left:
@@ -136,12 +147,11 @@ class SandboxScore:
 
     def _alone(self, worker: ScoringWorker, candidate: AnyCandidate, task: GemmTask) -> Evaluation:
         try:
-            for _, evaluation in worker.evaluate(task, [candidate]):
-                return evaluation
+            [(_, evaluation)] = worker.evaluate(task, [candidate])
         except ScoringWorkerLost as exc:
             self._emit(WorkerRestarted(reason=f"a scoring process was lost again: {exc}"))
             return Crashed(stage="score", message=f"its scoring process was lost twice: {exc}")
-        raise WorkerError(f"candidate {candidate.id} was not evaluated")
+        return evaluation
 
 
 @contextmanager
@@ -166,12 +176,28 @@ def open_score(
             workers: Sequence[ScoringWorker] = opened.enter_context(open_scoring_actors(settings, target, devices, ray))
         elif devices:
             shares = [share_of(settings, device, len(devices)) for device in devices]
-            workers = [ScoringProcess(ScoringOrder(settings=share, arch=target)) for share in shares]
+            told = NoticesOnce(emit)
+            orders = [ScoringOrder(settings=share, arch=target) for share in shares]
+            workers = [ScoringProcess(order, emit=told) for order in orders]
         else:
             workers = [opened.enter_context(open_scoring_sandbox(ScoringOrder(settings=settings, arch=target), emit))]
         for worker in workers:
             opened.callback(worker.close)
         yield SandboxScore(workers, kept, target, efforts=efforts, emit=emit)
+
+
+class NoticesOnce:
+    """An `Emit` that passes on equal notices once: each process of a score has the same to say."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit, self._told = emit, set[str]()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Notice) and event.message in self._told:
+            return
+        if isinstance(event, Notice):
+            self._told.add(event.message)
+        self._emit(event)
 
 
 @cache

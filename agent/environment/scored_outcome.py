@@ -2,9 +2,10 @@
 
 from contract.candidate import AnyCandidate
 from contract.chip import Chip
-from contract.evaluation import CompileFailed, Evaluation, Measured, Rejected, Unmeasured, Wrong
+from contract.evaluation import AUTOTUNED, CompileFailed, Evaluation, Measured, Rejected, Unmeasured, Wrong
 from contract.reward import FLOOR, beyond_roofline, reward
 from contract.score import Basis, Scored, predicted_value
+from contract.speedup import baseline_of
 from contract.task import GemmTask
 
 
@@ -26,6 +27,28 @@ def lasting(outcome: Scored) -> bool:
     """
     evaluation = outcome.evaluation
     return outcome.value is not None and isinstance(evaluation, Rejected | CompileFailed | Wrong | Unmeasured | Measured)
+
+
+def fault_of(outcome: Scored) -> str:
+    """What is wrong with a candidate, or why its value is unknown; empty where neither is so."""
+    if outcome.basis == "failed" and outcome.evaluation.passed:
+        return "its time is implausible: it is far under the roofline"
+    return outcome.evaluation.fault or why_unknown(outcome)
+
+
+def why_unknown(outcome: Scored) -> str:
+    """Why an outcome has no value, and what to do about it; empty where it has one."""
+    evaluation = outcome.evaluation
+    if outcome.value is not None:
+        return ""
+    if isinstance(evaluation, Unmeasured):
+        return (
+            f"a kernel was not executed: {evaluation.reason}" if evaluation.reason else "no model predicts the time of a kernel"
+        )
+    if isinstance(evaluation, Measured) and baseline_of(evaluation, AUTOTUNED) is None:
+        return "the cuBLASLt baseline is missing, and rewards are relative to it; pip install nvmath-python"
+    witness = evaluation.witness if isinstance(evaluation, Measured) else None
+    return f"no second witness confirms a kernel that a model wrote: {witness.reason if witness else 'it was not asked'}"
 
 
 def _valued(

@@ -14,6 +14,7 @@ from agent.wiring.sandbox import share_of
 from contract.candidate import AnyCandidate
 from contract.errors import MachineError, UsageError, WorkerError
 from contract.evaluation import Evaluation
+from contract.events import ignore
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
 
@@ -43,7 +44,7 @@ class ScoringHost:
 
     def _ready(self) -> ScoringWorker:
         if self._worker is None:
-            self._worker = self._opened.enter_context(self._open_worker(self._order))
+            self._worker = self._opened.enter_context(self._open_worker(self._order, ignore))
         return self._worker
 
 
@@ -54,8 +55,9 @@ class ScoringActor:
         self._ray, self._actor = ray, actor
 
     def place(self) -> ScoringPlace:
+        """Waits for an actor that is being started again."""
         try:
-            place = self._ray.get(self._actor.place.remote())
+            place = self._ray.get(self._actor.place.options(max_task_retries=-1).remote())
         except self._ray.exceptions.RayError as exc:
             raise WorkerError(f"a scoring actor did not start: {_last_line(exc)}") from exc
         if isinstance(place, ScoringFailure):
@@ -64,6 +66,7 @@ class ScoringActor:
         return place
 
     def evaluate(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Generator[tuple[int, Evaluation]]:
+        self.place()
         try:
             for reference in self._actor.evaluate.options(num_returns="streaming").remote(task, tuple(candidates)):
                 answer = self._ray.get(reference)

@@ -16,18 +16,17 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from agent.environment.scoring_sandbox import open_scoring_sandbox
+from agent.environment.scoring_sandbox import END_PATIENCE_S, open_scoring_sandbox
 from agent.environment.scoring_worker import ScoringOrder, ScoringPlace, ScoringWorker, ScoringWorkerLost
 from contract.base import Record
 from contract.candidate import AnyCandidate
 from contract.errors import Cudal2Error, MachineError, UsageError, WorkerError
 from contract.evaluation import Evaluation
+from contract.events import Emit, Event, Notice, WorkerRestarted, ignore
 from contract.task import GemmTask
 
-END_PATIENCE_S = 15.0
-
 # Opens the worker that a child process is the shell of. It must be importable by name.
-OpenWorker = Callable[[ScoringOrder], AbstractContextManager[ScoringWorker]]
+OpenWorker = Callable[[ScoringOrder, Emit], AbstractContextManager[ScoringWorker]]
 
 
 class ScoringRequest(Record):
@@ -51,14 +50,15 @@ class ScoringFailure(Record):
 
 
 _KINDS: dict[str, type[Cudal2Error]] = {"machine": MachineError, "usage": UsageError, "worker": WorkerError}
-_Answer = ScoringPlace | tuple[int, Evaluation] | ScoringFailure | None  # None ends the answers to a request
+# None ends the answers to a request; events may come at any time.
+_Answer = ScoringPlace | tuple[int, Evaluation] | ScoringFailure | Notice | WorkerRestarted | None
 
 
 class ScoringProcess:
     """A `ScoringWorker` whose sandbox is open in a child process of its own."""
 
-    def __init__(self, order: ScoringOrder, open_worker: OpenWorker = open_scoring_sandbox) -> None:
-        self._order, self._open_worker = order, open_worker
+    def __init__(self, order: ScoringOrder, open_worker: OpenWorker = open_scoring_sandbox, emit: Emit = ignore) -> None:
+        self._order, self._open_worker, self._emit = order, open_worker, emit
         self._process: Any = None
         self._pipe: Connection[Any, Any] | None = None
         self._place: ScoringPlace | None = None
@@ -121,6 +121,9 @@ class ScoringProcess:
         assert self._pipe is not None
         try:
             answer: _Answer = self._pipe.recv()
+            while isinstance(answer, Notice | WorkerRestarted):
+                self._emit(answer)
+                answer = self._pipe.recv()
         except (EOFError, OSError) as exc:
             raise ScoringWorkerLost(self._end()) from exc
         if isinstance(answer, ScoringFailure):
@@ -146,32 +149,50 @@ class ScoringProcess:
 def _serve(order: ScoringOrder, open_worker: OpenWorker, pipe: "Connection[Any, Any]") -> None:
     """Entry of the process. An interrupt from the terminal is the parent's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    say = _Said(pipe)
     requests: queue.SimpleQueue[ScoringRequest | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(pipe, requests), daemon=True).start()
     code = 0
     try:
-        with open_worker(order) as worker:
-            pipe.send(worker.place())
+        with open_worker(order, say.event) as worker:
+            say.answer(worker.place())
             while (request := requests.get()) is not None:
-                _answer(worker, request, pipe)
+                _answer(worker, request, say)
     except Exception as exc:  # noqa: BLE001 (the parent raises it)
         with contextlib.suppress(OSError):
-            pipe.send(ScoringFailure.of(exc))
+            say.answer(ScoringFailure.of(exc))
         code = 1
     os._exit(code)  # threads of libraries must not hold it up
 
 
-def _answer(worker: ScoringWorker, request: ScoringRequest, pipe: "Connection[Any, Any]") -> None:
+class _Said:
+    """What goes through the pipe to the parent, from several threads."""
+
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
+        self._pipe, self._lock = pipe, threading.Lock()
+
+    def answer(self, answer: _Answer) -> None:
+        """Raises: OSError where the parent is gone."""
+        with self._lock:
+            self._pipe.send(answer)
+
+    def event(self, event: Event) -> None:
+        """An `Emit`. Stages are not told."""
+        if isinstance(event, Notice | WorkerRestarted):
+            self.answer(event)
+
+
+def _answer(worker: ScoringWorker, request: ScoringRequest, say: _Said) -> None:
     """Raises: OSError where the parent is gone."""
     try:
         for outcome in worker.evaluate(request.task, request.candidates):
-            pipe.send(outcome)
+            say.answer(outcome)
     except OSError:
         raise
     except Exception as exc:  # noqa: BLE001 (the parent raises it)
-        pipe.send(ScoringFailure.of(exc))
+        say.answer(ScoringFailure.of(exc))
         return
-    pipe.send(None)
+    say.answer(None)
 
 
 def _listen(pipe: "Connection[Any, Any]", requests: "queue.SimpleQueue[ScoringRequest | None]") -> None:

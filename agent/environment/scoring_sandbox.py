@@ -4,6 +4,7 @@ On a GPU, kernels of trusted writers are screened in batches while others are st
 full and timed; the emulator then proves it, since it has no reward otherwise. Without a GPU the emulator proves all of them.
 """
 
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ from agent.run.witnessing import judged, verdict_of
 from agent.wiring.sandbox import open_sandbox_of
 from contract.build import Built
 from contract.candidate import AnyCandidate
-from contract.errors import UsageError
+from contract.errors import UsageError, WorkerError
 from contract.evaluation import Evaluation, Measured
 from contract.events import Emit, ignore
 from contract.protocols import Sandbox
@@ -21,12 +22,16 @@ from contract.reward import beyond_roofline
 from contract.task import GemmTask
 from policies.trajectories.store import open_store
 
+END_PATIENCE_S = 15.0
+
 
 class ScoringSandbox:
     """A `ScoringWorker` in this process. The caller that opened the sandbox closes it."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
+        self._working = threading.Lock()
+        self._closed = False
 
     def place(self) -> ScoringPlace:
         """Raises: UsageError where nothing executes candidates."""
@@ -37,18 +42,25 @@ class ScoringSandbox:
         return ScoringPlace(chip=self._sandbox.chip, key=key, measures=self._sandbox.can_measure)
 
     def evaluate(self, task: GemmTask, candidates: Sequence[AnyCandidate]) -> Generator[tuple[int, Evaluation]]:
-        builds = BatchBuild(self._sandbox, task, lambda: RoundProposal(candidates))
-        try:
-            while finished := builds.ready(wait=True):
-                yield from ((one.position, one.outcome) for one in finished if not isinstance(one.outcome, Built))
-                yield from self._executed(
-                    [(one.position, one.outcome) for one in finished if isinstance(one.outcome, Built)], task
-                )
-        finally:
-            builds.close()
+        """See `ScoringWorker.evaluate`. Raises: WorkerError once it was closed."""
+        with self._working:
+            builds = BatchBuild(self._sandbox, task, lambda: RoundProposal(candidates))
+            try:
+                while finished := builds.ready(wait=True):
+                    yield from ((one.position, one.outcome) for one in finished if not isinstance(one.outcome, Built))
+                    built = [(one.position, one.outcome) for one in finished if isinstance(one.outcome, Built)]
+                    for outcome in self._executed(built, task):
+                        yield outcome
+                        if self._closed:
+                            raise WorkerError("the score was closed")
+            finally:
+                builds.close()
 
     def close(self) -> None:
-        pass
+        """Waits for the candidate that another thread evaluates, but not for the rest of its request."""
+        self._closed = True
+        if self._working.acquire(timeout=END_PATIENCE_S):
+            self._working.release()
 
     def _executed(self, built: Sequence[tuple[int, Built]], task: GemmTask) -> Iterator[tuple[int, Evaluation]]:
         screened = [each for each in built if self._sandbox.can_measure and each[1].candidate.origin.trusted_writer]

@@ -29,7 +29,7 @@ def observe(
     hits: Sequence[Hit],
     explain: Explain,
     *,
-    seconds_left: float,
+    seconds_left: float | None,
     reads_code: bool,
 ) -> Observation:
     """The observation of round `number`. Only policies that read code get sources other than the leader's."""

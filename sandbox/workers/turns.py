@@ -4,19 +4,21 @@ The system releases the lock of a process that dies. Covers the processes that s
 """
 
 import fcntl
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from contract.errors import MachineError
+from sandbox.workers.process import child_environment
 
 
 class DeviceTurn:
     """The turn on one GPU. `folder`: of the locks; without one, every request has its turn. `waited_s`: for turns so far."""
 
     def __init__(self, folder: str | None, device: int) -> None:
-        self._path = None if folder is None else Path(folder) / f"turn-cuda-{device}.lock"
+        self._path = None if folder is None else Path(folder) / f"turn-cuda-{visible_name(device)}.lock"
         self.waited_s = 0.0
 
     @contextmanager
@@ -35,3 +37,9 @@ class DeviceTurn:
             fcntl.flock(lock, fcntl.LOCK_EX)  # closing the file releases it
             self.waited_s += time.monotonic() - begin_s
             yield
+
+
+def visible_name(device: int) -> str:
+    """A GPU by its name in CUDA_VISIBLE_DEVICES, where that is set: processes that see one GPU each all call it 0."""
+    names = child_environment(Path.cwd()).get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return (re.sub(r"[^\w-]", "", names[device]) if device < len(names) else "") or str(device)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agent.environment.sandbox_score import SandboxScore
+from agent.environment.sandbox_score import NoticesOnce, SandboxScore
 from agent.environment.score_cache import ScoreCache
 from agent.environment.scoring_process import ScoringProcess
 from agent.environment.scoring_sandbox import ScoringSandbox
@@ -21,7 +21,7 @@ from contract.build import Built
 from contract.candidate import Candidate
 from contract.errors import MachineError
 from contract.evaluation import Evaluation
-from contract.events import Emit, ignore
+from contract.events import Emit, Notice, ignore
 from contract.options import Effort
 from contract.settings import Settings
 from contract.task import Arch, GemmTask
@@ -59,12 +59,13 @@ def evaluated(home: Path) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def open_scripted(order: ScoringOrder) -> Iterator[ScoringSandbox]:
+def open_scripted(order: ScoringOrder, emit: Emit) -> Iterator[ScoringSandbox]:
+    emit(Notice(message="there is no jail"))
     yield ScoringSandbox(LoggedSandbox(order.settings.home))
 
 
 @contextmanager
-def open_broken(_: ScoringOrder) -> Iterator[ScoringSandbox]:
+def open_broken(_: ScoringOrder, __: Emit) -> Iterator[ScoringSandbox]:
     raise MachineError("there is no driver")
     yield
 
@@ -76,7 +77,8 @@ def order(home: Path) -> ScoringOrder:
 @contextmanager
 def processes(home: Path, count: int = 1, emit: Emit = ignore) -> Iterator[SandboxScore]:
     """A score over processes."""
-    workers = [ScoringProcess(order(home), open_scripted) for _ in range(count)]
+    once = NoticesOnce(emit)
+    workers = [ScoringProcess(order(home), open_scripted, once) for _ in range(count)]
     score = SandboxScore(workers, ScoreCache(home / "scores.sqlite", emit), Arch.SM_90A, emit=emit)
     try:
         yield score

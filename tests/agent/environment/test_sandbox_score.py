@@ -13,9 +13,10 @@ import pytest
 from agent.environment.sandbox_score import SandboxScore
 from agent.environment.score_cache import ScoreCache
 from agent.environment.scoring_process import ScoringProcess
+from agent.environment.scoring_sandbox import ScoringSandbox
 from contract.errors import MachineError, UsageError, WorkerError
 from contract.evaluation import CompileFailed, Crashed, Measured, TestResult, Wrong
-from contract.events import WorkerRestarted
+from contract.events import Notice, WorkerRestarted
 from contract.reward import FLOOR
 from contract.task import Arch
 from tests.agent.environment.scripted_scoring import (
@@ -60,13 +61,16 @@ def test_values_and_what_they_rest_on(tmp_path: Path) -> None:
 def test_trusted_kernels_are_screened_and_others_are_proved_twice(tmp_path: Path) -> None:
     refused = Wrong(test=TestResult(tier="exact", name="zero-one", passed=False), tests=(PASSED,), inspection=INSPECTION)
     sandbox = ScriptedSandbox({1: 5.0, 2: 5.0, 4: 5.0, 5: 5.0}, witness={4: refused, 5: unmeasured(5.0)})
-    score = in_process(tmp_path, sandbox)
+    events: list[Notice] = []
+    score = in_process(tmp_path, sandbox, events.append)  # type: ignore[arg-type]
     outcomes = score.score(TASK, [candidate(1), free(2), free(4), free(5)])
     assert sorted(sandbox.evaluated) == [(1, "screen"), (2, "quick"), (4, "quick"), (5, "quick")]
     assert sandbox.witnessed == [2, 4, 5]
     assert [one.basis for one in outcomes] == ["measured", "measured", "failed", None]
     assert outcomes[1].value == outcomes[0].value
     assert outcomes[3].value is None, "without a second witness nothing is known, which is not 0"
+    [notice] = events
+    assert notice.message.startswith("no value: no second witness confirms a kernel that a model wrote: the emulator did not")
     again = score.score(TASK, [candidate(1), free(2), free(4), free(5)])
     assert [one.cached for one in again] == [True, True, True, False], "what is not known yet is evaluated again"
 
@@ -129,18 +133,19 @@ def test_candidates_are_shared_out_to_all_processes(tmp_path: Path) -> None:
 def test_a_process_that_dies_is_replaced_and_its_candidates_are_scored_again(tmp_path: Path) -> None:
     events: list[object] = []
     with processes(tmp_path, 1, events.append) as score:
-        outcomes = score.score(TASK, candidates(1, KILLS_ONCE, 2, KILLS, 5))
-        later = score.score(TASK, candidates(6))
-    assert [one.basis for one in outcomes] == ["measured", "measured", "measured", "failed", "measured"]
-    crashed = outcomes[3].evaluation
-    assert isinstance(crashed, Crashed)
-    assert crashed.fault == "while score: its scoring process was lost twice: signal 9"
-    assert later[0].basis == "measured"
-    assert len(events) == 2
-    assert all(isinstance(event, WorkerRestarted) and "signal 9" in event.reason for event in events)
-    tried = [number for number, _ in evaluated(tmp_path)]
-    assert tried.count(KILLS_ONCE) == 2
-    assert tried.count(KILLS) == 1 if tried.index(KILLS) > tried.index(KILLS_ONCE) else 2
+        outcomes = score.score(TASK, candidates(1, KILLS_ONCE, 2))
+        [deadly] = score.score(TASK, candidates(KILLS))
+        [later] = score.score(TASK, candidates(6))
+    assert [one.basis for one in (*outcomes, deadly, later)] == ["measured", "measured", "measured", "failed", "measured"]
+    assert isinstance(deadly.evaluation, Crashed)
+    assert deadly.evaluation.fault == "while score: its scoring process was lost twice: signal 9"
+    notice, *lost = events
+    assert notice == Notice(message="there is no jail"), "what each process says is told once"
+    assert len(lost) == 3
+    assert all(isinstance(event, WorkerRestarted) and "signal 9" in event.reason for event in lost)
+    tried = evaluated(tmp_path)
+    assert [[number for number, _ in tried].count(each) for each in (KILLS_ONCE, KILLS)] == [2, 2]
+    assert len({process for _, process in tried}) == 4, "a process is started again only where one was lost"
 
 
 def test_a_failing_machine_is_an_error_of_one_line_and_the_next_call_works(tmp_path: Path) -> None:
@@ -163,6 +168,26 @@ def test_a_score_that_was_closed_says_so(tmp_path: Path) -> None:
         pass
     with pytest.raises(WorkerError, match="closed"):
         score.score(TASK, candidates(1))
+
+
+def test_closing_waits_for_the_candidate_in_flight_alone(tmp_path: Path) -> None:
+    worker = ScoringSandbox(LoggedSandbox(tmp_path))
+    score = SandboxScore([worker], ScoreCache(tmp_path / "scores.sqlite"), Arch.SM_90A)
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            score.score(TASK, candidates(*range(SLOW, SLOW + 6)))
+        except WorkerError as exc:
+            failures.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: bool(evaluated(tmp_path)))
+    score.close()
+    thread.join(5)
+    assert [str(failure) for failure in failures] == ["the score was closed"]
+    assert len(evaluated(tmp_path)) < 4
 
 
 def test_two_threads_evaluate_a_candidate_once(tmp_path: Path) -> None:

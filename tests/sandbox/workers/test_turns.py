@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.errors import MachineError
-from sandbox.workers.turns import DeviceTurn
+from sandbox.workers.turns import DeviceTurn, visible_name
 
 HOLDER = """
 import sys, time
@@ -56,3 +56,16 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match=r"file/locks.*CUDAL2_HOME"), DeviceTurn(str(tmp_path / "file" / "locks"), 0).taken():
         pass
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [(None, ["0", "1"]), ("", ["0", "1"]), ("3", ["3", "1"]), ("2, 5", ["2", "5"]), ("GPU-8f/..", ["GPU-8f", "1"])],
+)
+def test_processes_that_see_one_gpu_each_have_turns_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [visible_name(device) for device in range(2)] == names
