@@ -35,7 +35,7 @@ GROUPS = frozenset(group for group, _ in FLAT.values())
 
 # What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
 _ROUNDS = ("budget", "minutes", "round_size", "build_ahead", "screen_sources", "finalists", "race_baselines", "precedents")
-_SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "rounds", "quick_rounds", "device")
+_SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "lm", "rounds", "quick_rounds", "device")
 _SHOWN = ("use_knowledge", "use_diagnosis", "profile")
 _CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
 REPLAYED = frozenset({*_SEARCH, *_SHOWN, *_CHAT})
@@ -75,6 +75,7 @@ class RunSettings(Record):
         description="auto (a GPU, else the emulator), emulator, cuda:N, or none",
     )
     policy: str = "schedule"
+    lm: Path | None = Field(default=None, description="adapter of `train lm`, which the policy lm samples")
     budget: int = Field(default=96, ge=1, le=100_000, description="candidates a run may evaluate")
     minutes: float = Field(default=4.0, gt=0, description="wall-clock minutes a run may take")
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")

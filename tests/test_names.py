@@ -40,6 +40,7 @@ SHARED_MODULES = {
     "index": COMMAND,
     "inspection": RECORD,
     "knowledge": RECORD,
+    "lm": COMMAND,
     "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",
     "prediction": "contract holds the rule of ties, policies/schedule predicts schedules",

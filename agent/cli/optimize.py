@@ -30,7 +30,7 @@ BudgetOption = Annotated[
 ]
 PolicyName = Annotated[
     str | None,
-    typer.Option("--policy", help="Author of candidates: schedule, chat or portfolio.", show_default=_DEFAULTS.policy),
+    typer.Option("--policy", help="Author of candidates: schedule, chat, portfolio or lm.", show_default=_DEFAULTS.policy),
 ]
 PriorName = Annotated[
     str | None,
@@ -42,6 +42,9 @@ PriorName = Annotated[
     ),
 ]
 Model = Annotated[str | None, typer.Option("--model", help="Model for the chat policy.", show_default=False)]
+LmFolder = Annotated[
+    Path | None, typer.Option("--lm", metavar="FOLDER", help="Adapter of `train lm` for the policy lm.", show_default=False)
+]
 RepliesOption = Annotated[
     str | None,
     typer.Option("--replies", help="What a model replies with: source, schedule or any.", show_default=_DEFAULTS.chat.replies),
@@ -91,6 +94,7 @@ def optimize(
     ] = None,
     no_knowledge: NoKnowledge = False,
     no_profile: Annotated[bool, typer.Option("--no-profile", help="Read no hardware counters.")] = False,
+    lm: LmFolder = None,
     model: Model = None,
     base_url: BaseUrl = None,
     replies: RepliesOption = None,
@@ -107,7 +111,7 @@ def optimize(
     flags: dict[str, Any] = {"policy": policy, "budget": budget, "minutes": minutes, "seed": seed, "device": device}
     flags |= {"use_knowledge": False if no_knowledge else None, "profile": "off" if no_profile else None}
     flags |= {"model": model, "base_url": base_url, "chat_replies": replies, "chat_tools": chat_tools}
-    flags |= {"tokens": tokens, "money": money, "schedule_prior": prior}
+    flags |= {"tokens": tokens, "money": money, "schedule_prior": prior, "lm": lm}
     if replay is not None:
         if shape is not None or resume is not None:
             raise UsageError("--replay repeats a run with its own shape; leave out --shape and --resume")

@@ -1,4 +1,4 @@
-"""Opens the policy of the settings: schedule, chat or portfolio."""
+"""Opens the policy of the settings: schedule, chat, portfolio or lm."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,6 +18,7 @@ from policies.chat.server.chat_server import ChatServer
 from policies.chat.server.connection import open_server
 from policies.chat.server.key import checked_base_url, resolve_key
 from policies.chat.server.replay import RecordedFirst, ReplayServer
+from policies.lm.needs import SAMPLING, require
 from policies.portfolio.policy import Portfolio
 from policies.schedule.families.registry import families
 from policies.schedule.policy import SchedulePolicy
@@ -26,7 +27,7 @@ from policies.trajectories.precedents import StoredPrecedents
 from policies.trajectories.store import Store
 from sandbox.building.headers import OWN_ROOT
 
-POLICIES = ("schedule", "chat", "portfolio")
+POLICIES = ("schedule", "chat", "portfolio", "lm")
 
 
 @contextmanager
@@ -40,6 +41,9 @@ def open_policy(
     checked_base_url(settings.chat.base_url)  # before the run records it: it may hold a password
     if settings.policy not in POLICIES:
         raise UsageError(f"policy {settings.policy!r} is not known; choose from {', '.join(POLICIES)}")
+    if settings.policy == "lm":
+        yield _open_lm(settings, emit)
+        return
     near = partial(StoredPrecedents(store).near, count=settings.precedents)
     schedule = SchedulePolicy(
         families(arch), settings.seed, steer=settings.use_diagnosis, precedents=near, prior_of=open_prior(settings)
@@ -50,6 +54,20 @@ def open_policy(
     with _open_chat(settings, store, run_id, emit, workbench) as chat:
         arms: dict[str, Policy] = {"schedule": schedule, "chat": chat}
         yield chat if settings.policy == "chat" else Portfolio(arms, settings.budget, settings.seed, emit)
+
+
+def _open_lm(settings: Settings, emit: Emit) -> Policy:
+    """The model of an adapter in this process: on the GPU of the settings, else on the CPU."""
+    if settings.lm is None:
+        raise UsageError("the policy lm needs an adapter; train one with `cudal2-agent train lm` and name it with --lm FOLDER")
+    require(SAMPLING)
+    from policies.lm.adapter_folder import open_adapter
+    from policies.lm.policy import LanguageModelPolicy
+    from policies.lm.reply_sampler import ReplySampler
+
+    device = None if settings.device == "auto" else settings.device if settings.device.startswith("cuda") else "cpu"
+    loaded, _ = open_adapter(settings.lm, settings.chat.model or None, device)
+    return LanguageModelPolicy(ReplySampler(loaded), emit, settings.seed)
 
 
 @contextmanager

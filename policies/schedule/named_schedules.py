@@ -124,7 +124,7 @@ class TaskSchedules:
     """The families that can write a task's kernels, fastest predicted first. Safe to share between threads."""
 
     def __init__(self, task: GemmTask, chip: Chip) -> None:
-        self.task = task
+        self.task, self.chip = task, chip
         spaces = [(one, list(one.space(task, chip))) for one in families(task.arch) if one.supports(task)]
         made = [FamilySchedules(family, space, task, chip) for family, space in spaces if space]
         self.families = {one.name: one for one in sorted(made, key=lambda one: one.ranked[0].predicted_us)}

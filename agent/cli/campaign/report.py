@@ -10,6 +10,7 @@ import typer
 
 from agent.cli.arguments import AsJson
 from agent.cli.campaign.run import CountedEnvironment
+from agent.cli.held_out import held_out_shapes
 from contract.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def report(
         if rows_out is not None:
             with _writing(rows_out):
                 write_results(rows_out, rows)
-        page = build_page(rows, _shapes_in(held_out), _winning_steps(rows, store))
+        page = build_page(rows, held_out_shapes(held_out), _winning_steps(rows, store))
     with _writing(out), whole_file(out) as temporary:
         temporary.write_text(page, encoding="utf-8")
     print(json.dumps({"out": str(out), "results": len(rows)}) if as_json else out)
@@ -66,18 +67,6 @@ def _writing(file: Path) -> Iterator[None]:
         yield
     except OSError as exc:
         raise UsageError(f"{file} cannot be written: {exc}; name a file in a folder that exists") from exc
-
-
-def _shapes_in(file: Path | None) -> list[str]:
-    """The shapes of a JSON list, or of the lists `grid` and `off_grid` of an object. Raises: UsageError."""
-    if file is None:
-        return []
-    try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as exc:
-        raise UsageError(f"{file} cannot be read as JSON: {exc}") from exc
-    lists = [told.get(name, []) for name in ("grid", "off_grid")] if isinstance(told, dict) else [told]
-    return [shape for each in lists if isinstance(each, list) for shape in each if isinstance(shape, str)]
 
 
 def _winning_steps(rows: "Sequence[ShapeResult]", store: "Store") -> "Iterator[Step]":

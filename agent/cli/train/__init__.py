@@ -1,18 +1,14 @@
-"""The commands that make policies learn from trajectories.
-
-| file | what |
-|---|---|
-| `schedule` | `train schedule` |
-"""
+"""`cudal2-agent train`: policies that learn from stored trajectories. One file per command."""
 
 import typer
 
-from agent.cli.train import schedule
+from agent.cli.train import lm, schedule
 
 app = typer.Typer(
-    help="Policies that learn from stored trajectories.",
-    epilog="\b\nExample:\n  cudal2-agent train schedule --out h200.safetensors",
+    help="Train policies on stored trajectories.",
+    epilog="\b\nExamples:\n  cudal2-agent train schedule --name mine\n  cudal2-agent train lm --stage sft --out lm-sft",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.command("schedule", epilog=schedule.EXAMPLE)(schedule.schedule)
+app.command("lm", epilog=lm.EXAMPLE)(lm.train_lm)

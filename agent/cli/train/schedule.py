@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from policies.training.trainer import TrainingProgress
 
 EXAMPLE = (
-    "\b\nExample:\n  cudal2-agent train schedule --name mine\n"
+    "\b\nExamples:\n  cudal2-agent train schedule --name mine\n"
     "  cudal2-agent train schedule --stages supervised --epochs 40 --out mine.safetensors --json"
 )
 
@@ -39,8 +39,9 @@ def schedule(
         Path | None, typer.Option("--start", metavar="FILE", help="Train a policy on instead of a new one.")
     ] = None,
     test_share: Annotated[float, typer.Option("--test-share", min=0, max=0.9, help="Share of shapes that are held out.")] = 0.1,
-    test_shapes: Annotated[
-        list[str] | None, typer.Option("--test-shapes", help="Shapes or a file of them, held out as well.", show_default=False)
+    held_out: Annotated[
+        Path | None,
+        typer.Option("--held-out", metavar="FILE", help="JSON list of shapes that never learn.", show_default=False),
     ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes that make features.", show_default=False)] = None,
     as_json: AsJson = False,
@@ -48,20 +49,19 @@ def schedule(
     """Train the schedule policy from all runs of the store. Interrupted, it goes on where it was when it is called again."""
     from importlib.metadata import version
 
-    from agent.campaign.shapes import read_shapes
+    from agent.cli.held_out import held_out_shapes
     from contract.settings import load_settings
     from policies.training.trainer import TrainingOptions, train_schedule
     from policies.trajectories.store import open_store
 
     settings = load_settings()
-    held_out, _ = read_shapes(test_shapes or [])
     options = TrainingOptions(
         name=name,
         plan=_plan(stages, epochs, members, seed),
         chip=chip,
         start=str(start) if start else None,
         test_share=test_share,
-        test_shapes=tuple(f"{one.m}x{one.n}x{one.k}" for one in held_out),
+        test_shapes=tuple(held_out_shapes(held_out)),
         jobs=jobs or settings.compile_jobs,
     )
     target = out or settings.home / "policies" / f"{name}.safetensors"

@@ -9,7 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from agent.campaign.result_files import read_results, write_results
-from agent.cli.campaign.report import _shapes_in, report
+from agent.cli.campaign.report import report
+from agent.cli.held_out import held_out_shapes
 from contract.errors import UsageError
 from contract.settings import load_settings
 from policies.trajectories.store import open_store
@@ -49,9 +50,9 @@ def test_rows_of_a_file_become_a_page_with_the_samples_of_the_store() -> None:
 def test_only_the_lists_of_held_out_shapes_count(tmp_path: Path) -> None:
     (tmp_path / "drawn.json").write_text('{"measured_before": ["64x64x64"], "grid": ["8x8x8"], "off_grid": ["1x8x8"]}')
     (tmp_path / "plain.json").write_text('["64x64x64"]')
-    assert _shapes_in(tmp_path / "drawn.json") == ["8x8x8", "1x8x8"]
-    assert _shapes_in(tmp_path / "plain.json") == ["64x64x64"]
-    assert _shapes_in(None) == []
+    assert held_out_shapes(tmp_path / "drawn.json") == ["8x8x8", "1x8x8"]
+    assert held_out_shapes(tmp_path / "plain.json") == ["64x64x64"]
+    assert held_out_shapes(None) == []
 
 
 def test_rows_are_merged_into_one_file() -> None:

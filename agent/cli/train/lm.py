@@ -1,0 +1,233 @@
+"""`cudal2-agent train lm`: trains a language model that names schedules, evaluates it, and merges it for servers."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agent.cli.arguments import AsJson, Device
+from contract.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from contract.events import Emit
+    from contract.score import Score
+    from contract.settings import Settings
+    from contract.task import GemmTask
+    from policies.lm.adapter_folder import AdapterRecord
+    from policies.lm.examples import Examples, Stage
+    from policies.lm.proposal_figures import ProposalComparison
+    from policies.lm.stages.stage_settings import StageSettings
+
+EXAMPLE = (
+    "\b\nExamples:\n  cudal2-agent train lm --stage sft --held-out benchmarks/h200/held_out.json --out lm-sft\n"
+    "  cudal2-agent train lm --stage grpo --adapter lm-sft --steps 100 --out lm-grpo\n"
+    "  cudal2-agent train lm --evaluate lm-grpo --shape 4096x1024x512 --shape 64x64x16384"
+)
+
+
+def train_lm(
+    stage: Annotated[str | None, typer.Option("--stage", help="sft, contrastive or grpo.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="New folder for the adapter.", show_default=False)] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A model's folder or name.", show_default="the packaged SmolLM2-135M-Instruct"),
+    ] = None,
+    adapter: Annotated[
+        Path | None, typer.Option("--adapter", help="Adapter of the stage before, to continue.", show_default=False)
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Optimiser steps.", show_default="200")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of data, samples and new weights.", show_default="0")] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", help="At the start of a cosine.", show_default="by stage: 5e-4, 3e-4, 3e-5"),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, help="Examples or replies of one pass.", show_default="16")
+    ] = None,
+    accumulate: Annotated[int | None, typer.Option("--accumulate", min=1, help="Passes per step.", show_default="1")] = None,
+    group: Annotated[int | None, typer.Option("--group", min=2, help="grpo: replies to a prompt.", show_default="8")] = None,
+    kl: Annotated[
+        float | None, typer.Option("--kl", min=0, help="grpo: weight of the divergence from the start.", show_default="0.02")
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", min=1, help="Rank of a new adapter.", show_default="32")] = None,
+    save_every: Annotated[
+        int | None, typer.Option("--save-every", min=1, help="Steps between checkpoints.", show_default="50")
+    ] = None,
+    reply_tokens: Annotated[
+        int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="128")
+    ] = None,
+    vllm_server: Annotated[
+        str | None, typer.Option("--vllm-server", metavar="URL", help="grpo: TRL's vLLM server (untested).", show_default=False)
+    ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option("--held-out", help="JSON list of shapes that never train.", show_default=False)
+    ] = None,
+    test_share: Annotated[
+        float, typer.Option("--test-share", min=0, max=1, help="Share of the shapes that never train.")
+    ] = 0.0,
+    examples: Annotated[
+        Path | None, typer.Option("--examples", help="Examples made before.", show_default="made from the store")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted training of --out.")] = False,
+    evaluate: Annotated[
+        Path | None, typer.Option("--evaluate", metavar="ADAPTER", help="Score an adapter's proposals.", show_default=False)
+    ] = None,
+    shape: Annotated[list[str] | None, typer.Option("--shape", help="To evaluate: M x N x K.", show_default=False)] = None,
+    proposals: Annotated[int, typer.Option("--proposals", min=1, help="To evaluate: per shape.")] = 8,
+    merge: Annotated[
+        Path | None,
+        typer.Option("--merge", metavar="ADAPTER", help="Write a whole model to --out, for servers.", show_default=False),
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a language model that names schedules, in stages; or evaluate or merge what was trained."""
+    from policies.lm.needs import SAMPLING, TRAINING, require
+
+    given: dict[str, Any] = {
+        "model": model,
+        "previous": str(adapter) if adapter else None,
+        "steps": steps,
+        "seed": seed,
+        "batch": batch,
+    }
+    given |= {"learning_rate": learning_rate, "accumulate": accumulate, "group": group, "kl": kl, "rank": rank}
+    given |= {"save_every": save_every, "reply_tokens": reply_tokens, "vllm_server": vllm_server}
+    given = {name: value for name, value in given.items() if value is not None}
+    if sum(one is not None for one in (stage, evaluate, merge)) + resume != 1:
+        raise UsageError("say what to do: --stage NAME, --resume, --evaluate ADAPTER or --merge ADAPTER")
+    require(SAMPLING if evaluate or merge else TRAINING)
+    if evaluate is not None:
+        _print_figures(_evaluated(evaluate, model, shape or [], proposals, seed or 0, device), as_json)
+        return
+    if out is None:
+        raise UsageError("--out is missing; name a new folder, for example --out lm-sft")
+    if merge is not None:
+        _merge(merge, out, model, as_json)
+        return
+    if resume and given:
+        raise UsageError("--resume continues with the settings that the training began with; leave out the others")
+    _print_record(out, _trained(stage, out, given, _Data(examples, held_out, test_share), device), as_json)
+
+
+class _Data:
+    """Where the examples of a stage come from."""
+
+    def __init__(self, examples: Path | None, held_out: Path | None, test_share: float) -> None:
+        self.examples, self.held_out, self.test_share = examples, held_out, test_share
+
+    def make(self, stage: "Stage", seed: int, settings: "Settings", emit: "Emit") -> "Examples":
+        """Raises: UsageError, StoreError."""
+        from agent.cli.held_out import held_out_shapes
+        from policies.lm.examples import make_examples, read_examples
+        from policies.lm.stored_searches import stored_searches
+        from policies.trajectories.exports.splits import ShapeSplit
+        from policies.trajectories.store import open_store
+
+        if self.examples is not None:
+            return read_examples(self.examples, stage)
+        split = ShapeSplit(self.test_share, held_out_shapes(self.held_out), seed)
+        with open_store(settings.store_url) as store:
+            return make_examples(stored_searches(store), [stage], split, seed, emit)[stage]
+
+
+def _trained(stage: str | None, out: Path, given: dict[str, Any], data: _Data, device: str | None) -> "AdapterRecord | None":
+    """Begin a stage, or take up the one that was interrupted, and train it."""
+    from agent.cli.render.progress import Progress
+    from contract.settings import load_settings
+    from policies.lm.stages.stages import begin, begun, local_device, train_stage
+
+    settings = load_settings(device=device or local_device())
+    with Progress() as progress:
+        if stage is not None:
+            wanted = _settings(stage, given)
+            begin(out, wanted, lambda: data.make(wanted.stage, wanted.seed, settings, progress.emit))
+        with _score(begun(out).stage, settings, progress.emit) as score:
+            return train_stage(out, progress.emit, score)
+
+
+def _settings(stage: str, given: dict[str, Any]) -> "StageSettings":
+    """Raises: UsageError for a stage that is not known, or a setting out of its range."""
+    from pydantic import ValidationError
+
+    from policies.lm.examples import STAGES
+    from policies.lm.stages.stage_settings import LEARNING_RATES, StageSettings
+
+    if stage not in STAGES:
+        raise UsageError(f"--stage {stage!r} is not known; choose from {', '.join(STAGES)}")
+    chosen = next(one for one in STAGES if one == stage)
+    try:
+        return StageSettings.model_validate({"stage": chosen, "learning_rate": LEARNING_RATES[chosen], **given})
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        flag = "--" + ".".join(map(str, first["loc"])).replace("_", "-")
+        raise UsageError(f"{flag}: {first['msg']}") from exc
+
+
+def _score(stage: "Stage", settings: "Settings", emit: "Emit") -> "AbstractContextManager[Score | None]":
+    if stage != "grpo":
+        return nullcontext()
+    from agent.environment.sandbox_score import open_score
+
+    return open_score(settings, emit=emit)
+
+
+def _evaluated(
+    folder: Path, model: str | None, shapes: "Sequence[str]", proposals: int, seed: int, device: str | None
+) -> "ProposalComparison":
+    """The adapter beside random valid schedules and the prior, on the device of the settings."""
+    from agent.cli.render.progress import Progress
+    from agent.environment.sandbox_score import open_score
+    from contract.settings import load_settings
+    from policies.lm.adapter_folder import open_adapter
+    from policies.lm.proposal_figures import ModelProposer, PriorProposer, RandomProposer, compare
+    from policies.lm.reply_reward import ScoredCandidates
+    from policies.lm.reply_sampler import ReplySampler
+
+    if not shapes:
+        raise UsageError("--evaluate needs shapes; add --shape 4096x1024x512, once for each")
+    settings = load_settings(device=device)
+    with Progress() as progress, open_score(settings, emit=progress.emit) as score:
+        tasks = [_task(text, score.chip.arch) for text in shapes]
+        loaded, _ = open_adapter(folder, model)
+        proposers = (ModelProposer(str(folder), ReplySampler(loaded)), RandomProposer(), PriorProposer())
+        scores = ScoredCandidates(score, progress.emit)
+        return compare(proposers, tasks, score.chip, scores, progress.emit, proposals, seed)
+
+
+def _task(text: str, arch: Any) -> "GemmTask":
+    from contract.task import GemmTask, parse_shape
+
+    m, n, k = parse_shape(text)
+    return GemmTask(m=m, n=n, k=k, arch=arch)
+
+
+def _merge(adapter: Path, out: Path, model: str | None, as_json: bool) -> None:
+    from policies.lm.adapter_folder import write_merged
+
+    write_merged(adapter, out, model)
+    print(json.dumps({"out": str(out), "adapter": str(adapter)}) if as_json else out)
+
+
+def _print_record(out: Path, record: "AdapterRecord | None", as_json: bool) -> None:
+    """Nothing in the processes beside the main one."""
+    if record is None:
+        return
+    if as_json:
+        print(json.dumps({"out": str(out), "adapter": record.model_dump(mode="json")}))
+        return
+    last = record.stages[-1]
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in last.figures.items())
+    steps, examples = last.settings.steps, last.counts.examples
+    print(f"{out}: {last.stage}, {steps} steps on {examples} examples in {last.seconds:.0f} s; {figures}")
+
+
+def _print_figures(comparison: "ProposalComparison", as_json: bool) -> None:
+    from agent.cli.render.proposal_table import proposal_lines
+
+    print(comparison.model_dump_json() if as_json else "\n".join(proposal_lines(comparison.figures)))

@@ -1,0 +1,176 @@
+"""What proposals are worth: a model's, random valid schedules, and those of the analytic prior, on the same shapes.
+
+Every proposer gives the same number of proposals per task. The value of one that is not a schedule is the floor.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from contract.base import Record
+from contract.candidate import Candidate
+from contract.chip import Chip
+from contract.events import Emit, Notice
+from contract.reward import FLOOR
+from contract.task import GemmTask
+from policies.lm.compact_prompt import messages_of
+from policies.lm.reply_reading import read_schedule
+from policies.lm.reply_reward import ScoredCandidates, schedules_of
+from policies.lm.reply_sampler import ReplySampler
+from policies.schedule.named_schedules import TaskSchedules
+
+PROPOSALS = 8
+_VALUED = ("measured", "predicted")
+
+
+class Proposer(Protocol):
+    """`propose` gives `count` candidates per task, None in the place of each that is not a schedule."""
+
+    name: str
+
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]: ...
+
+
+class TaskProposals(Record):
+    """One proposer's proposals for one task, in order. `values`: None where nothing is known. `bases`: see `Scored.basis`."""
+
+    proposer: str
+    shape: str
+    values: tuple[float | None, ...]
+    bases: tuple[str | None, ...]
+    valid: int
+    distinct: int
+
+
+class ProposerFigures(Record):
+    """One proposer over all tasks. Unit of values: that of `Scored.value`.
+
+    `valid`, `verified`, `distinct`: shares of all proposals. `first`: mean value of each task's first proposal; `mean`: of all;
+    `best`: of each task's best. `measured`: whether the values rest on measured times alone. `seconds`: to propose.
+    """
+
+    proposer: str
+    tasks: int
+    proposals: int
+    valid: float
+    verified: float
+    distinct: float
+    first: float | None
+    mean: float | None
+    best: float | None
+    measured: bool
+    seconds: float
+
+
+class ProposalComparison(Record):
+    """The figures of each proposer, and what they were made from."""
+
+    chip: str
+    seed: int
+    figures: tuple[ProposerFigures, ...]
+    proposals: tuple[TaskProposals, ...]
+
+
+class ModelProposer:
+    """Samples of a language model."""
+
+    def __init__(self, name: str, sampler: ReplySampler) -> None:
+        self.name, self._sampler = name, sampler
+
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:
+        replies = self._sampler.sample([messages_of(schedules) for schedules in tasks], count, seed)
+        return [
+            [read_schedule(reply.text, schedules, cut=reply.cut).candidate for reply in of_task]
+            for schedules, of_task in zip(tasks, replies, strict=True)
+        ]
+
+
+class RandomProposer:
+    """Schedules drawn evenly from the spaces of a task's families."""
+
+    name = "random valid"
+
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:
+        drawn: list[list[Candidate | None]] = []
+        for schedules in tasks:
+            space = [one for family in schedules.families.values() for one in family.ranked]
+            chosen = random.Random(f"{seed}/{schedules.task.id}").sample(space, min(count, len(space)))
+            drawn.append([schedules.families[one.schedule.family].family.write(one.schedule, schedules.task) for one in chosen])
+        return drawn
+
+
+class PriorProposer:
+    """The best schedules of the analytic prior: one of each family, then one of each tile and number of CTAs."""
+
+    name = "analytic prior"
+
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:  # noqa: ARG002
+        return [
+            [
+                schedules.families[one.schedule.family].family.write(one.schedule, schedules.task)
+                for one in schedules.best(count)
+            ]
+            for schedules in tasks
+        ]
+
+
+def compare(
+    proposers: Sequence[Proposer],
+    tasks: Sequence[GemmTask],
+    chip: Chip,
+    scores: ScoredCandidates,
+    emit: Emit,
+    count: int = PROPOSALS,
+    seed: int = 0,
+) -> ProposalComparison:
+    """Raises: WorkerError, MachineError where the score fails."""
+    spaces = [schedules_of(task, chip) for task in tasks]
+    figures, proposals = [], []
+    for proposer in proposers:
+        began_s = time.monotonic()
+        proposed = proposer.propose(spaces, count, seed)
+        seconds = time.monotonic() - began_s
+        rows = [_valued(proposer.name, schedules.task, ones, scores) for schedules, ones in zip(spaces, proposed, strict=True)]
+        proposals += rows
+        figures.append(_figures(proposer.name, rows, seconds))
+        emit(Notice(message=f"{proposer.name}: {figures[-1].valid:.0%} valid, {figures[-1].verified:.0%} verified"))
+    return ProposalComparison(chip=chip.name, seed=seed, figures=tuple(figures), proposals=tuple(proposals))
+
+
+def _valued(proposer: str, task: GemmTask, ones: Sequence[Candidate | None], scores: ScoredCandidates) -> TaskProposals:
+    written = [one for one in ones if one is not None]
+    scored = scores.of(task, written)
+    return TaskProposals(
+        proposer=proposer,
+        shape=task.shape,
+        values=tuple(scored[one.id].value if one is not None else FLOOR for one in ones),
+        bases=tuple(scored[one.id].basis if one is not None else "failed" for one in ones),
+        valid=len(written),
+        distinct=len({one.id for one in written}),
+    )
+
+
+def _figures(proposer: str, rows: Sequence[TaskProposals], seconds: float) -> ProposerFigures:
+    values = [value for row in rows for value in row.values]
+    bases = [basis for row in rows for basis in row.bases]
+    total = max(len(values), 1)
+    return ProposerFigures(
+        proposer=proposer,
+        tasks=len(rows),
+        proposals=len(values),
+        valid=sum(row.valid for row in rows) / total,
+        verified=sum(basis in _VALUED for basis in bases) / total,
+        distinct=sum(row.distinct for row in rows) / total,
+        first=_mean([row.values[0] for row in rows if row.values]),
+        mean=_mean(values),
+        best=_mean([max(known) for row in rows if (known := [value for value in row.values if value is not None])]),
+        measured="predicted" not in bases,
+        seconds=seconds,
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None

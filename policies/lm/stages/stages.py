@@ -1,0 +1,311 @@
+"""Trains one stage: supervised, contrastive or group-relative. trl trains, peft adapts, accelerate distributes.
+
+Everything that an interrupted stage needs lies in `OUT.training`: settings, examples, log and checkpoints. The folder is
+deleted once the adapter is at `OUT`.
+"""
+
+import random
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import datasets  # type: ignore[import-untyped]
+import torch
+from accelerate import PartialState  # type: ignore[import-untyped]
+from huggingface_hub import constants as hub_constants
+from peft import LoraConfig, get_peft_model
+from pydantic import ValidationError
+from transformers import PrinterCallback, ProgressCallback, set_seed
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from contract.errors import UsageError
+from contract.events import Emit, Notice, ignore
+from contract.score import Score
+from contract.whole_file import whole_file
+from policies.lm.adapter_folder import (
+    LOG,
+    TENSORBOARD,
+    AdapterRecord,
+    TrainedStage,
+    check_free,
+    open_adapter,
+    write_adapter,
+)
+from policies.lm.axes_version import axes_fingerprint
+from policies.lm.base_model import LoadedModel, load_base, quieten
+from policies.lm.examples import Examples, LmExample, read_examples, write_examples
+from policies.lm.reply_reward import ReplyReward, ScoredCandidates
+from policies.lm.stages.guarded_training import LogLines, guard, latest_checkpoint, step_of
+from policies.lm.stages.stage_settings import StageSettings
+
+SETTINGS = "settings.json"
+EXAMPLES = "examples.json"
+KEPT_CHECKPOINTS = 2
+_LOGGED = 100  # records of a stage, about
+_PACKAGES = ("cudal2-agent", "torch", "transformers", "trl", "peft", "accelerate")
+
+
+def work_of(out: Path) -> Path:
+    """The folder of a training that is not finished."""
+    return out.with_name(f"{out.name}.training")
+
+
+def begin(out: Path, settings: StageSettings, make: Callable[[], Examples]) -> None:
+    """Prepares the work folder of a new stage. Raises: UsageError where an adapter or an interrupted stage is there."""
+    work = work_of(out)
+    with process_state().main_process_first():
+        if not process_state().is_main_process:
+            return
+        check_free(out)
+        if (work / SETTINGS).exists():
+            raise UsageError(f"{work} holds an interrupted training; continue it with --resume, or delete the folder")
+        examples = make()
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+            write_examples(work / EXAMPLES, examples)
+            with whole_file(work / SETTINGS) as temporary:
+                temporary.write_text(settings.model_dump_json(), encoding="utf-8")
+        except OSError as exc:
+            raise UsageError(f"{work} cannot be written ({exc.strerror}); make room or choose another --out") from exc
+
+
+def begun(out: Path) -> StageSettings:
+    """The settings of an interrupted stage. Raises: UsageError where there is none."""
+    file = work_of(out) / SETTINGS
+    try:
+        return StageSettings.model_validate_json(file.read_bytes())
+    except OSError as exc:
+        raise UsageError(f"there is no interrupted training of {out}; leave out --resume to start one") from exc
+    except ValidationError as exc:
+        raise UsageError(
+            f"{file} was written by another version of cudal2-agent; delete {file.parent} and start again"
+        ) from exc
+
+
+def train_stage(out: Path, emit: Emit, score: Score | None = None) -> AdapterRecord | None:
+    """Trains the stage that was begun at `out`, from its latest checkpoint if it has one. `score`: for `grpo`.
+
+    None in the processes beside the main one.
+
+    Raises: UsageError for a full disk, a NaN, or what does not fit; WorkerError where the reward fails twice. Training can be
+    resumed after each.
+    """
+    work, settings, main = work_of(out), begun(out), process_state().is_main_process
+    emit = emit if main else ignore
+    examples = read_examples(work / EXAMPLES, settings.stage)
+    _quieten()
+    began_s = time.monotonic()
+    set_seed(settings.seed)
+    loaded, earlier = _adapted(settings)
+    _check_room(loaded, examples, settings)
+    with process_state().main_process_first():
+        checkpoint = latest_checkpoint(work)
+    trainer = _trainer(loaded, examples, settings, work, score, emit)
+    guard(trainer, work)
+    log = _logged(trainer, settings, work, emit, step_of(checkpoint) if checkpoint else 0) if main else None
+    if checkpoint:
+        emit(Notice(message=f"training continues from checkpoint {step_of(checkpoint)} of {settings.steps}"))
+    _train(trainer, checkpoint, out)
+    stage = TrainedStage(
+        stage=settings.stage,
+        settings=settings,
+        counts=examples.counts,
+        examples=examples.id,
+        figures=log.figures if log else {},
+        seconds=time.monotonic() - began_s,
+        finished_at=datetime.now(UTC),
+    )
+    record = AdapterRecord(
+        base=loaded.name,
+        base_fingerprint=loaded.fingerprint,
+        axes=axes_fingerprint(),
+        stages=(*(earlier.stages if earlier else ()), stage),
+        versions=_versions(),
+    )
+    if main:
+        write_adapter(out, trainer.accelerator.unwrap_model(trainer.model), loaded.tokenizer, record, work)
+        shutil.rmtree(work, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
+    return record if main else None
+
+
+def _adapted(settings: StageSettings) -> tuple[LoadedModel, AdapterRecord | None]:
+    """The model with a trainable adapter: a new one, or the one of the previous stage."""
+    if settings.previous is not None:
+        return open_adapter(Path(settings.previous), settings.model, trainable=True)
+    base = load_base(settings.model)
+    config = LoraConfig(
+        r=settings.rank, lora_alpha=2 * settings.rank, lora_dropout=0.0, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    return LoadedModel(get_peft_model(base.model, config), base.tokenizer, base.name, base.fingerprint), None
+
+
+def _check_room(loaded: LoadedModel, examples: Examples, settings: StageSettings) -> None:
+    """Raises: UsageError where the longest prompt and its reply exceed the model's context."""
+    longest = max(examples.examples, key=lambda one: sum(len(message.content) for message in one.prompt))
+    messages = [message.model_dump() for message in longest.prompt]
+    prompt = loaded.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    needed = len(loaded.tokenizer(prompt)["input_ids"]) + settings.reply_tokens
+    if needed > loaded.context:
+        raise UsageError(f"prompt and reply take {needed} tokens, and {loaded.name} has a context of {loaded.context}")
+
+
+def _trainer(
+    loaded: LoadedModel, examples: Examples, settings: StageSettings, work: Path, score: Score | None, emit: Emit
+) -> Any:
+    on_gpu = torch.cuda.is_available()
+    common: dict[str, Any] = {
+        "output_dir": str(work),
+        "max_steps": settings.steps,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": min(settings.steps // 20, 100),
+        "per_device_train_batch_size": settings.batch,
+        "gradient_accumulation_steps": settings.accumulate,
+        "gradient_checkpointing": False,
+        "seed": settings.seed,
+        "save_steps": settings.save_every,
+        "save_total_limit": KEPT_CHECKPOINTS,
+        "logging_steps": max(1, settings.steps // _LOGGED),
+        "logging_nan_inf_filter": False,
+        "report_to": [],
+        "disable_tqdm": True,
+        "bf16": on_gpu,
+        "use_cpu": not on_gpu,
+    }
+    try:
+        made = (
+            _group_relative(loaded, examples, settings, common, score, emit)
+            if settings.stage == "grpo"
+            else _supervised(loaded, examples, common)
+        )
+    except ValueError as exc:
+        raise UsageError(_options_message(str(exc))) from exc
+    made.remove_callback(PrinterCallback)  # stdout is for the answer
+    made.remove_callback(ProgressCallback)
+    return made
+
+
+def _supervised(loaded: LoadedModel, examples: Examples, common: dict[str, Any]) -> Any:
+    """The loss is that of the completions alone."""
+    rows = [_supervised_row(one.model_dump(mode="json")) for one in examples.examples]
+    config = SFTConfig(**common, max_length=loaded.context, completion_only_loss=True)
+    data = datasets.Dataset.from_list(rows)
+    return SFTTrainer(loaded.model, config, train_dataset=data, processing_class=loaded.tokenizer)
+
+
+def _supervised_row(plain: dict[str, Any]) -> dict[str, Any]:
+    return {"prompt": plain["prompt"], "completion": [{"role": "assistant", "content": plain["completion"]}]}
+
+
+def _group_relative(
+    loaded: LoadedModel, examples: Examples, settings: StageSettings, common: dict[str, Any], score: Score | None, emit: Emit
+) -> Any:
+    if score is None:
+        raise UsageError("stage grpo needs a sandbox that executes kernels; choose --device emulator or a GPU")
+    rows = [
+        {
+            "prompt": [message.model_dump() for message in one.prompt],
+            "task": one.task.model_dump_json(),
+            "chip": one.chip.model_dump_json(),
+        }
+        for one in _in_order(examples.examples, settings)
+    ]
+    server: dict[str, Any] = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": settings.vllm_server}
+    config = GRPOConfig(
+        **common,
+        num_generations=settings.group,
+        max_completion_length=settings.reply_tokens,
+        temperature=settings.temperature,
+        shuffle_dataset=False,
+        beta=settings.kl,
+        scale_rewards="none",  # the advantage is then the leave-one-out one times (group - 1) / group
+        **(server if settings.vllm_server else {}),
+    )
+    reward = ReplyReward(ScoredCandidates(score, emit), _settled)
+    data = datasets.Dataset.from_list(rows)
+    return GRPOTrainer(loaded.model, reward, args=config, train_dataset=data, processing_class=loaded.tokenizer)
+
+
+def _in_order(examples: Sequence[LmExample], settings: StageSettings) -> list[LmExample]:
+    """The prompts of all steps, each round over the examples in an order of its own.
+
+    trl's sampler starts again with the first order where training resumes.
+    """
+    rng = random.Random(settings.seed)
+    replies = settings.steps * settings.batch * settings.accumulate * process_state().num_processes
+    rounds = -(-replies // (settings.group * len(examples)))
+    return [one for _ in range(rounds) for one in rng.sample(examples, len(examples))]
+
+
+def _settled() -> None:
+    """Waits for the trainer's own kernels: the sandbox times candidates on the same GPU, in another process."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def process_state() -> PartialState:
+    """The place of this process among those that accelerate launched."""
+    return PartialState(cpu=not torch.cuda.is_available())
+
+
+def local_device() -> str | None:
+    """The GPU of this process among those that accelerate launched; None where there is one process."""
+    state = process_state()
+    return f"cuda:{state.local_process_index}" if state.num_processes > 1 and torch.cuda.is_available() else None
+
+
+def _quieten() -> None:
+    """As `quieten`; and trl's and datasets' own, and no report of a training to the makers of trl."""
+    quieten()
+    datasets.disable_progress_bars()
+    hub_constants.HF_HUB_DISABLE_TELEMETRY = True
+
+
+def _options_message(said: str) -> str:
+    if "DataParallel" in said:
+        return (
+            f"{torch.cuda.device_count()} GPUs are visible to one process; write "
+            "`accelerate launch -m agent.cli.main train lm …`, or make one visible with CUDA_VISIBLE_DEVICES=0"
+        )
+    return f"trl refuses these settings: {said.strip().partition(chr(10))[0]}"
+
+
+def _logged(trainer: Any, settings: StageSettings, work: Path, emit: Emit, resumed_at: int) -> LogLines:
+    """The log of a trainer as lines, and as TensorBoard's events where it is installed."""
+    log = LogLines(work / LOG, settings.stage, emit, resumed_at)
+    trainer.add_callback(log)
+    if find_spec("tensorboard") is None:
+        emit(Notice(message=f"tensorboard is not installed; the log is {work / LOG} alone"))
+        return log
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import integration_utils
+
+    callbacks: Any = integration_utils
+    trainer.add_callback(callbacks.TensorBoardCallback(SummaryWriter(str(work / TENSORBOARD))))
+    return log
+
+
+def _train(trainer: Any, checkpoint: Path | None, out: Path) -> None:
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    except OSError as exc:
+        raise UsageError(f"training of {out} stopped: {exc}; mend that and continue with --resume") from exc
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

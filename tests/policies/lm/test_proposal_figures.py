@@ -1,0 +1,56 @@
+"""What proposals are worth, by a scripted score."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from contract.candidate import Candidate
+from contract.events import ignore
+from contract.reward import FLOOR
+from policies.lm.proposal_figures import ModelProposer, PriorProposer, Proposer, ProposerFigures, RandomProposer, compare
+from policies.lm.reply_reward import ScoredCandidates
+from policies.schedule.named_schedules import TaskSchedules
+from tests.doubles import CHIP
+from tests.policies.lm.test_lm_policy import REPLIES, ScriptedSampler
+from tests.policies.lm.tiny import TASKS, PriorScore
+
+
+def figures(*proposers: Proposer, count: int = 4) -> list[ProposerFigures]:
+    return list(compare(proposers, TASKS, CHIP, ScoredCandidates(PriorScore(), ignore), ignore, count).figures)
+
+
+class Nothing:
+    name = "nothing"
+
+    def propose(self, tasks: Sequence[TaskSchedules], count: int, seed: int) -> list[list[Candidate | None]]:  # noqa: ARG002
+        return [[None] * count for _ in tasks]
+
+
+def test_the_prior_is_best_by_its_own_times_and_nothing_has_the_floor() -> None:
+    prior, drawn, nothing = figures(PriorProposer(), RandomProposer(), Nothing())
+    for one in (prior, drawn):
+        assert (one.tasks, one.proposals, one.valid, one.verified) == (2, 8, 1.0, 1.0)
+        assert not one.measured
+    assert prior.first is not None
+    assert drawn.best is not None
+    assert prior.first == prior.best
+    assert prior.best > drawn.best
+    assert (nothing.valid, nothing.verified, nothing.distinct) == (0.0, 0.0, 0.0)
+    assert nothing.first == nothing.mean == nothing.best == FLOOR
+
+
+def test_a_model_is_counted_by_its_replies() -> None:
+    """Of four replies to each task, one is a poem and two are equal."""
+    sampler = ScriptedSampler(REPLIES[0], "a poem", REPLIES[0], REPLIES[1])
+    [model] = figures(ModelProposer("model", sampler))  # type: ignore[arg-type]
+    assert (model.valid, model.verified, model.distinct) == (0.75, 0.75, 0.5)
+    assert model.first == pytest.approx(model.best, abs=0.2)
+    assert model.mean is not None
+    assert model.best is not None
+    assert model.mean < model.best
+
+
+def test_random_schedules_depend_on_the_seed_alone() -> None:
+    scores = ScoredCandidates(PriorScore(), ignore)
+    made = [compare([RandomProposer()], TASKS, CHIP, scores, ignore, 4, seed).proposals for seed in (0, 0, 1)]
+    assert made[0] == made[1] != made[2]
