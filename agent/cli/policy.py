@@ -58,7 +58,7 @@ def use(
     """Choose what ranks schedules in later searches: learned weights, the analytic prior, or what fits the chip (auto)."""
     from contract.settings import keep_choice, load_settings
     from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy
-    from policies.schedule.learned.weights import read_weights
+    from policies.schedule.learned.policy_file import read_weights
 
     settings = load_settings()
     value = policy

@@ -10,7 +10,7 @@ from contract.settings import Settings
 from contract.task import GemmTask
 from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy, known_policies
 from policies.schedule.learned.learned_prior import LearnedPrior
-from policies.schedule.learned.weights import read_weights
+from policies.schedule.learned.policy_file import read_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf
 
 logger = logging.getLogger(__name__)

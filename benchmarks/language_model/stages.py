@@ -29,7 +29,7 @@ from contract.events import Emit
 from contract.settings import load_settings
 from contract.task import GemmTask, parse_shape
 from policies.lm.examples import STAGES, MapTasks, Stage, make_examples, read_examples, write_examples
-from policies.lm.proposal_figures import (
+from policies.lm.proposal_worth import (
     ModelProposer,
     PriorProposer,
     ProposalComparison,

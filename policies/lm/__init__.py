@@ -9,5 +9,5 @@ Needs the extra `lm`; only this folder imports transformers, trl, peft and accel
 - `base_model.py`, `adapter_folder.py`: loads a model, and writes and reads a trained adapter.
 - `reply_reading.py`, `reply_reward.py`: a reply to a candidate, and to the reward of group-relative optimisation.
 - `stages/`: the training of a stage.
-- `reply_sampler.py`, `proposal_figures.py`, `policy.py`: replies, what they are worth, and the policy `lm`.
+- `reply_sampler.py`, `proposal_worth.py`, `policy.py`: replies, what they are worth, and the policy `lm`.
 """

@@ -1,0 +1,15 @@
+"""Trains the learned schedule policy, with torch. docs/training/schedule_policy.md says what it does.
+
+| file | what |
+|---|---|
+| `groups`, `group_cache` | the timed schedules of each stored run, with schedules that were not tried |
+| `group_tensors` | a group as tensors |
+| `training_plan`, `network_size` | what a training does |
+| `schedule_network` | the network in torch; `policies.schedule.learned.network` runs it |
+| `losses` | what each stage minimises |
+| `schedule_training` | the stages over stored groups |
+| `online` | training by trying: groups that a score evaluates |
+| `checkpoints`, `training_log` | what a killed training goes on from, and what it said |
+| `judging` | what scores are worth on groups that were not trained on |
+| `trainer` | from a store to a policy file |
+"""

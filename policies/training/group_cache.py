@@ -13,7 +13,7 @@ import numpy as np
 from contract.base import digest
 from contract.whole_file import whole_file
 from policies.schedule.learned.features import FINGERPRINT
-from policies.training.groups import Group, StoredRun, group_of
+from policies.training.groups import ScheduleGroup, TimedRun, group_of
 
 ARRAYS = ("features", "prior", "costs", "raced", "rounds", "rival_features", "rival_prior")
 
@@ -27,7 +27,7 @@ class GroupCache:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def groups(self, runs: Sequence[StoredRun], seed: int, jobs: int, on_group: OnGroup = lambda _: None) -> list[Group]:
+    def groups(self, runs: Sequence[TimedRun], seed: int, jobs: int, on_group: OnGroup = lambda _: None) -> list[ScheduleGroup]:
         """The groups of the runs, in order, without runs that have too few schedules. `jobs`: processes that make new ones."""
         self._folder.mkdir(parents=True, exist_ok=True)
         missing = [run for run in runs if self._read(run, seed) is None]
@@ -38,7 +38,7 @@ class GroupCache:
         read = (self._read(run, seed) for run in runs)
         return [group for group in read if group is not None and len(group.costs)]
 
-    def _made(self, runs: Sequence[StoredRun], seed: int, jobs: int) -> Iterator[None]:
+    def _made(self, runs: Sequence[TimedRun], seed: int, jobs: int) -> Iterator[None]:
         make = partial(_make, self._folder, seed)
         if len(runs) < 2 * jobs or jobs == 1:
             yield from map(make, runs)
@@ -48,11 +48,11 @@ class GroupCache:
         with ProcessPoolExecutor(jobs, mp_context=context) as pool:
             yield from pool.map(make, runs, chunksize=4)
 
-    def _read(self, run: StoredRun, seed: int) -> Group | None:
+    def _read(self, run: TimedRun, seed: int) -> ScheduleGroup | None:
         """None where there is no whole file; without schedules where the run had too few."""
         try:
             with np.load(_path(self._folder, run, seed), allow_pickle=False) as stored:
-                return Group(
+                return ScheduleGroup(
                     run.run_id,
                     run.task,
                     run.chip.name,
@@ -63,14 +63,14 @@ class GroupCache:
             return None
 
 
-def _make(folder: Path, seed: int, run: StoredRun) -> None:
+def _make(folder: Path, seed: int, run: TimedRun) -> None:
     group = group_of(run, seed)
     arrays: dict[str, Any] = {name: getattr(group, name) if group else np.zeros(0) for name in ARRAYS}
     with whole_file(_path(folder, run, seed)) as target, target.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
-def _path(folder: Path, run: StoredRun, seed: int) -> Path:
+def _path(folder: Path, run: TimedRun, seed: int) -> Path:
     timed = [[sorted(one.values.items()), one.cost, one.raced, one.round] for one in run.timed]
     known = [run.run_id, run.task.model_dump(mode="json"), run.chip.model_dump(mode="json"), timed, seed, FINGERPRINT]
     return folder / f"{digest(known)}.npz"

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from policies.training.groups import Group
+from policies.training.groups import ScheduleGroup
 
 CLIPPED_ADVANTAGE = 1.5  # in standard deviations, as in CUDA-L1
 
@@ -26,7 +26,7 @@ class GroupTensors:
     baseline: float
 
 
-def tensors_of(group: Group, rivals: int, rng: np.random.Generator) -> GroupTensors:
+def tensors_of(group: ScheduleGroup, rivals: int, rng: np.random.Generator) -> GroupTensors:
     """With at most `rivals` rivals, drawn anew on each call."""
     drawn = rng.permutation(len(group.rival_prior))[:rivals]
     features = np.concatenate([group.features, group.rival_features[drawn]])

@@ -31,7 +31,7 @@ RACED = frozenset({"race", "full"})
 Wanted = Callable[[GemmTask], bool]
 
 
-class Timed(NamedTuple):
+class TimedSchedule(NamedTuple):
     """One schedule of a run. `cost`: ln(time / AutoTuning's). `round`: in which it was proposed first."""
 
     values: dict[str, ScheduleValue]
@@ -40,18 +40,18 @@ class Timed(NamedTuple):
     round: int
 
 
-class StoredRun(NamedTuple):
+class TimedRun(NamedTuple):
     """What a group is made of. `baseline_us`: median time of cuBLASLt-AutoTuning."""
 
     run_id: str
     task: GemmTask
     chip: Chip
-    timed: tuple[Timed, ...]
+    timed: tuple[TimedSchedule, ...]
     baseline_us: float
 
 
 @dataclass(frozen=True)
-class Group:
+class ScheduleGroup:
     """The schedules of one run. `baseline`: ln of AutoTuning's time in microseconds.
 
     `features`, `prior`: as `features_of` gives them, and `costs`, `raced`, `rounds` for the same entries. `rival_*`: the same
@@ -71,18 +71,18 @@ class Group:
     rival_prior: Floats
 
 
-def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list["StoredRun"]:
+def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list["TimedRun"]:
     """The finished runs of wanted tasks, by name. Raises: StoreError."""
     with store.reading() as (connection, reader):
         rows = connection.execute(select(tables.runs).where(tables.runs.c.status == "finished").order_by(tables.runs.c.run_id))
         records = [(row, reader.run(row)) for row in rows]
         runs = [(row, GemmTask.model_validate(plain["task"]), Chip.model_validate(plain["chip"])) for row, plain in records]
         return [
-            StoredRun(row.run_id, task, chip, *_timed(connection, reader, row.key)) for row, task, chip in runs if wanted(task)
+            TimedRun(row.run_id, task, chip, *_timed(connection, reader, row.key)) for row, task, chip in runs if wanted(task)
         ]
 
 
-def group_of(run: "StoredRun", seed: int = 0) -> Group | None:
+def group_of(run: "TimedRun", seed: int = 0) -> ScheduleGroup | None:
     """None where fewer than `MIN_SCHEDULES` of the schedules can be written by the families as they are now."""
     task, chip = run.task, run.chip
     known = {family.name: family for family in families(task.arch)}
@@ -92,7 +92,7 @@ def group_of(run: "StoredRun", seed: int = 0) -> Group | None:
     features, prior = features_of([entry for _, entry in pairs], task, chip)
     others = _rivals(task, chip, {entry.key for _, entry in pairs}, seed)
     rival_features, rival_prior = features_of(others, task, chip)
-    return Group(
+    return ScheduleGroup(
         run_id=run.run_id,
         task=task,
         chip=chip.name,
@@ -117,7 +117,7 @@ def _rivals(task: GemmTask, chip: Chip, tried: set[Key], seed: int) -> list[Pool
     return [pool.entries[place] for place in (*best, *(rest[int(one)] for one in drawn))]
 
 
-def _timed(connection: Connection, reader: PlainReader, run: int) -> tuple[tuple[Timed, ...], float]:
+def _timed(connection: Connection, reader: PlainReader, run: int) -> tuple[tuple[TimedSchedule, ...], float]:
     """The schedules of a run that were timed, each once, in the order in which they were proposed, and AutoTuning's time."""
     own = tables.steps.c
     query = (
@@ -126,7 +126,7 @@ def _timed(connection: Connection, reader: PlainReader, run: int) -> tuple[tuple
         .order_by(own.index)
     )
     speedups = {index: (round_, speedup, time_us) for index, round_, speedup, time_us in connection.execute(query)}
-    found: dict[Key, Timed] = {}
+    found: dict[Key, TimedSchedule] = {}
     for index, parts in reader.step_parts(run, list(speedups)):
         values = parts["origin"]["schedule"]
         if not values:
@@ -136,6 +136,6 @@ def _timed(connection: Connection, reader: PlainReader, run: int) -> tuple[tuple
         before = found.get(schedule_key(values))
         if before is None or raced or not before.raced:
             first = round_ if before is None else before.round
-            found[schedule_key(values)] = Timed(values, -float(np.log(speedup)), raced, first)
+            found[schedule_key(values)] = TimedSchedule(values, -float(np.log(speedup)), raced, first)
     baseline_us = float(np.median([speedup * time_us for _, speedup, time_us in speedups.values()])) if speedups else np.nan
     return tuple(found.values()), baseline_us

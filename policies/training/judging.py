@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from policies.schedule.prior import Floats
-from policies.training.groups import Group
+from policies.training.groups import ScheduleGroup
 
 FIRST_WITHIN = 0.05  # of the best time, for a first proposal
 EIGHT, EIGHT_WITHIN = 8, 0.02  # of the best time, for the best of eight
 
 # The scores of a group's measured schedules, lower for better ones.
-Ranks = Callable[[Group], Floats]
+Ranks = Callable[[ScheduleGroup], Floats]
 
 
-def judged(groups: Sequence[Group], scores_of: Ranks) -> dict[str, float]:
+def judged(groups: Sequence[ScheduleGroup], scores_of: Ranks) -> dict[str, float]:
     """Shares of groups whose first and best of eight are near the best, and what they lose in geometric mean.
 
     Empty where there is no group.
@@ -34,7 +34,7 @@ def judged(groups: Sequence[Group], scores_of: Ranks) -> dict[str, float]:
     }
 
 
-def _lost(group: Group, scores: Floats) -> tuple[float, float]:
+def _lost(group: ScheduleGroup, scores: Floats) -> tuple[float, float]:
     """ln of the first, and of the best of eight, over the best."""
     order = np.argsort(scores, kind="stable")
     best = float(group.costs.min())

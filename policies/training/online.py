@@ -19,7 +19,7 @@ from policies.schedule.families.registry import families
 from policies.schedule.learned.features import features_of
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.network import Network, Tensors
-from policies.schedule.learned.weights import PolicyCard
+from policies.schedule.learned.policy_file import PolicyCard
 from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.training.checkpoints import Checkpoint, Checkpoints

@@ -12,7 +12,7 @@ from policies.training.network_size import NetworkSize
 UNSEEN = 1e6  # deviation of a column that was constant, so that its scaled value is next to 0
 
 
-class Member(nn.Module):  # type: ignore[misc]
+class TrainedMember(nn.Module):  # type: ignore[misc]
     """One perceptron with its two heads."""
 
     def __init__(self, inputs: int, size: NetworkSize) -> None:
@@ -40,7 +40,7 @@ class ScheduleNetwork(nn.Module):  # type: ignore[misc]
         torch.manual_seed(seed)
         self.register_buffer("mean", torch.from_numpy(mean))
         self.register_buffer("deviation", torch.from_numpy(deviation))
-        self.members = nn.ModuleList(Member(len(mean), size) for _ in range(size.members))
+        self.members = nn.ModuleList(TrainedMember(len(mean), size) for _ in range(size.members))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         scaled = ((features - self.mean) / self.deviation).clamp(-MAX_DEVIATION, MAX_DEVIATION)

@@ -12,10 +12,10 @@ from contract.errors import TrainingFailed
 from policies.schedule.learned.network import Tensors
 from policies.training.checkpoints import Checkpoint, Checkpoints, State
 from policies.training.group_tensors import GroupTensors, tensors_of
-from policies.training.groups import Group
+from policies.training.groups import ScheduleGroup
 from policies.training.losses import contrastive, feedback, group_relative, pinned, supervised
 from policies.training.schedule_network import ScheduleNetwork, feature_scale
-from policies.training.stages import Stage, StagePlan, TrainingPlan
+from policies.training.training_plan import Stage, StagePlan, TrainingPlan
 
 MAX_NORM = 5.0  # of a step's gradient
 FEEDBACK_WEIGHT = 0.5
@@ -43,7 +43,7 @@ class ScheduleTraining:
     """
 
     def __init__(
-        self, plan: TrainingPlan, groups: Sequence[Group], checkpoints: Checkpoints, start: Tensors | None = None
+        self, plan: TrainingPlan, groups: Sequence[ScheduleGroup], checkpoints: Checkpoints, start: Tensors | None = None
     ) -> None:
         self._plan, self._groups, self._checkpoints, self._start = plan, groups, checkpoints, start
 

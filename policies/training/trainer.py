@@ -13,15 +13,15 @@ from contract.errors import UsageError
 from contract.task import GemmTask
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.network import Network
-from policies.schedule.learned.weights import PolicyCard, read_card, read_weights, write_weights
+from policies.schedule.learned.policy_file import PolicyCard, read_card, read_weights, write_weights
 from policies.training.checkpoints import Checkpoints
 from policies.training.group_cache import GroupCache
-from policies.training.groups import Group, read_runs
+from policies.training.groups import ScheduleGroup, read_runs
 from policies.training.judging import judged
 from policies.training.schedule_network import ScheduleNetwork
 from policies.training.schedule_training import EpochReport, ScheduleTraining
-from policies.training.stages import TrainingPlan
 from policies.training.training_log import TrainingLog
+from policies.training.training_plan import TrainingPlan
 from policies.trajectories.exports.splits import TEST, ShapeSplit
 from policies.trajectories.store import Store
 
@@ -103,12 +103,12 @@ def train_schedule(
     return card
 
 
-def analytic_figures(groups: Sequence[Group]) -> dict[str, float]:
+def analytic_figures(groups: Sequence[ScheduleGroup]) -> dict[str, float]:
     """The same figures of the analytic prior."""
     return judged(groups, lambda group: group.prior)
 
 
-def _groups(store: Store, options: TrainingOptions, cache: Path, tell: OnProgress) -> list[Group]:
+def _groups(store: Store, options: TrainingOptions, cache: Path, tell: OnProgress) -> list[ScheduleGroup]:
     runs = [run for run in read_runs(store) if options.chip in (None, run.chip.name)]
     if not runs:
         of_chip = f" of a {options.chip}" if options.chip else ""
@@ -125,12 +125,12 @@ def _groups(store: Store, options: TrainingOptions, cache: Path, tell: OnProgres
     return groups
 
 
-def _figures(network: ScheduleNetwork, groups: Sequence[Group]) -> dict[str, float]:
+def _figures(network: ScheduleNetwork, groups: Sequence[ScheduleGroup]) -> dict[str, float]:
     opinion = Network(network.tensors())
     return judged(groups, lambda group: np.asarray(group.prior + opinion(group.features).error))
 
 
-def _identity(options: TrainingOptions, groups: Sequence[Group]) -> str:
+def _identity(options: TrainingOptions, groups: Sequence[ScheduleGroup]) -> str:
     """What a training is made of: its options and its data."""
     data = [[group.run_id, group.costs.tolist()] for group in groups]
     return digest([options.model_dump(mode="json", exclude={"jobs"}), data, FINGERPRINT], 64)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from policies.schedule.learned.features import FINGERPRINT, NAMES
-from policies.schedule.learned.weights import PolicyCard, write_weights
+from policies.schedule.learned.policy_file import PolicyCard, write_weights
 
 CARD = PolicyCard(
     name="mine",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent.cli.render.alignment import aligned
-from policies.lm.proposal_figures import ProposerFigures
+from policies.lm.proposal_worth import ProposerFigures
 
 _RIGHT = frozenset(range(1, 9))
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contract.task import GemmTask
     from policies.lm.adapter_folder import AdapterRecord
     from policies.lm.examples import Examples, Stage
-    from policies.lm.proposal_figures import ProposalComparison
+    from policies.lm.proposal_worth import ProposalComparison
     from policies.lm.stages.stage_settings import StageSettings
 
 EXAMPLE = (
@@ -185,7 +185,7 @@ def _evaluated(
     from agent.environment.sandbox_score import open_score
     from contract.settings import load_settings
     from policies.lm.adapter_folder import open_adapter
-    from policies.lm.proposal_figures import ModelProposer, PriorProposer, RandomProposer, compare
+    from policies.lm.proposal_worth import ModelProposer, PriorProposer, RandomProposer, compare
     from policies.lm.reply_reward import ScoredCandidates
     from policies.lm.reply_sampler import ReplySampler
 

@@ -8,9 +8,9 @@ import typer
 from agent.cli.arguments import AsJson
 
 if TYPE_CHECKING:
-    from policies.schedule.learned.weights import PolicyCard
-    from policies.training.stages import TrainingPlan
+    from policies.schedule.learned.policy_file import PolicyCard
     from policies.training.trainer import TrainingProgress
+    from policies.training.training_plan import TrainingPlan
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train schedule --name mine\n"
@@ -68,14 +68,14 @@ def schedule(
     target.parent.mkdir(parents=True, exist_ok=True)
     cache = settings.home / "cache" / "training"
     with open_store(settings.store_url) as store:
-        card = train_schedule(store, options, target, cache, version("cudal2-agent"), _Lines().tell)
+        card = train_schedule(store, options, target, cache, version("cudal2-agent"), _TrainingLines().tell)
     print(card.model_dump_json() if as_json else "\n".join(_summary(card, target)))
 
 
 def _plan(stages: str | None, epochs: int | None, members: int | None, seed: int) -> "TrainingPlan":
     """Raises: UsageError for an unknown stage."""
     from contract.errors import UsageError
-    from policies.training.stages import STAGES, TrainingPlan
+    from policies.training.training_plan import STAGES, TrainingPlan
 
     default = TrainingPlan()
     wanted = [word.strip() for word in stages.split(",")] if stages else list(STAGES)
@@ -89,7 +89,7 @@ def _plan(stages: str | None, epochs: int | None, members: int | None, seed: int
     return default.model_copy(update={"stages": tuple(planned[s] for s in STAGES if s in wanted), "seed": seed, "size": size})
 
 
-class _Lines:
+class _TrainingLines:
     """Progress on stderr: one line every few seconds, and one for each judged epoch."""
 
     EVERY_S = 5.0

@@ -5,7 +5,7 @@ from typing import Literal
 
 from contract.base import Record
 from contract.errors import UsageError
-from policies.schedule.learned.weights import SHIPPED, SUFFIX, PolicyCard, read_card
+from policies.schedule.learned.policy_file import SHIPPED, SUFFIX, PolicyCard, read_card
 
 AUTO, ANALYTIC_NAME = "auto", "analytic"  # choices that name no file
 IN_HOME = "policies"

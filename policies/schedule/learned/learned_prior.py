@@ -8,7 +8,7 @@ from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule.learned.features import features_of
 from policies.schedule.learned.network import Network, Opinion
-from policies.schedule.learned.weights import PolicyCard
+from policies.schedule.learned.policy_file import PolicyCard
 from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.optimiser.pool_prior import Crowding
 from policies.schedule.prior import Floats

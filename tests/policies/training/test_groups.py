@@ -10,7 +10,7 @@ from contract.evaluation import AUTOTUNED
 from contract.task import GemmTask
 from policies.schedule.learned.features import NAMES
 from policies.training.group_cache import GroupCache
-from policies.training.groups import RIVALS, StoredRun, Timed, group_of, read_runs
+from policies.training.groups import RIVALS, TimedRun, TimedSchedule, group_of, read_runs
 from policies.trajectories.store import Store, open_store
 from tests.doubles import OBSERVATION, measured, run_record, step
 from tests.doubles.timed_runs import H200, SCHEDULES, drawn_entries, record_runs, tasks, true_us, written
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def the_run(store: Store) -> StoredRun:
+def the_run(store: Store) -> TimedRun:
     [run] = read_runs(store)
     return run
 
@@ -63,17 +63,20 @@ def test_runs_that_go_on_and_other_tasks_are_left_out(store: Store) -> None:
 
 def test_schedules_of_another_version_are_left_out() -> None:
     entries = drawn_entries(TASK, 8)
-    timed = [Timed(entry.values, 0.1, raced=False, round=1) for entry in entries]
-    unknown = [Timed({**timed[0].values, "warp_magic": 3}, 0.0, False, 1), Timed({"family": "gone"}, 0.0, False, 1)]
-    group = group_of(StoredRun("r", TASK, H200, (*timed, *unknown), 5.0))
+    timed = [TimedSchedule(entry.values, 0.1, raced=False, round=1) for entry in entries]
+    unknown = [
+        TimedSchedule({**timed[0].values, "warp_magic": 3}, 0.0, False, 1),
+        TimedSchedule({"family": "gone"}, 0.0, False, 1),
+    ]
+    group = group_of(TimedRun("r", TASK, H200, (*timed, *unknown), 5.0))
     assert group is not None
     assert len(group.costs) == 8
-    assert group_of(StoredRun("r", TASK, H200, (*timed[:3], *unknown), 5.0)) is None, "three schedules say little"
+    assert group_of(TimedRun("r", TASK, H200, (*timed[:3], *unknown), 5.0)) is None, "three schedules say little"
 
 
 def test_rivals_were_not_tried() -> None:
     entries = drawn_entries(TASK, 64)
-    group = group_of(StoredRun("r", TASK, H200, tuple(Timed(e.values, 0.1, False, 1) for e in entries), 5.0))
+    group = group_of(TimedRun("r", TASK, H200, tuple(TimedSchedule(e.values, 0.1, False, 1) for e in entries), 5.0))
     assert group is not None
     tried = {row.tobytes() for row in group.features}
     assert not any(row.tobytes() in tried for row in group.rival_features)

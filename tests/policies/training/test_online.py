@@ -15,7 +15,7 @@ from policies.schedule.families.registry import families
 from policies.schedule.learned.features import FINGERPRINT, features_of
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.network import Network
-from policies.schedule.learned.weights import PolicyCard
+from policies.schedule.learned.policy_file import PolicyCard
 from policies.schedule.optimiser.pool_entry import PoolEntry, read_entry
 from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.schedule_pool import SchedulePool

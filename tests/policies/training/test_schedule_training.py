@@ -13,28 +13,28 @@ from contract.task import GemmTask
 from policies.schedule.learned.network import Network
 from policies.training import checkpoints, schedule_training
 from policies.training.checkpoints import Checkpoints
-from policies.training.groups import Group, StoredRun, Timed, group_of
+from policies.training.groups import ScheduleGroup, TimedRun, TimedSchedule, group_of
 from policies.training.judging import judged
 from policies.training.network_size import NetworkSize
 from policies.training.schedule_network import ScheduleNetwork
 from policies.training.schedule_training import EpochReport, ScheduleTraining
-from policies.training.stages import STAGES, Stage, StagePlan, TrainingPlan
+from policies.training.training_plan import STAGES, Stage, StagePlan, TrainingPlan
 from tests.doubles.timed_runs import H200, drawn_entries, tasks, true_us
 
 SMALL = NetworkSize(members=2, width=32, depth=2, dimensions=4, dropout=0.0)
 
 
-def made_group(task: GemmTask) -> Group:
+def made_group(task: GemmTask) -> ScheduleGroup:
     entries = drawn_entries(task)
     costs = np.log(true_us(entries, task))
-    timed = tuple(Timed(entry.values, float(cost), False, 1) for entry, cost in zip(entries, costs, strict=True))
-    group = group_of(StoredRun(task.shape, task, H200, timed, 1.0))
+    timed = tuple(TimedSchedule(entry.values, float(cost), False, 1) for entry, cost in zip(entries, costs, strict=True))
+    group = group_of(TimedRun(task.shape, task, H200, timed, 1.0))
     assert group is not None
     return group
 
 
 @pytest.fixture(scope="module")
-def groups() -> list[Group]:
+def groups() -> list[ScheduleGroup]:
     return [made_group(task) for task in tasks()]
 
 
@@ -43,7 +43,7 @@ def plan_of(epochs: int, stages: Sequence[Stage] = STAGES, rate: float = 3e-3) -
     return TrainingPlan(stages=planned, size=SMALL, batch=2, rivals=8)
 
 
-def figures(network: ScheduleNetwork, groups: Sequence[Group]) -> dict[str, float]:
+def figures(network: ScheduleNetwork, groups: Sequence[ScheduleGroup]) -> dict[str, float]:
     opinion = Network(network.tensors())
     return judged(groups, lambda group: np.asarray(group.prior + opinion(group.features).error))
 
@@ -64,7 +64,7 @@ def killed_after(stage: Stage, epoch: int) -> schedule_training.OnEpoch:
     return on_epoch
 
 
-def test_it_predicts_schedules_of_shapes_that_it_never_saw(groups: list[Group], tmp_path: Path) -> None:
+def test_it_predicts_schedules_of_shapes_that_it_never_saw(groups: list[ScheduleGroup], tmp_path: Path) -> None:
     trained, held_out = groups[:6], groups[6:]
     network = ScheduleTraining(plan_of(60), trained, Checkpoints(tmp_path, "a")).run()
     opinion = Network(network.tensors())
@@ -78,7 +78,7 @@ def test_it_predicts_schedules_of_shapes_that_it_never_saw(groups: list[Group], 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(
-    groups: list[Group], tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
+    groups: list[ScheduleGroup], tmp_path: Path, stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
     plan = plan_of(4)
@@ -96,7 +96,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(
     assert (done, weights(finished)) == ([], weights(whole)), "a finished training is not repeated"
 
 
-def test_each_stage_changes_the_policy_and_improves_its_own_loss(groups: list[Group], tmp_path: Path) -> None:
+def test_each_stage_changes_the_policy_and_improves_its_own_loss(groups: list[ScheduleGroup], tmp_path: Path) -> None:
     losses: dict[str, list[float]] = {}
     ScheduleTraining(plan_of(12), groups, Checkpoints(tmp_path, "a")).run(
         lambda report, _: losses.setdefault(report.stage, []).append(report.loss)
@@ -106,7 +106,7 @@ def test_each_stage_changes_the_policy_and_improves_its_own_loss(groups: list[Gr
 
 
 def test_a_loss_that_is_no_number_ends_it_and_keeps_the_last_checkpoint(
-    groups: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    groups: list[ScheduleGroup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
     with pytest.raises(Killed):
@@ -120,7 +120,9 @@ def test_a_loss_that_is_no_number_ends_it_and_keeps_the_last_checkpoint(
     assert seen[0] == 3
 
 
-def test_a_full_disk_keeps_the_checkpoint_before(groups: list[Group], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_checkpoint_before(
+    groups: list[ScheduleGroup], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoints, "EVERY_S", 0.0)
     with pytest.raises(Killed):
         ScheduleTraining(plan_of(4), groups, Checkpoints(tmp_path, "a")).run(killed_after("supervised", 1))
@@ -149,7 +151,7 @@ def test_a_damaged_checkpoint_counts_as_none(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path, "a").latest() is None
 
 
-def test_torch_and_numpy_compute_the_same(groups: list[Group]) -> None:
+def test_torch_and_numpy_compute_the_same(groups: list[ScheduleGroup]) -> None:
     network = ScheduleTraining._network(ScheduleTraining(plan_of(1), groups, None)).eval()  # type: ignore[arg-type]
     features = groups[0].features
     errors, embedding = network(torch.from_numpy(features))

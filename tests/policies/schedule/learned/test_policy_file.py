@@ -17,7 +17,7 @@ from policies.schedule.families.registry import families
 from policies.schedule.learned.features import NAMES, features_of
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.network import Network
-from policies.schedule.learned.weights import SHIPPED, read_card, read_weights, write_weights
+from policies.schedule.learned.policy_file import SHIPPED, read_card, read_weights, write_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from tests.doubles.learned_policies import CARD, random_weights, write_policy
@@ -103,7 +103,7 @@ def test_a_policy_that_ships_is_small_and_ready_at_once(path: Path) -> None:
 def test_a_search_with_a_learned_prior_imports_no_torch(tmp_path: Path) -> None:
     path = write_policy(tmp_path / "mine.safetensors")
     script = (
-        "import sys; from pathlib import Path; from policies.schedule.learned.weights import read_weights; "
+        "import sys; from pathlib import Path; from policies.schedule.learned.policy_file import read_weights; "
         "from policies.schedule.learned.learned_prior import LearnedPrior; import policies.schedule.policy; "
         f"LearnedPrior(*read_weights(Path({str(path)!r}))); sys.exit('torch' in sys.modules)"
     )

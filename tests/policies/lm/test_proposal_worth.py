@@ -7,7 +7,7 @@ import pytest
 from contract.candidate import Candidate
 from contract.events import ignore
 from contract.reward import FLOOR
-from policies.lm.proposal_figures import ModelProposer, PriorProposer, Proposer, ProposerFigures, RandomProposer, compare
+from policies.lm.proposal_worth import ModelProposer, PriorProposer, Proposer, ProposerFigures, RandomProposer, compare
 from policies.lm.reply_reward import ScoredCandidates
 from policies.schedule.named_schedules import TaskSchedules
 from tests.doubles import CHIP
