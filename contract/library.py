@@ -1,0 +1,82 @@
+"""The records of a kernel library: what campaigns found, as entries that a program can launch without searching.
+
+An entry names a kernel by its schedule, from which a family of `policies/schedule` writes the source again, or by its source.
+"""
+
+from datetime import date
+
+from pydantic import model_validator
+
+from contract.base import Record, digest
+from contract.candidate import ScheduleValue
+from contract.speedup import Speedup
+from contract.task import GemmTask
+
+
+class EntryEvaluation(Record):
+    """What was measured of a kernel, in the race that chose it. Unit: microseconds.
+
+    `speedup`: over cuBLASLt-AutoTuning, paired in the same rounds, of plain launches: an eager program's preceding kernel
+    triggers nothing early. `baselines_us`: median of each baseline. `worst_error`: largest error of the accuracy tests over its
+    bound. `environment`: `Environment.key` of the measurement.
+    """
+
+    time_us: float
+    speedup: Speedup
+    baselines_us: dict[str, float]
+    worst_error: float | None
+    environment: str
+    run_id: str
+    commit: str = ""
+    measured: date
+
+
+class LibraryEntry(Record):
+    """One kernel for one task on one chip. Either `schedule` or `source` says what it is.
+
+    `source_sha256`: of the whole text that is compiled; an entry whose text differs today is stale. `cubin_sha256`: of the built
+    kernel that lies beside it, or None. `programmatic`: whether it is launched with programmatic stream serialization.
+    `autotuned`: name of the cuBLASLt algorithm that AutoTuning chose for the task, as baselines keep it, or None.
+    Raises: ValueError for an entry with neither schedule nor source, or with both.
+    """
+
+    task: GemmTask
+    chip: str
+    schedule: dict[str, ScheduleValue] | None = None
+    source: str | None = None
+    source_sha256: str
+    cubin_sha256: str | None = None
+    programmatic: bool = False
+    autotuned: str | None = None
+    evaluation: EntryEvaluation
+    licence: str = "Apache-2.0"
+
+    @model_validator(mode="after")
+    def _named_once(self) -> "LibraryEntry":
+        if (self.schedule is None) == (self.source is None):
+            raise ValueError("an entry has a schedule or a source, and not both")
+        return self
+
+    @property
+    def id(self) -> str:
+        """Address of the entry by its content."""
+        return digest(self.model_dump(mode="json"), 32)
+
+    @property
+    def wins(self) -> bool:
+        """Whether the lower end of its interval beats AutoTuning."""
+        return self.evaluation.speedup.low > 1.0
+
+
+class LibraryManifest(Record):
+    """What a library is. `entries`: ids, sorted. `chip`: the one that all its entries were measured on."""
+
+    format: str = "cudal2-library"
+    version: int = 1
+    name: str
+    chip: str
+    arch: str
+    entries: tuple[str, ...]
+    product: str
+    created: date
+    licence: str = "Apache-2.0"
