@@ -26,6 +26,11 @@ def installed_version(package: str) -> str | None:
         return None
 
 
+def own_version() -> str:
+    """The version of this product; "source" where it runs from a folder that is not installed."""
+    return installed_version("cudal2-agent") or "source"
+
+
 def versions() -> dict[str, str]:
     """Package → version for every installed one, with Python and the system."""
     found = {package: installed_version(package) for package in PACKAGES}

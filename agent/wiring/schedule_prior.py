@@ -28,11 +28,11 @@ def open_prior(settings: Settings) -> PriorOf:
     if choice == AUTO:
         known, reasons = known_policies(settings.home)
         for reason in reasons:
-            logger.warning("%s", reason)
+            _say_once(reason)
         files = tuple(one.path for one in known)
         return lambda task, chip: _newest(files, task, chip)
     named = read_prior(find_policy(choice, settings.home).path)
-    return lambda _task, _chip: named
+    return lambda _task, chip: _chosen(named, chip)
 
 
 @cache
@@ -41,13 +41,24 @@ def read_prior(path: Path) -> LearnedPrior:
     return LearnedPrior(*read_weights(path))
 
 
+def _chosen(prior: LearnedPrior, chip: Chip) -> Prior:
+    if chip.name not in prior.card.chips:
+        _say_once(f"policy {prior.name} learned from {', '.join(prior.card.chips)}, not from {chip.name}; it is used as asked")
+    return prior
+
+
+@cache
+def _say_once(message: str) -> None:
+    logger.warning("%s", message)
+
+
 def _newest(files: tuple[Path, ...], task: GemmTask, chip: Chip) -> Prior:
     """What cannot be read is left out here: a search must not fail for weights that nobody asked for."""
     for path in reversed(files):
         try:
             prior = read_prior(path)
         except UsageError as exc:
-            logger.warning("%s", exc)
+            _say_once(str(exc))
             continue
         if prior.knows(task, chip):
             return prior

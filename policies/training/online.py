@@ -6,12 +6,14 @@ group for each without replacement, so that no schedule is paid for twice.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import torch
 from pydantic import Field
 
-from contract.base import Record
+from contract.base import Record, digest
 from contract.errors import TrainingFailed
 from contract.score import Score, Scored
 from contract.task import GemmTask
@@ -19,13 +21,14 @@ from policies.schedule.families.registry import families
 from policies.schedule.learned.features import features_of
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.network import Network, Tensors
-from policies.schedule.learned.policy_file import PolicyCard
+from policies.schedule.learned.policy_file import PolicyCard, read_weights, write_weights
 from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.optimiser.schedule_pool import SchedulePool
 from policies.training.checkpoints import Checkpoint, Checkpoints
 from policies.training.group_tensors import GroupTensors, advantages
 from policies.training.losses import TEMPERATURE, group_relative
 from policies.training.schedule_network import ScheduleNetwork
+from policies.training.training_log import TrainingLog
 
 EXPLORATION = 3.0  # times the temperature of the policy, at which it draws: else it would only repeat its favourites
 MIN_SCORED = 2  # of a group; one alone has nothing to be compared with
@@ -59,6 +62,7 @@ class StepReport:
 
 
 OnStep = Callable[[StepReport], None]
+STAGE = "online"
 
 
 class OnlineTraining:
@@ -146,6 +150,37 @@ class OnlineTraining:
             failed=sum(one.basis == "failed" for one in scored),
             cached=sum(one.cached for one in scored),
         )
+
+
+def train_online(
+    policy: Path, plan: OnlinePlan, tasks: Sequence[GemmTask], score: Score, out: Path, name: str, product: str, on_step: OnStep
+) -> PolicyCard:
+    """Trains a policy on with a score and writes it to `out`; its checkpoints and log lie beside it.
+
+    Raises: UsageError where the policy cannot be used, or `out` belongs to another training; as `OnlineTraining.run`.
+    """
+    base, network = read_weights(policy)
+    shapes = [task.model_dump(mode="json") for task in tasks]
+    identity = digest([STAGE, plan.model_dump(mode="json"), shapes, base.model_dump(mode="json")], 64)
+    folder = out.with_name(f"{out.name}.training")
+    training = OnlineTraining(plan, tasks, base, network.tensors, Checkpoints(folder, identity))
+    log = TrainingLog(folder)
+
+    def step_done(report: StepReport) -> None:
+        counts = {"scored": report.scored, "failed": report.failed, "cached": report.cached}
+        log.add(STAGE, report.step, {**counts, **({} if report.value is None else {"value": report.value})})
+        on_step(report)
+
+    try:
+        trained = training.run(score, step_done)
+    finally:
+        log.close()
+    chips = tuple(sorted({*base.chips, score.chip.name}))
+    stages = (*base.stages, STAGE)
+    changes = {"name": name, "chips": chips, "stages": stages, "seed": plan.seed, "figures": {}, "base": base.name}
+    card = base.model_copy(update={**changes, "created": datetime.now(UTC).date().isoformat(), "product": product})
+    write_weights(out, trained.tensors(), card)
+    return card
 
 
 def _tensors(

@@ -2,7 +2,7 @@
 
 import typer
 
-from agent.cli.train import lm, schedule
+from agent.cli.train import lm, online, schedule
 
 app = typer.Typer(
     help="Train policies on stored trajectories.",
@@ -11,4 +11,5 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("schedule", epilog=schedule.EXAMPLE)(schedule.schedule)
+app.command("online", epilog=online.EXAMPLE)(online.online)
 app.command("lm", epilog=lm.EXAMPLE)(lm.train_lm)

@@ -47,9 +47,8 @@ def schedule(
     as_json: AsJson = False,
 ) -> None:
     """Train the schedule policy from all runs of the store. Interrupted, it goes on where it was when it is called again."""
-    from importlib.metadata import version
-
     from agent.cli.held_out import held_out_shapes
+    from agent.run.versions import own_version
     from contract.settings import load_settings
     from policies.training.trainer import TrainingOptions, train_schedule
     from policies.trajectories.store import open_store
@@ -68,7 +67,7 @@ def schedule(
     target.parent.mkdir(parents=True, exist_ok=True)
     cache = settings.home / "cache" / "training"
     with open_store(settings.store_url) as store:
-        card = train_schedule(store, options, target, cache, version("cudal2-agent"), _TrainingLines().tell)
+        card = train_schedule(store, options, target, cache, own_version(), _TrainingLines().tell)
     print(card.model_dump_json() if as_json else "\n".join(_summary(card, target)))
 
 
