@@ -5,4 +5,5 @@
 - `heuristics`: nvidia-matmul-heuristics as an arm; `heuristics_child`: its library, in a process of its own
 - `forest`, `forest_tuner`: a random forest of good schedules, and the tuner that follows it
 - `sweeps`: the schedules that the store holds of each task, with their times; `replay`: their order by an arm
+- `predicted`: first proposals of held-out shapes, judged by the timing model
 """
