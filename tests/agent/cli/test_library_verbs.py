@@ -97,7 +97,7 @@ def test_check_on_the_emulator(small: str, monkeypatch: pytest.MonkeyPatch, caps
     assert main(words) == 0
     line, summary = capsys.readouterr().out.splitlines()
     assert "verified by the emulator" in line
-    assert summary == "1 entries on emulator: 1 passed; nothing was timed; rows in library-check.jsonl"
+    assert summary == "1 checked on emulator: 1 passed; nothing was timed; rows in library-check.jsonl"
     [row] = [json.loads(text) for text in Path("library-check.jsonl").read_text().splitlines()]
     assert (row["status"], row["time_us"], row["speedup"]) == ("passed", None, None)
     assert main([*words, "--json"]) == 0
@@ -109,7 +109,7 @@ def test_a_source_that_is_wrong_fails_the_check(tmp_path: Path, capsys: pytest.C
     assert main(["library", "check", "--library", str(path), "--device", "none"]) == 1
     line, summary = capsys.readouterr().out.splitlines()
     assert "FAILED" in line
-    assert summary == "1 entries on none: 1 failed; nothing was timed; rows in library-check.jsonl"
+    assert summary == "1 checked on none: 1 failed; nothing was timed; rows in library-check.jsonl"
 
 
 @pytest.mark.parametrize(
