@@ -14,6 +14,7 @@ ROOMS = (
     "wiring",
     "campaign",
     "campaign_report",
+    "advise",
     "model_bench",
     "environment",
     "policy_bench",

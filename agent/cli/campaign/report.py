@@ -10,7 +10,7 @@ import typer
 
 from agent.cli.arguments import AsJson
 from agent.cli.campaign.run import CountedEnvironment
-from agent.cli.held_out import held_out_shapes
+from agent.campaign.held_out import held_out_shapes
 from contract.errors import UsageError
 
 if TYPE_CHECKING:

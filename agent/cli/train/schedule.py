@@ -49,7 +49,7 @@ def schedule(
     """Train the schedule policy from all runs of the store. Interrupted, it goes on where it was when it is called again."""
     from importlib.metadata import version
 
-    from agent.cli.held_out import held_out_shapes
+    from agent.campaign.held_out import held_out_shapes
     from contract.settings import load_settings
     from policies.training.trainer import TrainingOptions, train_schedule
     from policies.trajectories.store import open_store
