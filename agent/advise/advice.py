@@ -4,23 +4,23 @@ A gain is measured: over AutoTuning in the race that chose the kernel. Predicted
 products are; no gain is computed from one.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from agent.advise.gains import NO_GAIN, GainInterval, KernelGain, time_spared, total_gain
 from agent.advise.known_kernels import KnownKernels
 from agent.advise.library_times import CallTime, LibraryTimes, task_of
 from agent.advise.products import PARTS, CountedProduct, Product, Recording
+from agent.library.measured_kernels import MeasuredKernel
 from contract.base import Record
 from contract.evaluation import AUTOTUNED
-from contract.library import EntryEvaluation
 from contract.speedup import Speedup
-from contract.task import ElementType, Layout
+from contract.task import ElementType, GemmTask, Layout
 
 ALL = "all"
 # `served`: a known kernel beats AutoTuning with its whole interval. `no faster`: the known one does not. `missing`: none is known.
-# `outside`: no kernel of a library computes it.
-Status = Literal["served", "no faster", "missing", "outside"]
+# `unbuilt`: the store holds one that does, and the library lacks it. `outside`: no kernel of a library computes it.
+Status = Literal["served", "no faster", "unbuilt", "missing", "outside"]
 
 
 class ProductAdvice(Record):
@@ -65,7 +65,7 @@ class PartAdvice(Record):
 
 
 class Advice(Record):
-    """What a model would gain. `source`: file of the model or trace. `kernels`: where known kernels come from.
+    """What a model would gain. `source`: file of the model or trace. `kernels`: name of the library.
 
     `traced`: whether times of products are those of a trace. `pass_us`: all GPU time of a pass of the trace.
     """
@@ -85,16 +85,18 @@ class Advice(Record):
         return self.parts[-1]
 
 
-def advise(source: str, recording: Recording, kernels: KnownKernels, times: LibraryTimes) -> Advice:
-    """Products in the order of their time per pass, the longest first."""
+def advise(
+    source: str, recording: Recording, kernels: KnownKernels, searches: Mapping[GemmTask, MeasuredKernel], times: LibraryTimes
+) -> Advice:
+    """Products in the order of their time per pass, the longest first. `searches`: of the store, on the chip of `times`."""
     passes, traced = recording.passes, recording.gpu_us is not None
-    found = [_advised(one, passes, kernels, times) for one in recording.products]
+    found = [_advised(one, passes, _known(one.product, kernels, searches, times), times) for one in recording.products]
     found.sort(key=lambda one: -(_time_us(one, traced) or 0.0) * one.calls)
     parts = [_part(part, [one for one in found if one.product.part == part], traced) for part in PARTS]
     return Advice(
         source=source,
         chip=times.chip.name,
-        kernels=kernels.source,
+        kernels=kernels.name,
         kernels_chip=kernels.chip,
         traced=traced,
         passes=passes,
@@ -117,32 +119,50 @@ def why_outside(product: Product) -> str:
     return ""
 
 
-def _advised(counted: CountedProduct, passes: int, kernels: KnownKernels, times: LibraryTimes) -> ProductAdvice:
+class _Known(NamedTuple):
+    """What was measured of a kernel for a product. `in_library`: else it is in the store only."""
+
+    time_us: float
+    speedup: Speedup
+    autotuning_us: float
+    in_library: bool
+
+    @property
+    def status(self) -> Status:
+        return "no faster" if self.speedup.low <= 1.0 else "served" if self.in_library else "unbuilt"
+
+
+def _known(
+    product: Product, kernels: KnownKernels, searches: Mapping[GemmTask, MeasuredKernel], times: LibraryTimes
+) -> _Known | None:
+    """The library's entry, else the store's search; None for a product that no library computes."""
+    task = None if why_outside(product) else task_of(product, times.chip.arch)
+    if task is None:
+        return None
+    entry = kernels.find(task) if kernels.chip == times.chip.name else None
+    search = searches.get(task)
+    if entry is not None and AUTOTUNED in entry.evaluation.baselines_us:
+        one = entry.evaluation
+        return _Known(one.time_us, one.speedup, one.baselines_us[AUTOTUNED], in_library=True)
+    if search is not None and AUTOTUNED in search.row.baselines_us:
+        return _Known(search.winner.time_us, search.winner.speedup, search.row.baselines_us[AUTOTUNED], in_library=False)
+    return None
+
+
+def _advised(counted: CountedProduct, passes: int, known: _Known | None, times: LibraryTimes) -> ProductAdvice:
     product, calls = counted.product, counted.calls / passes
-    task = task_of(product, times.chip.arch)
-    outside = why_outside(product) or ("" if task else "operands have over 2^31-1 elements")
-    known = kernels.find(task) if task and not outside and kernels.chip == times.chip.name else None
-    measured_us = known.baselines_us.get(AUTOTUNED) if known else None
-    plain = ProductAdvice(
+    outside = why_outside(product) or ("" if task_of(product, times.chip.arch) else "operands have over 2^31-1 elements")
+    served = known is not None and known.status == "served"
+    return ProductAdvice(
         product=product,
         calls=calls,
-        status="outside" if outside else "missing",
+        status="outside" if outside else known.status if known else "missing",
         reason=outside,
         traced_us=None if counted.gpu_us is None else counted.gpu_us / counted.calls,
-        autotuning=times.of(product) if measured_us is None else CallTime(us=measured_us, predicted=False),
-    )
-    return plain if known is None or measured_us is None else _with_kernel(plain, known, measured_us)
-
-
-def _with_kernel(plain: ProductAdvice, known: EntryEvaluation, autotuning_us: float) -> ProductAdvice:
-    wins = known.speedup.low > 1.0
-    return plain.model_copy(
-        update={
-            "status": "served" if wins else "no faster",
-            "kernel_us": known.time_us,
-            "speedup": known.speedup,
-            "gain_us": time_spared(autotuning_us, known.speedup).times(plain.calls) if wins else None,
-        }
+        autotuning=CallTime(us=known.autotuning_us, predicted=False) if known else times.of(product),
+        kernel_us=known.time_us if known else None,
+        speedup=known.speedup if known else None,
+        gain_us=time_spared(known.autotuning_us, known.speedup).times(calls) if known and served else None,
     )
 
 

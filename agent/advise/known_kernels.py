@@ -1,61 +1,61 @@
-"""What was measured of kernels, by task: a library, or the rows of a campaign that one could be built from."""
+"""What is known of kernels, by task: a library, and the searches of the store."""
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
-from agent.campaign_report.newest_rows import counting
-from contract.campaign import ShapeResult
+from agent.library.measured_kernels import MeasuredKernel
+from contract.errors import MachineError
 from contract.evaluation import AUTOTUNED
-from contract.errors import UsageError
-from contract.library import EntryEvaluation
-from contract.task import Arch, GemmTask, TimingMode
+from contract.library import LibraryEntry
+from contract.task import Arch, GemmTask
+from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
+from cudal2.library.shipped_libraries import shipped_paths
 
-# The evaluation of the kernel for a task; None where there is none.
-Lookup = Callable[[GemmTask], EntryEvaluation | None]
+# The entry of a task; None where the library has none.
+Lookup = Callable[[GemmTask], LibraryEntry | None]
 
 
 class KnownKernels(NamedTuple):
-    """`source`: what they were read from, in words. `chip`: the one that all were measured on. `count`: of kernels."""
+    """A library as advice needs it. `chip`: the one that all entries were measured on. `count`: of entries."""
 
-    source: str
+    name: str
     chip: str
     arch: Arch
     count: int
     find: Lookup
 
 
-def kernels_of_rows(rows: Iterable[ShapeResult], source: str) -> KnownKernels:
-    """The kernels of rows in mode offline, as plain launches, of the environment that was measured last.
+def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
+    """The library at a path; without one that which ships for the chip, else the first that ships.
 
-    A library takes the same ones: an eager program's kernels trigger nothing early. Raises: UsageError for rows without one.
+    Raises: UsageError where there is none at the path, LibraryError for a damaged one, MachineError where none ships.
     """
-    offline = [row for row in rows if row.task.mode is TimingMode.OFFLINE and row.environment and row.best_without]
-    if not offline:
-        raise UsageError(f"{source} holds no kernel of mode offline; `cudal2-agent campaign run` finds some")
-    newest = max(offline, key=lambda row: row.finished_at)
-    chosen = counting(offline, newest.environment)
-    found = {row.task: evaluation for row in chosen if (evaluation := _evaluation(row)) is not None}
-    chip = (newest.environment or "").partition(" driver-")[0]
-    return KnownKernels(source, chip, newest.task.arch, len(found), found.get)
+    if path is not None:
+        return kernels_of(open_library(path))
+    libraries = [open_library(one) for one in shipped_paths()]
+    if not libraries:
+        raise MachineError(
+            "no kernel library ships with this product; build one with `cudal2-agent library build --out FOLDER`"
+        )
+    return kernels_of(next((one for one in libraries if one.manifest.chip == chip), libraries[0]))
 
 
-def measured_autotuning(rows: Iterable[ShapeResult], chip: str) -> dict[GemmTask, float]:
-    """cuBLASLt-AutoTuning's median time by task, of the newest row on a chip. Unit: microseconds."""
-    ours = [row for row in rows if (row.environment or "").partition(" driver-")[0] == chip and AUTOTUNED in row.baselines_us]
-    return {row.task: row.baselines_us[AUTOTUNED] for row in sorted(ours, key=lambda row: row.finished_at)}
-
-
-def _evaluation(row: ShapeResult) -> EntryEvaluation | None:
-    won = row.best_without
-    if won is None or row.run_id is None or row.environment is None:
-        return None
-    return EntryEvaluation(
-        time_us=won.time_us,
-        speedup=won.speedup,
-        baselines_us=row.baselines_us,
-        worst_error=won.worst_error,
-        environment=row.environment,
-        run_id=row.run_id,
-        commit=row.commit,
-        measured=row.finished_at.date(),
+def kernels_of(library: KernelLibrary) -> KnownKernels:
+    """Entries are validated when they are looked up."""
+    manifest = library.manifest
+    return KnownKernels(
+        manifest.name, manifest.chip, Arch(manifest.arch), len(library), lambda task: library.find(key_of(task))
     )
+
+
+def latest_searches(measured: Iterable[MeasuredKernel], chip: str) -> dict[GemmTask, MeasuredKernel]:
+    """The newest search of each task on a chip: the best of several days would be a maximum over noise."""
+    ours = (one for one in measured if one.chip == chip)
+    return {one.task: one for one in sorted(ours, key=lambda one: one.row.finished_at)}
+
+
+def autotuning_times(searches: dict[GemmTask, MeasuredKernel]) -> dict[GemmTask, float]:
+    """cuBLASLt-AutoTuning's median by task. Unit: microseconds."""
+    rows = {task: one.row.baselines_us for task, one in searches.items()}
+    return {task: row[AUTOTUNED] for task, row in rows.items() if AUTOTUNED in row}

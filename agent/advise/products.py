@@ -10,6 +10,7 @@ from typing import Literal
 
 from agent.campaign.shapes import RecordedProduct, ShapeFile
 from contract.base import Record
+from contract.task import ElementType
 
 Part = Literal["forward", "dX", "dW", "backward"]
 Operator = Literal["mm", "addmm", "bmm", "baddbmm"]
@@ -68,6 +69,23 @@ class Recording(Record):
     gpu: str | None = None
     capability: int | None = None
     gpu_us: float | None = None
+
+    def in_half_precision(self, element: str) -> "Recording":
+        """The same products, those of other elements as if they had this one.
+
+        Raises: ValueError for a recording with times: those of other elements say nothing.
+        """
+        half = tuple(ElementType)
+        other = [one for one in self.products if one.product.element not in half]
+        if other and self.gpu_us is not None:
+            raise ValueError("times of a trace belong to its element types")
+        if not other:
+            return self
+        changed = Counter[Product]()
+        for one in self.products:
+            kept = one.product.element in half
+            changed[one.product if kept else one.product.model_copy(update={"element": element})] += one.calls
+        return self.model_copy(update={"products": in_order(CountedProduct(product=p, calls=c) for p, c in changed.items())})
 
 
 def read_product(

@@ -177,9 +177,7 @@ def _counted(calls: Sequence[_Call], operators: Sequence[Event], traced: bool) -
         if product is not None:
             counts[product] += 1
             times[product] += call.gpu_us
-    found = (
-        CountedProduct(product=one, calls=count, gpu_us=times[one] if traced else None) for one, count in counts.items()
-    )
+    found = (CountedProduct(product=one, calls=count, gpu_us=times[one] if traced else None) for one, count in counts.items())
     return in_order(found)
 
 

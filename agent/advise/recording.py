@@ -59,7 +59,9 @@ def _load(file: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
     return module.model, module.inputs
 
 
-def _run(make_model: Callable[[], Any], make_inputs: Callable[[], Any], tensors: AbstractContextManager[Any]) -> Counter[Product]:
+def _run(
+    make_model: Callable[[], Any], make_inputs: Callable[[], Any], tensors: AbstractContextManager[Any]
+) -> Counter[Product]:
     """One forward and one backward pass."""
     import torch
     from torch.utils._pytree import tree_leaves
