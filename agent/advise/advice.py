@@ -18,8 +18,8 @@ from contract.speedup import Speedup
 from contract.task import ElementType, GemmTask, Layout
 
 ALL = "all"
-# `served`: a known kernel beats AutoTuning with its whole interval. `no faster`: the known one does not. `missing`: none is known.
-# `unbuilt`: the store holds one that does, and the library lacks it. `outside`: no kernel of a library computes it.
+# `served`: an entry beats AutoTuning with its whole interval. `no faster`: the known kernel does not. `unbuilt`: one of the
+# store does, and the library lacks it. `missing`: none is known. `outside`: no kernel of a library computes it.
 Status = Literal["served", "no faster", "unbuilt", "missing", "outside"]
 
 
@@ -44,7 +44,7 @@ class ProductAdvice(Record):
 class PartAdvice(Record):
     """A part of the pass, or all. `time_us`: its products per pass: in the trace, else by AutoTuning; without unknown times.
 
-    `predicted_us`: how much of it is predicted. `served_us`: how much of it is served. `timed_calls`: calls whose time is known.
+    `predicted_us`, `served_us`: how much of it is predicted, and served. `timed_calls`: calls whose time is known.
     `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass.
     """
 

@@ -17,12 +17,11 @@ Lookup = Callable[[GemmTask], LibraryEntry | None]
 
 
 class KnownKernels(NamedTuple):
-    """A library as advice needs it. `chip`: the one that all entries were measured on. `count`: of entries."""
+    """A library as advice needs it. `chip`: the one that all entries were measured on."""
 
     name: str
     chip: str
     arch: Arch
-    count: int
     find: Lookup
 
 
@@ -44,9 +43,7 @@ def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
 def kernels_of(library: KernelLibrary) -> KnownKernels:
     """Entries are validated when they are looked up."""
     manifest = library.manifest
-    return KnownKernels(
-        manifest.name, manifest.chip, Arch(manifest.arch), len(library), lambda task: library.find(key_of(task))
-    )
+    return KnownKernels(manifest.name, manifest.chip, Arch(manifest.arch), lambda task: library.find(key_of(task)))
 
 
 def latest_searches(measured: Iterable[MeasuredKernel], chip: str) -> dict[GemmTask, MeasuredKernel]:

@@ -1,7 +1,7 @@
 """Reads the matrix products of a trace that `torch.profiler` wrote with `record_shapes=True`. PyTorch is not needed.
 
-A trace is a JSON object with `traceEvents`. Operators have the category `cpu_op` and nest by time within a thread. A kernel names
-the innermost operator that launched it by the same `External id`. Kernels of a replayed CUDA graph name none.
+A trace is a JSON object with `traceEvents`. Operators have the category `cpu_op` and nest by time within a thread. A kernel
+has the `External id` of the innermost operator that launched it. Kernels of a replayed CUDA graph have none.
 Covered: mm, addmm, bmm, baddbmm, and linear where no such operator runs within it; one or several steps of a schedule.
 Not covered: products within fused operators such as attention, convolutions, and kernels of replayed CUDA graphs.
 """

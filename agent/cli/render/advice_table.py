@@ -1,6 +1,6 @@
 """What a model would gain, as tables and sentences."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from agent.advise.advice import Advice, PartAdvice, ProductAdvice
@@ -68,9 +68,8 @@ def _legend(advice: Advice) -> Iterator[str]:
 
 def _parts(advice: Advice) -> list[str]:
     basis = "GPU time" if advice.traced else "AutoTuning"
-    rows = [("part", "calls", "served", basis, "served", "gain per pass", "of the served")]
-    rows += [_part_row(one) for one in advice.parts]
-    return aligned(rows, right=frozenset(range(1, 7)))
+    head = ("part", "calls", "served", basis, "served", "gain per pass", "of the served")
+    return aligned([head, *(_part_row(one) for one in advice.parts)], right=frozenset(range(1, 7)))
 
 
 def _part_row(one: PartAdvice) -> tuple[str, ...]:
@@ -108,11 +107,11 @@ def _gain(advice: Advice) -> Iterator[str]:
 
 def _rest(advice: Advice) -> Iterator[str]:
     """Calls that nothing serves, by the reason."""
-    calls: Counter[str] = Counter()
+    calls: dict[str, float] = defaultdict(float)
     for one in advice.products:
         if one.status != "served":
-            calls[one.reason or _WHY[one.status]] += one.calls  # type: ignore[assignment]
-    for why, count in calls.most_common():
+            calls[one.reason or _WHY[one.status]] += one.calls
+    for why, count in sorted(calls.items(), key=lambda item: -item[1]):
         yield f"not served: {_count(count)} of {_count(advice.whole.calls)} calls, {why}"
     untimed = advice.whole.calls - advice.whole.timed_calls
     if untimed:
