@@ -16,6 +16,7 @@ from agent.cli import (
     campaign,
     doctor,
     index,
+    library,
     model_bench,
     optimize,
     policy,
@@ -52,6 +53,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(campaign.app, name="campaign")
+app.add_typer(library.app, name="library")
 app.add_typer(train.app, name="train")
 app.add_typer(policy.app, name="policy")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
