@@ -149,16 +149,26 @@ def _call(file: Path, operator: Operator | Literal["linear"], event: Event, node
     if not _inputs(event, "Input Strides"):
         raise UsageError(f"{file} has no strides, which an older PyTorch does not record; {_HOW} in a newer one")
     try:
-        shapes, strides = _inputs(event, "Input Dims"), _inputs(event, "Input Strides")
-        a, b = (shapes[first], strides[first]), (shapes[first + 1], strides[first + 1])
+        a, b = _operand(event, first), _operand(event, first + 1)
         if operator == "linear":
             a, b = ((_rows(a[0]), a[0][-1]), (a[0][-1], 1)), (b[0][::-1], b[1][::-1])
-            operator = "addmm" if len(shapes) > 2 and shapes[2] else "mm"
+            operator = "addmm" if any(_inputs(event, "Input Dims")[2:]) else "mm"
         element = str(_inputs(event, "Input type")[first])
-        sequence = _number(event, "Sequence number", -1)
-        return _Call(operator, ELEMENTS.get(element, element), a, b, sequence if sequence >= 0 else None, node, gpu_us)
-    except (IndexError, TypeError, ValueError) as exc:
+    except (IndexError, ValueError) as exc:
         raise UsageError(f"{file}: an operator {event.get('name')} has damaged shapes; {_HOW} again") from exc
+    sequence = _number(event, "Sequence number", -1)
+    return _Call(operator, ELEMENTS.get(element, element), a, b, sequence if sequence >= 0 else None, node, gpu_us)
+
+
+def _operand(event: Event, place: int) -> tuple[Sizes, Sizes]:
+    """Shape and strides of an operand. Raises: ValueError for anything but a matrix or a stack of them; IndexError."""
+    shape, strides = _inputs(event, "Input Dims")[place], _inputs(event, "Input Strides")[place]
+    for sizes in (shape, strides):
+        if not isinstance(sizes, list) or len(sizes) < 2 or not all(isinstance(size, int) for size in sizes):
+            raise ValueError(sizes)
+    if len(shape) != len(strides):
+        raise ValueError(strides)
+    return tuple(shape), tuple(strides)
 
 
 def _rows(shape: Sizes) -> int:
@@ -200,14 +210,18 @@ def _parts(calls: Sequence[_Call], operators: Sequence[Event]) -> list[Part]:
 
 
 def _by_source(call: _Call, source: _Call, weights: set[tuple[int, ...]], place: int) -> Part:
-    """`place`: 1 or 2 where a node has two products: PyTorch computes the gradient of the first operand first. Else 0."""
+    """`place`: 1 or 2 where a node has two products, else 0.
+
+    Where the sizes do not tell, the order does: PyTorch computes the gradient of the second operand of `mm` first, and that of
+    `addmm` last.
+    """
     a, b = tuple(source.a[0]), tuple(source.b[0])
     made = (call.a[0][-2], call.b[0][-1])
     of_a, of_b = made in (a, a[::-1]), made in (b, b[::-1])
     if len(a) != 2 or not (of_a or of_b) or (of_a and of_b and not place):
         return "backward"
     if of_a and of_b:
-        of_a = place == 1
+        of_a = place == (2 if source.operator == "mm" else 1)
     b_is_weight = _either(b, weights)
     a_is_weight = not b_is_weight and _either(a, weights)
     if of_a:

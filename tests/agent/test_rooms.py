@@ -14,6 +14,7 @@ ROOMS = (
     "wiring",
     "campaign",
     "campaign_report",
+    "library",
     "advise",
     "model_bench",
     "environment",
