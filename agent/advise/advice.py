@@ -13,7 +13,7 @@ from agent.advise.library_times import CallTime, LibraryTimes, task_of
 from agent.advise.products import PARTS, CountedProduct, Product, Recording
 from agent.library.measured_kernels import MeasuredKernel
 from contract.base import Record
-from contract.evaluation import AUTOTUNED
+from contract.evaluation import AUTOTUNED, HEURISTIC
 from contract.speedup import Speedup
 from contract.task import ElementType, GemmTask, Layout
 
@@ -27,7 +27,8 @@ class ProductAdvice(Record):
     """One product. `calls`: per pass. Times are those of one call, in microseconds; None where unknown.
 
     `traced_us`: of the kernels in the trace. `autotuning`: of cuBLASLt-AutoTuning. `kernel_us`, `speedup`: of the known kernel.
-    `gain_us`: per pass, of a served product. `reason`: why it is outside.
+    `gain_us`: per pass, of a served product; `heuristic_gain_us`: over cuBLASLt's heuristic choice instead, a difference of medians.
+    `reason`: why it is outside.
     """
 
     product: Product
@@ -39,13 +40,15 @@ class ProductAdvice(Record):
     kernel_us: float | None = None
     speedup: Speedup | None = None
     gain_us: GainInterval | None = None
+    heuristic_gain_us: float | None = None
 
 
 class PartAdvice(Record):
     """A part of the pass, or all. `time_us`: its products per pass: in the trace, else by AutoTuning; without unknown times.
 
     `predicted_us`, `served_us`: how much of it is predicted, and served. `timed_calls`: calls whose time is known.
-    `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass.
+    `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass. `heuristic_gain_us`:
+    None where the heuristic was not measured for all of them.
     """
 
     part: str
@@ -57,6 +60,7 @@ class PartAdvice(Record):
     served_us: float
     served_autotuning_us: float
     gain_us: GainInterval
+    heuristic_gain_us: float | None
 
     @property
     def gain_percent(self) -> GainInterval:
@@ -109,7 +113,7 @@ def advise(
 def why_outside(product: Product) -> str:
     """Why no kernel of a library is called for a product; empty where one may be."""
     if product.element not in tuple(ElementType):
-        return f"elements are {product.element}"
+        return f"{product.element} elements"
     if product.operator in ("addmm", "baddbmm"):
         return "adds a bias"
     if product.operator == "bmm":
@@ -124,8 +128,12 @@ class _Known(NamedTuple):
 
     time_us: float
     speedup: Speedup
-    autotuning_us: float
+    baselines_us: Mapping[str, float]
     in_library: bool
+
+    @property
+    def autotuning_us(self) -> float:
+        return self.baselines_us[AUTOTUNED]
 
     @property
     def status(self) -> Status:
@@ -143,16 +151,17 @@ def _known(
     search = searches.get(task)
     if entry is not None and AUTOTUNED in entry.evaluation.baselines_us:
         one = entry.evaluation
-        return _Known(one.time_us, one.speedup, one.baselines_us[AUTOTUNED], in_library=True)
+        return _Known(one.time_us, one.speedup, one.baselines_us, in_library=True)
     if search is not None and AUTOTUNED in search.row.baselines_us:
-        return _Known(search.winner.time_us, search.winner.speedup, search.row.baselines_us[AUTOTUNED], in_library=False)
+        return _Known(search.winner.time_us, search.winner.speedup, search.row.baselines_us, in_library=False)
     return None
 
 
 def _advised(counted: CountedProduct, passes: int, known: _Known | None, times: LibraryTimes) -> ProductAdvice:
     product, calls = counted.product, counted.calls / passes
     outside = why_outside(product) or ("" if task_of(product, times.chip.arch) else "operands have over 2^31-1 elements")
-    served = known is not None and known.status == "served"
+    served = known if known is not None and known.status == "served" else None
+    heuristic_us = served.baselines_us.get(HEURISTIC) if served else None
     return ProductAdvice(
         product=product,
         calls=calls,
@@ -162,13 +171,15 @@ def _advised(counted: CountedProduct, passes: int, known: _Known | None, times: 
         autotuning=CallTime(us=known.autotuning_us, predicted=False) if known else times.of(product),
         kernel_us=known.time_us if known else None,
         speedup=known.speedup if known else None,
-        gain_us=time_spared(known.autotuning_us, known.speedup).times(calls) if known and served else None,
+        gain_us=time_spared(served.autotuning_us, served.speedup).times(calls) if served else None,
+        heuristic_gain_us=(heuristic_us - served.time_us) * calls if served and heuristic_us else None,
     )
 
 
 def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice:
     served = [one for one in found if one.status == "served"]
     predicted = [] if traced else [one for one in found if one.autotuning and one.autotuning.predicted]
+    over_heuristic = [one.heuristic_gain_us for one in served if one.heuristic_gain_us is not None]
     return PartAdvice(
         part=name,
         calls=sum(one.calls for one in found),
@@ -179,6 +190,7 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
         served_us=_sum_us(served, traced),
         served_autotuning_us=_sum_us(served, traced=False),
         gain_us=total_gain(KernelGain(_kernel(one.product), one.gain_us) for one in served if one.gain_us),
+        heuristic_gain_us=sum(over_heuristic) if len(over_heuristic) == len(served) else None,
     )
 
 

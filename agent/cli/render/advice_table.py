@@ -15,24 +15,12 @@ _PREDICTED = "~"
 
 def advice_lines(advice: Advice, plans: Sequence[SearchPlan], written: bool) -> list[str]:
     """`written`: whether the files of the plans exist."""
-    timed = [("in trace",)] if advice.traced else []
-    head = (
-        "part",
-        "shape",
-        "layout",
-        "element",
-        "call",
-        "calls",
-        *(one[0] for one in timed),
-        "AutoTuning",
-        "library",
-        "gain",
-        "",
-    )
+    timed = ("traced",) if advice.traced else ()
+    head = ("part", "shape", "operands", "call", "calls", *timed, "AutoTuning", "library", "gain", "")
     rows = [head, *(_row(one, advice.traced) for one in advice.products)]
     return [
         f"{advice.source} on {advice.chip}, library {advice.kernels}; times in us: of a call, gains of a pass",
-        *aligned(rows, right=frozenset(range(5, len(head) - 1)), flexible=len(head) - 1),
+        *aligned(rows, right=frozenset(range(4, len(head) - 1)), flexible=len(head) - 1),
         *_legend(advice),
         "",
         *_parts(advice),
@@ -49,8 +37,7 @@ def _row(one: ProductAdvice, traced: bool) -> tuple[str, ...]:
     return (
         product.part,
         product.shape,
-        product.layout,
-        product.element,
+        f"{product.layout} {product.element}",
         _call(product),
         _count(one.calls),
         *((_number(one.traced_us),) if traced else ()),
@@ -94,6 +81,8 @@ def _gain(advice: Advice) -> Iterator[str]:
         return
     gain = whole.gain_us
     yield f"gain over cuBLASLt-AutoTuning, with 95 % intervals: {_interval(gain)} us per pass"
+    if whole.heuristic_gain_us is not None:
+        yield f"over cuBLASLt's heuristic choice, by medians: {whole.heuristic_gain_us:.2f} us per pass"
     if advice.pass_us:
         yield f"that is {_interval(gain.times(100 / advice.pass_us))} % of the {advice.pass_us:.1f} us of GPU time of a pass"
         return

@@ -11,7 +11,7 @@ from agent.advise.library_times import LibraryTimes
 from agent.advise.products import CountedProduct, Product, Recording
 from agent.library.measured_kernels import MeasuredKernel, kernels_of_rows
 from contract.chip import REFERENCE_CHIPS
-from contract.evaluation import AUTOTUNED
+from contract.evaluation import AUTOTUNED, HEURISTIC
 from contract.task import Arch, ElementType, GemmTask, Layout
 from cudal2.library.shipped_libraries import shipped_library
 from tests.agent.advise.test_products import product
@@ -97,7 +97,7 @@ def test_only_an_entry_that_beats_autotuning_with_its_whole_interval_is_called(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"element": "f32"}, "elements are f32"),
+        ({"element": "f32"}, "f32 elements"),
         ({"operator": "addmm"}, "adds a bias"),
         ({"operator": "bmm", "batch": 2}, "a batch"),
         ({"operator": "baddbmm", "batch": 2}, "adds a bias"),
@@ -115,6 +115,15 @@ def test_element_and_layout_are_part_of_the_task() -> None:
     kernels = library({task(layout=Layout.TN, element=ElementType.BF16): 1.3})
     assert only(advice({product(layout="tn", element="bf16"): 1}, kernels)).status == "served"
     assert only(advice({product(layout="tn"): 1}, kernels)).status == "missing"
+
+
+def test_over_the_heuristic_choice_medians_are_subtracted() -> None:
+    evaluation = library_entry(task(), 1.3).evaluation.model_copy(update={"baselines_us": {AUTOTUNED: 2.6, HEURISTIC: 3.0}})
+    measured = KnownKernels("small", "H200", Arch.SM_90A, {task(): library_entry(task(), 1.3, evaluation=evaluation)}.get)
+    found = advice({product(): 3}, measured).whole
+    assert found.heuristic_gain_us == pytest.approx(3 * (3.0 - 2.0))
+    assert found.gain_us.value == pytest.approx(3 * 0.6)
+    assert advice({product(): 3}, library({task(): 1.3})).whole.heuristic_gain_us is None
 
 
 def test_a_library_of_another_chip_serves_nothing() -> None:

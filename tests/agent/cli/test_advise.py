@@ -79,7 +79,7 @@ def test_a_model_in_single_precision_is_told_so_and_may_count_as_half(capsys: py
     assert main(["advise", "single.py", "--library", "small"]) == 0
     shown = capsys.readouterr().out
     assert "gain: none; no product is served" in shown
-    assert "not served: 5 of 5 calls, elements are f32" in shown
+    assert "not served: 5 of 5 calls, f32 elements" in shown
     assert "campaign run" not in shown
     assert main(["advise", "single.py", "--library", "small", "--element", "f16"]) == 0
     assert "0.60 (0.58 to 0.62) us per pass" in capsys.readouterr().out
