@@ -27,7 +27,7 @@ class ProductAdvice(Record):
     """One product. `calls`: per pass. Times are those of one call, in microseconds; None where unknown.
 
     `traced_us`: of the kernels in the trace. `autotuning`: of cuBLASLt-AutoTuning. `kernel_us`, `speedup`: of the known kernel.
-    `gain_us`: per pass, of a served product; `heuristic_gain_us`: over cuBLASLt's heuristic choice instead, a difference of medians.
+    `gain_us`: per pass, of a served product; `heuristic_gain_us`: over cuBLASLt's heuristic choice, a difference of medians.
     `reason`: why it is outside.
     """
 
@@ -47,8 +47,8 @@ class PartAdvice(Record):
     """A part of the pass, or all. `time_us`: its products per pass: in the trace, else by AutoTuning; without unknown times.
 
     `predicted_us`, `served_us`: how much of it is predicted, and served. `timed_calls`: calls whose time is known.
-    `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass. `heuristic_gain_us`:
-    None where the heuristic was not measured for all of them.
+    `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass. `gain_percent`: of
+    `served_autotuning_us`. `heuristic_gain_us`: None where the heuristic was not measured for all of them.
     """
 
     part: str
@@ -60,18 +60,15 @@ class PartAdvice(Record):
     served_us: float
     served_autotuning_us: float
     gain_us: GainInterval
+    gain_percent: GainInterval
     heuristic_gain_us: float | None
-
-    @property
-    def gain_percent(self) -> GainInterval:
-        """Of what AutoTuning takes for the served calls."""
-        return self.gain_us.times(100 / self.served_autotuning_us) if self.served_autotuning_us else NO_GAIN
 
 
 class Advice(Record):
     """What a model would gain. `source`: file of the model or trace. `kernels`: name of the library.
 
     `traced`: whether times of products are those of a trace. `pass_us`: all GPU time of a pass of the trace.
+    `pass_percent`: the gain as a share of `pass_us`, without a trace of that of all products, some of which may be predicted.
     """
 
     source: str
@@ -81,6 +78,7 @@ class Advice(Record):
     traced: bool
     passes: int
     pass_us: float | None
+    pass_percent: GainInterval
     products: tuple[ProductAdvice, ...]
     parts: tuple[PartAdvice, ...]
 
@@ -97,6 +95,8 @@ def advise(
     found = [_advised(one, passes, _known(one.product, kernels, searches, times), times) for one in recording.products]
     found.sort(key=lambda one: -(_time_us(one, traced) or 0.0) * one.calls)
     parts = [_part(part, [one for one in found if one.product.part == part], traced) for part in PARTS]
+    whole = _part(ALL, found, traced)
+    pass_us = None if recording.gpu_us is None else recording.gpu_us / passes
     return Advice(
         source=source,
         chip=times.chip.name,
@@ -104,9 +104,10 @@ def advise(
         kernels_chip=kernels.chip,
         traced=traced,
         passes=passes,
-        pass_us=None if recording.gpu_us is None else recording.gpu_us / passes,
+        pass_us=pass_us,
+        pass_percent=_percent(whole.gain_us, pass_us or whole.time_us),
         products=tuple(found),
-        parts=(*(one for one in parts if one.calls), _part(ALL, found, traced)),
+        parts=(*(one for one in parts if one.calls), whole),
     )
 
 
@@ -180,6 +181,8 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
     served = [one for one in found if one.status == "served"]
     predicted = [] if traced else [one for one in found if one.autotuning and one.autotuning.predicted]
     over_heuristic = [one.heuristic_gain_us for one in served if one.heuristic_gain_us is not None]
+    gain = total_gain(KernelGain(_kernel(one.product), one.gain_us) for one in served if one.gain_us)
+    served_autotuning_us = _sum_us(served, traced=False)
     return PartAdvice(
         part=name,
         calls=sum(one.calls for one in found),
@@ -188,8 +191,9 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
         time_us=_sum_us(found, traced),
         predicted_us=_sum_us(predicted, traced),
         served_us=_sum_us(served, traced),
-        served_autotuning_us=_sum_us(served, traced=False),
-        gain_us=total_gain(KernelGain(_kernel(one.product), one.gain_us) for one in served if one.gain_us),
+        served_autotuning_us=served_autotuning_us,
+        gain_us=gain,
+        gain_percent=_percent(gain, served_autotuning_us),
         heuristic_gain_us=sum(over_heuristic) if len(over_heuristic) == len(served) else None,
     )
 
@@ -197,6 +201,10 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
 def _kernel(product: Product) -> tuple[object, ...]:
     """Products of several parts may be one task, and then take the same kernel."""
     return product.m, product.n, product.k, product.layout, product.element
+
+
+def _percent(gain: GainInterval, of_us: float) -> GainInterval:
+    return gain.times(100 / of_us) if of_us else NO_GAIN
 
 
 def _sum_us(found: Iterable[ProductAdvice], traced: bool) -> float:

@@ -79,14 +79,13 @@ def _gain(advice: Advice) -> Iterator[str]:
     if not whole.served_calls:
         yield "gain: none; no product is served"
         return
-    gain = whole.gain_us
-    yield f"gain over cuBLASLt-AutoTuning, with 95 % intervals: {_interval(gain)} us per pass"
+    share = _interval(advice.pass_percent)
+    yield f"gain over cuBLASLt-AutoTuning, with 95 % intervals: {_interval(whole.gain_us)} us per pass"
     if whole.heuristic_gain_us is not None:
         yield f"over cuBLASLt's heuristic choice, by medians: {whole.heuristic_gain_us:.2f} us per pass"
     if advice.pass_us:
-        yield f"that is {_interval(gain.times(100 / advice.pass_us))} % of the {advice.pass_us:.1f} us of GPU time of a pass"
+        yield f"that is {share} % of the {advice.pass_us:.1f} us of GPU time of a pass"
         return
-    share = _interval(gain.times(100 / whole.time_us))
     if whole.predicted_us:
         part = _share(whole.predicted_us, whole.time_us)
         yield f"that is about {share} % of the time of all products, {part} of which is predicted"
@@ -108,9 +107,9 @@ def _rest(advice: Advice) -> Iterator[str]:
 
 
 _WHY = {
-    "no faster": "AutoTuning is as fast as the best kernel found",
-    "unbuilt": "a faster kernel is in the store: cudal2-agent library build --out FOLDER",
-    "missing": "no kernel was searched",
+    "no faster": "no kernel that was found beats AutoTuning",
+    "unbuilt": "a faster kernel is in the store; `library build` takes it, or says why not",
+    "missing": "the library has no kernel",
 }
 
 
