@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from agent.advise.gains import NO_GAIN, GainInterval, KernelGain, time_spared, total_gain
 from agent.advise.known_kernels import KnownKernels
 from agent.advise.library_times import CallTime, LibraryTimes, task_of
-from agent.advise.products import PARTS, CountedProduct, Product, Recording
+from agent.advise.products import PARTS, CountedProduct, MatrixProduct, Recording
 from agent.library.measured_kernels import MeasuredKernel
 from contract.base import Record
 from contract.evaluation import AUTOTUNED, HEURISTIC
@@ -31,7 +31,7 @@ class ProductAdvice(Record):
     `reason`: why it is outside.
     """
 
-    product: Product
+    product: MatrixProduct
     calls: float
     status: Status
     reason: str = ""
@@ -111,7 +111,7 @@ def advise(
     )
 
 
-def why_outside(product: Product) -> str:
+def why_outside(product: MatrixProduct) -> str:
     """Why no kernel of a library is called for a product; empty where one may be."""
     if product.element not in tuple(ElementType):
         return f"{product.element} elements"
@@ -142,7 +142,7 @@ class _Known(NamedTuple):
 
 
 def _known(
-    product: Product, kernels: KnownKernels, searches: Mapping[GemmTask, MeasuredKernel], times: LibraryTimes
+    product: MatrixProduct, kernels: KnownKernels, searches: Mapping[GemmTask, MeasuredKernel], times: LibraryTimes
 ) -> _Known | None:
     """The library's entry, else the store's search; None for a product that no library computes."""
     task = None if why_outside(product) else task_of(product, times.chip.arch)
@@ -198,7 +198,7 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
     )
 
 
-def _kernel(product: Product) -> tuple[object, ...]:
+def _kernel(product: MatrixProduct) -> tuple[object, ...]:
     """Products of several parts may be one task, and then take the same kernel."""
     return product.m, product.n, product.k, product.layout, product.element
 

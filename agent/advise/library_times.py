@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from agent.advise.products import Product
+from agent.advise.products import MatrixProduct
 from contract.base import Record
 from contract.chip import Chip
 from contract.roofline import arithmetic_us, memory_us, roofline_us
@@ -31,7 +31,7 @@ class LibraryTimes:
         self._measured = measured
         self._predicted: dict[GemmTask, float] = {}
 
-    def of(self, product: Product) -> CallTime | None:
+    def of(self, product: MatrixProduct) -> CallTime | None:
         """None for elements that are not of half precision, and for operands that are too large for a task."""
         task = task_of(product, self.chip.arch) or task_of(product.model_copy(update={"layout": "nn"}), self.chip.arch)
         if task is None:
@@ -48,7 +48,7 @@ class LibraryTimes:
         return CallTime(us=self._predicted[task], predicted=True)
 
 
-def task_of(product: Product, arch: Arch) -> GemmTask | None:
+def task_of(product: MatrixProduct, arch: Arch) -> GemmTask | None:
     """The task of one matrix of the product; None where no kernel of this product could compute it."""
     if product.element not in tuple(ElementType) or product.layout not in tuple(Layout):
         return None

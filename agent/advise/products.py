@@ -27,7 +27,7 @@ ELEMENTS = {
 }
 
 
-class Product(Record):
+class MatrixProduct(Record):
     """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add a bias.
 
     `element`: as `ElementType` has it, else PyTorch's name. `layout`: as `Layout` has it, or `tt` where both operands are
@@ -52,7 +52,7 @@ class Product(Record):
 class CountedProduct(Record):
     """`calls`: in the whole recording. `gpu_us`: time of the kernels of all these calls; None where no GPU was traced."""
 
-    product: Product
+    product: MatrixProduct
     calls: int
     gpu_us: float | None = None
 
@@ -81,7 +81,7 @@ class Recording(Record):
             raise ValueError("times of a trace belong to its element types")
         if not other:
             return self
-        changed = Counter[Product]()
+        changed = Counter[MatrixProduct]()
         for one in self.products:
             kept = one.product.element in half
             changed[one.product if kept else one.product.model_copy(update={"element": element})] += one.calls
@@ -90,7 +90,7 @@ class Recording(Record):
 
 def read_product(
     operator: Operator, part: Part, element: str, a: tuple[Sizes, Sizes], b: tuple[Sizes, Sizes]
-) -> Product | None:
+) -> MatrixProduct | None:
     """The product of two operands, each given by shape and strides; None for one without elements.
 
     A batch that shares B is one product of a longer A.
@@ -103,7 +103,7 @@ def read_product(
     if batch > 1 and b_strides[0] == 0:
         m, batch = m * batch, 1
     layout = _letter(*b) + _letter(*a)
-    return Product(part=part, m=m, n=n, k=k, layout=layout, element=element, operator=operator, batch=batch)
+    return MatrixProduct(part=part, m=m, n=n, k=k, layout=layout, element=element, operator=operator, batch=batch)
 
 
 def in_order(counted: Iterable[CountedProduct]) -> tuple[CountedProduct, ...]:

@@ -19,9 +19,9 @@ from agent.advise.products import (
     ELEMENTS,
     OPERATORS,
     CountedProduct,
+    MatrixProduct,
     Operator,
     Part,
-    Product,
     Recording,
     Sizes,
     in_order,
@@ -180,8 +180,8 @@ def _rows(shape: Sizes) -> int:
 
 def _counted(calls: Sequence[_Call], operators: Sequence[Event], traced: bool) -> tuple[CountedProduct, ...]:
     parts = _parts(calls, operators)
-    times: dict[Product, float] = defaultdict(float)
-    counts: Counter[Product] = Counter()
+    times: dict[MatrixProduct, float] = defaultdict(float)
+    counts: Counter[MatrixProduct] = Counter()
     for call, part in zip(calls, parts, strict=True):
         product = read_product(call.operator, part, call.element, call.a, call.b)
         if product is not None:

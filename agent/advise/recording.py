@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from agent.advise.products import ELEMENTS, OPERATORS, CountedProduct, Part, Product, Recording, in_order, read_product
+from agent.advise.products import ELEMENTS, OPERATORS, CountedProduct, MatrixProduct, Part, Recording, in_order, read_product
 from contract.errors import MachineError, UsageError
 
 
@@ -61,7 +61,7 @@ def _load(file: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
 
 def _run(
     make_model: Callable[[], Any], make_inputs: Callable[[], Any], tensors: AbstractContextManager[Any]
-) -> Counter[Product]:
+) -> Counter[MatrixProduct]:
     """One forward and one backward pass."""
     import torch
     from torch.utils._pytree import tree_leaves
@@ -78,7 +78,7 @@ def _run(
             outputs = [one for one in tree_leaves(answer) if isinstance(one, torch.Tensor) and one.requires_grad]
             if outputs:  # contiguous gradients, as those of a loss are
                 torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
-    counted: Counter[Product] = recorder.counted
+    counted: Counter[MatrixProduct] = recorder.counted
     return counted
 
 
@@ -98,7 +98,7 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.counted: Counter[Product] = Counter()
+            self.counted: Counter[MatrixProduct] = Counter()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket.__name__

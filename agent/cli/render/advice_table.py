@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from agent.advise.advice import Advice, PartAdvice, ProductAdvice
 from agent.advise.gains import GainInterval
-from agent.advise.products import Product
+from agent.advise.products import MatrixProduct
 from agent.advise.search_plan import SearchPlan
 from agent.cli.render.alignment import aligned
 
@@ -121,7 +121,7 @@ def _searches(plans: Sequence[SearchPlan], written: bool) -> Iterator[str]:
         yield f"  {plan.command}"
 
 
-def _call(product: Product) -> str:
+def _call(product: MatrixProduct) -> str:
     return product.operator if product.batch == 1 else f"{product.operator} of {product.batch}"
 
 

@@ -8,7 +8,7 @@ import pytest
 from agent.advise.advice import Advice, ProductAdvice, Status, advise
 from agent.advise.known_kernels import KnownKernels, autotuning_times, kernels_of, latest_searches
 from agent.advise.library_times import LibraryTimes
-from agent.advise.products import CountedProduct, Product, Recording
+from agent.advise.products import CountedProduct, MatrixProduct, Recording
 from agent.library.measured_kernels import MeasuredKernel, kernels_of_rows
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, HEURISTIC
@@ -46,7 +46,7 @@ def searched(one: GemmTask, ratio: float) -> MeasuredKernel:
 
 
 def advice(
-    products: dict[Product, int],
+    products: dict[MatrixProduct, int],
     kernels: KnownKernels,
     searches: dict[GemmTask, MeasuredKernel] | None = None,
     **recording: object,

@@ -2,12 +2,12 @@
 
 import pytest
 
-from agent.advise.products import CountedProduct, Product, Recording, read_product, shape_file
+from agent.advise.products import CountedProduct, MatrixProduct, Recording, read_product, shape_file
 
 
-def product(**changes: object) -> Product:
+def product(**changes: object) -> MatrixProduct:
     fields = {"part": "forward", "m": 4, "n": 16, "k": 8, "layout": "nn", "element": "f16", "operator": "mm"}
-    return Product.model_validate(fields | changes)
+    return MatrixProduct.model_validate(fields | changes)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`cudal2-agent advise`, from the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def test_a_trace_of_a_gpu_says_its_share_of_the_gpu_time(capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "that is 6.00 (5.84 to 6.15) % of the 10.0 us of GPU time of a pass" in shown
     assert "predicted" not in shown
+    assert max(map(len, shown.splitlines())) <= 100
     assert main(["advise", "--trace", "trace.json.gz", "--library", "small", "--passes", "2"]) == 0
     assert "of the 5.0 us of GPU time of a pass" in capsys.readouterr().out
 
@@ -119,3 +121,16 @@ def test_bad_input_is_one_line(arguments: list[str], said: str, capsys: pytest.C
     event = operator("aten::mm", 1, 0, 9, [[48, 64], [64, 32]], **{"Input type": ["float", "float"]})
     write_trace(Path("single.json"), [event, kernel(1, 4.0)], **H200)
     assert said in refusal(["advise", *arguments], capsys)
+
+
+def test_the_page_shows_the_products_of_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Times and what is served depend on the library that ships; the products do not."""
+    page = (Path(__file__).parents[3] / "docs/library/advise.md").read_text("utf-8")
+    model = re.search(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    assert model is not None
+    Path("model.py").write_text(model[1])
+    assert main(["advise", "model.py"]) == 0
+    rows = r"^(forward|dX|dW) +(\d+x\d+x\d+) +(\w\w \w+) +(\w+) +(\d+) "
+    shown = re.findall(rows, capsys.readouterr().out, flags=re.MULTILINE)
+    assert len(shown) == 12
+    assert sorted(shown) == sorted(re.findall(rows, page, flags=re.MULTILINE))
