@@ -37,7 +37,7 @@ def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
         raise MachineError(
             "no kernel library ships with this product; build one with `cudal2-agent library build --out FOLDER`"
         )
-    return kernels_of(next((one for one in libraries if one.manifest.chip == chip), libraries[0]))
+    return kernels_of(next((one for one in libraries if one.manifest.chip.casefold() == (chip or "").casefold()), libraries[0]))
 
 
 def kernels_of(library: KernelLibrary) -> KnownKernels:

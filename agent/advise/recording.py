@@ -1,7 +1,8 @@
 """Records the matrix products of a PyTorch model from a real forward and backward pass. Only this module imports torch.
 
 Covered: mm, addmm, bmm and baddbmm, to which linear layers, matmul and einsum lead.
-Not covered: products inside fused operators such as attention, convolutions, and what a model does outside PyTorch.
+Not covered: products inside fused operators such as attention, grouped products, convolutions, and what a model does outside
+PyTorch.
 The file of the user runs in this process, with the user's rights.
 """
 
