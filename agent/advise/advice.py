@@ -121,6 +121,8 @@ def why_outside(product: MatrixProduct) -> str:
         return "a batch"
     if product.layout not in tuple(Layout):
         return f"layout {product.layout}"
+    if not product.packed:
+        return "not packed"
     return ""
 
 

@@ -31,8 +31,8 @@ class MatrixProduct(Record):
     """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add a bias.
 
     `element`: as `ElementType` has it, else PyTorch's name. `layout`: as `Layout` has it, or `tt` where both operands are
-    stored transposed. `batch`: matrices per call. `part`: of the pass: forward, dX (gradient of an input), dW (gradient of a
-    weight), or a product of the backward pass that is neither.
+    stored transposed. `packed`: no operand has gaps or repetitions. `batch`: matrices per call. `part`: of the pass: forward, dX
+    (gradient of an input), dW (gradient of a weight), or a product of the backward pass that is neither.
     """
 
     part: Part
@@ -43,6 +43,7 @@ class MatrixProduct(Record):
     element: str
     operator: Operator
     batch: int = 1
+    packed: bool = True
 
     @property
     def shape(self) -> str:
@@ -103,7 +104,10 @@ def read_product(
     if batch > 1 and b_strides[0] == 0:
         m, batch = m * batch, 1
     layout = _letter(*b) + _letter(*a)
-    return MatrixProduct(part=part, m=m, n=n, k=k, layout=layout, element=element, operator=operator, batch=batch)
+    packed = _packed(*a) and _packed(*b)
+    return MatrixProduct(
+        part=part, m=m, n=n, k=k, layout=layout, element=element, operator=operator, batch=batch, packed=packed
+    )
 
 
 def in_order(counted: Iterable[CountedProduct]) -> tuple[CountedProduct, ...]:
@@ -128,3 +132,11 @@ def shape_file(counted: Iterable[CountedProduct]) -> ShapeFile:
 def _letter(shape: Sizes, strides: Sizes) -> str:
     """`t` for a matrix whose columns are contiguous. One that neither rows nor columns are is copied by rows before use."""
     return "t" if strides[-1] != 1 and shape[-1] > 1 and strides[-2] == 1 else "n"
+
+
+def _packed(shape: Sizes, strides: Sizes) -> bool:
+    """Whether rows follow each other without gaps, or columns do. The strides of sizes of 1 do not count."""
+    (rows, columns), (by_row, by_column) = shape[-2:], strides[-2:]
+    row_major = (columns == 1 or by_column == 1) and (rows == 1 or by_row == columns)
+    column_major = (rows == 1 or by_row == 1) and (columns == 1 or by_column == rows)
+    return row_major or column_major

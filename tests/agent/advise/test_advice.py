@@ -102,6 +102,7 @@ def test_only_an_entry_that_beats_autotuning_with_its_whole_interval_is_called(
         ({"operator": "bmm", "batch": 2}, "a batch"),
         ({"operator": "baddbmm", "batch": 2}, "adds a bias"),
         ({"layout": "tt"}, "layout tt"),
+        ({"packed": False}, "not packed"),
         ({"m": 2**20, "k": 2**12}, "operands have over 2^31-1 elements"),
     ],
 )

@@ -11,21 +11,29 @@ def product(**changes: object) -> MatrixProduct:
 
 
 @pytest.mark.parametrize(
-    ("a_strides", "b_strides", "layout"),
+    ("a_strides", "b_strides", "layout", "packed"),
     [
-        ((8, 1), (16, 1), "nn"),
-        ((8, 1), (1, 8), "tn"),
-        ((1, 4), (16, 1), "nt"),
-        ((1, 4), (1, 8), "tt"),
-        ((64, 1), (1, 64), "tn"),
-        ((0, 0), (16, 1), "nn"),
-        ((32, 2), (1, 8), "tn"),
+        ((8, 1), (16, 1), "nn", True),
+        ((8, 1), (1, 8), "tn", True),
+        ((1, 4), (16, 1), "nt", True),
+        ((1, 4), (1, 8), "tt", True),
+        ((64, 1), (1, 64), "tn", False),
+        ((8, 1), (32, 1), "nn", False),
+        ((0, 0), (16, 1), "nn", False),
+        ((32, 2), (1, 8), "tn", False),
     ],
 )
-def test_the_layout_is_how_operands_are_stored(a_strides: tuple[int, int], b_strides: tuple[int, int], layout: str) -> None:
+def test_the_layout_is_how_operands_are_stored(
+    a_strides: tuple[int, int], b_strides: tuple[int, int], layout: str, packed: bool
+) -> None:
     """What lies in memory neither by rows nor by columns is copied by rows: expanded and strided operands."""
     found = read_product("mm", "forward", "f16", ((4, 8), a_strides), ((8, 16), b_strides))
-    assert found == product(layout=layout)
+    assert found == product(layout=layout, packed=packed)
+
+
+def test_the_stride_of_a_single_row_does_not_count() -> None:
+    found = read_product("mm", "forward", "f16", ((1, 8), (99, 1)), ((8, 16), (16, 1)))
+    assert found == product(m=1)
 
 
 def test_a_batch_that_shares_b_is_one_longer_product() -> None:
