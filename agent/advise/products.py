@@ -31,8 +31,8 @@ class MatrixProduct(Record):
     """One matrix product. `operator`: of PyTorch; `addmm` and `baddbmm` add a bias.
 
     `element`: as `ElementType` has it, else PyTorch's name. `layout`: as `Layout` has it, or `tt` where both operands are
-    stored transposed. `packed`: no operand has gaps or repetitions. `batch`: matrices per call. `part`: of the pass: forward, dX
-    (gradient of an input), dW (gradient of a weight), or a product of the backward pass that is neither.
+    stored transposed. `packed`: no operand has gaps or repetitions. `batch`: matrices per call. `part`: of the pass: forward,
+    dX (gradient of an input), dW (gradient of a weight), or a product of the backward pass that is neither.
     """
 
     part: Part
