@@ -28,6 +28,7 @@ SHARED_CLASSES = {
     "Operands": BACKENDS,
 }
 SHARED_MODULES = {
+    "advise": "agent/advise works out what a model gains, `advise` is its verb",
     "campaign": "contract holds the record, agent/campaign makes it, agent/cli/campaign has the verbs",
     "diagnosis": RECORD,
     "doctor": COMMAND,

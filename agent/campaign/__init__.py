@@ -4,6 +4,6 @@
 they are lost, and ended. `gpu_worker`: the process of one GPU. `campaign_process`: what all processes are told, do and report.
 `claiming`: a worker's loop over the queue. `shape_search`: one shape after another in an open sandbox. `winners`: from a
 finished run to its row. `proving`: proves winners on the emulator. `ray_cluster`: a campaign on a Ray cluster. `watching`: what
-came to the store since the start. `overview`: its figures. `shapes`: the shapes to search. `recording`: those of a PyTorch
-model. `result_files`: results as a file.
+came to the store since the start. `overview`: its figures. `shapes`: the shapes to search. `held_out`: those that a file
+holds out of training. `result_files`: results as a file.
 """

@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from agent.cli import (
+    advise,
     bench,
     campaign,
     doctor,
@@ -46,6 +47,7 @@ app.command("optimize", epilog=optimize.EXAMPLE)(optimize.optimize)
 app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("model-bench", epilog=model_bench.EXAMPLE)(model_bench.model_bench)
+app.command("advise", epilog=advise.EXAMPLE)(advise.advise)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")

@@ -15,6 +15,7 @@ ROOMS = (
     "campaign",
     "campaign_report",
     "library",
+    "advise",
     "model_bench",
     "environment",
     "policy_bench",

@@ -24,12 +24,13 @@ def record(
 
     FILE.py defines model(), which returns a module, and inputs(), which returns its arguments as a tuple.
     """
-    from agent.campaign.recording import record_model
+    from agent.advise.products import shape_file
+    from agent.advise.recording import record_model
     from agent.cli.render.alignment import aligned
     from contract.errors import UsageError
     from contract.whole_file import whole_file
 
-    found = record_model(file)
+    found = shape_file(record_model(file).products)
     try:
         with whole_file(out) as place:
             place.write_text(found.model_dump_json(indent=1) + "\n", "utf-8")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from agent.campaign.held_out import held_out_shapes
 from agent.cli.arguments import AsJson
 from agent.cli.campaign.run import CountedEnvironment
-from agent.cli.held_out import held_out_shapes
 from contract.errors import UsageError
 
 if TYPE_CHECKING:

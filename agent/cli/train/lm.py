@@ -123,7 +123,7 @@ class _Data:
 
     def make(self, stage: "Stage", seed: int, settings: "Settings", emit: "Emit") -> "Examples":
         """Raises: UsageError, StoreError."""
-        from agent.cli.held_out import held_out_shapes
+        from agent.campaign.held_out import held_out_shapes
         from policies.lm.examples import make_examples, read_examples
         from policies.lm.stored_searches import stored_searches
         from policies.trajectories.exports.splits import ShapeSplit

@@ -47,7 +47,7 @@ def schedule(
     as_json: AsJson = False,
 ) -> None:
     """Train the schedule policy from all runs of the store. Interrupted, it goes on where it was when it is called again."""
-    from agent.cli.held_out import held_out_shapes
+    from agent.campaign.held_out import held_out_shapes
     from agent.run.versions import own_version
     from contract.settings import load_settings
     from policies.training.trainer import TrainingOptions, train_schedule

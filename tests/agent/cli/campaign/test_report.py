@@ -8,9 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from agent.campaign.held_out import held_out_shapes
 from agent.campaign.result_files import read_results, write_results
 from agent.cli.campaign.report import report
-from agent.cli.held_out import held_out_shapes
 from contract.errors import UsageError
 from contract.settings import load_settings
 from policies.trajectories.store import open_store

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.held_out import held_out_shapes
+from agent.campaign.held_out import held_out_shapes
 from agent.cli.main import main
 from contract.errors import UsageError
 from policies.lm import needs

@@ -1,7 +1,8 @@
 """Records the matrix products of a PyTorch model from a real forward and backward pass. Only this module imports torch.
 
 Covered: mm, addmm, bmm and baddbmm, to which linear layers, matmul and einsum lead.
-Not covered: products inside fused operators such as attention, convolutions, and what a model does outside PyTorch.
+Not covered: products inside fused operators such as attention, grouped products, convolutions, and what a model does outside
+PyTorch.
 The file of the user runs in this process, with the user's rights.
 """
 
@@ -11,17 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from agent.campaign.shapes import RecordedProduct, ShapeFile
+from agent.advise.products import ELEMENTS, OPERATORS, CountedProduct, MatrixProduct, Part, Recording, in_order, read_product
 from contract.errors import MachineError, UsageError
 
-Part = Literal["forward", "dX", "dW", "backward"]
-Key = tuple[Part, int, int, int, str]
-_NAMES = ("mm", "addmm", "bmm", "baddbmm")
 
-
-def record_model(file: Path) -> ShapeFile:
+def record_model(file: Path) -> Recording:
     """The products of `model()` on `inputs()`, the most frequent first.
 
     Tensors are fake at first, so that a large model takes neither memory nor time; a model that reads values of its tensors
@@ -41,11 +38,7 @@ def record_model(file: Path) -> ShapeFile:
             raise UsageError(f"{file}: {type(exc).__name__}: {exc}", log=traceback.format_exc()) from exc
     if not counted:
         raise UsageError(f"{file}: the model has no matrix product")
-    order = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    products = [
-        RecordedProduct(m=m, n=n, k=k, layout=layout, part=part, count=count) for (part, m, n, k, layout), count in order
-    ]
-    return ShapeFile(products=tuple(products))
+    return Recording(products=in_order(CountedProduct(product=one, calls=calls) for one, calls in counted.items()))
 
 
 def _load(file: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
@@ -67,7 +60,9 @@ def _load(file: Path) -> tuple[Callable[[], Any], Callable[[], Any]]:
     return module.model, module.inputs
 
 
-def _run(make_model: Callable[[], Any], make_inputs: Callable[[], Any], tensors: AbstractContextManager[Any]) -> Counter[Key]:
+def _run(
+    make_model: Callable[[], Any], make_inputs: Callable[[], Any], tensors: AbstractContextManager[Any]
+) -> Counter[MatrixProduct]:
     """One forward and one backward pass."""
     import torch
     from torch.utils._pytree import tree_leaves
@@ -84,7 +79,7 @@ def _run(make_model: Callable[[], Any], make_inputs: Callable[[], Any], tensors:
             outputs = [one for one in tree_leaves(answer) if isinstance(one, torch.Tensor) and one.requires_grad]
             if outputs:  # contiguous gradients, as those of a loss are
                 torch.autograd.backward(outputs, [torch.ones_like(one) for one in outputs])
-    counted: Counter[Key] = recorder.counted
+    counted: Counter[MatrixProduct] = recorder.counted
     return counted
 
 
@@ -104,16 +99,17 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.counted: Counter[Key] = Counter()
+            self.counted: Counter[MatrixProduct] = Counter()
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             name = func.overloadpacket.__name__
-            if func.namespace == "aten" and name in _NAMES:
+            if func.namespace == "aten" and name in OPERATORS:
                 a, b = args[-2:]
                 part = self._part(a, b) if self.backward else "forward"
-                m, n, k, times = _folded(a, b)
-                if 0 not in (m, n, k):
-                    self.counted[part, m, n, k, _layout(a, b)] += times
+                element = ELEMENTS.get(str(a.dtype), str(a.dtype))
+                product = read_product(name, part, element, (a.shape, a.stride()), (b.shape, b.stride()))
+                if product is not None:
+                    self.counted[product] += 1
             return func(*args, **(kwargs or {}))
 
         def _part(self, a: Any, b: Any) -> Part:
@@ -123,16 +119,3 @@ def _recorder(parameters: Mapping[int, tuple[int, ...]]) -> Any:
             return "dW" if made in weights or made[::-1] in weights else "backward"
 
     return Recorder()
-
-
-def _folded(a: Any, b: Any) -> tuple[int, int, int, int]:
-    """m, n, k and how often. A batch that shares B is one product of a longer A."""
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    batch = a.shape[0] if a.dim() == 3 else 1
-    shared = a.dim() == 3 and (batch == 1 or b.stride(0) == 0)
-    return (batch * m, n, k, 1) if shared else (m, n, k, batch)
-
-
-def _layout(a: Any, b: Any) -> str:
-    """As in `Layout`: the first letter is t where B is stored transposed, the second where A is."""
-    return "".join("n" if one.stride(-1) == 1 or one.shape[-1] == 1 else "t" for one in (b, a))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.campaign.recording import record_model
+from agent.advise.products import shape_file
+from agent.advise.recording import record_model
 from contract.errors import UsageError
 
 MLP = """
@@ -42,7 +43,7 @@ def inputs():
 def recorded(tmp_path: Path, text: str) -> set[tuple[str, int, int, int, str, int]]:
     file = tmp_path / "model.py"
     file.write_text(text)
-    return {(one.part, one.m, one.n, one.k, one.layout, one.count) for one in record_model(file).products}
+    return {(one.part, one.m, one.n, one.k, one.layout, one.count) for one in shape_file(record_model(file).products).products}
 
 
 def test_layers_forward_and_both_gradients_with_their_layouts(tmp_path: Path) -> None:

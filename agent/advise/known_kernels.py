@@ -1,0 +1,58 @@
+"""What is known of kernels, by task: a library, and the searches of the store."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.library.measured_kernels import MeasuredKernel
+from contract.errors import MachineError
+from contract.evaluation import AUTOTUNED
+from contract.library import LibraryEntry
+from contract.task import Arch, GemmTask
+from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
+from cudal2.library.shipped_libraries import shipped_paths
+
+# The entry of a task; None where the library has none.
+Lookup = Callable[[GemmTask], LibraryEntry | None]
+
+
+class KnownKernels(NamedTuple):
+    """A library as advice needs it. `chip`: the one that all entries were measured on."""
+
+    name: str
+    chip: str
+    arch: Arch
+    find: Lookup
+
+
+def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
+    """The library at a path; without one that which ships for the chip, else the first that ships.
+
+    Raises: UsageError where there is none at the path, LibraryError for a damaged one, MachineError where none ships.
+    """
+    if path is not None:
+        return kernels_of(open_library(path))
+    libraries = [open_library(one) for one in shipped_paths()]
+    if not libraries:
+        raise MachineError(
+            "no kernel library ships with this product; build one with `cudal2-agent library build --out FOLDER`"
+        )
+    return kernels_of(next((one for one in libraries if one.manifest.chip.casefold() == (chip or "").casefold()), libraries[0]))
+
+
+def kernels_of(library: KernelLibrary) -> KnownKernels:
+    """Entries are validated when they are looked up."""
+    manifest = library.manifest
+    return KnownKernels(manifest.name, manifest.chip, Arch(manifest.arch), lambda task: library.find(key_of(task)))
+
+
+def latest_searches(measured: Iterable[MeasuredKernel], chip: str) -> dict[GemmTask, MeasuredKernel]:
+    """The newest search of each task on a chip: the best of several days would be a maximum over noise."""
+    ours = (one for one in measured if one.chip == chip)
+    return {one.task: one for one in sorted(ours, key=lambda one: one.row.finished_at)}
+
+
+def autotuning_times(searches: dict[GemmTask, MeasuredKernel]) -> dict[GemmTask, float]:
+    """cuBLASLt-AutoTuning's median by task. Unit: microseconds."""
+    rows = {task: one.row.baselines_us for task, one in searches.items()}
+    return {task: row[AUTOTUNED] for task, row in rows.items() if AUTOTUNED in row}

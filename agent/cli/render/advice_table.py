@@ -1,0 +1,141 @@
+"""What a model would gain, as tables and sentences."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from agent.advise.advice import Advice, PartAdvice, ProductAdvice
+from agent.advise.gains import GainInterval
+from agent.advise.products import MatrixProduct
+from agent.advise.search_plan import SearchPlan
+from agent.cli.render.alignment import aligned
+
+_NONE = "–"
+_PREDICTED = "~"
+
+
+def advice_lines(advice: Advice, plans: Sequence[SearchPlan], written: bool) -> list[str]:
+    """`written`: whether the files of the plans exist."""
+    timed = ("traced",) if advice.traced else ()
+    head = ("part", "shape", "operands", "call", "calls", *timed, "AutoTuning", "library", "gain", "")
+    rows = [head, *(_row(one, advice.traced) for one in advice.products)]
+    return [
+        f"{advice.source} on {advice.chip}, library {advice.kernels}; times in us: of a call, gains of a pass",
+        *aligned(rows, right=frozenset(range(4, len(head) - 1)), flexible=len(head) - 1),
+        *_legend(advice),
+        "",
+        *_parts(advice),
+        "",
+        *_gain(advice),
+        *_rest(advice),
+        *_searches(plans, written),
+    ]
+
+
+def _row(one: ProductAdvice, traced: bool) -> tuple[str, ...]:
+    product = one.product
+    autotuning = _NONE if one.autotuning is None else f"{_PREDICTED * one.autotuning.predicted}{one.autotuning.us:.2f}"
+    return (
+        product.part,
+        product.shape,
+        f"{product.layout} {product.element}",
+        _call(product),
+        _count(one.calls),
+        *((_number(one.traced_us),) if traced else ()),
+        autotuning,
+        _number(one.kernel_us),
+        _NONE if one.gain_us is None else f"{one.gain_us.value:.2f}",
+        one.reason or one.status,
+    )
+
+
+def _legend(advice: Advice) -> Iterator[str]:
+    if any(one.autotuning and one.autotuning.predicted for one in advice.products):
+        yield f"{_PREDICTED}: predicted, not measured"
+
+
+def _parts(advice: Advice) -> list[str]:
+    basis = "GPU time" if advice.traced else "AutoTuning"
+    head = ("part", "calls", "served", basis, "served", "gain per pass", "of the served")
+    return aligned([head, *(_part_row(one) for one in advice.parts)], right=frozenset(range(1, 7)))
+
+
+def _part_row(one: PartAdvice) -> tuple[str, ...]:
+    mark = _PREDICTED if one.predicted_us else ""
+    return (
+        one.part,
+        _count(one.calls),
+        _share(one.served_calls, one.calls),
+        f"{mark}{one.time_us:.1f} us",
+        mark + _share(one.served_us, one.time_us),
+        f"{_interval(one.gain_us)} us" if one.served_calls else _NONE,
+        f"{_interval(one.gain_percent)} %" if one.served_calls else _NONE,
+    )
+
+
+def _gain(advice: Advice) -> Iterator[str]:
+    whole = advice.whole
+    if advice.kernels_chip != advice.chip:
+        yield f"library {advice.kernels} was measured on {advice.kernels_chip}: it serves nothing on {advice.chip}"
+    if not whole.served_calls:
+        yield "gain: none; no product is served"
+        return
+    share = _interval(advice.pass_percent)
+    yield f"gain over cuBLASLt-AutoTuning, with 95 % intervals: {_interval(whole.gain_us)} us per pass"
+    if whole.heuristic_gain_us is not None:
+        yield f"over cuBLASLt's heuristic choice, by medians: {whole.heuristic_gain_us:.2f} us per pass"
+    if advice.pass_us:
+        yield f"that is {share} % of the {advice.pass_us:.1f} us of GPU time of a pass"
+        return
+    if whole.predicted_us:
+        part = _share(whole.predicted_us, whole.time_us)
+        yield f"that is about {share} % of the time of all products, {part} of which is predicted"
+    else:
+        yield f"that is {share} % of the time of all products"
+
+
+def _rest(advice: Advice) -> Iterator[str]:
+    """Calls that nothing serves, by the reason."""
+    calls: dict[str, float] = defaultdict(float)
+    for one in advice.products:
+        if one.status != "served":
+            calls[one.reason or _WHY[one.status]] += one.calls
+    for why, count in sorted(calls.items(), key=lambda item: -item[1]):
+        yield f"not served: {_count(count)} of {_count(advice.whole.calls)} calls, {why}"
+    untimed = advice.whole.calls - advice.whole.timed_calls
+    if untimed:
+        yield f"{_count(untimed)} calls have no known time and count in no share of time"
+
+
+_WHY = {
+    "no faster": "no kernel that was found beats AutoTuning",
+    "unbuilt": "a faster kernel is in the store; `library build` takes it, or says why not",
+    "missing": "the library has no kernel",
+}
+
+
+def _searches(plans: Sequence[SearchPlan], written: bool) -> Iterator[str]:
+    for plan in plans:
+        shapes = f"{plan.shapes} shape{'s' * (plan.shapes > 1)}"
+        where = f"{shapes} in {plan.file}" if written else f"{shapes}; --shapes-out {plan.file} writes them"
+        yield f"to search what is missing ({where}), about {plan.gpu_s:.0f} s of GPU time:"
+        yield f"  {plan.command}"
+
+
+def _call(product: MatrixProduct) -> str:
+    return product.operator if product.batch == 1 else f"{product.operator} of {product.batch}"
+
+
+def _interval(gain: GainInterval) -> str:
+    return f"{gain.value:.2f} ({gain.low:.2f} to {gain.high:.2f})"
+
+
+def _number(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.2f}"
+
+
+def _count(calls: float) -> str:
+    return f"{calls:g}" if calls == round(calls) else f"{calls:.1f}"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else _NONE

@@ -1,0 +1,197 @@
+"""What a model would gain: what is served, what is not and why, and shares of calls and time."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.advise.advice import Advice, ProductAdvice, Status, advise
+from agent.advise.known_kernels import KnownKernels, autotuning_times, kernels_of, latest_searches
+from agent.advise.library_times import LibraryTimes
+from agent.advise.products import CountedProduct, MatrixProduct, Recording
+from agent.library.measured_kernels import MeasuredKernel, kernels_of_rows
+from contract.chip import REFERENCE_CHIPS
+from contract.evaluation import AUTOTUNED, HEURISTIC
+from contract.task import Arch, ElementType, GemmTask, Layout
+from cudal2.library.shipped_libraries import shipped_library
+from tests.agent.advise.test_products import product
+from tests.doubles.campaign_rows import shape_result
+from tests.doubles.libraries import library_entry, speedup
+
+CHIP = REFERENCE_CHIPS[Arch.SM_90A]
+ROWS = Path(__file__).parents[3] / "benchmarks/h200/rows/offline-2026-11-23.jsonl.gz"
+PREDICTED_US = 100.0
+
+
+@pytest.fixture(autouse=True)
+def _predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.advise.library_times._predicted_us", lambda _task, _chip: PREDICTED_US)
+
+
+def task(**changes: object) -> GemmTask:
+    return GemmTask.model_validate({"m": 4, "n": 16, "k": 8} | changes)
+
+
+def library(ratios: dict[GemmTask, float], chip: str = "H200") -> KnownKernels:
+    """Entries that take 2.6 us over their ratio, give or take 0.01 of the ratio."""
+    entries = {one: library_entry(one, ratio) for one, ratio in ratios.items()}
+    return KnownKernels("small", chip, Arch.SM_90A, entries.get)
+
+
+def searched(one: GemmTask, ratio: float) -> MeasuredKernel:
+    row = shape_result(one.shape, autotuned_us=8.0, plain=ratio)
+    assert row.best_without is not None
+    winner = row.best_without.model_copy(update={"speedup": speedup(ratio)})
+    return MeasuredKernel("H200", winner, row)
+
+
+def advice(
+    products: dict[MatrixProduct, int],
+    kernels: KnownKernels,
+    searches: dict[GemmTask, MeasuredKernel] | None = None,
+    **recording: object,
+) -> Advice:
+    counted = tuple(CountedProduct(product=one, calls=calls) for one, calls in products.items())
+    told = Recording(products=counted).model_copy(update=recording)
+    found = searches or {}
+    return advise("model.py", told, kernels, found, LibraryTimes(autotuning_times(found), CHIP))
+
+
+def only(found: Advice) -> ProductAdvice:
+    (one,) = found.products
+    return one
+
+
+def test_a_served_product_gains_what_its_race_measured() -> None:
+    found = only(advice({product(): 3}, library({task(): 1.3})))
+    assert found.status == "served"
+    assert found.autotuning is not None
+    assert (found.autotuning.us, found.autotuning.predicted) == (2.6, False)
+    assert found.gain_us is not None
+    assert found.gain_us.value == pytest.approx(3 * (2.6 - 2.0))
+    assert found.gain_us.low == pytest.approx(3 * (2.6 - 2.6 / 1.29))
+    assert found.gain_us.high == pytest.approx(3 * (2.6 - 2.6 / 1.31))
+
+
+@pytest.mark.parametrize(
+    ("in_library", "in_store", "status"),
+    [
+        (1.3, None, "served"),
+        (1.3, 0.9, "served"),
+        (1.005, None, "no faster"),
+        (None, 1.005, "no faster"),
+        (None, 1.3, "unbuilt"),
+        (None, None, "missing"),
+    ],
+)
+def test_only_an_entry_that_beats_autotuning_with_its_whole_interval_is_called(
+    in_library: float | None, in_store: float | None, status: Status
+) -> None:
+    searches = {} if in_store is None else {task(): searched(task(), in_store)}
+    found = only(advice({product(): 1}, library({} if in_library is None else {task(): in_library}), searches))
+    assert found.status == status
+    assert (found.gain_us is not None) == (status == "served")
+    assert (found.speedup is None) == (status == "missing")
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"element": "f32"}, "f32 elements"),
+        ({"operator": "addmm"}, "adds a bias"),
+        ({"operator": "bmm", "batch": 2}, "a batch"),
+        ({"operator": "baddbmm", "batch": 2}, "adds a bias"),
+        ({"layout": "tt"}, "layout tt"),
+        ({"packed": False}, "not packed"),
+        ({"m": 2**20, "k": 2**12}, "operands have over 2^31-1 elements"),
+    ],
+)
+def test_what_no_library_computes_is_outside(changes: dict[str, object], why: str) -> None:
+    """Even where an entry has the same sizes."""
+    found = only(advice({product(**changes): 1}, library({task(): 1.3})))
+    assert (found.status, found.reason, found.gain_us) == ("outside", why, None)
+
+
+def test_element_and_layout_are_part_of_the_task() -> None:
+    kernels = library({task(layout=Layout.TN, element=ElementType.BF16): 1.3})
+    assert only(advice({product(layout="tn", element="bf16"): 1}, kernels)).status == "served"
+    assert only(advice({product(layout="tn"): 1}, kernels)).status == "missing"
+
+
+def test_over_the_heuristic_choice_medians_are_subtracted() -> None:
+    evaluation = library_entry(task(), 1.3).evaluation.model_copy(update={"baselines_us": {AUTOTUNED: 2.6, HEURISTIC: 3.0}})
+    measured = KnownKernels("small", "H200", Arch.SM_90A, {task(): library_entry(task(), 1.3, evaluation=evaluation)}.get)
+    found = advice({product(): 3}, measured).whole
+    assert found.heuristic_gain_us == pytest.approx(3 * (3.0 - 2.0))
+    assert found.gain_us.value == pytest.approx(3 * 0.6)
+    assert advice({product(): 3}, library({task(): 1.3})).whole.heuristic_gain_us is None
+
+
+def test_a_library_of_another_chip_serves_nothing() -> None:
+    assert only(advice({product(): 1}, library({task(): 1.3}, chip="H100"))).status == "missing"
+
+
+def test_a_prediction_is_marked_and_never_part_of_a_gain(monkeypatch: pytest.MonkeyPatch) -> None:
+    products, kernels = {product(): 1, product(layout="tn", part="dX"): 2}, library({task(): 1.3})
+    before = advice(products, kernels)
+    monkeypatch.setattr("agent.advise.library_times._predicted_us", lambda _task, _chip: 7 * PREDICTED_US)
+    after = advice(products, kernels)
+    assert before.whole.gain_us == after.whole.gain_us
+    assert before.whole.gain_percent == after.whole.gain_percent
+    assert before.whole.gain_percent.value == pytest.approx(100 * 0.6 / 2.6)
+    assert (before.whole.time_us, after.whole.time_us) == pytest.approx((202.6, 1402.6))
+    assert (before.whole.predicted_us, after.whole.predicted_us) == pytest.approx((200, 1400))
+
+
+def test_shares_of_calls_and_time_by_part() -> None:
+    products = {product(): 6, product(part="dX"): 1, product(part="dX", layout="tn"): 1, product(element="f32", part="dW"): 2}
+    found = advice(products, library({task(): 1.3}), {task(layout=Layout.TN): searched(task(layout=Layout.TN), 0.9)})
+    parts = {one.part: (one.calls, one.timed_calls, one.served_calls, one.time_us, one.served_us) for one in found.parts}
+    assert parts == {
+        "forward": (6, 6, 6, pytest.approx(15.6), pytest.approx(15.6)),
+        "dX": (2, 2, 1, pytest.approx(10.6), pytest.approx(2.6)),
+        "dW": (2, 0, 0, 0, 0),
+        "all": (10, 8, 7, pytest.approx(26.2), pytest.approx(18.2)),
+    }
+    forward, dx = found.parts[0].gain_us, found.parts[1].gain_us
+    whole = found.whole.gain_us
+    assert whole.high - whole.value == pytest.approx(forward.high - forward.value + dx.high - dx.value), "one kernel, one error"
+
+
+def test_times_of_a_trace_are_the_shares_of_time() -> None:
+    counted = (
+        CountedProduct(product=product(), calls=4, gpu_us=20.0),
+        CountedProduct(product=product(element="f32"), calls=2, gpu_us=60.0),
+    )
+    recording = Recording(products=counted, passes=2, gpu="H200", capability=90, gpu_us=200.0)
+    found = advise("trace.json", recording, library({task(): 1.3}), {}, LibraryTimes({}, CHIP))
+    assert found.pass_us == 100.0
+    assert [(one.traced_us, one.calls) for one in found.products] == [(30.0, 1), (5.0, 2)], "the longest first"
+    whole = found.whole
+    assert (whole.time_us, whole.predicted_us, whole.served_us) == (40.0, 0.0, 10.0)
+    assert whole.gain_us.value == pytest.approx(2 * 0.6)
+
+
+def test_the_newest_search_of_a_task_counts() -> None:
+    old, new = searched(task(), 1.3), searched(task(), 0.9)
+    later = new.row.model_copy(update={"finished_at": datetime(2027, 1, 1, tzinfo=UTC)})
+    searches = latest_searches([new._replace(row=later), old, old._replace(chip="H100")], "H200")
+    assert searches[task()].winner.speedup.ratio == 0.9
+
+
+def test_real_rows_and_the_shipped_library_agree() -> None:
+    """A shape of the H200's sweep that wins, and one that AutoTuning wins, as the rows tell them."""
+    searches = latest_searches(kernels_of_rows([ROWS]), "H200")
+    shipped = shipped_library("H200")
+    assert shipped is not None
+    kernels = kernels_of(shipped)
+    won = next(one for one in searches if kernels.find(one) is not None)
+    lost = next(one for one, found in searches.items() if found.winner.speedup.high < 1)
+    products = {product(m=one.m, n=one.n, k=one.k): 1 for one in (won, lost)}
+    found = {one.product.shape: one for one in advice(products, kernels, searches).products}
+    assert {shape: one.status for shape, one in found.items()} == {won.shape: "served", lost.shape: "no faster"}
+    row = searches[won].row
+    gain = found[won.shape].gain_us
+    assert row.best_without is not None
+    assert gain is not None
+    assert gain.value == pytest.approx(row.baselines_us[AUTOTUNED] * (1 - 1 / row.best_without.speedup.ratio))
