@@ -150,4 +150,15 @@ def load_settings(**flags: Any) -> Settings:
         where = _written(tuple(str(part) for part in first["loc"]))
         raise UsageError(f"setting {where!r}: {first['msg']} (from a flag, {_PREFIX}{where.upper()} or {CONFIG_FILE})") from exc
     except ValueError as exc:  # a TOML file that does not parse
-        raise UsageError(f"{CONFIG_FILE}, or {CHOICES_FILE} in the home folder: {exc}") from exc
+        raise UsageError(f"{_unreadable()}: {exc}") from exc
+
+
+def _unreadable() -> str:
+    """The one of the two settings files that does not parse."""
+    try:
+        tomllib.loads(Path(CONFIG_FILE).read_text("utf-8"))
+    except OSError:
+        pass
+    except ValueError:
+        return CONFIG_FILE
+    return f"{CHOICES_FILE} in the home folder"
