@@ -10,7 +10,21 @@ from typing import Any
 
 import typer
 
-from agent.cli import bench, campaign, doctor, index, model_bench, optimize, policy, profile, runs, train, trajectories, verify
+from agent.cli import (
+    bench,
+    calibrate,
+    campaign,
+    doctor,
+    index,
+    model_bench,
+    optimize,
+    policy,
+    profile,
+    runs,
+    train,
+    trajectories,
+    verify,
+)
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
@@ -32,6 +46,7 @@ app.command("optimize", epilog=optimize.EXAMPLE)(optimize.optimize)
 app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("model-bench", epilog=model_bench.EXAMPLE)(model_bench.model_bench)
+app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")

@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,9 +52,13 @@ def held_out_lists() -> set[str]:
 
 def offline_policy(runs: Sequence[TimedRun], home: Path) -> Tensors:
     """Weights that learned from offline runs alone. They go on from their checkpoint, so that they are trained once."""
-    groups = GroupCache(home / "cache" / "training").groups(runs, 0, 1, lambda done: _say(f"features {done} of {len(runs)}", done))
+    groups = GroupCache(home / "cache" / "training").groups(
+        runs, 0, 1, lambda done: _say(f"features {done} of {len(runs)}", done)
+    )
     training = ScheduleTraining(OFFLINE, groups, Checkpoints(home / "offline", f"offline {len(groups)} {OFFLINE!r}"))
-    return training.run(lambda report, _: _say(f"{report.stage} {report.epoch} of {report.epochs}: {report.loss:.3f}")).tensors()
+    return training.run(
+        lambda report, _: _say(f"{report.stage} {report.epoch} of {report.epochs}: {report.loss:.3f}")
+    ).tensors()
 
 
 def arms_of(
@@ -63,7 +68,7 @@ def arms_of(
     order = [int(place) for place in np.random.default_rng(seed).permutation(len(groups))]
     tested = [groups[place] for place in order[max(SHAPES) :]]
     yield _row("analytic prior", 0, seed, judged(tested, lambda group: group.prior))
-    yield _row("offline policy", 0, seed, judged(tested, lambda group: scores_of(base, group)))
+    yield _row("offline policy", 0, seed, judged(tested, partial(scores_of, base)))
     for count in SHAPES:
         for name, start, source in (
             ("adapted", base, groups),
@@ -71,7 +76,7 @@ def arms_of(
             ("server runs alone", None, groups),
         ):
             weights = adapted(start, [source[place] for place in order[:count]], seed)
-            yield _row(name, count, seed, judged(tested, lambda group, weights=weights: scores_of(weights, group)))
+            yield _row(name, count, seed, judged(tested, partial(scores_of, weights)))
 
 
 def table(rows: Sequence[dict[str, object]]) -> str:

@@ -17,6 +17,7 @@ ROOMS = (
     "model_bench",
     "environment",
     "policy_bench",
+    "calibration",
     "cli",
 )
 
