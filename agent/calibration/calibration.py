@@ -153,10 +153,13 @@ class Calibration:
         return _left_out("timing model", f"{follows}; these runs cannot tell its other rates apart")
 
     def _curve(self, adaptation: Adaptation, chip: Chip, spent: float) -> tuple[list[CurvePoint], Tensors, Figures]:
-        """What each beginning of the measurements is worth; the last point is the policy of all of them."""
+        """What each beginning of the measurements is worth, from the policy that ships to that of all of them."""
         curve: list[CurvePoint] = []
         tensors: Tensors = {}
         figures: Figures = {}
+        if self.base.tensors is not None:
+            zero = adaptation.judged(_always(LearnedPrior(self._card(adaptation, {}), Network(self.base.tensors))), chip)
+            curve.append(CurvePoint(minutes=0.0, shapes=0, schedules=0, figures=zero))
         for minutes in (*(one for one in CURVE_MINUTES if one < spent), spent):
             runs = adaptation.begun_by(minutes)
             if len(runs) < MIN_TRAINED and minutes < spent:

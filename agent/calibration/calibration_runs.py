@@ -1,7 +1,7 @@
 """Measures shapes as ordinary runs of the store, and reads these again: later searches and trainings use them as any run."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agent.calibration.spread_schedules import SpreadSchedules
 from agent.index.default_index import EmptyRetriever
@@ -30,9 +30,13 @@ class CalibrationRun(NamedTuple):
 
 
 def calibration_settings(settings: Settings) -> Settings:
-    """One round of a few schedules, whose best is then measured in full against cuBLASLt."""
-    sizes = {"budget": SCHEDULES, "round_size": SCHEDULES, "finalists": 1, "race_baselines": "cublaslt"}
-    return settings.model_copy(update={**sizes, "policy": POLICY, "minutes": RUN_MINUTES, "profile": "off"})
+    """One round of a few schedules, whose best is then measured in full against cuBLASLt.
+
+    The roofline ends no run: it follows from rates that nobody has measured.
+    """
+    update: dict[str, Any] = {"policy": POLICY, "budget": SCHEDULES, "round_size": SCHEDULES, "minutes": RUN_MINUTES}
+    update |= {"stop_near_roofline": False, "finalists": 1, "race_baselines": "cublaslt", "profile": "off"}
+    return settings.model_copy(update=update)
 
 
 class ShapeMeasurer:

@@ -38,6 +38,8 @@ def calibrate(
     except KeyboardInterrupt:
         _say("interrupted: the shapes so far are kept, and the same command goes on")
         raise
+    if settings.schedule_prior != "auto" and any(one.part == "policy" and one.path for one in result.adopted):
+        _say(f"searches use the prior {settings.schedule_prior}; cudal2-agent policy use auto lets them find the policy")
     lines = [*(point.model_dump_json() for point in result.curve), result.model_dump_json(exclude={"curve"})]
     print("\n".join(lines if as_json else calibration_lines(result)))
 
@@ -53,7 +55,7 @@ def calibration_lines(result: "CalibrationResult") -> list[str]:
         (f"before ({result.before_name})", result.before),
         ("analytic prior", result.analytic),
         ("  with fitted rates", result.fitted),
-        *((f"adapted, {point.minutes:.1f} min", point.figures) for point in result.curve),
+        *((_curve_name(point.minutes, result.base), point.figures) for point in result.curve),
     ]
     rows = [(name, figures) for name, figures in judged if figures]
     if rows:
@@ -68,6 +70,10 @@ def calibration_lines(result: "CalibrationResult") -> list[str]:
         for one in result.adopted
     ]
     return lines
+
+
+def _curve_name(minutes: float, base: str | None) -> str:
+    return f"adapted, {minutes:.1f} min" if minutes else f"{base}, not adapted"
 
 
 def _cell(column: str, value: float) -> str:

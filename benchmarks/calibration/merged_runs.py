@@ -10,7 +10,7 @@ from policies.training.groups import TimedRun, TimedSchedule
 
 
 def merged_runs(runs: Iterable[TimedRun]) -> list[TimedRun]:
-    """One run for each task and chip, by shape. Of a schedule in several runs the median of the races counts, else of screens."""
+    """One run for each task and chip, by shape. Of a schedule in several runs the median of its races, else screens."""
     of_task: dict[tuple[object, ...], list[TimedRun]] = defaultdict(list)
     for run in runs:
         of_task[run.task, run.chip].append(run)

@@ -63,7 +63,8 @@ def _errors(timed: Sequence[TimedWorks], chip: Chip, change: Floats) -> tuple[Fl
 
 def _error(timed: Sequence[TimedWorks], chip: Chip) -> Floats:
     predicted = [np.log(predict_many_us(one.works, one.task, chip)) for one in timed]
-    return np.concatenate(predicted) - np.log(np.concatenate([one.times_us for one in timed]))
+    error: Floats = np.concatenate(predicted) - np.log(np.concatenate([one.times_us for one in timed]))
+    return error
 
 
 def _changed(chip: Chip, change: Floats) -> Chip:

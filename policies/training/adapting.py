@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-
 from policies.schedule.learned.network import Network, Tensors
 from policies.schedule.prior import Floats
 from policies.training.checkpoints import Checkpoints
