@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.calibration.adaptation import Adaptation, no_worse
-from agent.calibration.calibration_result import Adopted, CalibrationResult, CurvePoint, Figures
+from agent.calibration.calibration_result import AdaptationPoint, Adopted, CalibrationResult, Figures
 from agent.calibration.calibration_runs import ShapeMeasurer, measured_runs, run_minutes, tasks_done
 from agent.calibration.calibration_tasks import held_back
 from agent.wiring.chip_rates import FittedRates, file_name, keep_rates, with_own_rates
@@ -152,14 +152,14 @@ class Calibration:
         follows = "its tensor, memory and launch rates follow from those of the chip" if rates.path else "its rates stay"
         return _left_out("timing model", f"{follows}; these runs cannot tell its other rates apart")
 
-    def _curve(self, adaptation: Adaptation, chip: Chip, spent: float) -> tuple[list[CurvePoint], Tensors, Figures]:
+    def _curve(self, adaptation: Adaptation, chip: Chip, spent: float) -> tuple[list[AdaptationPoint], Tensors, Figures]:
         """What each beginning of the measurements is worth, from the policy that ships to that of all of them."""
-        curve: list[CurvePoint] = []
+        curve: list[AdaptationPoint] = []
         tensors: Tensors = {}
         figures: Figures = {}
         if self.base.tensors is not None:
             zero = adaptation.judged(_always(LearnedPrior(self._card(adaptation, {}), Network(self.base.tensors))), chip)
-            curve.append(CurvePoint(minutes=0.0, shapes=0, schedules=0, figures=zero))
+            curve.append(AdaptationPoint(minutes=0.0, shapes=0, schedules=0, figures=zero))
         for minutes in (*(one for one in CURVE_MINUTES if one < spent), spent):
             runs = adaptation.begun_by(minutes)
             if len(runs) < MIN_TRAINED and minutes < spent:
@@ -167,7 +167,7 @@ class Calibration:
             tensors = adaptation.policy(self.base.tensors, runs, chip)
             figures = adaptation.judged(_always(LearnedPrior(self._card(adaptation, {}), Network(tensors))), chip)
             schedules = sum(len(run.timed.timed) for run in runs)
-            curve.append(CurvePoint(minutes=minutes, shapes=len(runs), schedules=schedules, figures=figures))
+            curve.append(AdaptationPoint(minutes=minutes, shapes=len(runs), schedules=schedules, figures=figures))
             self.tell(f"adapted to the first {minutes:.1f} minutes, {len(runs)} shapes")
         return curve, tensors, figures
 

@@ -7,7 +7,7 @@ from contract.base import Record
 Figures = dict[str, float]
 
 
-class CurvePoint(Record):
+class AdaptationPoint(Record):
     """What the first `minutes` of measuring are worth. `figures`: of the policy that they adapt, on held-back shapes."""
 
     minutes: float
@@ -44,5 +44,5 @@ class CalibrationResult(Record):
     policy: Figures = {}
     rates: dict[str, tuple[float, float]] = {}
     base: str | None = None
-    curve: tuple[CurvePoint, ...] = ()
+    curve: tuple[AdaptationPoint, ...] = ()
     adopted: tuple[Adopted, ...] = ()

@@ -12,7 +12,6 @@ import typer
 
 from agent.cli import (
     bench,
-    calibrate,
     campaign,
     doctor,
     index,
@@ -25,6 +24,7 @@ from agent.cli import (
     trajectories,
     verify,
 )
+from agent.cli.calibrate import calibrate_verb
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
@@ -46,7 +46,7 @@ app.command("optimize", epilog=optimize.EXAMPLE)(optimize.optimize)
 app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("model-bench", epilog=model_bench.EXAMPLE)(model_bench.model_bench)
-app.command("calibrate", epilog=calibrate.EXAMPLE)(calibrate.calibrate)
+app.command("calibrate", epilog=calibrate_verb.EXAMPLE)(calibrate_verb.calibrate)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")

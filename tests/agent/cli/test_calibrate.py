@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.calibration import calibration_session
-from agent.calibration.calibration_result import Adopted, CalibrationResult, CurvePoint
-from agent.cli import calibrate
+from agent.calibration.calibration_result import AdaptationPoint, Adopted, CalibrationResult
 from agent.cli.main import main
 from agent.wiring.gpus import Gpu
 from contract.task import Arch
@@ -60,7 +59,7 @@ def result() -> CalibrationResult:
         before=FIGURES,
         policy=FIGURES,
         rates={"tensor_tflops": (800.0, 420.0)},
-        curve=(CurvePoint(minutes=10.0, shapes=30, schedules=480, figures=FIGURES),),
+        curve=(AdaptationPoint(minutes=10.0, shapes=30, schedules=480, figures=FIGURES),),
         adopted=(Adopted(part="policy", path=None, reason="it is worse"),),
     )
 
@@ -74,7 +73,7 @@ def test_the_answer_as_text_and_as_json_lines(monkeypatch: pytest.MonkeyPatch, c
     assert "policy: left out: it is worse" in shown
     assert main(["calibrate", "--json"]) == 0
     point, last = capsys.readouterr().out.splitlines()
-    assert CurvePoint.model_validate_json(point) == result().curve[0]
+    assert AdaptationPoint.model_validate_json(point) == result().curve[0]
     assert CalibrationResult.model_validate_json(last) == result().model_copy(update={"curve": ()})
 
 
@@ -85,4 +84,3 @@ def test_an_interrupt_says_that_shapes_are_kept(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(calibration_session, "calibrate_device", interrupted)
     assert main(["calibrate"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
-    assert calibrate.EXAMPLE
