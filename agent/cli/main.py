@@ -10,20 +10,7 @@ from typing import Any
 
 import typer
 
-from agent.cli import (
-    bench,
-    campaign,
-    doctor,
-    index,
-    model_bench,
-    optimize,
-    policy,
-    profile,
-    runs,
-    train,
-    trajectories,
-    verify,
-)
+from agent.cli import bench, campaign, doctor, index, model_bench, optimize, policy, profile, runs, train, trajectories, verify
 from agent.cli.calibrate import calibrate_verb
 from contract.errors import Cudal2Error
 
