@@ -40,8 +40,6 @@ Prover = Literal["nothing", "emulator", "gpu"]
 
 # The same schedule written for another task; None where a candidate has none, or none that fits.
 Rewrite = Callable[[Candidate, GemmTask], Candidate | None]
-# A GPU's chip with the rates that are known of it in place of expected ones.
-Rated = Callable[[Chip], Chip]
 
 # Operand sets that verification and timing hold at the same time: one under test, its unchanged copy, one to rotate to.
 MIN_OPERAND_SETS = 3
@@ -70,15 +68,12 @@ class LocalSandbox:
         screen: TimeOptions = SCREEN_TIME,
         race: TimeOptions = RACE_TIME,
         baselines: BaselineBook | None = None,
-        rated: Rated = lambda chip: chip,
     ) -> None:
-        """`witness`: the emulator beside a GPU's backend. `baselines`: where tuned baselines are kept, if anywhere.
-        `rated`: a GPU's chip with the rates that are known of it.
-        """
+        """`witness`: the emulator beside a GPU's backend. `baselines`: where tuned baselines are kept, if anywhere."""
         self._emulates = backend is not None and backend.emulates
         self._pool = backend.pool if backend is not None else None
         self._environment = backend.ready.environment if backend is not None else None
-        self._chip = rated(backend.ready.chip) if backend is not None and not backend.emulates else REFERENCE_CHIPS[arch]
+        self._chip = backend.ready.chip if backend is not None and not backend.emulates else REFERENCE_CHIPS[arch]
         self._builder = Builder(compile_options, self._chip)
         self._verify = verify_options
         self._time: dict[Effort, TimeOptions] = {"screen": screen, "quick": quick, "race": race, "full": full}
@@ -339,7 +334,6 @@ def open_sandbox(
     screen: TimeOptions = SCREEN_TIME,
     race: TimeOptions = RACE_TIME,
     baselines: BaselineBook | None = None,
-    rated: Rated = lambda chip: chip,
 ) -> LocalSandbox:
     """The sandbox for tasks of an arch on `device`: `auto`, `none`, `emulator` or `cuda:N` (whose N `worker` carries).
 
@@ -365,7 +359,6 @@ def open_sandbox(
         screen=screen,
         race=race,
         baselines=baselines,
-        rated=rated,
     )
 
 

@@ -5,28 +5,33 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.calibration.adaptation import Adaptation, no_worse
+from agent.calibration.adaptation import Adaptation, adaptation_shape, no_worse
 from agent.calibration.calibration_result import AdaptationPoint, Adopted, CalibrationResult, Figures
-from agent.calibration.calibration_runs import ShapeMeasurer, measured_runs, run_minutes, tasks_done
+from agent.calibration.calibration_runs import CalibrationRun, ShapeMeasurer, measured_runs, run_minutes, tasks_done
 from agent.calibration.calibration_tasks import held_back
-from agent.wiring.chip_rates import FittedRates, file_name, keep_rates, with_own_rates
+from agent.wiring.chip_rates import FittedRates, file_name, keep_rates, rates_of
 from contract.chip import Chip
 from contract.errors import UsageError
 from contract.evaluation import Environment
-from contract.events import Emit
 from contract.task import AccumulatorType, GemmTask, TimingMode
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.known_policies import IN_HOME
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.network import Network, Tensors
 from policies.schedule.learned.policy_file import SUFFIX, PolicyCard, kind_of, write_weights
-from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf
+from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 from policies.schedule.rate_fitting import RATES
 from policies.training.adapting import ADAPTING, ANEW
 from policies.trajectories.store import Store
 
 MIN_TRAINED, MIN_TESTED = 6, 2  # shapes; fewer adapt and judge nothing
 CURVE_MINUTES = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
+
+TIMING_MODEL = Adopted(
+    part="timing model",
+    path=None,
+    reason="it predicts times on the reference chip of an architecture, and these runs cannot tell its rates apart",
+)
 
 Tell = Callable[[str], None]
 
@@ -41,7 +46,7 @@ class Base:
 
 @dataclass(frozen=True)
 class Calibration:
-    """`chip`: with the rates that it came with. `prior_of`: what searches use now. `product`: version of this project."""
+    """`prior_of`: what searches use now. `product`: version of this project."""
 
     tasks: Sequence[GemmTask]
     chip: Chip
@@ -53,7 +58,6 @@ class Calibration:
     seed: int
     product: str
     tell: Tell
-    emit: Emit
 
     def measure(self, measurer: ShapeMeasurer, minutes: float) -> None:
         """Measures the tasks that have no run yet until `minutes` are spent, those of earlier calls included.
@@ -79,7 +83,7 @@ class Calibration:
     def adapt(self) -> CalibrationResult:
         """Fits, trains, judges and adopts. Raises: TrainingFailed; UsageError where a file cannot be written."""
         runs = measured_runs(self.store, self.chip.name, self.tasks)
-        adaptation = Adaptation.of(runs, held_back(list(self.tasks)), self.chip, self.seed, self._on_features(len(runs)))
+        adaptation = self._read(runs)
         result = CalibrationResult(
             chip=self.chip.name,
             kind=kind_of(self.tasks[0]),
@@ -97,79 +101,82 @@ class Calibration:
             return result.model_copy(update={"adopted": tuple(_left_out(part, reason) for part in ("rates", "policy"))})
         return self._adapted(adaptation, result)
 
+    def _read(self, runs: Sequence[CalibrationRun]) -> Adaptation:
+        """The shapes that were measured, those of every fourth task apart."""
+        shapes = []
+        for number, run in enumerate(runs, 1):
+            shape = adaptation_shape(run, self.seed)
+            shapes += [shape] if shape is not None else []
+            if number % 10 == 0 or number == len(runs):
+                self.tell(f"features of {number} of {len(runs)} shapes")
+        judging = held_back(list(self.tasks))
+        tested = [shape for shape in shapes if shape.group.task.id in judging]
+        return Adaptation(self.chip, self.seed, [shape for shape in shapes if shape not in tested], tested)
+
     def _adapted(self, adaptation: Adaptation, result: CalibrationResult) -> CalibrationResult:
-        now = with_own_rates(self.chip, self.home, self.emit)
-        before = adaptation.judged(self.prior_of, now)
-        analytic = adaptation.judged(_always(ANALYTIC), now)
-        chip, rates, fitted = self._rates(adaptation, now, analytic)
-        # A search without a learned policy gets the better of the two: a policy must not be worse than that.
-        incumbent = fitted if self._unknown and rates.path is not None else before
-        curve, tensors, figures = self._curve(adaptation, chip, result.minutes)
-        policy = self._policy(adaptation, tensors, figures, incumbent)
-        used = self.prior_of(self.tasks[0], now).name
+        used = self.prior_of(self.tasks[0], self.chip)
+        before = adaptation.judged(self.prior_of)
+        rates, fitted_chip, fitted = self._rates(adaptation)
+        # Searches without a learned policy use fitted rates from now on: a policy must not be worse than these.
+        incumbent = before if isinstance(used, LearnedPrior) or rates.path is None else fitted
+        curve, tensors, figures = self._curve(adaptation, result.minutes)
         update = {
-            "before_name": used,
+            "before_name": used.name,
             "before": before,
-            "analytic": analytic,
+            "analytic": adaptation.judged(_always(ANALYTIC)),
             "fitted": fitted,
             "policy": figures,
-            "rates": {name: (getattr(self.chip, name), getattr(chip, name)) for name in RATES},
+            "rates": {name: (getattr(self.chip, name), getattr(fitted_chip, name)) for name in RATES} if fitted_chip else {},
             "curve": tuple(curve),
-            "adopted": (rates, self._timing_model(rates), policy),
+            "adopted": (rates, TIMING_MODEL, self._policy(adaptation, tensors, figures, incumbent)),
         }
         return result.model_copy(update=update)
 
-    @property
-    def _unknown(self) -> bool:
-        """Whether searches use the analytic prior until now."""
-        return self.prior_of(self.tasks[0], self.chip) is ANALYTIC
-
-    def _rates(self, adaptation: Adaptation, now: Chip, before: Figures) -> tuple[Chip, Adopted, Figures]:
-        """The chip that is used from now on, and the analytic prior's figures with rates that were fitted, if they were."""
+    def _rates(self, adaptation: Adaptation) -> tuple[Adopted, Chip | None, Figures]:
+        """What became of the rates; the chip with those that were fitted, and the figures of the analytic prior with them."""
         task = self.tasks[0]
         if self.chip.measured:
-            return now, _left_out("rates", f"those of {self.chip.name} were measured one by one"), {}
+            return _left_out("rates", f"those of {self.chip.name} were measured one by one"), None, {}
         if task.mode is not TimingMode.OFFLINE or task.accumulate is not AccumulatorType.F32:
-            return now, _left_out("rates", "they are fitted to runs of offline f32 alone, for which they stand"), {}
-        chip = adaptation.fitted_chip()
-        figures = adaptation.judged(_always(ANALYTIC), chip)
-        if not no_worse(figures, before):
-            return now, _left_out("rates", "the analytic prior orders the held-back shapes worse with them"), figures
+            return _left_out("rates", "they are fitted to runs of offline f32 alone, for which they stand"), None, {}
+        chip, kept = adaptation.fitted_chip(), rates_of(self.chip, self.home)
+        figures = adaptation.judged(_always(RatedPrior(chip)))
+        if not no_worse(figures, adaptation.judged(_always(RatedPrior(kept.of(self.chip)) if kept else ANALYTIC))):
+            return _left_out("rates", "the analytic prior orders the held-back shapes worse with them"), chip, figures
         rates = FittedRates(
             chip=chip.name,
-            **{name: getattr(chip, name) for name in RATES},
+            tensor_tflops=chip.tensor_tflops,
+            dram_tbps=chip.dram_tbps,
+            launch_us=chip.launch_us,
             shapes=len(adaptation.trained),
-            schedules=adaptation.schedules,
+            schedules=sum(len(shape.entries) for shape in adaptation.trained),
             environment=self.environment,
             product=self.product,
             created_at=datetime.now(UTC),
         )
-        return chip, Adopted(part="rates", path=keep_rates(self.home, rates), reason=""), figures
+        return Adopted(part="rates", path=keep_rates(self.home, rates), reason=""), chip, figures
 
-    def _timing_model(self, rates: Adopted) -> Adopted:
-        if self.chip.measured:
-            return _left_out("timing model", "what it knows of this chip stays")
-        follows = "its tensor, memory and launch rates follow from those of the chip" if rates.path else "its rates stay"
-        return _left_out("timing model", f"{follows}; these runs cannot tell its other rates apart")
-
-    def _curve(self, adaptation: Adaptation, chip: Chip, spent: float) -> tuple[list[AdaptationPoint], Tensors, Figures]:
+    def _curve(self, adaptation: Adaptation, spent: float) -> tuple[list[AdaptationPoint], Tensors, Figures]:
         """What each beginning of the measurements is worth, from the policy that ships to that of all of them."""
         curve: list[AdaptationPoint] = []
         tensors: Tensors = {}
         figures: Figures = {}
         if self.base.tensors is not None:
-            zero = adaptation.judged(_always(LearnedPrior(self._card(adaptation, {}), Network(self.base.tensors))), chip)
+            zero = self._judged(adaptation, self.base.tensors)
             curve.append(AdaptationPoint(minutes=0.0, shapes=0, schedules=0, figures=zero))
         for minutes in (*(one for one in CURVE_MINUTES if one < spent), spent):
-            runs = adaptation.begun_by(minutes)
-            if len(runs) < MIN_TRAINED and minutes < spent:
+            shapes = adaptation.begun_by(minutes)
+            if len(shapes) < MIN_TRAINED and minutes < spent:
                 continue
-            tensors = adaptation.policy(self.base.tensors, runs, chip)
-            figures = adaptation.judged(_always(LearnedPrior(self._card(adaptation, {}), Network(tensors))), chip)
-            schedules = sum(len(run.timed.timed) for run in runs)
-            curve.append(AdaptationPoint(minutes=minutes, shapes=len(runs), schedules=schedules, figures=figures))
-            self.tell(f"adapted to the first {minutes:.1f} minutes, {len(runs)} shapes")
+            tensors = adaptation.policy(self.base.tensors, shapes)
+            figures = self._judged(adaptation, tensors)
+            schedules = sum(len(shape.entries) for shape in shapes)
+            curve.append(AdaptationPoint(minutes=minutes, shapes=len(shapes), schedules=schedules, figures=figures))
+            self.tell(f"adapted to the first {minutes:.1f} minutes, {len(shapes)} shapes")
         return curve, tensors, figures
+
+    def _judged(self, adaptation: Adaptation, tensors: Tensors) -> Figures:
+        return adaptation.judged(_always(LearnedPrior(self._card(adaptation, {}), Network(tensors))))
 
     def _policy(self, adaptation: Adaptation, tensors: Tensors, after: Figures, before: Figures) -> Adopted:
         if not no_worse(after, before):
@@ -202,13 +209,6 @@ class Calibration:
             created=datetime.now(UTC).date().isoformat(),
             product=self.product,
         )
-
-    def _on_features(self, count: int) -> Callable[[int], None]:
-        def on_run(number: int) -> None:
-            if number % 10 == 0 or number == count:
-                self.tell(f"features of {number} of {count} shapes")
-
-        return on_run
 
 
 def _always(prior: Prior) -> PriorOf:

@@ -30,7 +30,7 @@ def calibrate_device(
     own = calibration_settings(settings)
     with (
         open_store(settings.store_url) as store,
-        open_sandbox_of(arch, own, emit, baselines=store, own_rates=False) as sandbox,
+        open_sandbox_of(arch, own, emit, baselines=store) as sandbox,
     ):
         environment = sandbox.environment
         if environment is None:
@@ -47,7 +47,6 @@ def calibrate_device(
             seed=settings.seed,
             product=version("cudal2-agent"),
             tell=tell,
-            emit=emit,
         )
         calibration.measure(ShapeMeasurer(own, store, sandbox, prior_of, emit), minutes)
         return calibration.adapt()

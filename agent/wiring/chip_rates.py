@@ -1,5 +1,9 @@
-"""The rates of a chip that `calibrate` fitted: kept in the home folder, and used where the chip is met again."""
+"""The rates of a chip that `calibrate` fitted: kept in the home folder, and used by the analytic prior on that chip.
 
+The chip itself keeps its expected rates: its roofline says what no kernel exceeds, fitted rates what schedules take.
+"""
+
+import logging
 import re
 from datetime import datetime
 from pathlib import Path
@@ -11,15 +15,17 @@ from contract.base import Record
 from contract.chip import Chip
 from contract.errors import UsageError
 from contract.evaluation import Environment
-from contract.events import Emit, Notice
 from contract.whole_file import whole_file
 
+logger = logging.getLogger(__name__)
 IN_HOME = "chips"
-VERSION = 1  # raise it when the meaning of a rate changes: older files are then ignored
 
 
 class FittedRates(Record):
-    """Rates of a chip, fitted to `schedules` of `shapes`. `environment`: that in which they were measured. Units: as `Chip`."""
+    """Rates of a chip, fitted to `schedules` of `shapes`. `environment`: that in which they were measured. Units: as `Chip`.
+
+    `version`: of the meaning of the rates. A file of another one is not used.
+    """
 
     format: Literal["cudal2-chip"] = "cudal2-chip"
     version: Literal[1] = 1
@@ -74,12 +80,14 @@ def keep_rates(home: Path, rates: FittedRates) -> Path:
     return path
 
 
-def with_own_rates(chip: Chip, home: Path, emit: Emit) -> Chip:
-    """A GPU's chip with the rates that were fitted on it, if any. What cannot be read is left out with a notice."""
-    path = rates_path(home, chip.name)
+def rates_of(chip: Chip, home: Path) -> FittedRates | None:
+    """The rates that were fitted on a chip, if any; those of an equally named file are its own only if they say so.
+
+    What cannot be read is left out with a warning: a search must not fail for a file that it can do without.
+    """
     try:
-        rates = read_rates(path)
+        rates = read_rates(rates_path(home, chip.name))
     except UsageError as exc:
-        emit(Notice(message=f"the fitted rates of {chip.name} are not used: {exc}"))
-        return chip
-    return chip if rates is None or rates.chip != chip.name else rates.of(chip)
+        logger.warning("the fitted rates of %s are not used: %s", chip.name, exc)
+        return None
+    return rates if rates is not None and rates.chip == chip.name else None

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 
-from agent.wiring.chip_rates import with_own_rates
 from agent.wiring.schedule_prior import open_prior
 from contract.baseline import BaselineBook
 from contract.events import Emit
@@ -19,17 +18,10 @@ from sandbox.local import LocalSandbox, open_sandbox, require_memory
 
 @contextmanager
 def open_sandbox_of(
-    arch: Arch,
-    settings: Settings,
-    emit: Emit,
-    *,
-    trust_host: bool = False,
-    baselines: BaselineBook | None = None,
-    own_rates: bool = True,
+    arch: Arch, settings: Settings, emit: Emit, *, trust_host: bool = False, baselines: BaselineBook | None = None
 ) -> Iterator[LocalSandbox]:
     """The sandbox for all tasks of an arch. `trust_host`: true only for files that the user names, never for a policy's.
     `baselines`: where tuned baselines are kept; without it, each is tuned once in the life of a worker's task.
-    `own_rates`: whether rates that were fitted on the GPU take the place of expected ones.
 
     Raises: CompilerMissing, DeviceUnavailable.
     """
@@ -51,7 +43,6 @@ def open_sandbox_of(
             rewrite=rewrite,
             race=settings.race_options(),
             baselines=baselines,
-            rated=partial(with_own_rates, home=settings.home, emit=emit) if own_rates else lambda chip: chip,
         )
     ) as sandbox:
         yield sandbox

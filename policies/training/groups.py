@@ -71,7 +71,7 @@ class ScheduleGroup:
     rival_prior: Floats
 
 
-def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list[TimedRun]:
+def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list["TimedRun"]:
     """The finished runs of wanted tasks, by name. Raises: StoreError."""
     with store.reading() as (connection, reader):
         rows = connection.execute(select(tables.runs).where(tables.runs.c.status == "finished").order_by(tables.runs.c.run_id))
@@ -82,46 +82,26 @@ def read_runs(store: Store, wanted: Wanted = lambda _: True) -> list[TimedRun]:
         ]
 
 
-class GroupEntries(NamedTuple):
-    """The schedules of a run that the families can write: those that were `timed`, and `rivals` that were not tried."""
-
-    run: TimedRun
-    timed: tuple[TimedSchedule, ...]
-    entries: list[PoolEntry]
-    rivals: list[PoolEntry]
-
-
-def group_of(run: TimedRun, seed: int = 0) -> ScheduleGroup | None:
+def group_of(run: "TimedRun", seed: int = 0) -> ScheduleGroup | None:
     """None where fewer than `MIN_SCHEDULES` of the schedules can be written by the families as they are now."""
-    found = entries_of(run, seed)
-    return found and group_with(found, run.chip)
-
-
-def entries_of(run: TimedRun, seed: int = 0) -> GroupEntries | None:
-    """What a group is made of, which takes most of its time; None as `group_of`."""
-    known = {family.name: family for family in families(run.task.arch)}
-    pairs = [(one, entry) for one in run.timed if (entry := read_entry(known, one.values, run.task, run.chip)) is not None]
+    task, chip = run.task, run.chip
+    known = {family.name: family for family in families(task.arch)}
+    pairs = [(one, entry) for one in run.timed if (entry := read_entry(known, one.values, task, chip)) is not None]
     if len(pairs) < MIN_SCHEDULES:
         return None
-    rivals = _rivals(run.task, run.chip, {entry.key for _, entry in pairs}, seed)
-    return GroupEntries(run, tuple(one for one, _ in pairs), [entry for _, entry in pairs], rivals)
-
-
-def group_with(found: GroupEntries, chip: Chip) -> ScheduleGroup:
-    """The group as it is for a chip, whose rates may differ from those that the run was recorded with."""
-    task = found.run.task
-    features, prior = features_of(found.entries, task, chip)
-    rival_features, rival_prior = features_of(found.rivals, task, chip)
+    features, prior = features_of([entry for _, entry in pairs], task, chip)
+    others = _rivals(task, chip, {entry.key for _, entry in pairs}, seed)
+    rival_features, rival_prior = features_of(others, task, chip)
     return ScheduleGroup(
-        run_id=found.run.run_id,
+        run_id=run.run_id,
         task=task,
         chip=chip.name,
-        baseline=float(np.log(found.run.baseline_us)),
+        baseline=float(np.log(run.baseline_us)),
         features=features.astype(np.float32),
         prior=prior,
-        costs=np.array([one.cost for one in found.timed]),
-        raced=np.array([one.raced for one in found.timed]),
-        rounds=np.array([one.round for one in found.timed]),
+        costs=np.array([one.cost for one, _ in pairs]),
+        raced=np.array([one.raced for one, _ in pairs]),
+        rounds=np.array([one.round for one, _ in pairs]),
         rival_features=rival_features.astype(np.float32),
         rival_prior=rival_prior,
     )

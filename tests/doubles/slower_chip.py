@@ -22,10 +22,10 @@ EXPECTED = REFERENCE_CHIPS[Arch.SM_90A].model_copy(update={"name": "Slow 90", "m
 TRUE = EXPECTED.model_copy(update={"tensor_tflops": 420.0, "dram_tbps": 2.1, "launch_us": 1.1})
 
 
-def slower_us(entries: Sequence[PoolEntry], task: GemmTask) -> list[float]:
+def slower_us(entries: Sequence[PoolEntry], task: GemmTask, kindness: float) -> list[float]:
     """The analytic prior's times at the true rates; kernels of which many fit on an SM are better than it thinks."""
     times_us = predict_many_us([entry.work for entry in entries], task, TRUE)
-    return [float(us * np.exp(-0.08 * entry.work.ctas_per_sm)) for us, entry in zip(times_us, entries, strict=True)]
+    return [float(us * np.exp(-kindness * entry.work.ctas_per_sm)) for us, entry in zip(times_us, entries, strict=True)]
 
 
 def good_entries(task: GemmTask, count: int = 12) -> list[PoolEntry]:
@@ -43,13 +43,13 @@ def good_entries(task: GemmTask, count: int = 12) -> list[PoolEntry]:
 class SlowerSandbox(ScriptedSandbox):
     """Measures the schedules of a task as the slower GPU would, against a baseline of twice the roofline.
 
-    `lasts`: tasks that it measures before it is interrupted.
+    `lasts`: tasks that it measures before it is interrupted. `kindness`: of ln(time), per CTA that fits on an SM.
     """
 
-    def __init__(self, lasts: int | None = None) -> None:
+    def __init__(self, lasts: int | None = None, kindness: float = 0.08) -> None:
         super().__init__()
         self.tasks: list[GemmTask] = []
-        self._lasts = lasts
+        self._lasts, self._kindness = lasts, kindness
 
     @property
     def chip(self) -> Chip:
@@ -63,7 +63,7 @@ class SlowerSandbox(ScriptedSandbox):
         known = {family.name: family for family in families(task.arch)}
         entry = read_entry(known, built.candidate.origin.schedule or {}, task, EXPECTED)
         assert entry is not None
-        [time_us] = slower_us([entry], task)
+        [time_us] = slower_us([entry], task, self._kindness)
         return measured(time_us, baseline_us=2 * roofline_us(task, TRUE), baselines=(AUTOTUNED,), effort=effort)
 
     def build(

@@ -245,16 +245,6 @@ def test_on_a_gpu_candidates_are_measured_and_stages_told(options, with_script):
     sandbox.close()
 
 
-def test_a_gpu_has_the_rates_that_are_known_of_it_and_the_emulators_chip_its_own(options, with_script):
-    with_script()
-    rated = {**options, "rated": lambda chip: chip.model_copy(update={"launch_us": 9.0})}
-    sandbox, _ = opened(rated)
-    assert sandbox.chip.launch_us == 9.0
-    sandbox.close()
-    sandbox, _ = opened(rated, device="none")
-    assert sandbox.chip == REFERENCE_CHIPS[TASK.arch]
-
-
 def test_verified_without_a_time_carries_the_prediction(options, with_script):
     with_script()
     sandbox, _ = opened(options)

@@ -11,7 +11,7 @@ from agent.calibration.adaptation import no_worse
 from agent.calibration.calibration import Base, Calibration
 from agent.calibration.calibration_result import CalibrationResult
 from agent.calibration.calibration_runs import ShapeMeasurer, calibration_settings, measured_runs, tasks_done
-from agent.wiring.chip_rates import with_own_rates
+from agent.wiring.chip_rates import rates_of
 from agent.wiring.schedule_prior import open_prior
 from contract.build import Built
 from contract.chip import Chip
@@ -50,9 +50,7 @@ def settings(tmp_path: Path) -> Settings:
 def opened(settings: Settings, store: Store, tasks: list[GemmTask], chip: Chip = EXPECTED) -> Calibration:
     prior_of = open_prior(settings)
     said: list[str] = []
-    return Calibration(
-        tasks, chip, ENVIRONMENT, settings.home, store, Base(), prior_of, 0, "0.1.0", said.append, lambda _: None
-    )
+    return Calibration(tasks, chip, ENVIRONMENT, settings.home, store, Base(), prior_of, 0, "0.1.0", said.append)
 
 
 def measure(calibration: Calibration, settings: Settings, sandbox: SlowerSandbox, minutes: float = 100.0) -> None:
@@ -85,14 +83,21 @@ def test_it_says_what_it_measured_and_judges_on_what_it_held_back(calibrated: tu
     assert [point.shapes for point in result.curve] == [7]
 
 
-def test_fitted_rates_move_towards_the_true_ones_and_are_used(calibrated: tuple[Settings, CalibrationResult]) -> None:
-    settings, result = calibrated
-    [rates] = [one for one in result.adopted if one.part == "rates"]
-    if rates.path is None:  # these small shapes need not order better with them; then nothing may be left behind
-        assert with_own_rates(EXPECTED, settings.home, lambda _: None) == EXPECTED
-        return
-    used = with_own_rates(EXPECTED, settings.home, lambda _: None)
-    assert EXPECTED.launch_us < used.launch_us < 1.5 * TRUE.launch_us
+def test_rates_that_order_no_worse_are_kept_and_used(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = (StagePlan(stage="supervised", epochs=1, rate=1e-6),)
+    monkeypatch.setattr(adapting, "ANEW", adapting.ANEW.model_copy(update={"stages": stages}))
+    with open_store(settings.store_url) as store:
+        calibration = opened(settings, store, TASKS)
+        measure(calibration, settings, SlowerSandbox(kindness=0.0))
+        result = calibration.adapt()
+    assert result.adopted[0].path == settings.home / "chips" / "Slow-90.json"
+    kept = rates_of(EXPECTED, settings.home)
+    assert kept is not None
+    assert (EXPECTED.launch_us, kept.launch_us) == result.rates["launch_us"]
+    assert EXPECTED.launch_us < kept.launch_us < 1.2 * TRUE.launch_us
+    assert kept.environment == ENVIRONMENT
+    other = open_prior(settings)(TASKS[0].model_copy(update={"mode": TimingMode.SERVER}), EXPECTED)
+    assert other.name == "analytic, fitted rates"
 
 
 def test_auto_finds_the_adopted_policy_for_this_chip_and_kind_alone(calibrated: tuple[Settings, CalibrationResult]) -> None:
@@ -105,7 +110,9 @@ def test_auto_finds_the_adopted_policy_for_this_chip_and_kind_alone(calibrated: 
     found = prior_of(TASKS[0], EXPECTED)
     assert isinstance(found, LearnedPrior)
     assert (found.card.base, found.card.held_out, found.card.chips) == (None, 2, ("Slow 90",))
-    assert prior_of(TASKS[0].model_copy(update={"mode": TimingMode.SERVER}), EXPECTED) is ANALYTIC
+    server = TASKS[0].model_copy(update={"mode": TimingMode.SERVER})
+    assert not isinstance(prior_of(server, EXPECTED), LearnedPrior)
+    assert prior_of(TASKS[0], EXPECTED.model_copy(update={"name": "Other 90"})) is ANALYTIC
 
 
 def test_a_second_call_measures_nothing_again_and_goes_on(calibrated: tuple[Settings, CalibrationResult]) -> None:
