@@ -14,7 +14,6 @@ from policies.schedule.optimiser.pool_entry import PoolEntry, read_entry
 from policies.schedule.optimiser.pool_prior import PriorOf
 from policies.schedule.prior import Floats
 from policies.schedule.rate_fitting import TimedWorks, fitted_chip
-from policies.training.adapting import adapted
 from policies.training.groups import ScheduleGroup, group_of
 from policies.training.judging import judged
 
@@ -82,6 +81,8 @@ class Adaptation:
 
     def policy(self, start: Tensors | None, shapes: Sequence[AdaptationShape]) -> Tensors:
         """Weights after training with the shapes. Raises: TrainingFailed."""
+        from policies.training.adapting import adapted  # torch, whose absence is reported before any work
+
         return adapted(start, [shape.group for shape in shapes], self.seed)
 
     def judged(self, prior_of: PriorOf) -> Figures:

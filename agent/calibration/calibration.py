@@ -21,7 +21,7 @@ from policies.schedule.learned.network import Network, Tensors
 from policies.schedule.learned.policy_file import SUFFIX, PolicyCard, kind_of, write_weights
 from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 from policies.schedule.rate_fitting import RATES
-from policies.training.adapting import ADAPTING, ANEW
+from policies.training.training_plan import ADAPTING, ANEW
 from policies.trajectories.store import Store
 
 MIN_TRAINED, MIN_TESTED = 6, 2  # shapes; fewer adapt and judge nothing

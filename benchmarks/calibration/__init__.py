@@ -1,4 +1,5 @@
-"""How fast a policy that learned from offline runs adapts to server mode, by replay of stored runs. Needs no GPU.
+"""What a calibration is worth, by replay of stored runs. Needs no GPU; docs/training/calibration.md tells of it.
 
-`merged_runs`: the runs of a shape as one. `__main__`: the study, which docs/training/calibration.md tells of.
+`__main__`: how fast a policy of offline runs adapts to server mode. `rates`: what a fit of rates finds, and what it does to
+the order. `merged_runs`: the runs of a shape as one.
 """

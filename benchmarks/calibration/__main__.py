@@ -1,7 +1,7 @@
 """Adaptation curves: a policy of offline runs alone, trained on with 2 to 32 shapes of server mode, judged on other shapes.
 
-Run from the repository's root: python -m benchmarks.calibration --store trajectories.sqlite --home FOLDER [--seeds 5]
-It prints a JSON line per arm, number of shapes and seed, then a table of medians over the seeds. `--home` keeps features and
+Run from the repository's root: python -m benchmarks.calibration --store trajectories.sqlite --home FOLDER [--seeds 15]
+It prints a JSON line per arm, number of shapes and seed, then a table of means over the seeds. `--home` keeps features and
 the offline policy, so that a second call takes a minute.
 
 Held-out shapes take no part, neither in training nor in judging. All numbers of shapes are judged on the same shapes of a seed.
@@ -80,12 +80,12 @@ def arms_of(
 
 
 def table(rows: Sequence[dict[str, object]]) -> str:
-    """Medians over the seeds, as a page shows them."""
+    """Means over the seeds, as a page shows them: a seed has nine shapes to judge by, so that medians of shares are steps."""
     lines = [f"| arm | shapes | {' | '.join(FIGURES)} |", f"|---|---|{'---|' * len(FIGURES)}"]
     for arm, shapes in dict.fromkeys((str(row["arm"]), int(str(row["shapes"]))) for row in rows):
         of_arm = [row for row in rows if (row["arm"], row["shapes"]) == (arm, shapes)]
-        medians = [statistics.median(float(str(row[name])) for row in of_arm) for name in FIGURES]
-        cells = [f"{value:.0%}" if name.endswith("%") else f"{value:.3f}" for name, value in zip(FIGURES, medians, strict=True)]
+        means = [statistics.fmean(float(str(row[name])) for row in of_arm) for name in FIGURES]
+        cells = [f"{value:.0%}" if name.endswith("%") else f"{value:.3f}" for name, value in zip(FIGURES, means, strict=True)]
         lines.append(f"| {arm} | {shapes or '-'} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--home", type=Path, required=True, help="folder for features and the offline policy")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=15)
     options = parser.parse_args()
     never = held_out_lists()
     with open_store(f"sqlite:///{options.store}") as store:

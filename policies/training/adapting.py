@@ -1,7 +1,4 @@
-"""A policy trained on from another one, on the few runs of a chip or of a kind of task that it does not know.
-
-The stages are short and their rates low, so that a few dozen runs correct the policy and do not replace what it knows.
-"""
+"""A policy trained on from another one, on the few runs of a chip or of a kind of task that it does not know."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,26 +8,8 @@ from policies.schedule.learned.network import Network, Tensors
 from policies.schedule.prior import Floats
 from policies.training.checkpoints import Checkpoints
 from policies.training.groups import ScheduleGroup
-from policies.training.network_size import NetworkSize
 from policies.training.schedule_training import OnEpoch, ScheduleTraining
-from policies.training.training_plan import StagePlan, TrainingPlan
-
-ADAPTING = TrainingPlan(
-    stages=(
-        StagePlan(stage="supervised", epochs=30, rate=5e-4),
-        StagePlan(stage="group-relative", epochs=10, rate=1e-4),
-    ),
-    batch=4,
-)
-# Where there is no policy to begin with: a smaller network, for longer.
-ANEW = TrainingPlan(
-    stages=(
-        StagePlan(stage="supervised", epochs=60, rate=2e-3),
-        StagePlan(stage="group-relative", epochs=10, rate=1e-4),
-    ),
-    size=NetworkSize(members=3, width=128),
-    batch=4,
-)
+from policies.training.training_plan import ADAPTING, ANEW
 
 
 def adapted(

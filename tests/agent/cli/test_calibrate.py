@@ -1,6 +1,8 @@
 """`cudal2-agent calibrate` on a machine without a GPU: one clear line for what is missing; and its answer as text."""
 
-import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,13 @@ def test_what_is_missing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None
     assert "--mode 'fast' is not known" in complaint("calibrate --mode fast", capsys)
 
 
-def test_without_torch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(
-        calibration_session, "find_spec", lambda name: None if name == "torch" else importlib.util.find_spec(name)
-    )
-    assert "pip install" in complaint("calibrate", capsys)
+def test_without_torch(home: Path) -> None:
+    program = "import sys; sys.modules['torch'] = None; from agent.cli.main import main; sys.exit(main(['calibrate']))"
+    environment = {**os.environ, "CUDAL2_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2
+    [line] = done.stderr.strip().splitlines()
+    assert line.startswith("error: calibrate trains a policy, which needs torch; run: pip install")
 
 
 def test_a_home_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
