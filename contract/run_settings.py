@@ -34,7 +34,8 @@ FLAT_NAME: Mapping[GroupedName, str] = {place: name for name, place in FLAT.item
 GROUPS = frozenset(group for group, _ in FLAT.values())
 
 # What a run's outcome depends on: a resumed or replayed run takes these from its record unless a flag says otherwise.
-_ROUNDS = ("budget", "minutes", "round_size", "build_ahead", "screen_sources", "finalists", "race_baselines", "precedents")
+_ENDING = ("budget", "minutes", "stop_near_roofline", "finalists", "race_baselines")
+_ROUNDS = (*_ENDING, "round_size", "build_ahead", "screen_sources", "precedents")
 _SEARCH = (*_ROUNDS, "seed", "verify_seed", "policy", "schedule_prior", "lm", "rounds", "quick_rounds", "device")
 _SHOWN = ("use_knowledge", "use_diagnosis", "profile")
 _CHAT = ("api_key_file", "replay", *(name for name, (group, _) in FLAT.items() if group == "chat"))
@@ -81,6 +82,9 @@ class RunSettings(Record):
     round_size: int = Field(default=8, ge=1, le=256, description="candidates proposed at a time")
     build_ahead: bool = Field(
         default=True, description="whether the next round is proposed and built while a GPU still measures this one"
+    )
+    stop_near_roofline: bool = Field(
+        default=True, description="whether a search ends once its best kernel is within 2 % of the roofline"
     )
     screen_sources: bool = Field(
         default=True, description="whether a model's sources that are predicted far slower than the best time are not timed"

@@ -26,6 +26,7 @@ from agent.cli import (
     trajectories,
     verify,
 )
+from agent.cli.calibrate import calibrate_verb
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
@@ -48,6 +49,7 @@ app.command("verify", epilog=verify.EXAMPLE)(verify.verify)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("model-bench", epilog=model_bench.EXAMPLE)(model_bench.model_bench)
 app.command("advise", epilog=advise.EXAMPLE)(advise.advise)
+app.command("calibrate", epilog=calibrate_verb.EXAMPLE)(calibrate_verb.calibrate)
 app.command("profile", epilog=profile.EXAMPLE)(profile.profile)
 app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")

@@ -57,6 +57,7 @@ class Nodes:
             self._budget,
             can_measure=parts.sandbox.can_measure,
             reads_code=parts.policy.reads_code,
+            stops_near_roofline=run.settings.stop_near_roofline,
         )
         self._clock = clock
         self._emit = emit

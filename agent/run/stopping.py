@@ -57,11 +57,24 @@ def no_better_prediction(ranked: Sequence[Ranked], last_round: int) -> bool:
 
 
 class SearchEnd:
-    """When the search of one run ends. `reads_code`: whether a model proposes, which may find a better kernel in any round."""
+    """When the search of one run ends. `reads_code`: whether a model proposes, which may find a better kernel in any round.
 
-    def __init__(self, task: GemmTask, chip: Chip, budget: Budget, *, can_measure: bool, reads_code: bool) -> None:
+    `stops_near_roofline`: whether it ends before its budget where nothing is left to gain, by the rates of the chip.
+    """
+
+    def __init__(
+        self,
+        task: GemmTask,
+        chip: Chip,
+        budget: Budget,
+        *,
+        can_measure: bool,
+        reads_code: bool,
+        stops_near_roofline: bool = True,
+    ) -> None:
         self._task, self._chip, self._budget = task, chip, budget
         self._can_measure, self._reads_code = can_measure, reads_code
+        self._stops_near_roofline = stops_near_roofline
 
     def reason(self, ranked: Sequence[Ranked], last_round: int, waiting: int, spent_s: float) -> str:
         """Why the search ends now; empty while it goes on. At least one built candidate is always tried.
@@ -71,7 +84,7 @@ class SearchEnd:
         tried = any("evaluate" in one.step.seconds for one in ranked)
         if spent_s > self._budget.search_s(self._can_measure) and (tried or not waiting):
             return "the time is spent"
-        if near_roofline(leader(ranked), self._task, self._chip):
+        if self._stops_near_roofline and near_roofline(leader(ranked), self._task, self._chip):
             return "the roofline is near"
         if waiting:
             return ""

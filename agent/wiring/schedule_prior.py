@@ -1,9 +1,10 @@
 """Which prior the schedule policy searches with: one that learned from the chip where there is one, else the analytic one."""
 
 import logging
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
+from agent.wiring.chip_rates import rates_of
 from contract.chip import Chip
 from contract.errors import UsageError
 from contract.settings import Settings
@@ -11,7 +12,7 @@ from contract.task import GemmTask
 from policies.schedule.learned.known_policies import ANALYTIC_NAME, AUTO, find_policy, known_policies
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.policy_file import read_weights
-from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf
+from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior, PriorOf, RatedPrior
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ def open_prior(settings: Settings) -> PriorOf:
     """The prior of each task and chip, as `schedule_prior` says.
 
     `auto`: the last of the known policies that learned from the chip, those of the home folder behind those that ship.
+    Without one, the analytic prior, with rates that were fitted on the chip where there are some.
     Raises: UsageError for a policy that is not there or cannot be used.
     """
     choice = settings.schedule_prior
@@ -30,7 +32,8 @@ def open_prior(settings: Settings) -> PriorOf:
         for reason in reasons:
             _say_once(reason)
         files = tuple(one.path for one in known)
-        return lambda task, chip: _newest(files, task, chip)
+        fallback = cache(partial(_fallback, settings.home))
+        return lambda task, chip: _newest(files, task, chip) or fallback(chip)
     named = read_prior(find_policy(choice, settings.home).path)
     return lambda _task, chip: _chosen(named, chip)
 
@@ -52,7 +55,7 @@ def _say_once(message: str) -> None:
     logger.warning("%s", message)
 
 
-def _newest(files: tuple[Path, ...], task: GemmTask, chip: Chip) -> Prior:
+def _newest(files: tuple[Path, ...], task: GemmTask, chip: Chip) -> Prior | None:
     """What cannot be read is left out here: a search must not fail for weights that nobody asked for."""
     for path in reversed(files):
         try:
@@ -62,4 +65,9 @@ def _newest(files: tuple[Path, ...], task: GemmTask, chip: Chip) -> Prior:
             continue
         if prior.knows(task, chip):
             return prior
-    return ANALYTIC
+    return None
+
+
+def _fallback(home: Path, chip: Chip) -> Prior:
+    rates = rates_of(chip, home)
+    return ANALYTIC if rates is None else RatedPrior(rates.of(chip))

@@ -18,7 +18,8 @@ Ranks = Callable[[ScheduleGroup], Floats]
 
 
 def judged(groups: Sequence[ScheduleGroup], scores_of: Ranks) -> dict[str, float]:
-    """Shares of groups whose first and best of eight are near the best, and what they lose in geometric mean.
+    """Shares of groups whose first and best of eight are near the best, what they lose in geometric mean, and the mean of
+    Spearman's correlation of scores with times.
 
     Empty where there is no group.
     """
@@ -31,6 +32,7 @@ def judged(groups: Sequence[ScheduleGroup], scores_of: Ranks) -> dict[str, float
         "best of 8 within 2 %": float(np.mean(eight <= np.log1p(EIGHT_WITHIN))),
         "first over best": float(np.exp(first.mean())),
         "best of 8 over best": float(np.exp(eight.mean())),
+        "rank correlation": float(np.mean([_correlation(group.costs, scores_of(group)) for group in groups])),
     }
 
 
@@ -39,3 +41,18 @@ def _lost(group: ScheduleGroup, scores: Floats) -> tuple[float, float]:
     order = np.argsort(scores, kind="stable")
     best = float(group.costs.min())
     return float(group.costs[order[0]]) - best, float(group.costs[order[:EIGHT]].min()) - best
+
+
+def _correlation(costs: Floats, scores: Floats) -> float:
+    """Spearman's; 0 where one of them is constant, or for a single schedule."""
+    ranks = np.array([_ranks(costs), _ranks(scores)])
+    if ranks.shape[1] < 2 or not ranks.std(axis=1).all():
+        return 0.0
+    return float(np.corrcoef(ranks)[0, 1])
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ranks from 0; equal values share the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(counts) - (counts + 1) / 2)[places]
+    return ranks

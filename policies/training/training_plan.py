@@ -35,3 +35,22 @@ class TrainingPlan(Record):
     batch: int = Field(16, ge=1)
     rivals: int = Field(48, ge=0)
     decay: float = Field(0.01, ge=0)
+
+
+# For a policy that is trained on with a few dozen runs: short stages at low rates correct it, and replace little.
+ADAPTING = TrainingPlan(
+    stages=(
+        StagePlan(stage="supervised", epochs=30, rate=5e-4),
+        StagePlan(stage="group-relative", epochs=10, rate=1e-4),
+    ),
+    batch=4,
+)
+# Where there is no policy to begin with: a smaller network, for longer.
+ANEW = TrainingPlan(
+    stages=(
+        StagePlan(stage="supervised", epochs=60, rate=2e-3),
+        StagePlan(stage="group-relative", epochs=10, rate=1e-4),
+    ),
+    size=NetworkSize(members=3, width=128),
+    batch=4,
+)

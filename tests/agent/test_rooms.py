@@ -19,6 +19,7 @@ ROOMS = (
     "model_bench",
     "environment",
     "policy_bench",
+    "calibration",
     "cli",
 )
 

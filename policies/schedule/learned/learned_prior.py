@@ -8,7 +8,7 @@ from contract.chip import Chip
 from contract.task import GemmTask
 from policies.schedule.learned.features import features_of
 from policies.schedule.learned.network import Network, Opinion
-from policies.schedule.learned.policy_file import PolicyCard
+from policies.schedule.learned.policy_file import PolicyCard, kind_of
 from policies.schedule.optimiser.pool_entry import PoolEntry
 from policies.schedule.optimiser.pool_prior import Crowding
 from policies.schedule.prior import Floats
@@ -27,7 +27,9 @@ class LearnedPrior:
         self.name = card.name
 
     def knows(self, task: GemmTask, chip: Chip) -> bool:
-        return chip.name in self.card.chips and task.arch is chip.arch
+        """Whether it learned from the chip, and may be used for tasks of this kind."""
+        of_kind = not self.card.kinds or kind_of(task) in self.card.kinds
+        return chip.name in self.card.chips and task.arch is chip.arch and of_kind
 
     def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
         if not entries:

@@ -10,6 +10,7 @@ from safetensors.numpy import save
 
 from contract.base import Record
 from contract.errors import UsageError
+from contract.task import GemmTask
 from contract.whole_file import whole_file
 from policies.schedule.learned.features import FINGERPRINT
 from policies.schedule.learned.network import Network, Tensors
@@ -24,7 +25,8 @@ class PolicyCard(Record):
 
     `fingerprint`: of the columns that it reads. `chips`: those whose times it saw. `tasks`: runs by kind of task.
     `held_out`: shapes that it never saw. `figures`: what its training measured on these, by name. `base`: the policy that it
-    was adapted from. `created`: date. `product`: version of this project.
+    was adapted from. `kinds`: of tasks that it is used for, as `kind_of` names them; empty for all. `created`: date.
+    `product`: version of this project.
     """
 
     name: str
@@ -38,9 +40,15 @@ class PolicyCard(Record):
     held_out: int
     figures: dict[str, float] = {}
     base: str | None = None
+    kinds: tuple[str, ...] = ()
     created: str
     product: str
     licence: str = "Apache-2.0"
+
+
+def kind_of(task: GemmTask) -> str:
+    """Timing mode and accumulator of a task, such as `offline f32`: what a policy is calibrated for."""
+    return f"{task.mode.value} {task.accumulate.value}"
 
 
 def write_weights(path: Path, tensors: Tensors, card: PolicyCard) -> None:

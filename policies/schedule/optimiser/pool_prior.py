@@ -59,5 +59,18 @@ class AnalyticPrior:
 
 ANALYTIC: Prior = AnalyticPrior()
 
+
+class RatedPrior(AnalyticPrior):
+    """The analytic prior with the rates of `rated`, which were fitted on the chip, in place of those that are expected."""
+
+    name = "analytic, fitted rates"
+
+    def __init__(self, rated: Chip) -> None:
+        self._rated = rated
+
+    def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:  # noqa: ARG002
+        return super().predict_us(entries, task, self._rated)
+
+
 # The prior for a task on a chip.
 PriorOf = Callable[[GemmTask, Chip], Prior]

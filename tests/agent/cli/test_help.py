@@ -34,7 +34,7 @@ def test_the_walk_finds_every_verb() -> None:
     verbs = ("run", "status", "results", "import", "prove", "record")
     assert {f"campaign {verb}" for verb in verbs} <= names
     assert {f"policy {verb}" for verb in ("list", "use", "evaluate")} <= names
-    assert {"train schedule", "train lm"} <= names
+    assert {"train schedule", "train online", "train lm", "calibrate"} <= names
     assert {f"library {verb}" for verb in ("build", "list", "show", "prepare", "check")} <= names
 
 

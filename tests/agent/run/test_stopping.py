@@ -42,3 +42,6 @@ def test_only_a_measured_time_near_the_roofline_ends_a_search() -> None:
     near_us = 1.001 * roofline_us(TASK, CHIP)
     assert reason(step(0, evaluation=unmeasured(near_us, "emulator"))) == ""
     assert reason(step(0, evaluation=measured(near_us)), can_measure=True) == "the roofline is near"
+    budget = Budget(candidates=9, minutes=9.0)
+    to_the_end = SearchEnd(TASK, CHIP, budget, can_measure=True, reads_code=False, stops_near_roofline=False)
+    assert to_the_end.reason([rank(step(0, evaluation=measured(near_us)), TASK, CHIP)], 1, 0, 1.0) == ""

@@ -1,0 +1,5 @@
+"""What a calibration is worth, by replay of stored runs. Needs no GPU; docs/training/calibration.md tells of it.
+
+`__main__`: how fast a policy of offline runs adapts to server mode. `rates`: what a fit of rates finds, and what it does to
+the order. `merged_runs`: the runs of a shape as one.
+"""
