@@ -9,7 +9,7 @@
 | `losses` | what each stage minimises |
 | `schedule_training` | the stages over stored groups |
 | `adapting` | a policy trained on with the few runs of another chip or kind of task |
-| `online` | training by trying: groups that a score evaluates |
+| `online_training` | training by trying: groups that a score evaluates |
 | `checkpoints`, `training_log` | what a killed training goes on from, and what it said |
 | `judging` | what scores are worth on groups that were not trained on |
 | `trainer` | from a store to a policy file |

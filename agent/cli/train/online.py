@@ -8,7 +8,7 @@ import typer
 from agent.cli.arguments import Accumulate, AsJson, Device, Element, LayoutName, Mode, read_task
 
 if TYPE_CHECKING:
-    from policies.training.online import OnlinePlan, StepReport
+    from policies.training.online_training import OnlinePlan, StepReport
 
 EXAMPLE = (
     "\b\nExamples:\n  cudal2-agent train online --policy h200 --shapes 512x512x512,64x4096x64 --steps 20 --name mine\n"
@@ -43,7 +43,7 @@ def online(
     from contract.events import Notice
     from contract.settings import load_settings
     from policies.schedule.learned.known_policies import find_policy
-    from policies.training.online import train_online
+    from policies.training.online_training import train_online
 
     settings = load_settings(device=device)
     start = find_policy(policy, settings.home).path
@@ -67,7 +67,7 @@ def online(
 
 
 def _plan(**given: float | None) -> "OnlinePlan":
-    from policies.training.online import OnlinePlan
+    from policies.training.online_training import OnlinePlan
 
     return OnlinePlan.model_validate({name: value for name, value in given.items() if value is not None})
 

@@ -14,6 +14,7 @@ from policies.schedule.families.registry import families
 from policies.schedule.optimiser.acquisition import rank_by_draws, rank_by_prior
 from policies.schedule.optimiser.encoding import Encoding
 from policies.schedule.optimiser.gaussian_process import GaussianProcess
+from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.risk import Risk
 from policies.schedule.optimiser.schedule_pool import MAX_OF_FAMILY, SchedulePool
 from policies.schedule.optimiser.surrogate import Surrogate
@@ -63,18 +64,18 @@ def test_what_was_read_once_is_not_confused_with_what_equals_it() -> None:
 
 
 def test_the_prior_alone_ranks_diversely(pool: SchedulePool) -> None:
-    ranked = list(islice(rank_by_prior(pool.entries, pool.predicted_us, []), 8))
+    ranked = list(islice(rank_by_prior(pool.entries, pool.predicted_us, [], ANALYTIC.crowding), 8))
     assert ranked[0] is pool.entries[int(np.argmin(pool.predicted_us))]
     assert len({entry.key for entry in ranked}) == 8
     assert max(Counter(entry.group for entry in ranked).values()) <= 4
-    after = next(rank_by_prior(pool.entries, pool.predicted_us, [ranked[0]] * 50))
+    after = next(rank_by_prior(pool.entries, pool.predicted_us, [ranked[0]] * 50, ANALYTIC.crowding))
     assert after.group != ranked[0].group
 
 
 def test_the_prior_ranks_everything_once(pool: SchedulePool) -> None:
     some = pool.entries[:40]
-    assert {entry.key for entry in rank_by_prior(some, pool.predicted_us[:40], [])} == {entry.key for entry in some}
-    assert list(rank_by_prior([], np.array([]), [])) == []
+    assert {entry.key for entry in rank_by_prior(some, pool.predicted_us[:40], [], ANALYTIC.crowding)} == {entry.key for entry in some}
+    assert list(rank_by_prior([], np.array([]), [], ANALYTIC.crowding)) == []
 
 
 def test_a_gaussian_process_recovers_a_smooth_function() -> None:
