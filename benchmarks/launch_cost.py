@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,12 +66,18 @@ def on_the_gpu(device: int, bursts: int) -> Iterator[Row]:
 
     torch.cuda.set_device(device)
     stream = torch.cuda.current_stream()
-    launchers = [CompiledLauncher(device, DRIVER), InterpretedLauncher(device, DRIVER)]
+    launchers: tuple[CompiledLauncher | InterpretedLauncher, ...] = (
+        CompiledLauncher(device, DRIVER),
+        InterpretedLauncher(device, DRIVER),
+    )
     for m, n, k in SHAPES:
         a, b, d = (torch.randn(size, device="cuda", dtype=torch.float16) for size in ((m, k), (k, n), (m, n)))
-        yield Row(f"{m}x{n}x{k}", "torch.matmul", "", median_us(lambda a=a, b=b: a @ b, torch.cuda.synchronize, bursts))
-        into: Any = lambda a=a, b=b, d=d: torch.matmul(a, b, out=d)  # noqa: E731
-        yield Row(f"{m}x{n}x{k}", "torch.matmul(out=)", "", median_us(into, torch.cuda.synchronize, bursts))
+        ways: dict[str, Callable[[], object]] = {
+            "torch.matmul": partial(torch.matmul, a, b),
+            "torch.matmul(out=)": partial(torch.matmul, a, b, out=d),
+        }
+        for way, call in ways.items():
+            yield Row(f"{m}x{n}x{k}", way, "", median_us(call, torch.cuda.synchronize, bursts))
         for kernel in drawn_kernels(GemmTask(m=m, n=n, k=k), device):
             for launcher in launchers:
                 call = call_of(launcher.load(kernel), (a.data_ptr(), b.data_ptr(), d.data_ptr()), stream.cuda_stream)
