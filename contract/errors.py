@@ -12,6 +12,7 @@ Cudal2Error
 ├── ProfileFailed         this candidate could not be profiled; other candidates may work
 ├── EndpointError         a chat server cannot be used: unreachable, unknown model, key refused, out of retries
 ├── TrainingFailed        a training cannot go on; its last checkpoint stays
+├── LibraryError          a kernel library, or a kernel built from it, is damaged, stale or of another version; exit code 2
 ├── StoreError            the trajectory store or a checkpoint is corrupt, locked or unreachable
 └── KnowledgeError        the knowledge base cannot be read or written; the message says what to do
     ├── SourceError       a release, archive, checkout or folder cannot be indexed; exit code 2
@@ -80,6 +81,10 @@ class EndpointError(Cudal2Error):
 
 class TrainingFailed(Cudal2Error):
     pass
+
+
+class LibraryError(Cudal2Error):
+    exit_code = 2
 
 
 class StoreError(Cudal2Error):

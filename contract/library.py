@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from contract.base import Record, digest
 from contract.candidate import ScheduleValue
+from contract.plan import ResolvedPlan
 from contract.speedup import Speedup
 from contract.task import GemmTask
 
@@ -80,3 +81,13 @@ class LibraryManifest(Record):
     product: str
     created: date
     licence: str = "Apache-2.0"
+
+
+class PreparedKernel(Record):
+    """A built kernel of a library's entry, beside its cubin. `plan`: as the source has it, resolved for `task` and the SMs."""
+
+    task: GemmTask
+    source_sha256: str
+    cubin_sha256: str
+    compiler: str
+    plan: ResolvedPlan

@@ -1,4 +1,3 @@
-"""Kernels of a library, launched from Python and C++ without the agent that found them.
+"""Kernels that campaigns found, for programs that multiply matrices. It imports without a GPU and without PyTorch."""
 
-- `launcher/`: a built kernel as launches on a stream
-"""
+__version__ = "0.1.0"

@@ -1,0 +1,40 @@
+"""The source of a library's entry: the text that was measured, written again by its family, or refused."""
+
+import hashlib
+
+from contract.candidate import Candidate, Origin, ScheduleValue
+from contract.errors import LibraryError, PlanError
+from contract.library import LibraryEntry
+from contract.task import GemmTask
+from policies.schedule.families.registry import families
+
+AUTHOR = "library"
+
+
+def candidate_of(entry: LibraryEntry) -> Candidate:
+    """The candidate of an entry. Raises: LibraryError where its text today is not the one that was measured."""
+    what = f"entry {entry.id} ({entry.task.shape})"
+    try:
+        candidate = written(entry.schedule, entry.task) if entry.schedule is not None else from_text(entry.source or "")
+    except (ValueError, PlanError) as exc:
+        raise LibraryError(f"{what} cannot be written: {exc}; build the library again") from exc
+    if source_sha256(candidate) != entry.source_sha256:
+        raise LibraryError(f"{what} is stale: its source today is not the one that was measured; build the library again")
+    return candidate
+
+
+def written(schedule: dict[str, ScheduleValue], task: GemmTask) -> Candidate:
+    """Raises: ValueError where no family of today writes the schedule for the task."""
+    family = next((one for one in families(task.arch) if one.name == schedule.get("family")), None)
+    if family is None:
+        raise ValueError(f"there is no kernel family {schedule.get('family')!r} for {task.arch}")
+    return family.write(family.parse(schedule), task)
+
+
+def from_text(source: str) -> Candidate:
+    """Raises: PlanError."""
+    return Candidate.from_source(source, Origin(policy=AUTHOR))
+
+
+def source_sha256(candidate: Candidate) -> str:
+    return hashlib.sha256(candidate.source.encode()).hexdigest()

@@ -1,0 +1,79 @@
+"""Writes a library as a folder, or packed into one file. Equal entries give equal bytes.
+
+Covered: a process killed at any moment, and several builds of one folder at once. A folder has two files: a build that is
+killed between them leaves a library that says so when it is opened, and the next build completes it.
+"""
+
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+
+from contract.errors import UsageError
+from contract.library import LibraryEntry, LibraryManifest
+from contract.whole_file import whole_file
+from cudal2 import __version__
+from cudal2.library.library_form import ENTRIES, MANIFEST, PACKED
+
+_OURS = frozenset({MANIFEST, ENTRIES, "cubins"})
+_LOCK = ".building.lock"
+_PACKAGE = "cudal2-agent"
+
+
+def manifest_of(entries: tuple[LibraryEntry, ...], *, name: str, chip: str) -> LibraryManifest:
+    """The manifest of entries in the order of their ids. It is dated by the newest measurement."""
+    return LibraryManifest(
+        name=name,
+        chip=chip,
+        arch=entries[0].task.arch.value,
+        entries=tuple(entry.id for entry in entries),
+        product=f"{_PACKAGE} {__version__}",
+        created=max(entry.evaluation.measured for entry in entries),
+    )
+
+
+def write_library(out: Path, manifest: LibraryManifest, entries: tuple[LibraryEntry, ...]) -> None:
+    """Write a packed file where the name ends in .jsonl.gz, else a folder. An earlier library there is replaced.
+
+    Raises: UsageError where the place is not writable, or holds something else.
+    """
+    lines = "".join(f"{entry.model_dump_json()}\n" for entry in entries).encode()
+    try:
+        if out.name.endswith(PACKED):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            _write(out, gzip.compress(manifest.model_dump_json().encode() + b"\n" + lines, mtime=0))
+        else:
+            _require_ours(out)
+            with _locked(out):
+                _write(out / ENTRIES, lines)
+                _write(out / MANIFEST, manifest.model_dump_json(indent=1).encode() + b"\n")
+    except OSError as exc:
+        raise UsageError(f"library {out} cannot be written ({exc.strerror or exc}); choose another place with --out") from exc
+
+
+def _require_ours(out: Path) -> None:
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise UsageError(f"{out} is a file; name a folder, or a file *{PACKED}, with --out")
+    other = sorted(file.name for file in out.iterdir() if file.name not in _OURS and not file.name.startswith("."))
+    if other:
+        raise UsageError(f"folder {out} holds {other[0]!r}, so it is not a library; choose another with --out")
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """The folder for one build at a time, without what killed builds left."""
+    out.mkdir(parents=True, exist_ok=True)
+    with FileLock(out / _LOCK):
+        for name in (ENTRIES, MANIFEST):
+            for left in out.glob(f".{name}.*"):
+                left.unlink(missing_ok=True)
+        yield
+
+
+def _write(path: Path, content: bytes) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content)

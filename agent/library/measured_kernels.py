@@ -1,0 +1,110 @@
+"""What campaigns and runs measured with plain launches, in offline mode: of a store, or of rows in a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.campaign.result_files import read_results
+from agent.campaign.winners import baselines_beside, best_launches, deciding_steps
+from contract.campaign import ShapeResult, Winner
+from contract.candidate import Candidate
+from contract.errors import UsageError
+from contract.evaluation import AUTOTUNED, Measured
+from contract.roofline import roofline_us
+from contract.speedup import baseline_of
+from contract.task import GemmTask, TimingMode
+from contract.trajectory import RunRecord, Step
+from policies.trajectories.store import Store
+
+
+class MeasuredKernel(NamedTuple):
+    """A winner of one task on one chip, and the row it comes from."""
+
+    chip: str
+    winner: Winner
+    row: ShapeResult
+
+    @property
+    def task(self) -> GemmTask:
+        return self.row.task
+
+
+class Origins(NamedTuple):
+    """What only the steps of a run hold of its winner: the text where no schedule is behind it, and AutoTuning's choice."""
+
+    source: str | None = None
+    autotuned: str | None = None
+
+
+def kernels_of_rows(paths: Sequence[Path]) -> list[MeasuredKernel]:
+    """Raises: UsageError, with the line number."""
+    return _measured(read_results(paths))
+
+
+def kernels_of_store(store: Store) -> list[MeasuredKernel]:
+    """Winners of the campaigns' rows, and of finished runs that belong to no campaign. Raises: StoreError."""
+    rows = store.results()
+    known = {row.run_id for row in rows}
+    single = [run for run in store.runs() if run.run_id not in known and run.status == "finished" and _offline(run.task)]
+    return _measured([*rows, *(_row(run, store.steps(run.run_id)) for run in single)])
+
+
+def chip_of(kernels: Sequence[MeasuredKernel], chip: str | None) -> str:
+    """The chip that a library is built for. Raises: UsageError where it was not measured, or is not the only one."""
+    found = sorted({one.chip for one in kernels})
+    if not found:
+        raise UsageError("no kernel was measured with plain launches yet; `cudal2-agent campaign run` finds some, on a GPU")
+    if chip is None and len(found) > 1:
+        raise UsageError(f"kernels of several chips were measured: {', '.join(found)}; choose one with --chip")
+    if chip is not None and chip not in found:
+        raise UsageError(f"no kernel was measured on {chip!r}; there are {', '.join(found)}")
+    return chip or found[0]
+
+
+def origins_in(store: Store, kernel: MeasuredKernel) -> Origins:
+    """What the store's steps hold of a winner; nothing where it lacks them."""
+    steps = store.steps(kernel.row.run_id) if kernel.row.run_id else []
+    step = next((one for one in reversed(steps) if one.candidate.id == kernel.winner.candidate_id), None)
+    book = store.tuned(kernel.task, kernel.row.environment or "")
+    source = step.candidate.source if step and isinstance(step.candidate, Candidate) else None
+    return Origins(source, book.detail if book else _autotuned(step))
+
+
+def _autotuned(step: Step | None) -> str | None:
+    """The algorithm that a step raced against, in the words of its timing."""
+    timing = baseline_of(step.evaluation, AUTOTUNED) if step and isinstance(step.evaluation, Measured) else None
+    return timing.detail.partition(";")[0] or None if timing else None
+
+
+def _measured(rows: Sequence[ShapeResult]) -> list[MeasuredKernel]:
+    return [
+        MeasuredKernel(chip, row.best_without, row)
+        for row in rows
+        if row.best_without is not None and _offline(row.task) and (chip := _chip_of(row.environment))
+    ]
+
+
+def _row(run: RunRecord, steps: Sequence[Step]) -> ShapeResult:
+    """A run as the row of a campaign."""
+    deciding = deciding_steps(steps, run.task, run.chip)
+    best, best_without = best_launches(deciding)
+    environments = (step.evaluation.environment.key for step in deciding if isinstance(step.evaluation, Measured))
+    return ShapeResult(
+        task=run.task,
+        run_id=run.run_id,
+        environment=next(environments, None),
+        best=best,
+        best_without=best_without,
+        baselines_us=baselines_beside(deciding, best),
+        floor_us=roofline_us(run.task, run.chip),
+        finished_at=max((step.created_at for step in steps), default=run.created_at),
+    )
+
+
+def _chip_of(environment: str | None) -> str:
+    """The chip in an `Environment.key`; empty where there is none."""
+    return (environment or "").partition(" driver-")[0]
+
+
+def _offline(task: GemmTask) -> bool:
+    return task.mode is TimingMode.OFFLINE

@@ -1,0 +1,120 @@
+"""A kernel library, opened for reading. Opening checks every entry's id; an entry's fields are validated when it is used."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from contract.errors import LibraryError, UsageError
+from contract.library import LibraryEntry, LibraryManifest
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
+from cudal2.library.library_form import CUBINS, read_library_files
+
+MIN_ID_CHARS = 4  # of a shortened id
+
+
+class TaskKey(NamedTuple):
+    """What a product is looked up by. Kernels are chosen by offline measurements: products in a row."""
+
+    m: int
+    n: int
+    k: int
+    layout: Layout = Layout.NN
+    element: ElementType = ElementType.F16
+    accumulate: AccumulatorType = AccumulatorType.F32
+
+
+def key_of(task: GemmTask) -> TaskKey:
+    return TaskKey(task.m, task.n, task.k, task.layout, task.element, task.accumulate)
+
+
+class KernelLibrary:
+    """The entries of one library by task and by id. Safe to share between threads."""
+
+    def __init__(self, path: Path, manifest: LibraryManifest, plain: list[dict[str, Any]]) -> None:
+        """`plain`: the entries as JSON. Raises: LibraryError for an entry of another chip, or two of one task."""
+        self.path, self.manifest = path, manifest
+        self._plain = dict(zip(manifest.entries, plain, strict=True))
+        self._ids: dict[TaskKey, str] = {}
+        self._used: dict[str, LibraryEntry] = {}
+        for id_, entry in self._plain.items():
+            self._take(id_, entry)
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __iter__(self) -> Iterator[LibraryEntry]:
+        """All entries, by id."""
+        return map(self._validated, self._plain)
+
+    def keys(self) -> Iterator[TaskKey]:
+        """The tasks that have an entry."""
+        return iter(self._ids)
+
+    def find(self, key: TaskKey) -> LibraryEntry | None:
+        """The entry of exactly this task. Raises: LibraryError where it is not valid."""
+        id_ = self._ids.get(key)
+        return None if id_ is None else self._validated(id_)
+
+    def entry(self, id_: str) -> LibraryEntry:
+        """The entry with an id, which may be shortened. Raises: UsageError unless there is exactly one; LibraryError."""
+        found = [one for one in self._plain if one.startswith(id_)] if len(id_) >= MIN_ID_CHARS else []
+        if len(found) != 1:
+            why = f"{len(found)} entries whose id begins" if found else "no entry whose id begins"
+            raise UsageError(f"{self.path} has {why} with {id_!r}; see `cudal2-agent library list`")
+        return self._validated(found[0])
+
+    def unfit_for(self, chip: str) -> str:
+        """Why no entry may be chosen on a chip before it is measured there; empty where entries may."""
+        if chip == self.manifest.chip:
+            return ""
+        return f"library {self.manifest.name} was measured on {self.manifest.chip}, and this GPU is {chip}"
+
+    def cubin(self, entry: LibraryEntry) -> bytes | None:
+        """The kernel that lies beside the entry; None where it has none. Raises: LibraryError where the file is damaged."""
+        if entry.cubin_sha256 is None:
+            return None
+        file = self.path / CUBINS / f"{entry.cubin_sha256}.cubin"
+        try:
+            content = file.read_bytes()
+        except OSError as exc:
+            raise LibraryError(f"{file} cannot be read ({exc.strerror}); copy the library anew") from exc
+        if hashlib.sha256(content).hexdigest() != entry.cubin_sha256:
+            raise LibraryError(f"{file} is damaged: its content does not have the hash of its name; copy the library anew")
+        return content
+
+    def _take(self, id_: str, entry: dict[str, Any]) -> None:
+        try:
+            task, chip = entry["task"], entry["chip"]
+            key = TaskKey(task["m"], task["n"], task["k"], task["layout"], task["element"], task["accumulate"])
+            arch, mode = task["arch"], task["mode"]
+        except (KeyError, TypeError) as exc:
+            raise LibraryError(f"entry {id_} of {self.path} is not a library entry: it lacks {exc}") from exc
+        if (chip, arch) != (self.manifest.chip, self.manifest.arch):
+            raise LibraryError(f"entry {id_} of {self.path} is of {chip} ({arch}), the library of {self.manifest.chip}")
+        if mode != TimingMode.OFFLINE:
+            raise LibraryError(f"entry {id_} of {self.path} was chosen in {mode} mode; libraries hold offline results only")
+        if self._ids.setdefault(key, id_) != id_:
+            raise LibraryError(f"{self.path} has two entries of one task: {self._ids[key]} and {id_}")
+
+    def _validated(self, id_: str) -> LibraryEntry:
+        entry = self._used.get(id_)
+        if entry is None:
+            try:
+                entry = self._used[id_] = LibraryEntry.model_validate(self._plain[id_])
+            except ValidationError as exc:
+                error = exc.errors(include_url=False)[0]
+                where = ".".join(str(part) for part in error["loc"])
+                raise LibraryError(f"entry {id_} of {self.path} is not valid: {where} {error['msg']}") from exc
+        return entry
+
+
+def open_library(path: Path) -> KernelLibrary:
+    """The library in a folder or a packed file.
+
+    Raises: UsageError where there is none; LibraryError where it is damaged, foreign or of another version.
+    """
+    manifest, plain = read_library_files(path)
+    return KernelLibrary(path, manifest, plain)

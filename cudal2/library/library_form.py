@@ -1,0 +1,83 @@
+"""The files of a kernel library.
+
+As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` per line, `cubins/SHA256.cubin`. Packed: one gzip file
+`*.jsonl.gz` whose first line is the manifest; it has no cubins. Entries stand in the order of the manifest's ids. An id is a
+hash of its entry, so a changed entry is noticed.
+"""
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from contract.base import digest
+from contract.errors import LibraryError, UsageError
+from contract.library import LibraryManifest
+
+MANIFEST, ENTRIES, CUBINS, PACKED = "manifest.json", "entries.jsonl", "cubins", ".jsonl.gz"
+ID_CHARS = 32
+_FORMAT, _VERSION = (LibraryManifest.model_fields[name].default for name in ("format", "version"))
+_AGAIN = "build it again with `cudal2-agent library build`, or copy it anew"
+
+
+def read_library_files(path: Path) -> tuple[LibraryManifest, list[dict[str, Any]]]:
+    """The manifest of a library and its entries as plain JSON, in the order of the manifest's ids.
+
+    Every entry has the id that the manifest names; its fields are not validated.
+    Raises: UsageError where there is no library; LibraryError where it is damaged or of another version.
+    """
+    first, lines = _texts(path)
+    manifest = _manifest(path, first)
+    if len(lines) != len(manifest.entries):
+        raise LibraryError(f"{path} has {len(lines)} entries and its manifest names {len(manifest.entries)}; {_AGAIN}")
+    return manifest, [_entry(path, number, line, id_) for number, (line, id_) in enumerate(zip(lines, manifest.entries), 1)]
+
+
+def _texts(path: Path) -> tuple[str, list[str]]:
+    """The manifest's text, and a text per entry."""
+    if not path.exists():
+        raise UsageError(f"{path} does not exist; name a library: a folder with {MANIFEST}, or a file *{PACKED}")
+    try:
+        if path.is_dir():
+            return (path / MANIFEST).read_text("utf-8"), (path / ENTRIES).read_text("utf-8").splitlines()
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    except FileNotFoundError as exc:
+        raise LibraryError(f"{path} is not a kernel library: it has no {Path(exc.filename).name}; {_AGAIN}") from exc
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as exc:
+        raise LibraryError(f"{path} is damaged or not a kernel library ({exc}); {_AGAIN}") from exc
+    if not lines:
+        raise LibraryError(f"{path} is empty; {_AGAIN}")
+    return lines[0], lines[1:]
+
+
+def _manifest(path: Path, text: str) -> LibraryManifest:
+    try:
+        told = json.loads(text)
+    except ValueError as exc:
+        raise LibraryError(f"the manifest of {path} is not JSON ({exc}); {_AGAIN}") from exc
+    if not isinstance(told, dict) or told.get("format") != _FORMAT:
+        raise LibraryError(f"{path} is not a kernel library: its first record has no format {_FORMAT!r}")
+    if told.get("version") != _VERSION:
+        raise LibraryError(
+            f"{path} has version {told.get('version')} of the format and this product reads {_VERSION}; "
+            "install the product that it was built with, or build it again"
+        )
+    try:
+        return LibraryManifest.model_validate(told)
+    except ValidationError as exc:
+        error = exc.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in error["loc"])
+        raise LibraryError(f"the manifest of {path} is damaged: {where} {error['msg']}; {_AGAIN}") from exc
+
+
+def _entry(path: Path, number: int, line: str, id_: str) -> dict[str, Any]:
+    try:
+        told = json.loads(line)
+    except ValueError as exc:
+        raise LibraryError(f"entry {number} of {path} is damaged ({exc}); {_AGAIN}") from exc
+    if not isinstance(told, dict) or digest(told, ID_CHARS) != id_:
+        raise LibraryError(f"entry {number} of {path} is not the one that the manifest names ({id_}); {_AGAIN}")
+    return told
