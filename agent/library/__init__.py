@@ -3,4 +3,5 @@
 `measured_kernels`: the winners of a store or of rows. `entry_choice`: from winners to entries, and why others are left out.
 `library_writing`: a library as a folder or as one packed file. `entry_source`: the source of an entry, written again.
 `preparing`: builds entries into the cache. `library_check`: verifies and times entries anew. `entry_sample`: which of them.
+`exporting`: entries as files for other programs; `export_cpp/` writes those for C++.
 """

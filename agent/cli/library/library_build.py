@@ -64,9 +64,7 @@ def build(
 
 
 def _left_out(choice: "EntryChoice") -> list[dict[str, object]]:
-    return [
-        {"task": one.task.model_dump(mode="json"), "reason": one.reason, "detail": one.detail} for one in choice.left_out
-    ]
+    return [{"task": one.task.model_dump(mode="json"), "reason": one.reason, "detail": one.detail} for one in choice.left_out]
 
 
 def _by_reason(choice: "EntryChoice") -> dict[str, list[str]]:
