@@ -25,7 +25,14 @@ EVERY_KIND = [*POINTERS, {"workspace": 64}, {"scalar": -5}, {"scalar": -(2**63),
 
 def exported(task: GemmTask, args: list, sizes: list[int], cubin: bytes | None = None, **more):
     """An entry whose code, on the fake driver, computes the product in host memory."""
-    launch = {"entry": "gemm", "grid": [4, 1, 1], "block": [128, 1, 1], "cluster": [2, 1, 1], "args": args, "programmatic": True}
+    launch = {
+        "entry": "gemm",
+        "grid": [4, 1, 1],
+        "block": [128, 1, 1],
+        "cluster": [2, 1, 1],
+        "args": args,
+        "programmatic": True,
+    }
     plan = resolve(plan_from_json({"arch": "sm_90a", "launches": [launch], **more}), task, LIMITS[Arch.SM_90A], 132)
     product = (task.m, task.n, task.k, int(task.layout.transposes_a), int(task.layout.transposes_b))
     return library_entry(task), BuiltKernel(cubin or fake_cubin({"gemm": sizes}, product), plan, task)
@@ -60,7 +67,9 @@ def built(tmp_path_factory) -> Path:
         pytest.skip("needs CMake and a C++ compiler")
     folder, driver = tmp_path_factory.mktemp("export") / "kernels", fake_driver_file()
     write(KERNELS, folder)
-    configured = run("cmake", "-S", folder, "-B", folder / "build", f"-DCUDA_DRIVER={driver}", "-DCMAKE_CXX_FLAGS=-Wall -Werror")
+    configured = run(
+        "cmake", "-S", folder, "-B", folder / "build", f"-DCUDA_DRIVER={driver}", "-DCMAKE_CXX_FLAGS=-Wall -Werror"
+    )
     assert configured.returncode == 0, configured.stderr
     made = run("cmake", "--build", folder / "build")
     assert made.returncode == 0, made.stdout + made.stderr
@@ -90,7 +99,9 @@ def test_a_wrong_kernel_is_seen_by_the_example(built, tmp_path):
 def test_a_missing_cubin_is_told_with_its_path(built, tmp_path):
     done = run(built / "build" / "example", tmp_path)
     assert done.returncode == 1
-    assert re.fullmatch(rf"{tmp_path}/cubins/[0-9a-f]{{64}}\.cubin cannot be read; name the folder of the kernels\n", done.stderr)
+    assert re.fullmatch(
+        rf"{tmp_path}/cubins/[0-9a-f]{{64}}\.cubin cannot be read; name the folder of the kernels\n", done.stderr
+    )
 
 
 def test_on_another_chip_nothing_is_served_unless_asked(built, tmp_path):
@@ -108,7 +119,9 @@ def test_on_another_chip_nothing_is_served_unless_asked(built, tmp_path):
 def test_the_plan_is_the_one_that_was_measured(tmp_path):
     write(KERNELS, tmp_path / "kernels")
     text = (tmp_path / "kernels" / "entries.cpp").read_text()
-    assert 'Launch{"gemm", Dim{4, 1, 1}, Dim{128, 1, 1}, Dim{2, 1, 1}, 0, true, {pointer(kA), pointer(kB), pointer(kD)}}' in text
+    assert (
+        'Launch{"gemm", Dim{4, 1, 1}, Dim{128, 1, 1}, Dim{2, 1, 1}, 0, true, {pointer(kA), pointer(kB), pointer(kD)}}' in text
+    )
     assert "{tensor_map(kA, 16, 16, 32, 256), tensor_map(kB, 16, 16, 32, 256), tensor_map(kD, 16, 16, 32, 256)}" in text
     assert "workspace(64), scalar(4294967291u, 4), scalar(9223372036854775808u, 8), scalar(1073741824u, 4)}" in text
     assert "256, Zero::kEveryRun, 64, 132}" in text
