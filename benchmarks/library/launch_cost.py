@@ -3,8 +3,8 @@
 Enqueues bursts of launches that the driver's queue holds, waits for the GPU outside the timed part, and takes the median burst.
 Kernels are drawn from each family for three shapes, so that some have tensor maps and some a workspace.
 
-Run from the repository's root: python -m benchmarks.launch_cost [--device 0] [--bursts 50]
-Without a GPU: python -m benchmarks.launch_cost --fake, which measures the launchers alone on the driver of the tests.
+Run from the repository's root: python -m benchmarks.library.launch_cost [--device 0] [--bursts 50]
+Without a GPU: python -m benchmarks.library.launch_cost --fake, which measures the launchers alone on the driver of the tests.
 Prints a table. Unit: microseconds per call.
 """
 
@@ -32,7 +32,7 @@ BURST = 200  # launches; the queue of a stream holds about a thousand
 SEED = 18
 
 
-class Row(NamedTuple):
+class LaunchCost(NamedTuple):
     """Median time of one way to compute one product. `kernel`: what its launch needs."""
 
     shape: str
@@ -60,7 +60,7 @@ def needs(plan: ResolvedPlan) -> str:
     return f"{len(plan.launches)} launch(es), {maps} tensor maps{workspace}"
 
 
-def on_the_gpu(device: int, bursts: int) -> Iterator[Row]:
+def on_the_gpu(device: int, bursts: int) -> Iterator[LaunchCost]:
     """Rows of torch and of one kernel per family and shape."""
     import torch
 
@@ -77,12 +77,12 @@ def on_the_gpu(device: int, bursts: int) -> Iterator[Row]:
             "torch.matmul(out=)": partial(torch.matmul, a, b, out=d),
         }
         for way, call in ways.items():
-            yield Row(f"{m}x{n}x{k}", way, "", median_us(call, torch.cuda.synchronize, bursts))
+            yield LaunchCost(f"{m}x{n}x{k}", way, "", median_us(call, torch.cuda.synchronize, bursts))
         for kernel in drawn_kernels(GemmTask(m=m, n=n, k=k), device):
             for launcher in launchers:
                 call = call_of(launcher.load(kernel), (a.data_ptr(), b.data_ptr(), d.data_ptr()), stream.cuda_stream)
                 us = median_us(call, torch.cuda.synchronize, bursts)
-                yield Row(f"{m}x{n}x{k}", launcher.name, needs(kernel.plan), us)
+                yield LaunchCost(f"{m}x{n}x{k}", launcher.name, needs(kernel.plan), us)
 
 
 def drawn_kernels(task: GemmTask, device: int) -> Iterator[BuiltKernel]:
@@ -109,7 +109,7 @@ def call_of(kernel: Any, addresses: tuple[int, int, int], stream: int) -> Callab
     return lambda: kernel.launch(a, b, d, stream)
 
 
-def on_the_fake(bursts: int) -> Iterator[Row]:
+def on_the_fake(bursts: int) -> Iterator[LaunchCost]:
     """Rows of both launchers on a driver that does nothing: what is left is the launcher's own time."""
     from tests.doubles.fake_driver import FakeDriver, fake_cubin, fake_driver_file
 
@@ -130,7 +130,7 @@ def on_the_fake(bursts: int) -> Iterator[Row]:
         for opened in (CompiledLauncher, InterpretedLauncher):
             kernel = opened(0, fake.file).load(BuiltKernel(fake_cubin({"gemm": sizes}), plan, task))
             us = median_us(call_of(kernel, (2**20, 2**21, 2**22), 0), lambda: None, bursts)
-            yield Row(task.shape, opened.name, needs(plan), us)
+            yield LaunchCost(task.shape, opened.name, needs(plan), us)
 
 
 def main() -> None:
