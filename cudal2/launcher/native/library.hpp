@@ -29,8 +29,8 @@ struct Product {
   auto key() const { return std::tuple(m, n, k, layout, element, accumulator); }
 };
 
-// One kernel; `cubin` is a file of the library's folder. Its time and its speedup over cuBLASLt-AutoTuning, with the lower end of its interval, are those of the chip that
-// the library was measured on.
+// One kernel; `cubin` is a file of the library's folder. Its time and its speedup over cuBLASLt-AutoTuning, with the lower end
+// of its interval, are those of the chip that the library was measured on.
 struct Entry {
   Product product;
   std::string id, cubin;
