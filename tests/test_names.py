@@ -41,6 +41,7 @@ SHARED_MODULES = {
     "index": COMMAND,
     "inspection": RECORD,
     "knowledge": RECORD,
+    "launcher": "the launcher of the sandbox, and the package of the one that programs use",
     "library": "contract holds the records, agent/library builds libraries, cudal2/library reads them",
     "library_check": COMMAND,
     "lm": COMMAND,

@@ -1,0 +1,1 @@
+"""What programs pay for the kernels of a library."""
