@@ -5,7 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SHAPE ?= 4096x1024x512
 ARGS ?=
-CORE = $(shell find sandbox/emulator/core -name '*.?pp')
+NATIVE = $(shell find sandbox/emulator/core cudal2/launcher/native agent/library/export_cpp agent/library/export_hub \
+  tests/doubles/fake_driver.cpp -name '*.?pp')
 
 .PHONY: help setup optimize test test-gpu lint check format clean
 
@@ -45,13 +46,13 @@ check: lint test
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/clang-format --dry-run --Werror $(CORE)
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy
 
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i $(CORE)
+	$(BIN)/clang-format -i $(NATIVE)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache *.egg-info

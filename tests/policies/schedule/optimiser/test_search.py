@@ -74,7 +74,8 @@ def test_the_prior_alone_ranks_diversely(pool: SchedulePool) -> None:
 
 def test_the_prior_ranks_everything_once(pool: SchedulePool) -> None:
     some = pool.entries[:40]
-    assert {entry.key for entry in rank_by_prior(some, pool.predicted_us[:40], [], ANALYTIC.crowding)} == {entry.key for entry in some}
+    ranked = rank_by_prior(some, pool.predicted_us[:40], [], ANALYTIC.crowding)
+    assert {entry.key for entry in ranked} == {entry.key for entry in some}
     assert list(rank_by_prior([], np.array([]), [], ANALYTIC.crowding)) == []
 
 
