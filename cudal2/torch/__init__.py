@@ -1,0 +1,17 @@
+"""Kernels of a library in PyTorch programs. Importing this package registers `torch.ops.cudal2.matmul`.
+
+- `matrix_product.py`: `cudal2.matmul`, with folding of leading sizes.
+- `custom_operator.py`: `torch.ops.cudal2.matmul` with its fake and its gradients.
+- `aten_override.py`: the CUDA kernels of `aten::mm` and `aten::addmm` replaced, with the original ones as the fallback.
+- `inductor_choices.py`: the library as a choice of Inductor under `torch.compile`.
+- `product_service.py`: from two matrices to a launch: the path of every call.
+- `matrix_signature.py`: what product two matrices are, or why none that an entry serves.
+- `background_builds.py`: kernels that are not built are built in the background, once.
+- `gpu_platform.py`: devices, streams and the launcher, behind a protocol that tests implement on the CPU.
+- `torch_session.py`: the one service of a process, `enable`, `disable` and `status`.
+- `service_status.py`: what was served and what fell back, and why.
+"""
+
+from cudal2.torch import custom_operator
+
+__all__ = ["custom_operator"]

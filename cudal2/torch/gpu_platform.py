@@ -1,0 +1,110 @@
+"""Devices, streams and the launcher of this process, behind a protocol that tests implement on the CPU."""
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+
+from contract.errors import DeviceUnavailable
+from contract.task import Arch, GemmTask
+from cudal2.dispatch.decision import GpuIdentity
+from cudal2.library.prepared_kernels import CachedKernel
+
+
+class LaunchableKernel(Protocol):
+    def launch(self, a: int, b: int, d: int, stream: int) -> None:
+        """Launch on device addresses. Raises: Cudal2Error with the driver's name of the error, before anything is enqueued."""
+        ...
+
+
+class Platform(Protocol):
+    """`dispatch_key`: of the kernels that are replaced. `device_type`: of the tensors that are served."""
+
+    dispatch_key: str
+    device_type: str
+
+    def missing(self) -> str:
+        """Why nothing can be served at all; empty where something can."""
+        ...
+
+    def devices(self) -> tuple[int, ...]:
+        """The devices as tensors number them."""
+        ...
+
+    def identity(self, device: int) -> GpuIdentity:
+        """Raises: Cudal2Error where the device or its driver cannot be read."""
+        ...
+
+    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LaunchableKernel:
+        """Raises: Cudal2Error for a cubin that the driver refuses, and where the launcher is not built."""
+        ...
+
+    def stream(self, device: int) -> int:
+        """The handle of the device's current stream."""
+        ...
+
+    def current_device(self) -> int: ...
+
+    def on_device(self, device: int) -> AbstractContextManager[object]:
+        """A context in which the device is the current one."""
+        ...
+
+    def capturing(self) -> bool:
+        """Whether the current stream is recorded into a CUDA graph."""
+        ...
+
+
+class CudaPlatform:
+    """The GPUs that PyTorch sees."""
+
+    dispatch_key = "CUDA"
+    device_type = "cuda"
+
+    def missing(self) -> str:
+        if torch.version.cuda is None:
+            return f"PyTorch {torch.__version__} is built without CUDA"
+        return "" if torch.cuda.is_available() else "PyTorch finds no GPU or no driver"
+
+    def devices(self) -> tuple[int, ...]:
+        return () if self.missing() else tuple(range(torch.cuda.device_count()))
+
+    def identity(self, device: int) -> GpuIdentity:
+        properties = torch.cuda.get_device_properties(device)
+        number = f"sm_{properties.major}{properties.minor}"
+        arch = next((arch for arch in Arch if arch.value in (number, f"{number}a")), None)
+        name = properties.name.removeprefix("NVIDIA ").strip()
+        return GpuIdentity(gpu=name, driver=_driver_version(), arch=arch, sms=properties.multi_processor_count)
+
+    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LaunchableKernel:
+        from cudal2.launcher import BuiltKernel, open_launcher
+
+        return open_launcher(device).load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
+
+    def stream(self, device: int) -> int:
+        return int(torch._C._cuda_getCurrentRawStream(device))
+
+    def current_device(self) -> int:
+        return int(torch._C._cuda_getDevice())
+
+    def on_device(self, device: int) -> AbstractContextManager[object]:
+        place: AbstractContextManager[object] = torch.cuda.device(device)
+        return place
+
+    def capturing(self) -> bool:
+        return bool(torch.cuda.is_current_stream_capturing())
+
+
+def _driver_version() -> str:
+    """The driver's own version, as measurements keep it. Raises: DeviceUnavailable where NVML is missing or fails."""
+    try:
+        import pynvml
+    except ImportError as exc:
+        raise DeviceUnavailable("the driver's version is read by nvidia-ml-py, which is missing; install it") from exc
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as exc:
+        raise DeviceUnavailable(f"NVML cannot tell the driver's version: {exc}") from exc
