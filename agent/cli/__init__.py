@@ -1,7 +1,7 @@
 """The command `cudal2-agent`.
 
 `main`: the verbs, and errors as exit codes. One file per verb: `optimize`, `verify`, `bench`, `model_bench`, `profile`, `runs`,
-`policy` and `doctor`. `index/`, `trajectories/`, `campaign/`, `train/`: their commands.
+`policy` and `doctor`. `index/`, `trajectories/`, `campaign/`, `library/`, `train/`: their commands.
 `arguments`: the flags that verbs share, and the task they name. `session`: one run, from its settings to its answer.
 `held_out`: shapes that training must not see. `files`: kernel files through the sandbox.
 `profiled_files`: the same with the profiler. `render/`: records as text.

@@ -10,7 +10,21 @@ from typing import Any
 
 import typer
 
-from agent.cli import bench, campaign, doctor, index, model_bench, optimize, policy, profile, runs, train, trajectories, verify
+from agent.cli import (
+    bench,
+    campaign,
+    doctor,
+    index,
+    library,
+    model_bench,
+    optimize,
+    policy,
+    profile,
+    runs,
+    train,
+    trajectories,
+    verify,
+)
 from contract.errors import Cudal2Error
 
 INTERRUPTED = 130
@@ -37,6 +51,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(index.app, name="index")
 app.add_typer(trajectories.app, name="trajectories")
 app.add_typer(campaign.app, name="campaign")
+app.add_typer(library.app, name="library")
 app.add_typer(train.app, name="train")
 app.add_typer(policy.app, name="policy")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)

@@ -5,18 +5,16 @@ killed between them leaves a library that says so when it is opened, and the nex
 """
 
 import gzip
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
 
-from agent.run.versions import installed_version
 from contract.errors import UsageError
 from contract.library import LibraryEntry, LibraryManifest
-from contract.task import Arch
 from contract.whole_file import whole_file
+from cudal2 import __version__
 from cudal2.library.library_form import ENTRIES, MANIFEST, PACKED
 
 _OURS = frozenset({MANIFEST, ENTRIES, "cubins"})
@@ -24,14 +22,14 @@ _LOCK = ".building.lock"
 _PACKAGE = "cudal2-agent"
 
 
-def manifest_of(entries: tuple[LibraryEntry, ...], *, name: str, chip: str, arch: Arch) -> LibraryManifest:
+def manifest_of(entries: tuple[LibraryEntry, ...], *, name: str, chip: str) -> LibraryManifest:
     """The manifest of entries in the order of their ids. It is dated by the newest measurement."""
     return LibraryManifest(
         name=name,
         chip=chip,
-        arch=arch.value,
+        arch=entries[0].task.arch.value,
         entries=tuple(entry.id for entry in entries),
-        product=f"{_PACKAGE} {installed_version(_PACKAGE) or 'from source'}",
+        product=f"{_PACKAGE} {__version__}",
         created=max(entry.evaluation.measured for entry in entries),
     )
 
@@ -69,8 +67,6 @@ def _require_ours(out: Path) -> None:
 def _locked(out: Path) -> Iterator[None]:
     """The folder for one build at a time, without what killed builds left."""
     out.mkdir(parents=True, exist_ok=True)
-    if not os.access(out, os.W_OK):
-        raise PermissionError(13, "Permission denied")
     with FileLock(out / _LOCK):
         for name in (ENTRIES, MANIFEST):
             for left in out.glob(f".{name}.*"):

@@ -7,11 +7,12 @@ from contract.task import Arch
 
 
 class Gpu(Record):
-    """`arch`: the target whose kernels run on it, None where this product has none."""
+    """`arch`: the target whose kernels run on it, None where this product has none. `sms`: 0 where that was not asked."""
 
     index: int
     name: str
     arch: Arch | None
+    sms: int = 0
 
 
 def visible_gpus() -> list[Gpu]:
@@ -42,12 +43,18 @@ def default_arch(device: str) -> Arch:
     return found or Arch.SM_90A
 
 
+def visible_sms(arch: Arch) -> int:
+    """SMs of the first visible GPU of an architecture; 0 where there is none."""
+    return next((gpu.sms for gpu in visible_gpus() if gpu.arch is arch), 0)
+
+
 def _read(driver: Any, index: int) -> Gpu:
     attribute = driver.CUdevice_attribute
     _, handle = driver.cuDeviceGet(index)
     _, name = driver.cuDeviceGetName(128, handle)
     _, major = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle)
     _, minor = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle)
+    _, sms = driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle)
     from sandbox.cuda.environment import arch_of
 
-    return Gpu(index=index, name=name.split(b"\0")[0].decode(), arch=arch_of(major, minor))
+    return Gpu(index=index, name=name.split(b"\0")[0].decode(), arch=arch_of(major, minor), sms=sms)

@@ -1,0 +1,20 @@
+"""`cudal2-agent library`: kernels that campaigns found, as a library that programs launch from.
+
+One file per command, named like it. `library_source`: the library that a command reads.
+"""
+
+import typer
+
+from agent.cli.library import library_build, library_check, library_list, library_prepare, library_show
+
+app = typer.Typer(
+    help="Kernels that campaigns found, as a library.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="\b\nExample:\n  cudal2-agent library list",
+)
+app.command("build", epilog=library_build.EXAMPLE)(library_build.build)
+app.command("list", epilog=library_list.EXAMPLE)(library_list.list_)
+app.command("show", epilog=library_show.EXAMPLE)(library_show.show)
+app.command("prepare", epilog=library_prepare.EXAMPLE)(library_prepare.prepare)
+app.command("check", epilog=library_check.EXAMPLE)(library_check.check)

@@ -1,0 +1,86 @@
+"""`cudal2-agent library check`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.arguments import AsJson, Device
+from agent.cli.library.library_source import ALL, LibraryPath, chosen, opened
+
+if TYPE_CHECKING:
+    from agent.library.library_check import CheckRow
+
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent library check --library h200 --entry 1a2b3c4d\n"
+    "  cudal2-agent library check --sample 20 --max-gflop 0.1 --device emulator"
+)
+NOT_ALL = 1
+ROWS = Path("library-check.jsonl")
+
+
+def check(
+    entry: Annotated[str, typer.Option("--entry", metavar="ID|all", help="An entry, or all.")] = ALL,
+    library: LibraryPath = None,
+    rows: Annotated[
+        Path, typer.Option("--rows", metavar="FILE", help="Where rows are added; a later check goes on there.")
+    ] = ROWS,
+    sample: Annotated[
+        int | None,
+        typer.Option("--sample", help="Check this many, spread over families and times.", min=1, show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="What the sample is drawn by.")] = 0,
+    max_gflop: Annotated[
+        float | None, typer.Option("--max-gflop", help="Leave out larger tasks.", min=0, show_default=False)
+    ] = None,
+    device: Device = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify entries on the device at hand by all tiers; on a GPU, time them anew against cuBLASLt-AutoTuning.
+
+    The emulator proves and times nothing. Fails where an entry is wrong or cannot be built.
+    """
+    from agent.library.entry_sample import sample_of
+    from agent.library.library_check import check_entries
+    from agent.wiring.sandbox import open_sandbox_of
+    from contract.errors import UsageError
+    from contract.events import ignore
+    from contract.settings import load_settings
+    from contract.task import Arch
+    from policies.trajectories.store import open_store
+
+    settings = load_settings(device=device)
+    found = opened(library)
+    entries = [one for one in chosen(found, entry) if max_gflop is None or one.task.flops <= max_gflop * 1e9]
+    if not entries:
+        raise UsageError(f"no entry of {found.path} is that small; raise --max-gflop")
+    entries = entries if sample is None else sample_of(entries, sample, seed)
+    done: list[CheckRow] = []
+    with (
+        open_store(settings.store_url) as store,
+        open_sandbox_of(Arch(found.manifest.arch), settings, ignore, baselines=store) as sandbox,
+    ):
+        for row in check_entries(entries, sandbox, rows):
+            done.append(row)
+            print(row.model_dump_json() if as_json else _line(row), flush=True)
+    if not as_json:
+        print(_summary(done, rows))
+    raise typer.Exit(NOT_ALL if any(row.failed for row in done) else 0)
+
+
+def _line(row: "CheckRow") -> str:
+    told = row.verdict
+    if row.time_us is not None and row.speedup is not None:
+        now, recorded = row.speedup, row.recorded
+        told = f"{row.time_us:.2f} us, {now.ratio:.3f}x ({now.low:.3f}–{now.high:.3f}), recorded {recorded.ratio:.3f}x"
+    return f"{row.entry[:8]} {row.shape} {row.layout}: {'FAILED ' if row.failed else ''}{told}, {row.seconds:.1f} s"
+
+
+def _summary(rows: "list[CheckRow]", file: Path) -> str:
+    from agent.library.library_check import share_slower
+
+    counts = {status: sum(row.status == status for row in rows) for status in ("passed", "in-part", "not-run", "failed")}
+    told = ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)
+    slower, timed = share_slower(rows)
+    times = f"; {slower:,} of {timed:,} timed are slower than AutoTuning" if timed else "; nothing was timed"
+    return f"{len(rows):,} entries on {rows[0].device}: {told}{times}; rows in {file}"

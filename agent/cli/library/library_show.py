@@ -1,0 +1,61 @@
+"""`cudal2-agent library show`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agent.cli.arguments import AsJson
+from agent.cli.library.library_source import LibraryPath, opened
+
+if TYPE_CHECKING:
+    from contract.library import LibraryEntry
+
+EXAMPLE = "\b\nExample:\n  cudal2-agent library show 1a2b3c4d --library h200"
+
+
+def show(
+    entry: Annotated[str, typer.Argument(metavar="ID", help="Id of an entry, or its first characters.", show_default=False)],
+    library: LibraryPath = None,
+    source: Annotated[bool, typer.Option("--source", help="Print the CUDA source, and nothing else.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a library says of one entry, and whether its source can be written as it was measured."""
+    from agent.library.entry_source import candidate_of
+    from contract.errors import LibraryError
+
+    found = opened(library).entry(entry)
+    if source:
+        print(candidate_of(found).source, end="")
+        return
+    if as_json:
+        print(found.model_dump_json())
+        return
+    try:
+        candidate_of(found)
+        state = "as measured"
+    except LibraryError as exc:
+        state = str(exc)
+    print("\n".join(_lines(found, state)))
+
+
+def _lines(entry: "LibraryEntry", state: str) -> list[str]:
+    from contract.candidate import axes_in_use
+
+    task, evaluation = entry.task, entry.evaluation
+    speedup = evaluation.speedup
+    baselines = ", ".join(f"{name} {time_us:.2f} us" for name, time_us in sorted(evaluation.baselines_us.items()))
+    return [
+        f"entry {entry.id}",
+        f"  task        {task.shape} {task.layout}, {task.element} with {task.accumulate} sums, {entry.chip} ({task.arch})",
+        f"  kernel      {' '.join(axes_in_use(entry.schedule)) if entry.schedule else 'a source without a schedule'}",
+        f"  launch      {'programmatic' if entry.programmatic else 'plain'}",
+        f"  source      {entry.source_sha256[:16]}, {state}",
+        f"  time        {evaluation.time_us:.2f} us",
+        f"  speedup     {speedup.ratio:.3f}x of AutoTuning ({speedup.low:.3f}–{speedup.high:.3f})",
+        f"  baselines   {baselines or '–'}",
+        f"  AutoTuning  {entry.autotuned or 'its algorithm was not recorded'}",
+        f"  error       {'–' if evaluation.worst_error is None else f'{evaluation.worst_error:.2f} of its bound'}",
+        f"  measured    {evaluation.measured}, {evaluation.environment}",
+        f"  run         {evaluation.run_id}, commit {evaluation.commit or '–'}",
+        f"  licence     {entry.licence}",
+    ]

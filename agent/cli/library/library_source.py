@@ -1,0 +1,36 @@
+"""The library that a command reads: a folder or a packed file that the user names, else the one that ships."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from contract.library import LibraryEntry
+    from cudal2.library.kernel_library import KernelLibrary
+
+LibraryPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--library", metavar="FOLDER|FILE", help="Default: the first that ships with the product.", show_default=False
+    ),
+]
+ALL = "all"
+
+
+def opened(path: Path | None) -> "KernelLibrary":
+    """Raises: UsageError, LibraryError."""
+    from contract.errors import UsageError
+    from cudal2.library.kernel_library import open_library
+    from cudal2.library.shipped_libraries import shipped_paths
+
+    if path is None:
+        path = next(iter(shipped_paths()), None)
+    if path is None:
+        raise UsageError("no library ships with this product; name one with --library, or make one: cudal2-agent library build")
+    return open_library(path)
+
+
+def chosen(library: "KernelLibrary", entry: str) -> "list[LibraryEntry]":
+    """All entries, or the one that an id names. Raises: UsageError, LibraryError."""
+    return list(library) if entry == ALL else [library.entry(entry)]

@@ -1,0 +1,186 @@
+"""Verifies entries of a library on the device at hand, and times them anew on a GPU.
+
+Every entry gives a row, which is written to a file at once. A check that is begun again goes on with the entries that have no
+row of this device yet. A row that a killed process wrote in part is dropped.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from agent.library.entry_source import candidate_of
+from contract.base import Record
+from contract.build import Built
+from contract.errors import LibraryError, UsageError
+from contract.evaluation import AUTOTUNED, Evaluation, Measured, Timing, ran_in_part
+from contract.library import LibraryEntry
+from contract.protocols import Sandbox
+from contract.speedup import Speedup, baseline_of, median_us, paired_speedup
+from contract.whole_file import whole_file
+
+EMULATOR = "emulator"
+
+
+class CheckRow(Record):
+    """What was found of one entry. `device`: `Environment.key` of a GPU, else `emulator`, which proves and times nothing.
+
+    `status`: `in-part` where the emulator ran less than the whole of a large task; `not-run` where nothing executed the kernel.
+    `recorded`: the speedup that the library holds; `speedup`: that of today, over cuBLASLt-AutoTuning, paired in the same
+    rounds and launched as the entry is. Unit: microseconds.
+    """
+
+    entry: str
+    shape: str
+    layout: str
+    device: str
+    status: Literal["passed", "in-part", "not-run", "failed"]
+    verdict: str
+    recorded: Speedup
+    time_us: float | None = None
+    speedup: Speedup | None = None
+    seconds: float
+    checked_at: datetime
+
+    @property
+    def failed(self) -> bool:
+        return self.status == "failed"
+
+    @property
+    def slower(self) -> bool:
+        """Whether the whole interval of today is below 1."""
+        return self.speedup is not None and self.speedup.high < 1.0
+
+
+def check_entries(entries: Sequence[LibraryEntry], sandbox: Sandbox, rows: Path) -> Iterator[CheckRow]:
+    """A row for each entry, in order; those that `rows` holds for this device come from there.
+
+    Raises: UsageError where the file is not writable, or holds something else; MachineError, WorkerError.
+    """
+    device = device_of(sandbox)
+    known = {row.entry: row for row in read_rows(rows) if row.device == device}
+    for entry in entries:
+        if (row := known.get(entry.id)) is None:
+            row = check_entry(entry, sandbox, device)
+            _append(rows, row)
+        yield row
+
+
+def device_of(sandbox: Sandbox) -> str:
+    """What executes kernels: a GPU by its environment, the emulator, or nothing."""
+    if not sandbox.can_execute:
+        return "none"
+    environment = sandbox.environment
+    return environment.key if sandbox.can_measure and environment is not None else EMULATOR
+
+
+def check_entry(entry: LibraryEntry, sandbox: Sandbox, device: str) -> CheckRow:
+    """The row of one entry. Raises: MachineError, WorkerError."""
+    began_s = time.monotonic()
+    try:
+        [(_, built)] = sandbox.build([candidate_of(entry)], entry.task)
+    except LibraryError as exc:
+        return _row(entry, device, began_s, "failed", str(exc))
+    if not isinstance(built, Built):
+        return _row(entry, device, began_s, "failed", built.headline)
+    if sandbox.can_measure:
+        [evaluation] = sandbox.race([built], entry.task)
+    else:
+        evaluation = sandbox.evaluate(built, entry.task, "full")
+    return _judged(entry, evaluation, device, began_s)
+
+
+def read_rows(path: Path) -> list[CheckRow]:
+    """The rows of a file; none where it does not exist. A last line without its end is dropped. Raises: UsageError."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} cannot be read: {exc}; name another file with --rows") from exc
+    whole, _, torn = text.rpartition("\n")
+    if torn:
+        _replace(path, f"{whole}\n" if whole else "")
+    return [_parsed(path, number, line) for number, line in enumerate(whole.splitlines(), 1)]
+
+
+def _judged(entry: LibraryEntry, evaluation: Evaluation, device: str, began_s: float) -> CheckRow:
+    if evaluation.failed:
+        return _row(entry, device, began_s, "failed", evaluation.headline)
+    if not isinstance(evaluation, Measured):
+        in_part = ran_in_part(evaluation.tests)
+        status: Literal["passed", "in-part", "not-run"] = "in-part" if in_part else "passed"
+        return _row(entry, device, began_s, status if evaluation.passed else "not-run", evaluation.headline)
+    timing, baseline = _launched(entry, evaluation), baseline_of(evaluation, AUTOTUNED)
+    speedup = paired_speedup(timing, baseline) if baseline is not None else None
+    return _row(entry, device, began_s, "passed", "verified and timed", time_us=median_us(timing), speedup=speedup)
+
+
+def _launched(entry: LibraryEntry, measured: Measured) -> Timing:
+    """The samples of the kernel as the entry is launched."""
+    return measured.timing if entry.programmatic or measured.plain is None else measured.plain
+
+
+def _row(
+    entry: LibraryEntry,
+    device: str,
+    began_s: float,
+    status: Literal["passed", "in-part", "not-run", "failed"],
+    verdict: str,
+    *,
+    time_us: float | None = None,
+    speedup: Speedup | None = None,
+) -> CheckRow:
+    return CheckRow(
+        entry=entry.id,
+        shape=entry.task.shape,
+        layout=entry.task.layout.value,
+        device=device,
+        status=status,
+        verdict=" ".join(verdict.split()),
+        recorded=entry.evaluation.speedup,
+        time_us=time_us,
+        speedup=speedup,
+        seconds=round(time.monotonic() - began_s, 3),
+        checked_at=datetime.now(UTC),
+    )
+
+
+def _parsed(path: Path, number: int, line: str) -> CheckRow:
+    try:
+        return CheckRow.model_validate_json(line)
+    except ValidationError as exc:
+        raise UsageError(f"{path}, line {number} is not a row of `library check`; name another file with --rows") from exc
+
+
+def _append(path: Path, row: CheckRow) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{row.model_dump_json()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as exc:
+        raise _unwritable(path, exc) from exc
+
+
+def _replace(path: Path, text: str) -> None:
+    try:
+        with whole_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise _unwritable(path, exc) from exc
+
+
+def _unwritable(path: Path, exc: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be written ({exc.strerror}); name another file with --rows")
+
+
+def share_slower(rows: Iterable[CheckRow]) -> tuple[int, int]:
+    """How many timed rows are wholly slower than AutoTuning, and how many were timed."""
+    timed = [row for row in rows if row.speedup is not None]
+    return sum(row.slower for row in timed), len(timed)

@@ -1,0 +1,155 @@
+"""Builds entries of a library into the cache that `cudal2` launches from.
+
+Covered: several processes at once, which build each source once; a process killed at any moment; damaged files, which are
+built again.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from filelock import FileLock
+
+from agent.library.entry_source import candidate_of
+from agent.wiring.gpus import visible_sms
+from contract.base import Record
+from contract.build import Built
+from contract.chip import LIMITS, REFERENCE_CHIPS
+from contract.errors import LibraryError, MachineError, PlanError
+from contract.library import LibraryEntry, PreparedKernel
+from contract.plan import resolve
+from contract.settings import Settings
+from contract.task import Arch
+from contract.whole_file import whole_file
+from cudal2.library.prepared_kernels import PreparedKernels, stem_of
+from sandbox.building.builder import Builder
+from sandbox.building.headers import find_headers
+from sandbox.building.toolchain import nvrtc_version
+
+LOCKS = "locks"
+
+
+class PreparedEntry(Record):
+    """What became of an entry. `ready`: its kernel was in the cache already. `message`: why it failed, else empty."""
+
+    id: str
+    shape: str
+    layout: str
+    status: Literal["built", "ready", "failed"]
+    message: str = ""
+
+
+class _Cubin(NamedTuple):
+    content: bytes
+    sha256: str
+
+
+def library_cache(settings: Settings) -> Path:
+    """The folder of built kernels."""
+    return settings.home / "cache" / "library"
+
+
+def sms_for(arch: Arch) -> int:
+    """SMs that plans are resolved for: of the first GPU of the arch at hand, else of the reference chip."""
+    return visible_sms(arch) or REFERENCE_CHIPS[arch].sms
+
+
+def prepare(entries: Sequence[LibraryEntry], settings: Settings, sms: int) -> Iterator[PreparedEntry]:
+    """Build entries of one arch in parallel, each source once. Yields each outcome as it is known.
+
+    An entry that is stale or does not compile fails alone. Raises: CompilerMissing, MachineError, WorkerError.
+    """
+    if not entries:
+        return
+    nvrtc_version()
+    find_headers()
+    kernels = PreparedKernels(library_cache(settings))
+    _require_writable(kernels.folder / LOCKS)
+    chip = REFERENCE_CHIPS[entries[0].task.arch].model_copy(update={"sms": sms})
+    with closing(Builder(settings.compile_options(), chip)) as builder, _threads(settings.compile_jobs) as pool:
+        pending = [pool.submit(_prepare, entry, kernels, builder, sms) for entry in entries]
+        for done in as_completed(pending):
+            yield done.result()
+
+
+def _prepare(entry: LibraryEntry, kernels: PreparedKernels, builder: Builder, sms: int) -> PreparedEntry:
+    try:
+        with FileLock(kernels.folder / LOCKS / f"{stem_of(entry)}.lock"):
+            return _outcome(entry, "ready") if _ready(entry, kernels, sms) else _build(entry, kernels, builder, sms)
+    except (LibraryError, PlanError) as exc:
+        return _outcome(entry, "failed", str(exc))
+    except OSError as exc:
+        raise _unwritable(kernels.folder, exc) from exc
+
+
+def _ready(entry: LibraryEntry, kernels: PreparedKernels, sms: int) -> bool:
+    try:
+        return kernels.find(entry, sms) is not None
+    except LibraryError:  # damaged: it is built again
+        return False
+
+
+def _build(entry: LibraryEntry, kernels: PreparedKernels, builder: Builder, sms: int) -> PreparedEntry:
+    candidate = candidate_of(entry)
+    plan = resolve(candidate.plan, entry.task, LIMITS[entry.task.arch], sms)
+    built = builder.build_one(candidate, entry.task, briefly=True)
+    if not isinstance(built, Built):
+        return _outcome(entry, "failed", built.headline)
+    cubin = _shared_cubin(entry, kernels, built)
+    record = PreparedKernel(
+        task=entry.task,
+        source_sha256=entry.source_sha256,
+        cubin_sha256=cubin.sha256,
+        compiler=f"nvrtc {nvrtc_version()}",
+        plan=plan,
+    )
+    _write(kernels.plan_path(entry, sms), record.model_dump_json().encode())
+    return _outcome(entry, "built")
+
+
+def _shared_cubin(entry: LibraryEntry, kernels: PreparedKernels, built: Built) -> _Cubin:
+    """The kernel in the cache. It is written first, so that no plan is there without it."""
+    content = Path(built.artifact_path).read_bytes()
+    path = kernels.cubin_path(entry)
+    if not path.is_file() or path.read_bytes() != content:
+        _write(path, content)
+    return _Cubin(content, hashlib.sha256(content).hexdigest())
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that wait for compilers; those that did not begin are not started after an interrupt."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="prepare")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _require_writable(folder: Path) -> None:
+    """Raises: MachineError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(folder / "writable"):
+            pass
+    except OSError as exc:
+        raise _unwritable(folder.parent, exc) from exc
+
+
+def _unwritable(folder: Path, exc: OSError) -> MachineError:
+    why = exc.strerror or exc
+    return MachineError(f"{folder} is not writable ({why}); free some space, or set CUDAL2_HOME to another folder")
+
+
+def _outcome(entry: LibraryEntry, status: Literal["built", "ready", "failed"], message: str = "") -> PreparedEntry:
+    return PreparedEntry(
+        id=entry.id, shape=entry.task.shape, layout=entry.task.layout.value, status=status, message=" ".join(message.split())
+    )

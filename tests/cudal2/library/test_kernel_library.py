@@ -1,0 +1,176 @@
+"""A library is found by task, and everything wrong with its files is one line."""
+
+import gzip
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contract.errors import LibraryError, UsageError
+from contract.library import LibraryEntry
+from contract.task import GemmTask, Layout, TimingMode
+from cudal2.library.kernel_library import TaskKey, key_of, open_library
+from tests.doubles.libraries import library_entry, small_tasks, write_entries
+
+TASKS = small_tasks()
+
+
+@pytest.fixture(params=["small", "small.jsonl.gz"], ids=["folder", "packed"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return write_entries(tmp_path / request.param, [library_entry(task) for task in TASKS])
+
+
+def test_an_entry_is_found_by_its_task(path: Path) -> None:
+    library = open_library(path)
+    assert len(library) == len(TASKS)
+    for task in TASKS:
+        assert library.find(key_of(task)) == library_entry(task)
+    assert library.find(TaskKey(16, 16, 64, "nn", "f16", "f32")) is not None  # type: ignore[arg-type]
+    assert set(library.keys()) == {key_of(task) for task in TASKS}
+
+
+@pytest.mark.parametrize(
+    "change", [{"layout": Layout.TN}, {"m": 17}, {"n": 17}, {"k": 65}, {"element": "bf16"}, {"accumulate": "f16"}], ids=str
+)
+def test_no_other_task_is_served(path: Path, change: dict[str, object]) -> None:
+    assert open_library(path).find(key_of(TASKS[0])._replace(**change)) is None  # type: ignore[arg-type]
+
+
+def test_an_entry_is_found_by_its_shortened_id(path: Path) -> None:
+    library = open_library(path)
+    for entry in library:
+        assert library.entry(entry.id[:12]) == entry
+    for wrong in ("", "abc", "zzzzzz"):
+        with pytest.raises(UsageError, match="no entry whose id begins"):
+            library.entry(wrong)
+
+
+def test_another_chip_is_told(path: Path) -> None:
+    library = open_library(path)
+    assert library.unfit_for("H200") == ""
+    assert library.unfit_for("H100") == "library small was measured on H200, and this GPU is H100"
+
+
+def rewritten(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """The same library with other lines: its manifest and then its entries."""
+    if path.is_dir():
+        manifest, entries = path / "manifest.json", path / "entries.jsonl"
+        first, *rest = change([json.dumps(json.loads(manifest.read_text())), *entries.read_text().splitlines()])
+        manifest.write_text(first)
+        entries.write_text("\n".join(rest) + "\n")
+    else:
+        lines = change(gzip.decompress(path.read_bytes()).decode().splitlines())
+        path.write_bytes(gzip.compress("\n".join(lines).encode()))
+
+
+def manifest_with(**changes: object) -> Callable[[list[str]], list[str]]:
+    return lambda lines: [json.dumps(json.loads(lines[0]) | changes), *lines[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda lines: [*lines[:2], lines[2][:40], *lines[3:]], "entry 2 of"),
+        (lambda lines: [*lines[:2], lines[2].replace("1.3", "1.9", 1), *lines[3:]], "not the one that the manifest names"),
+        (lambda lines: [lines[0], lines[2], lines[1], lines[3]], "entry 1 of"),
+        (lambda lines: lines[:-1], "has 2 entries and its manifest names 3"),
+        (lambda lines: ["{", *lines[1:]], "is not JSON"),
+        (lambda lines: ["[]", *lines[1:]], "not a kernel library"),
+        (manifest_with(format="parquet"), "not a kernel library"),
+        (manifest_with(version=2), "has version 2 of the format and this product reads 1"),
+        (manifest_with(version=2, of_tomorrow=1), "has version 2"),
+        (manifest_with(chip=7), "chip Input should be a valid string"),
+        (manifest_with(chip="H100"), "is of H200 (sm_90a), the library of H100"),
+        (manifest_with(arch="sm_80"), "is of H200 (sm_90a)"),
+    ],
+)
+def test_what_is_damaged_or_foreign_is_one_line(
+    path: Path, change: Callable[[list[str]], list[str]], said: str
+) -> None:
+    rewritten(path, change)
+    with pytest.raises(LibraryError) as caught:
+        open_library(path)
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_packed_file_that_is_cut_is_told(tmp_path: Path) -> None:
+    path = write_entries(tmp_path / "small.jsonl.gz", [library_entry(task) for task in TASKS])
+    whole = path.read_bytes()
+    for content in (whole[: len(whole) // 2], b"PK\x03\x04 something else", gzip.compress(b""), b""):
+        path.write_bytes(content)
+        with pytest.raises(LibraryError, match=r"damaged|empty"):
+            open_library(path)
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not exist"):
+        open_library(tmp_path / "nothing")
+    path = write_entries(tmp_path / "small", [library_entry(TASKS[0])])
+    (path / "entries.jsonl").unlink()
+    with pytest.raises(LibraryError, match=r"it has no entries\.jsonl"):
+        open_library(path)
+
+
+def test_an_entry_of_another_mode_and_a_second_one_are_refused(tmp_path: Path) -> None:
+    server = TASKS[0].model_copy(update={"mode": TimingMode.SERVER})
+    with pytest.raises(LibraryError, match="server mode"):
+        open_library(write_entries(tmp_path / "server", [library_entry(server)]))
+    twice = [library_entry(TASKS[0]), library_entry(TASKS[0], ratio=1.5)]
+    with pytest.raises(LibraryError, match="two entries of one task"):
+        open_library(write_entries(tmp_path / "twice", twice))
+
+
+def test_an_entry_with_an_unknown_field_is_told_when_it_is_used(tmp_path: Path) -> None:
+    """Its id is right, as that of a later product's entry is."""
+    from contract.base import digest
+
+    path = write_entries(tmp_path / "small", [library_entry(TASKS[0])])
+
+    def later(lines: list[str]) -> list[str]:
+        entry = json.loads(lines[1]) | {"of_tomorrow": 1}
+        return [json.dumps(json.loads(lines[0]) | {"entries": [digest(entry, 32)]}), json.dumps(entry)]
+
+    rewritten(path, later)
+    with pytest.raises(LibraryError, match="is not valid: of_tomorrow Extra inputs"):
+        open_library(path).find(key_of(TASKS[0]))
+
+
+def with_cubin(tmp_path: Path, content: bytes) -> tuple[Path, LibraryEntry]:
+    sha256 = hashlib.sha256(content).hexdigest()
+    entry = library_entry(TASKS[0], cubin_sha256=sha256)
+    path = write_entries(tmp_path / "small", [entry])
+    (path / "cubins").mkdir()
+    (path / "cubins" / f"{sha256}.cubin").write_bytes(content)
+    return path, entry
+
+
+def test_a_cubin_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    path, entry = with_cubin(tmp_path, b"\x7fELF kernel")
+    library = open_library(path)
+    assert library.cubin(entry) == b"\x7fELF kernel"
+    assert library.cubin(library_entry(TASKS[1])) is None
+    file = path / "cubins" / f"{entry.cubin_sha256}.cubin"
+    file.write_bytes(b"\x7fELF kerne1")
+    with pytest.raises(LibraryError, match="is damaged"):
+        library.cubin(entry)
+    file.unlink()
+    with pytest.raises(LibraryError, match="cannot be read"):
+        library.cubin(entry)
+
+
+def test_a_thousand_entries_open_in_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:
+    model = library_entry(TASKS[0])
+    tasks = (GemmTask(m=16 * (1 + number % 32), n=16 * (1 + number // 32), k=64) for number in range(1000))
+    path = write_entries(tmp_path / "many.jsonl.gz", [model.model_copy(update={"task": task}) for task in tasks])
+    taken_s = []
+    for _ in range(5):
+        begin_s = time.process_time()
+        assert len(open_library(path)) == 1000
+        taken_s.append(time.process_time() - begin_s)
+    assert min(taken_s) < 0.1

@@ -1,0 +1,70 @@
+"""The cache of built kernels: what is there, what is not, and what is damaged."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from agent.library.entry_source import candidate_of
+from contract.chip import LIMITS
+from contract.errors import LibraryError
+from contract.library import LibraryEntry, PreparedKernel
+from contract.plan import resolve
+from contract.task import Arch
+from cudal2.library.prepared_kernels import PreparedKernels
+from tests.doubles.libraries import library_entry, small_tasks
+
+TASK, OTHER = small_tasks(2)
+SMS, CUBIN = 132, b"\x7fELF kernel"
+
+
+def put(kernels: PreparedKernels, entry: LibraryEntry) -> None:
+    kernels.folder.mkdir(parents=True, exist_ok=True)
+    record = PreparedKernel(
+        task=entry.task,
+        source_sha256=entry.source_sha256,
+        cubin_sha256=hashlib.sha256(CUBIN).hexdigest(),
+        compiler="nvrtc 13.0",
+        plan=resolve(candidate_of(entry).plan, entry.task, LIMITS[Arch.SM_90A], SMS),
+    )
+    kernels.cubin_path(entry).write_bytes(CUBIN)
+    kernels.plan_path(entry, SMS).write_text(record.model_dump_json())
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> PreparedKernels:
+    return PreparedKernels(tmp_path / "cache" / "library")
+
+
+@pytest.mark.parametrize("programmatic", [False, True])
+def test_a_kernel_is_launched_as_its_entry_was_measured(kernels: PreparedKernels, programmatic: bool) -> None:
+    entry = library_entry(TASK, programmatic=programmatic)
+    assert kernels.find(entry, SMS) is None
+    put(kernels, entry)
+    found = kernels.find(entry, SMS)
+    assert found is not None
+    assert found.cubin == CUBIN
+    assert [launch.programmatic for launch in found.plan.launches] == [programmatic]
+    assert found.plan.sms == SMS
+
+
+def test_another_task_or_number_of_sms_needs_a_plan_of_its_own(kernels: PreparedKernels) -> None:
+    entry = library_entry(TASK)
+    put(kernels, entry)
+    assert kernels.find(entry, SMS - 1) is None
+    assert kernels.find(library_entry(OTHER, source_sha256=entry.source_sha256), SMS) is None
+
+
+def test_damaged_files_are_refused(kernels: PreparedKernels) -> None:
+    entry = library_entry(TASK)
+    put(kernels, entry)
+    kernels.cubin_path(entry).write_bytes(CUBIN[:-1])
+    with pytest.raises(LibraryError, match=r"\.cubin is damaged"):
+        kernels.find(entry, SMS)
+    put(kernels, entry)
+    kernels.plan_path(entry, SMS).write_text("{")
+    with pytest.raises(LibraryError, match=r"-132\.json is damaged"):
+        kernels.find(entry, SMS)
+    kernels.cubin_path(entry).unlink()
+    kernels.plan_path(entry, SMS).unlink()
+    assert kernels.find(entry, SMS) is None

@@ -1,0 +1,70 @@
+"""Small kernel libraries for tests: entries that today's families write, with invented measurements."""
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from agent.library.entry_source import from_text, source_sha256, written
+from agent.library.library_writing import manifest_of, write_library
+from contract.candidate import Candidate, ScheduleValue
+from contract.evaluation import AUTOTUNED
+from contract.library import EntryEvaluation, LibraryEntry
+from contract.speedup import Speedup
+from contract.task import GemmTask
+
+CHIP = "H200"
+# Takes the emulator a second, and the compiler half of one.
+LATENCY: dict[str, ScheduleValue] = {
+    "family": "latency",
+    "block_m": 16,
+    "block_n": 16,
+    "block_k": 32,
+    "groups": 1,
+    "passes": 1,
+    "warps_m": 1,
+    "warps_n": 1,
+    "warps_k": 4,
+    "cluster_k": 1,
+    "loads": "cp_async",
+    "exclusive": True,
+    "constant_shape": True,
+    "programmatic": True,
+}
+
+
+def speedup(ratio: float, half: float = 0.01) -> Speedup:
+    return Speedup(baseline=AUTOTUNED, ratio=ratio, low=ratio - half, high=ratio + half)
+
+
+def library_entry(task: GemmTask, ratio: float = 1.3, source: str | None = None, **changes: Any) -> LibraryEntry:
+    """An entry of the schedule above, or of a source."""
+    candidate: Candidate = written(LATENCY, task) if source is None else from_text(source)
+    fields: dict[str, Any] = {
+        "task": task,
+        "chip": CHIP,
+        "schedule": LATENCY if source is None else None,
+        "source": source,
+        "source_sha256": source_sha256(candidate),
+        "evaluation": EntryEvaluation(
+            time_us=2.6 / ratio,
+            speedup=speedup(ratio),
+            baselines_us={AUTOTUNED: 2.6},
+            worst_error=0.5,
+            environment="H200 driver-580.1 toolkit-13.0 cublas-13.1",
+            run_id=f"{task.shape}-run",
+            measured=date(2026, 11, 23),
+        ),
+    }
+    return LibraryEntry(**fields | changes)
+
+
+def write_entries(out: Path, entries: Sequence[LibraryEntry]) -> Path:
+    """A library of these entries, as a folder or packed."""
+    ordered = tuple(sorted(entries, key=lambda entry: entry.id))
+    write_library(out, manifest_of(ordered, name="small", chip=CHIP), ordered)
+    return out
+
+
+def small_tasks(count: int = 3) -> list[GemmTask]:
+    return [GemmTask(m=16, n=16 * (number + 1), k=64) for number in range(count)]
