@@ -7,6 +7,7 @@ The work:
 - `task`: what a kernel computes, on which target, in which timing mode
 - `candidate`: one kernel source with its launch plan, and its origin
 - `plan`, `expression`: the launch plan, and its integer expressions
+- `launching`: what all launchers share: parameters as bytes, edges between launches, zeroing
 - `build`, `inspection`: a candidate that is ready to run, and the properties of its code
 
 The outcome:

@@ -6,7 +6,8 @@ Cudal2Error
 ├── MachineError          this machine lacks a compiler, headers, a driver or a device
 │   ├── CompilerMissing
 │   ├── DeviceUnavailable
-│   └── ProfilerUnavailable   no ncu, or no permission to read GPU counters; a run continues without counters
+│   ├── ProfilerUnavailable   no ncu, or no permission to read GPU counters; a run continues without counters
+│   └── LauncherError         a kernel of a library could not be loaded or launched; `status` is the driver's name of the error
 ├── WorkerError           a worker process could not be started or kept alive; a kill caused by a candidate is not one
 ├── ProfileFailed         this candidate could not be profiled; other candidates may work
 ├── EndpointError         a chat server cannot be used: unreachable, unknown model, key refused, out of retries
@@ -56,6 +57,14 @@ class DeviceUnavailable(MachineError):
 
 class ProfilerUnavailable(MachineError):
     exit_code = 2
+
+
+class LauncherError(MachineError):
+    """A kernel of a library could not be loaded or launched. `status`: the driver's name of the error."""
+
+    def __init__(self, message: str, status: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class WorkerError(Cudal2Error):

@@ -1,7 +1,6 @@
 """The sandbox: compiles, inspects, verifies, times and profiles candidates, on a GPU or on the emulator.
 
 - `local.py`: the `Sandbox` protocol on this machine
-- `launching.py`: a resolved plan as bytes and launch order, for both backends
 - `building/`: from a candidate's source to an inspected artifact
 - `inspect/`: what compiled code contains
 - `jail/`: the files and system calls that are left to a child process

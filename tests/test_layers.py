@@ -1,4 +1,4 @@
-"""The layers: contract <- {knowledge, indexer, sandbox, policies} <- agent; each border's packages are imported only there."""
+"""The layers: contract <- {knowledge, indexer, sandbox, policies, cudal2} <- agent; which packages are imported where."""
 
 import ast
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies"})
+SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies", "cudal2"})
 LAYERS = SIBLINGS | {"contract", "agent"}
 STDLIB = frozenset(sys.stdlib_module_names)
 
@@ -121,6 +121,8 @@ def test_only_the_settings_read_the_environment() -> None:
         ("knowledge/x.py", "import indexer"),
         ("policies/x.py", "from importlib import import_module\nimport_module('sandbox.workers.worker')"),
         ("policies/x.py", "from agent import graph"),
+        ("cudal2/x.py", "from sandbox.cuda.device import Device"),
+        ("sandbox/x.py", "import cudal2"),
         ("policies/schedule/x.py", "from .family import Schedule"),
         ("agent/x.py", "from . import cli"),
         ("agent/run/graph.py", "from rich.progress import Progress"),

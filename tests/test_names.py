@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("agent", "benchmarks", "contract", "indexer", "knowledge", "policies", "sandbox")
+PARTS = ("agent", "benchmarks", "contract", "cudal2", "indexer", "knowledge", "policies", "sandbox")
 
 BACKENDS = "the same role in both backends, sandbox/cuda and sandbox/emulator"
 RECORD = "contract holds the record or the plan, the other part produces it"
@@ -40,6 +40,7 @@ SHARED_MODULES = {
     "index": COMMAND,
     "inspection": RECORD,
     "knowledge": RECORD,
+    "launcher": "the launcher of the sandbox, and the package of the one that programs use",
     "lm": COMMAND,
     "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from contract.chip import LIMITS, REFERENCE_CHIPS
+from contract.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 from contract.plan import ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
 from contract.task import ElementType, GemmTask
 from sandbox.emulator.chain import OTHERS, Chain
@@ -16,7 +17,6 @@ from sandbox.emulator.lowering.program import Program, lower
 from sandbox.emulator.machine import Conditions, Grid, Machine, Order, SuspectRead, TensorMap, pack_parameters
 from sandbox.emulator.ptx.module import Unsupported
 from sandbox.emulator.ptx.parser import parse
-from sandbox.launching import argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 
 _ELEMENT = {ElementType.F16: "f16", ElementType.BF16: "bf16"}
 ELEMENT_BYTES = 2

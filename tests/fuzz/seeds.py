@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from contract.chip import LIMITS
+from contract.launching import pack_argument, programmatic_edges
 from contract.plan import Arg, ResolvedLaunch, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg, operand_shape, resolve
 from contract.task import ElementType, GemmTask
 from sandbox.building.compiler import Compiled, Compiler
 from sandbox.emulator.machine import TensorMap
-from sandbox.launching import pack_argument, programmatic_edges
 from tests.fuzz.seed import Argument, Buffer, Launch, MapOf, Pointer, Seed
 from tests.sandbox.emulator.golden.case import Case, Family, MapSpec
 from tests.sandbox.emulator.golden.compiled import compile_family

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from cuda.bindings import driver
 
+from contract.launching import aligned_offsets, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 from contract.plan import (
     PORTABLE_CLUSTER,
     Arg,
@@ -26,7 +27,6 @@ from sandbox.cuda.driver import DriverFault, Fault, call
 from sandbox.cuda.guard.buffers import address
 from sandbox.cuda.guard.module_variables import ModuleVariables
 from sandbox.cuda.launch.tensor_map import TensorMaps
-from sandbox.launching import aligned_offsets, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
 
 _ATTRIBUTE = driver.CUlaunchAttributeID
 _FUNCTION = driver.CUfunction_attribute

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("cupy")
 driver = pytest.importorskip("cuda.bindings.driver")
 
+from contract import launching  # noqa: E402
 from contract.chip import LIMITS  # noqa: E402
 from contract.plan import (  # noqa: E402
     ScalarArg,
@@ -23,7 +24,6 @@ from contract.plan import (  # noqa: E402
     resolve,
 )
 from contract.task import Arch, ElementType, GemmTask, Layout  # noqa: E402
-from sandbox import launching  # noqa: E402
 from sandbox.cuda.contender import Operands  # noqa: E402
 from sandbox.cuda.environment import arch_of  # noqa: E402
 from sandbox.cuda.guard import module_variables  # noqa: E402

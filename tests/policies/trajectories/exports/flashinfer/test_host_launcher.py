@@ -11,12 +11,12 @@ from cuda.bindings import driver
 from contract.candidate import Candidate, Origin
 from contract.chip import LIMITS, REFERENCE_CHIPS, Chip
 from contract.errors import PlanError
+from contract.launching import argument_bytes, pack_argument, programmatic_edges
 from contract.plan import ResolvedPlan, TensorMapSpec, operand_shape, plan_from_json, resolve
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from policies.trajectories.exports.flashinfer.host_launcher import arch_list, device_text, launcher_text, lost_flags
 from sandbox.building.headers import find_headers
 from sandbox.cuda.launch.tensor_map import tensor_map_arguments
-from sandbox.launching import argument_bytes, pack_argument, programmatic_edges
 
 RECORDER = Path(__file__).parent / "recorder"
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]

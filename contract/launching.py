@@ -1,4 +1,4 @@
-"""The parts of a launcher that both backends share: parameters as bytes, edges between launches, zeroing."""
+"""The parts of a launcher that all launchers share: parameters as bytes, edges between launches, zeroing."""
 
 import itertools
 import math

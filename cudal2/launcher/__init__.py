@@ -1,0 +1,7 @@
+"""A built kernel as launches on a stream, at the host cost of a few driver calls.
+
+- `launcher.py`: what a launcher is, and the choice between the two
+- `compiled.py`: the launcher in C++; `_native` is the compiled module of `native/`
+- `interpreted.py`, `driver_types.py`: the same in Python, for machines where the C++ part was not built
+- `native/driver.hpp`, `native/kernel.hpp`: the launcher itself, which `library export` writes as one header
+"""

@@ -1,0 +1,82 @@
+"""The compiled launcher (native/module.cpp), as `python -m nanobind.stubgen -m cudal2.launcher._native` writes it."""
+
+import enum
+from collections.abc import Sequence
+
+class Operand(enum.IntEnum):
+    """A matrix of the product."""
+
+    A = 0
+
+    B = 1
+
+    D = 2
+
+class Zero(enum.Enum):
+    """When the workspace is cleared."""
+
+    NEVER = 0
+
+    EVERY_RUN = 1
+
+    RESTORED = 2
+
+class Argument:
+    """One kernel parameter."""
+
+def pointer(operand: Operand) -> Argument: ...
+def workspace(offset: int) -> Argument: ...
+def scalar(bits: int, bytes: int) -> Argument: ...
+def tensor_map(operand: Operand, columns: int, rows: int, swizzle: int, promotion: int) -> Argument: ...
+
+class Launch:
+    """One launch in plain numbers."""
+
+    def __init__(
+        self,
+        entry: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        cluster: Sequence[int],
+        shared_bytes: int,
+        programmatic: bool,
+        arguments: Sequence[Argument],
+    ) -> None: ...
+
+class Plan:
+    """Launches, the shapes of A, B and D in memory, and the workspace."""
+
+    def __init__(
+        self,
+        bfloat16: bool,
+        shapes: Sequence[Sequence[int]],
+        launches: Sequence[Launch],
+        workspace_bytes: int,
+        zero: Zero,
+        zero_bytes: int,
+        sms: int,
+    ) -> None: ...
+
+ALIGNMENT: int = 256
+
+class Kernel:
+    """A kernel with its plan on one GPU."""
+
+    def launch(self, a: int, b: int, d: int, stream: int) -> None:
+        """Enqueue D = A B: device addresses, and a stream's handle."""
+
+    @property
+    def tensor_maps(self) -> int:
+        """Number of descriptors in the cache."""
+
+    @property
+    def workspaces(self) -> int:
+        """Number of workspaces, one per stream and capture."""
+
+class Gpu:
+    """One GPU with its primary context."""
+
+    def __init__(self, device: int, driver: str) -> None: ...
+    @property
+    def sms(self) -> int: ...
+    def load(self, cubin: bytes, plan: Plan) -> Kernel: ...

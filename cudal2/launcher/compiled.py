@@ -1,0 +1,62 @@
+"""The launcher in C++ (`native/`)."""
+
+import cudal2.launcher._native as native
+from contract.launching import pack_argument
+from contract.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg, operand_shape
+from contract.task import ElementType, GemmTask
+from cudal2.launcher.launcher import BuiltKernel, LoadedKernel
+
+_OPERAND = {"A": native.Operand.A, "B": native.Operand.B, "D": native.Operand.D}
+_ZERO = {False: native.Zero.NEVER, True: native.Zero.EVERY_RUN, "restored": native.Zero.RESTORED}
+
+
+class CompiledLauncher:
+    """Raises: DeviceUnavailable."""
+
+    name = "C++"
+
+    def __init__(self, device: int, driver: str) -> None:
+        self._gpu = native.Gpu(device, driver)
+
+    def load(self, kernel: BuiltKernel) -> LoadedKernel:
+        loaded: LoadedKernel = self._gpu.load(kernel.cubin, native_plan(kernel.plan, kernel.task))
+        return loaded
+
+
+def native_plan(plan: ResolvedPlan, task: GemmTask) -> native.Plan:
+    """A resolved plan as the C++ launcher reads it."""
+    return native.Plan(
+        bfloat16=task.element is ElementType.BF16,
+        shapes=[operand_shape(task, "A"), operand_shape(task, "B"), operand_shape(task, "D")],
+        launches=[_native_launch(launch) for launch in plan.launches],
+        workspace_bytes=plan.workspace_bytes,
+        zero=_ZERO[plan.zero],
+        zero_bytes=plan.zero_bytes,
+        sms=plan.sms,
+    )
+
+
+def _native_launch(launch: ResolvedLaunch) -> native.Launch:
+    return native.Launch(
+        entry=launch.entry,
+        grid=launch.grid,
+        block=launch.block,
+        cluster=launch.cluster,
+        shared_bytes=launch.dynamic_smem,
+        programmatic=launch.programmatic,
+        arguments=[_native_argument(arg) for arg in launch.args],
+    )
+
+
+def _native_argument(arg: Arg) -> native.Argument:
+    match arg:
+        case TensorArg(tensor=name):
+            return native.pointer(_OPERAND[name])
+        case TensorMapArg(tensor_map=spec):
+            columns, rows = spec.box
+            return native.tensor_map(_OPERAND[spec.of], columns, rows, spec.swizzle, spec.l2)
+        case WorkspaceArg(workspace=offset):
+            return native.workspace(int(offset))
+        case ScalarArg():
+            value = pack_argument(arg, {}, lambda _: b"")
+            return native.scalar(int.from_bytes(value, "little"), len(value))

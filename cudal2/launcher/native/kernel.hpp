@@ -1,0 +1,256 @@
+// A launch plan in plain numbers, and a cubin with its plan as launches on a stream.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "driver.hpp"
+
+namespace cudal2 {
+
+constexpr Address kAlignment = 256;  // of operands, in bytes; kernels were verified with it
+constexpr unsigned kPortableCluster = 8;
+constexpr std::size_t kMaxArguments = 64;
+constexpr std::size_t kMaxTensorMaps = 256;  // per parameter; a program uses few addresses, again and again
+constexpr std::size_t kMaxWorkspaces = 256;  // per kernel
+
+enum Operand : std::uint8_t { kA, kB, kD };
+enum class Zero : std::uint8_t { kNever, kEveryRun, kRestored };
+using Dim = std::array<unsigned, 3>;
+
+// One kernel parameter.
+struct Argument {
+  enum Kind : std::uint8_t { kPointer, kTensorMap, kWorkspace, kScalar } kind;
+  Operand operand = kA;
+  unsigned bytes = 8;
+  std::uint64_t value = 0;                // a scalar's bits, or bytes from the start of the workspace
+  std::array<std::uint32_t, 2> box = {};  // elements: along a row, then rows
+  std::uint32_t swizzle = 0;              // bytes
+  std::uint32_t promotion = 0;            // bytes
+};
+
+inline Argument pointer(Operand operand) { return {Argument::kPointer, operand}; }
+inline Argument workspace(std::uint64_t offset) { return {Argument::kWorkspace, kA, 8, offset}; }
+inline Argument scalar(std::uint64_t bits, unsigned bytes) { return {Argument::kScalar, kA, bytes, bits}; }
+inline Argument tensor_map(Operand operand, std::uint32_t columns, std::uint32_t rows, std::uint32_t swizzle,
+                           std::uint32_t promotion) {
+  return {Argument::kTensorMap, operand, sizeof(TensorMap), 0, {columns, rows}, swizzle, promotion};
+}
+
+struct Launch {
+  std::string entry;
+  Dim grid, block, cluster;
+  unsigned shared_bytes;
+  bool programmatic;
+  std::vector<Argument> arguments;
+};
+
+// `shapes`: rows and columns of A, B and D as they lie in memory, columns contiguous. `sms`: of the chip that the plan was made
+// for, 0 for any. `zero`: kRestored clears the first `zero_bytes` of the workspace once, and the kernel leaves them clear.
+struct Plan {
+  bool bfloat16;
+  std::array<std::array<std::uint64_t, 2>, 3> shapes;
+  std::vector<Launch> launches;
+  std::uint64_t workspace_bytes = 0;
+  Zero zero = Zero::kNever;
+  std::uint64_t zero_bytes = 0;
+  int sms = 0;
+};
+
+// Kernel and plan on one GPU. Any number of threads may launch it. The code and its workspaces stay until the process ends,
+// because CUDA graphs may still use them.
+class Kernel {
+ public:
+  Kernel(std::shared_ptr<const Gpu> gpu, const void* cubin, const Plan& plan)
+      : gpu_(std::move(gpu)), driver_(gpu_->driver), plan_(plan) {
+    if (plan.sms && plan.sms != gpu_->sms()) {
+      throw Error("the kernel was planned for a GPU of " + std::to_string(plan.sms) +
+                      " SMs; cuda:" + std::to_string(gpu_->device) + " has " + std::to_string(gpu_->sms()),
+                  "CUDA_ERROR_INVALID_DEVICE");
+    }
+    zeroes_every_run_ = plan.zero == Zero::kEveryRun && plan.zero_bytes > 0;
+    const Current current(driver_, gpu_->context());
+    const RelaxedCapture relaxed(driver_);
+    Library library = nullptr;
+    driver_.check(driver_.load_library(&library, cubin, nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
+    for (const Launch& launch : plan_.launches) entries_.emplace_back(driver_, library, launch);
+  }
+
+  // Enqueues D = A B. Addresses are those of a device, aligned to kAlignment. It waits for nothing and allocates nothing on the
+  // device, but for the workspace at the first call on a stream or in a capture.
+  void launch(Address a, Address b, Address d, Stream stream) {
+    if ((a | b | d) % kAlignment) [[unlikely]] {
+      throw Error("operands must be aligned to 256 bytes, as they were when the kernel was verified",
+                  "CUDA_ERROR_INVALID_VALUE");
+    }
+    const Current current(driver_, gpu_->context());
+    std::unique_lock lock(mutex_);  // a workspace's memset and its launches must not interleave with those of another thread
+    const std::array<Address, 3> operands = {a, b, d};
+    const Address scratch = plan_.workspace_bytes ? workspace_of(stream) : 0;
+    if (zeroes_every_run_) driver_.check(driver_.set_bytes(scratch, 0, plan_.zero_bytes, stream), "cuMemsetD8Async");
+    for (std::size_t index = 0; index < entries_.size(); ++index) enqueue(index, operands, scratch, stream, lock);
+  }
+
+  std::size_t tensor_maps() const { return cached(&Entry::maps); }
+  std::size_t workspaces() const {
+    const std::lock_guard lock(mutex_);
+    return workspaces_.size();
+  }
+
+ private:
+  using Maps = std::vector<std::unordered_map<Address, TensorMap>>;
+
+  // One launch of the plan with its function, and its tensor maps by argument and address.
+  struct Entry {
+    Function function = nullptr;
+    Maps maps;
+
+    Entry(const Driver& driver, Library library, const Launch& launch) : maps(launch.arguments.size()) {
+      LibraryKernel kernel = nullptr;
+      driver.check(driver.library_kernel(&kernel, library, launch.entry.c_str()), "cuLibraryGetKernel");
+      driver.check(driver.kernel_function(&function, kernel), "cuKernelGetFunction");
+      driver.check(driver.load_function(function), "cuFuncLoad");  // now, not lazily inside a capture
+      check_parameters(driver, launch);
+      if (launch.shared_bytes) set(driver, kMaxDynamicShared, static_cast<int>(launch.shared_bytes));
+      if (launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > kPortableCluster) set(driver, kNonPortableCluster, 1);
+    }
+
+    void set(const Driver& driver, int attribute, int value) const {
+      driver.check(driver.set_function_attribute(function, attribute, value), "cuFuncSetAttribute");
+    }
+
+    // The driver reads as many bytes as the kernel declares, so the plan must pass them all.
+    void check_parameters(const Driver& driver, const Launch& launch) const {
+      bool same = launch.arguments.size() <= kMaxArguments;
+      std::size_t offset = 0, bytes = 0, index = 0;
+      for (; same && index < launch.arguments.size(); ++index) {
+        const Result status = driver.parameter_info(function, index, &offset, &bytes);
+        if (status != kInvalidValue) driver.check(status, "cuFuncGetParamInfo");
+        same = status == kSuccess && bytes == launch.arguments[index].bytes;
+      }
+      if (!same || driver.parameter_info(function, index, &offset, &bytes) == kSuccess) {
+        throw Error(launch.entry + " takes other parameters than its plan passes", "CUDA_ERROR_INVALID_VALUE");
+      }
+    }
+  };
+
+  struct Workspace {
+    unsigned long long stream;
+    std::uint64_t capture;  // 0 outside captures
+    Address address;
+  };
+
+  void enqueue(std::size_t index, const std::array<Address, 3>& operands, Address scratch, Stream stream,
+               std::unique_lock<std::mutex>& lock) {
+    const Launch& launch = plan_.launches[index];
+    TensorMap maps[kMaxArguments];  // not initialised: only what is used is touched
+    std::uint64_t words[kMaxArguments];
+    void* parameters[kMaxArguments];
+    for (std::size_t at = 0; at < launch.arguments.size(); ++at) {
+      const Argument& argument = launch.arguments[at];
+      parameters[at] = &words[at];
+      switch (argument.kind) {
+        case Argument::kPointer:
+          words[at] = operands[argument.operand];
+          break;
+        case Argument::kWorkspace:
+          words[at] = scratch + argument.value;
+          break;
+        case Argument::kScalar:
+          words[at] = argument.value;
+          break;
+        case Argument::kTensorMap:
+          maps[at] = tensor_map_of(index, at, operands[argument.operand]);
+          parameters[at] = &maps[at];
+      }
+    }
+    // A kernel that needs neither memory of its own nor a second launch leaves the order to the driver.
+    if (entries_.size() == 1 && !plan_.workspace_bytes) lock.unlock();
+    LaunchAttribute attributes[2];
+    unsigned count = 0;
+    if (launch.cluster != Dim{1, 1, 1}) {
+      attributes[count].id = kAttributeCluster;
+      std::memset(&attributes[count].value, 0, sizeof attributes[count].value);
+      std::memcpy(attributes[count++].value.cluster, launch.cluster.data(), sizeof launch.cluster);
+    }
+    // The first launch after a memset follows no kernel, so it has no programmatic edge.
+    if (launch.programmatic && !(index == 0 && zeroes_every_run_)) {
+      attributes[count].id = kAttributeProgrammatic;
+      std::memset(&attributes[count].value, 0, sizeof attributes[count].value);
+      attributes[count++].value.programmatic = 1;
+    }
+    const auto& [gx, gy, gz] = launch.grid;
+    const auto& [bx, by, bz] = launch.block;
+    const LaunchConfig config = {{gx, gy, gz}, {bx, by, bz}, launch.shared_bytes, stream, count ? attributes : nullptr, count};
+    driver_.check(driver_.launch(&config, entries_[index].function, parameters, nullptr), "cuLaunchKernelEx");
+  }
+
+  // The descriptor of an operand at an address. It depends on nothing else, so it stays right when memory is used again.
+  const TensorMap& tensor_map_of(std::size_t index, std::size_t at, Address address) {
+    auto& known = entries_[index].maps[at];
+    if (const auto found = known.find(address); found != known.end()) return found->second;
+    const Argument& argument = plan_.launches[index].arguments[at];
+    const auto [rows, columns] = plan_.shapes[argument.operand];
+    const std::uint64_t sizes[2] = {columns, rows}, strides[1] = {columns * 2};
+    const std::uint32_t steps[2] = {1, 1};
+    const auto power = [](std::uint32_t bytes, std::uint32_t first) {  // 0, then 1 for `first`, 2 for twice that, and so on
+      int code = 0;
+      for (; bytes >= first; bytes /= 2) ++code;
+      return code;
+    };
+    TensorMap map;
+    driver_.check(
+        driver_.encode_tiled(&map, plan_.bfloat16 ? kBfloat16 : kFloat16, 2, reinterpret_cast<void*>(address), sizes, strides,
+                             argument.box.data(), steps, 0, power(argument.swizzle, 32), power(argument.promotion, 64), 0),
+        "cuTensorMapEncodeTiled");
+    if (known.size() >= kMaxTensorMaps) known.clear();
+    return known.emplace(address, map).first->second;
+  }
+
+  // The workspace of a stream, or of a capture on it: a graph may be launched on any stream, beside later calls on this one.
+  // Streams are known by their id, because a handle is used again, and one handle means another stream in every thread.
+  Address workspace_of(Stream stream) {
+    unsigned long long id = 0;
+    driver_.check(driver_.stream_id(stream, &id), "cuStreamGetId");
+    int status = 0;
+    std::uint64_t capture = 0;
+    driver_.check(driver_.capture_info(stream, &status, &capture, nullptr, nullptr, nullptr), "cuStreamGetCaptureInfo");
+    if (status != kCaptureActive) capture = 0;
+    for (const Workspace& each : workspaces_) {
+      if (each.stream == id && each.capture == capture) return each.address;
+    }
+    if (workspaces_.size() >= kMaxWorkspaces) {
+      throw Error("the kernel has workspaces for 256 streams and captures, which is the maximum", "CUDA_ERROR_OUT_OF_MEMORY");
+    }
+    const Address address = gpu_->allocate(plan_.workspace_bytes, plan_.zero == Zero::kRestored ? plan_.zero_bytes : 0);
+    workspaces_.push_back({id, capture, address});
+    return address;
+  }
+
+  std::size_t cached(Maps Entry::* maps) const {
+    const std::lock_guard lock(mutex_);
+    std::size_t count = 0;
+    for (const Entry& entry : entries_) {
+      for (const auto& each : entry.*maps) count += each.size();
+    }
+    return count;
+  }
+
+  const std::shared_ptr<const Gpu> gpu_;
+  const Driver& driver_;
+  const Plan plan_;
+  bool zeroes_every_run_ = false;
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::vector<Workspace> workspaces_;
+};
+
+}  // namespace cudal2

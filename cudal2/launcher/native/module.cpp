@@ -1,0 +1,85 @@
+// The launcher as Python sees it: plans, GPUs, kernels. Errors are those of `contract/errors.py`.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "kernel.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using cudal2::Address;
+using cudal2::Argument;
+using cudal2::Dim;
+using cudal2::Gpu;
+using cudal2::Kernel;
+using cudal2::Plan;
+
+void raise(const char* name, nb::tuple arguments) {
+  const nb::object type = nb::module_::import_("contract.errors").attr(name);
+  PyErr_SetObject(type.ptr(), type(*arguments).ptr());
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const cudal2::Unavailable& error) {
+    raise("DeviceUnavailable", nb::make_tuple(error.what()));
+  } catch (const cudal2::Error& error) {
+    raise("LauncherError", nb::make_tuple(error.what(), error.status));
+  }
+}
+
+void bind_plan(nb::module_& module) {
+  nb::enum_<cudal2::Operand>(module, "Operand", nb::is_arithmetic(), "A matrix of the product.")
+      .value("A", cudal2::kA)
+      .value("B", cudal2::kB)
+      .value("D", cudal2::kD);
+  nb::enum_<cudal2::Zero>(module, "Zero", "When the workspace is cleared.")
+      .value("NEVER", cudal2::Zero::kNever)
+      .value("EVERY_RUN", cudal2::Zero::kEveryRun)
+      .value("RESTORED", cudal2::Zero::kRestored);
+  nb::class_<Argument>(module, "Argument", "One kernel parameter.");
+  module.def("pointer", &cudal2::pointer, "operand"_a);
+  module.def("workspace", &cudal2::workspace, "offset"_a);
+  module.def("scalar", &cudal2::scalar, "bits"_a, "bytes"_a);
+  module.def("tensor_map", &cudal2::tensor_map, "operand"_a, "columns"_a, "rows"_a, "swizzle"_a, "promotion"_a);
+  nb::class_<cudal2::Launch>(module, "Launch", "One launch in plain numbers.")
+      .def(nb::init<std::string, Dim, Dim, Dim, unsigned, bool, std::vector<Argument>>(), "entry"_a, "grid"_a, "block"_a,
+           "cluster"_a, "shared_bytes"_a, "programmatic"_a, "arguments"_a);
+  nb::class_<Plan>(module, "Plan", "Launches, the shapes of A, B and D in memory, and the workspace.")
+      .def(nb::init<bool, std::array<std::array<std::uint64_t, 2>, 3>, std::vector<cudal2::Launch>, std::uint64_t, cudal2::Zero,
+                    std::uint64_t, int>(),
+           "bfloat16"_a, "shapes"_a, "launches"_a, "workspace_bytes"_a, "zero"_a, "zero_bytes"_a, "sms"_a);
+}
+
+std::shared_ptr<Kernel> load(std::shared_ptr<Gpu> gpu, const nb::bytes& cubin, const Plan& plan) {
+  const nb::gil_scoped_release unlocked;
+  return std::make_shared<Kernel>(std::move(gpu), cubin.c_str(), plan);
+}
+
+// Without the interpreter's lock: the driver waits where a stream's queue is full, and what it waits for may need that lock.
+void launch(Kernel& kernel, Address a, Address b, Address d, std::uint64_t stream) {
+  const nb::gil_scoped_release unlocked;
+  kernel.launch(a, b, d, reinterpret_cast<cudal2::Stream>(stream));
+}
+
+}  // namespace
+
+NB_MODULE(_native, module) {
+  nb::register_exception_translator(translate);
+  bind_plan(module);
+  module.attr("ALIGNMENT") = cudal2::kAlignment;
+  nb::class_<Kernel>(module, "Kernel", "A kernel with its plan on one GPU.")
+      .def("launch", &launch, "a"_a, "b"_a, "d"_a, "stream"_a, "Enqueue D = A B: device addresses, and a stream's handle.")
+      .def_prop_ro("tensor_maps", &Kernel::tensor_maps, "Number of descriptors in the cache.")
+      .def_prop_ro("workspaces", &Kernel::workspaces, "Number of workspaces, one per stream and capture.");
+  nb::class_<Gpu>(module, "Gpu", "One GPU with its primary context.")
+      .def(nb::init<int, const std::string&>(), "device"_a, "driver"_a)
+      .def_prop_ro("sms", &Gpu::sms)
+      .def("load", &load, "cubin"_a, "plan"_a);
+}
