@@ -39,7 +39,9 @@ class Choice(StrEnum):
 class Decision(Record):
     """`entry`: what to launch, with the task that it is launched for; set for `EXACT` and `COMPATIBLE`.
 
-    `entry_id`: its id in the library, whose task may be another one. `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact entry is chosen; None for `EXACT`.
+    `entry_id`: its id in the library, whose task may be another one.
+
+    `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact entry is chosen; None for `EXACT`.
     """
 
     choice: Choice

@@ -1,8 +1,8 @@
 """The kernels of `aten::mm` and `aten::addmm` for one dispatch key replaced, with the original ones as the fallback.
 
 A Python kernel that is registered for a key shadows the original one until its registration ends. `torch.library.get_kernel`
-reads the original kernel before that, so calling it does not come back here. Versions without that function call the `out` form,
-an operator of its own whose kernel stays. Autograd, autocast and fake tensors act above the key and do not see the change.
+reads the original kernel before that, so calling it does not come back here. Older versions without it call the `out` form, an
+operator of its own whose kernel stays. Autograd, autocast and fake tensors act above the key and do not see the change.
 """
 
 import warnings

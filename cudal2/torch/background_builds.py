@@ -22,11 +22,15 @@ _END_S = 5.0
 
 
 class BuildOrder(NamedTuple):
-    """`entry_id`: of the library's entry. `entry`: it, with the task to build it for. `library`: where it is kept."""
+    """`entry_id`: of the library's entry. `entry`: it, with the task to build it for. `library`: where it is kept.
+
+    `sms`: of the GPU that it is built for.
+    """
 
     entry_id: str
     entry: LibraryEntry
     library: Path
+    sms: int
 
     @property
     def name(self) -> str:
@@ -48,9 +52,9 @@ class CommandBuilder:
         except (OSError, subprocess.TimeoutExpired) as exc:
             raise LibraryError(f"{_PROGRAM} library prepare could not be run: {exc}") from exc
         if done.returncode:
-            said = done.stderr.strip().splitlines()
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines()
             raise LibraryError(
-                said[-1] if said else f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stderr
+                said[-1] if said else f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr
             )
 
     def _command(self, order: BuildOrder) -> list[str]:
@@ -58,8 +62,10 @@ class CommandBuilder:
         program = str(beside) if beside.exists() else shutil.which(_PROGRAM)
         if program is None:
             raise UsageError(f"{_PROGRAM} is not installed beside this Python, so no kernel can be built; install it")
-        command = [program, "library", "prepare", "--entry", order.entry_id, "--library", str(order.library)]
-        return command if order.entry.id == order.entry_id else [*command, "--shape", order.entry.task.shape]
+        if order.entry.id != order.entry_id:
+            raise LibraryError(f"entry {order.entry_id} can be built for its own shape only, not for {order.entry.task.shape}")
+        entry, library = ("--entry", order.entry_id), ("--library", str(order.library))
+        return [program, "library", "prepare", *entry, *library, "--sms", str(order.sms)]
 
 
 class BackgroundBuilds:

@@ -8,13 +8,8 @@ import torch
 from contract.errors import DeviceUnavailable
 from contract.task import Arch, GemmTask
 from cudal2.dispatch.decision import GpuIdentity
+from cudal2.launcher.launcher import BuiltKernel, Launcher, LoadedKernel, open_launcher
 from cudal2.library.prepared_kernels import CachedKernel
-
-
-class LaunchableKernel(Protocol):
-    def launch(self, a: int, b: int, d: int, stream: int) -> None:
-        """Launch on device addresses. Raises: Cudal2Error with the driver's name of the error, before anything is enqueued."""
-        ...
 
 
 class Platform(Protocol):
@@ -35,7 +30,7 @@ class Platform(Protocol):
         """Raises: Cudal2Error where the device or its driver cannot be read."""
         ...
 
-    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LaunchableKernel:
+    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
         """Raises: Cudal2Error for a cubin that the driver refuses, and where the launcher is not built."""
         ...
 
@@ -60,6 +55,9 @@ class CudaPlatform:
     dispatch_key = "CUDA"
     device_type = "cuda"
 
+    def __init__(self) -> None:
+        self._launchers: dict[int, Launcher] = {}
+
     def missing(self) -> str:
         if torch.version.cuda is None:
             return f"PyTorch {torch.__version__} is built without CUDA"
@@ -75,10 +73,11 @@ class CudaPlatform:
         name = properties.name.removeprefix("NVIDIA ").strip()
         return GpuIdentity(gpu=name, driver=_driver_version(), arch=arch, sms=properties.multi_processor_count)
 
-    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LaunchableKernel:
-        from cudal2.launcher import BuiltKernel, open_launcher
-
-        return open_launcher(device).load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
+    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
+        launcher = self._launchers.get(device)
+        if launcher is None:
+            launcher = self._launchers[device] = open_launcher(device)
+        return launcher.load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
 
     def stream(self, device: int) -> int:
         return int(torch._C._cuda_getCurrentRawStream(device))

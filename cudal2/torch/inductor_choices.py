@@ -27,7 +27,7 @@ def cudal2_mm_out(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def enable_inductor() -> str:
-    """Offer the library to Inductor from now on. Returns which borders this PyTorch lacks, in a line; empty where it has both."""
+    """Offer the library to Inductor from now on. Returns which borders this PyTorch lacks; empty where it has both."""
     with _LOCK:
         lacking = (_offer(_inductor("config")), _lower(_inductor("lowering")))
     return "; ".join(text for text in lacking if text)

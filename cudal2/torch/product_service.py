@@ -19,6 +19,7 @@ from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher
 from cudal2.dispatch.neighbour_rule import shipped_neighbours
+from cudal2.launcher.launcher import ALIGNMENT
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, EntryBuilder
@@ -27,7 +28,7 @@ from cudal2.torch.matrix_signature import MatrixSignature, read_signature
 
 _LOG = logging.getLogger(__name__)
 MAX_ROUTES = 65536  # a program with more signatures than that starts anew
-_ALIGNED = 256 - 1  # kernels were verified with operands that begin at multiples of 256 bytes
+_MISALIGNED = ALIGNMENT - 1  # bits of an address
 
 LaunchCall = Callable[[int, int, int, int], None]
 LibraryChoice = Callable[[GpuIdentity], KernelLibrary | None]
@@ -147,7 +148,7 @@ class ProductService:
         if torch.are_deterministic_algorithms_enabled():  # an entry does not say whether its sums are added in arrival order
             return self.fell_back(FallbackCause.DETERMINISTIC)
         a_address, b_address, out_address = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        if (a_address | b_address | out_address) & _ALIGNED:
+        if (a_address | b_address | out_address) & _MISALIGNED:
             return self.fell_back(FallbackCause.UNALIGNED)
         launch, stream = route.launch, self._stream(route.device)
         if launch is None:  # withdrawn by another thread just now
@@ -218,7 +219,7 @@ class ProductService:
             found = None
         if found is not None:
             return found
-        cause = self.builds.request(BuildOrder(entry_id, entry, on_device.library.path))
+        cause = self.builds.request(BuildOrder(entry_id, entry, on_device.library.path, on_device.identity.sms))
         if cause is FallbackCause.BUILD_FAILED:  # unless it ended just now
             found = self._prepared.find(entry, on_device.identity.sms)
         return found or cause
