@@ -52,7 +52,7 @@ _SENTENCES = {
     FallbackCause.AUTOCAST: "autocast is on, so torch.matmul casts the operands; enable() serves what it calls",
     FallbackCause.BIAS: "no entry adds a bias",
     FallbackCause.OUTPUT: "the output is not a packed row-major matrix",
-    FallbackCause.UNALIGNED: "an operand does not begin at a multiple of 256 bytes",
+    FallbackCause.UNALIGNED: "an operand does not begin at a multiple of 256 bytes, as kernels were verified",
     FallbackCause.DETERMINISTIC: "the program asks for deterministic algorithms",
     FallbackCause.BUILDING: "the kernel is being built in the background",
     FallbackCause.BUILD_FAILED: "the kernel could not be built",

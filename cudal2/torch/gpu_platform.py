@@ -8,15 +8,19 @@ import torch
 from contract.errors import DeviceUnavailable
 from contract.task import Arch, GemmTask
 from cudal2.dispatch.decision import GpuIdentity
-from cudal2.launcher.launcher import BuiltKernel, Launcher, LoadedKernel, open_launcher
+from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, Launcher, LoadedKernel, open_launcher
 from cudal2.library.prepared_kernels import CachedKernel
 
 
 class Platform(Protocol):
-    """`dispatch_key`: of the kernels that are replaced. `device_type`: of the tensors that are served."""
+    """`dispatch_key`: of the kernels that are replaced. `device_type`: of the tensors that are served.
+
+    `alignment`: of operands and outputs, in bytes; a power of two.
+    """
 
     dispatch_key: str
     device_type: str
+    alignment: int
 
     def missing(self) -> str:
         """Why nothing can be served at all; empty where something can."""
@@ -54,6 +58,7 @@ class CudaPlatform:
 
     dispatch_key = "CUDA"
     device_type = "cuda"
+    alignment = ALIGNMENT
 
     def __init__(self) -> None:
         self._launchers: dict[int, Launcher] = {}

@@ -19,7 +19,6 @@ from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher
 from cudal2.dispatch.neighbour_rule import shipped_neighbours
-from cudal2.launcher.launcher import ALIGNMENT
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, EntryBuilder
@@ -28,7 +27,6 @@ from cudal2.torch.matrix_signature import MatrixSignature, read_signature
 
 _LOG = logging.getLogger(__name__)
 MAX_ROUTES = 65536  # a program with more signatures than that starts anew
-_MISALIGNED = ALIGNMENT - 1  # bits of an address
 
 LaunchCall = Callable[[int, int, int, int], None]
 LibraryChoice = Callable[[GpuIdentity], KernelLibrary | None]
@@ -79,6 +77,7 @@ class ProductService:
         self._fallbacks = {cause: CallTally() for cause in FallbackCause}
         self._served: dict[str, CallTally] = {}
         self._stream, self._current_device = platform.stream, platform.current_device
+        self._misaligned = platform.alignment - 1  # bits of an address
 
     def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream; None where the caller has to compute it."""
@@ -148,7 +147,7 @@ class ProductService:
         if torch.are_deterministic_algorithms_enabled():  # an entry does not say whether its sums are added in arrival order
             return self.fell_back(FallbackCause.DETERMINISTIC)
         a_address, b_address, out_address = a.data_ptr(), b.data_ptr(), out.data_ptr()
-        if (a_address | b_address | out_address) & _MISALIGNED:
+        if (a_address | b_address | out_address) & self._misaligned:
             return self.fell_back(FallbackCause.UNALIGNED)
         launch, stream = route.launch, self._stream(route.device)
         if launch is None:  # withdrawn by another thread just now

@@ -51,6 +51,7 @@ class HostPlatform:
 
     dispatch_key = "CPU"
     device_type = "cpu"
+    alignment = 16  # of PyTorch's CPU allocator: 64
 
     def __init__(self, identity: GpuIdentity = IDENTITY, why_missing: str = "") -> None:
         self._identity, self._missing = identity, why_missing

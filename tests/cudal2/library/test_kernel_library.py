@@ -87,9 +87,7 @@ def manifest_with(**changes: object) -> Callable[[list[str]], list[str]]:
         (manifest_with(arch="sm_80"), "is of H200 (sm_90a)"),
     ],
 )
-def test_what_is_damaged_or_foreign_is_one_line(
-    path: Path, change: Callable[[list[str]], list[str]], said: str
-) -> None:
+def test_what_is_damaged_or_foreign_is_one_line(path: Path, change: Callable[[list[str]], list[str]], said: str) -> None:
     rewritten(path, change)
     with pytest.raises(LibraryError) as caught:
         open_library(path)
