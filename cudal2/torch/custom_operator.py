@@ -31,6 +31,18 @@ def _fake(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a.new_empty((a.shape[0], b.shape[1]))
 
 
+@matmul_operator.register_vmap  # type: ignore[untyped-decorator]
+def _batched(
+    info: Any,  # noqa: ARG001 (PyTorch's signature)
+    in_dims: tuple[int | None, int | None],
+    a: torch.Tensor,
+    b: torch.Tensor,
+) -> tuple[torch.Tensor, int]:
+    """Under `torch.vmap` a batch of products is PyTorch's."""
+    left, right = (one if dim is None else one.movedim(dim, 0) for one, dim in zip((a, b), in_dims, strict=True))
+    return torch.matmul(left, right), 0
+
+
 def _keep(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> None:  # noqa: ARG001 (PyTorch's names)
     ctx.save_for_backward(*inputs)
 

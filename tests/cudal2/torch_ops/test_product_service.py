@@ -8,32 +8,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contract.task import ElementType, GemmTask, Layout
+from contract.task import ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch.product_service import ProductService
+from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import IDENTITY, HostPlatform, HostProducts
 
-TASK = GemmTask(m=16, n=32, k=64)
 Serving = Callable[..., HostProducts]
-
-
-def operands(task: GemmTask = TASK) -> tuple[torch.Tensor, torch.Tensor]:
-    """Operands in the memory layout of a task."""
-    dtype = torch.float16 if task.element is ElementType.F16 else torch.bfloat16
-    generator = torch.Generator().manual_seed(7)
-
-    def drawn(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, generator=generator).to(dtype)
-
-    a = drawn(task.k, task.m).t() if task.layout is Layout.NT else drawn(task.m, task.k)
-    b = drawn(task.n, task.k).t() if task.layout is Layout.TN else drawn(task.k, task.n)
-    return a, b
-
-
-def assert_product(out: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> None:
-    assert out is not None
-    assert out.is_contiguous()
-    torch.testing.assert_close(out, (a.float() @ b.float()).to(a.dtype))
 
 
 def only_cause(service: ProductService) -> FallbackCause:
