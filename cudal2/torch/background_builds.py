@@ -92,8 +92,7 @@ class BackgroundBuilds:
             self._tried.add(order.name)
             self._orders.put(order)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="cudal2-builds", daemon=True)
-                self._thread.start()
+                self._start()
         return FallbackCause.BUILDING
 
     def waiting(self) -> tuple[str, ...]:
@@ -110,15 +109,21 @@ class BackgroundBuilds:
         with self._idle:
             return self._idle.wait_for(lambda: not self._waiting, timeout_s)
 
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="cudal2-builds", daemon=True)
+        self._thread.start()
+
     def _work(self) -> None:
-        while True:
+        """Build until nothing was ordered for a while. Another thread goes on where an unexpected error ends this one."""
+        try:
             with contextlib.suppress(queue.Empty):
-                self._build(self._orders.get(timeout=_END_S))
-                continue
+                while True:
+                    self._build(self._orders.get(timeout=_END_S))
+        finally:
             with self._lock:
-                if self._orders.empty():
-                    self._thread = None
-                    return
+                self._thread = None
+                if not self._orders.empty():
+                    self._start()
 
     def _build(self, order: BuildOrder) -> None:
         failure = "the build ended with an unexpected error"

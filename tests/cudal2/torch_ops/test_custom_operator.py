@@ -1,4 +1,4 @@
-"""`torch.ops.cudal2.matmul` and `cudal2.matmul`: products, gradients, shapes of tensors, and what PyTorch asks of an operator."""
+"""`torch.ops.cudal2.matmul` and `cudal2.matmul`: products, gradients, shapes, and what PyTorch asks of an operator."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import HostProducts
 
 Serving = Callable[..., HostProducts]
-# With PyTorch's own kernels left out Inductor has one choice, so nothing is timed and the result does not depend on the machine.
+# Without PyTorch's own kernels Inductor has one choice: nothing is timed, and the result does not depend on the machine.
 ONLY_OURS = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON", "fx_graph_cache": False}
 
 
