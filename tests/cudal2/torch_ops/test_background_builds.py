@@ -26,7 +26,7 @@ class GatedBuilder:
         self.gate, self.built = threading.Event(), 0
         self._error = error
 
-    def build(self, order: BuildOrder) -> None:
+    def build(self, order: BuildOrder) -> None:  # noqa: ARG002
         assert self.gate.wait(10)
         self.built += 1
         if self._error is not None:
@@ -56,7 +56,7 @@ def test_a_failed_build_is_kept_and_not_repeated() -> None:
 
 
 def test_an_unexpected_error_ends_its_own_build_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
     builder = GatedBuilder(ZeroDivisionError())
     builds = BackgroundBuilds(builder, lambda: None)
     other = ORDER._replace(entry_id="another")
@@ -96,7 +96,7 @@ def test_the_product_has_the_command() -> None:
 @pytest.mark.parametrize("stream", ["1", "2"])
 def test_a_command_that_fails_tells_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
     program(tmp_path, monkeypatch, f"echo first >&{stream}; echo the compiler is missing >&{stream}; exit 2")
-    with pytest.raises(LibraryError, match="^the compiler is missing$") as raised:
+    with pytest.raises(LibraryError, match=r"^the compiler is missing$") as raised:
         CommandBuilder().build(ORDER)
     assert "first" in raised.value.log
 
