@@ -7,6 +7,7 @@ operator of its own whose kernel stays. Autograd, autocast and fake tensors act 
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,12 +45,7 @@ def original_kernel(name: str, key: str) -> AtenKernel:
         return _OUT_FORMS[name]
     kernel = torch.library.get_kernel(f"aten::{name}", key)
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
-
-    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
-        result: torch.Tensor = kernel.call_boxed(keys, *args, **kwargs)
-        return result
-
-    return run
+    return partial(kernel.call_boxed, keys)
 
 
 def _mm_out_form(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

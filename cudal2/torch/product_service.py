@@ -44,12 +44,12 @@ class CallTally:
 class CallRoute:
     """What a signature leads to: the `launch` of a kernel, or None for a fallback, which `tally` counts."""
 
-    __slots__ = ("device", "launch", "size", "tally")
+    __slots__ = ("columns", "device", "launch", "rows", "tally")
 
     def __init__(self, tally: CallTally) -> None:
         self.tally = tally
         self.launch: LaunchCall | None = None
-        self.device, self.size = -1, (0, 0)
+        self.device, self.rows, self.columns = -1, 0, 0
 
 
 class DeviceDispatch:
@@ -81,20 +81,27 @@ class ProductService:
 
     def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream; None where the caller has to compute it."""
-        route = self._route(a, b)
+        key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
+        route = self._routes.get(key) or self._open_route(key, a, b)
         if route.launch is None:
             route.tally.calls += 1
             return None
-        out = a.new_empty(route.size)
+        out = a.new_empty(route.rows, route.columns)  # two numbers are read faster than a tuple
         return out if self._run(route, a, b, out) else None
 
     def product_into(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
         """As `product`, into a matrix of the caller. False where nothing was written."""
-        route = self._route(a, b)
+        key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
+        route = self._routes.get(key) or self._open_route(key, a, b)
         if route.launch is None:
             route.tally.calls += 1
             return False
-        if out.shape != route.size or out.dtype is not a.dtype or out.device != a.device or not out.is_contiguous():
+        if (
+            out.shape != (route.rows, route.columns)
+            or out.dtype is not a.dtype
+            or out.device != a.device
+            or not out.is_contiguous()
+        ):
             return self.fell_back(FallbackCause.OUTPUT)
         return self._run(route, a, b, out)
 
@@ -138,10 +145,6 @@ class ProductService:
             if found is None:
                 found = self._devices[device] = self._open_device(device)
             return found
-
-    def _route(self, a: torch.Tensor, b: torch.Tensor) -> CallRoute:
-        key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
-        return self._routes.get(key) or self._open_route(key, a, b)
 
     def _run(self, route: CallRoute, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
         if torch.are_deterministic_algorithms_enabled():  # an entry does not say whether its sums are added in arrival order
@@ -232,7 +235,7 @@ class ProductService:
         if found is not None:
             return found
         route = CallRoute(self._served.setdefault(decision.entry_id, CallTally()))
-        route.device, route.size = device, (signature.m, signature.n)
+        route.device, route.rows, route.columns = device, signature.m, signature.n
         with self.platform.on_device(device):
             route.launch = self.platform.load(device, kernel, task).launch
         self._loaded_routes[device, decision.entry_id, task] = route
