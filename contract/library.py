@@ -35,9 +35,9 @@ class EntryEvaluation(Record):
 class LibraryEntry(Record):
     """One kernel for one task on one chip. Either `schedule` or `source` says what it is.
 
-    `source_sha256`: of the whole text that is compiled; an entry whose text differs today is stale. `cubin_sha256`: of the built
-    kernel that lies beside it, or None. `programmatic`: whether it is launched with programmatic stream serialization.
-    `autotuned`: name of the cuBLASLt algorithm that AutoTuning chose for the task, as baselines keep it, or None.
+    `source_sha256`: of the whole text that is compiled; an entry whose text differs today is stale. `cubin_sha256`: of the
+    built kernel that lies beside it, or None. `programmatic`: whether it is launched with programmatic stream serialization.
+    `autotuned`: the cuBLASLt algorithm that AutoTuning chose for the task in the words of `TunedBaseline.detail`, or None.
     Raises: ValueError for an entry with neither schedule nor source, or with both.
     """
 

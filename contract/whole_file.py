@@ -1,10 +1,13 @@
-"""Files that appear whole or not at all: they are written beside their place and moved there once complete."""
+"""Files and folders that appear whole or not at all: they are written beside their place and moved there once complete."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from contract.errors import UsageError
 
 
 @contextmanager
@@ -27,3 +30,22 @@ def make_durable(file: Path) -> None:
     """Writes what the system still holds of a file to the disk."""
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write to; afterwards it becomes `folder`, which must be new or empty. Raises: UsageError."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} exists and is not an empty folder; choose another with --out")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            yield staging
+            staging.chmod(0o755)
+            os.replace(staging, folder)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+    except OSError as exc:
+        raise UsageError(f"{folder} cannot be written ({exc.strerror}); choose another folder with --out") from exc

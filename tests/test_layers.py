@@ -1,4 +1,7 @@
-"""The layers: contract <- {knowledge, indexer, sandbox, policies, cudal2} <- agent; which packages are imported where."""
+"""The layers: contract <- {knowledge, indexer, sandbox, policies} <- agent, and contract <- cudal2 <- agent.
+
+Each border's packages are imported only there.
+"""
 
 import ast
 import sys
@@ -8,12 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies", "cudal2"})
-LAYERS = SIBLINGS | {"contract", "agent"}
+SIBLINGS = frozenset({"knowledge", "indexer", "sandbox", "policies"})
+LAYERS = SIBLINGS | {"contract", "agent", "cudal2"}
 STDLIB = frozenset(sys.stdlib_module_names)
 
 # Packages that a GPU worker lacks.
 NOT_ON_WORKERS = frozenset({"langgraph", "chromadb", "openai", "sqlalchemy", "typer", "rich", "pydantic_settings"})
+# What users of kernels need beside the contract; torch and the driver are imported where they are used.
+OF_KERNEL_USERS = frozenset({"numpy", "torch", "cuda", "pydantic"})
 # Modules that print to a terminal; libraries emit events instead.
 MAY_IMPORT_RICH = ("agent/cli/render/",)
 # The settings, the clean environment that a worker's child processes are given, and the launcher that marks it;
@@ -69,6 +74,8 @@ def _why_broken(name: str, layer: str, top: str) -> str:
     if layer == "contract" and top not in STDLIB | {"contract", "pydantic"}:
         allowed = name == "contract/settings.py" and top == "pydantic_settings"
         return "" if allowed else "contract is records over pydantic only"
+    if layer == "cudal2" and top not in STDLIB | OF_KERNEL_USERS | {"contract", "cudal2"}:
+        return "programs that only launch kernels do not have it"
     if layer == "sandbox" and top in NOT_ON_WORKERS:
         return "a GPU worker does not have it"
     if top == "rich" and not name.startswith(MAY_IMPORT_RICH):
@@ -121,8 +128,9 @@ def test_only_the_settings_read_the_environment() -> None:
         ("knowledge/x.py", "import indexer"),
         ("policies/x.py", "from importlib import import_module\nimport_module('sandbox.workers.worker')"),
         ("policies/x.py", "from agent import graph"),
-        ("cudal2/x.py", "from sandbox.cuda.device import Device"),
-        ("sandbox/x.py", "import cudal2"),
+        ("policies/x.py", "import cudal2"),
+        ("cudal2/x.py", "from policies.schedule.families.registry import families"),
+        ("cudal2/x.py", "import sqlalchemy"),
         ("policies/schedule/x.py", "from .family import Schedule"),
         ("agent/x.py", "from . import cli"),
         ("agent/run/graph.py", "from rich.progress import Progress"),
@@ -138,6 +146,8 @@ def test_a_broken_layer_is_seen(name: str, source: str) -> None:
         ("contract/settings.py", "from pydantic_settings import BaseSettings"),
         ("contract/x.py", "import json\nfrom contract.base import Record\nfrom pydantic import Field"),
         ("sandbox/x.py", "import numpy\nfrom cuda.bindings import nvrtc\nfrom sandbox.cuda.guard import buffers"),
+        ("cudal2/x.py", "from contract.library import LibraryEntry\nimport numpy\ndef f():\n    import torch"),
+        ("agent/x.py", "from cudal2.library.kernel_library import open_library"),
         ("agent/x.py", "from sandbox.workers.pool import Pool\nfrom knowledge.search import open_search"),
         ("agent/cli/render/progress.py", "from rich.progress import Progress"),
     ],

@@ -41,6 +41,8 @@ SHARED_MODULES = {
     "inspection": RECORD,
     "knowledge": RECORD,
     "launcher": "the launcher of the sandbox, and the package of the one that programs use",
+    "library": "contract holds the records, agent/library builds libraries, cudal2/library reads them",
+    "library_check": COMMAND,
     "lm": COMMAND,
     "model_bench": COMMAND,
     "policy": "the main file of each policy, and the wiring that opens them",

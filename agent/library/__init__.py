@@ -1,6 +1,8 @@
 """Kernel libraries: built from what campaigns and runs measured, prepared, and checked. `cudal2/library` reads them.
 
-`measured_kernels`: the winners of a store or of rows. `entry_choice`: from winners to entries, and why others are left out.
-`library_writing`: a library as a folder or as one packed file. `entry_source`: the source of an entry, written again.
-`preparing`: builds entries into the cache. `library_check`: verifies and times entries anew. `entry_sample`: which of them.
+`library_building`: a library from a store or from rows. `measured_kernels`: their winners. `entry_choice`: from winners to
+entries, and why others are left out. `library_writing`: a library as a folder or as one packed file. `entry_source`: the source
+of an entry, written again. `preparing`: builds entries into the cache. `library_cubins`: entries with their built kernels.
+`library_check`: verifies and times entries anew. `entry_sample`: which of them.
+`exporting`: entries as files for other programs; `export_cpp/` writes those for C++.
 """

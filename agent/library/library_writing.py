@@ -5,9 +5,10 @@ killed between them leaves a library that says so when it is opened, and the nex
 """
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from filelock import FileLock
 
@@ -15,9 +16,9 @@ from contract.errors import UsageError
 from contract.library import LibraryEntry, LibraryManifest
 from contract.whole_file import whole_file
 from cudal2 import __version__
-from cudal2.library.library_form import ENTRIES, MANIFEST, PACKED
+from cudal2.library.library_form import CUBINS, ENTRIES, MANIFEST, PACKED
 
-_OURS = frozenset({MANIFEST, ENTRIES, "cubins"})
+_OURS = frozenset({MANIFEST, ENTRIES, CUBINS})
 _LOCK = ".building.lock"
 _PACKAGE = "cudal2-agent"
 
@@ -34,9 +35,12 @@ def manifest_of(entries: tuple[LibraryEntry, ...], *, name: str, chip: str) -> L
     )
 
 
-def write_library(out: Path, manifest: LibraryManifest, entries: tuple[LibraryEntry, ...]) -> None:
+def write_library(
+    out: Path, manifest: LibraryManifest, entries: tuple[LibraryEntry, ...], cubins: Mapping[str, bytes] = MappingProxyType({})
+) -> None:
     """Write a packed file where the name ends in .jsonl.gz, else a folder. An earlier library there is replaced.
 
+    `cubins`: kernels and plans by name, which are written before the entries that name them; a packed file has none.
     Raises: UsageError where the place is not writable, or holds something else.
     """
     lines = "".join(f"{entry.model_dump_json()}\n" for entry in entries).encode()
@@ -47,8 +51,10 @@ def write_library(out: Path, manifest: LibraryManifest, entries: tuple[LibraryEn
         else:
             _require_ours(out)
             with _locked(out):
+                _write_cubins(out / CUBINS, cubins)
                 _write(out / ENTRIES, lines)
                 _write(out / MANIFEST, manifest.model_dump_json(indent=1).encode() + b"\n")
+                _keep_only(out / CUBINS, cubins)
     except OSError as exc:
         raise UsageError(f"library {out} cannot be written ({exc.strerror or exc}); choose another place with --out") from exc
 
@@ -72,6 +78,20 @@ def _locked(out: Path) -> Iterator[None]:
             for left in out.glob(f".{name}.*"):
                 left.unlink(missing_ok=True)
         yield
+
+
+def _write_cubins(folder: Path, cubins: Mapping[str, bytes]) -> None:
+    for name, content in cubins.items():
+        folder.mkdir(exist_ok=True)
+        if not (folder / name).is_file() or (folder / name).read_bytes() != content:
+            _write(folder / name, content)
+
+
+def _keep_only(folder: Path, cubins: Mapping[str, bytes]) -> None:
+    """Without the kernels of an earlier library, and what killed builds left."""
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.name not in cubins:
+            file.unlink()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from filelock import FileLock
 
@@ -40,11 +40,6 @@ class PreparedEntry(Record):
     layout: str
     status: Literal["built", "ready", "failed"]
     message: str = ""
-
-
-class _Cubin(NamedTuple):
-    content: bytes
-    sha256: str
 
 
 def library_cache(settings: Settings) -> Path:
@@ -98,11 +93,11 @@ def _build(entry: LibraryEntry, kernels: PreparedKernels, builder: Builder, sms:
     built = builder.build_one(candidate, entry.task, briefly=True)
     if not isinstance(built, Built):
         return _outcome(entry, "failed", built.headline)
-    cubin = _shared_cubin(entry, kernels, built)
+    cubin_sha256 = _keep_cubin(entry, kernels, built)
     record = PreparedKernel(
         task=entry.task,
         source_sha256=entry.source_sha256,
-        cubin_sha256=cubin.sha256,
+        cubin_sha256=cubin_sha256,
         compiler=f"nvrtc {nvrtc_version()}",
         plan=plan,
     )
@@ -110,13 +105,13 @@ def _build(entry: LibraryEntry, kernels: PreparedKernels, builder: Builder, sms:
     return _outcome(entry, "built")
 
 
-def _shared_cubin(entry: LibraryEntry, kernels: PreparedKernels, built: Built) -> _Cubin:
-    """The kernel in the cache. It is written first, so that no plan is there without it."""
+def _keep_cubin(entry: LibraryEntry, kernels: PreparedKernels, built: Built) -> str:
+    """The hash of the kernel, which is in the cache then. It is written before the plan, so that no plan lacks it."""
     content = Path(built.artifact_path).read_bytes()
     path = kernels.cubin_path(entry)
     if not path.is_file() or path.read_bytes() != content:
         _write(path, content)
-    return _Cubin(content, hashlib.sha256(content).hexdigest())
+    return hashlib.sha256(content).hexdigest()
 
 
 @contextmanager

@@ -1,3 +1,4 @@
+<<<<<<< HEAD
 """What the library gains in PyTorch, against PyTorch alone, in paired rounds of one process.
 
     python -m benchmarks.library all --out FOLDER
@@ -8,3 +9,6 @@
 - `dispatched_shapes.py`: every grid shape and random ones
 - `paired_rounds.py`: two programs in turns, and their ratio with its interval
 """
+=======
+"""What programs pay for the kernels of a library."""
+>>>>>>> l2

@@ -87,7 +87,7 @@ class InterpretedLauncher:
         return address.value
 
 
-class _Entry(NamedTuple):
+class _PlannedLaunch(NamedTuple):
     """One launch of a plan. `attributes` belong to `config`, which points to them."""
 
     launch: ResolvedLaunch
@@ -109,7 +109,7 @@ class InterpretedKernel:
         with gpu.current(), gpu.relaxed_capture():
             gpu.library.call("cuLibraryLoadData", byref(library), kernel.cubin, None, None, 0, None, None, 0)
             self._entries = [
-                _Entry(launch, _load_function(gpu.library, library, launch), *_configure(launch, edge))
+                _PlannedLaunch(launch, _load_function(gpu.library, library, launch), *_configure(launch, edge))
                 for launch, edge in zip(kernel.plan.launches, programmatic_edges(kernel.plan), strict=True)
             ]
 
@@ -136,7 +136,7 @@ class InterpretedKernel:
             for entry in self._entries:
                 self._enqueue(entry, pointers, stream)
 
-    def _enqueue(self, entry: _Entry, pointers: Mapping[str, int], stream: int) -> None:
+    def _enqueue(self, entry: _PlannedLaunch, pointers: Mapping[str, int], stream: int) -> None:
         values = [pack_argument(arg, pointers, lambda spec: self._map(spec, pointers[spec.of])) for arg in entry.launch.args]
         memory = [_aligned(value) for value in values]
         parameters = (c_void_p * max(len(memory), 1))(*(address for address, _ in memory))

@@ -10,9 +10,11 @@ from pydantic import ValidationError
 from contract.errors import LibraryError, UsageError
 from contract.library import LibraryEntry, LibraryManifest
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
-from cudal2.library.library_form import CUBINS, read_library_files
+from cudal2.library.library_form import CUBINS, cubin_name, plan_name, read_library_files
+from cudal2.library.prepared_kernels import CachedKernel, read_kernel
 
 MIN_ID_CHARS = 4  # of a shortened id
+_AGAIN = "copy the library anew"
 
 
 class TaskKey(NamedTuple):
@@ -72,18 +74,21 @@ class KernelLibrary:
             return ""
         return f"library {self.manifest.name} was measured on {self.manifest.chip}, and this GPU is {chip}"
 
-    def cubin(self, entry: LibraryEntry) -> bytes | None:
-        """The kernel that lies beside the entry; None where it has none. Raises: LibraryError where the file is damaged."""
+    def kernel(self, entry: LibraryEntry, sms: int) -> CachedKernel | None:
+        """The built kernel that lies beside an entry; None where the library has none for this number of SMs.
+
+        Raises: LibraryError where its files are damaged.
+        """
         if entry.cubin_sha256 is None:
             return None
-        file = self.path / CUBINS / f"{entry.cubin_sha256}.cubin"
-        try:
-            content = file.read_bytes()
-        except OSError as exc:
-            raise LibraryError(f"{file} cannot be read ({exc.strerror}); copy the library anew") from exc
-        if hashlib.sha256(content).hexdigest() != entry.cubin_sha256:
-            raise LibraryError(f"{file} is damaged: its content does not have the hash of its name; copy the library anew")
-        return content
+        folder = self.path / CUBINS
+        cubin, plan = folder / cubin_name(entry.cubin_sha256), folder / plan_name(entry.cubin_sha256, entry.task, sms)
+        if not plan.exists():
+            return None
+        kernel = read_kernel(entry, cubin, plan, again=_AGAIN)
+        if hashlib.sha256(kernel.cubin).hexdigest() != entry.cubin_sha256:
+            raise LibraryError(f"{cubin} is damaged: its content does not have the hash of its name; {_AGAIN}")
+        return kernel
 
     def _take(self, id_: str, entry: dict[str, Any]) -> None:
         try:

@@ -1,8 +1,8 @@
 """The files of a kernel library.
 
-As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` per line, `cubins/SHA256.cubin`. Packed: one gzip file
-`*.jsonl.gz` whose first line is the manifest; it has no cubins. Entries stand in the order of the manifest's ids. An id is a
-hash of its entry, so a changed entry is noticed.
+As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` per line, and where it has kernels, `cubins/SHA256.cubin`
+and `cubins/SHA256-TASK-SMS.json`, a `PreparedKernel`. Packed: one gzip file `*.jsonl.gz` whose first line is the manifest; it
+has no cubins. Entries stand in the order of the manifest's ids. An id is a hash of its entry, so a changed entry is noticed.
 """
 
 import gzip
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from contract.base import digest
 from contract.errors import LibraryError, UsageError
 from contract.library import LibraryManifest
+from contract.task import GemmTask
 
 MANIFEST, ENTRIES, CUBINS, PACKED = "manifest.json", "entries.jsonl", "cubins", ".jsonl.gz"
 ID_CHARS = 32
@@ -33,7 +34,17 @@ def read_library_files(path: Path) -> tuple[LibraryManifest, list[dict[str, Any]
     manifest = _manifest(path, first)
     if len(lines) != len(manifest.entries):
         raise LibraryError(f"{path} has {len(lines)} entries and its manifest names {len(manifest.entries)}; {_AGAIN}")
-    return manifest, [_entry(path, number, line, id_) for number, (line, id_) in enumerate(zip(lines, manifest.entries), 1)]
+    pairs = zip(lines, manifest.entries, strict=True)
+    return manifest, [_entry(path, number, line, id_) for number, (line, id_) in enumerate(pairs, 1)]
+
+
+def cubin_name(cubin_sha256: str) -> str:
+    return f"{cubin_sha256}.cubin"
+
+
+def plan_name(cubin_sha256: str, task: GemmTask, sms: int) -> str:
+    """The plan of a kernel for a task and a number of SMs."""
+    return f"{cubin_sha256}-{task.id}-{sms}.json"
 
 
 def _texts(path: Path) -> tuple[str, list[str]]:

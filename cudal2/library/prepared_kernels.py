@@ -32,23 +32,29 @@ class PreparedKernels:
 
     def find(self, entry: LibraryEntry, sms: int) -> CachedKernel | None:
         """The built kernel of an entry; None where it was not built yet. Raises: LibraryError where its files are damaged."""
-        path = self.plan_path(entry, sms)
-        try:
-            record = PreparedKernel.model_validate_json(path.read_bytes())
-            cubin = self.cubin_path(entry).read_bytes()
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as exc:
-            raise LibraryError(f"{path} is damaged ({type(exc).__name__}); {_AGAIN}") from exc
-        if hashlib.sha256(cubin).hexdigest() != record.cubin_sha256:
-            raise LibraryError(f"{self.cubin_path(entry)} is damaged: it is not the cubin of its plan; {_AGAIN}")
-        return CachedKernel(cubin=cubin, plan=record.plan if entry.programmatic else without_programmatic(record.plan))
+        cubin, plan = self.cubin_path(entry), self.plan_path(entry, sms)
+        return read_kernel(entry, cubin, plan, again=_AGAIN) if plan.exists() and cubin.exists() else None
 
     def cubin_path(self, entry: LibraryEntry) -> Path:
         return self.folder / f"{stem_of(entry)}.cubin"
 
     def plan_path(self, entry: LibraryEntry, sms: int) -> Path:
         return self.folder / f"{stem_of(entry)}-{entry.task.id}-{sms}.json"
+
+
+def read_kernel(entry: LibraryEntry, cubin: Path, plan: Path, *, again: str) -> CachedKernel:
+    """The kernel in two files. `again`: what to do where they are damaged. Raises: LibraryError."""
+    try:
+        record = PreparedKernel.model_validate_json(plan.read_bytes())
+        content = cubin.read_bytes()
+    except (OSError, ValidationError) as exc:
+        file = plan if isinstance(exc, ValidationError) else exc.filename
+        raise LibraryError(f"{file} is missing or damaged ({type(exc).__name__}); {again}") from exc
+    if hashlib.sha256(content).hexdigest() != record.cubin_sha256:
+        raise LibraryError(f"{cubin} is damaged: it is not the kernel of its plan; {again}")
+    if (record.task, record.source_sha256) != (entry.task, entry.source_sha256):
+        raise LibraryError(f"{plan} is damaged: it is the plan of another entry; {again}")
+    return CachedKernel(content, record.plan if entry.programmatic else without_programmatic(record.plan))
 
 
 def stem_of(entry: LibraryEntry) -> str:

@@ -14,6 +14,7 @@ ROOMS = (
     "wiring",
     "campaign",
     "campaign_report",
+    "library",
     "model_bench",
     "environment",
     "policy_bench",

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ class FakeDriver:
     def reset(self) -> None:
         self._library.fake_reset()
 
-    def events(self, *calls: str) -> list[dict]:
+    def events(self, *calls: str) -> list[dict[str, Any]]:
         """The calls since the last time they were asked for, of the named kinds."""
         found = [json.loads(line) for line in self._library.fake_events().decode().splitlines()]
         return [event for event in found if not calls or event["call"] in calls]

@@ -1,15 +1,18 @@
 """Small kernel libraries for tests: entries that today's families write, with invented measurements."""
 
+import hashlib
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from agent.library.entry_source import from_text, source_sha256, written
+from agent.library.entry_source import candidate_of, from_text, source_sha256, written
 from agent.library.library_writing import manifest_of, write_library
 from contract.candidate import Candidate, ScheduleValue
+from contract.chip import LIMITS
 from contract.evaluation import AUTOTUNED
-from contract.library import EntryEvaluation, LibraryEntry
+from contract.library import EntryEvaluation, LibraryEntry, PreparedKernel
+from contract.plan import resolve
 from contract.speedup import Speedup
 from contract.task import GemmTask
 
@@ -57,6 +60,17 @@ def library_entry(task: GemmTask, ratio: float = 1.3, source: str | None = None,
         ),
     }
     return LibraryEntry(**fields | changes)
+
+
+def prepared(entry: LibraryEntry, cubin: bytes, sms: int) -> PreparedKernel:
+    """What lies beside a kernel of an entry."""
+    return PreparedKernel(
+        task=entry.task,
+        source_sha256=entry.source_sha256,
+        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
+        compiler="nvrtc 13.0",
+        plan=resolve(candidate_of(entry).plan, entry.task, LIMITS[entry.task.arch], sms),
+    )
 
 
 def write_entries(out: Path, entries: Sequence[LibraryEntry]) -> Path:

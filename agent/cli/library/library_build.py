@@ -37,23 +37,23 @@ def build(
         str | None, typer.Option("--name", help="Name of the library; default: that of the chip.", show_default=False)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Also kernels that do not beat AutoTuning.")] = False,
+    cubins: Annotated[bool, typer.Option("--cubins", help="Add built kernels, for machines without a compiler.")] = False,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a library of the kernels that beat cuBLASLt-AutoTuning with plain launches. The same input gives the same bytes.
 
     Of several kernels for a task, the one with the highest lower bound of its interval is taken.
     """
-    from agent.library.building import build_from_rows, build_from_store
+    from agent.library.library_building import BuildOptions, build_from_rows, build_from_store
     from contract.errors import UsageError
     from contract.settings import load_settings
 
     if rows and from_store:
         raise UsageError("--rows and --from-store exclude each other; name one")
-    if rows:
-        manifest, choice = build_from_rows(rows, out, chip=chip, name=name, winning_only=not every)
-    else:
-        store_url = load_settings().store_url
-        manifest, choice = build_from_store(store_url, out, chip=chip, name=name, winning_only=not every)
+    settings = load_settings(compile_jobs=jobs)
+    options = BuildOptions(chip=chip, name=name, winning_only=not every, cubins=cubins)
+    manifest, choice = build_from_rows(rows, out, options, settings) if rows else build_from_store(out, options, settings)
     if as_json:
         print(json.dumps({"library": str(out), **manifest.model_dump(mode="json"), "left_out": _left_out(choice)}))
         return
@@ -64,9 +64,7 @@ def build(
 
 
 def _left_out(choice: "EntryChoice") -> list[dict[str, object]]:
-    return [
-        {"task": one.task.model_dump(mode="json"), "reason": one.reason, "detail": one.detail} for one in choice.left_out
-    ]
+    return [{"task": one.task.model_dump(mode="json"), "reason": one.reason, "detail": one.detail} for one in choice.left_out]
 
 
 def _by_reason(choice: "EntryChoice") -> dict[str, list[str]]:

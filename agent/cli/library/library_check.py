@@ -83,4 +83,4 @@ def _summary(rows: "list[CheckRow]", file: Path) -> str:
     told = ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)
     slower, timed = share_slower(rows)
     times = f"; {slower:,} of {timed:,} timed are slower than AutoTuning" if timed else "; nothing was timed"
-    return f"{len(rows):,} entries on {rows[0].device}: {told}{times}; rows in {file}"
+    return f"{len(rows):,} checked on {rows[0].device}: {told}{times}; rows in {file}"

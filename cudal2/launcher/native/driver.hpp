@@ -64,6 +64,7 @@ struct LaunchConfig {  // CUlaunchConfig
   X(error_text, cuGetErrorString, (Result status, const char** text))                                                        \
   X(device_count, cuDeviceGetCount, (int* count))                                                                            \
   X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, int device))                                         \
+  X(device_name, cuDeviceGetName, (char* name, int length, int device))                                                      \
   X(retain_context, cuDevicePrimaryCtxRetain, (Context * context, int device))                                               \
   X(current_context, cuCtxGetCurrent, (Context * context))                                                                   \
   X(push_context, cuCtxPushCurrent_v2, (Context context))                                                                    \
@@ -122,8 +123,7 @@ class Driver {
   }
 
   void check(Result status, const char* function) const {
-    if (status == kSuccess) [[likely]]
-      return;
+    if (status == kSuccess) return;
     const char* text = nullptr;
     error_text(status, &text);
     throw Error(std::string(function) + ": " + name_of(status) + ": " + (text ? text : "no description"), name_of(status));
@@ -207,6 +207,12 @@ class Gpu {
 
   Context context() const { return context_; }
   int sms() const { return sms_; }
+
+  std::string name() const {
+    char name[256] = {};
+    driver.check(driver.device_name(name, sizeof name, device), "cuDeviceGetName");
+    return name;
+  }
 
   // New memory, with its first bytes zero once this returns. The context must be current. It stays until the process ends.
   Address allocate(std::size_t bytes, std::size_t zero_bytes) const {

@@ -87,7 +87,7 @@ class Kernel {
   // Enqueues D = A B. Addresses are those of a device, aligned to kAlignment. It waits for nothing and allocates nothing on the
   // device, but for the workspace at the first call on a stream or in a capture.
   void launch(Address a, Address b, Address d, Stream stream) {
-    if ((a | b | d) % kAlignment) [[unlikely]] {
+    if ((a | b | d) % kAlignment) {
       throw Error("operands must be aligned to 256 bytes, as they were when the kernel was verified",
                   "CUDA_ERROR_INVALID_VALUE");
     }

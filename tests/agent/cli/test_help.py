@@ -35,6 +35,7 @@ def test_the_walk_finds_every_verb() -> None:
     assert {f"campaign {verb}" for verb in verbs} <= names
     assert {f"policy {verb}" for verb in ("list", "use", "evaluate")} <= names
     assert {"train schedule", "train lm"} <= names
+    assert {f"library {verb}" for verb in ("build", "list", "show", "prepare", "check")} <= names
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -48,7 +49,7 @@ def test_help_has_an_example_of_the_command(words: tuple[str, ...], capsys: pyte
 
 @pytest.mark.parametrize("words", [words for words in commands() if words], ids=" ".join)
 def test_every_command_has_json(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    if words in (("runs",), ("trajectories",), ("index",), ("campaign",), ("policy",), ("train",)):
+    if words in (("runs",), ("trajectories",), ("index",), ("campaign",), ("library",), ("policy",), ("train",)):
         pytest.skip("a group")
     main([*words, "--help"])
     assert "--json" in capsys.readouterr().out

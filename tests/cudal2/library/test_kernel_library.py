@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.library.library_writing import manifest_of, write_library
 from contract.errors import LibraryError, UsageError
 from contract.library import LibraryEntry
 from contract.task import GemmTask, Layout, TimingMode
 from cudal2.library.kernel_library import TaskKey, key_of, open_library
-from tests.doubles.libraries import library_entry, small_tasks, write_entries
+from cudal2.library.library_form import cubin_name, plan_name
+from tests.doubles.libraries import library_entry, prepared, small_tasks, write_entries
 
 TASKS = small_tasks()
 
@@ -139,27 +141,44 @@ def test_an_entry_with_an_unknown_field_is_told_when_it_is_used(tmp_path: Path) 
         open_library(path).find(key_of(TASKS[0]))
 
 
-def with_cubin(tmp_path: Path, content: bytes) -> tuple[Path, LibraryEntry]:
-    sha256 = hashlib.sha256(content).hexdigest()
+CUBIN = b"\x7fELF kernel"
+
+
+def with_cubin(tmp_path: Path) -> tuple[Path, LibraryEntry]:
+    sha256 = hashlib.sha256(CUBIN).hexdigest()
     entry = library_entry(TASKS[0], cubin_sha256=sha256)
-    path = write_entries(tmp_path / "small", [entry])
-    (path / "cubins").mkdir()
-    (path / "cubins" / f"{sha256}.cubin").write_bytes(content)
-    return path, entry
+    files = {
+        cubin_name(sha256): CUBIN,
+        plan_name(sha256, entry.task, 132): prepared(entry, CUBIN, 132).model_dump_json().encode(),
+    }
+    write_library(tmp_path / "small", manifest_of((entry,), name="small", chip="H200"), (entry,), files)
+    return tmp_path / "small", entry
 
 
-def test_a_cubin_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
-    path, entry = with_cubin(tmp_path, b"\x7fELF kernel")
+def test_a_kernel_is_read_and_a_damaged_one_refused(tmp_path: Path) -> None:
+    path, entry = with_cubin(tmp_path)
     library = open_library(path)
-    assert library.cubin(entry) == b"\x7fELF kernel"
-    assert library.cubin(library_entry(TASKS[1])) is None
+    kernel = library.kernel(entry, 132)
+    assert kernel is not None
+    assert kernel.cubin == CUBIN
+    assert not any(launch.programmatic for launch in kernel.plan.launches)
+    assert library.kernel(entry, 114) is None
+    assert library.kernel(library_entry(TASKS[1]), 132) is None
+    with pytest.raises(LibraryError, match="the plan of another entry"):
+        library.kernel(entry.model_copy(update={"source_sha256": "0" * 64}), 132)
     file = path / "cubins" / f"{entry.cubin_sha256}.cubin"
-    file.write_bytes(b"\x7fELF kerne1")
-    with pytest.raises(LibraryError, match="is damaged"):
-        library.cubin(entry)
+    file.write_bytes(CUBIN[:-1])
+    with pytest.raises(LibraryError, match="is damaged: it is not the kernel of its plan; copy the library anew"):
+        library.kernel(entry, 132)
+    other = b"\x7fELF another"
+    file.write_bytes(other)
+    plan = path / "cubins" / plan_name(hashlib.sha256(CUBIN).hexdigest(), entry.task, 132)
+    plan.write_text(prepared(entry, other, 132).model_dump_json())
+    with pytest.raises(LibraryError, match="does not have the hash of its name"):
+        library.kernel(entry, 132)
     file.unlink()
-    with pytest.raises(LibraryError, match="cannot be read"):
-        library.cubin(entry)
+    with pytest.raises(LibraryError, match="is missing or damaged"):
+        library.kernel(entry, 132)
 
 
 def test_a_thousand_entries_open_in_less_than_a_tenth_of_a_second(tmp_path: Path) -> None:

@@ -1,18 +1,13 @@
 """The cache of built kernels: what is there, what is not, and what is damaged."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
 
-from agent.library.entry_source import candidate_of
-from contract.chip import LIMITS
 from contract.errors import LibraryError
-from contract.library import LibraryEntry, PreparedKernel
-from contract.plan import resolve
-from contract.task import Arch
+from contract.library import LibraryEntry
 from cudal2.library.prepared_kernels import PreparedKernels
-from tests.doubles.libraries import library_entry, small_tasks
+from tests.doubles.libraries import library_entry, prepared, small_tasks
 
 TASK, OTHER = small_tasks(2)
 SMS, CUBIN = 132, b"\x7fELF kernel"
@@ -20,15 +15,8 @@ SMS, CUBIN = 132, b"\x7fELF kernel"
 
 def put(kernels: PreparedKernels, entry: LibraryEntry) -> None:
     kernels.folder.mkdir(parents=True, exist_ok=True)
-    record = PreparedKernel(
-        task=entry.task,
-        source_sha256=entry.source_sha256,
-        cubin_sha256=hashlib.sha256(CUBIN).hexdigest(),
-        compiler="nvrtc 13.0",
-        plan=resolve(candidate_of(entry).plan, entry.task, LIMITS[Arch.SM_90A], SMS),
-    )
     kernels.cubin_path(entry).write_bytes(CUBIN)
-    kernels.plan_path(entry, SMS).write_text(record.model_dump_json())
+    kernels.plan_path(entry, SMS).write_text(prepared(entry, CUBIN, SMS).model_dump_json())
 
 
 @pytest.fixture
@@ -63,7 +51,7 @@ def test_damaged_files_are_refused(kernels: PreparedKernels) -> None:
         kernels.find(entry, SMS)
     put(kernels, entry)
     kernels.plan_path(entry, SMS).write_text("{")
-    with pytest.raises(LibraryError, match=r"-132\.json is damaged"):
+    with pytest.raises(LibraryError, match=r"-132\.json is missing or damaged"):
         kernels.find(entry, SMS)
     kernels.cubin_path(entry).unlink()
     kernels.plan_path(entry, SMS).unlink()

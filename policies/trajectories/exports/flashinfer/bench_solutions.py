@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from contract.base import digest
 from contract.candidate import AnyCandidate, Candidate
+from contract.chip import Chip
 from contract.errors import PlanError
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
-from contract.trajectory import RunRecord
 from policies.trajectories.exports.flashinfer.bench_records import (
     BenchAxis,
     BenchBuild,
@@ -72,29 +72,29 @@ def workload_of(task: GemmTask) -> BenchWorkload:
     return BenchWorkload(axes={"M": task.m}, inputs={"A": BenchInput(), "B": BenchInput()}, uuid=str(uuid.UUID(hex=identity)))
 
 
-def solution_of(run: RunRecord, candidate: AnyCandidate, headers: Mapping[str, str]) -> BenchSolution | None:
-    """A candidate with a host launcher for the run's task and chip; None where none can be written."""
+def solution_of(task: GemmTask, chip: Chip, candidate: AnyCandidate, headers: Mapping[str, str]) -> BenchSolution | None:
+    """A candidate with a host launcher for a task and a chip; None where none can be written."""
     if not isinstance(candidate, Candidate) or not candidate.source:
         return None
     try:
-        launcher = launcher_text(candidate, run.task, run.chip)
+        launcher = launcher_text(candidate, task, chip)
     except PlanError:
         return None
-    definition = definition_of(run.task).name
-    chip = re.sub(r"[^a-z0-9]+", "-", run.chip.name.lower())
+    definition = definition_of(task).name
+    chip_name = re.sub(r"[^a-z0-9]+", "-", chip.name.lower())
     texts = {
         LAUNCHER: launcher,
-        DEVICE: device_text(candidate, run.task.arch),
+        DEVICE: device_text(candidate, task.arch),
         KERNEL: candidate.source,
         **_included(candidate.source, headers),
     }
     return BenchSolution(
-        name=f"{definition}_m{run.task.m}_{chip}_{run.task.arch}_{candidate.id}",
+        name=f"{definition}_m{task.m}_{chip_name}_{task.arch}_{candidate.id}",
         definition=definition,
         author=f"{AUTHOR} ({candidate.origin.policy})",
-        spec=BenchBuild(target_hardware=("cuda", run.chip.name, run.task.arch.value), entry_point=ENTRY_POINT),
+        spec=BenchBuild(target_hardware=("cuda", chip.name, task.arch.value), entry_point=ENTRY_POINT),
         sources=tuple(BenchSource(path=path, content=text) for path, text in texts.items()),
-        description=_description(candidate, run, headers),
+        description=_description(candidate, task, chip, headers),
     )
 
 
@@ -110,11 +110,10 @@ def _included(source: str, headers: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def _description(candidate: Candidate, run: RunRecord, headers: Mapping[str, str]) -> str:
+def _description(candidate: Candidate, task: GemmTask, chip: Chip, headers: Mapping[str, str]) -> str:
     """How the kernel was measured, and what differs where flashinfer-bench builds it."""
-    task = run.task
     parts = [
-        f"{candidate.label}. Verified and timed by {AUTHOR} for M = {task.m} on {run.chip.name}; it refuses other shapes.",
+        f"{candidate.label}. Verified and timed by {AUTHOR} for M = {task.m} on {chip.name}; it refuses other shapes.",
         f"It was compiled by {candidate.compiler}; flashinfer-bench compiles it by nvcc with TVM-FFI's flags, so that the"
         f" machine code and the time may differ. Set TVM_FFI_CUDA_ARCH_LIST={arch_list(task.arch)} for {task.arch}.",
     ]

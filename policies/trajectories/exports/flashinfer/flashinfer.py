@@ -5,20 +5,19 @@ Not covered: host candidates; steps without a time, whose kernels no GPU ran; ti
 implausible or unproved. They are counted as skipped.
 """
 
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from contract.base import Record
-from contract.candidate import HostCandidate
-from contract.errors import UsageError
+from contract.candidate import AnyCandidate, Candidate, HostCandidate
+from contract.chip import Chip
 from contract.evaluation import AUTOTUNED, Measured
 from contract.speedup import ratio_over
+from contract.task import GemmTask
 from contract.trajectory import Trajectory
-from policies.trajectories.exports.flashinfer.bench_records import BenchTrace
+from contract.whole_file import new_folder
+from policies.trajectories.exports.flashinfer.bench_records import BenchDefinition, BenchSolution, BenchTrace, BenchWorkload
 from policies.trajectories.exports.flashinfer.bench_solutions import OP, definition_of, solution_of, workload_of
 from policies.trajectories.exports.flashinfer.bench_traces import Attempted, evaluation_of, status_of
 
@@ -43,7 +42,7 @@ def write_flashinfer(
     fastest kernels.
     Raises: UsageError where the folder is in use or cannot be written.
     """
-    with _new_folder(folder) as staging:
+    with new_folder(folder) as staging:
         files = _DatasetFiles(staging, headers)
         skipped = 0
         if every:
@@ -84,6 +83,23 @@ def _keep_fastest(trajectory: Trajectory, fastest: dict[tuple[str, str], tuple[f
     return skipped
 
 
+def write_solutions(
+    kernels: Iterable[tuple[GemmTask, Chip, Candidate]], folder: Path, headers: Mapping[str, str]
+) -> BenchCounts:
+    """As `write_flashinfer`, for kernels without traces: definitions, workloads and solutions. Raises: UsageError."""
+    with new_folder(folder) as staging:
+        files, skipped = _DatasetFiles(staging, headers), 0
+        for task, chip, candidate in kernels:
+            skipped += files.add_solution(task, chip, candidate) is None
+        return files.counts(skipped)
+
+
+class _Named(NamedTuple):
+    definition: BenchDefinition
+    workload: BenchWorkload
+    solution: BenchSolution
+
+
 class _DatasetFiles:
     """The files of a data set, in the folders in which flashinfer-bench looks for them. Every object is written once."""
 
@@ -96,10 +112,26 @@ class _DatasetFiles:
 
     def add(self, each: Attempted) -> bool:
         """Write a step with what it refers to; whether a data set can express it."""
-        solution, status = solution_of(each.run, each.step.candidate, self._headers), status_of(each)
-        if solution is None or status is None:
+        status = status_of(each)
+        named = None if status is None else self.add_solution(each.run.task, each.run.chip, each.step.candidate)
+        if named is None or status is None:
             return False
-        definition, workload = definition_of(each.run.task), workload_of(each.run.task)
+        trace = BenchTrace(
+            definition=named.definition.name,
+            workload=named.workload,
+            solution=named.solution.name,
+            evaluation=evaluation_of(each, status),
+        )
+        self._append("traces", trace)
+        self._traces += 1
+        return True
+
+    def add_solution(self, task: GemmTask, chip: Chip, candidate: AnyCandidate) -> "_Named | None":
+        """Write a kernel with its definition and its workload; None where no host launcher can be written."""
+        solution = solution_of(task, chip, candidate, self._headers)
+        if solution is None:
+            return None
+        definition, workload = definition_of(task), workload_of(task)
         if definition.name not in self._definitions:
             self._definitions.add(definition.name)
             self._write(f"definitions/{OP}/{definition.name}.json", definition)
@@ -109,13 +141,7 @@ class _DatasetFiles:
         if solution.name not in self._solutions:
             self._solutions.add(solution.name)
             self._write(f"solutions/{OP}/{definition.name}/{solution.name}.json", solution)
-        evaluation = evaluation_of(each, status)
-        self._append(
-            "traces",
-            BenchTrace(definition=definition.name, workload=workload, solution=solution.name, evaluation=evaluation),
-        )
-        self._traces += 1
-        return True
+        return _Named(definition, workload, solution)
 
     def counts(self, skipped: int) -> BenchCounts:
         return BenchCounts(
@@ -136,22 +162,3 @@ class _DatasetFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8", newline="") as file:
             file.write(trace.model_dump_json(exclude_none=True) + "\n")
-
-
-@contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder beside its place that is moved there once it is complete. Raises: UsageError."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} exists and is not an empty folder; choose another with --out")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            yield staging
-            staging.chmod(0o755)
-            os.replace(staging, folder)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-    except OSError as exc:
-        raise UsageError(f"{folder} cannot be written ({exc.strerror}); choose another folder with --out") from exc

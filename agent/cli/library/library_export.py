@@ -1,0 +1,60 @@
+"""`cudal2-agent library export`."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agent.cli.arguments import AsJson
+from agent.cli.library.library_source import ALL, LibraryPath, chosen, opened
+from contract.base import Record
+
+EXAMPLE = (
+    "\b\nExample:\n  cudal2-agent library export --out kernels\n"
+    "  cudal2-agent library export --format flashinfer-bench --library h200 --out set"
+)
+
+
+class LibraryFormat(StrEnum):
+    """What `--format` names."""
+
+    CPP = "cpp"
+    FLASHINFER_BENCH = "flashinfer-bench"
+
+
+def export(
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="A new or empty folder.", show_default=False)],
+    library: LibraryPath = None,
+    format: Annotated[LibraryFormat, typer.Option("--format", help="What is written.")] = LibraryFormat.CPP,
+    entry: Annotated[str, typer.Option("--entry", metavar="ID|all", help="An entry, or all.")] = ALL,
+    sms: Annotated[
+        int | None,
+        typer.Option("--sms", help="SMs of the GPU; default: of the one at hand, else of the H200.", min=1, show_default=False),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write kernels for other programs: a folder for C++ (docs/library/cpp.md), or solutions of flashinfer-bench.
+
+    Only entries that are faster than AutoTuning are written. Those for C++ are built first.
+    """
+    from agent.library import exporting
+    from contract.errors import UsageError
+    from contract.settings import load_settings
+
+    found = opened(library)
+    entries = [one for one in chosen(found, entry) if one.wins]
+    if not entries:
+        raise UsageError(f"{found.path} has no such entry that is faster than AutoTuning; see `cudal2-agent library list`")
+    summary: Record
+    match format:
+        case LibraryFormat.CPP:
+            summary = exporting.export_to_cpp(found.manifest, entries, out, load_settings(compile_jobs=jobs), sms)
+        case LibraryFormat.FLASHINFER_BENCH:
+            summary = exporting.export_to_flashinfer_bench(found.manifest, entries, out, sms)
+    if as_json:
+        print(summary.model_dump_json())
+        return
+    told = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in summary.model_dump().items() if count)
+    print(f"{told} written to {out}")

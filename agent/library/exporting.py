@@ -1,0 +1,46 @@
+"""Entries of a library as files for other programs. Kernels are built into the cache first."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from agent.library.entry_source import candidate_of
+from agent.library.export_cpp.export_cpp import CppExport, export_cpp
+from agent.library.preparing import library_cache, prepare, sms_for
+from agent.wiring.policy import primitives
+from contract.chip import REFERENCE_CHIPS
+from contract.errors import LibraryError
+from contract.library import LibraryEntry, LibraryManifest
+from contract.settings import Settings
+from contract.task import Arch
+from cudal2.launcher.launcher import BuiltKernel
+from cudal2.library.prepared_kernels import PreparedKernels
+from policies.trajectories.exports.flashinfer.flashinfer import BenchCounts, write_solutions
+
+
+def export_to_cpp(
+    manifest: LibraryManifest, entries: Sequence[LibraryEntry], out: Path, settings: Settings, sms: int | None
+) -> CppExport:
+    """Raises: UsageError, LibraryError where an entry cannot be built, CompilerMissing, MachineError, WorkerError."""
+    kernels = built_kernels(entries, settings, sms or sms_for(Arch(manifest.arch)))
+    return export_cpp(kernels, manifest, out)
+
+
+def export_to_flashinfer_bench(
+    manifest: LibraryManifest, entries: Sequence[LibraryEntry], out: Path, sms: int | None
+) -> BenchCounts:
+    """Solutions with their definitions and workloads, without traces. Raises: UsageError; LibraryError for a stale entry."""
+    arch = Arch(manifest.arch)
+    chip = REFERENCE_CHIPS[arch].model_copy(update={"name": manifest.chip, "sms": sms or sms_for(arch)})
+    return write_solutions(((entry.task, chip, candidate_of(entry)) for entry in entries), out, dict(primitives()))
+
+
+def built_kernels(entries: Sequence[LibraryEntry], settings: Settings, sms: int) -> list[tuple[LibraryEntry, BuiltKernel]]:
+    """Each entry with its machine code and the plan for a number of SMs. Raises: as `export_to_cpp`."""
+    failed = [one for one in prepare(entries, settings, sms) if one.status == "failed"]
+    if failed:
+        raise LibraryError(
+            f"{len(failed)} of {len(entries)} entries cannot be built; the first is {failed[0].id[:8]}: {failed[0].message}"
+        )
+    cache = PreparedKernels(library_cache(settings))
+    found = [(entry, cache.find(entry, sms)) for entry in entries]
+    return [(entry, BuiltKernel(kernel.cubin, kernel.plan, entry.task)) for entry, kernel in found if kernel is not None]

@@ -1,0 +1,69 @@
+"""Builds a library from a store or from rows."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from agent.library.entry_choice import EntryChoice, choose_entries
+from agent.library.library_cubins import with_cubins
+from agent.library.library_writing import manifest_of, write_library
+from agent.library.measured_kernels import (
+    MeasuredKernel,
+    Origins,
+    chip_of,
+    kernels_of_rows,
+    kernels_of_store,
+    origins_in,
+)
+from contract.base import Record
+from contract.errors import UsageError
+from contract.library import LibraryManifest
+from contract.settings import Settings
+from cudal2.library.library_form import PACKED
+from policies.trajectories.store import open_store
+
+
+class BuildOptions(Record):
+    """`chip`: of the measurements, where there are several. `name`: of the library; None names it like its chip.
+
+    `winning_only`: without kernels that do not beat AutoTuning. `cubins`: with built kernels, for machines without a compiler.
+    """
+
+    chip: str | None = None
+    name: str | None = None
+    winning_only: bool = True
+    cubins: bool = False
+
+
+def build_from_rows(
+    rows: Sequence[Path], out: Path, options: BuildOptions, settings: Settings
+) -> tuple[LibraryManifest, EntryChoice]:
+    """Raises: UsageError where there is nothing to build, a row is damaged, or `out` cannot be written; as `with_cubins`."""
+    return _build(kernels_of_rows(rows), lambda _: Origins(), out, options, settings)
+
+
+def build_from_store(out: Path, options: BuildOptions, settings: Settings) -> tuple[LibraryManifest, EntryChoice]:
+    """Raises: as `build_from_rows`; StoreError."""
+    with open_store(settings.store_url) as store:
+        return _build(kernels_of_store(store), lambda kernel: origins_in(store, kernel), out, options, settings)
+
+
+def _build(
+    kernels: Sequence[MeasuredKernel],
+    origins: Callable[[MeasuredKernel], Origins],
+    out: Path,
+    options: BuildOptions,
+    settings: Settings,
+) -> tuple[LibraryManifest, EntryChoice]:
+    if options.cubins and out.name.endswith(PACKED):
+        raise UsageError(f"{out} is one packed file, which holds no kernels; name a folder with --out, or leave out --cubins")
+    chip = chip_of(kernels, options.chip)
+    wanted = [one for one in kernels if one.chip == chip]
+    choice, files = choose_entries(wanted, origins, winning_only=options.winning_only), dict[str, bytes]()
+    if options.cubins:
+        choice, files = with_cubins(choice, settings)
+    if not choice.entries:
+        reasons = sorted({one.reason for one in choice.left_out})
+        raise UsageError(f"no kernel of {chip} can be an entry ({'; '.join(reasons)}); search more shapes with campaign run")
+    manifest = manifest_of(choice.entries, name=options.name or chip.lower().replace(" ", "-"), chip=chip)
+    write_library(out, manifest, choice.entries, files)
+    return manifest, choice

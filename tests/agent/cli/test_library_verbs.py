@@ -1,0 +1,155 @@
+"""`cudal2-agent library`, from the command line."""
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from agent.cli.main import main
+from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2.library.shipped_libraries import shipped_library
+from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
+from tests.doubles.libraries import library_entry, small_tasks, write_entries
+
+ROOT = Path(__file__).parents[3]
+ROWS = ROOT / "benchmarks" / "h200" / "rows" / "server-2026-11-23.jsonl.gz"
+TASKS = small_tasks(2)
+needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    return str(write_entries(tmp_path / "small", [library_entry(TASKS[0]), library_entry(TASKS[1], ratio=1.6)]))
+
+
+def shipped() -> int:
+    library = shipped_library("H200")
+    assert library is not None
+    return len(library)
+
+
+def test_list_and_show(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["library", "list", "--library", small]) == 0
+    first, head, *rows = capsys.readouterr().out.splitlines()
+    assert first == "small: 2 entries for H200 (sm_90a), 2026-11-23, cudal2-agent 0.1.0"
+    assert head.split() == ["id", "shape", "layout", "types", "kernel", "AutoTuning", "ours", "speedup", "interval"]
+    assert [row.split()[1] for row in rows] == ["16x16x64", "16x32x64"]
+    assert main(["library", "list", "--library", small, "--top", "1", "--json"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["task"]["n"] == 32
+    id_ = library_entry(TASKS[1]).model_copy(update={"evaluation": library_entry(TASKS[1], ratio=1.6).evaluation}).id
+    assert main(["library", "show", id_[:10], "--library", small]) == 0
+    told = capsys.readouterr().out
+    assert f"entry {id_}" in told
+    assert "1.600x of AutoTuning (1.590–1.610)" in told
+    assert "as measured" in told
+    assert main(["library", "show", id_, "--library", small, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] is None
+    assert main(["library", "show", id_, "--library", small, "--source"]) == 0
+    assert '/* cudal2: {\n "arch": "sm_90a"' in capsys.readouterr().out
+
+
+def test_show_says_that_an_entry_is_stale(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stale = library_entry(TASKS[0], source_sha256="0" * 64)
+    path = str(write_entries(tmp_path / "stale", [stale]))
+    assert main(["library", "show", stale.id, "--library", path]) == 0
+    assert "is stale" in capsys.readouterr().out
+    assert main(["library", "prepare", "--library", path]) == 1
+    assert "1 failed" in capsys.readouterr().out
+
+
+def test_without_a_library_the_shipped_one_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["library", "list", "--top", "1"]) == 0
+    assert capsys.readouterr().out.startswith(f"h200-2026-11-23: {shipped()} entries for H200 (sm_90a)")
+
+
+def test_prepare_writes_what_a_program_launches(
+    small: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_in_this_process(monkeypatch)
+    entry = library_entry(TASKS[0])
+    words = ["library", "prepare", "--library", small, "--entry", entry.id, "--sms", "114"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{entry.id[:8]} 16x16x64 nn: built",
+        f"1 built, 0 ready, 0 failed; kernels in {home / 'cache' / 'library'}",
+    ]
+    found = PreparedKernels(home / "cache" / "library").find(entry, 114)
+    assert found is not None
+    assert found.plan.sms == 114
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "ready"
+
+
+@needs_core
+def test_check_on_the_emulator(small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    compile_in_this_process(monkeypatch)
+    leave_machine_code_unread(monkeypatch)
+    words = ["library", "check", "--library", small, "--sample", "1", "--device", "emulator"]
+    assert main(words) == 0
+    line, summary = capsys.readouterr().out.splitlines()
+    assert "verified by the emulator" in line
+    assert summary == "1 checked on emulator: 1 passed; nothing was timed; rows in library-check.jsonl"
+    [row] = [json.loads(text) for text in Path("library-check.jsonl").read_text().splitlines()]
+    assert (row["status"], row["time_us"], row["speedup"]) == ("passed", None, None)
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == row, "it is not checked again"
+
+
+def test_a_source_that_is_wrong_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_entries(tmp_path / "stale", [library_entry(TASKS[0], source_sha256="0" * 64)])
+    assert main(["library", "check", "--library", str(path), "--device", "none"]) == 1
+    line, summary = capsys.readouterr().out.splitlines()
+    assert "FAILED" in line
+    assert summary == "1 checked on none: 1 failed; nothing was timed; rows in library-check.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["list", "--library", "nowhere"], "nowhere does not exist"),
+        (["list", "--library", "damaged.jsonl.gz"], "is damaged or not a kernel library"),
+        (["list", "--library", "."], "it has no manifest.json"),
+        (["show", "ffffffff"], "no entry whose id begins with 'ffffffff'"),
+        (["prepare", "--entry", "ffffffff"], "no entry whose id begins with"),
+        (["check", "--entry", "ffffffff"], "no entry whose id begins with"),
+        (["check", "--max-gflop", "0.0001"], "raise --max-gflop"),
+        (["build", "--out", "h200"], "`cudal2-agent campaign run` finds some"),
+        (["build", "--out", "h200", "--rows", "nowhere"], "nowhere does not exist"),
+        (["build", "--out", "h200", "--rows", str(ROWS)], "no kernel was measured with plain launches"),
+        (["build", "--out", "h200", "--rows", str(ROWS), "--from-store"], "exclude each other"),
+        (["build"], "Missing option '--out'"),
+    ],
+)
+def test_wrong_input_is_one_line(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "damaged.jsonl.gz").write_bytes(b"not gzip")
+    assert main(["library", *words]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "h200").exists()
+
+
+def test_build_says_what_it_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = str(ROWS.with_name("offline-2026-11-23.jsonl.gz"))
+    assert main(["library", "build", "--rows", rows, "--out", "h200", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["name"], answer["chip"], len(answer["entries"])) == ("h200", "H200", shipped())
+    assert {one["reason"] for one in answer["left_out"]} == {
+        "does not beat AutoTuning",
+        "its family writes another source today",
+    }
+    assert main(["library", "build", "--rows", rows, "--out", "h200"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == f"{shipped()} entries for H200 in h200"
+    assert [line.split(",")[1].partition(":")[0].strip() for line in told[1:]] == sorted(
+        {one["reason"] for one in answer["left_out"]}
+    )

@@ -1,0 +1,108 @@
+"""Entries are built into the cache: once, whole, and again where a file is damaged."""
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.library.entry_source import candidate_of
+from agent.library.preparing import PreparedEntry, library_cache, prepare
+from contract.errors import MachineError
+from contract.library import LibraryEntry
+from contract.settings import Settings, load_settings
+from cudal2.library.prepared_kernels import PreparedKernels
+from sandbox.building.builder import Builder
+from tests.doubles.libraries import library_entry, small_tasks
+
+SMS = 132
+TASKS = small_tasks(2)
+BROKEN = """/* cudal2: {"arch": "sm_80", "launches": [{"entry": "gemm", "grid": [1, 1, 1], "block": [32, 1, 1],
+ "args": [{"tensor": "D", "access": "write"}]}]} */
+extern "C" __global__ void gemm(void* d) { no_such_function(d); }
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(home=tmp_path / "home", compile_jobs=2)
+
+
+def prepared(entries: list[LibraryEntry], settings: Settings) -> dict[str, PreparedEntry]:
+    return {one.id: one for one in prepare(entries, settings, SMS)}
+
+
+def test_an_entry_is_built_once_and_found(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [library_entry(task) for task in TASKS]
+    assert {one.status for one in prepared(entries, settings).values()} == {"built"}
+    kernels = PreparedKernels(library_cache(settings))
+    for entry in entries:
+        kernel = kernels.find(entry, SMS)
+        assert kernel is not None
+        assert kernel.cubin.startswith(b"\x7fELF")
+        assert kernel.plan.launches[0].grid == (entry.task.n // 16, 1, 1)
+        assert not kernel.plan.launches[0].programmatic
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it is built already")
+
+    monkeypatch.setattr(Builder, "build_one", refuse)
+    assert {one.status for one in prepared(entries, settings).values()} == {"ready"}
+
+
+def test_a_damaged_cubin_is_built_again(settings: Settings) -> None:
+    entry = library_entry(TASKS[0])
+    prepared([entry], settings)
+    kernels = PreparedKernels(library_cache(settings))
+    whole = kernels.cubin_path(entry).read_bytes()
+    kernels.cubin_path(entry).write_bytes(whole[:100])
+    assert prepared([entry], settings)[entry.id].status == "built"
+    assert kernels.cubin_path(entry).read_bytes() == whole
+
+
+def test_an_entry_that_cannot_be_built_fails_alone(settings: Settings) -> None:
+    stale = library_entry(TASKS[0], source_sha256="0" * 64)
+    broken = library_entry(TASKS[0], source=BROKEN)
+    good = library_entry(TASKS[1])
+    found = prepared([stale, broken, good], settings)
+    assert {id_: one.status for id_, one in found.items()} == {stale.id: "failed", broken.id: "failed", good.id: "built"}
+    assert "is stale" in found[stale.id].message
+    assert "no_such_function" in found[broken.id].message
+    assert PreparedKernels(library_cache(settings)).find(broken, SMS) is None
+
+
+def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    with pytest.raises(MachineError, match=r"is not writable .* set CUDAL2_HOME"):
+        prepared([library_entry(TASKS[0])], load_settings(home=tmp_path / "home"))
+
+
+def _prepare_counting(home: Path, start: Any, results: Any) -> None:
+    """A process of its own that counts how often it compiles."""
+    compiled = []
+    build_one = Builder.build_one
+
+    def counted(self: Builder, candidate: Any, *args: Any, **kwargs: Any) -> Any:
+        compiled.append(candidate.id)
+        return build_one(self, candidate, *args, **kwargs)
+
+    Builder.build_one = counted  # type: ignore[method-assign]
+    entries = [library_entry(task) for task in TASKS]
+    start.wait()
+    statuses = [one.status for one in prepare(entries, load_settings(home=home, compile_jobs=2), SMS)]
+    results.put((statuses, compiled))
+
+
+def test_two_processes_build_each_source_once(settings: Settings) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(2), context.Queue()
+    processes = [context.Process(target=_prepare_counting, args=(settings.home, start, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+    entries = [library_entry(task) for task in TASKS]
+    assert sorted(id_ for _, compiled in found for id_ in compiled) == sorted(candidate_of(entry).id for entry in entries)
+    assert sorted(status for statuses, _ in found for status in statuses) == ["built", "built", "ready", "ready"]
+    assert all(PreparedKernels(library_cache(settings)).find(entry, SMS) for entry in entries)
