@@ -15,5 +15,9 @@ class Record(BaseModel):
 
 def digest(value: Any, length: int = 16) -> str:
     """The first `length` hexadecimal digits of the SHA-256 of a JSON value in canonical form."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:length]
+
+
+def canonical_json(value: Any) -> str:
+    """The one text that every equal JSON value has."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

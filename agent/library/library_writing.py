@@ -16,7 +16,7 @@ from contract.errors import UsageError
 from contract.library import LibraryEntry, LibraryManifest
 from contract.whole_file import whole_file
 from cudal2 import __version__
-from cudal2.library.library_form import CUBINS, ENTRIES, MANIFEST, PACKED
+from cudal2.library.library_form import CUBINS, ENTRIES, MANIFEST, PACKED, line_of
 
 _OURS = frozenset({MANIFEST, ENTRIES, CUBINS})
 _LOCK = ".building.lock"
@@ -43,7 +43,7 @@ def write_library(
     `cubins`: kernels and plans by name, which are written before the entries that name them; a packed file has none.
     Raises: UsageError where the place is not writable, or holds something else.
     """
-    lines = "".join(f"{entry.model_dump_json()}\n" for entry in entries).encode()
+    lines = "".join(f"{line_of(entry)}\n" for entry in entries).encode()
     try:
         if out.name.endswith(PACKED):
             out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,10 +2,11 @@
 
 As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` per line, and where it has kernels, `cubins/SHA256.cubin`
 and `cubins/SHA256-TASK-SMS.json`, a `PreparedKernel`. Packed: one gzip file `*.jsonl.gz` whose first line is the manifest; it
-has no cubins. Entries stand in the order of the manifest's ids. An id is a hash of its entry, so a changed entry is noticed.
+has no cubins. Entries stand in the order of the manifest's ids, as canonical JSON, whose hash is the id.
 """
 
 import gzip
+import hashlib
 import json
 import zlib
 from pathlib import Path
@@ -13,9 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from contract.base import digest
+from contract.base import canonical_json
 from contract.errors import LibraryError, UsageError
-from contract.library import LibraryManifest
+from contract.library import LibraryEntry, LibraryManifest
 from contract.task import GemmTask
 
 MANIFEST, ENTRIES, CUBINS, PACKED = "manifest.json", "entries.jsonl", "cubins", ".jsonl.gz"
@@ -36,6 +37,11 @@ def read_library_files(path: Path) -> tuple[LibraryManifest, list[dict[str, Any]
         raise LibraryError(f"{path} has {len(lines)} entries and its manifest names {len(manifest.entries)}; {_AGAIN}")
     pairs = zip(lines, manifest.entries, strict=True)
     return manifest, [_entry(path, number, line, id_) for number, (line, id_) in enumerate(pairs, 1)]
+
+
+def line_of(entry: LibraryEntry) -> str:
+    """An entry as it stands in a library."""
+    return canonical_json(entry.model_dump(mode="json"))
 
 
 def cubin_name(cubin_sha256: str) -> str:
@@ -85,10 +91,12 @@ def _manifest(path: Path, text: str) -> LibraryManifest:
 
 
 def _entry(path: Path, number: int, line: str, id_: str) -> dict[str, Any]:
+    if hashlib.sha256(line.encode()).hexdigest()[:ID_CHARS] != id_:
+        raise LibraryError(f"entry {number} of {path} is damaged, or not the one that the manifest names ({id_}); {_AGAIN}")
     try:
         told = json.loads(line)
     except ValueError as exc:
-        raise LibraryError(f"entry {number} of {path} is damaged ({exc}); {_AGAIN}") from exc
-    if not isinstance(told, dict) or digest(told, ID_CHARS) != id_:
-        raise LibraryError(f"entry {number} of {path} is not the one that the manifest names ({id_}); {_AGAIN}")
+        raise LibraryError(f"entry {number} of {path} is not JSON ({exc}); {_AGAIN}") from exc
+    if not isinstance(told, dict):
+        raise LibraryError(f"entry {number} of {path} is not a library entry; {_AGAIN}")
     return told

@@ -18,6 +18,8 @@ EXIT_CODES = {
     "WorkerError": 1,
     "ProfileFailed": 1,
     "EndpointError": 2,
+    "TrainingFailed": 1,
+    "LibraryError": 2,
     "StoreError": 2,
     "KnowledgeError": 1,
     "SourceError": 2,

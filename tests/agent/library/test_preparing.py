@@ -1,6 +1,8 @@
 """Entries are built into the cache: once, whole, and again where a file is damaged."""
 
 import multiprocessing
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +108,29 @@ def test_two_processes_build_each_source_once(settings: Settings) -> None:
     assert sorted(id_ for _, compiled in found for id_ in compiled) == sorted(candidate_of(entry).id for entry in entries)
     assert sorted(status for statuses, _ in found for status in statuses) == ["built", "built", "ready", "ready"]
     assert all(PreparedKernels(library_cache(settings)).find(entry, SMS) for entry in entries)
+
+
+def _killed_while_writing(home: Path) -> None:
+    """A process that is killed when a kernel was written beside its place, while it holds the lock."""
+    replace = Path.replace
+
+    def killing(self: Path, target: Path) -> Path:
+        if target.suffix == ".cubin":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(self, target)
+
+    Path.replace = killing  # type: ignore[assignment,method-assign]
+    list(prepare([library_entry(TASKS[0])], load_settings(home=home, compile_jobs=1), SMS))
+
+
+def test_a_killed_process_leaves_nothing_that_is_taken_for_a_kernel(settings: Settings) -> None:
+    entry, kernels = library_entry(TASKS[0]), PreparedKernels(library_cache(settings))
+    prepared([library_entry(TASKS[1])], settings)  # the folder is there
+    process = multiprocessing.get_context("spawn").Process(target=_killed_while_writing, args=(settings.home,))
+    process.start()
+    process.join(timeout=60)
+    assert process.exitcode == -signal.SIGKILL
+    assert list(kernels.folder.glob(f".{kernels.cubin_path(entry).name}.*")), "it was killed in the middle"
+    assert kernels.find(entry, SMS) is None
+    assert prepared([entry], settings)[entry.id].status == "built"
+    assert kernels.find(entry, SMS) is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.library.library_writing import manifest_of, write_library
+from contract.base import canonical_json
 from contract.errors import LibraryError, UsageError
 from contract.library import LibraryEntry
 from contract.task import GemmTask, Layout, TimingMode
@@ -54,6 +55,12 @@ def test_another_chip_is_told(path: Path) -> None:
     library = open_library(path)
     assert library.unfit_for("H200") == ""
     assert library.unfit_for("H100") == "library small was measured on H200, and this GPU is H100"
+
+
+def test_an_id_is_the_hash_of_a_line(tmp_path: Path) -> None:
+    path = write_entries(tmp_path / "small", [library_entry(task) for task in TASKS])
+    hashes = [hashlib.sha256(line).hexdigest()[:32] for line in (path / "entries.jsonl").read_bytes().splitlines()]
+    assert hashes == [entry.id for entry in open_library(path)]
 
 
 def rewritten(path: Path, change: Callable[[list[str]], list[str]]) -> None:
@@ -128,13 +135,12 @@ def test_an_entry_of_another_mode_and_a_second_one_are_refused(tmp_path: Path) -
 
 def test_an_entry_with_an_unknown_field_is_told_when_it_is_used(tmp_path: Path) -> None:
     """Its id is right, as that of a later product's entry is."""
-    from contract.base import digest
-
     path = write_entries(tmp_path / "small", [library_entry(TASKS[0])])
 
     def later(lines: list[str]) -> list[str]:
-        entry = json.loads(lines[1]) | {"of_tomorrow": 1}
-        return [json.dumps(json.loads(lines[0]) | {"entries": [digest(entry, 32)]}), json.dumps(entry)]
+        entry = canonical_json(json.loads(lines[1]) | {"of_tomorrow": 1})
+        id_ = hashlib.sha256(entry.encode()).hexdigest()[:32]
+        return [json.dumps(json.loads(lines[0]) | {"entries": [id_]}), entry]
 
     rewritten(path, later)
     with pytest.raises(LibraryError, match="is not valid: of_tomorrow Extra inputs"):
