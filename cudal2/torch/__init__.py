@@ -12,6 +12,8 @@
 - `service_status.py`: what was served and what fell back, and why.
 """
 
-from cudal2.torch import custom_operator
+from cudal2.torch.inductor_choices import disable_inductor, enable_inductor
+from cudal2.torch.matrix_product import matmul
+from cudal2.torch.torch_session import configure, disable, enable, status
 
-__all__ = ["custom_operator"]
+__all__ = ["configure", "disable", "disable_inductor", "enable", "enable_inductor", "matmul", "status"]

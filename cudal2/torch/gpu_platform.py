@@ -1,15 +1,18 @@
 """Devices, streams and the launcher of this process, behind a protocol that tests implement on the CPU."""
 
+import ctypes
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
 
-from contract.errors import DeviceUnavailable
 from contract.task import Arch, GemmTask
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, Launcher, LoadedKernel, open_launcher
 from cudal2.library.prepared_kernels import CachedKernel
+
+_NVML = "libnvidia-ml.so.1"
+_VERSION_CHARS = 80
 
 
 class Platform(Protocol):
@@ -99,16 +102,21 @@ class CudaPlatform:
 
 
 def _driver_version() -> str:
-    """The driver's own version, as measurements keep it. Raises: DeviceUnavailable where NVML is missing or fails."""
+    """The driver's own version where NVML is available, else the CUDA version that it supports, as measurements keep it."""
+    text = ctypes.create_string_buffer(_VERSION_CHARS)
     try:
-        import pynvml
-    except ImportError as exc:
-        raise DeviceUnavailable("the driver's version is read by nvidia-ml-py, which is missing; install it") from exc
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        return _cuda_version(torch._C._cuda_getDriverVersion())
+    if nvml.nvmlInit_v2() != 0:
+        return _cuda_version(torch._C._cuda_getDriverVersion())
     try:
-        pynvml.nvmlInit()
-        try:
-            return str(pynvml.nvmlSystemGetDriverVersion())
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError as exc:
-        raise DeviceUnavailable(f"NVML cannot tell the driver's version: {exc}") from exc
+        failed = nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_VERSION_CHARS))
+    finally:
+        nvml.nvmlShutdown()
+    return _cuda_version(torch._C._cuda_getDriverVersion()) if failed else text.value.decode()
+
+
+def _cuda_version(packed: int) -> str:
+    """Such as `CUDA 13.0` for 13000."""
+    return f"CUDA {packed // 1000}.{packed % 1000 // 10}"

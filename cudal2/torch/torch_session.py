@@ -18,7 +18,7 @@ from cudal2.torch.product_service import LibraryChoice, ProductService
 from cudal2.torch.service_status import Status, read_status
 
 
-class _Session:
+class _ProcessState:
     """What this process has set up. `lock`: held while it changes."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class _Session:
         self.override: AtenOverride | None = None
 
 
-_SESSION = _Session()
+_SESSION = _ProcessState()
 
 
 class Replacement:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 import cudal2
 from contract.errors import LibraryError, UsageError
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.torch import torch_session
+from cudal2.torch import gpu_platform, torch_session
 from cudal2.torch.gpu_platform import CudaPlatform
 from tests.cudal2.torch_ops.matrices import TASK, operands
 from tests.doubles.host_products import IDENTITY, HostPlatform, HostProducts
@@ -115,3 +116,35 @@ def test_the_platform_of_gpus_says_what_is_missing() -> None:
     platform = CudaPlatform()
     assert "without CUDA" in platform.missing() or "no GPU" in platform.missing()
     assert platform.devices() == ()
+
+
+class FakeNvml:
+    """NVML as `ctypes` calls it. `status`: of the call that starts it, and of the one that asks."""
+
+    def __init__(self, *status: int) -> None:
+        self._started, self._asked = status
+
+    def nvmlInit_v2(self) -> int:
+        return self._started
+
+    def nvmlSystemGetDriverVersion(self, text: ctypes.Array[ctypes.c_char], length: ctypes.c_uint) -> int:  # noqa: ARG002
+        text.value = b"580.159.04"
+        return self._asked
+
+    def nvmlShutdown(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(("status", "version"), [((0, 0), "580.159.04"), ((9, 0), "CUDA 13.0"), ((0, 3), "CUDA 13.0")])
+def test_the_driver_is_named_as_measurements_name_it(
+    monkeypatch: pytest.MonkeyPatch, status: tuple[int, int], version: str
+) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13000, raising=False)
+    monkeypatch.setattr(gpu_platform.ctypes, "CDLL", lambda name: FakeNvml(*status))  # noqa: ARG005
+    assert gpu_platform._driver_version() == version
+
+
+def test_without_nvml_the_driver_is_named_by_its_cuda_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 12080, raising=False)
+    monkeypatch.setattr(gpu_platform, "_NVML", "libnone.so.1")
+    assert gpu_platform._driver_version() == "CUDA 12.8"
