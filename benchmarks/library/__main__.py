@@ -1,6 +1,6 @@
 """The library in PyTorch, measured. Needs a GPU that the library was measured on.
 
-    cudal2-agent library prepare --entry all --library h200
+    cudal2-agent library prepare
     python -m benchmarks.library all --out FOLDER
 
 FOLDER gets host.json, blocks.json and shapes.json. The same command goes on from the rows that are there.

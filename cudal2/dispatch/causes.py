@@ -38,7 +38,7 @@ class FallbackCause(StrEnum):
 _SENTENCES = {
     FallbackCause.NO_GPU: "no GPU is visible to PyTorch",
     FallbackCause.NO_LAUNCHER: "the launcher or the GPU's driver cannot be used here",
-    FallbackCause.NO_LIBRARY: "no library was measured on this GPU; measure one with `cudal2-agent calibrate`",
+    FallbackCause.NO_LIBRARY: "no library was measured on this GPU",
     FallbackCause.OTHER_GPU: "the entry was measured on another GPU",
     FallbackCause.OTHER_DRIVER: "the entry was measured with another driver",
     FallbackCause.NO_ENTRY: "the library has no entry for the product",

@@ -1,7 +1,6 @@
 """Devices, streams and the launcher of this process, behind a protocol that tests implement on the CPU."""
 
 import ctypes
-from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -45,12 +44,6 @@ class Platform(Protocol):
         """The handle of the device's current stream."""
         ...
 
-    def current_device(self) -> int: ...
-
-    def on_device(self, device: int) -> AbstractContextManager[object]:
-        """A context in which the device is the current one."""
-        ...
-
     def capturing(self) -> bool:
         """Whether the current stream is recorded into a CUDA graph."""
         ...
@@ -89,13 +82,6 @@ class CudaPlatform:
 
     def stream(self, device: int) -> int:
         return int(torch._C._cuda_getCurrentRawStream(device))
-
-    def current_device(self) -> int:
-        return int(torch._C._cuda_getDevice())
-
-    def on_device(self, device: int) -> AbstractContextManager[object]:
-        place: AbstractContextManager[object] = torch.cuda.device(device)
-        return place
 
     def capturing(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())

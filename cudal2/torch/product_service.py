@@ -27,6 +27,7 @@ from cudal2.torch.matrix_signature import MatrixSignature, read_signature
 
 _LOG = logging.getLogger(__name__)
 MAX_ROUTES = 65536  # a program with more signatures than that starts anew
+_MEASURE = "nothing is chosen until `cudal2-agent library build` makes one of measurements here"
 
 LaunchCall = Callable[[int, int, int, int], None]
 LibraryChoice = Callable[[GpuIdentity], KernelLibrary | None]
@@ -76,7 +77,7 @@ class ProductService:
         self._notes: dict[str, None] = {}
         self._fallbacks = {cause: CallTally() for cause in FallbackCause}
         self._served: dict[str, CallTally] = {}
-        self._stream, self._current_device = platform.stream, platform.current_device
+        self._stream = platform.stream
         self._misaligned = platform.alignment - 1  # bits of an address
 
     def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
@@ -156,11 +157,7 @@ class ProductService:
         if launch is None:  # withdrawn by another thread just now
             return self.fell_back(FallbackCause.LAUNCH_FAILED)
         try:
-            if self._current_device() == route.device:
-                launch(a_address, b_address, out_address, stream)
-            else:
-                with self.platform.on_device(route.device):
-                    launch(a_address, b_address, out_address, stream)
+            launch(a_address, b_address, out_address, stream)  # the launcher makes the stream's device current where it is not
         except Cudal2Error as exc:
             return self._withdraw(route, FallbackCause.LAUNCH_FAILED, exc)
         route.tally.calls += 1
@@ -210,7 +207,7 @@ class ProductService:
         if entry is None or entry_id is None:
             cause = decision.cause or FallbackCause.NO_ENTRY
             if cause in (FallbackCause.OTHER_GPU, FallbackCause.OTHER_DRIVER):
-                self.note(f"{cause.sentence}; nothing is chosen until `cudal2-agent calibrate` has measured this one")
+                self.note(f"{cause.sentence}; {_MEASURE}")
             return cause
         if self.platform.capturing():
             return FallbackCause.CAPTURING
@@ -236,8 +233,7 @@ class ProductService:
             return found
         route = CallRoute(self._served.setdefault(decision.entry_id, CallTally()))
         route.device, route.rows, route.columns = device, signature.m, signature.n
-        with self.platform.on_device(device):
-            route.launch = self.platform.load(device, kernel, task).launch
+        route.launch = self.platform.load(device, kernel, task).launch
         self._loaded_routes[device, decision.entry_id, task] = route
         return route
 
@@ -252,9 +248,9 @@ class ProductService:
             self.note(str(exc))
             return FallbackCause.NO_LIBRARY
         if library is None:
-            self.note(f"no library was measured on {identity.gpu}; measure one with `cudal2-agent calibrate`")
+            self.note(f"no library was measured on {identity.gpu}; {_MEASURE}")
             return FallbackCause.NO_LIBRARY
         if unfit := library.unfit_for(identity.gpu):
-            self.note(f"{unfit}; nothing is chosen until `cudal2-agent calibrate` has measured this one")
+            self.note(f"{unfit}; {_MEASURE}")
             return FallbackCause.OTHER_GPU
         return DeviceDispatch(identity, library)

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -81,12 +80,6 @@ class HostPlatform:
 
     def stream(self, device: int) -> int:  # noqa: ARG002
         return self.stream_handle
-
-    def current_device(self) -> int:
-        return -1
-
-    def on_device(self, device: int) -> AbstractContextManager[object]:  # noqa: ARG002
-        return nullcontext()
 
     def capturing(self) -> bool:
         return self.is_capturing

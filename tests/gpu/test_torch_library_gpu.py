@@ -1,7 +1,7 @@
 """The library in PyTorch on a real GPU: its entries against PyTorch's product, streams, graphs, threads, compiled code, errors.
 
 Kernels are prepared first, so that nothing waits for a compiler in between:
-`cudal2-agent library prepare --entry all --library h200`.
+`cudal2-agent library prepare`.
 """
 
 from __future__ import annotations

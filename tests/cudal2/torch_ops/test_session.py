@@ -86,7 +86,7 @@ def test_the_status_tells_of_another_gpu(serving: Serving) -> None:
     serving(TASK, platform=HostPlatform(IDENTITY.model_copy(update={"gpu": "H100"})))
     told = str(cudal2.status())
     assert f"device -1: nothing is served: {FallbackCause.OTHER_GPU.sentence}" in told
-    assert "was measured on H200, and this GPU is H100; nothing is chosen until `cudal2-agent calibrate`" in told
+    assert "was measured on H200, and this GPU is H100; nothing is chosen until `cudal2-agent library build`" in told
 
 
 def test_a_library_is_configured_or_said_to_be_none(tmp_path: Path, serving: Serving) -> None:
