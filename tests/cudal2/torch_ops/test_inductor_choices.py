@@ -38,6 +38,46 @@ def test_compiled_products_run_the_library(serving: Serving, product: Callable[.
     assert products.platform.launches == before + 1
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_the_library_competes_by_a_minimum_speedup(serving: Serving, chosen: bool) -> None:
+    """Inductor's own test setting decides in the place of its timing, which depends on the machine."""
+    import torch._inductor.config as config
+
+    torch._dynamo.reset()
+    products = serving(TASK)
+    a, b = operands()
+    assert cudal2.enable_inductor(minimum_speedup=1.05) == ""
+    try:
+        compiled = torch.compile(lambda x, y: torch.mm(x, y), options={"fx_graph_cache": False})
+        with config.patch({"test_configs.force_custom_op_decomposition": chosen}):
+            assert_product(compiled(a, b), a, b)
+        before = products.platform.launches
+        assert_product(compiled(a, b), a, b)
+        assert products.platform.launches == before + chosen
+    finally:
+        cudal2.disable_inductor()
+
+
+def test_a_minimum_speedup_below_1_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        cudal2.enable_inductor(minimum_speedup=0.9)
+
+
+@pytest.mark.usefixtures("_offered")
+def test_code_from_inductor_s_cache_finds_the_function() -> None:
+    """Such code is run without compiling, in a process that has compiled nothing yet."""
+    from torch._inductor.select_algorithm import extern_kernels
+
+    assert extern_kernels.cudal2_mm_out is inductor_choices.cudal2_mm_out
+
+
+@pytest.mark.parametrize("module", [None, SimpleNamespace(), SimpleNamespace(register_custom_op_autotuning=lambda op: op)])
+def test_a_version_without_a_minimum_speedup_says_so(monkeypatch: pytest.MonkeyPatch, module: SimpleNamespace | None) -> None:
+    real = inductor_choices._inductor
+    monkeypatch.setattr(inductor_choices, "_inductor", lambda name: module if name == "custom_op" else real(name))
+    assert "no autotuning of operators" in cudal2.enable_inductor(minimum_speedup=1.05)
+
+
 def test_compiled_code_falls_back(serving: Serving) -> None:
     serving(TASK)
     a, b, out = torch.randn(5, 7), torch.randn(7, 3), torch.empty(5, 3)
@@ -60,6 +100,7 @@ def test_enabling_twice_offers_once() -> None:
     [
         ("config", SimpleNamespace(), "no external_matmul"),
         ("config", None, "no external_matmul"),
+        ("mm", SimpleNamespace(), "no external_matmul"),
         ("lowering", SimpleNamespace(register_lowering=None), "no lowerings"),
         ("lowering", None, "no lowerings"),
     ],
