@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from contract.errors import Cudal2Error
+from contract.errors import Cudal2Error, DeviceUnavailable
 from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Decision, GpuIdentity
@@ -198,8 +198,9 @@ class ProductService:
                 return CallRoute(self._fallbacks[kernel])
             return self._loaded(decision, kernel, signature, a.get_device())
         except Cudal2Error as exc:
-            self.note(f"{FallbackCause.UNUSABLE.sentence}: {exc}")
-            return CallRoute(self._fallbacks[FallbackCause.UNUSABLE])
+            cause = FallbackCause.NO_LAUNCHER if isinstance(exc, DeviceUnavailable) else FallbackCause.UNUSABLE
+            self.note(f"{cause.sentence}: {exc}")
+            return CallRoute(self._fallbacks[cause])
 
     def _kernel(self, decision: Decision, on_device: DeviceDispatch) -> CachedKernel | FallbackCause:
         """The built kernel of a decision, or why there is none now. A missing or damaged one is built in the background."""

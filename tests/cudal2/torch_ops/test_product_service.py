@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from contract.errors import DeviceUnavailable
 from contract.task import ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.torch.product_service import ProductService
@@ -163,6 +164,18 @@ def test_a_kernel_that_the_driver_refuses_falls_back(serving: Serving) -> None:
     assert products.service.product(*operands()) is None
     assert only_cause(products.service) is FallbackCause.UNUSABLE
     assert any("CUDA_ERROR_INVALID_IMAGE" in note or "cuLibraryLoadData" in note for note in products.service.notes())
+
+
+def test_a_driver_that_is_too_old_falls_back(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    products = serving(TASK)
+
+    def load(*_: object) -> None:
+        raise DeviceUnavailable("the driver is older than CUDA 12.4")
+
+    monkeypatch.setattr(products.platform, "load", load)
+    assert products.service.product(*operands()) is None
+    assert only_cause(products.service) is FallbackCause.NO_LAUNCHER
+    assert any("older than CUDA 12.4" in note for note in products.service.notes())
 
 
 def test_a_kernel_whose_launch_fails_is_not_launched_again(serving: Serving) -> None:
