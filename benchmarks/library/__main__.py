@@ -24,6 +24,7 @@ from contract.whole_file import whole_file
 
 PARTS = ("host", "blocks", "shapes")
 HIDDEN, BATCHES, SEQUENCE = (1024, 2048, 4096, 8192), (1, 4, 16, 64), 512
+HUGGING_FACE = 2048  # hidden size of the Hugging Face model
 _SERVED, _LEFT = "64x64x64", "72x72x72"  # the H200's library has an entry for the first, and none for the second
 
 
@@ -68,13 +69,20 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
         torch.mm(*pairs[0])
         yield {"name": "host", "costs_us": host_costs("cuda", *pairs)}
     if part == "blocks":
-        for size, mode in ((BlockSize(h, b, SEQUENCE), mode) for h in HIDDEN for b in BATCHES for mode in MODES):
-            name = f"{size.hidden} {size.batch} {mode}"
+        for size, mode, model in _steps():
+            name = f"{model} {size.hidden} {size.batch} {mode}"
             if name not in done:
-                yield {"name": name, **measure_block(size, mode, "cuda", options.rounds)}
+                yield {"name": name, **measure_block(size, mode, "cuda", options.rounds, model)}
     if part == "shapes":
         wanted = [shape for shape in options.shapes or [*grid_shapes(), *random_shapes()] if shape not in done]
         yield from ({"name": row["shape"], **row} for row in measure_shapes(wanted, "cuda", options.rounds))
+
+
+def _steps() -> Iterator[tuple[BlockSize, str, str]]:
+    """Every size of the block, and one of a Hugging Face model."""
+    for mode in MODES:
+        yield BlockSize(HUGGING_FACE, 4, SEQUENCE), mode, "llama"
+        yield from ((BlockSize(hidden, batch, SEQUENCE), mode, "block") for hidden in HIDDEN for batch in BATCHES)
 
 
 def _operands(shape: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,6 +16,7 @@ import cudal2
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from contract.task import Layout
 from cudal2.torch import torch_session
+from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2.torch.product_service import DeviceDispatch
 
 MODES = ("eager", "compile", "graphs")
@@ -61,11 +62,37 @@ class TransformerBlock(nn.Module):  # type: ignore[misc]
         return fed
 
 
-def measure_block(size: BlockSize, mode: str, device: str, rounds: int) -> dict[str, Any]:
+class LlamaLayers(nn.Module):  # type: ignore[misc]
+    """Two layers of a Hugging Face model from a configuration, with random weights. Shape: as `TransformerBlock`."""
+
+    def __init__(self, hidden: int, device: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        from transformers import LlamaConfig, LlamaModel
+
+        config = LlamaConfig(
+            hidden_size=hidden,
+            intermediate_size=4 * hidden,
+            num_hidden_layers=2,
+            num_attention_heads=max(1, hidden // _HEAD),
+            vocab_size=128,
+            use_cache=False,
+        )
+        layers: Any = LlamaModel(config)
+        self.layers = layers.to(device=device, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(inputs_embeds=x).last_hidden_state
+        return out
+
+
+MODELS: dict[str, Callable[[int, str, torch.dtype], nn.Module]] = {"block": TransformerBlock, "llama": LlamaLayers}
+
+
+def measure_block(size: BlockSize, mode: str, device: str, rounds: int, model: str = "block") -> dict[str, Any]:
     """One row: times of a training step with and without the library, how far the gradients differ, and what was served."""
     torch.manual_seed(18)
     dtype = torch.float16
-    block = TransformerBlock(size.hidden, device, dtype)
+    block = MODELS[model](size.hidden, device, dtype)
     x = torch.randn(size.batch, size.sequence, size.hidden, device=device, dtype=dtype, requires_grad=True)
     plain_step, served_step = _steps(block, x, mode, device)
     expected = _gradients(block, x, plain_step)
@@ -73,6 +100,7 @@ def measure_block(size: BlockSize, mode: str, device: str, rounds: int) -> dict[
     with cudal2.enable():
         difference = gradient_difference(_gradients(block, x, served_step), expected)
     row: dict[str, Any] = {
+        "model": model,
         "hidden": size.hidden,
         "batch": size.batch,
         "sequence": size.sequence,
@@ -87,7 +115,7 @@ def measure_block(size: BlockSize, mode: str, device: str, rounds: int) -> dict[
     return row
 
 
-def _steps(block: TransformerBlock, x: torch.Tensor, mode: str, device: str) -> tuple[Program, Program]:
+def _steps(block: nn.Module, x: torch.Tensor, mode: str, device: str) -> tuple[Program, Program]:
     """A training step without and with the library, ready to be timed."""
 
     def step_of(forward: Callable[[torch.Tensor], torch.Tensor]) -> Program:
@@ -97,15 +125,13 @@ def _steps(block: TransformerBlock, x: torch.Tensor, mode: str, device: str) -> 
         return step
 
     if mode == "compile":
+        # An option of one of them, not a setting of both: PyTorch shares code between compilations with equal options.
+        served = step_of(torch.compile(block, options={"external_matmul": [cudal2_mm_out]}))
         plain = step_of(torch.compile(block))
-        plain()
-        torch._dynamo.reset()
-        said = cudal2.enable_inductor()
-        if said:
-            raise RuntimeError(said)
-        served = step_of(torch.compile(block))
-        served()
-        cudal2.disable_inductor()
+        for program in (plain, served):
+            program()
+        if torch_session.service().builds.waiting():
+            raise RuntimeError("kernels were not built when the block was compiled; run `cudal2-agent library prepare`")
         return plain, served
     step = step_of(block)
     with cudal2.enable():
@@ -120,7 +146,7 @@ def _steps(block: TransformerBlock, x: torch.Tensor, mode: str, device: str) -> 
         return plain, graph_of(step, device)
 
 
-def _gradients(block: TransformerBlock, x: torch.Tensor, step: Program) -> list[torch.Tensor]:
+def _gradients(block: nn.Module, x: torch.Tensor, step: Program) -> list[torch.Tensor]:
     every = [*block.parameters(), x]
     for one in every:
         if one.grad is not None:

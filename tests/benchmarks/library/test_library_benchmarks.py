@@ -47,6 +47,16 @@ def test_a_block_is_served_forward_and_backward(products: HostProducts) -> None:
     assert products.platform.launches > 12
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("products")
+def test_a_hugging_face_model_is_served_in_part() -> None:
+    """Its products of queries, keys and values are one each, as large as the one behind attention."""
+    pytest.importorskip("transformers")
+    row = measure_block(SIZE, "eager", "cpu", rounds=2, model="llama")
+    assert row["served_by_pass"]["forward"] > 0
+    assert row["gradient_difference"] < 0.02
+
+
 def test_gradients_are_compared_to_their_largest_entry() -> None:
     same, other = torch.tensor([1.0, -4.0]), torch.tensor([1.0, -3.0])
     assert gradient_difference([same], [same]) == 0.0
