@@ -13,6 +13,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     Two matrices, and a batch of matrices times one matrix, are products that the library may run. Every other form is
     PyTorch's. Raises: what `torch.matmul` raises.
     """
+    if a.layout is not torch.strided or b.layout is not torch.strided or a.is_nested or b.is_nested:
+        return _by_torch(a, b, FallbackCause.LAYOUT)
     if torch.is_autocast_enabled(a.device.type):
         return _by_torch(a, b, FallbackCause.AUTOCAST)
     if a.dim() == b.dim() == 2:

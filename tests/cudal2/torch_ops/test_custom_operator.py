@@ -106,6 +106,17 @@ def test_other_shapes_are_torch_s(serving: Serving, a: torch.Tensor, b: torch.Te
     assert products.service.fallbacks() == {cause: 1}
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_sparse_and_nested_tensors_are_torch_s(serving: Serving) -> None:
+    products = serving(TASK)
+    a, b = operands()
+    torch.testing.assert_close(cudal2.matmul(a.float().to_sparse(), b.float()), a.float() @ b.float())
+    nested = torch.nested.nested_tensor([a.float(), a.float()])
+    parts = cudal2.matmul(nested, torch.nested.nested_tensor([b.float(), b.float()])).unbind()
+    torch.testing.assert_close(parts[1], a.float() @ b.float())
+    assert products.service.fallbacks() == {FallbackCause.LAYOUT: 2}
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
