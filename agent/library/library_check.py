@@ -51,6 +51,11 @@ class CheckRow(Record):
         return self.status == "failed"
 
     @property
+    def held(self) -> bool:
+        """Whether the kernel was executed and found right."""
+        return self.status in ("passed", "in-part")
+
+    @property
     def slower(self) -> bool:
         """Whether the whole interval of today is below 1."""
         return self.speedup is not None and self.speedup.high < 1.0

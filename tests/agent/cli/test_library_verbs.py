@@ -112,6 +112,17 @@ def test_a_source_that_is_wrong_fails_the_check(tmp_path: Path, capsys: pytest.C
     assert summary == "1 checked on none: 1 failed; nothing was timed; rows in library-check.jsonl"
 
 
+def test_what_nothing_executed_is_not_called_right(
+    small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_in_this_process(monkeypatch)
+    leave_machine_code_unread(monkeypatch)
+    assert main(["library", "check", "--library", small, "--sample", "1", "--device", "none"]) == 1
+    line, summary = capsys.readouterr().out.splitlines()
+    assert "not executed" in line
+    assert summary.startswith("1 checked on none: 1 not-run; nothing was timed")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
