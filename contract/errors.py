@@ -62,8 +62,8 @@ class ProfilerUnavailable(MachineError):
 class LauncherError(MachineError):
     """A kernel of a library could not be loaded or launched. `status`: the driver's name of the error."""
 
-    def __init__(self, message: str, status: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, status: str = "CUDA_ERROR_UNKNOWN", *, log: str = "") -> None:
+        super().__init__(message, log=log)
         self.status = status
 
 

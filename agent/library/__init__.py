@@ -4,5 +4,5 @@
 entries, and why others are left out. `library_writing`: a library as a folder or as one packed file. `entry_source`: the source
 of an entry, written again. `preparing`: builds entries into the cache. `library_cubins`: entries with their built kernels.
 `library_check`: verifies and times entries anew. `entry_sample`: which of them.
-`exporting`: entries as files for other programs; `export_cpp/` writes those for C++.
+`exporting`: entries as files for other programs; `export_cpp/` writes for C++, `export_hub/` for the Hugging Face hub.
 """

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from agent.library.entry_source import candidate_of
 from agent.library.export_cpp.export_cpp import CppExport, export_cpp
+from agent.library.export_hub.export_hub import export_hub
 from agent.library.preparing import library_cache, prepare, sms_for
 from agent.wiring.policy import primitives
 from contract.chip import REFERENCE_CHIPS
@@ -23,6 +24,14 @@ def export_to_cpp(
     """Raises: UsageError, LibraryError where an entry cannot be built, CompilerMissing, MachineError, WorkerError."""
     kernels = built_kernels(entries, settings, sms or sms_for(Arch(manifest.arch)))
     return export_cpp(kernels, manifest, out)
+
+
+def export_to_hub(
+    manifest: LibraryManifest, entries: Sequence[LibraryEntry], out: Path, settings: Settings, sms: int | None
+) -> CppExport:
+    """Raises: as `export_to_cpp`."""
+    kernels = built_kernels(entries, settings, sms or sms_for(Arch(manifest.arch)))
+    return export_hub(kernels, manifest, out)
 
 
 def export_to_flashinfer_bench(

@@ -15,6 +15,7 @@ EXIT_CODES = {
     "CompilerMissing": 2,
     "DeviceUnavailable": 2,
     "ProfilerUnavailable": 2,
+    "LauncherError": 1,
     "WorkerError": 1,
     "ProfileFailed": 1,
     "EndpointError": 2,

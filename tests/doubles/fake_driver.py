@@ -15,16 +15,21 @@ import pytest
 from sandbox.building.headers import find_headers
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-NAME = "libcuda.so.1"
+REAL_NAME = "libcuda.so.1"
 
 
 @cache
-def fake_driver_file(*, old: bool = False) -> Path:
-    """The library, built against CUDA's own header. Skips the test where there is no compiler."""
+def fake_driver_file(*, old: bool = False, posing: bool = False) -> Path:
+    """The library, built against CUDA's own header. Skips the test where there is no compiler.
+
+    `old`: without what came with CUDA 12.4. `posing`: under the name of the real one, for programs of their own: in the process
+    of the tests every later search for a driver would find it.
+    """
     compiler = shutil.which("c++") or pytest.skip("needs a C++ compiler")
     include = next(root for root in (*find_headers().roots, Path("/usr/local/cuda/include")) if (root / "cuda.h").exists())
-    file = Path(tempfile.mkdtemp(prefix="cudal2-fake-driver-")) / NAME
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-Wall", f"-Wl,-soname,{NAME}", *(["-DOLD_DRIVER"] if old else [])]
+    file = Path(tempfile.mkdtemp(prefix="cudal2-fake-driver-")) / (REAL_NAME if posing else "libfake_driver.so")
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-Wall"]
+    flags += ["-DOLD_DRIVER"] * old + [f"-Wl,-soname,{REAL_NAME}"] * posing
     subprocess.run([compiler, *flags, "-I", str(include), str(SOURCE), "-o", str(file)], check=True, capture_output=True)
     return file
 

@@ -21,6 +21,7 @@ class LibraryFormat(StrEnum):
 
     CPP = "cpp"
     FLASHINFER_BENCH = "flashinfer-bench"
+    KERNELS = "kernels"
 
 
 def export(
@@ -35,9 +36,10 @@ def export(
     jobs: Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write kernels for other programs: a folder for C++ (docs/library/cpp.md), or solutions of flashinfer-bench.
+    """Write kernels for other programs (docs/library/cpp.md).
 
-    Only entries that are faster than AutoTuning are written. Those for C++ are built first.
+    cpp: a folder for C++. flashinfer-bench: solutions. kernels: the source of a kernel for the Hugging Face hub. Only entries
+    that are faster than AutoTuning are written; cpp and kernels build them first.
     """
     from agent.library import exporting
     from contract.errors import UsageError
@@ -51,6 +53,8 @@ def export(
     match format:
         case LibraryFormat.CPP:
             summary = exporting.export_to_cpp(found.manifest, entries, out, load_settings(compile_jobs=jobs), sms)
+        case LibraryFormat.KERNELS:
+            summary = exporting.export_to_hub(found.manifest, entries, out, load_settings(compile_jobs=jobs), sms)
         case LibraryFormat.FLASHINFER_BENCH:
             summary = exporting.export_to_flashinfer_bench(found.manifest, entries, out, sms)
     if as_json:

@@ -9,11 +9,12 @@ from contract.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorAr
 from contract.task import ElementType, GemmTask
 from cudal2.launcher.launcher import BuiltKernel
 
+NamedKernel = tuple[LibraryEntry, BuiltKernel, str]  # with the file of its machine code
 _ZERO = {False: "kNever", True: "kEveryRun", "restored": "kRestored"}
 
 
-def entries_text(kernels: Sequence[tuple[LibraryEntry, BuiltKernel, str]], chip: str) -> str:
-    """The file `entries.cpp`. `kernels`: each with the name of its cubin's file."""
+def entries_text(kernels: Sequence[NamedKernel], chip: str) -> str:
+    """The file `entries.cpp`."""
     functions = "\n".join(f"Entry entry{index}() {{\n  return {_entry(*each)};\n}}\n" for index, each in enumerate(kernels))
     names = ", ".join(f"entry{index}" for index in range(len(kernels)))
     return f"""// The kernels of this folder and their launch plans. Written by cudal2-agent library export.

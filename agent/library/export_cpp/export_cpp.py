@@ -5,12 +5,12 @@ The header is the launcher that `import cudal2` uses, as one file. Building it n
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from agent.library.export_cpp.entries_cpp import entries_text
+from agent.library.export_cpp.entries_cpp import NamedKernel, entries_text
 from contract.base import Record
 from contract.errors import UsageError
 from contract.library import LibraryEntry, LibraryManifest
@@ -39,23 +39,37 @@ def export_cpp(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], manifest: Li
     """
     if not kernels:
         raise UsageError(f"library {manifest.name} has no kernel to export")
-    ordered = sorted(kernels, key=lambda each: (each[0].task.shape, each[0].id))
-    named = [(entry, kernel, f"{hashlib.sha256(kernel.cubin).hexdigest()}.cubin") for entry, kernel in ordered]
-    cubins = {name: kernel.cubin for _, kernel, name in named}
+    named = named_kernels(kernels, f"{CUBIN_FOLDER}/")
     texts = {
         HEADER: header_text(),
         "entries.cpp": entries_text(named, manifest.chip),
         "example.cpp": _template("example.cpp"),
         "CMakeLists.txt": _template("cmake_lists.txt"),
-        "README.md": _readme(manifest, [entry for entry, _ in ordered]),
+        "README.md": Template(_template("folder_readme.md")).substitute(readme_values(manifest, named)),
     }
     with new_folder(folder) as staging:
-        (staging / CUBIN_FOLDER).mkdir()
-        for name, cubin in cubins.items():
-            (staging / CUBIN_FOLDER / name).write_bytes(cubin)
-        for name, text in texts.items():
-            (staging / name).write_text(text, encoding="utf-8", newline="")
-    return CppExport(entries=len(named), cubins=len(cubins), cubin_bytes=sum(map(len, cubins.values())))
+        write_files(staging, {name: text.encode() for name, text in texts.items()})
+        write_files(staging, {name: kernel.cubin for _, kernel, name in named})
+    return counts_of(named)
+
+
+def named_kernels(kernels: Sequence[tuple[LibraryEntry, BuiltKernel]], prefix: str) -> list[NamedKernel]:
+    """Kernels in a fixed order, each with the file of its machine code, which is named by its hash."""
+    ordered = sorted(kernels, key=lambda each: (each[0].task.shape, each[0].id))
+    return [(entry, kernel, f"{prefix}{hashlib.sha256(kernel.cubin).hexdigest()}.cubin") for entry, kernel in ordered]
+
+
+def counts_of(named: Sequence[NamedKernel]) -> CppExport:
+    cubins = {name: len(kernel.cubin) for _, kernel, name in named}
+    return CppExport(entries=len(named), cubins=len(cubins), cubin_bytes=sum(cubins.values()))
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Files by their path within a folder."""
+    for name, content in contents.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
 
 
 def header_text() -> str:
@@ -67,23 +81,24 @@ def header_text() -> str:
     return "\n".join([top, *(f"#include {each}" for each in includes), "", "\n\n".join(bodies), ""])
 
 
-def _readme(manifest: LibraryManifest, entries: Sequence[LibraryEntry]) -> str:
+def readme_values(manifest: LibraryManifest, named: Sequence[NamedKernel]) -> dict[str, str]:
+    """What a page about exported kernels tells. `rows`: a row of a table per entry."""
+    entries = [entry for entry, _, _ in named]
     rows = "\n".join(
         f"| {entry.task.shape} | {entry.task.layout} | {entry.task.element} | {entry.task.accumulate}"
         f" | {entry.evaluation.time_us:.2f} | {entry.evaluation.speedup.ratio:.3f}"
         f" ({entry.evaluation.speedup.low:.3f} to {entry.evaluation.speedup.high:.3f}) |"
         for entry in entries
     )
-    licences = ", ".join(sorted({entry.licence for entry in entries}))
-    return Template(_template("folder_readme.md")).substitute(
-        name=manifest.name,
-        chip=manifest.chip,
-        arch=manifest.arch,
-        product=manifest.product,
-        created=manifest.created,
-        licences=licences,
-        rows=rows,
-    )
+    return {
+        "name": manifest.name,
+        "chip": manifest.chip,
+        "arch": manifest.arch,
+        "product": manifest.product,
+        "created": str(manifest.created),
+        "licences": ", ".join(sorted({entry.licence for entry in entries})),
+        "rows": rows,
+    }
 
 
 def _template(name: str) -> str:

@@ -29,8 +29,8 @@ struct Product {
   auto key() const { return std::tuple(m, n, k, layout, element, accumulator); }
 };
 
-// One kernel. Its time and its speedup over cuBLASLt-AutoTuning, with the lower end of its interval, are those of the chip that
-// the library was measured on.
+// One kernel; `cubin` is a file of the library's folder. Its time and its speedup over cuBLASLt-AutoTuning, with the lower end
+// of its interval, are those of the chip that the library was measured on.
 struct Entry {
   Product product;
   std::string id, cubin;
@@ -79,7 +79,7 @@ class KernelLibrary {
   using Key = decltype(std::declval<Product>().key());
 
   std::string read(const std::string& cubin) const {
-    const std::string path = folder_ + "/cubins/" + cubin;
+    const std::string path = folder_ + "/" + cubin;
     std::ifstream file(path, std::ios::binary);
     if (!file) throw Error(path + " cannot be read; name the folder of the kernels", "CUDA_ERROR_FILE_NOT_FOUND");
     return {std::istreambuf_iterator<char>(file), {}};

@@ -52,6 +52,13 @@ def test_the_same_library_becomes_solutions_of_flashinfer_bench(home):
     assert {source["path"] for source in solution["sources"]} >= {"kernel.cuh", "kernel.cu", "launch.cu"}
 
 
+def test_the_same_library_becomes_a_kernel_for_the_hub(home):
+    library = write_entries(home / "library", [library_entry(small_tasks(1)[0])])
+    assert "1 entries, 1 cubins" in export("--library", library, "--format", "kernels", "--out", home / "hub").stdout
+    [cubin] = (home / "hub").rglob("*.cubin")
+    assert cubin.read_bytes().startswith(b"\x7fELF")
+
+
 def test_only_entries_that_beat_autotuning_are_written(home):
     won, lost = (library_entry(task, ratio=ratio) for task, ratio in zip(small_tasks(2), (1.2, 1.005), strict=True))
     library = write_entries(home / "library", [won, lost])

@@ -1,0 +1,108 @@
+"""The source of a kernel for the Hugging Face hub: its files, and its Python face on a double of the operator."""
+
+import importlib.util
+import itertools
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+from agent.library.export_hub.export_hub import KERNEL, PACKAGE, export_hub
+from agent.library.library_writing import manifest_of
+from contract.errors import UsageError
+from contract.task import AccumulatorType, GemmTask
+from cudal2.launcher.launcher import BuiltKernel
+from tests.agent.library.export_cpp.test_export_cpp import KERNELS
+from tests.doubles.libraries import library_entry
+
+_NUMBERS = itertools.count()  # PyTorch keeps an operator's gradients, so each test has operators of its own
+
+
+def write(kernels, folder: Path):
+    return export_hub(kernels, manifest_of(tuple(entry for entry, _ in kernels), name="small", chip="H200"), folder)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    write(KERNELS, tmp_path / "hub")
+    return tmp_path / "hub"
+
+
+def test_the_build_file_names_files_that_are_there(folder):
+    told = tomllib.loads((folder / "build.toml").read_text())
+    assert told["general"] == {
+        "name": KERNEL,
+        "version": 1,
+        "edition": 5,
+        "license": "Apache-2.0",
+        "backends": ["cuda"],
+    }
+    named = [*told["torch"]["src"], *told["kernel"][PACKAGE]["src"]]
+    assert [name for name in named if not (folder / name).is_file()] == []
+    assert told["torch"]["pyext"] == ["py", "cubin"]
+
+
+def test_machine_code_lies_beside_the_python_file_under_the_names_of_the_entries(folder):
+    package = folder / "torch-ext" / PACKAGE
+    entries = (folder / "cudal2" / "entries.cpp").read_text()
+    cubins = sorted(package.glob("*.cubin"))
+    assert len(cubins) == 3
+    for cubin in cubins:
+        assert f'"{cubin.name}"' in entries
+        assert cubin.read_bytes() in {kernel.cubin for _, kernel in KERNELS}
+
+
+def test_entries_with_f16_sums_are_left_out(tmp_path):
+    half = library_entry(GemmTask(m=16, n=16, k=32, accumulate=AccumulatorType.F16))
+    mixed = [*KERNELS, (half, BuiltKernel(b"half", KERNELS[0][1].plan, half.task))]
+    assert write(mixed, tmp_path / "hub").entries == len(KERNELS)
+    with pytest.raises(UsageError, match="no kernel with f32 sums"):
+        write(mixed[-1:], tmp_path / "other")
+
+
+@pytest.fixture
+def package(folder, monkeypatch):
+    """The exported Python package, with an operator that multiplies by PyTorch in place of the compiled one."""
+    calls: list[str] = []
+    namespace = f"cudal2_hub_{next(_NUMBERS)}"
+    library = torch.library.Library(namespace, "DEF")
+    library.define("mm(Tensor a, Tensor b) -> Tensor")
+    library.impl("mm", lambda a, b: (calls.append("mm"), torch.mm(a, b))[1], "CPU")
+    doubled = ModuleType(f"{PACKAGE}._ops")
+    mm = getattr(torch.ops, namespace).mm
+    doubled.ops = SimpleNamespace(mm=mm, open_folder=calls.append)
+    doubled.add_op_namespace_prefix = lambda name: f"{namespace}::{name}"
+    monkeypatch.setitem(sys.modules, f"{PACKAGE}._ops", doubled)
+    where = folder / "torch-ext" / PACKAGE
+    spec = importlib.util.spec_from_file_location(PACKAGE, where / "__init__.py", submodule_search_locations=[str(where)])
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, PACKAGE, module)
+    spec.loader.exec_module(module)
+    assert calls == [str(where)], "the operator is told where the machine code lies"
+    calls.clear()
+    yield SimpleNamespace(matmul=module.matmul, mm=mm, calls=calls)
+    library._destroy()
+
+
+def test_a_product_on_the_cpu_and_one_of_more_dimensions_go_to_pytorch(package):
+    a, b = torch.randn(2, 3, 4), torch.randn(4, 5)
+    assert torch.equal(package.matmul(a, b), torch.matmul(a, b))
+    assert torch.equal(package.matmul(a[0], b), torch.matmul(a[0], b))
+    assert package.calls == []
+
+
+def test_the_operator_has_gradients_and_a_fake(package):
+    a, b = torch.randn(3, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    weight = torch.randn(3, 5)
+    (package.mm(a, b) * weight).sum().backward()
+    assert package.calls == ["mm"]
+    assert torch.allclose(a.grad, weight @ b.detach().t())
+    assert torch.allclose(b.grad, a.detach().t() @ weight)
+    mode = torch._subclasses.FakeTensorMode()
+    fakes = mode.from_tensor(a.detach()), mode.from_tensor(b.detach())
+    with mode:
+        d = package.mm(*fakes)
+    assert d.shape == (3, 5)
