@@ -56,7 +56,8 @@ def test_a_failed_build_is_kept_and_not_repeated() -> None:
 
 
 def test_an_unexpected_error_ends_its_own_build_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    raised = threading.Semaphore(0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: raised.release())
     builder = GatedBuilder(ZeroDivisionError())
     builds = BackgroundBuilds(builder, lambda: None)
     other = ORDER._replace(entry_id="another")
@@ -64,6 +65,8 @@ def test_an_unexpected_error_ends_its_own_build_only(monkeypatch: pytest.MonkeyP
     builds.request(other)
     builder.gate.set()
     assert builds.wait(10)
+    assert raised.acquire(timeout=10)
+    assert raised.acquire(timeout=10)
     why = "the build ended with an unexpected error"
     assert (builder.built, builds.failed()) == (2, {ORDER.name: why, other.name: why})
 
