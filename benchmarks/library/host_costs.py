@@ -13,6 +13,7 @@ import torch
 import cudal2
 from cudal2.dispatch.dispatcher import Dispatcher
 from cudal2.torch import torch_session
+from cudal2.torch.aten_override import unregister
 from cudal2.torch.product_service import ProductService
 
 CALLS, SAMPLES = 200, 11
@@ -24,6 +25,7 @@ def host_costs(
     """Costs with operands that the service in use serves, and with ones that it leaves to PyTorch."""
     operator = torch.ops.cudal2.matmul.default
     service = torch_session.service()
+    unregister()
     with torch.no_grad():
         costs = {
             "torch.mm": cost(device, torch.mm, *left),
@@ -37,6 +39,7 @@ def host_costs(
         with cudal2.enable():
             costs["torch.mm enabled, served"] = cost(device, torch.mm, *served)
             costs["torch.mm enabled, left to torch"] = cost(device, torch.mm, *left)
+        costs["torch.mm disabled again"] = cost(device, torch.mm, *left)
     return {name: round(value, 3) for name, value in costs.items()}
 
 

@@ -37,11 +37,13 @@ def paired_times(
     rounds: int,
     device: str,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    before_plain: Program = lambda: None,
     seed: int = 18,
 ) -> PairedTimes:
     """Both programs in every round, in random order, after a round that does not count.
 
     `calls`: products or steps that one run of a program has. `around`: entered around the served program, outside its time.
+    `before_plain`: run before each plain program, outside its time.
     """
     rng = random.Random(seed)
     samples: dict[str, list[float]] = {"plain": [], "served": []}
@@ -49,6 +51,8 @@ def paired_times(
     for round_ in range(rounds + 1):
         for name in rng.sample(sorted(programs), 2):
             program, context = programs[name]
+            if name == "plain":
+                before_plain()
             with context():
                 taken = run_us(program, device)
             if round_:

@@ -57,6 +57,15 @@ class AtenOverride:
             kernel.service = None
 
 
+def unregister() -> None:
+    """Leave no trace of any replacement. Only for a process in which no other thread multiplies, such as a benchmark's."""
+    with _LOCK:
+        for kernel in _REPLACED.values():
+            kernel.service = None
+            kernel.registration._destroy()
+        _REPLACED.clear()
+
+
 def _replaced(name: str, key: str) -> ReplacedKernel:
     with _LOCK:
         found = _REPLACED.get((name, key))

@@ -95,5 +95,5 @@ def test_random_shapes_are_drawn_once_and_within_the_grid() -> None:
 def test_the_host_costs_name_every_way_of_a_call() -> None:
     served = torch.randn(16, 64).half(), torch.randn(64, 64).half()
     costs = host_costs("cpu", served, (torch.randn(3, 4), torch.randn(4, 5)))
-    assert len(costs) == 9
+    assert len(costs) == 10
     assert all(cost > 0 for cost in costs.values())
