@@ -1,0 +1,107 @@
+"""The library in PyTorch, measured. Needs a GPU that the library was measured on.
+
+    cudal2-agent library prepare
+    python -m benchmarks.library all --out FOLDER
+
+FOLDER gets host.json, blocks.json and shapes.json. The same command goes on from the rows that are there.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import cudal2
+from benchmarks.h200.grid import grid_shapes
+from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, summary
+from benchmarks.library.host_costs import host_costs
+from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
+from contract.whole_file import whole_file
+
+PARTS = ("host", "blocks", "shapes")
+HIDDEN, BATCHES, SEQUENCE = (1024, 2048, 4096, 8192), (1, 4, 16, 64), 512
+HUGGING_FACE = 2048  # hidden size of the Hugging Face model
+_SERVED, _LEFT = "64x64x64", "72x72x72"  # the H200's library has an entry for the first, and none for the second
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    if not torch.cuda.is_available():
+        print(f"error: no GPU; {cudal2.status()}", file=sys.stderr)
+        return 2
+    if options.library:
+        cudal2.configure(options.library)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for part in PARTS if options.part == "all" else (options.part,):
+        _run(part, options)
+    print(cudal2.status())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.library", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=(*PARTS, "all"))
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--library", type=Path, help="a library of your own; default: the shipped one")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--shapes", nargs="*", default=[], help="M x N x K; default: the grid and random ones")
+    return parser
+
+
+def _run(part: str, options: argparse.Namespace) -> None:
+    file = options.out / f"{part}.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["rows"] if file.is_file() else []
+    for row in _rows(part, options, {row["name"] for row in rows}):
+        rows.append(row)
+        _write(file, part, rows)
+        print(json.dumps(row), file=sys.stderr, flush=True)
+
+
+def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[dict[str, Any]]:
+    if part == "host" and "host" not in done:
+        pairs = [_operands(shape) for shape in (_SERVED, _LEFT)]
+        torch.mm(*pairs[0])
+        yield {"name": "host", "costs_us": host_costs("cuda", *pairs)}
+    if part == "blocks":
+        for size, mode, model in _steps():
+            name = f"{model} {size.hidden} {size.batch} {mode}"
+            if name not in done:
+                yield {"name": name, **measure_block(size, mode, "cuda", options.rounds, model)}
+    if part == "shapes":
+        wanted = [shape for shape in options.shapes or [*grid_shapes(), *random_shapes()] if shape not in done]
+        yield from ({"name": row["shape"], **row} for row in measure_shapes(wanted, "cuda", options.rounds))
+
+
+def _steps() -> Iterator[tuple[BlockSize, str, str]]:
+    """Every size of the block, and one of a Hugging Face model."""
+    for mode in MODES:
+        yield BlockSize(HUGGING_FACE, 4, SEQUENCE), mode, "llama"
+        yield from ((BlockSize(hidden, batch, SEQUENCE), mode, "block") for hidden in HIDDEN for batch in BATCHES)
+
+
+def _operands(shape: str) -> tuple[torch.Tensor, torch.Tensor]:
+    m, n, k = (int(size) for size in shape.split("x"))
+    return torch.randn(m, k, device="cuda").half(), torch.randn(k, n, device="cuda").half()
+
+
+def _write(file: Path, part: str, rows: list[dict[str, Any]]) -> None:
+    content: dict[str, Any] = {
+        "command": f"python -m benchmarks.library {part}",
+        "gpu": torch.cuda.get_device_name(),
+        "torch": str(torch.__version__),
+        "rows": rows,
+    }
+    if part == "shapes":
+        content["summary"] = summary(rows)
+    with whole_file(file) as place:
+        place.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

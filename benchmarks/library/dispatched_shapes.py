@@ -1,0 +1,71 @@
+"""Products as a program calls them, with the library enabled and without, over every grid shape and random ones.
+
+Each program is a CUDA graph of products over operand sets that together exceed the L2 cache; each product follows the one
+before, which triggers nothing early. What the library leaves to PyTorch is the same kernel twice: its row shows the noise.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+import cudal2
+from benchmarks.h200.grid import SIZES
+from benchmarks.library.paired_rounds import graph_of, paired_times
+from contract.task import parse_shape
+from cudal2.torch import torch_session
+
+RANDOM_SHAPES, SEED = 200, 1811
+SET_BYTES, MAX_SETS = 256 * 2**20, 32
+_MULTIPLE = 8
+
+
+def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
+    """Sizes between the smallest and the largest of the grid, log-uniform, multiples of 8."""
+    rng = random.Random(seed)
+
+    def size() -> int:
+        drawn: float = SIZES[0] * (SIZES[-1] / SIZES[0]) ** rng.random()
+        return max(_MULTIPLE, round(drawn / _MULTIPLE) * _MULTIPLE)
+
+    return [f"{size()}x{size()}x{size()}" for _ in range(count)]
+
+
+def measure_shapes(shapes: Sequence[str], device: str, rounds: int, max_sets: int = MAX_SETS) -> Iterator[dict[str, Any]]:
+    """A row per shape. `served`: whether the library ran it."""
+    for shape in shapes:
+        m, n, k = parse_shape(shape)
+        sets = max(1, min(max_sets, SET_BYTES // (2 * (m * k + k * n + m * n))))
+        operands = [
+            (torch.randn(m, k, device=device, dtype=torch.float16), torch.randn(k, n, device=device, dtype=torch.float16))
+            for _ in range(sets)
+        ]
+
+        def products(pairs: list[tuple[torch.Tensor, torch.Tensor]] = operands) -> None:
+            for a, b in pairs:
+                torch.mm(a, b)
+
+        plain = graph_of(products, device)
+        calls = sum(torch_session.service().served().values())
+        with cudal2.enable(operators=("mm",)):
+            products()
+            torch_session.service().builds.wait(600)
+            served = graph_of(products, device)
+        is_served = sum(torch_session.service().served().values()) > calls
+        times = paired_times(plain, served, calls=sets, rounds=rounds, device=device)
+        yield {"shape": shape, "served": is_served, "sets": sets, **times.as_json()}
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The figures that the library promises: how many shapes are slower, and by how much."""
+    ratios = torch.tensor([row["ratio"] for row in rows], dtype=torch.float64)
+    slower = [row["shape"] for row in rows if row["high"] < 1.0]
+    return {
+        "shapes": len(rows),
+        "served": sum(row["served"] for row in rows),
+        "geometric_mean": round(float(ratios.log().mean().exp()), 4),
+        "interval_wholly_below_1": len(slower),
+        "below_0.98": [row["shape"] for row in rows if row["ratio"] < 0.98],
+        "slower": slower,
+    }

@@ -1,0 +1,62 @@
+"""What runs a product, and why."""
+
+from enum import StrEnum
+
+from contract.base import Record
+from contract.library import LibraryEntry
+from contract.task import Arch
+from cudal2.dispatch.causes import FallbackCause
+
+
+class GpuIdentity(Record):
+    """The GPU that decisions are made for, named as measurements name it. `gpu`: such as `H200`. `driver`: its version.
+
+    `arch`: None where the product has no target for it.
+    """
+
+    gpu: str
+    driver: str
+    arch: Arch | None
+    sms: int
+
+    def measured(self, environment: str) -> FallbackCause | None:
+        """Whether an `Environment.key` is of this GPU and driver; None if it is, else what differs."""
+        gpu, separator, rest = environment.partition(" driver-")
+        if not separator or gpu != self.gpu:
+            return FallbackCause.OTHER_GPU
+        return None if rest.partition(" toolkit-")[0] == self.driver else FallbackCause.OTHER_DRIVER
+
+
+class Choice(StrEnum):
+    """In the order in which they are tried. The heuristic is cuBLASLt's; under PyTorch its own kernel takes that part."""
+
+    EXACT = "exact"
+    COMPATIBLE = "compatible"
+    AUTOTUNED = "autotuned"
+    HEURISTIC = "heuristic"
+
+
+class Decision(Record):
+    """`entry`: what to launch, with the task that it is launched for; set for `EXACT` and `COMPATIBLE`.
+
+    `entry_id`: its id in the library, whose task may be another one.
+
+    `algorithm`: the stored cuBLASLt algorithm of `AUTOTUNED`. `cause`: why no exact entry is chosen; None for `EXACT`.
+    """
+
+    choice: Choice
+    entry: LibraryEntry | None = None
+    entry_id: str | None = None
+    algorithm: str | None = None
+    cause: FallbackCause | None = None
+
+    @property
+    def reason(self) -> str:
+        """The decision in a sentence."""
+        if self.choice is Choice.EXACT and self.entry is not None:
+            speedup = self.entry.evaluation.speedup
+            return f"the entry was measured at {speedup.ratio:.3f} ({speedup.low:.3f} to {speedup.high:.3f}) of AutoTuning"
+        why = self.cause.sentence if self.cause is not None else "nothing better is known"
+        if self.choice is Choice.COMPATIBLE:
+            return f"{why}; an entry of a neighbouring shape is allowed by the measured rule"
+        return why if self.algorithm is None else f"{why}; the stored algorithm {self.algorithm} is run"

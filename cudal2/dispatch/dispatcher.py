@@ -1,0 +1,116 @@
+"""The rules of dispatch in their order. Decisions are pure and cached: nothing is built, loaded or launched here."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from contract.library import LibraryEntry
+from contract.task import AccumulatorType, ElementType, GemmTask, Layout
+from cudal2.dispatch.causes import FallbackCause
+from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
+from cudal2.dispatch.neighbour_rule import NeighbourTable
+from cudal2.dispatch.stored_algorithms import StoredAlgorithms
+from cudal2.library.kernel_library import TaskKey
+
+LAYOUTS = tuple(Layout)
+ELEMENTS = tuple(ElementType)
+ACCUMULATORS = tuple(AccumulatorType)
+MAX_CACHED = 65536  # decisions; a program with more shapes than that starts anew
+
+ProductKey = tuple[int, int, int, int]
+
+
+class LibraryEntries(Protocol):
+    """What dispatch asks of a library."""
+
+    def find(self, key: TaskKey) -> LibraryEntry | None:
+        """The entry of exactly this product. Raises: LibraryError where it is not valid."""
+        ...
+
+    def keys(self) -> Iterable[TaskKey]: ...
+
+
+def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType) -> int:
+    """Layout and types as one small number, which decisions are cached by."""
+    return (LAYOUTS.index(layout) * len(ELEMENTS) + ELEMENTS.index(element)) * len(ACCUMULATORS) + ACCUMULATORS.index(
+        accumulate
+    )
+
+
+class Dispatcher:
+    """Decides for one GPU and one library. Safe to share between threads: equal calls give equal decisions.
+
+    `neighbours`: without rows, the default, only exact entries are chosen. `algorithms`: None decides for the heuristic.
+    """
+
+    def __init__(
+        self,
+        library: LibraryEntries,
+        gpu: GpuIdentity,
+        neighbours: NeighbourTable | None = None,
+        algorithms: StoredAlgorithms | None = None,
+    ) -> None:
+        self._library, self._gpu = library, gpu
+        self._neighbours = neighbours or NeighbourTable()
+        self._algorithms = algorithms
+        self._decided: dict[ProductKey, Decision] = {}
+
+    def decide(self, m: int, n: int, k: int, kind: int) -> Decision:
+        """What runs a product. `kind`: from `kind_code`. Raises: LibraryError where the entry in question is not valid."""
+        found = self._decided.get((m, n, k, kind))
+        return found if found is not None else self._keep(m, n, k, kind)
+
+    def _keep(self, m: int, n: int, k: int, kind: int) -> Decision:
+        rest, accumulate = divmod(kind, len(ACCUMULATORS))
+        layout, element = divmod(rest, len(ELEMENTS))
+        decision = self._choose(TaskKey(m, n, k, LAYOUTS[layout], ELEMENTS[element], ACCUMULATORS[accumulate]))
+        if len(self._decided) >= MAX_CACHED:
+            self._decided.clear()
+        self._decided[m, n, k, kind] = decision
+        return decision
+
+    def _choose(self, key: TaskKey) -> Decision:
+        if min(key.m, key.n, key.k) < 1:
+            return Decision(choice=Choice.HEURISTIC, cause=FallbackCause.EMPTY)
+        entry = self._library.find(key)
+        if entry is None:
+            return self._neighbour(key) or Decision(choice=Choice.HEURISTIC, cause=FallbackCause.NO_ENTRY)
+        cause = self._why_not(entry)
+        return self._of_library(entry, cause) if cause else Decision(choice=Choice.EXACT, entry=entry, entry_id=entry.id)
+
+    def _why_not(self, entry: LibraryEntry) -> FallbackCause | None:
+        """Why an entry may not be chosen here."""
+        differs = self._gpu.measured(entry.evaluation.environment)
+        if differs is None and entry.task.arch is not self._gpu.arch:
+            differs = FallbackCause.OTHER_GPU
+        return differs or (None if entry.wins else FallbackCause.NOT_FASTER)
+
+    def _neighbour(self, key: TaskKey) -> Decision | None:
+        """An entry of another M, where the table's distances were measured on this GPU."""
+        table = self._neighbours
+        if not table.allowed or self._gpu.measured(table.measured) is not None or (task := _task(key, self._gpu)) is None:
+            return None
+        near = [self._library.find(other) for other in self._library.keys() if other[1:] == key[1:]]  # noqa: SIM118
+        found = table.nearest([one for one in near if one is not None and self._why_not(one) is None], task)
+        if found is None:
+            return None
+        entry = found.model_copy(update={"task": task})
+        return Decision(choice=Choice.COMPATIBLE, entry=entry, entry_id=found.id, cause=FallbackCause.NO_ENTRY)
+
+    def _of_library(self, entry: LibraryEntry, cause: FallbackCause) -> Decision:
+        """The stored algorithm of cuBLASLt where one can be run on this GPU, else its heuristic."""
+        algorithm = entry.autotuned if cause is FallbackCause.NOT_FASTER else None
+        if algorithm is not None and self._algorithms is not None and self._algorithms.runs(algorithm):
+            return Decision(choice=Choice.AUTOTUNED, algorithm=algorithm, cause=cause)
+        return Decision(choice=Choice.HEURISTIC, cause=cause)
+
+
+def _task(key: TaskKey, gpu: GpuIdentity) -> GemmTask | None:
+    """None for a product that no task of this product describes."""
+    if gpu.arch is None:
+        return None
+    try:
+        return GemmTask(**key._asdict(), arch=gpu.arch)
+    except ValidationError:
+        return None

@@ -1,0 +1,19 @@
+"""Kernels of a library in PyTorch programs. Importing this package registers `torch.ops.cudal2.matmul`.
+
+- `matrix_product.py`: `cudal2.matmul`, with folding of leading sizes.
+- `custom_operator.py`: `torch.ops.cudal2.matmul` with its fake and its gradients.
+- `aten_override.py`: the CUDA kernels of `aten::mm` and `aten::addmm` replaced, with the original ones as the fallback.
+- `inductor_choices.py`: the library as a choice of Inductor under `torch.compile`.
+- `product_service.py`: from two matrices to a launch: the path of every call.
+- `matrix_signature.py`: what product two matrices are, or why none that an entry serves.
+- `background_builds.py`: kernels that are not built are built in the background, once.
+- `gpu_platform.py`: devices, streams and the launcher, behind a protocol that tests implement on the CPU.
+- `torch_session.py`: the one service of a process, `enable`, `disable` and `status`.
+- `service_status.py`: what was served and what fell back, and why.
+"""
+
+from cudal2.torch.inductor_choices import disable_inductor, enable_inductor
+from cudal2.torch.matrix_product import matmul
+from cudal2.torch.torch_session import configure, disable, enable, status
+
+__all__ = ["configure", "disable", "disable_inductor", "enable", "enable_inductor", "matmul", "status"]

@@ -1,0 +1,142 @@
+"""Kernels that are not built are built in the background, by one thread, each at most once in a process."""
+
+import contextlib
+import logging
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from contract.errors import Cudal2Error, LibraryError, UsageError
+from contract.library import LibraryEntry
+from cudal2.dispatch.causes import FallbackCause
+
+_LOG = logging.getLogger(__name__)
+_PROGRAM = "cudal2-agent"
+_TIMEOUT_S = 900.0
+_END_S = 5.0
+
+
+class BuildOrder(NamedTuple):
+    """`entry_id`: of the library's entry. `entry`: it, with the task to build it for. `library`: where it is kept.
+
+    `sms`: of the GPU that it is built for.
+    """
+
+    entry_id: str
+    entry: LibraryEntry
+    library: Path
+    sms: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry_id} for {self.entry.task.shape}"
+
+
+class EntryBuilder(Protocol):
+    def build(self, order: BuildOrder) -> None:
+        """Build the kernel into the cache of prepared kernels, and return when it is there. Raises: Cudal2Error."""
+        ...
+
+
+class CommandBuilder:
+    """Runs `cudal2-agent library prepare`, in whose process the compiler is. A call of a model never compiles."""
+
+    def build(self, order: BuildOrder) -> None:
+        try:
+            done = subprocess.run(self._command(order), capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)
+        except (OSError, subprocess.TimeoutExpired) as exc:
+            raise LibraryError(f"{_PROGRAM} library prepare could not be run: {exc}") from exc
+        if done.returncode:
+            said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+            raise LibraryError(
+                said[-1] if said else f"{_PROGRAM} library prepare ended with {done.returncode}", log=done.stdout + done.stderr
+            )
+
+    def _command(self, order: BuildOrder) -> list[str]:
+        beside = Path(sys.executable).with_name(_PROGRAM)
+        program = str(beside) if beside.exists() else shutil.which(_PROGRAM)
+        if program is None:
+            raise UsageError(f"{_PROGRAM} is not installed beside this Python, so no kernel can be built; install it")
+        if order.entry.id != order.entry_id:
+            raise LibraryError(f"entry {order.entry_id} can be built for its own shape only, not for {order.entry.task.shape}")
+        entry, library = ("--entry", order.entry_id), ("--library", str(order.library))
+        return [program, "library", "prepare", *entry, *library, "--sms", str(order.sms)]
+
+
+class BackgroundBuilds:
+    """A queue of builds. `done`: called by the building thread after each build, failed ones included."""
+
+    def __init__(self, builder: EntryBuilder, done: Callable[[], None]) -> None:
+        self._builder, self._done = builder, done
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._orders: queue.SimpleQueue[BuildOrder] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._waiting: dict[str, None] = {}
+        self._tried: set[str] = set()
+        self._failed: dict[str, str] = {}
+
+    def request(self, order: BuildOrder) -> FallbackCause:
+        """Ask for a build. A kernel that was tried before and is not there is not tried again in this process."""
+        with self._lock:
+            if order.name in self._waiting:
+                return FallbackCause.BUILDING
+            if order.name in self._tried:
+                return FallbackCause.BUILD_FAILED
+            self._waiting[order.name] = None
+            self._tried.add(order.name)
+            self._orders.put(order)
+            if self._thread is None:
+                self._start()
+        return FallbackCause.BUILDING
+
+    def waiting(self) -> tuple[str, ...]:
+        with self._lock:
+            return tuple(self._waiting)
+
+    def failed(self) -> dict[str, str]:
+        """Why a build failed, by what was built."""
+        with self._lock:
+            return dict(self._failed)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until nothing is being built; False where the time was not enough."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._waiting, timeout_s)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name="cudal2-builds", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        """Build until nothing was ordered for a while. Another thread goes on where an unexpected error ends this one."""
+        try:
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._build(self._orders.get(timeout=_END_S))
+        finally:
+            with self._lock:
+                self._thread = None
+                if not self._orders.empty():
+                    self._start()
+
+    def _build(self, order: BuildOrder) -> None:
+        failure = "the build ended with an unexpected error"
+        try:
+            self._builder.build(order)
+            failure = ""
+        except Cudal2Error as exc:
+            failure = str(exc)
+            _LOG.warning("the kernel of entry %s could not be built, so PyTorch's own runs: %s", order.name, failure)
+        finally:
+            with self._idle:
+                self._waiting.pop(order.name, None)
+                if failure:
+                    self._failed[order.name] = failure
+                self._idle.notify_all()
+            self._done()

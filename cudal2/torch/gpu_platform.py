@@ -1,0 +1,108 @@
+"""Devices, streams and the launcher of this process, behind a protocol that tests implement on the CPU."""
+
+import ctypes
+from typing import Protocol
+
+import torch
+
+from contract.task import Arch, GemmTask
+from cudal2.dispatch.decision import GpuIdentity
+from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, Launcher, LoadedKernel, open_launcher
+from cudal2.library.prepared_kernels import CachedKernel
+
+_NVML = "libnvidia-ml.so.1"
+_VERSION_CHARS = 80
+
+
+class Platform(Protocol):
+    """`dispatch_key`: of the kernels that are replaced. `device_type`: of the tensors that are served.
+
+    `alignment`: of operands and outputs, in bytes; a power of two.
+    """
+
+    dispatch_key: str
+    device_type: str
+    alignment: int
+
+    def missing(self) -> str:
+        """Why nothing can be served at all; empty where something can."""
+        ...
+
+    def devices(self) -> tuple[int, ...]:
+        """The devices as tensors number them."""
+        ...
+
+    def identity(self, device: int) -> GpuIdentity:
+        """Raises: Cudal2Error where the device or its driver cannot be read."""
+        ...
+
+    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
+        """Raises: Cudal2Error for a cubin that the driver refuses, and where the launcher is not built."""
+        ...
+
+    def stream(self, device: int) -> int:
+        """The handle of the device's current stream."""
+        ...
+
+    def capturing(self) -> bool:
+        """Whether the current stream is recorded into a CUDA graph."""
+        ...
+
+
+class CudaPlatform:
+    """The GPUs that PyTorch sees."""
+
+    dispatch_key = "CUDA"
+    device_type = "cuda"
+    alignment = ALIGNMENT
+
+    def __init__(self) -> None:
+        self._launchers: dict[int, Launcher] = {}
+
+    def missing(self) -> str:
+        if torch.version.cuda is None:
+            return f"PyTorch {torch.__version__} is built without CUDA"
+        return "" if torch.cuda.is_available() else "PyTorch finds no GPU or no driver"
+
+    def devices(self) -> tuple[int, ...]:
+        return () if self.missing() else tuple(range(torch.cuda.device_count()))
+
+    def identity(self, device: int) -> GpuIdentity:
+        properties = torch.cuda.get_device_properties(device)
+        number = f"sm_{properties.major}{properties.minor}"
+        arch = next((arch for arch in Arch if arch.value in (number, f"{number}a")), None)
+        name = properties.name.removeprefix("NVIDIA ").strip()
+        return GpuIdentity(gpu=name, driver=_driver_version(), arch=arch, sms=properties.multi_processor_count)
+
+    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
+        launcher = self._launchers.get(device)
+        if launcher is None:
+            launcher = self._launchers[device] = open_launcher(device)
+        return launcher.load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
+
+    def stream(self, device: int) -> int:
+        return int(torch._C._cuda_getCurrentRawStream(device))
+
+    def capturing(self) -> bool:
+        return bool(torch.cuda.is_current_stream_capturing())
+
+
+def _driver_version() -> str:
+    """The driver's own version where NVML is available, else the CUDA version that it supports, as measurements keep it."""
+    text = ctypes.create_string_buffer(_VERSION_CHARS)
+    try:
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        return _cuda_version(torch._C._cuda_getDriverVersion())
+    if nvml.nvmlInit_v2() != 0:
+        return _cuda_version(torch._C._cuda_getDriverVersion())
+    try:
+        failed = nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(_VERSION_CHARS))
+    finally:
+        nvml.nvmlShutdown()
+    return _cuda_version(torch._C._cuda_getDriverVersion()) if failed else text.value.decode()
+
+
+def _cuda_version(packed: int) -> str:
+    """Such as `CUDA 13.0` for 13000."""
+    return f"CUDA {packed // 1000}.{packed % 1000 // 10}"

@@ -1,0 +1,98 @@
+"""What the library has done for this process, in plain words and as a record."""
+
+import torch
+
+from contract.base import Record
+from cudal2.dispatch.causes import FallbackCause
+from cudal2.torch.product_service import DeviceDispatch, ProductService
+
+
+class DeviceStatus(Record):
+    """`library`: where the entries come from; None where nothing is served, for `cause`. `fit`: entries that may be chosen."""
+
+    device: int
+    gpu: str = ""
+    driver: str = ""
+    library: str | None = None
+    entries: int = 0
+    fit: int = 0
+    cause: FallbackCause | None = None
+
+
+class Status(Record):
+    """`enabled`: operators of PyTorch that are replaced. `served`: calls by entry. `fallbacks`: calls by cause.
+
+    `missing`: why this process has no GPU at all; empty where it has one. `failed`: why builds failed, by what was built.
+    """
+
+    torch: str
+    missing: str
+    enabled: tuple[str, ...]
+    devices: tuple[DeviceStatus, ...]
+    served: dict[str, int]
+    fallbacks: dict[FallbackCause, int]
+    building: tuple[str, ...]
+    failed: dict[str, str]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join((self._enabled(), *map(_device, self.devices), *self._calls(), *self._builds(), *self._notes()))
+
+    def _enabled(self) -> str:
+        if self.missing:
+            return f"not enabled: {self.missing}; every product is PyTorch's own"
+        if not self.enabled:
+            return "not enabled: only cudal2.matmul asks the library; call cudal2.enable()"
+        return f"enabled for {' and '.join(self.enabled)} of PyTorch {self.torch}"
+
+    def _calls(self) -> list[str]:
+        served, fell_back = sum(self.served.values()), sum(self.fallbacks.values())
+        if not served + fell_back:
+            return ["no product was asked for yet"]
+        lines = [f"{served} of {served + fell_back} products were served by {len(self.served)} kernels"]
+        causes = sorted(self.fallbacks.items(), key=lambda item: -item[1])
+        return lines + [f"{count} fell back: {cause.sentence}" for cause, count in causes]
+
+    def _builds(self) -> list[str]:
+        waiting = [f"{len(self.building)} kernels are being built"] if self.building else []
+        return waiting + [f"{name} was not built: {why}" for name, why in self.failed.items()]
+
+    def _notes(self) -> list[str]:
+        return [f"note: {note}" for note in self.notes]
+
+
+def read_status(service: ProductService, enabled: tuple[str, ...]) -> Status:
+    return Status(
+        torch=str(torch.__version__),
+        missing=service.platform.missing(),
+        enabled=enabled,
+        devices=tuple(_read_device(service, device) for device in service.platform.devices()),
+        served=service.served(),
+        fallbacks=service.fallbacks(),
+        building=service.builds.waiting(),
+        failed=service.builds.failed(),
+        notes=service.notes(),
+    )
+
+
+def _read_device(service: ProductService, device: int) -> DeviceStatus:
+    found = service.device(device)
+    if not isinstance(found, DeviceDispatch):
+        return DeviceStatus(device=device, cause=found)
+    identity, library = found.identity, found.library
+    fit = sum(identity.measured(entry.evaluation.environment) is None and entry.wins for entry in library)
+    return DeviceStatus(
+        device=device,
+        gpu=identity.gpu,
+        driver=identity.driver,
+        library=str(library.path),
+        entries=len(library),
+        fit=fit,
+    )
+
+
+def _device(status: DeviceStatus) -> str:
+    if status.cause is not None:
+        return f"device {status.device}: nothing is served: {status.cause.sentence}"
+    kind = f"{status.gpu} with driver {status.driver}"
+    return f"device {status.device}, {kind}: {status.fit} of {status.entries} entries of {status.library} may be chosen"

@@ -1,0 +1,123 @@
+"""The one service of a process, and what it has replaced in PyTorch."""
+
+import threading
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from contract.settings import load_settings
+from cudal2.dispatch.decision import GpuIdentity
+from cudal2.library.kernel_library import KernelLibrary, open_library
+from cudal2.library.prepared_kernels import PreparedKernels
+from cudal2.library.shipped_libraries import shipped_library
+from cudal2.torch.aten_override import OPERATORS, AtenOverride
+from cudal2.torch.background_builds import CommandBuilder
+from cudal2.torch.gpu_platform import CudaPlatform
+from cudal2.torch.product_service import LibraryChoice, ProductService
+from cudal2.torch.service_status import Status, read_status
+
+
+class _ProcessState:
+    """What this process has set up. `lock`: held while it changes."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.service: ProductService | None = None
+        self.override: AtenOverride | None = None
+
+
+_SESSION = _ProcessState()
+
+
+class Replacement:
+    """What `enable` has replaced. As a context manager it puts back what was there before, at the end of the block."""
+
+    def __init__(self, before: AtenOverride | None) -> None:
+        self._before = before
+
+    def __enter__(self) -> "Replacement":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._before is None:
+            disable()
+        else:
+            _replace(self._before.service, self._before.operators)
+
+
+def service() -> ProductService:
+    """The service of this process, with the shipped library of each GPU unless `configure` has named one."""
+    with _SESSION.lock:
+        if _SESSION.service is None:
+            _SESSION.service = _service_of(_shipped)
+        return _SESSION.service
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    """The product of two matrices by the library; None where the caller has to compute it."""
+    return (_SESSION.service or service()).product(a, b)
+
+
+def configure(library: Path | str) -> None:
+    """Serve from a library of your own: a folder or a packed file. What is enabled stays enabled, with the new library.
+
+    Raises: UsageError where there is none; LibraryError where it is damaged.
+    """
+    opened = open_library(Path(library))
+    use_service(_service_of(lambda identity: opened))  # noqa: ARG005
+
+
+def use_service(chosen: ProductService) -> None:
+    """Serve by another service from now on; kernels of the one before stay loaded."""
+    with _SESSION.lock:
+        _SESSION.service = chosen
+        if _SESSION.override is not None:
+            _replace(chosen, _SESSION.override.operators)
+
+
+def enable(library: Path | str | None = None, operators: tuple[str, ...] = OPERATORS) -> Replacement:
+    """Replace the CUDA kernels of `aten::mm` and `aten::addmm` by ones that ask the library first.
+
+    Without a GPU nothing is replaced, which `status` says. In a `with` statement the replacement ends with the block.
+    Raises: UsageError, LibraryError, as `configure`; ValueError for another operator.
+    """
+    with _SESSION.lock:
+        before = _SESSION.override
+        if library is not None:
+            configure(library)
+        _replace(service(), operators)
+        return Replacement(before)
+
+
+def disable() -> None:
+    """Put the original kernels back. Products that are under way end as they began."""
+    with _SESSION.lock:
+        if _SESSION.override is not None:
+            _SESSION.override.stop()
+            _SESSION.override = None
+
+
+def status() -> Status:
+    """What is enabled, and how many calls were served or fell back, and why: `print` it, or take its `model_dump`."""
+    with _SESSION.lock:
+        enabled = _SESSION.override.operators if _SESSION.override is not None else ()
+        return read_status(service(), enabled)
+
+
+def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
+    with _SESSION.lock:
+        disable()
+        if missing := chosen.platform.missing():
+            chosen.note(f"{missing}, so nothing is replaced")
+        else:
+            _SESSION.override = AtenOverride(chosen, operators)
+
+
+def _service_of(libraries: LibraryChoice) -> ProductService:
+    prepared = PreparedKernels(load_settings().home / "cache" / "library")
+    return ProductService(CudaPlatform(), libraries, prepared, CommandBuilder())
+
+
+def _shipped(identity: GpuIdentity) -> KernelLibrary | None:
+    return shipped_library(identity.gpu)

@@ -1,0 +1,99 @@
+"""The benchmarks of the library on the CPU: a small block, shapes and costs, served by the platform of the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, summary
+from benchmarks.library.host_costs import host_costs
+from benchmarks.library.transformer_block import BlockSize, gradient_difference, measure_block
+from contract.task import GemmTask, Layout
+from cudal2.torch import torch_session
+from tests.doubles.host_products import HostProducts
+
+SIZE = BlockSize(hidden=64, batch=2, sequence=8)
+OUTPUTS = ((192, 64), (64, 64), (512, 64), (64, 256))  # outputs and inputs of the block's linear layers
+
+
+@pytest.fixture
+def products(tmp_path: Path) -> Iterator[HostProducts]:
+    """Serves every product of the block."""
+    tasks = [
+        task
+        for outputs, inputs in OUTPUTS
+        for task in (
+            GemmTask(m=SIZE.tokens, n=outputs, k=inputs, layout=Layout.TN),
+            GemmTask(m=SIZE.tokens, n=inputs, k=outputs),
+            GemmTask(m=outputs, n=inputs, k=SIZE.tokens, layout=Layout.NT),
+        )
+    ]
+    before = torch_session.service()
+    made = HostProducts(tmp_path, tasks)
+    torch_session.use_service(made.service)
+    yield made
+    torch_session.use_service(before)
+
+
+def test_a_block_is_served_forward_and_backward(products: HostProducts) -> None:
+    row = measure_block(SIZE, "eager", "cpu", rounds=2)
+    assert row["served_by_pass"] == {"forward": 4, "dX": 4, "dW": 4}
+    assert row["fell_back"] == {}
+    assert row["gradient_difference"] < 0.02
+    assert row["times"]["plain_us"] > 0
+    assert products.platform.launches > 12
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("products")
+def test_a_hugging_face_model_is_served_in_part() -> None:
+    """Its products of queries, keys and values are one each, as large as the one behind attention."""
+    pytest.importorskip("transformers")
+    row = measure_block(SIZE, "eager", "cpu", rounds=2, model="llama")
+    assert row["served_by_pass"]["forward"] > 0
+    assert row["gradient_difference"] < 0.02
+
+
+def test_gradients_are_compared_to_their_largest_entry() -> None:
+    same, other = torch.tensor([1.0, -4.0]), torch.tensor([1.0, -3.0])
+    assert gradient_difference([same], [same]) == 0.0
+    assert gradient_difference([same, other], [same, same]) == 0.25
+
+
+@pytest.mark.usefixtures("products")
+def test_a_shape_is_served_or_left() -> None:
+    rows = list(measure_shapes([f"{SIZE.tokens}x64x64", "24x24x24"], "cpu", rounds=3, max_sets=2))
+    assert [(row["shape"], row["served"]) for row in rows] == [("16x64x64", True), ("24x24x24", False)]
+    assert all(row["low"] <= row["ratio"] <= row["high"] for row in rows)
+
+
+def test_the_summary_counts_slower_shapes() -> None:
+    rows = [
+        {"shape": "1x1x1", "served": True, "ratio": 2.0, "low": 1.9, "high": 2.1},
+        {"shape": "2x2x2", "served": True, "ratio": 0.5, "low": 0.4, "high": 0.6},
+        {"shape": "3x3x3", "served": False, "ratio": 0.99, "low": 0.9, "high": 1.1},
+    ]
+    told = summary(rows)
+    assert (told["shapes"], told["served"], told["geometric_mean"]) == (3, 2, 0.9967)
+    assert (told["interval_wholly_below_1"], told["below_0.98"]) == (1, ["2x2x2"])
+
+
+def test_random_shapes_are_drawn_once_and_within_the_grid() -> None:
+    shapes = random_shapes()
+    assert shapes == random_shapes()
+    sizes = [int(size) for shape in shapes for size in shape.split("x")]
+    assert len(shapes) == len(set(shapes)) == 200
+    assert min(sizes) >= 64
+    assert max(sizes) <= 16384
+    assert all(size % 8 == 0 for size in sizes)
+
+
+@pytest.mark.usefixtures("products")
+def test_the_host_costs_name_every_way_of_a_call() -> None:
+    served = torch.randn(16, 64).half(), torch.randn(64, 64).half()
+    costs = host_costs("cpu", served, (torch.randn(3, 4), torch.randn(4, 5)))
+    assert len(costs) == 10
+    assert all(cost > 0 for cost in costs.values())

@@ -1,0 +1,36 @@
+"""What the tests of PyTorch's part share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from contract.task import GemmTask
+from cudal2.torch import torch_session
+from tests.doubles.host_products import HostPlatform, HostProducts
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Callable[..., HostProducts]]:
+    """Serves CPU tensors from a small library until the test ends."""
+    before = torch_session.service()
+
+    def serve(*tasks: GemmTask, ready: bool = True, platform: HostPlatform | None = None) -> HostProducts:
+        products = HostProducts(tmp_path, tasks, ready=ready, platform=platform)
+        torch_session.use_service(products.service)
+        return products
+
+    yield serve
+    torch_session.disable()
+    torch_session.use_service(before)

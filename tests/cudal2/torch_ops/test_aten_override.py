@@ -1,0 +1,175 @@
+"""Kernels of PyTorch replaced: the same code that replaces them for CUDA, on the CPU's dispatch key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+import cudal2
+from contract.task import GemmTask
+from cudal2.dispatch.causes import FallbackCause
+from cudal2.torch import aten_override
+from cudal2.torch.aten_override import original_kernel
+from tests.cudal2.torch_ops.matrices import TASK, assert_product, linear_tasks, operands
+from tests.doubles.host_products import HostPlatform, HostProducts
+
+Serving = Callable[..., HostProducts]
+
+
+def test_mm_is_served_while_it_is_enabled(serving: Serving) -> None:
+    products = serving(TASK)
+    a, b = operands()
+    cudal2.enable()
+    for product in (torch.mm, torch.matmul, lambda x, y: x @ y):
+        assert_product(product(a, b), a, b)
+    assert products.platform.launches == 3
+    cudal2.disable()
+    assert_product(torch.mm(a, b), a, b)
+    assert products.platform.launches == 3
+
+
+def test_what_is_not_served_runs_the_original_kernel(serving: Serving) -> None:
+    products = serving(TASK)
+    cudal2.enable()
+    a, b = torch.randn(5, 7), torch.randn(7, 3)
+    torch.testing.assert_close(torch.mm(a, b), torch.einsum("mk,kn->mn", a, b))
+    assert products.service.fallbacks() == {FallbackCause.TYPE: 1}
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (torch.randn(5, 7), torch.randn(6, 3)),
+        (torch.randn(5, 7).half(), torch.randn(7, 3)),
+        (torch.randn(5), torch.randn(5, 3)),
+    ],
+    ids=["sizes", "types", "ranks"],
+)
+def test_errors_are_torch_s_own(serving: Serving, a: torch.Tensor, b: torch.Tensor) -> None:
+    serving(TASK)
+    with pytest.raises((RuntimeError, ValueError)) as plain:
+        torch.mm(a, b)
+    with cudal2.enable(), pytest.raises(plain.type) as served:
+        torch.mm(a, b)
+    assert str(served.value) == str(plain.value)
+
+
+def test_a_linear_layer_is_served_forward_and_backward(serving: Serving) -> None:
+    products = serving(*linear_tasks(tokens=48, outputs=32, inputs=64))
+    x = torch.randn(3, 16, 64).half().requires_grad_()
+    weight = torch.randn(32, 64).half().requires_grad_()
+    linear(x, weight).square().sum().backward()
+    expected = x.grad, weight.grad
+    x.grad = weight.grad = None
+    with cudal2.enable():
+        linear(x, weight).square().sum().backward()
+    assert products.platform.launches == 3
+    assert products.service.fallbacks() == {}
+    torch.testing.assert_close((x.grad, weight.grad), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_a_bias_goes_to_the_original_kernel(serving: Serving) -> None:
+    products = serving(*linear_tasks(tokens=16, outputs=32, inputs=64))
+    x, weight, bias = torch.randn(16, 64).half(), torch.randn(32, 64).half(), torch.randn(32).half()
+    expected = linear(x, weight, bias), torch.addmm(bias, x, weight.t(), beta=0.5, alpha=2)
+    with cudal2.enable():
+        assert torch.equal(linear(x, weight, bias), expected[0])
+        assert torch.equal(torch.addmm(bias, x, weight.t(), beta=0.5, alpha=2), expected[1])
+    assert products.service.fallbacks() == {FallbackCause.BIAS: 2}
+
+
+def test_only_the_named_operators_are_replaced(serving: Serving) -> None:
+    products = serving(TASK)
+    with cudal2.enable(operators=("mm",)):
+        torch.addmm(torch.zeros(32).half(), *operands())
+    assert products.service.fallbacks() == {}
+    with pytest.raises(ValueError, match="bmm cannot be replaced"):
+        cudal2.enable(operators=("bmm",))
+
+
+def test_a_block_puts_back_what_was_there_before(serving: Serving) -> None:
+    products = serving(TASK)
+    with cudal2.enable():
+        with cudal2.enable(operators=("mm",)):
+            torch.mm(*operands())
+        torch.mm(*operands())
+    torch.mm(*operands())
+    assert products.platform.launches == 2
+
+
+def test_an_error_in_a_block_ends_it(serving: Serving) -> None:
+    products = serving(TASK)
+    with pytest.raises(KeyError), cudal2.enable():
+        raise KeyError
+    torch.mm(*operands())
+    assert products.platform.launches == 0
+
+
+def test_a_torch_without_get_kernel_falls_back_to_the_out_form(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    products = serving(TASK)
+    monkeypatch.delattr(torch.library, "get_kernel")
+    registered: dict[tuple[str, str], aten_override.ReplacedKernel] = {}
+    monkeypatch.setattr(aten_override, "_REPLACED", registered)
+    assert original_kernel("mm", "CPU") is aten_override._OUT_FORMS["mm"]
+    a, b, bias = torch.randn(5, 7), torch.randn(7, 3), torch.randn(3)
+    expected = torch.mm(a, b), torch.addmm(bias, a, b, alpha=2)
+    with cudal2.enable():
+        assert torch.equal(torch.mm(a, b), expected[0])
+        assert torch.equal(torch.addmm(bias, a, b, alpha=2), expected[1])
+        assert_product(torch.mm(*operands()), *operands())
+    assert products.platform.launches == 1
+    assert len(registered) == 2
+    aten_override.unregister()
+    torch.mm(*operands())
+    assert (registered, products.platform.launches) == ({}, 1)
+
+
+def test_nothing_is_replaced_without_a_gpu(serving: Serving) -> None:
+    products = serving(TASK, platform=HostPlatform(why_missing="there is no GPU"))
+    with cudal2.enable():
+        assert_product(torch.mm(*operands()), *operands())
+        assert products.service.fallbacks() == {}
+        assert "not enabled: there is no GPU" in str(cudal2.status())
+
+
+def test_threads_enable_and_disable_while_others_multiply(serving: Serving) -> None:
+    """PyTorch frees a kernel whose registration ends, although another thread may be calling it: none may end."""
+    serving(TASK)
+    cudal2.enable()
+    a, b = operands()
+    expected = (a.float() @ b.float()).to(a.dtype)
+    wrong: list[str] = []
+    ended = threading.Event()
+
+    def multiply() -> None:
+        while not ended.is_set():
+            try:
+                if not torch.allclose(torch.mm(a, b), expected, rtol=1e-2, atol=1e-2):
+                    wrong.append("another product")
+            except RuntimeError as error:
+                wrong.append(str(error))
+
+    threads = [threading.Thread(target=multiply) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    registered = dict(aten_override._REPLACED)
+    for _ in range(2000):
+        cudal2.enable()
+        cudal2.disable()
+    assert registered == aten_override._REPLACED
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_dimension_of_one_is_served(serving: Serving) -> None:
+    row = GemmTask(m=1, n=32, k=64)
+    products = serving(row)
+    with cudal2.enable():
+        assert_product(torch.mm(*operands(row)), *operands(row))
+    assert products.platform.launches == 1

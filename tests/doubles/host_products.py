@@ -1,0 +1,132 @@
+"""A platform on the CPU for the library's part in PyTorch: the product is computed at the addresses that a launch is given."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from contract.errors import LauncherError, LibraryError
+from contract.library import PreparedKernel
+from contract.plan import ResolvedPlan
+from contract.task import Arch, ElementType, GemmTask, Layout
+from cudal2.dispatch.decision import GpuIdentity
+from cudal2.library.kernel_library import KernelLibrary, open_library
+from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
+from cudal2.torch.background_builds import BuildOrder
+from cudal2.torch.product_service import ProductService
+from tests.doubles.libraries import CHIP, library_entry, write_entries
+
+IDENTITY = GpuIdentity(gpu=CHIP, driver="580.1", arch=Arch.SM_90A, sms=132)
+_BASE = library_entry(GemmTask(m=16, n=16, k=64))  # its schedule does not run for every task, and nothing compiles it
+_TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
+
+
+def at(address: int, rows: int, columns: int, element: ElementType) -> torch.Tensor:
+    """The row-major matrix at an address."""
+    words = (ctypes.c_uint16 * (rows * columns)).from_address(address)
+    return torch.frombuffer(words, dtype=_TYPES[element]).view(rows, columns)
+
+
+class HostKernel:
+    """Computes D = A·B for one task in f32, in the layout of the task. `launches`: the streams it was launched on."""
+
+    def __init__(self, task: GemmTask, failing: bool) -> None:
+        self._task, self._failing = task, failing
+        self.launches: list[int] = []
+
+    def launch(self, a: int, b: int, d: int, stream: int) -> None:
+        if self._failing:
+            raise LauncherError("cuLaunchKernelEx failed", "CUDA_ERROR_INVALID_VALUE")
+        task = self._task
+        left = at(a, task.k, task.m, task.element).t() if task.layout is Layout.NT else at(a, task.m, task.k, task.element)
+        right = at(b, task.n, task.k, task.element).t() if task.layout is Layout.TN else at(b, task.k, task.n, task.element)
+        # aten::bmm is not replaced.
+        at(d, task.m, task.n, task.element).copy_(torch.bmm(left.float()[None], right.float()[None])[0])
+        self.launches.append(stream)
+
+
+class HostPlatform:
+    """The CPU as a GPU. `is_capturing`, `failing`, `refusing`: whether a graph is captured, launches fail, loads fail."""
+
+    dispatch_key = "CPU"
+    device_type = "cpu"
+    alignment = 16  # of PyTorch's CPU allocator: 64
+
+    def __init__(self, identity: GpuIdentity = IDENTITY, why_missing: str = "") -> None:
+        self._identity, self._missing = identity, why_missing
+        self.is_capturing = self.failing = self.refusing = False
+        self.stream_handle = 7
+        self.kernels: list[HostKernel] = []
+
+    @property
+    def launches(self) -> int:
+        return sum(len(kernel.launches) for kernel in self.kernels)
+
+    def missing(self) -> str:
+        return self._missing
+
+    def devices(self) -> tuple[int, ...]:
+        return () if self._missing else (-1,)  # as CPU tensors number their device
+
+    def identity(self, device: int) -> GpuIdentity:  # noqa: ARG002
+        return self._identity
+
+    def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> HostKernel:  # noqa: ARG002
+        if self.refusing:
+            raise LauncherError("cuLibraryLoadData failed", "CUDA_ERROR_INVALID_IMAGE")
+        self.kernels.append(HostKernel(task, self.failing))
+        return self.kernels[-1]
+
+    def stream(self, device: int) -> int:  # noqa: ARG002
+        return self.stream_handle
+
+    def capturing(self) -> bool:
+        return self.is_capturing
+
+
+class FileBuilder:
+    """Writes what `library prepare` writes, with an invented cubin; fails while `failing` is set."""
+
+    def __init__(self, prepared: PreparedKernels) -> None:
+        self._prepared = prepared
+        self.failing = False
+        self.orders: list[BuildOrder] = []
+
+    def build(self, order: BuildOrder) -> None:
+        self.orders.append(order)
+        if self.failing:
+            raise LibraryError("the compiler is missing")
+        prepare(self._prepared, order)
+
+
+def prepare(prepared: PreparedKernels, order: BuildOrder) -> None:
+    import hashlib
+
+    cubin = order.entry.source_sha256.encode()
+    plan = ResolvedPlan(launches=(), workspace_bytes=0, zero=False, zero_bytes=0, sms=order.sms)
+    record = PreparedKernel(
+        task=order.entry.task,
+        source_sha256=order.entry.source_sha256,
+        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
+        compiler="none",
+        plan=plan,
+    )
+    prepared.folder.mkdir(parents=True, exist_ok=True)
+    prepared.cubin_path(order.entry).write_bytes(cubin)
+    prepared.plan_path(order.entry, order.sms).write_text(record.model_dump_json(), encoding="utf-8")
+
+
+class HostProducts:
+    """A service on the CPU over a small library whose kernels are ready, or are built when they are asked for."""
+
+    def __init__(self, folder: Path, tasks: Sequence[GemmTask], *, ready: bool = True, platform: HostPlatform | None = None):
+        entries = [_BASE.model_copy(update={"task": task}) for task in tasks]
+        self.library: KernelLibrary = open_library(write_entries(folder / "library", entries))
+        self.prepared = PreparedKernels(folder / "cache")
+        self.builder = FileBuilder(self.prepared)
+        self.platform = platform or HostPlatform()
+        if ready:
+            for entry in entries:
+                prepare(self.prepared, BuildOrder(entry.id, entry, self.library.path, IDENTITY.sms))
+        self.service = ProductService(self.platform, lambda identity: self.library, self.prepared, self.builder)  # noqa: ARG005
