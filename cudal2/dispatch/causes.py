@@ -43,7 +43,7 @@ _SENTENCES = {
     FallbackCause.OTHER_DRIVER: "the entry was measured with another driver",
     FallbackCause.NO_ENTRY: "the library has no entry for the product",
     FallbackCause.NOT_FASTER: "the interval of the entry's speedup is not wholly above 1",
-    FallbackCause.TYPE: "the operands are not both f16 or both bf16 on one device",
+    FallbackCause.TYPE: "the operands are not both f16 or both bf16 on one GPU",
     FallbackCause.REDUCED_ACCUMULATION: "the program allows accumulation in f16, and entries were compared to f32",
     FallbackCause.LAYOUT: "an operand is neither row-major nor column-major without gaps, or both are column-major",
     FallbackCause.EMPTY: "a size is zero",
