@@ -1,6 +1,7 @@
 """The pictures of docs/, drawn from committed results. Run: python -m benchmarks.pictures.NAME RESULT PICTURE
 
 - `campaign`: speedup over AutoTuning's time, one dot per shape
+- `adaptation`: how a policy adapts, by the shapes that were measured
 - `search_curves`: what a search finds for how many GPU seconds and candidates
 - `shapes`: speedup over each baseline, by shape
 - `author`: what became of each reply of the scripted author
