@@ -19,7 +19,7 @@ from policies.schedule.learned.policy_file import PolicyCard
 from policies.schedule.optimiser.pool_entry import PoolEntry, read_entry
 from policies.schedule.optimiser.pool_prior import ANALYTIC
 from policies.schedule.optimiser.schedule_pool import SchedulePool
-from policies.training import online
+from policies.training import online_training
 from policies.training.checkpoints import Checkpoints
 from policies.training.network_size import NetworkSize
 from policies.training.online_training import OnlinePlan, OnlineTraining, StepReport
@@ -129,8 +129,8 @@ def test_what_is_not_known_teaches_nothing(start: dict[str, np.ndarray], tmp_pat
 def test_a_loss_that_is_no_number_ends_it(
     start: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = online.group_relative
-    monkeypatch.setattr(online, "group_relative", lambda *given: real(*given) * float("nan"))
+    real = online_training.group_relative
+    monkeypatch.setattr(online_training, "group_relative", lambda *given: real(*given) * float("nan"))
     with pytest.raises(TrainingFailed, match="the loss is not a number in step 1"):
         OnlineTraining(PLAN, TASKS, CARD, start, Checkpoints(tmp_path, "a")).run(KnownTimes())
 
