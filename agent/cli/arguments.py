@@ -1,6 +1,7 @@
 """The flags that several commands share, and the task that they describe."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
@@ -38,6 +39,7 @@ TrustHost = Annotated[
     bool | None,
     typer.Option("--trust-host", help="Allow --host files, which run their own code on this machine.", show_default=False),
 ]
+HeldOut = Annotated[Path | None, typer.Option("--held-out", help="JSON list of shapes that never train.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 

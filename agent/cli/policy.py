@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from agent.policy_bench.proposal_rows import ProposalRow
+    from contract.settings import Settings
+    from contract.task import GemmTask
 
 LIST_EXAMPLE = "\b\nExample:\n  cudal2-agent policy list"
 USE_EXAMPLE = "\b\nExample:\n  cudal2-agent policy use my-weights.safetensors\n  cudal2-agent policy use auto"
@@ -22,6 +24,17 @@ EVALUATE_EXAMPLE = (
 )
 DEFAULT_ARMS = "schedule,store,random"
 ROUND = 8
+
+BenchShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shapes",
+        metavar="SHAPES…",
+        help="grid1000, a file, a JSON file (FILE.json:LIST for one of its lists), or shapes with commas; may be repeated. "
+        "Without it, figures of FILES alone.",
+        show_default=False,
+    ),
+]
 
 app = typer.Typer(
     help="Learned policies: choose one, and who proposes best.",
@@ -79,16 +92,7 @@ def use(
 @app.command("evaluate", epilog=EVALUATE_EXAMPLE)
 def evaluate(
     files: Annotated[list[Path] | None, typer.Argument(help="Files of rows that count too.", show_default=False)] = None,
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shapes",
-            metavar="SHAPES…",
-            help="grid1000, a file, a JSON file (FILE.json:LIST for one of its lists), or shapes with commas; may be repeated. "
-            "Without it, figures of FILES alone.",
-            show_default=False,
-        ),
-    ] = None,
+    shapes: BenchShapes = None,
     arms: Annotated[
         str, typer.Option("--arms", help="With commas: schedule, store, random, or learned policies.")
     ] = DEFAULT_ARMS,
@@ -113,38 +117,62 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure together what policies propose, and say how near to the best known it is. A killed bench goes on by itself."""
+    from agent.policy_bench.bench_shapes import read_bench_shapes
+    from contract.settings import load_settings
+
+    settings = load_settings(seed=seed, device=device)
+    rows, notices = _earlier_rows(files or [], out, measures=bool(shapes))
+    wanted, said = read_bench_shapes(shapes, part) if shapes else ([], [])
+    tasks = []
+    if wanted:
+        chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, settings).arch
+        tasks = [
+            read_task(f"{one.m}x{one.n}x{one.k}", accumulate, element, one.layout or layout, chosen, mode, settings)
+            for one in wanted
+        ]
+    names = [name for name in arms.split(",") if name]
+    show([*rows, *_measured_rows(tasks, names, rows, out, budget, minutes, settings, [*notices, *said])], as_json=as_json)
+
+
+def _earlier_rows(files: "Sequence[Path]", out: Path | None, *, measures: bool) -> "tuple[list[ProposalRow], list[str]]":
+    """The rows that were measured before, and notices. Raises: UsageError where there is nothing to do."""
+    from agent.policy_bench.proposal_rows import read_rows
+
+    if measures and out is None:
+        raise UsageError("--out is missing; name the file that gets the rows, such as --out rows.jsonl")
+    rows, notices = read_rows([*files, *([out] if out is not None and out.exists() else [])])
+    if not measures and not rows:
+        raise UsageError("there is nothing to evaluate; name --shapes and --out, or files of rows")
+    return rows, notices
+
+
+def _measured_rows(
+    tasks: "Sequence[GemmTask]",
+    arms: "Sequence[str]",
+    before: "Sequence[ProposalRow]",
+    out: Path | None,
+    budget: int,
+    minutes: float | None,
+    settings: "Settings",
+    notices: "Sequence[str]",
+) -> "list[ProposalRow]":
+    """The rows of tasks that have none before; none without `out`."""
     from agent.cli.render.progress import Progress
     from agent.policy_bench.arms import own_arms, read_arms
     from agent.policy_bench.bench_session import BenchSession
-    from agent.policy_bench.bench_shapes import read_bench_shapes
-    from agent.policy_bench.proposal_rows import BenchSize, read_rows
+    from agent.policy_bench.proposal_rows import BenchSize
     from contract.events import Notice
-    from contract.settings import load_settings
     from policies.trajectories.store import open_store
 
-    if shapes and out is None:
-        raise UsageError("--out is missing; name the file that gets the rows, such as --out rows.jsonl")
-    settings = load_settings(seed=seed, device=device)
-    rows, notices = read_rows([*(files or []), *([out] if out is not None and out.exists() else [])])
-    if not shapes and not rows:
-        raise UsageError("there is nothing to evaluate; name --shapes and --out, or files of rows")
-    wanted, said = read_bench_shapes(shapes, part) if shapes else ([], [])
     with Progress() as progress:
-        for message in (*notices, *said):
+        for message in notices:
             progress.emit(Notice(message=message))
-        if shapes and out is not None:
-            chosen = read_task("16x16x16", accumulate, element, layout, arch, mode, settings).arch
-            tasks = [
-                read_task(f"{one.m}x{one.n}x{one.k}", accumulate, element, one.layout or layout, chosen, mode, settings)
-                for one in wanted
-            ]
-            with open_store(settings.store_url) as store:
-                known = own_arms(store, {task.shape for task in tasks})
-                compared = read_arms([name for name in arms.split(",") if name], known, settings.home)
-                size = BenchSize(count=min(ROUND, budget), budget=budget)
-                session = BenchSession(compared, size, settings, store, progress.emit)
-                rows += session.rows(tasks, rows, out, minutes)
-    show(rows, as_json=as_json)
+        if out is None or not tasks:
+            return []
+        with open_store(settings.store_url) as store:
+            compared = read_arms(arms, own_arms(store, {task.shape for task in tasks}), settings.home)
+            size = BenchSize(count=min(ROUND, budget), budget=budget)
+            return BenchSession(compared, size, settings, store, progress.emit).rows(tasks, before, out, minutes)
 
 
 def show(rows: "Sequence[ProposalRow]", *, as_json: bool) -> None:

@@ -2,11 +2,10 @@
 
 import hashlib
 
-from contract.candidate import Candidate, Origin, ScheduleValue
+from contract.candidate import Candidate, Origin
 from contract.errors import LibraryError, PlanError
 from contract.library import LibraryEntry
-from contract.task import GemmTask
-from policies.schedule.families.registry import families
+from policies.schedule.families.registry import written
 
 AUTHOR = "library"
 
@@ -21,14 +20,6 @@ def candidate_of(entry: LibraryEntry) -> Candidate:
     if source_sha256(candidate) != entry.source_sha256:
         raise LibraryError(f"{what} is stale: its source today is not the one that was measured; build the library again")
     return candidate
-
-
-def written(schedule: dict[str, ScheduleValue], task: GemmTask) -> Candidate:
-    """Raises: ValueError where no family of today writes the schedule for the task."""
-    family = next((one for one in families(task.arch) if one.name == schedule.get("family")), None)
-    if family is None:
-        raise ValueError(f"there is no kernel family {schedule.get('family')!r} for {task.arch}")
-    return family.write(family.parse(schedule), task)
 
 
 def from_text(source: str) -> Candidate:

@@ -17,27 +17,34 @@ from contract.trajectory import Attempt, AttemptResources, Step
 AXES = 8  # of a schedule that are named where they differ
 
 
-def attempt_of(step: Step) -> Attempt:
-    """A step in short, as a search over schedules needs it. Its seconds are the cost of its policy's choice.
-
-    Profiling and the second witness follow a success; their time is left out.
-    """
-    evaluation = step.evaluation
-    paid = [seconds for stage, seconds in step.seconds.items() if stage not in ("profile", "witness")]
+def outcome_of(candidate: AnyCandidate, evaluation: Evaluation) -> Attempt:
+    """A candidate with what came of it, which is all that a search over schedules reads."""
     return Attempt(
-        candidate_id=step.candidate.id,
-        policy=step.candidate.origin.policy,
-        schedule=step.candidate.origin.schedule,
+        candidate_id=candidate.id,
+        policy=candidate.origin.policy,
+        schedule=candidate.origin.schedule,
         status=evaluation.status,
         message=evaluation.fault,
         time_us=evaluation.time_us,
         predicted_us=evaluation.predicted_us,
         is_floor=evaluation.prediction.is_floor if isinstance(evaluation, Unmeasured) else None,
         speedup=ratio_over(evaluation, AUTOTUNED),
-        reward=step.reward,
-        seconds=sum(paid) if paid else None,
-        unproved=isinstance(evaluation, Measured) and _unproved(evaluation, step),
     )
+
+
+def attempt_of(step: Step) -> Attempt:
+    """A step in short. Its seconds are the cost of its policy's choice.
+
+    Profiling and the second witness follow a success; their time is left out.
+    """
+    evaluation = step.evaluation
+    paid = [seconds for stage, seconds in step.seconds.items() if stage not in ("profile", "witness")]
+    of_step = {
+        "reward": step.reward,
+        "seconds": sum(paid) if paid else None,
+        "unproved": isinstance(evaluation, Measured) and _unproved(evaluation, step),
+    }
+    return outcome_of(step.candidate, evaluation).model_copy(update=of_step)
 
 
 def described(attempt: Attempt, step: Step, task: GemmTask, chip: Chip, parent: AnyCandidate | None) -> Attempt:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from threading import Event, Lock
 
+from agent.observe.attempts import outcome_of
 from agent.policy_bench.arms import BenchArm
 from agent.policy_bench.proposal_rows import ArmProposals, BenchSize, JudgedCandidate, ProposalRow
 from contract.build import Built
@@ -20,7 +21,7 @@ from contract.protocols import Policy, Sandbox
 from contract.reward import beyond_roofline
 from contract.speedup import ratio_over
 from contract.task import GemmTask
-from contract.trajectory import Attempt, Observation
+from contract.trajectory import Observation
 
 RACE_MARGIN = 1.1  # candidates that the screen found so much slower than the best do not race: their screened ratio stands
 MAX_FINALISTS = 16
@@ -196,7 +197,7 @@ class ArmSeat:
         if self._error or count < 1:
             return []
         begin_s = time.monotonic()
-        attempts = tuple(self._attempt(one, evaluations[name]) for name, one in self._candidates.items())
+        attempts = tuple(outcome_of(one, evaluations[name]) for name, one in self._candidates.items())
         seen = Observation(
             task=self._task, chip=self._sandbox.chip, round=len(self._rounds) + 1, seed=self._seed, attempts=attempts
         )
@@ -216,19 +217,6 @@ class ArmSeat:
     def record(self) -> ArmProposals:
         rounds, seconds = tuple(self._rounds), tuple(self._seconds)
         return ArmProposals(name=self._arm.name, note=self._arm.note, rounds=rounds, propose_s=seconds, error=self._error)
-
-    def _attempt(self, candidate: AnyCandidate, evaluation: Evaluation) -> Attempt:
-        return Attempt(
-            candidate_id=candidate.id,
-            policy=candidate.origin.policy,
-            schedule=candidate.origin.schedule,
-            status=evaluation.status,
-            message=evaluation.fault,
-            time_us=evaluation.time_us,
-            predicted_us=evaluation.predicted_us,
-            is_floor=evaluation.prediction.is_floor if isinstance(evaluation, Unmeasured) else None,
-            speedup=ratio_over(evaluation, AUTOTUNED),
-        )
 
 
 def plausible_ratio(evaluation: Evaluation, task: GemmTask, sandbox: Sandbox) -> float | None:

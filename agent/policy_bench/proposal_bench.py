@@ -2,8 +2,9 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -11,13 +12,13 @@ from typing import NamedTuple
 from agent.policy_bench.arms import BenchArm
 from agent.policy_bench.one_task import TaskBench
 from agent.policy_bench.proposal_rows import BenchSize, ProposalRow
-from contract.candidate import Candidate, ScheduleValue
+from contract.candidate import Candidate
 from contract.chip import Chip
 from contract.errors import UsageError
 from contract.events import Emit, Notice
 from contract.protocols import Sandbox
 from contract.task import GemmTask
-from policies.schedule.families.registry import families
+from policies.schedule.families.registry import written
 from policies.schedule.policy import Precedents
 
 AHEAD = 2  # tasks in preparation: one proposes, which uses one core, while the other builds, which uses them all
@@ -95,14 +96,8 @@ class ProposalBench:
 
 def known_candidates(known: Precedents, task: GemmTask, chip: Chip) -> list[Candidate]:
     """The kernels of schedules that are known to be good, of those that this version can write."""
-    found = (written(one.schedule, task) for one in known(task, chip))
-    return [one for one in found if one is not None][:KNOWN]
-
-
-def written(values: Mapping[str, ScheduleValue], task: GemmTask) -> Candidate | None:
-    """The kernel of a schedule; None where no family can write it for the task."""
-    family = next((one for one in families(task.arch) if one.name == values.get("family")), None)
-    try:
-        return None if family is None else family.write(family.parse(dict(values)), task)
-    except ValueError:
-        return None
+    found: list[Candidate] = []
+    for one in known(task, chip):
+        with suppress(ValueError):
+            found.append(written(one.schedule, task))
+    return found[:KNOWN]

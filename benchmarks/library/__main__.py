@@ -3,12 +3,14 @@
     cudal2-agent library prepare
     python -m benchmarks.library all --out FOLDER
 
-FOLDER gets host.json, blocks.json and shapes.json. The same command goes on from the rows that are there.
+FOLDER gets host.json, blocks.json and shapes.json. The same command goes on from the rows that are there; with --minutes, a
+part stops in between. Products that the library serves are measured first.
 """
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 
 import cudal2
 from benchmarks.h200.grid import grid_shapes
-from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, summary
+from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, served_first, summary
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
 from contract.whole_file import whole_file
@@ -50,17 +52,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
     parser.add_argument("--library", type=Path, help="a library of your own; default: the shipped one")
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no row of a part begins later")
     parser.add_argument("--shapes", nargs="*", default=[], help="M x N x K; default: the grid and random ones")
+    parser.add_argument("--hidden", type=int, nargs="*", default=HIDDEN, help="sizes of the transformer block")
+    parser.add_argument("--batches", type=int, nargs="*", default=BATCHES, help=f"its batches, of {SEQUENCE} tokens each")
+    parser.add_argument("--modes", nargs="*", default=MODES, choices=MODES, help="how its steps are run")
     return parser
 
 
 def _run(part: str, options: argparse.Namespace) -> None:
     file = options.out / f"{part}.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["rows"] if file.is_file() else []
+    end_s = time.monotonic() + options.minutes * 60
     for row in _rows(part, options, {row["name"] for row in rows}):
         rows.append(row)
         _write(file, part, rows)
         print(json.dumps(row), file=sys.stderr, flush=True)
+        if time.monotonic() > end_s:
+            print(f"{part}: no time left; run the same command again", file=sys.stderr)
+            break
 
 
 def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[dict[str, Any]]:
@@ -69,20 +79,21 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
         torch.mm(*pairs[0])
         yield {"name": "host", "costs_us": host_costs("cuda", *pairs)}
     if part == "blocks":
-        for size, mode, model in _steps():
+        for size, mode, model in _steps(options):
             name = f"{model} {size.hidden} {size.batch} {mode}"
             if name not in done:
                 yield {"name": name, **measure_block(size, mode, "cuda", options.rounds, model)}
     if part == "shapes":
-        wanted = [shape for shape in options.shapes or [*grid_shapes(), *random_shapes()] if shape not in done]
+        wanted = [shape for shape in options.shapes or served_first([*grid_shapes(), *random_shapes()]) if shape not in done]
         yield from ({"name": row["shape"], **row} for row in measure_shapes(wanted, "cuda", options.rounds))
 
 
-def _steps() -> Iterator[tuple[BlockSize, str, str]]:
+def _steps(options: argparse.Namespace) -> Iterator[tuple[BlockSize, str, str]]:
     """Every size of the block, and one of a Hugging Face model."""
-    for mode in MODES:
+    for mode in options.modes:
+        sizes = [BlockSize(hidden, batch, SEQUENCE) for hidden in options.hidden for batch in options.batches]
+        yield from ((size, mode, "block") for size in sizes)
         yield BlockSize(HUGGING_FACE, 4, SEQUENCE), mode, "llama"
-        yield from ((BlockSize(hidden, batch, SEQUENCE), mode, "block") for hidden in HIDDEN for batch in BATCHES)
 
 
 def _operands(shape: str) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,8 +13,11 @@ import torch
 import cudal2
 from benchmarks.h200.grid import SIZES
 from benchmarks.library.paired_rounds import graph_of, paired_times
-from contract.task import parse_shape
+from contract.task import AccumulatorType, ElementType, Layout, parse_shape
+from cudal2.dispatch.decision import Choice
+from cudal2.dispatch.dispatcher import kind_code
 from cudal2.torch import torch_session
+from cudal2.torch.product_service import DeviceDispatch
 
 RANDOM_SHAPES, SEED = 200, 1811
 SET_BYTES, MAX_SETS = 256 * 2**20, 32
@@ -30,6 +33,16 @@ def random_shapes(count: int = RANDOM_SHAPES, seed: int = SEED) -> list[str]:
         return max(_MULTIPLE, round(drawn / _MULTIPLE) * _MULTIPLE)
 
     return [f"{size()}x{size()}x{size()}" for _ in range(count)]
+
+
+def served_first(shapes: Sequence[str], device: int = 0) -> list[str]:
+    """The shapes that the library has an entry for, then the others; both in a random order that is always the same."""
+    found = torch_session.service().device(device)
+    if not isinstance(found, DeviceDispatch):
+        return list(shapes)
+    kind = kind_code(Layout.NN, ElementType.F16, AccumulatorType.F32)
+    drawn = random.Random(SEED).sample(list(shapes), len(shapes))
+    return sorted(drawn, key=lambda shape: found.dispatcher.decide(*parse_shape(shape), kind).choice is not Choice.EXACT)
 
 
 def measure_shapes(shapes: Sequence[str], device: str, rounds: int, max_sets: int = MAX_SETS) -> Iterator[dict[str, Any]]:

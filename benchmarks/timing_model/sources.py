@@ -14,7 +14,7 @@ from benchmarks.timing_model.draw import DRAWN, FOLDER, task_of
 from contract.candidate import Candidate, Origin
 from contract.evaluation import Measured
 from contract.task import GemmTask, TimingMode
-from policies.schedule.families.registry import families
+from policies.schedule.families.registry import written
 from policies.trajectories.store import Store
 
 LISTED = FOLDER / "sources.json"
@@ -35,7 +35,7 @@ def scheduled(path: Path = DRAWN) -> Iterator[TimedKernel]:
     """The drawn schedules, written out."""
     for number, row in enumerate(json.loads(path.read_text())["rows"]):
         task = task_of(row["shape"])
-        yield TimedKernel(str(number), task, _written(row["schedule"], task))
+        yield TimedKernel(str(number), task, written(row["schedule"], task))
 
 
 def free(extra: Path | None, path: Path = LISTED) -> Iterator[TimedKernel]:
@@ -63,11 +63,6 @@ def stored(store: Store) -> Iterator[tuple[TimedKernel, dict[str, Any]]]:
                 row = {"name": name, "shape": run.task.shape, "candidate": step.candidate.id, "status": "measured"}
                 gpu = step.evaluation.environment.gpu
                 yield TimedKernel(name, run.task, step.candidate), {**row, "time_us": step.evaluation.time_us, "gpu": gpu}
-
-
-def _written(schedule: dict[str, Any], task: GemmTask) -> Candidate:
-    [family] = [each for each in families(task.arch) if each.name == schedule["family"]]
-    return family.write(family.parse(schedule), task)
 
 
 def _read(file: Path) -> Candidate:

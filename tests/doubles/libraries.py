@@ -6,7 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from agent.library.entry_source import candidate_of, from_text, source_sha256, written
+from agent.library.entry_source import candidate_of, from_text, source_sha256
 from agent.library.library_writing import manifest_of, write_library
 from contract.candidate import Candidate, ScheduleValue
 from contract.chip import LIMITS
@@ -15,6 +15,7 @@ from contract.library import EntryEvaluation, LibraryEntry, PreparedKernel
 from contract.plan import resolve
 from contract.speedup import Speedup
 from contract.task import GemmTask
+from policies.schedule.families.registry import written
 
 CHIP = "H200"
 # Takes the emulator a second, and the compiler half of one.

@@ -132,7 +132,8 @@ def test_errors_of_devices_are_torch_s_own() -> None:
 @pytest.mark.usefixtures("service")
 def test_opcheck_passes_on_the_gpu(entries: list[LibraryEntry]) -> None:
     a, b = (one.requires_grad_() for one in operands(entries[0]))
-    torch.library.opcheck(torch.ops.cudal2.matmul.default, (a, b))
+    outcomes = torch.library.opcheck(torch.ops.cudal2.matmul.default, (a, b))
+    assert set(outcomes.values()) == {"SUCCESS"}
 
 
 def test_a_product_follows_what_its_stream_did_before(service: ProductService, entries: list[LibraryEntry]) -> None:

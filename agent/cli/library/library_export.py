@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.arguments import AsJson
-from agent.cli.library.library_source import ALL, LibraryPath, chosen, opened
+from agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
 from contract.base import Record
 
 EXAMPLE = (
@@ -29,11 +29,8 @@ def export(
     library: LibraryPath = None,
     format: Annotated[LibraryFormat, typer.Option("--format", help="What is written.")] = LibraryFormat.CPP,
     entry: Annotated[str, typer.Option("--entry", metavar="ID|all", help="An entry, or all.")] = ALL,
-    sms: Annotated[
-        int | None,
-        typer.Option("--sms", help="SMs of the GPU; default: of the one at hand, else of the H200.", min=1, show_default=False),
-    ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)] = None,
+    sms: Sms = None,
+    jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
     """Write kernels for other programs (docs/library/cpp.md).

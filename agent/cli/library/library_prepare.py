@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from agent.cli.arguments import AsJson
-from agent.cli.library.library_source import ALL, LibraryPath, chosen, opened
+from agent.cli.library.library_source import ALL, Jobs, LibraryPath, Sms, chosen, opened
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent library prepare --entry all --library h200"
 NOT_ALL = 1
@@ -14,11 +14,8 @@ NOT_ALL = 1
 def prepare(
     entry: Annotated[str, typer.Option("--entry", metavar="ID|all", help="An entry, or all.")] = ALL,
     library: LibraryPath = None,
-    sms: Annotated[
-        int | None,
-        typer.Option("--sms", help="SMs of the GPU; default: of the one at hand, else of the H200.", min=1, show_default=False),
-    ] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)] = None,
+    sms: Sms = None,
+    jobs: Jobs = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the sources of entries again, compile them, and keep the kernels where `import cudal2` finds them.

@@ -15,6 +15,11 @@ LibraryPath = Annotated[
         "--library", metavar="FOLDER|FILE", help="Default: the first that ships with the product.", show_default=False
     ),
 ]
+Sms = Annotated[
+    int | None,
+    typer.Option("--sms", help="SMs of the GPU; default: of the one at hand, else of the H200.", min=1, show_default=False),
+]
+Jobs = Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)]
 ALL = "all"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agent.cli.arguments import AsJson, Device
+from agent.cli.arguments import AsJson, Device, HeldOut
 from contract.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,60 +29,73 @@ EXAMPLE = (
     "  cudal2-agent train lm --evaluate lm-grpo --shape 4096x1024x512 --shape 64x64x16384"
 )
 
+StageName = Annotated[str | None, typer.Option("--stage", help="sft, contrastive or grpo.", show_default=False)]
+NewFolder = Annotated[Path | None, typer.Option("--out", help="New folder for the adapter.", show_default=False)]
+BaseModelName = Annotated[
+    str | None,
+    typer.Option("--model", help="A model's folder or name.", show_default="the packaged SmolLM2-135M-Instruct"),
+]
+PreviousAdapter = Annotated[
+    Path | None, typer.Option("--adapter", help="Adapter of the stage before, to continue.", show_default=False)
+]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Optimiser steps.", show_default="200")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Of data, samples and new weights.", show_default="0")]
+LearningRate = Annotated[
+    float | None,
+    typer.Option("--learning-rate", help="At the start of a cosine.", show_default="by stage: 5e-4, 3e-4, 3e-5"),
+]
+Batch = Annotated[int | None, typer.Option("--batch", min=1, help="Examples or replies of one pass.", show_default="16")]
+AccumulatedPasses = Annotated[int | None, typer.Option("--accumulate", min=1, help="Passes per step.", show_default="1")]
+GroupSize = Annotated[int | None, typer.Option("--group", min=2, help="grpo: replies to a prompt.", show_default="8")]
+KlWeight = Annotated[
+    float | None, typer.Option("--kl", min=0, help="grpo: weight of the divergence from the start.", show_default="0.02")
+]
+Rank = Annotated[int | None, typer.Option("--rank", min=1, help="Rank of a new adapter.", show_default="32")]
+SaveEvery = Annotated[int | None, typer.Option("--save-every", min=1, help="Steps between checkpoints.", show_default="50")]
+ReplyTokens = Annotated[int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="128")]
+VllmServer = Annotated[
+    str | None, typer.Option("--vllm-server", metavar="URL", help="grpo: TRL's vLLM server (untested).", show_default=False)
+]
+TestShare = Annotated[float, typer.Option("--test-share", min=0, max=1, help="Share of the shapes that never train.")]
+ExamplesFile = Annotated[
+    Path | None, typer.Option("--examples", help="Examples made before.", show_default="made from the store")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the interrupted training of --out.")]
+EvaluatedAdapter = Annotated[
+    Path | None, typer.Option("--evaluate", metavar="ADAPTER", help="Score an adapter's proposals.", show_default=False)
+]
+EvaluatedShapes = Annotated[list[str] | None, typer.Option("--shape", help="To evaluate: M x N x K.", show_default=False)]
+ProposalCount = Annotated[int, typer.Option("--proposals", min=1, help="To evaluate: per shape.")]
+MergedAdapter = Annotated[
+    Path | None,
+    typer.Option("--merge", metavar="ADAPTER", help="Write a whole model to --out, for servers.", show_default=False),
+]
+
 
 def train_lm(
-    stage: Annotated[str | None, typer.Option("--stage", help="sft, contrastive or grpo.", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="New folder for the adapter.", show_default=False)] = None,
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="A model's folder or name.", show_default="the packaged SmolLM2-135M-Instruct"),
-    ] = None,
-    adapter: Annotated[
-        Path | None, typer.Option("--adapter", help="Adapter of the stage before, to continue.", show_default=False)
-    ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", min=1, help="Optimiser steps.", show_default="200")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of data, samples and new weights.", show_default="0")] = None,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option("--learning-rate", help="At the start of a cosine.", show_default="by stage: 5e-4, 3e-4, 3e-5"),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option("--batch", min=1, help="Examples or replies of one pass.", show_default="16")
-    ] = None,
-    accumulate: Annotated[int | None, typer.Option("--accumulate", min=1, help="Passes per step.", show_default="1")] = None,
-    group: Annotated[int | None, typer.Option("--group", min=2, help="grpo: replies to a prompt.", show_default="8")] = None,
-    kl: Annotated[
-        float | None, typer.Option("--kl", min=0, help="grpo: weight of the divergence from the start.", show_default="0.02")
-    ] = None,
-    rank: Annotated[int | None, typer.Option("--rank", min=1, help="Rank of a new adapter.", show_default="32")] = None,
-    save_every: Annotated[
-        int | None, typer.Option("--save-every", min=1, help="Steps between checkpoints.", show_default="50")
-    ] = None,
-    reply_tokens: Annotated[
-        int | None, typer.Option("--reply-tokens", min=8, help="Limit of a reply.", show_default="128")
-    ] = None,
-    vllm_server: Annotated[
-        str | None, typer.Option("--vllm-server", metavar="URL", help="grpo: TRL's vLLM server (untested).", show_default=False)
-    ] = None,
-    held_out: Annotated[
-        Path | None, typer.Option("--held-out", help="JSON list of shapes that never train.", show_default=False)
-    ] = None,
-    test_share: Annotated[
-        float, typer.Option("--test-share", min=0, max=1, help="Share of the shapes that never train.")
-    ] = 0.0,
-    examples: Annotated[
-        Path | None, typer.Option("--examples", help="Examples made before.", show_default="made from the store")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted training of --out.")] = False,
-    evaluate: Annotated[
-        Path | None, typer.Option("--evaluate", metavar="ADAPTER", help="Score an adapter's proposals.", show_default=False)
-    ] = None,
-    shape: Annotated[list[str] | None, typer.Option("--shape", help="To evaluate: M x N x K.", show_default=False)] = None,
-    proposals: Annotated[int, typer.Option("--proposals", min=1, help="To evaluate: per shape.")] = 8,
-    merge: Annotated[
-        Path | None,
-        typer.Option("--merge", metavar="ADAPTER", help="Write a whole model to --out, for servers.", show_default=False),
-    ] = None,
+    stage: StageName = None,
+    out: NewFolder = None,
+    model: BaseModelName = None,
+    adapter: PreviousAdapter = None,
+    steps: Steps = None,
+    seed: Seed = None,
+    learning_rate: LearningRate = None,
+    batch: Batch = None,
+    accumulate: AccumulatedPasses = None,
+    group: GroupSize = None,
+    kl: KlWeight = None,
+    rank: Rank = None,
+    save_every: SaveEvery = None,
+    reply_tokens: ReplyTokens = None,
+    vllm_server: VllmServer = None,
+    held_out: HeldOut = None,
+    test_share: TestShare = 0.0,
+    examples: ExamplesFile = None,
+    resume: Resume = False,
+    evaluate: EvaluatedAdapter = None,
+    shape: EvaluatedShapes = None,
+    proposals: ProposalCount = 8,
+    merge: MergedAdapter = None,
     device: Device = None,
     as_json: AsJson = False,
 ) -> None:

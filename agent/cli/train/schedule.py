@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agent.cli.arguments import AsJson
+from agent.cli.arguments import AsJson, HeldOut
 
 if TYPE_CHECKING:
     from policies.schedule.learned.policy_file import PolicyCard
@@ -39,10 +39,7 @@ def schedule(
         Path | None, typer.Option("--start", metavar="FILE", help="Train a policy on instead of a new one.")
     ] = None,
     test_share: Annotated[float, typer.Option("--test-share", min=0, max=0.9, help="Share of shapes that are held out.")] = 0.1,
-    held_out: Annotated[
-        Path | None,
-        typer.Option("--held-out", metavar="FILE", help="JSON list of shapes that never learn.", show_default=False),
-    ] = None,
+    held_out: HeldOut = None,
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Processes that make features.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,8 +1,9 @@
 """The kernel families that exist for an architecture, and a candidate's schedule written for another task."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from contract.candidate import Candidate
+from contract.candidate import Candidate, ScheduleValue
 from contract.task import Arch, GemmTask
 from policies.schedule.families.kernel_family import Family
 from policies.schedule.families.latency.family import Latency
@@ -18,13 +19,19 @@ def families(arch: Arch) -> tuple[Family[Any], ...]:
     return (*made_for_it, *everywhere)
 
 
+def written(values: Mapping[str, ScheduleValue], task: GemmTask) -> Candidate:
+    """The kernel of a schedule for the task. Raises: ValueError where no family of this version writes it."""
+    family = next((one for one in families(task.arch) if one.name == values.get("family")), None)
+    if family is None:
+        raise ValueError(f"there is no kernel family {values.get('family')!r} for {task.arch}")
+    return family.write(family.parse(dict(values)), task)
+
+
 def rewrite(candidate: Candidate, task: GemmTask) -> Candidate | None:
     """The same schedule for the task; None where no schedule is behind the source, or it does not fit the task."""
-    values = candidate.origin.schedule
-    family = next((one for one in families(task.arch) if values and values.get("family") == one.name), None)
-    if family is None or not values:
+    if candidate.origin.schedule is None:
         return None
     try:
-        return family.write(family.parse(values), task)
+        return written(candidate.origin.schedule, task)
     except ValueError:
         return None

@@ -18,11 +18,7 @@ TASKS = small_tasks(2)
 needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

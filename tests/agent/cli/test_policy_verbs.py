@@ -13,12 +13,7 @@ from tests.agent.policy_bench.rows import judged, proposal_row
 from tests.doubles.building import compile_in_this_process
 from tests.doubles.learned_policies import write_policy
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture

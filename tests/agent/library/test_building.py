@@ -14,7 +14,7 @@ import pytest
 
 from agent.campaign.result_files import write_results
 from agent.library.entry_choice import NO_FAMILY, NO_SOURCE, NOT_FASTER, OTHER_TEXT, OWN_FLAGS, choose_entries
-from agent.library.entry_source import candidate_of, from_text, written
+from agent.library.entry_source import candidate_of, from_text
 from agent.library.library_building import BuildOptions, build_from_rows, build_from_store
 from agent.library.measured_kernels import MeasuredKernel, Origins
 from contract.baseline import TunedBaseline
@@ -29,6 +29,7 @@ from contract.speedup import Speedup
 from contract.task import GemmTask, TimingMode
 from cudal2.library.kernel_library import key_of, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
+from policies.schedule.families.registry import written
 from policies.trajectories.campaigns.queue import CampaignQueue
 from policies.trajectories.store import Store, open_store
 from tests.doubles import ENVIRONMENT, NOW, OBSERVATION, PLAN, measured, run_record, step

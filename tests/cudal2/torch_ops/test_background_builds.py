@@ -93,7 +93,8 @@ def test_the_product_has_the_command() -> None:
 
     words = ["--entry", ENTRY.id, "--library", "h200", "--sms", "132"]
     command = typer.main.get_command(app).commands["library"].commands["prepare"]  # type: ignore[attr-defined]
-    command.make_parser(typer.Context(command)).parse_args(words)
+    values, left, _ = command.make_parser(typer.Context(command)).parse_args(words)
+    assert (values["entry"], values["library"], values["sms"], left) == (ENTRY.id, "h200", "132", [])
 
 
 @pytest.mark.parametrize("stream", ["1", "2"])

@@ -29,7 +29,8 @@ def test_the_operator_passes_opcheck(serving: Serving, layout: Layout, grad: boo
 
 def test_opcheck_passes_where_nothing_is_served(serving: Serving) -> None:
     serving(TASK)
-    torch.library.opcheck(OPERATOR, (torch.randn(3, 4, requires_grad=True), torch.randn(4, 5)))
+    outcomes = torch.library.opcheck(OPERATOR, (torch.randn(3, 4, requires_grad=True), torch.randn(4, 5)))
+    assert set(outcomes.values()) == {"SUCCESS"}
 
 
 @pytest.mark.parametrize("layout", list(Layout))

@@ -20,11 +20,7 @@ ROOT = Path(__file__).resolve().parents[4]
 QUICK = ("--epochs", "12", "--members", "1", "--jobs", "1")
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CUDAL2_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 @pytest.fixture
