@@ -93,11 +93,8 @@ def drawn_kernels(task: GemmTask, device: int) -> Iterator[BuiltKernel]:
 
     chip = Device(device).chip
     task = task.model_copy(update={"arch": chip.arch})
-    written = [
-        family.write(random.Random(SEED).choice(list(family.space(task, chip))), task)
-        for family in families(chip.arch)
-        if family.supports(task)
-    ]
+    spaces = [(family, list(family.space(task, chip))) for family in families(chip.arch) if family.supports(task)]
+    written = [family.write(random.Random(SEED).choice(space), task) for family, space in spaces if space]
     with tempfile.TemporaryDirectory() as cache:
         for _, built in Builder(CompileOptions(cache_dir=cache), chip).build(written, task):
             if isinstance(built, Built) and (plan := built.plan_for(task, chip.sms)):

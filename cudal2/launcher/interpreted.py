@@ -152,11 +152,18 @@ class InterpretedKernel:
         return encoded
 
     def _workspace_of(self, stream: int) -> int:
-        """The workspace of a stream, or of a capture on it, whose graph may be launched beside later calls on the stream."""
-        identity, status, capture = c_uint64(), c_int(), c_uint64()
-        self._gpu.library.call("cuStreamGetId", stream, byref(identity))
+        """The workspace of a stream, or of a capture on it, whose graph may be launched beside later calls on the stream.
+
+        A stream that is captured may not be asked for its id, so it is known by its handle and the capture.
+        """
+        status, capture = c_int(), c_uint64()
         self._gpu.library.call("cuStreamGetCaptureInfo_v2", stream, byref(status), byref(capture), None, None, None)
-        key = identity.value, capture.value if status.value == types.CAPTURE_ACTIVE else 0
+        if status.value == types.CAPTURE_ACTIVE:
+            key = stream, capture.value
+        else:
+            identity = c_uint64()
+            self._gpu.library.call("cuStreamGetId", stream, byref(identity))
+            key = identity.value, 0
         if key not in self._workspaces:
             if len(self._workspaces) >= MAX_WORKSPACES:
                 raise LauncherError(

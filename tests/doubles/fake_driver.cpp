@@ -354,6 +354,10 @@ CUresult cuStreamSynchronize(CUstream stream) {
 }
 CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
   const std::lock_guard lock(mutex);
+  if (captures.count(stream)) {  // a real driver also invalidates the capture
+    captures.erase(stream);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   const auto found = ids.find(stream);
   *id = found == ids.end() ? reinterpret_cast<uintptr_t>(stream) : found->second;
   return CUDA_SUCCESS;

@@ -21,7 +21,7 @@ REGISTRATION = """#pragma once
 #define TORCH_LIBRARY_EXPAND(NAME, MODULE) TORCH_LIBRARY(NAME, MODULE)
 #define REGISTER_EXTENSION(NAME)
 """
-SIZES = (256, 128, 512)
+SIZES = (256, 128, 128)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ Kernels are prepared first, so that nothing waits for a compiler in between:
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -249,7 +250,7 @@ try:
 except RuntimeError as error:
     print("raised", str(error).splitlines()[0])
 """
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=300
     )

@@ -143,8 +143,8 @@ class Kernel {
   };
 
   struct Workspace {
-    unsigned long long stream;
-    std::uint64_t capture;  // 0 outside captures
+    unsigned long long stream;  // its id, in captures its handle
+    std::uint64_t capture;      // 0 outside captures
     Address address;
   };
 
@@ -216,14 +216,17 @@ class Kernel {
   }
 
   // The workspace of a stream, or of a capture on it: a graph may be launched on any stream, beside later calls on this one.
-  // Streams are known by their id, because a handle is used again, and one handle means another stream in every thread.
+  // Streams are known by their id, because a handle is used again, and one handle means another stream in every thread. A
+  // stream that is captured may not be asked for its id; it has a handle of its own in the capture.
   Address workspace_of(Stream stream) {
-    unsigned long long id = 0;
-    driver_.check(driver_.stream_id(stream, &id), "cuStreamGetId");
     int status = 0;
     std::uint64_t capture = 0;
     driver_.check(driver_.capture_info(stream, &status, &capture, nullptr, nullptr, nullptr), "cuStreamGetCaptureInfo");
-    if (status != kCaptureActive) capture = 0;
+    unsigned long long id = reinterpret_cast<std::uintptr_t>(stream);
+    if (status != kCaptureActive) {
+      capture = 0;
+      driver_.check(driver_.stream_id(stream, &id), "cuStreamGetId");
+    }
     for (const Workspace& each : workspaces_) {
       if (each.stream == id && each.capture == capture) return each.address;
     }

@@ -71,6 +71,7 @@ void launch(Kernel& kernel, Address a, Address b, Address d, std::uint64_t strea
 }  // namespace
 
 NB_MODULE(_native, module) {
+  nb::set_leak_warnings(false);  // kernels stay loaded until the process ends, since graphs may use them
   nb::register_exception_translator(translate);
   bind_plan(module);
   module.attr("ALIGNMENT") = cudal2::kAlignment;
