@@ -13,7 +13,7 @@ from agent.library.measured_kernels import MeasuredKernel, Origins
 from contract.candidate import Candidate
 from contract.errors import PlanError
 from contract.library import EntryEvaluation, LibraryEntry
-from contract.task import GemmTask
+from contract.task import GemmTask, Layout
 from policies.schedule.families.registry import written
 
 NOT_FASTER = "does not beat AutoTuning"
@@ -21,6 +21,9 @@ OTHER_TEXT = "its family writes another source today"
 NO_FAMILY = "no family writes its schedule today"
 NO_SOURCE = "it has no schedule, and its source is not in this store"
 OWN_FLAGS = "it was compiled with flags of its own"
+EXCLUDED = "named by --without"
+
+Products = frozenset[tuple[str, Layout]]  # shape as M x N x K, and layout
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,21 @@ class EntryChoice:
 
 
 def choose_entries(
-    kernels: Sequence[MeasuredKernel], origins: Callable[[MeasuredKernel], Origins], *, winning_only: bool = True
+    kernels: Sequence[MeasuredKernel],
+    origins: Callable[[MeasuredKernel], Origins],
+    *,
+    winning_only: bool = True,
+    without: Products = frozenset(),
 ) -> EntryChoice:
     """Of each task the kernel with the highest lower bound of those that can be written as they were measured.
 
-    `winning_only`: kernels whose interval does not lie above 1 are left out.
+    `winning_only`: kernels whose interval does not lie above 1 are left out. `without`: products that get no entry.
     """
     entries, left_out = list[LibraryEntry](), list[LeftOut]()
     for task, same in groupby(sorted(kernels, key=_place), key=lambda one: one.task):
+        if (task.shape, task.layout) in without:
+            left_out.append(LeftOut(task, EXCLUDED))
+            continue
         chosen = _chosen(task, list(same), origins, winning_only=winning_only)
         (entries if isinstance(chosen, LibraryEntry) else left_out).append(chosen)  # type: ignore[arg-type]
     return EntryChoice(tuple(sorted(entries, key=lambda entry: entry.id)), tuple(left_out))

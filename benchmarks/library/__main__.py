@@ -4,7 +4,8 @@
     python -m benchmarks.library all --out FOLDER
 
 FOLDER gets host.json, blocks.json and shapes.json. The same command goes on from the rows that are there; with --minutes, a
-part stops in between. Products that the library serves are measured first.
+part stops in between. Products that the library serves are measured first. slower.txt gets those that were slower than
+PyTorch's own, for `cudal2-agent library build --without`.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import torch
 
 import cudal2
 from benchmarks.h200.grid import grid_shapes
-from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, served_first, summary
+from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, served_first, slower_products, summary
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
 from contract.whole_file import whole_file
@@ -110,6 +111,7 @@ def _write(file: Path, part: str, rows: list[dict[str, Any]]) -> None:
     }
     if part == "shapes":
         content["summary"] = summary(rows)
+        file.with_name("slower.txt").write_text(slower_products(rows), encoding="utf-8")
     with whole_file(file) as place:
         place.write_text(json.dumps(content, indent=1), encoding="utf-8")
 

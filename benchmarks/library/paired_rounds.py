@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -30,8 +30,8 @@ class PairedTimes:
 
 
 def paired_times(
-    plain: Program,
-    served: Program,
+    plain: Program | Sequence[Program],
+    served: Program | Sequence[Program],
     *,
     calls: int,
     rounds: int,
@@ -40,26 +40,31 @@ def paired_times(
     before_plain: Program = lambda: None,
     seed: int = 18,
 ) -> PairedTimes:
-    """Both programs in every round, in random order, after a round that does not count.
+    """Both programs in every round, in random order, after one round of each copy that does not count.
 
+    Several copies of each take turns: two programs with the same kernels differ by up to 2 % in where their memory lies.
     `calls`: products or steps that one run of a program has. `around`: entered around the served program, outside its time.
     `before_plain`: run before each plain program, outside its time.
     """
     rng = random.Random(seed)
     samples: dict[str, list[float]] = {"plain": [], "served": []}
-    programs = {"plain": (plain, nullcontext), "served": (served, around)}
-    for round_ in range(rounds + 1):
-        for name in rng.sample(sorted(programs), 2):
-            program, context = programs[name]
+    copies = {"plain": _copies(plain), "served": _copies(served)}
+    for round_ in range(-len(copies["plain"]), rounds):
+        for name in rng.sample(sorted(copies), 2):
+            program = copies[name][round_ % len(copies[name])]
             if name == "plain":
                 before_plain()
-            with context():
+            with around() if name == "served" else nullcontext():
                 taken = run_us(program, device)
-            if round_:
+            if round_ >= 0:
                 samples[name].append(taken / calls)
     timings = {name: Timing(name=name, samples_us=tuple(taken)) for name, taken in samples.items()}
     speedup = paired_speedup(timings["served"], timings["plain"])
     return PairedTimes(median_us(timings["plain"]), median_us(timings["served"]), speedup.ratio, speedup.low, speedup.high)
+
+
+def _copies(program: Program | Sequence[Program]) -> Sequence[Program]:
+    return program if isinstance(program, Sequence) else [program]
 
 
 def run_us(program: Program, device: str) -> float:

@@ -37,6 +37,15 @@ def build(
         str | None, typer.Option("--name", help="Name of the library; default: that of the chip.", show_default=False)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Also kernels that do not beat AutoTuning.")] = False,
+    without: Annotated[
+        Path | None,
+        typer.Option(
+            "--without",
+            metavar="FILE",
+            help="Products that get no entry, one per line, such as `512x4096x64 nn`.",
+            show_default=False,
+        ),
+    ] = None,
     cubins: Annotated[bool, typer.Option("--cubins", help="Add built kernels, for machines without a compiler.")] = False,
     jobs: Annotated[int | None, typer.Option("--jobs", help="Compilers at a time.", min=1, show_default=False)] = None,
     as_json: AsJson = False,
@@ -45,14 +54,15 @@ def build(
 
     Of several kernels for a task, the one with the highest lower bound of its interval is taken.
     """
-    from agent.library.library_building import BuildOptions, build_from_rows, build_from_store
+    from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, read_products
     from contract.errors import UsageError
     from contract.settings import load_settings
 
     if rows and from_store:
         raise UsageError("--rows and --from-store exclude each other; name one")
     settings = load_settings(compile_jobs=jobs)
-    options = BuildOptions(chip=chip, name=name, winning_only=not every, cubins=cubins)
+    excluded = read_products(without) if without else frozenset()
+    options = BuildOptions(chip=chip, name=name, winning_only=not every, cubins=cubins, without=excluded)
     manifest, choice = build_from_rows(rows, out, options, settings) if rows else build_from_store(out, options, settings)
     if as_json:
         print(json.dumps({"library": str(out), **manifest.model_dump(mode="json"), "left_out": _left_out(choice)}))

@@ -133,6 +133,7 @@ def test_what_nothing_executed_is_not_called_right(
         (["build", "--out", "h200", "--rows", "nowhere"], "nowhere does not exist"),
         (["build", "--out", "h200", "--rows", str(ROWS)], "no kernel was measured with plain launches"),
         (["build", "--out", "h200", "--rows", str(ROWS), "--from-store"], "exclude each other"),
+        (["build", "--out", "h200", "--rows", str(ROWS), "--without", "nowhere"], "nowhere cannot be read"),
         (["build"], "Missing option '--out'"),
     ],
 )

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from agent.campaign.result_files import write_results
-from agent.library.entry_choice import NO_FAMILY, NO_SOURCE, NOT_FASTER, OTHER_TEXT, OWN_FLAGS, choose_entries
+from agent.library.entry_choice import EXCLUDED, NO_FAMILY, NO_SOURCE, NOT_FASTER, OTHER_TEXT, OWN_FLAGS, choose_entries
 from agent.library.entry_source import candidate_of, from_text
-from agent.library.library_building import BuildOptions, build_from_rows, build_from_store
+from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, read_products
 from agent.library.measured_kernels import MeasuredKernel, Origins
 from contract.baseline import TunedBaseline
 from contract.campaign import ShapeResult, Winner
@@ -26,7 +26,7 @@ from contract.plan import render_plan
 from contract.run_settings import RunSettings
 from contract.settings import load_settings
 from contract.speedup import Speedup
-from contract.task import GemmTask, TimingMode
+from contract.task import GemmTask, Layout, TimingMode
 from cudal2.library.kernel_library import key_of, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
 from policies.schedule.families.registry import written
@@ -132,6 +132,26 @@ def test_the_next_best_takes_the_place_of_a_kernel_that_cannot_be_written() -> N
 def test_kernels_that_do_not_win_are_kept_where_they_are_wanted() -> None:
     choice = choose_entries(kernels(row(TASKS[0], 0.9)), nothing, winning_only=False)
     assert [entry.wins for entry in choice.entries] == [False]
+
+
+def test_products_that_are_named_get_no_entry() -> None:
+    twice = kernels(row(TASKS[0]), row(TASKS[1]))
+    without = frozenset({(TASKS[0].shape, Layout.NN), (TASKS[1].shape, Layout.TN)})
+    choice = choose_entries(twice, nothing, without=without)
+    assert [entry.task for entry in choice.entries] == [TASKS[1]]
+    assert [(left.task, left.reason) for left in choice.left_out] == [(TASKS[0], EXCLUDED)]
+
+
+def test_a_file_names_products(tmp_path: Path) -> None:
+    file = tmp_path / "slower.txt"
+    file.write_text("# slower today\n512x4096x64 tn  # 0.97\n\n64_64_64\n")
+    assert read_products(file) == {("512x4096x64", Layout.TN), ("64x64x64", Layout.NN)}
+    for line, said in (("64x64", "line 1"), ("64x64x64 tt", "write a shape and a layout"), ("64x64x64 nn 2", "line 1")):
+        file.write_text(line)
+        with pytest.raises(UsageError, match=said):
+            read_products(file)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_products(tmp_path)
 
 
 def test_equal_rows_give_equal_bytes_in_any_order(tmp_path: Path) -> None:

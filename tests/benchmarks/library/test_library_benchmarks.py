@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, summary
+from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, slower_products, summary
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import BlockSize, gradient_difference, measure_block
 from contract.task import GemmTask, Layout
@@ -77,8 +77,11 @@ def test_the_summary_counts_slower_shapes() -> None:
         {"shape": "3x3x3", "served": False, "ratio": 0.99, "low": 0.9, "high": 1.1},
     ]
     told = summary(rows)
-    assert (told["shapes"], told["served"], told["geometric_mean"]) == (3, 2, 0.9967)
-    assert (told["interval_wholly_below_1"], told["below_0.98"]) == (1, ["2x2x2"])
+    assert (told["shapes"], told["geometric_mean"]) == (3, 0.9967)
+    assert (told["interval_wholly_above_1"], told["interval_wholly_below_1"], told["below_0.98"]) == (1, 1, ["2x2x2"])
+    assert (told["served"]["shapes"], told["served"]["geometric_mean"]) == (2, 1.0)
+    assert (told["left"]["shapes"], told["left"]["interval_wholly_below_1"]) == (1, 0)
+    assert slower_products(rows) == "2x2x2 nn  # 0.500 (0.400 to 0.600)\n"
 
 
 def test_random_shapes_are_drawn_once_and_within_the_grid() -> None:
