@@ -10,7 +10,7 @@ from policies.schedule.learned.features import features_of
 from policies.schedule.learned.network import Network, Opinion
 from policies.schedule.learned.policy_file import PolicyCard, kind_of
 from policies.schedule.optimiser.pool_entry import PoolEntry
-from policies.schedule.optimiser.pool_prior import Crowding
+from policies.schedule.optimiser.pool_prior import ANALYTIC, Crowding, Prior
 from policies.schedule.prior import Floats
 
 CAUTION = 0.5  # deviations of the ensemble that count as time: its members disagree where nothing was measured
@@ -21,6 +21,7 @@ class LearnedPrior:
 
     crowding = Crowding(group=1.01, family=1.0)
     parents = 12
+    second: Prior | None = ANALYTIC
 
     def __init__(self, card: PolicyCard, network: Network) -> None:
         self.card, self._network = card, network

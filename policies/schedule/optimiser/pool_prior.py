@@ -28,11 +28,15 @@ class EntryEncoding(Protocol):
 
 
 class Prior(Protocol):
-    """Times before anything was measured. `parents`: the fastest entries of a pool whose neighbours it wants to see."""
+    """Times before anything was measured. `parents`: the fastest entries of a pool whose neighbours it wants to see.
+
+    `second`: a prior of another kind, which a first round asks too; None where there is none.
+    """
 
     name: str
     crowding: Crowding
     parents: int
+    second: "Prior | None"
 
     def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
         """Unit: microseconds."""
@@ -49,6 +53,7 @@ class AnalyticPrior:
     name = "analytic"
     crowding = Crowding(group=1.15, family=1.04)
     parents = 0
+    second: Prior | None = None
 
     def predict_us(self, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> Floats:
         return predict_many_us([entry.work for entry in entries], task, chip)

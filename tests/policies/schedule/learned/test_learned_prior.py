@@ -1,11 +1,16 @@
-"""For which tasks and chips a policy is used."""
+"""For which tasks and chips a policy is used, and what a search with it proposes first."""
 
 from pathlib import Path
 
+from contract.candidate import ScheduleValue
 from contract.chip import REFERENCE_CHIPS
 from contract.task import AccumulatorType, Arch, GemmTask, TimingMode
+from contract.trajectory import Observation, Precedent
+from policies.schedule.families.registry import families
 from policies.schedule.learned.learned_prior import LearnedPrior
 from policies.schedule.learned.policy_file import kind_of, read_weights
+from policies.schedule.optimiser.pool_prior import ANALYTIC, Prior
+from policies.schedule.policy import Precedents, SchedulePolicy
 from tests.doubles.learned_policies import write_policy
 
 H200 = REFERENCE_CHIPS[Arch.SM_90A]
@@ -23,3 +28,23 @@ def test_a_policy_knows_its_chips_and_the_kinds_of_task_that_it_is_for(tmp_path:
     assert server.knows(of_server, H200)
     assert not server.knows(TASK, H200)
     assert not server.knows(of_server.model_copy(update={"accumulate": AccumulatorType.F16}), H200)
+
+
+def test_a_first_round_ends_with_the_best_of_the_analytic_prior(tmp_path: Path) -> None:
+    task = GemmTask(m=1536, n=8960, k=1536)
+    learned = LearnedPrior(*read_weights(write_policy(tmp_path / "own.safetensors")))
+    seen = Observation(task=task, chip=REFERENCE_CHIPS[task.arch], round=0, seed=0)
+
+    def proposed(prior: Prior, count: int, precedents: Precedents = lambda *_: ()) -> list[dict[str, ScheduleValue] | None]:
+        policy = SchedulePolicy(families(task.arch), precedents=precedents, prior_of=lambda *_: prior)
+        return [candidate.origin.schedule for candidate in policy.propose(seen, count)]
+
+    [best] = proposed(ANALYTIC, 1)
+    alone = proposed(learned, 3)
+    assert best not in alone
+    assert proposed(learned, 8)[:3] == alone
+    assert proposed(learned, 8)[-1] == best
+    assert len(proposed(learned, 8)) == 8
+    earlier = proposed(learned, 8)[5] or {}
+    known = Precedent(run_id="earlier", task=task, schedule=earlier, speedup=1.1)
+    assert proposed(learned, 4, lambda *_: (known,)) == [earlier, *alone[:2], best]

@@ -12,7 +12,7 @@ from cudal2.library.shipped_libraries import shipped_library
 from tests.doubles.building import compile_in_this_process, leave_machine_code_unread
 from tests.doubles.libraries import library_entry, small_tasks, write_entries
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 ROWS = ROOT / "benchmarks" / "h200" / "rows" / "server-2026-11-23.jsonl.gz"
 TASKS = small_tasks(2)
 needs_core = pytest.mark.skipif(find_spec("sandbox.emulator._core") is None, reason="the emulator's core is not built here")
