@@ -1,10 +1,13 @@
-"""Settings of all tests, and the compiler that tests on the emulator share."""
+"""Settings of all tests, and what several of them share: the emulator's compiler, the C++ kernels for PyTorch."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 if TYPE_CHECKING:
@@ -23,3 +26,18 @@ def compiler(request: pytest.FixtureRequest) -> PtxCompiler:
 
     assert request.config.cache is not None
     return PtxCompiler(request.config.cache.mkdir("emulator-ptx"))
+
+
+@pytest.fixture(scope="session")
+def compiled_folder(request: pytest.FixtureRequest) -> Path:
+    """A folder with the C++ kernels of PyTorch's operators for the CPU, compiled once for all runs: it takes ten seconds."""
+    from cudal2.torch import compiled_build
+
+    if all(shutil.which(name) is None for name in compiled_build.COMPILERS):
+        pytest.skip("there is no C++ compiler")
+    assert request.config.cache is not None
+    folder = Path(request.config.cache.mkdir("aten-kernels"))
+    with FileLock(folder / "lock"):
+        if compiled_build.find(folder, "CPU") is None:
+            compiled_build.build(folder, "CPU")
+    return folder

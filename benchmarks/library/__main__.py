@@ -24,6 +24,7 @@ from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, 
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import MODES, BlockSize, measure_block
 from contract.whole_file import whole_file
+from cudal2.torch import torch_session
 
 PARTS = ("host", "blocks", "shapes")
 HIDDEN, BATCHES, SEQUENCE = (1024, 2048, 4096, 8192), (1, 4, 16, 64), 512
@@ -78,7 +79,8 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
     if part == "host" and "host" not in done:
         pairs = [_operands(shape) for shape in (_SERVED, _LEFT)]
         torch.mm(*pairs[0])
-        yield {"name": "host", "costs_us": host_costs("cuda", *pairs)}
+        compiled = torch_session.compiled_kernels("CUDA")
+        yield {"name": "host", "costs_us": host_costs("cuda", pairs[0], pairs[1], compiled)}
     if part == "blocks":
         for size, mode, model in _steps(options):
             name = f"{model} {size.hidden} {size.batch} {mode}"

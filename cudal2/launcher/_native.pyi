@@ -66,6 +66,10 @@ class Kernel:
         """Enqueue D = A B: device addresses, and a stream's handle."""
 
     @property
+    def c_entry(self) -> tuple[int, int]:
+        """Addresses of a C function that launches, and of its first argument."""
+
+    @property
     def tensor_maps(self) -> int:
         """Number of descriptors in the cache."""
 

@@ -99,6 +99,8 @@ class _PlannedLaunch(NamedTuple):
 class InterpretedKernel:
     """Kernel and plan on one GPU. Raises: LauncherError."""
 
+    c_entry = None
+
     def __init__(self, gpu: InterpretedLauncher, kernel: BuiltKernel) -> None:
         self._gpu, self._plan, self._task = gpu, kernel.plan, kernel.task
         self._lock = threading.Lock()

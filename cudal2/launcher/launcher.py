@@ -20,7 +20,15 @@ class BuiltKernel(NamedTuple):
 
 
 class LoadedKernel(Protocol):
-    """A kernel on one GPU. Any number of threads may launch it; it stays loaded until the process ends."""
+    """A kernel on one GPU. Any number of threads may launch it; it stays loaded until the process ends.
+
+    `c_entry`: the addresses of a C function that launches and of its first argument, for callers without Python; None where the
+    launch is Python. They are valid as long as this object lives. The function's further arguments are `a`, `b`, `d`, `stream`,
+    a pointer to an int that becomes 1 once the product is enqueued, and a buffer for an error message with its size in bytes.
+    """
+
+    @property
+    def c_entry(self) -> tuple[int, int] | None: ...
 
     def launch(self, a: int, b: int, d: int, stream: int) -> None:
         """Enqueue D = A·B and return. `a`, `b`, `d`: device addresses, aligned to `ALIGNMENT`. `stream`: handle of a stream.

@@ -4,7 +4,10 @@
 - `custom_operator.py`: `torch.ops.cudal2.matmul` with its fake and its gradients.
 - `aten_override.py`: the CUDA kernels of `aten::mm` and `aten::addmm` replaced, with the original ones as the fallback.
 - `inductor_choices.py`: the library as a choice of Inductor under `torch.compile`.
+- `compiled_kernels.py`: these kernels in C++, `native/aten_kernels.cpp`, and the services that they ask.
+- `compiled_build.py`: compiles them for the PyTorch at hand, and finds them in the cache.
 - `product_service.py`: from two matrices to a launch: the path of every call.
+- `call_routes.py`: what a signature leads to, and how often it was called.
 - `matrix_signature.py`: what product two matrices are, or why none that an entry serves.
 - `background_builds.py`: kernels that are not built are built in the background, once.
 - `gpu_platform.py`: devices, streams and the launcher, behind a protocol that tests implement on the CPU.

@@ -1,8 +1,10 @@
 """The kernels of `aten::mm` and `aten::addmm` for one dispatch key replaced, with the original ones as the fallback.
 
-A Python kernel that is registered for a key shadows the original one until its registration ends. `torch.library.get_kernel`
-reads the original kernel before that, so calling it does not come back here. Older versions without it call the `out` form, an
-operator of its own whose kernel stays. Autograd, autocast and fake tensors act above the key and do not see the change.
+A kernel that is registered for a key shadows the original one until its registration ends. Where the C++ kernels were compiled
+for this PyTorch they are registered (`compiled_kernels.py`); else kernels in Python, which cost more per call. They reach the
+original kernel by `torch.library.get_kernel`, which reads it before the registration, so calling it does not come back here.
+Older versions without it call the `out` form, an operator of its own whose kernel stays. Autograd, autocast and fake tensors
+act above the key and do not see the change.
 
 PyTorch's table of kernels is not guarded: a registration that ends while another thread calls the kernel leaves that thread
 with freed memory. So a kernel is registered once and stays until the process ends; whether it asks a service is a flag.
@@ -12,11 +14,12 @@ import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from cudal2.dispatch.causes import FallbackCause
+from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.product_service import ProductService
 
 OPERATORS = ("mm", "addmm")
@@ -24,53 +27,108 @@ OPERATORS = ("mm", "addmm")
 AtenKernel = Callable[..., torch.Tensor]
 
 
-class ReplacedKernel:
-    """A kernel that is registered. `service`: what it asks first; None while it only calls the original kernel."""
+class ReplacedKernel(Protocol):
+    """A kernel that is registered. `language`: in which it is written."""
+
+    language: str
+
+    def serve(self, service: ProductService | None) -> None:
+        """Ask a service first from now on; None only calls the original kernel."""
+
+    def unregister(self) -> None:
+        """End the registration. No other thread may be calling the operator."""
+
+
+class PythonKernel:
+    """A replaced kernel in Python. `service`: what it asks first."""
+
+    language = "Python"
 
     def __init__(self, name: str, key: str) -> None:
         self.service: ProductService | None = None
         kernel = _KERNELS[name](self, original_kernel(name, key))
-        self.registration: Any = torch.library.Library("aten", "IMPL")
+        self._registration: Any = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*[Oo]verrid")
-            self.registration.impl(name, kernel, key)
+            self._registration.impl(name, kernel, key)
+
+    def serve(self, service: ProductService | None) -> None:
+        self.service = service
+
+    def unregister(self) -> None:
+        self.service = None
+        self._registration._destroy()
+
+
+class CompiledKernel:
+    """A replaced kernel in C++. Raises: LibraryError where PyTorch refuses it."""
+
+    language = "C++"
+
+    def __init__(self, name: str, kernels: CompiledKernels) -> None:
+        self._name, self._kernels = name, kernels
+        kernels.register(name)
+
+    def serve(self, service: ProductService | None) -> None:
+        self._kernels.serve(self._name, service)
+
+    def unregister(self) -> None:
+        self.serve(None)
+        self._kernels.unregister(self._name)
 
 
 _REPLACED: dict[tuple[str, str], ReplacedKernel] = {}
+_SHADOWED: list[ReplacedKernel] = []  # kernels in Python that were registered before the ones in C++ were there
 _LOCK = threading.Lock()
 
 
 class AtenOverride:
-    """Operators that ask a service until `stop`. Raises: ValueError for an operator that is not one of `OPERATORS`."""
+    """Operators that ask a service until `stop`. `compiled`: their kernels in C++; None has kernels in Python registered.
 
-    def __init__(self, service: ProductService, operators: tuple[str, ...] = OPERATORS) -> None:
+    Raises: ValueError for an operator that is not one of `OPERATORS`; LibraryError where PyTorch refuses the kernels in C++.
+    """
+
+    def __init__(
+        self, service: ProductService, operators: tuple[str, ...] = OPERATORS, compiled: CompiledKernels | None = None
+    ) -> None:
         if unknown := set(operators) - set(OPERATORS):
             raise ValueError(f"{', '.join(sorted(unknown))} cannot be replaced; choose from {', '.join(OPERATORS)}")
         self.service, self.operators = service, operators
-        self._kernels = [_replaced(name, service.platform.dispatch_key) for name in operators]
+        self._kernels = [_replaced(name, service.platform.dispatch_key, compiled) for name in operators]
         for kernel in self._kernels:
-            kernel.service = service
+            kernel.serve(service)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """In which the kernels are written, each once."""
+        return tuple(dict.fromkeys(kernel.language for kernel in self._kernels))
 
     def stop(self) -> None:
         """The original kernels run again. A call that is under way ends as it began."""
         for kernel in self._kernels:
-            kernel.service = None
+            kernel.serve(None)
 
 
 def unregister() -> None:
     """Leave no trace of any replacement. Only for a process in which no other thread multiplies, such as a benchmark's."""
     with _LOCK:
-        for kernel in _REPLACED.values():
-            kernel.service = None
-            kernel.registration._destroy()
+        for kernel in (*_REPLACED.values(), *_SHADOWED):
+            kernel.unregister()
         _REPLACED.clear()
+        _SHADOWED.clear()
 
 
-def _replaced(name: str, key: str) -> ReplacedKernel:
+def _replaced(name: str, key: str, compiled: CompiledKernels | None) -> ReplacedKernel:
+    """A kernel in C++ is registered over one in Python, which then runs no more."""
     with _LOCK:
         found = _REPLACED.get((name, key))
-        if found is None:
-            found = _REPLACED[name, key] = ReplacedKernel(name, key)
+        if compiled is not None and (found is None or isinstance(found, PythonKernel)):
+            kernel = CompiledKernel(name, compiled)
+            if found is not None:
+                _SHADOWED.append(found)
+            found = _REPLACED[name, key] = kernel
+        elif found is None:
+            found = _REPLACED[name, key] = PythonKernel(name, key)
         return found
 
 
@@ -93,7 +151,7 @@ def _addmm_out_form(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scal
     return result
 
 
-def _mm(replaced: ReplacedKernel, original: AtenKernel) -> AtenKernel:
+def _mm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
     def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         service = replaced.service
         out = None if service is None else service.product(a, b)
@@ -102,7 +160,7 @@ def _mm(replaced: ReplacedKernel, original: AtenKernel) -> AtenKernel:
     return mm
 
 
-def _addmm(replaced: ReplacedKernel, original: AtenKernel) -> AtenKernel:
+def _addmm(replaced: PythonKernel, original: AtenKernel) -> AtenKernel:
     """No entry adds a bias today, so every call goes to the original kernel; it is counted, so that `status` tells."""
 
     def addmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
@@ -115,4 +173,4 @@ def _addmm(replaced: ReplacedKernel, original: AtenKernel) -> AtenKernel:
 
 
 _OUT_FORMS: dict[str, AtenKernel] = {"mm": _mm_out_form, "addmm": _addmm_out_form}
-_KERNELS: dict[str, Callable[[ReplacedKernel, AtenKernel], AtenKernel]] = {"mm": _mm, "addmm": _addmm}
+_KERNELS: dict[str, Callable[[PythonKernel, AtenKernel], AtenKernel]] = {"mm": _mm, "addmm": _addmm}

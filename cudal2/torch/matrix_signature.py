@@ -11,6 +11,18 @@ from cudal2.dispatch.dispatcher import kind_code
 ELEMENT_OF = {torch.float16: ElementType.F16, torch.bfloat16: ElementType.BF16}
 
 
+class MatrixForm(NamedTuple):
+    """An operand without its numbers. Unit of `strides`: elements.
+
+    `element`: None for a type that no entry has. `device`: its number; None on another type of device than is served.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    element: ElementType | None
+    device: int | None
+
+
 class MatrixSignature(NamedTuple):
     """A product in the terms of dispatch. `kind`: from `kind_code`, with accumulation in f32."""
 
@@ -20,12 +32,18 @@ class MatrixSignature(NamedTuple):
     kind: int
 
 
-def read_signature(a: torch.Tensor, b: torch.Tensor, device_type: str) -> MatrixSignature | FallbackCause:
+def form_of(tensor: torch.Tensor, device_type: str) -> MatrixForm:
+    """`device_type`: of the tensors that are served."""
+    device = tensor.get_device() if tensor.device.type == device_type else None
+    return MatrixForm(tuple(tensor.shape), tensor.stride(), ELEMENT_OF.get(tensor.dtype), device)
+
+
+def read_signature(a: MatrixForm, b: MatrixForm) -> MatrixSignature | FallbackCause:
     """The product of an M×K and a K×N matrix. A transposed view is the layout that it is in memory."""
-    if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
+    if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[1] != b.shape[0]:
         return FallbackCause.RANK
-    element = ELEMENT_OF.get(a.dtype)
-    if element is None or b.dtype is not a.dtype or a.device != b.device or a.device.type != device_type:
+    element = a.element
+    if element is None or b.element is not element or a.device is None or a.device != b.device:
         return FallbackCause.TYPE
     if element is ElementType.F16 and _accumulates_in_f16():
         return FallbackCause.REDUCED_ACCUMULATION
@@ -38,13 +56,23 @@ def read_signature(a: torch.Tensor, b: torch.Tensor, device_type: str) -> Matrix
     return layout if isinstance(layout, FallbackCause) else MatrixSignature(m, n, k, _kind(layout, element))
 
 
-def _layout(a: torch.Tensor, b: torch.Tensor) -> Layout | FallbackCause:
+def _layout(a: MatrixForm, b: MatrixForm) -> Layout | FallbackCause:
     """Row-major is preferred where a matrix is both, as a single row or column is."""
-    if a.is_contiguous():
-        if b.is_contiguous():
+    if _row_major(a):
+        if _row_major(b):
             return Layout.NN
-        return Layout.TN if b.t().is_contiguous() else FallbackCause.LAYOUT
-    return Layout.NT if b.is_contiguous() and a.t().is_contiguous() else FallbackCause.LAYOUT
+        return Layout.TN if _column_major(b) else FallbackCause.LAYOUT
+    return Layout.NT if _row_major(b) and _column_major(a) else FallbackCause.LAYOUT
+
+
+def _row_major(matrix: MatrixForm) -> bool:
+    """Without gaps, as `Tensor.is_contiguous` says: the stride of a size of one does not matter."""
+    (rows, columns), (down, along) = matrix.shape, matrix.strides
+    return (columns == 1 or along == 1) and (rows == 1 or down == columns)
+
+
+def _column_major(matrix: MatrixForm) -> bool:
+    return _row_major(matrix._replace(shape=matrix.shape[::-1], strides=matrix.strides[::-1]))
 
 
 def _kind(layout: Layout, element: ElementType) -> int:

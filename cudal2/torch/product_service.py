@@ -22,35 +22,15 @@ from cudal2.dispatch.neighbour_rule import shipped_neighbours
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, EntryBuilder
+from cudal2.torch.call_routes import CallRoute, CallTally
 from cudal2.torch.gpu_platform import Platform
-from cudal2.torch.matrix_signature import MatrixSignature, read_signature
+from cudal2.torch.matrix_signature import MatrixForm, MatrixSignature, form_of, read_signature
 
 _LOG = logging.getLogger(__name__)
 MAX_ROUTES = 65536  # a program with more signatures than that starts anew
 _MEASURE = "nothing is chosen until `cudal2-agent library build` makes one of measurements here"
 
-LaunchCall = Callable[[int, int, int, int], None]
 LibraryChoice = Callable[[GpuIdentity], KernelLibrary | None]
-
-
-class CallTally:
-    """Calls of one kind. An increment is one bytecode sequence without a call, so no thread switch of CPython loses one."""
-
-    __slots__ = ("calls",)
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-
-class CallRoute:
-    """What a signature leads to: the `launch` of a kernel, or None for a fallback, which `tally` counts."""
-
-    __slots__ = ("columns", "device", "launch", "rows", "tally")
-
-    def __init__(self, tally: CallTally) -> None:
-        self.tally = tally
-        self.launch: LaunchCall | None = None
-        self.device, self.rows, self.columns = -1, 0, 0
 
 
 class DeviceDispatch:
@@ -65,6 +45,7 @@ class ProductService:
     """Runs products of matrices by a library's kernels, or says nothing was run.
 
     `libraries`: the library for a GPU, None where there is none. `prepared`: the cache that builds are written to.
+    `fallback_tallies`: what counts the calls of each cause.
     """
 
     def __init__(self, platform: Platform, libraries: LibraryChoice, prepared: PreparedKernels, builder: EntryBuilder) -> None:
@@ -75,7 +56,7 @@ class ProductService:
         self._loaded_routes: dict[tuple[int, str, GemmTask], CallRoute] = {}
         self._devices: dict[int, DeviceDispatch | FallbackCause] = {}
         self._notes: dict[str, None] = {}
-        self._fallbacks = {cause: CallTally() for cause in FallbackCause}
+        self.fallback_tallies = {cause: CallTally() for cause in FallbackCause}
         self._served: dict[str, CallTally] = {}
         self._stream = platform.stream
         self._misaligned = platform.alignment - 1  # bits of an address
@@ -83,7 +64,7 @@ class ProductService:
     def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
         """The product of an M×K and a K×N matrix, on the current stream; None where the caller has to compute it."""
         key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
-        route = self._routes.get(key) or self._open_route(key, a, b)
+        route = self._routes.get(key) or self._open_tensors(key, a, b)
         if route.launch is None:
             route.tally.calls += 1
             return None
@@ -93,7 +74,7 @@ class ProductService:
     def product_into(self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> bool:
         """As `product`, into a matrix of the caller. False where nothing was written."""
         key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device())
-        route = self._routes.get(key) or self._open_route(key, a, b)
+        route = self._routes.get(key) or self._open_tensors(key, a, b)
         if route.launch is None:
             route.tally.calls += 1
             return False
@@ -106,25 +87,37 @@ class ProductService:
             return self.fell_back(FallbackCause.OUTPUT)
         return self._run(route, a, b, out)
 
+    def open_route(self, a: MatrixForm, b: MatrixForm) -> tuple[CallRoute, bool]:
+        """The route of a signature, and whether a caller may keep it; else it changes when a build or a capture ends."""
+        route = self._routes.get((a, b)) or self._open_route((a, b), a, b)
+        passing = (FallbackCause.BUILDING, FallbackCause.CAPTURING)
+        return route, all(route.tally is not self.fallback_tallies[cause] for cause in passing)
+
+    def withdraw(self, route: CallRoute, why: str) -> None:
+        """Launch a kernel no longer, because a launch of it failed."""
+        cause = FallbackCause.LAUNCH_FAILED
+        self.note(f"{cause.sentence}, so PyTorch's own runs: {why}")
+        route.withdraw(self.fallback_tallies[cause])
+
     def fell_back(self, cause: FallbackCause) -> bool:
         """Count a call that the caller has to compute. Returns False."""
-        self._fallbacks[cause].calls += 1
+        self.fallback_tallies[cause].calls += 1
         return False
 
     def look_again(self) -> None:
         """Look the signatures up anew that wait for a build; loaded kernels and counts stay."""
         with self._lock:
-            waiting = self._fallbacks[FallbackCause.BUILDING]
+            waiting = self.fallback_tallies[FallbackCause.BUILDING]
             self._routes = {key: route for key, route in self._routes.items() if route.tally is not waiting}
 
     def served(self) -> dict[str, int]:
         """Calls by the entry that ran them."""
         with self._lock:
-            return {name: tally.calls for name, tally in self._served.items() if tally.calls}
+            return {name: tally.total for name, tally in self._served.items() if tally.total}
 
     def fallbacks(self) -> dict[FallbackCause, int]:
         """Calls that the caller computed, by cause."""
-        return {cause: tally.calls for cause, tally in self._fallbacks.items() if tally.calls}
+        return {cause: tally.total for cause, tally in self.fallback_tallies.items() if tally.total}
 
     def notes(self) -> tuple[str, ...]:
         """What was logged, each once: damaged files, failed launches, GPUs and drivers without measurements."""
@@ -159,17 +152,16 @@ class ProductService:
         try:
             launch(a_address, b_address, out_address, stream)  # the launcher makes the stream's device current where it is not
         except Cudal2Error as exc:
-            return self._withdraw(route, FallbackCause.LAUNCH_FAILED, exc)
+            self.withdraw(route, str(exc))
+            return self.fell_back(FallbackCause.LAUNCH_FAILED)
         route.tally.calls += 1
         return True
 
-    def _withdraw(self, route: CallRoute, cause: FallbackCause, exc: Cudal2Error) -> bool:
-        """Serve a signature no longer, because its kernel failed. Returns False."""
-        self.note(f"{cause.sentence}, so PyTorch's own runs: {exc}")
-        route.tally, route.launch = self._fallbacks[cause], None
-        return self.fell_back(cause)
+    def _open_tensors(self, key: Any, a: torch.Tensor, b: torch.Tensor) -> CallRoute:
+        device_type = self.platform.device_type
+        return self._open_route(key, form_of(a, device_type), form_of(b, device_type))
 
-    def _open_route(self, key: Any, a: torch.Tensor, b: torch.Tensor) -> CallRoute:
+    def _open_route(self, key: Any, a: MatrixForm, b: MatrixForm) -> CallRoute:
         """Look a signature up. Nothing that a graph's capture forbids is done while one is going on."""
         with self._lock:
             found = self._routes.get(key)
@@ -178,29 +170,30 @@ class ProductService:
             routes = self._routes
             route = self._find_route(a, b)
             # Where the route depends on the moment it is not kept.
-            if route.tally is not self._fallbacks[FallbackCause.CAPTURING]:
+            if route.tally is not self.fallback_tallies[FallbackCause.CAPTURING]:
                 if len(routes) >= MAX_ROUTES:
                     routes.clear()
                 routes[key] = route
             return route
 
-    def _find_route(self, a: torch.Tensor, b: torch.Tensor) -> CallRoute:
-        signature = read_signature(a, b, self.platform.device_type)
+    def _find_route(self, a: MatrixForm, b: MatrixForm) -> CallRoute:
+        signature = read_signature(a, b)
         if isinstance(signature, FallbackCause):
-            return CallRoute(self._fallbacks[signature])
-        on_device = self.device(a.get_device())
+            return CallRoute(self.fallback_tallies[signature])
+        assert a.device is not None
+        on_device = self.device(a.device)
         if isinstance(on_device, FallbackCause):
-            return CallRoute(self._fallbacks[on_device])
+            return CallRoute(self.fallback_tallies[on_device])
         try:
             decision = on_device.dispatcher.decide(*signature)
             kernel = self._kernel(decision, on_device)
             if isinstance(kernel, FallbackCause):
-                return CallRoute(self._fallbacks[kernel])
-            return self._loaded(decision, kernel, signature, a.get_device())
+                return CallRoute(self.fallback_tallies[kernel])
+            return self._loaded(decision, kernel, signature, a.device)
         except Cudal2Error as exc:
             cause = FallbackCause.NO_LAUNCHER if isinstance(exc, DeviceUnavailable) else FallbackCause.UNUSABLE
             self.note(f"{cause.sentence}: {exc}")
-            return CallRoute(self._fallbacks[cause])
+            return CallRoute(self.fallback_tallies[cause])
 
     def _kernel(self, decision: Decision, on_device: DeviceDispatch) -> CachedKernel | FallbackCause:
         """The built kernel of a decision, or why there is none now. A missing or damaged one is built in the background."""
@@ -234,7 +227,8 @@ class ProductService:
             return found
         route = CallRoute(self._served.setdefault(decision.entry_id, CallTally()))
         route.device, route.rows, route.columns = device, signature.m, signature.n
-        route.launch = self.platform.load(device, kernel, task).launch
+        route.kernel = self.platform.load(device, kernel, task)
+        route.launch = route.kernel.launch
         self._loaded_routes[device, decision.entry_id, task] = route
         return route
 

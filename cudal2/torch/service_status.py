@@ -22,12 +22,14 @@ class DeviceStatus(Record):
 class Status(Record):
     """`enabled`: operators of PyTorch that are replaced. `served`: calls by entry. `fallbacks`: calls by cause.
 
+    `languages`: in which the kernels are written that replace them, such as C++.
     `missing`: why this process has no GPU at all; empty where it has one. `failed`: why builds failed, by what was built.
     """
 
     torch: str
     missing: str
     enabled: tuple[str, ...]
+    languages: tuple[str, ...]
     devices: tuple[DeviceStatus, ...]
     served: dict[str, int]
     fallbacks: dict[FallbackCause, int]
@@ -43,7 +45,9 @@ class Status(Record):
             return f"not enabled: {self.missing}; every product is PyTorch's own"
         if not self.enabled:
             return "not enabled: only cudal2.matmul asks the library; call cudal2.enable()"
-        return f"enabled for {' and '.join(self.enabled)} of PyTorch {self.torch}"
+        slow = "; `cudal2-agent library prepare` compiles a faster way" if "Python" in self.languages else ""
+        passed = f"calls pass through {' and '.join(self.languages)}{slow}"
+        return f"enabled for {' and '.join(self.enabled)} of PyTorch {self.torch}; {passed}"
 
     def _calls(self) -> list[str]:
         served, fell_back = sum(self.served.values()), sum(self.fallbacks.values())
@@ -61,11 +65,12 @@ class Status(Record):
         return [f"note: {note}" for note in self.notes]
 
 
-def read_status(service: ProductService, enabled: tuple[str, ...]) -> Status:
+def read_status(service: ProductService, enabled: tuple[str, ...], languages: tuple[str, ...]) -> Status:
     return Status(
         torch=str(torch.__version__),
         missing=service.platform.missing(),
         enabled=enabled,
+        languages=languages,
         devices=tuple(_read_device(service, device) for device in service.platform.devices()),
         served=service.served(),
         fallbacks=service.fallbacks(),

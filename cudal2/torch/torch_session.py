@@ -6,25 +6,29 @@ from types import TracebackType
 
 import torch
 
+from contract.errors import LibraryError
 from contract.settings import load_settings
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.library.kernel_library import KernelLibrary, open_library
 from cudal2.library.prepared_kernels import PreparedKernels
 from cudal2.library.shipped_libraries import shipped_library
+from cudal2.torch import compiled_build
 from cudal2.torch.aten_override import OPERATORS, AtenOverride
 from cudal2.torch.background_builds import CommandBuilder
+from cudal2.torch.compiled_kernels import CompiledKernels
 from cudal2.torch.gpu_platform import CudaPlatform
 from cudal2.torch.product_service import LibraryChoice, ProductService
 from cudal2.torch.service_status import Status, read_status
 
 
 class _ProcessState:
-    """What this process has set up. `lock`: held while it changes."""
+    """What this process has set up. `lock`: held while it changes. `compiled`: the files of C++ kernels that were loaded."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.service: ProductService | None = None
         self.override: AtenOverride | None = None
+        self.compiled: dict[Path, CompiledKernels] = {}
 
 
 _SESSION = _ProcessState()
@@ -79,6 +83,7 @@ def use_service(chosen: ProductService) -> None:
 def enable(library: Path | str | None = None, operators: tuple[str, ...] = OPERATORS) -> Replacement:
     """Replace the CUDA kernels of `aten::mm` and `aten::addmm` by ones that ask the library first.
 
+    They are in C++ where `cudal2-agent library prepare` has compiled them for this PyTorch, else in Python, which is slower.
     Without a GPU nothing is replaced, which `status` says. In a `with` statement the replacement ends with the block.
     Raises: UsageError, LibraryError, as `configure`; ValueError for another operator.
     """
@@ -101,8 +106,9 @@ def disable() -> None:
 def status() -> Status:
     """What is enabled, and how many calls were served or fell back, and why: `print` it, or take its `model_dump`."""
     with _SESSION.lock:
-        enabled = _SESSION.override.operators if _SESSION.override is not None else ()
-        return read_status(service(), enabled)
+        override = _SESSION.override
+        enabled = () if override is None else override.operators
+        return read_status(service(), enabled, () if override is None else override.languages)
 
 
 def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
@@ -111,12 +117,32 @@ def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
         if missing := chosen.platform.missing():
             chosen.note(f"{missing}, so nothing is replaced")
         else:
-            _SESSION.override = AtenOverride(chosen, operators)
+            _SESSION.override = _override(chosen, operators)
+
+
+def _override(chosen: ProductService, operators: tuple[str, ...]) -> AtenOverride:
+    """By kernels in C++ where they are built and can be used, which a note says otherwise."""
+    try:
+        return AtenOverride(chosen, operators, compiled_kernels(chosen.platform.dispatch_key))
+    except LibraryError as exc:
+        chosen.note(f"products pass through Python: {exc}")
+        return AtenOverride(chosen, operators)
+
+
+def compiled_kernels(key: str) -> CompiledKernels | None:
+    """The kernels in C++ for a dispatch key; None where they are not built. Raises: LibraryError."""
+    file = compiled_build.find(_cache(), key)
+    if file is not None and file not in _SESSION.compiled:
+        _SESSION.compiled[file] = CompiledKernels(file)
+    return _SESSION.compiled.get(file) if file is not None else None
 
 
 def _service_of(libraries: LibraryChoice) -> ProductService:
-    prepared = PreparedKernels(load_settings().home / "cache" / "library")
-    return ProductService(CudaPlatform(), libraries, prepared, CommandBuilder())
+    return ProductService(CudaPlatform(), libraries, PreparedKernels(_cache()), CommandBuilder())
+
+
+def _cache() -> Path:
+    return load_settings().home / "cache" / "library"
 
 
 def _shipped(identity: GpuIdentity) -> KernelLibrary | None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +20,12 @@ import torch
 
 import cudal2
 from contract.library import LibraryEntry
+from contract.settings import load_settings
 from contract.task import ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice
 from cudal2.library.kernel_library import KernelLibrary
-from cudal2.torch import torch_session
+from cudal2.torch import aten_override, compiled_build, torch_session
 from cudal2.torch.product_service import DeviceDispatch, ProductService
 
 pytestmark = pytest.mark.gpu
@@ -74,6 +76,25 @@ def entries(service: ProductService, on_device: DeviceDispatch) -> list[LibraryE
     return picked
 
 
+def use_language(name: str, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace operators by kernels in a language from now on. The ones in C++ are compiled once, into the home folder."""
+    folder = empty if name == "Python" else load_settings().home / "cache" / "library"
+    if name == "C++" and compiled_build.find(folder, "CUDA") is None:
+        compiled_build.build(folder, "CUDA")
+    monkeypatch.setattr(torch_session, "_cache", lambda: folder)
+    aten_override.unregister()
+    with cudal2.enable():
+        assert cudal2.status().languages == (name,), cudal2.status()
+
+
+@pytest.fixture(params=["Python", "C++"])
+def language(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Runs a test with the replaced kernels in either language."""
+    use_language(request.param, tmp_path, monkeypatch)
+    yield str(request.param)
+    aten_override.unregister()
+
+
 def operands(entry: LibraryEntry, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Operands in the memory layout of the entry's task."""
     task = entry.task
@@ -101,6 +122,7 @@ def test_entries_agree_with_torch(service: ProductService, entries: list[Library
         assert service.served()[entry.id] >= 1, entry.task.shape
 
 
+@pytest.mark.usefixtures("language")
 def test_mm_is_replaced_and_put_back(service: ProductService, entries: list[LibraryEntry]) -> None:
     a, b = operands(entries[0])
     before = sum(service.served().values())
@@ -111,16 +133,18 @@ def test_mm_is_replaced_and_put_back(service: ProductService, entries: list[Libr
     assert sum(service.served().values()) == before + 2
 
 
+@pytest.mark.usefixtures("language")
 def test_what_has_no_entry_is_torch_s_own(service: ProductService, on_device: DeviceDispatch) -> None:
     a, b = torch.randn(72, 88, device="cuda").half(), torch.randn(88, 104, device="cuda").half()
     assert on_device.dispatcher.decide(72, 104, 88, 0).choice is Choice.HEURISTIC
     expected = torch.mm(a, b)
     with cudal2.enable():
         assert torch.equal(torch.mm(a, b), expected)
-    assert service.fallbacks()[FallbackCause.NO_ENTRY] == 1
+        assert torch.equal(torch.mm(a, b), expected)
+    assert service.fallbacks()[FallbackCause.NO_ENTRY] == 2
 
 
-@pytest.mark.usefixtures("service")
+@pytest.mark.usefixtures("service", "language")
 def test_errors_of_devices_are_torch_s_own() -> None:
     a, b = torch.randn(64, 64, device="cuda").half(), torch.randn(64, 64).half()
     with pytest.raises(RuntimeError) as plain:
@@ -128,6 +152,96 @@ def test_errors_of_devices_are_torch_s_own() -> None:
     with cudal2.enable(), pytest.raises(RuntimeError) as served:
         torch.mm(a, b)
     assert str(served.value) == str(plain.value)
+
+
+@pytest.mark.usefixtures("service", "language")
+def test_errors_of_sizes_types_and_memory_are_torch_s_own() -> None:
+    half = torch.randn(64, 64, device="cuda").half()
+    huge = half[:1, :1].expand(2**21, 1), half[:1, :1].expand(1, 2**21)  # a result of 8 TiB
+    for a, b in ((half, half[:63]), (half, half.float()), (half[0], half), huge):
+        with pytest.raises(RuntimeError) as plain:
+            torch.mm(a, b)
+        with cudal2.enable(), pytest.raises(RuntimeError) as left:
+            torch.mm(a, b)
+        assert type(left.value) is type(plain.value)
+        told, expected = (str(error.value).partition(" GPU ")[0] for error in (left, plain))  # then the memory in use
+        assert told == expected
+
+
+def misaligned(matrix: torch.Tensor) -> torch.Tensor:
+    """The same matrix in the same layout, begun two bytes late."""
+    row_major = matrix if matrix.is_contiguous() else matrix.t()
+    memory = torch.empty(row_major.numel() + 1, device="cuda", dtype=matrix.dtype)
+    placed = memory[1:].view(row_major.shape).copy_(row_major)
+    return placed if row_major is matrix else placed.t()
+
+
+def test_both_languages_count_the_same(
+    service: ProductService, entries: list[LibraryEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries, a type that none has, an operand at an odd address, deterministic algorithms, a bias."""
+    pairs = [operands(entry) for entry in entries]
+    a, b = pairs[0]
+
+    def counted(name: str) -> Counter[str]:
+        use_language(name, tmp_path, monkeypatch)
+        before = Counter(service.served()) + Counter(service.fallbacks())
+        with cudal2.enable():
+            for left, right in pairs * 2:
+                torch.mm(left, right)
+            torch.mm(a.float(), b.float())
+            torch.mm(misaligned(a), b)
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            try:
+                torch.mm(a, b)
+            finally:
+                torch.use_deterministic_algorithms(False)
+            torch.addmm(torch.zeros(b.shape[1], device="cuda", dtype=a.dtype), a, b)
+        return Counter(service.served()) + Counter(service.fallbacks()) - before
+
+    in_python, in_cpp = counted("Python"), counted("C++")
+    aten_override.unregister()
+    assert in_cpp == in_python
+    causes = (FallbackCause.TYPE, FallbackCause.UNALIGNED, FallbackCause.DETERMINISTIC, FallbackCause.BIAS)
+    assert [in_cpp[cause] for cause in causes] == [1] * 4
+    assert sum(in_cpp.values()) == 2 * len(pairs) + 4
+
+
+@pytest.mark.usefixtures("language")
+def test_mm_on_two_streams_from_many_threads(service: ProductService, entries: list[LibraryEntry]) -> None:
+    """16 threads on 2 streams for 10 s. In turn: a served product, and a product that is left with its gradient."""
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    pairs = [operands(entry) for entry in entries]
+    torch.cuda.synchronize()
+    wrong: list[str] = []
+    served, left = [0] * 16, [0] * 16
+    before = sum(service.served().values())
+    end = time.monotonic() + 10
+
+    def work(number: int) -> None:
+        with torch.cuda.stream(streams[number % 2]):
+            while time.monotonic() < end and not wrong:
+                a, b = pairs[(number + served[number]) % len(pairs)]
+                if not torch.equal(torch.mm(a, b), first[(number + served[number]) % len(pairs)]):
+                    wrong.append(f"{tuple(a.shape)} by {tuple(b.shape)}")
+                served[number] += 1
+                x = torch.ones(3 + left[number] % 50, 4, device="cuda", requires_grad=True)
+                torch.mm(x, torch.full((4, 5), 2.0, device="cuda")).sum().backward()
+                if x.grad is None or not bool((x.grad == 10).all()):
+                    wrong.append("a gradient")
+                left[number] += 1
+
+    with cudal2.enable():
+        first = [torch.mm(a, b) for a, b in pairs]
+        torch.cuda.synchronize()
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert sum(service.served().values()) == before + len(pairs) + sum(served)
+    assert service.fallbacks()[FallbackCause.TYPE] == 2 * sum(left), "each has a product and a gradient"
 
 
 @pytest.mark.usefixtures("service")
@@ -153,6 +267,7 @@ def test_a_product_follows_what_its_stream_did_before(service: ProductService, e
         assert_right(out, wanted, b)
 
 
+@pytest.mark.usefixtures("language")
 def test_a_graph_holds_kernels_that_are_ready(service: ProductService, entries: list[LibraryEntry]) -> None:
     for entry in entries:
         a, b = operands(entry)
@@ -172,6 +287,7 @@ def test_a_graph_holds_kernels_that_are_ready(service: ProductService, entries: 
             assert_right(out, a, b)
 
 
+@pytest.mark.usefixtures("language")
 def test_a_capture_with_a_cold_service_falls_back(service: ProductService, library: KernelLibrary) -> None:
     entry = next(iter(library))
     a, b = operands(entry)

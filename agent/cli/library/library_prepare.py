@@ -20,7 +20,8 @@ def prepare(
 ) -> None:
     """Write the sources of entries again, compile them, and keep the kernels where `import cudal2` finds them.
 
-    Several of these may run at once: each source is built once. Fails where an entry could not be built.
+    With all entries, the C++ part of cudal2.enable is compiled too, for the PyTorch of this environment. Several of these may
+    run at once: each source is built once. Fails where an entry could not be built.
     """
     from agent.library import preparing
     from contract.settings import load_settings
@@ -39,4 +40,9 @@ def prepare(
     if not as_json:
         told = ", ".join(f"{count:,} {status}" for status, count in counts.items())
         print(f"{told}; kernels in {preparing.library_cache(settings)}")
+    if entry == ALL:
+        from agent.library.torch_kernels import prepare_torch
+
+        compiled = prepare_torch(settings)
+        print(compiled.model_dump_json() if as_json else compiled, flush=True)
     raise typer.Exit(NOT_ALL if counts["failed"] else 0)

@@ -1,9 +1,12 @@
 // The launcher as Python sees it: plans, GPUs, kernels. Errors are those of `contract/errors.py`.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <string_view>
 
 #include "kernel.hpp"
 
@@ -68,6 +71,21 @@ void launch(Kernel& kernel, Address a, Address b, Address d, std::uint64_t strea
   kernel.launch(a, b, d, reinterpret_cast<cudal2::Stream>(stream));
 }
 
+// The same for callers in C. `launched` becomes 1 once D = A B is enqueued; else `message` holds the error.
+void launch_for_c(void* kernel, Address a, Address b, Address d, void* stream, int* launched, char* message,
+                  std::size_t message_bytes) noexcept {
+  try {
+    static_cast<Kernel*>(kernel)->launch(a, b, d, static_cast<cudal2::Stream>(stream));
+    *launched = 1;
+  } catch (const std::exception& error) {
+    message[std::string_view(error.what()).copy(message, message_bytes - 1)] = 0;
+  }
+}
+
+std::pair<std::uintptr_t, std::uintptr_t> c_entry(Kernel& kernel) {
+  return {reinterpret_cast<std::uintptr_t>(&launch_for_c), reinterpret_cast<std::uintptr_t>(&kernel)};
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -77,6 +95,7 @@ NB_MODULE(_native, module) {
   module.attr("ALIGNMENT") = cudal2::kAlignment;
   nb::class_<Kernel>(module, "Kernel", "A kernel with its plan on one GPU.")
       .def("launch", &launch, "a"_a, "b"_a, "d"_a, "stream"_a, "Enqueue D = A B: device addresses, and a stream's handle.")
+      .def_prop_ro("c_entry", &c_entry, "Addresses of a C function that launches, and of its first argument.")
       .def_prop_ro("tensor_maps", &Kernel::tensor_maps, "Number of descriptors in the cache.")
       .def_prop_ro("workspaces", &Kernel::workspaces, "Number of workspaces, one per stream and capture.");
   nb::class_<Gpu>(module, "Gpu", "One GPU with its primary context.")

@@ -12,7 +12,8 @@ from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, 
 from benchmarks.library.host_costs import host_costs
 from benchmarks.library.transformer_block import BlockSize, gradient_difference, measure_block
 from contract.task import GemmTask, Layout
-from cudal2.torch import torch_session
+from cudal2.torch import compiled_build, torch_session
+from cudal2.torch.compiled_kernels import CompiledKernels
 from tests.doubles.host_products import HostProducts
 
 SIZE = BlockSize(hidden=64, batch=2, sequence=8)
@@ -100,3 +101,17 @@ def test_the_host_costs_name_every_way_of_a_call() -> None:
     costs = host_costs("cpu", served, (torch.randn(3, 4), torch.randn(4, 5)))
     assert len(costs) == 10
     assert all(cost > 0 for cost in costs.values())
+
+
+def test_the_host_costs_of_cpp_are_rows_of_their_own(products: HostProducts, compiled_folder: Path) -> None:
+    file = compiled_build.find(compiled_folder, "CPU")
+    assert file is not None
+    served = torch.randn(16, 64).half(), torch.randn(64, 64).half()
+    costs = host_costs("cpu", served, (torch.randn(3, 4), torch.randn(4, 5)), CompiledKernels(file))
+    assert {name for name in costs if "C++" in name} == {
+        "torch.mm enabled in C++, served",
+        "torch.mm enabled in C++, left to torch",
+        "torch.mm enabled in C++, disabled again",
+    }
+    assert len(costs) == 13
+    assert products.service.fallbacks()

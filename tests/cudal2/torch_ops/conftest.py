@@ -10,6 +10,7 @@ import torch
 
 from contract.task import GemmTask
 from cudal2.torch import torch_session
+from cudal2.torch.aten_override import unregister
 from tests.doubles.host_products import HostPlatform, HostProducts
 
 
@@ -19,6 +20,23 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def in_cpp(compiled_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Operators are replaced by the kernels in C++ until the test ends."""
+    monkeypatch.setattr(torch_session, "_cache", lambda: compiled_folder)
+    unregister()
+    yield
+    unregister()
+
+
+@pytest.fixture(params=["Python", "C++"])
+def language(request: pytest.FixtureRequest) -> str:
+    """Runs a test with the kernels in either language."""
+    if request.param == "C++":
+        request.getfixturevalue("in_cpp")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.doubles.host_products import HostPlatform, HostProducts
 
 Serving = Callable[..., HostProducts]
 
+pytestmark = pytest.mark.usefixtures("language")
+
 
 def test_mm_is_served_while_it_is_enabled(serving: Serving) -> None:
     products = serving(TASK)

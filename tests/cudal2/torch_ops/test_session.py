@@ -56,7 +56,7 @@ def test_a_name_that_is_none_is_said() -> None:
     assert {"matmul", "enable", "status"} <= set(dir(cudal2))
 
 
-def test_the_status_tells_what_was_served_and_why_the_rest_was_not(serving: Serving) -> None:
+def test_the_status_tells_what_was_served_and_why_the_rest_was_not(serving: Serving, language: str) -> None:
     products = serving(TASK)
     a, b = operands()
     assert "no product was asked for yet" in str(cudal2.status())
@@ -68,7 +68,8 @@ def test_the_status_tells_what_was_served_and_why_the_rest_was_not(serving: Serv
     assert status.model_dump()["served"] == {entry.id: 1}
     assert status.fallbacks == {FallbackCause.TYPE: 1}
     lines = str(status).splitlines()
-    assert lines[0] == f"enabled for mm and addmm of PyTorch {torch.__version__}"
+    way = "Python; `cudal2-agent library prepare` compiles a faster way" if language == "Python" else "C++"
+    assert lines[0] == f"enabled for mm and addmm of PyTorch {torch.__version__}; calls pass through {way}"
     assert lines[1] == f"device -1, H200 with driver 580.1: 1 of 1 entries of {products.library.path} may be chosen"
     assert lines[2:] == ["1 of 2 products were served by 1 kernels", f"1 fell back: {FallbackCause.TYPE.sentence}"]
     assert type(status).model_validate_json(status.model_dump_json()) == status

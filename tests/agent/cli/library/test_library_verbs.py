@@ -1,6 +1,7 @@
 """`cudal2-agent library`, from the command line."""
 
 import json
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -83,6 +84,22 @@ def test_prepare_writes_what_a_program_launches(
     assert found.plan.sms == 114
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "ready"
+
+
+def test_prepare_of_all_compiles_for_torch_too(
+    small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compile_in_this_process(monkeypatch)
+    monkeypatch.setattr("torch.version.cuda", "13.0")
+    monkeypatch.setattr("cudal2.torch.compiled_build.COMPILERS", ("no-such-compiler",))
+    words = ["library", "prepare", "--library", small, "--sms", "114"]
+    assert main(words) == 0, "the kernels were built"
+    built, compiled = capsys.readouterr().out.splitlines()
+    assert built.startswith("2 built, 0 ready, 0 failed")
+    assert compiled.startswith(f"enable in C++ for PyTorch {version('torch')}: failed: there is no C++ compiler")
+    assert main([*words, "--json"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert json.loads(last)["part"] == "enable in C++"
 
 
 @needs_core
