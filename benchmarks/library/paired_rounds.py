@@ -37,14 +37,13 @@ def paired_times(
     rounds: int,
     device: str,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
-    before_plain: Program = lambda: None,
     seed: int = 18,
 ) -> PairedTimes:
     """Both programs in every round, in random order, after one round of each copy that does not count.
 
     Several copies of each take turns: two programs with the same kernels differ by up to 2 % in where their memory lies.
     `calls`: products or steps that one run of a program has. `around`: entered around the served program, outside its time.
-    `before_plain`: run before each plain program, outside its time.
+
     """
     rng = random.Random(seed)
     samples: dict[str, list[float]] = {"plain": [], "served": []}
@@ -52,8 +51,6 @@ def paired_times(
     for round_ in range(-len(copies["plain"]), rounds):
         for name in rng.sample(sorted(copies), 2):
             program = copies[name][round_ % len(copies[name])]
-            if name == "plain":
-                before_plain()
             with around() if name == "served" else nullcontext():
                 taken = run_us(program, device)
             if round_ >= 0:

@@ -17,7 +17,6 @@ import cudal2
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times
 from contract.task import Layout
 from cudal2.torch import torch_session
-from cudal2.torch.aten_override import unregister
 from cudal2.torch.inductor_choices import cudal2_mm_out
 from cudal2.torch.product_service import DeviceDispatch
 
@@ -111,9 +110,7 @@ def measure_block(size: BlockSize, mode: str, device: str, rounds: int, model: s
         "served_by_pass": {name: count - before.get(name, 0) for name, count in _served_calls().items()},
         "fell_back": {cause.value: count for cause, count in (Counter(cudal2.status().fallbacks) - fell_back).items()},
     }
-    row["times"] = paired_times(
-        plain_step, served_step, calls=1, rounds=rounds, device=device, around=cudal2.enable, before_plain=unregister
-    ).as_json()
+    row["times"] = paired_times(plain_step, served_step, calls=1, rounds=rounds, device=device, around=cudal2.enable).as_json()
     if device == "cuda":
         row["gpu_time_share"] = gpu_time_share(plain_step, served_step)
     return row
