@@ -79,7 +79,7 @@ def _rows(part: str, options: argparse.Namespace, done: set[str]) -> Iterator[di
     if part == "host" and "host" not in done:
         pairs = [_operands(shape) for shape in (_SERVED, _LEFT)]
         torch.mm(*pairs[0])
-        compiled = torch_session.compiled_kernels("CUDA")
+        compiled = torch_session.compiled_kernels(torch_session.service())
         yield {"name": "host", "costs_us": host_costs("cuda", pairs[0], pairs[1], compiled)}
     if part == "blocks":
         for size, mode, model in _steps(options):

@@ -41,7 +41,7 @@ def compiled_file(folder: Path, key: str) -> Path:
     """Where the kernels for a dispatch key and this PyTorch are, once they are built."""
     depends = {
         "source": hashlib.sha256(_source().encode()).hexdigest(),
-        "torch": (torch.__version__, torch.version.git_version, torch.version.cuda, torch._C._GLIBCXX_USE_CXX11_ABI),
+        "torch": (torch.__version__, torch.version.git_version, torch.version.cuda, torch.compiled_with_cxx11_abi()),
         "python": (sys.implementation.cache_tag, platform.machine()),
         "options": (_OPTIONS, _LIBRARIES[key]),
     }
@@ -100,7 +100,7 @@ def _record_of(file: Path) -> Path:
 
 
 def _arguments(key: str, root: Path) -> list[str]:
-    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}"
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     return [*_OPTIONS, abi, *(["-DCUDAL2_CUDA"] if key == "CUDA" else []), "-isystem", str(root / "include")]
 
 

@@ -49,7 +49,7 @@ class ProductService:
     """
 
     def __init__(self, platform: Platform, libraries: LibraryChoice, prepared: PreparedKernels, builder: EntryBuilder) -> None:
-        self.platform, self._libraries, self._prepared = platform, libraries, prepared
+        self.platform, self._libraries, self.prepared = platform, libraries, prepared
         self.builds = BackgroundBuilds(builder, done=self.look_again)
         self._lock = threading.RLock()
         self._routes: dict[Any, CallRoute] = {}
@@ -206,7 +206,7 @@ class ProductService:
         if self.platform.capturing():
             return FallbackCause.CAPTURING
         try:
-            found = self._prepared.find(entry, on_device.identity.sms)
+            found = self.prepared.find(entry, on_device.identity.sms)
         except Cudal2Error as exc:
             self.note(str(exc))
             found = None
@@ -214,7 +214,7 @@ class ProductService:
             return found
         cause = self.builds.request(BuildOrder(entry_id, entry, on_device.library.path, on_device.identity.sms))
         if cause is FallbackCause.BUILD_FAILED:  # unless it ended just now
-            found = self._prepared.find(entry, on_device.identity.sms)
+            found = self.prepared.find(entry, on_device.identity.sms)
         return found or cause
 
     def _loaded(self, decision: Decision, kernel: CachedKernel, signature: MatrixSignature, device: int) -> CallRoute:

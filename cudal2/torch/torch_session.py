@@ -121,28 +121,25 @@ def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
 
 
 def _override(chosen: ProductService, operators: tuple[str, ...]) -> AtenOverride:
-    """By kernels in C++ where they are built and can be used, which a note says otherwise."""
+    """By kernels in C++ where they are built. Where they are built and cannot be used, a note says why."""
     try:
-        return AtenOverride(chosen, operators, compiled_kernels(chosen.platform.dispatch_key))
+        return AtenOverride(chosen, operators, compiled_kernels(chosen))
     except LibraryError as exc:
-        chosen.note(f"products pass through Python: {exc}")
+        chosen.note(f"the part in C++ cannot be used: {exc}")
         return AtenOverride(chosen, operators)
 
 
-def compiled_kernels(key: str) -> CompiledKernels | None:
-    """The kernels in C++ for a dispatch key; None where they are not built. Raises: LibraryError."""
-    file = compiled_build.find(_cache(), key)
+def compiled_kernels(chosen: ProductService) -> CompiledKernels | None:
+    """The kernels in C++ from the cache of a service; None where they are not built. Raises: LibraryError."""
+    file = compiled_build.find(chosen.prepared.folder, chosen.platform.dispatch_key)
     if file is not None and file not in _SESSION.compiled:
         _SESSION.compiled[file] = CompiledKernels(file)
-    return _SESSION.compiled.get(file) if file is not None else None
+    return None if file is None else _SESSION.compiled[file]
 
 
 def _service_of(libraries: LibraryChoice) -> ProductService:
-    return ProductService(CudaPlatform(), libraries, PreparedKernels(_cache()), CommandBuilder())
-
-
-def _cache() -> Path:
-    return load_settings().home / "cache" / "library"
+    prepared = PreparedKernels(load_settings().home / "cache" / "library")
+    return ProductService(CudaPlatform(), libraries, prepared, CommandBuilder())
 
 
 def _shipped(identity: GpuIdentity) -> KernelLibrary | None:

@@ -119,6 +119,14 @@ def prepare(prepared: PreparedKernels, order: BuildOrder) -> None:
     prepared.plan_path(order.entry, order.sms).write_text(record.model_dump_json(), encoding="utf-8")
 
 
+def offer_compiled(kernels: Path, folder: Path) -> None:
+    """Lay C++ kernels, which are in a folder, into the cache of the products of another folder."""
+    cache = folder / "cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    for file in kernels.glob("aten-*"):
+        (cache / file.name).symlink_to(file)
+
+
 class HostProducts:
     """A service on the CPU over a small library whose kernels are ready, or are built when they are asked for."""
 

@@ -20,7 +20,6 @@ import torch
 
 import cudal2
 from contract.library import LibraryEntry
-from contract.settings import load_settings
 from contract.task import ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice
@@ -33,6 +32,7 @@ pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = 12  # of the library, for tests that launch several
 SECONDS = 60
+find_compiled = compiled_build.find
 BUILD_S = 600.0
 
 
@@ -76,21 +76,21 @@ def entries(service: ProductService, on_device: DeviceDispatch) -> list[LibraryE
     return picked
 
 
-def use_language(name: str, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace operators by kernels in a language from now on. The ones in C++ are compiled once, into the home folder."""
-    folder = empty if name == "Python" else load_settings().home / "cache" / "library"
-    if name == "C++" and compiled_build.find(folder, "CUDA") is None:
+def use_language(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace operators by kernels in a language from now on. The ones in C++ are compiled once, into the service's cache."""
+    folder = torch_session.service().prepared.folder
+    if name == "C++" and find_compiled(folder, "CUDA") is None:
         compiled_build.build(folder, "CUDA")
-    monkeypatch.setattr(torch_session, "_cache", lambda: folder)
+    monkeypatch.setattr(compiled_build, "find", find_compiled if name == "C++" else lambda *_: None)
     aten_override.unregister()
     with cudal2.enable():
         assert cudal2.status().languages == (name,), cudal2.status()
 
 
 @pytest.fixture(params=["Python", "C++"])
-def language(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Runs a test with the replaced kernels in either language."""
-    use_language(request.param, tmp_path, monkeypatch)
+    use_language(request.param, monkeypatch)
     yield str(request.param)
     aten_override.unregister()
 
@@ -177,14 +177,14 @@ def misaligned(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def test_both_languages_count_the_same(
-    service: ProductService, entries: list[LibraryEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: ProductService, entries: list[LibraryEntry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Entries, a type that none has, an operand at an odd address, deterministic algorithms, a bias."""
     pairs = [operands(entry) for entry in entries]
     a, b = pairs[0]
 
     def counted(name: str) -> Counter[str]:
-        use_language(name, tmp_path, monkeypatch)
+        use_language(name, monkeypatch)
         before = Counter(service.served()) + Counter(service.fallbacks())
         with cudal2.enable():
             for left, right in pairs * 2:

@@ -11,7 +11,7 @@ import torch
 from contract.task import GemmTask
 from cudal2.torch import torch_session
 from cudal2.torch.aten_override import unregister
-from tests.doubles.host_products import HostPlatform, HostProducts
+from tests.doubles.host_products import HostPlatform, HostProducts, offer_compiled
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def in_cpp(compiled_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def in_cpp(compiled_folder: Path, tmp_path: Path) -> Iterator[None]:
     """Operators are replaced by the kernels in C++ until the test ends."""
-    monkeypatch.setattr(torch_session, "_cache", lambda: compiled_folder)
+    offer_compiled(compiled_folder, tmp_path)
     unregister()
     yield
     unregister()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ SMALL = 'extern "C" int small() { return 1; }'
 
 
 @pytest.fixture
-def built(compiled_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def built(compiled_folder: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy of the compiled file, in a folder that `enable` looks into."""
     file = find(compiled_folder, "CPU")
     assert file is not None
@@ -32,9 +34,9 @@ def built(compiled_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder.mkdir()
     for one in (file, file.with_suffix(".json")):
         shutil.copy(one, folder)
-    monkeypatch.setattr(torch_session, "_cache", lambda: folder)
     aten_override.unregister()
-    return folder / file.name
+    yield folder / file.name
+    aten_override.unregister()
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_a_change_of_what_it_depends_on_is_another_file(tmp_path: Path, monkeypa
     with monkeypatch.context() as changed:
         changed.setattr(compiled_build, "_source", lambda: SMALL)
         files.add(compiled_file(tmp_path, "CPU"))
-    for name, value in (("__version__", "2.99.0"), ("version.cuda", "99.9"), ("_C._GLIBCXX_USE_CXX11_ABI", "neither")):
+    for name, value in (("__version__", "2.99.0"), ("version.cuda", "99.9"), ("compiled_with_cxx11_abi", lambda: 2)):
         with monkeypatch.context() as changed:
             changed.setattr(f"torch.{name}", value)
             files.add(compiled_file(tmp_path, "CPU"))
@@ -74,6 +76,15 @@ def test_what_was_built_is_found_and_built_over(tmp_path: Path) -> None:
 def test_half_of_a_build_is_none(built: Path, part: str) -> None:
     built.with_suffix(part).unlink()
     assert find(built.parent, "CPU") is None
+
+
+def test_what_was_built_is_used(built: Path, serving: Serving) -> None:
+    products = serving(TASK)
+    with cudal2.enable():
+        torch.mm(*operands())
+        assert cudal2.status().languages == ("C++",)
+    assert products.platform.launches == 1
+    assert built in torch_session._SESSION.compiled
 
 
 def falls_back_to_python(products: HostProducts) -> str:
@@ -131,7 +142,7 @@ def test_kernels_that_torch_refuses_are_said(built: Path, serving: Serving, monk
         raise LibraryError("PyTorch refuses it")
 
     monkeypatch.setattr("cudal2.torch.compiled_kernels.CompiledKernels.register", refuse)
-    assert "pass through Python: PyTorch refuses it" in falls_back_to_python(serving(TASK))
+    assert "the part in C++ cannot be used: PyTorch refuses it" in falls_back_to_python(serving(TASK))
 
 
 def test_a_missing_compiler_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,6 +155,23 @@ def test_missing_headers_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch" / "__init__.py"))
     with pytest.raises(LibraryError, match=r"has no C\+\+ headers in"):
         build(tmp_path, "CPU")
+
+
+def test_the_part_for_cuda_compiles_without_cuda(request: pytest.FixtureRequest) -> None:
+    """Its headers are in every wheel of PyTorch. Checked once for each source and PyTorch."""
+    assert request.config.cache is not None
+    checked = Path(request.config.cache.mkdir("aten-kernels")) / compiled_file(Path(), "CUDA").with_suffix(".checked").name
+    compiler = next((found for name in compiled_build.COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    if not checked.exists():
+        source = files("cudal2.torch").joinpath("native", "aten_kernels.cpp")
+        arguments = compiled_build._arguments("CUDA", Path(torch.__file__).parent)
+        assert "-DCUDAL2_CUDA" in arguments
+        command = [compiler, *arguments, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        checked.touch()
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from cudal2.torch import aten_override, torch_session
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.cudal2.torch_ops.test_launched_products import DriverPlatform, aligned
 from tests.doubles.fake_driver import FakeDriver, fake_driver_file
-from tests.doubles.host_products import HostPlatform, HostProducts
+from tests.doubles.host_products import HostPlatform, HostProducts, offer_compiled
 
 Serving = Callable[..., HostProducts]
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,12 +90,12 @@ def every_kind_of_call(products: HostProducts) -> tuple[dict[str, int], dict[Fal
     return products.service.served(), products.service.fallbacks()
 
 
-def test_both_languages_count_the_same(tmp_path: Path, serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_languages_count_the_same(tmp_path: Path, serving: Serving) -> None:
     in_cpp = every_kind_of_call(serving(TASK))
     assert cudal2.status().languages == ()
     with cudal2.enable():
         assert cudal2.status().languages == ("C++",)
-    monkeypatch.setattr(torch_session, "_cache", lambda: tmp_path)
+    shutil.rmtree(tmp_path / "cache")
     aten_override.unregister()
     in_python = every_kind_of_call(serving(TASK))
     with cudal2.enable():
@@ -249,12 +251,21 @@ def test_memory_that_cannot_be_had_is_torch_s_own_error(serving: Serving) -> Non
     assert (type(left.value), str(left.value)) == (type(plain.value), str(plain.value))
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Interrupts are raised, also where the tests run in the background of a shell, which has them ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def multiply_and_wait() -> None:
     """An interrupt is raised between two bytecodes, so not necessarily by the product itself."""
     torch.mm(*operands())
     time.sleep(5)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_a_route_is_opened_reaches_the_program(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     products = serving(TASK)
 
@@ -266,6 +277,7 @@ def test_an_interrupt_while_a_route_is_opened_reaches_the_program(serving: Servi
         multiply_and_wait()
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_while_python_launches_withdraws_nothing(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     products = serving(TASK)
 
@@ -282,17 +294,22 @@ def test_an_interrupt_while_python_launches_withdraws_nothing(serving: Serving, 
     assert (products.platform.launches, products.service.notes()) == (2, ())
 
 
-def test_kernels_in_cpp_are_registered_over_ones_in_python(
-    serving: Serving, tmp_path: Path, compiled_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in a process that was begun before `library prepare` had ended."""
+def test_kernels_in_cpp_are_registered_over_ones_in_python(serving: Serving, tmp_path: Path, compiled_folder: Path) -> None:
+    """As in a process that was begun before `library prepare` had ended. They stay where the file is gone again."""
+    shutil.rmtree(tmp_path / "cache")
     products = serving(TASK)
-    monkeypatch.setattr(torch_session, "_cache", lambda: tmp_path)
-    for folder, language in ((tmp_path, "Python"), (compiled_folder, "C++"), (tmp_path, "C++")):
-        monkeypatch.setattr(torch_session, "_cache", lambda found=folder: found)
+
+    def multiply(language: str) -> None:
         with cudal2.enable():
             assert cudal2.status().languages == (language,)
             torch.mm(*operands())
+
+    multiply("Python")
+    offer_compiled(compiled_folder, tmp_path)
+    multiply("C++")
+    for file in (tmp_path / "cache").glob("aten-*"):
+        file.unlink()
+    multiply("C++")
     assert (products.platform.launches, products.service.fallbacks()) == (3, {})
     aten_override.unregister()
     assert_product(torch.mm(*operands()), *operands())
@@ -335,7 +352,7 @@ def test_an_error_of_the_driver_falls_back(serving: Serving) -> None:
     assert "cuLaunchKernelEx" in note
 
 
-def in_a_process(compiled_folder: Path, tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a new process in which C++ kernels serve the task of the tests."""
     begin = f"""
 import atexit, os, threading
@@ -346,7 +363,6 @@ import cudal2
 from cudal2.torch import torch_session
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, operands
 from tests.doubles.host_products import HostProducts
-torch_session._cache = lambda: Path({str(compiled_folder)!r})
 products = HostProducts(Path({str(tmp_path)!r}), [TASK])
 torch_session.use_service(products.service)
 """
@@ -356,7 +372,7 @@ torch_session.use_service(products.service)
     )
 
 
-def test_a_process_that_is_enabled_ends_cleanly(compiled_folder: Path, tmp_path: Path) -> None:
+def test_a_process_that_is_enabled_ends_cleanly(tmp_path: Path) -> None:
     code = """
 def late():
     assert_product(torch.mm(*operands()), *operands())
@@ -372,15 +388,16 @@ threads = [threading.Thread(target=work) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-    done = in_a_process(compiled_folder, tmp_path, code)
+    done = in_a_process(tmp_path, code)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "4 {<FallbackCause.TYPE: 'type'>: 4}\n"
 
 
-def test_a_forked_child_multiplies_and_ends(compiled_folder: Path, tmp_path: Path) -> None:
+def test_a_forked_child_multiplies_and_ends(tmp_path: Path) -> None:
     code = """
 cudal2.enable()
 torch.mm(*operands())
+assert cudal2.status().languages == ("C++",)
 child = os.fork()
 if not child:
     torch.mm(*operands())
@@ -391,7 +408,7 @@ assert os.waitpid(child, 0)[1] == 0
 assert list(products.service.served().values()) == [1]
 print("whole")
 """
-    done = in_a_process(compiled_folder, tmp_path, code)
+    done = in_a_process(tmp_path, code)
     assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr
 
 
