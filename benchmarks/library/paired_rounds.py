@@ -37,12 +37,14 @@ def paired_times(
     rounds: int,
     device: str,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    warm_runs: int = 0,
     seed: int = 18,
 ) -> PairedTimes:
     """Both programs in every round, in random order, after one round of each copy that does not count.
 
     Several copies of each take turns: two programs with the same kernels differ by up to 2 % in where their memory lies.
     `calls`: products or steps that one run of a program has. `around`: entered around the served program, outside its time.
+    `warm_runs`: runs of a program right before each timed one, so that what is entered around it does not tell.
 
     """
     rng = random.Random(seed)
@@ -52,6 +54,8 @@ def paired_times(
         for name in rng.sample(sorted(copies), 2):
             program = copies[name][round_ % len(copies[name])]
             with around() if name == "served" else nullcontext():
+                for _ in range(warm_runs):
+                    run_us(program, device)
                 taken = run_us(program, device)
             if round_ >= 0:
                 samples[name].append(taken / calls)
