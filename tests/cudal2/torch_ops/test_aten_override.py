@@ -175,3 +175,38 @@ def test_a_dimension_of_one_is_served(serving: Serving) -> None:
     with cudal2.enable():
         assert_product(torch.mm(*operands(row)), *operands(row))
     assert products.platform.launches == 1
+
+
+class Marked(torch.Tensor):
+    """A subclass whose products are of the subclass."""
+
+
+def special_pairs() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    a, b = operands()
+    with torch.inference_mode():
+        inference = a.clone()
+    return {
+        "negated lazily": (torch._neg_view(a), b),
+        "a parameter": (torch.nn.Parameter(a), b),
+        "a subclass": (a.as_subclass(Marked), b),
+        "sparse": (a.float().to_sparse(), b.float()),
+        "of inference": (inference, b),
+        "on no device": (a.to("meta"), b.to("meta")),
+        "complex and conjugated": (torch.view_as_complex(torch.ones(4, 4, 2)).conj(), torch.ones(4, 4, dtype=torch.complex64)),
+        "shared pages": (torch._lazy_clone(a), b),
+    }
+
+
+@pytest.mark.parametrize("kind", list(special_pairs()))
+def test_a_special_operand_gives_what_torch_gives(serving: Serving, kind: str) -> None:
+    serving(TASK)
+    a, b = special_pairs()[kind]
+    plain = torch.mm(a, b)
+    with cudal2.enable():
+        out = torch.mm(a, b)
+    assert (type(out), out.dtype, out.device, out.layout) == (type(plain), plain.dtype, plain.device, plain.layout)
+    assert (out.requires_grad, out.is_inference()) == (plain.requires_grad, plain.is_inference())
+    if kind == "on no device":
+        assert out.shape == plain.shape
+    else:
+        torch.testing.assert_close(out.detach(), plain.detach(), rtol=1e-2, atol=1e-2)
