@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn.functional import linear
 import cudal2
 from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.torch import aten_override
+from cudal2.torch import aten_override, torch_session
 from cudal2.torch.aten_override import original_kernel
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, linear_tasks, operands
 from tests.doubles.host_products import HostPlatform, HostProducts
@@ -167,6 +168,29 @@ def test_threads_enable_and_disable_while_others_multiply(serving: Serving) -> N
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_another_service_takes_over_without_a_gap(serving: Serving, tmp_path: Path) -> None:
+    """Every product of a thread is served by one of two services that are exchanged all the time."""
+    services = [serving(TASK).service, HostProducts(tmp_path, [TASK]).service]
+    a, b = operands()
+    calls = 0
+    ended = threading.Event()
+
+    def multiply() -> None:
+        nonlocal calls
+        while not ended.is_set():
+            torch.mm(a, b)
+            calls += 1
+
+    with cudal2.enable():
+        thread = threading.Thread(target=multiply)
+        thread.start()
+        for number in range(200):
+            torch_session.use_service(services[number % 2])
+        ended.set()
+        thread.join()
+    assert sum(sum(service.served().values()) for service in services) == calls > 0
 
 
 def test_a_dimension_of_one_is_served(serving: Serving) -> None:
