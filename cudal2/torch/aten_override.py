@@ -103,10 +103,11 @@ class AtenOverride:
         """In which the kernels are written, each once."""
         return tuple(dict.fromkeys(kernel.language for kernel in self._kernels))
 
-    def stop(self) -> None:
-        """The original kernels run again. A call that is under way ends as it began."""
+    def stop(self, successor: "AtenOverride | None" = None) -> None:
+        """The original kernels run again, but for those that a successor uses. A call that is under way ends as it began."""
         for kernel in self._kernels:
-            kernel.serve(None)
+            if successor is None or kernel not in successor._kernels:
+                kernel.serve(None)
 
 
 def unregister() -> None:

@@ -112,12 +112,15 @@ def status() -> Status:
 
 
 def _replace(chosen: ProductService, operators: tuple[str, ...]) -> None:
+    """Have operators ask a service, without a moment in which those that are enabled ask none."""
     with _SESSION.lock:
-        disable()
         if missing := chosen.platform.missing():
+            disable()
             chosen.note(f"{missing}, so nothing is replaced")
-        else:
-            _SESSION.override = _override(chosen, operators)
+            return
+        before, _SESSION.override = _SESSION.override, _override(chosen, operators)
+        if before is not None:
+            before.stop(_SESSION.override)
 
 
 def _override(chosen: ProductService, operators: tuple[str, ...]) -> AtenOverride:

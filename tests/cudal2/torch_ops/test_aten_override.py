@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn.functional import linear
 import cudal2
 from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
-from cudal2.torch import aten_override
+from cudal2.torch import aten_override, torch_session
 from cudal2.torch.aten_override import original_kernel
 from tests.cudal2.torch_ops.matrices import TASK, assert_product, linear_tasks, operands
 from tests.doubles.host_products import HostPlatform, HostProducts
@@ -169,9 +170,67 @@ def test_threads_enable_and_disable_while_others_multiply(serving: Serving) -> N
     assert wrong == []
 
 
+def test_another_service_takes_over_without_a_gap(serving: Serving, tmp_path: Path) -> None:
+    """Every product of a thread is served by one of two services that are exchanged all the time."""
+    services = [serving(TASK).service, HostProducts(tmp_path, [TASK]).service]
+    a, b = operands()
+    calls = 0
+    ended = threading.Event()
+
+    def multiply() -> None:
+        nonlocal calls
+        while not ended.is_set():
+            torch.mm(a, b)
+            calls += 1
+
+    with cudal2.enable():
+        thread = threading.Thread(target=multiply)
+        thread.start()
+        for number in range(200):
+            torch_session.use_service(services[number % 2])
+        ended.set()
+        thread.join()
+    assert sum(sum(service.served().values()) for service in services) == calls > 0
+
+
 def test_a_dimension_of_one_is_served(serving: Serving) -> None:
     row = GemmTask(m=1, n=32, k=64)
     products = serving(row)
     with cudal2.enable():
         assert_product(torch.mm(*operands(row)), *operands(row))
     assert products.platform.launches == 1
+
+
+class Marked(torch.Tensor):
+    """A subclass whose products are of the subclass."""
+
+
+def special_pairs() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    a, b = operands()
+    with torch.inference_mode():
+        inference = a.clone()
+    return {
+        "negated lazily": (torch._neg_view(a), b),
+        "a parameter": (torch.nn.Parameter(a), b),
+        "a subclass": (a.as_subclass(Marked), b),
+        "sparse": (a.float().to_sparse(), b.float()),
+        "of inference": (inference, b),
+        "on no device": (a.to("meta"), b.to("meta")),
+        "complex and conjugated": (torch.view_as_complex(torch.ones(4, 4, 2)).conj(), torch.ones(4, 4, dtype=torch.complex64)),
+        "shared pages": (torch._lazy_clone(a), b),
+    }
+
+
+@pytest.mark.parametrize("kind", list(special_pairs()))
+def test_a_special_operand_gives_what_torch_gives(serving: Serving, kind: str) -> None:
+    serving(TASK)
+    a, b = special_pairs()[kind]
+    plain = torch.mm(a, b)
+    with cudal2.enable():
+        out = torch.mm(a, b)
+    assert (type(out), out.dtype, out.device, out.layout) == (type(plain), plain.dtype, plain.device, plain.layout)
+    assert (out.requires_grad, out.is_inference()) == (plain.requires_grad, plain.is_inference())
+    if kind == "on no device":
+        assert out.shape == plain.shape
+    else:
+        torch.testing.assert_close(out.detach(), plain.detach(), rtol=1e-2, atol=1e-2)
