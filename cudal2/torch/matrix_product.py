@@ -57,6 +57,7 @@ def _plain(a: torch.Tensor, b: torch.Tensor) -> bool:
         and a.layout is _STRIDED
         and b.layout is _STRIDED
         and not (a.is_nested or b.is_nested)
+        and not (a.is_neg() or b.is_neg())  # negated when it is read: memory holds other values
         and _dispatch_modes() == 0
         and _function_modes() == 0
         and _transforms() is None
