@@ -1,6 +1,7 @@
 """The prior that learned from earlier runs: the analytic prior's times, corrected by a network."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -52,11 +53,14 @@ class LearnedPrior:
 
 
 class LearnedEncoding:
-    """The embedding of a pool's entries, which is computed once."""
+    """The embedding of a pool's entries, which is computed once, when a run has times: a first round needs none."""
 
     def __init__(self, prior: LearnedPrior, entries: Sequence[PoolEntry], task: GemmTask, chip: Chip) -> None:
-        self._prior, self._task, self._chip = prior, task, chip
-        self.fitted = prior.embed(entries, task, chip)
+        self._prior, self._entries, self._task, self._chip = prior, entries, task, chip
+
+    @cached_property
+    def fitted(self) -> Floats:
+        return self._prior.embed(self._entries, self._task, self._chip)
 
     def __call__(self, entries: Sequence[PoolEntry]) -> Floats:
         return self._prior.embed(entries, self._task, self._chip)

@@ -20,7 +20,8 @@ class Crowding(NamedTuple):
 class EntryEncoding(Protocol):
     """Entries as points for a process that learns from their times. `fitted`: the points of a pool's entries, in order."""
 
-    fitted: Floats
+    @property
+    def fitted(self) -> Floats: ...
 
     def __call__(self, entries: Sequence[PoolEntry]) -> Floats:
         """Shape: (entries, features)."""
