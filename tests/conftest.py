@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from tests.sandbox.emulator.compiled import PtxCompiler
 
-# The result of CI depends only on the commit, and not on how busy its machine is; `pytest --hypothesis-profile=default` searches
-# for new examples.
+# The result of CI depends only on the commit, and not on how busy its machine is. `pytest --hypothesis-profile=default`
+# searches for new examples.
 settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
