@@ -7,7 +7,7 @@ Beside its entries a library holds algorithms of cuBLASLt, for tasks where AutoT
 from datetime import date
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from contract.base import Record, digest
 from contract.candidate import ScheduleValue
@@ -84,7 +84,7 @@ class StoredAlgorithm(Record):
     task: GemmTask
     chip: str
     words: str
-    opaque: str | None = None
+    opaque: str | None = Field(default=None, pattern="^([0-9a-f]{2})+$")
     time_us: float
     torch_us: float | None
     heuristic_us: float | None
