@@ -87,9 +87,20 @@ def test_it_is_found_by_its_words_among_the_suggestions(load: Load, lt: FakeCubl
     lt.suggest(mark=3)
     lt.suggest(mark=4)
     load().launch(A, B, D, STREAM)
-    asked, launched = lt.events("suggest", "multiply")
-    assert (asked["wanted"], asked["workspace"]) == (100, 64 * 2**20), "as AutoTuning asks"
+    [launched] = lt.events("multiply")
     assert launched["mark"] == 3, "the first that can run"
+
+
+def test_it_asks_as_autotuning_asks(load: Load, lt: FakeCublasLt) -> None:
+    pytest.importorskip("cupy")
+    from sandbox.cuda.baselines.cublaslt import ALGORITHM_BYTES, MAX_SUGGESTIONS
+    from sandbox.cuda.baselines.library import WORKSPACE_BYTES
+
+    lt.suggest(workspace=WORKSPACE_BYTES)
+    load()
+    [asked] = lt.events("suggest")
+    assert (asked["wanted"], asked["workspace"]) == (MAX_SUGGESTIONS, WORKSPACE_BYTES)
+    assert len(lt.record()) == 2 * ALGORITHM_BYTES
 
 
 def test_its_record_comes_first(load: Load, lt: FakeCublasLt) -> None:
