@@ -59,7 +59,8 @@ class ShapeResult(Record):
     """One row of a campaign: one task, in one environment.
 
     `best`: with programmatic launch allowed; `best_without`: with plain launches only. Either is None where no kernel was
-    measured. `baselines_us`: median of each baseline of the final race. `witness`: what the emulator said of the winner.
+    measured. `baselines_us`: median of each baseline of the final race. `autotuned`: the algorithm that AutoTuning ran there in
+    the words of `TunedBaseline.detail`; None in older rows. `witness`: what the emulator said of the winner.
     `gpu_seconds`: time in which the GPU worked for this task; `seconds`: wall-clock time. `host`: None in older rows, and where
     the system does not tell. `explained`: None where no counters were read. `reason`: why the search ended, or why there is no
     result.
@@ -71,6 +72,7 @@ class ShapeResult(Record):
     best: Winner | None = None
     best_without: Winner | None = None
     baselines_us: dict[str, float] = {}
+    autotuned: str | None = None
     floor_us: float
     witness: str = ""
     candidates: int = 0

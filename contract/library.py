@@ -1,17 +1,19 @@
 """The records of a kernel library: what campaigns found, as entries that a program can launch without searching.
 
 An entry names a kernel by its schedule, from which a family of `policies/schedule` writes the source again, or by its source.
+Beside its entries a library holds algorithms of cuBLASLt, for tasks where AutoTuning is faster than any kernel.
 """
 
 from datetime import date
+from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from contract.base import Record, digest
 from contract.candidate import ScheduleValue
 from contract.plan import ResolvedPlan
 from contract.speedup import Speedup
-from contract.task import GemmTask
+from contract.task import AccumulatorType, GemmTask
 
 
 class EntryEvaluation(Record):
@@ -69,15 +71,63 @@ class LibraryEntry(Record):
         return self.evaluation.speedup.low > 1.0
 
 
+class StoredAlgorithm(Record):
+    """The algorithm of cuBLASLt that AutoTuning chose for a task on one chip, in the task's own layout. Unit: microseconds.
+
+    `words`: its configuration as `TunedBaseline.detail` has it, without how it was chosen. `opaque`: cuBLASLt's record of it as
+    hexadecimal digits, valid for the cuBLAS of `environment` only; None where it is not known. `time_us`: AutoTuning's median.
+    `torch_us`, `heuristic_us`: medians of torch.matmul and of cuBLASLt's heuristic in the same race; None where not measured.
+    Raises: ValueError for words of another layout than the task's, or a task that does not accumulate in f32.
+    """
+
+    kind: Literal["algorithm"] = "algorithm"
+    task: GemmTask
+    chip: str
+    words: str
+    opaque: str | None = Field(default=None, pattern="^([0-9a-f]{2})+$")
+    time_us: float
+    torch_us: float | None
+    heuristic_us: float | None
+    environment: str
+    run_id: str
+    commit: str = ""
+    measured: date
+
+    @model_validator(mode="after")
+    def _of_the_task(self) -> "StoredAlgorithm":
+        if not self.words.startswith(f"layout {self.task.layout},") or self.task.accumulate is not AccumulatorType.F32:
+            raise ValueError("a stored algorithm multiplies the layout of its task and accumulates in f32")
+        return self
+
+    @property
+    def id(self) -> str:
+        """Address of the algorithm by its content."""
+        return digest(self.model_dump(mode="json"), 32)
+
+    @property
+    def cublas(self) -> str:
+        """The version of cuBLAS that it belongs to, as `Environment.cublas`."""
+        return self.environment.rpartition(" cublas-")[2]
+
+    @property
+    def rival_us(self) -> float | None:
+        """What PyTorch takes: its own time, else that of cuBLASLt's heuristic, which is the best of several layouts."""
+        return self.heuristic_us if self.torch_us is None else self.torch_us
+
+
 class LibraryManifest(Record):
-    """What a library is. `entries`: ids, sorted. `chip`: the one that all its entries were measured on."""
+    """What a library is. `entries`, `algorithms`: ids, sorted. `chip`: the one that all of them were measured on.
+
+    `version`: 2 where there are algorithms, which products that read version 1 do not know.
+    """
 
     format: str = "cudal2-library"
-    version: int = 1
+    version: Literal[1, 2] = 1
     name: str
     chip: str
     arch: str
     entries: tuple[str, ...]
+    algorithms: tuple[str, ...] = ()
     product: str
     created: date
     licence: str = "Apache-2.0"

@@ -14,6 +14,7 @@ LISTS = {
     "contract": "one file per kind of record",
     "knowledge/notes": "one page per topic",
     "sandbox/include/cudal2": "one header per instruction family",
+    "tests/gpu": "one file per part that runs on a GPU",
     "tests/gpu/attacks": "one kernel per attack",
     "tests/redteam/blind": "one kernel per attack",
     "tests/sandbox/emulator/golden/data": "one file per instruction family",

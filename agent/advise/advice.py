@@ -14,13 +14,15 @@ from agent.advise.products import PARTS, CountedProduct, MatrixProduct, Recordin
 from agent.library.measured_kernels import MeasuredKernel
 from contract.base import Record
 from contract.evaluation import AUTOTUNED, HEURISTIC
+from contract.library import StoredAlgorithm
 from contract.speedup import Speedup
 from contract.task import ElementType, GemmTask, Layout
 
 ALL = "all"
 # `served`: an entry beats AutoTuning with its whole interval. `no faster`: the known kernel does not. `unbuilt`: one of the
-# store does, and the library lacks it. `missing`: none is known. `outside`: no kernel of a library computes it.
-Status = Literal["served", "no faster", "unbuilt", "missing", "outside"]
+# store does, and the library lacks it. `algorithm`: none beats AutoTuning, whose algorithm the library holds and runs.
+# `missing`: none is known. `outside`: no kernel of a library computes it.
+Status = Literal["served", "algorithm", "no faster", "unbuilt", "missing", "outside"]
 
 
 class ProductAdvice(Record):
@@ -28,7 +30,8 @@ class ProductAdvice(Record):
 
     `traced_us`: of the kernels in the trace. `autotuning`: of cuBLASLt-AutoTuning. `kernel_us`, `speedup`: of the known kernel.
     `gain_us`: per pass, of a served product; `heuristic_gain_us`: over cuBLASLt's heuristic choice, a difference of medians.
-    `reason`: why it is outside.
+    `torch_gain_us`: per pass, of a product that a stored algorithm runs, whose time is `kernel_us`: over PyTorch's product, a
+    difference of medians. `reason`: why it is outside.
     """
 
     product: MatrixProduct
@@ -41,6 +44,7 @@ class ProductAdvice(Record):
     speedup: Speedup | None = None
     gain_us: GainInterval | None = None
     heuristic_gain_us: float | None = None
+    torch_gain_us: float | None = None
 
 
 class PartAdvice(Record):
@@ -48,7 +52,9 @@ class PartAdvice(Record):
 
     `predicted_us`, `served_us`: how much of it is predicted, and served. `timed_calls`: calls whose time is known.
     `served_autotuning_us`: what AutoTuning takes for the served calls, as measured. `gain_us`: per pass. `gain_percent`: of
-    `served_autotuning_us`. `heuristic_gain_us`: None where the heuristic was not measured for all of them.
+    `served_autotuning_us`. `heuristic_gain_us`: None where the heuristic was not measured for all of them. `algorithm_calls`,
+    `torch_gain_us`: calls that stored algorithms of cuBLASLt run, and what that spares of PyTorch's time. No other figure
+    counts these calls as served.
     """
 
     part: str
@@ -62,6 +68,8 @@ class PartAdvice(Record):
     gain_us: GainInterval
     gain_percent: GainInterval
     heuristic_gain_us: float | None
+    algorithm_calls: float = 0.0
+    torch_gain_us: float = 0.0
 
 
 class Advice(Record):
@@ -92,7 +100,12 @@ def advise(
 ) -> Advice:
     """Products in the order of their time per pass, the longest first. `searches`: of the store, on the chip of `times`."""
     passes, traced = recording.passes, recording.gpu_us is not None
-    found = [_advised(one, passes, _known(one.product, kernels, searches, times), times) for one in recording.products]
+    found = [
+        _by_algorithm(
+            _advised(one, passes, _known(one.product, kernels, searches, times), times), _stored(one.product, kernels, times)
+        )
+        for one in recording.products
+    ]
     found.sort(key=lambda one: -(_time_us(one, traced) or 0.0) * one.calls)
     parts = [_part(part, [one for one in found if one.product.part == part], traced) for part in PARTS]
     whole = _part(ALL, found, traced)
@@ -179,6 +192,26 @@ def _advised(counted: CountedProduct, passes: int, known: _Known | None, times: 
     )
 
 
+def _by_algorithm(found: ProductAdvice, stored: StoredAlgorithm | None) -> ProductAdvice:
+    """The advice of a product that no kernel serves, where the library holds an algorithm for it."""
+    if stored is None or stored.rival_us is None or found.status in ("served", "outside"):
+        return found
+    return found.model_copy(
+        update={
+            "status": "algorithm",
+            "autotuning": CallTime(us=stored.time_us, predicted=False),
+            "kernel_us": stored.time_us,
+            "speedup": None,
+            "torch_gain_us": (stored.rival_us - stored.time_us) * found.calls,
+        }
+    )
+
+
+def _stored(product: MatrixProduct, kernels: KnownKernels, times: LibraryTimes) -> StoredAlgorithm | None:
+    task = None if why_outside(product) else task_of(product, times.chip.arch)
+    return kernels.algorithm(task) if task is not None and kernels.chip == times.chip.name else None
+
+
 def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice:
     served = [one for one in found if one.status == "served"]
     predicted = [] if traced else [one for one in found if one.autotuning and one.autotuning.predicted]
@@ -197,6 +230,8 @@ def _part(name: str, found: Sequence[ProductAdvice], traced: bool) -> PartAdvice
         gain_us=gain,
         gain_percent=_percent(gain, served_autotuning_us),
         heuristic_gain_us=sum(over_heuristic) if len(over_heuristic) == len(served) else None,
+        algorithm_calls=sum(one.calls for one in found if one.status == "algorithm"),
+        torch_gain_us=sum(one.torch_gain_us or 0.0 for one in found),
     )
 
 

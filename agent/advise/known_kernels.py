@@ -7,22 +7,25 @@ from typing import NamedTuple
 from agent.library.measured_kernels import MeasuredKernel
 from contract.errors import MachineError
 from contract.evaluation import AUTOTUNED
-from contract.library import LibraryEntry
+from contract.library import LibraryEntry, StoredAlgorithm
 from contract.task import Arch, GemmTask
 from cudal2.library.kernel_library import KernelLibrary, key_of, open_library
 from cudal2.library.shipped_libraries import shipped_paths
 
 # The entry of a task; None where the library has none.
 Lookup = Callable[[GemmTask], LibraryEntry | None]
+# The same for its algorithms of cuBLASLt.
+AlgorithmLookup = Callable[[GemmTask], StoredAlgorithm | None]
 
 
 class KnownKernels(NamedTuple):
-    """A library as advice needs it. `chip`: the one that all entries were measured on."""
+    """A library as advice needs it: entries and algorithms by task. `chip`: the one that all of them were measured on."""
 
     name: str
     chip: str
     arch: Arch
     find: Lookup
+    algorithm: AlgorithmLookup = lambda task: None  # noqa: ARG005
 
 
 def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
@@ -43,7 +46,13 @@ def open_kernels(path: Path | None, chip: str | None) -> KnownKernels:
 def kernels_of(library: KernelLibrary) -> KnownKernels:
     """Entries are validated when they are looked up."""
     manifest = library.manifest
-    return KnownKernels(manifest.name, manifest.chip, Arch(manifest.arch), lambda task: library.find(key_of(task)))
+    return KnownKernels(
+        name=manifest.name,
+        chip=manifest.chip,
+        arch=Arch(manifest.arch),
+        find=lambda task: library.find(key_of(task)),
+        algorithm=lambda task: library.algorithm(key_of(task)),
+    )
 
 
 def latest_searches(measured: Iterable[MeasuredKernel], chip: str) -> dict[GemmTask, MeasuredKernel]:

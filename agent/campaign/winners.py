@@ -30,6 +30,7 @@ def shape_result(run: RunResult, commit: str = "") -> ShapeResult:
         best=best,
         best_without=best_without,
         baselines_us=baselines_beside(deciding, best),
+        autotuned=algorithm_beside(deciding, best),
         floor_us=roofline_us(task, chip),
         candidates=len({step.candidate.id for step in run.steps}),
         gpu_seconds=sum(map(gpu_seconds_of, run.steps)),
@@ -61,8 +62,20 @@ def best_launches(steps: Iterable[Step]) -> tuple[Winner | None, Winner | None]:
 
 def baselines_beside(steps: Sequence[Step], winner: Winner | None) -> dict[str, float]:
     """Median times of the baselines that were measured in the same rounds as the winner."""
+    found = _measured_beside(steps, winner)
+    return {timing.name: median_us(timing) for timing in found.baselines} if found else {}
+
+
+def algorithm_beside(steps: Sequence[Step], winner: Winner | None) -> str | None:
+    """The algorithm that AutoTuning ran in the same rounds as the winner, in words; None where it was not recorded."""
+    found = _measured_beside(steps, winner)
+    timing = baseline_of(found, AUTOTUNED) if found else None
+    return timing.detail.partition(";")[0] or None if timing else None  # behind it stands how it was chosen
+
+
+def _measured_beside(steps: Sequence[Step], winner: Winner | None) -> Measured | None:
     found = next((step.evaluation for step in steps if winner and step.index == winner.step_index), None)
-    return {timing.name: median_us(timing) for timing in found.baselines} if isinstance(found, Measured) else {}
+    return found if isinstance(found, Measured) else None
 
 
 def decides(step: Step) -> bool:

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from agent.library.algorithm_choice import AlgorithmChoice, choose_algorithms
 from agent.library.entry_choice import EntryChoice, Products, choose_entries
 from agent.library.library_cubins import with_cubins
 from agent.library.library_writing import manifest_of, write_library
@@ -13,6 +15,7 @@ from agent.library.measured_kernels import (
     kernels_of_rows,
     kernels_of_store,
     origins_in,
+    origins_in_row,
 )
 from contract.base import Record
 from contract.errors import UsageError
@@ -35,6 +38,14 @@ class BuildOptions(Record):
     winning_only: bool = True
     cubins: bool = False
     without: Products = frozenset()
+
+
+class BuiltLibrary(NamedTuple):
+    """What a library was built of."""
+
+    manifest: LibraryManifest
+    kernels: EntryChoice
+    algorithms: AlgorithmChoice
 
 
 def read_products(file: Path) -> Products:
@@ -62,14 +73,12 @@ def read_products(file: Path) -> Products:
     return frozenset(found)
 
 
-def build_from_rows(
-    rows: Sequence[Path], out: Path, options: BuildOptions, settings: Settings
-) -> tuple[LibraryManifest, EntryChoice]:
+def build_from_rows(rows: Sequence[Path], out: Path, options: BuildOptions, settings: Settings) -> BuiltLibrary:
     """Raises: UsageError where there is nothing to build, a row is damaged, or `out` cannot be written; as `with_cubins`."""
-    return _build(kernels_of_rows(rows), lambda _: Origins(), out, options, settings)
+    return _build(kernels_of_rows(rows), origins_in_row, out, options, settings)
 
 
-def build_from_store(out: Path, options: BuildOptions, settings: Settings) -> tuple[LibraryManifest, EntryChoice]:
+def build_from_store(out: Path, options: BuildOptions, settings: Settings) -> BuiltLibrary:
     """Raises: as `build_from_rows`; StoreError."""
     with open_store(settings.store_url) as store:
         return _build(kernels_of_store(store), lambda kernel: origins_in(store, kernel), out, options, settings)
@@ -81,7 +90,7 @@ def _build(
     out: Path,
     options: BuildOptions,
     settings: Settings,
-) -> tuple[LibraryManifest, EntryChoice]:
+) -> BuiltLibrary:
     if options.cubins and out.name.endswith(PACKED):
         raise UsageError(f"{out} is one packed file, which holds no kernels; name a folder with --out, or leave out --cubins")
     chip = chip_of(kernels, options.chip)
@@ -90,9 +99,12 @@ def _build(
     files = dict[str, bytes]()
     if options.cubins:
         choice, files = with_cubins(choice, settings)
-    if not choice.entries:
+    won = frozenset(entry.task for entry in choice.entries if entry.wins)
+    stored = choose_algorithms(wanted, origins, won=won, without=options.without)
+    if not choice.entries and not stored.algorithms:
         reasons = sorted({one.reason for one in choice.left_out})
         raise UsageError(f"no kernel of {chip} can be an entry ({'; '.join(reasons)}); search more shapes with campaign run")
-    manifest = manifest_of(choice.entries, name=options.name or chip.lower().replace(" ", "-"), chip=chip)
-    write_library(out, manifest, choice.entries, files)
-    return manifest, choice
+    name = options.name or chip.lower().replace(" ", "-")
+    manifest = manifest_of(choice.entries, stored.algorithms, name=name, chip=chip)
+    write_library(out, manifest, (*choice.entries, *stored.algorithms), files)
+    return BuiltLibrary(manifest, choice, stored)

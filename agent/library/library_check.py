@@ -1,4 +1,4 @@
-"""Verifies entries of a library on the device at hand, and times them anew on a GPU.
+"""Verifies entries and algorithms of a library on the device at hand, and times them anew on a GPU.
 
 Every entry gives a row, which is written to a file at once. A check that is begun again goes on with the entries that have no
 row of this device yet. A row that a killed process wrote in part is dropped.
@@ -6,10 +6,10 @@ row of this device yet. A row that a killed process wrote in part is dropped.
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
@@ -18,10 +18,13 @@ from contract.base import Record
 from contract.build import Built
 from contract.errors import LibraryError, UsageError
 from contract.evaluation import AUTOTUNED, Evaluation, Measured, Timing, ran_in_part
-from contract.library import LibraryEntry
+from contract.library import LibraryEntry, StoredAlgorithm
 from contract.protocols import Sandbox
 from contract.speedup import Speedup, baseline_of, median_us, paired_speedup
 from contract.whole_file import whole_file
+
+if TYPE_CHECKING:
+    from agent.library.algorithm_check import AlgorithmOutcome
 
 EMULATOR = "emulator"
 
@@ -31,7 +34,8 @@ class CheckRow(Record):
 
     `status`: `in-part` where the emulator ran less than the whole of a large task; `not-run` where nothing executed the kernel.
     `recorded`: the speedup that the library holds; `speedup`: that of today, over cuBLASLt-AutoTuning, paired in the same
-    rounds and launched as the entry is. Unit: microseconds.
+    rounds and launched as the entry is. An algorithm of cuBLASLt has neither: `torch_us` is the time of torch.mm in the same
+    rounds, `recorded_gain` what the library holds of PyTorch's time over the algorithm's. Unit: microseconds.
     """
 
     entry: str
@@ -40,9 +44,11 @@ class CheckRow(Record):
     device: str
     status: Literal["passed", "in-part", "not-run", "failed"]
     verdict: str
-    recorded: Speedup
+    recorded: Speedup | None
     time_us: float | None = None
     speedup: Speedup | None = None
+    torch_us: float | None = None
+    recorded_gain: float | None = None
     seconds: float
     checked_at: datetime
 
@@ -57,12 +63,21 @@ class CheckRow(Record):
 
     @property
     def slower(self) -> bool:
-        """Whether the whole interval of today is below 1."""
+        """Whether the whole interval of today is below 1; of an algorithm, whether its median is above torch.mm's."""
+        if self.torch_us is not None and self.time_us is not None:
+            return self.time_us > self.torch_us
         return self.speedup is not None and self.speedup.high < 1.0
 
 
-def check_entries(entries: Sequence[LibraryEntry], sandbox: Sandbox, rows: Path) -> Iterator[CheckRow]:
+def check_entries(
+    entries: Sequence[LibraryEntry | StoredAlgorithm],
+    sandbox: Sandbox,
+    rows: Path,
+    run: "Callable[[StoredAlgorithm], AlgorithmOutcome] | None" = None,
+) -> Iterator[CheckRow]:
     """A row for each entry, in order; those that `rows` holds for this device come from there.
+
+    `run`: what runs algorithms; None runs them by PyTorch's GPU.
 
     Raises: UsageError where the file is not writable, or holds something else; MachineError, WorkerError.
     """
@@ -70,7 +85,10 @@ def check_entries(entries: Sequence[LibraryEntry], sandbox: Sandbox, rows: Path)
     known = {row.entry: row for row in read_rows(rows) if row.device == device}
     for entry in entries:
         if (row := known.get(entry.id)) is None:
-            row = check_entry(entry, sandbox, device)
+            if isinstance(entry, StoredAlgorithm):
+                row = check_algorithm(entry, device, (run or _run_algorithm) if sandbox.can_measure else _no_gpu)
+            else:
+                row = check_entry(entry, sandbox, device)
             _append(rows, row)
         yield row
 
@@ -97,6 +115,31 @@ def check_entry(entry: LibraryEntry, sandbox: Sandbox, device: str) -> CheckRow:
     else:
         evaluation = sandbox.evaluate(built, entry.task, "full")
     return _judged(entry, evaluation, device, began_s)
+
+
+def _run_algorithm(stored: StoredAlgorithm) -> "AlgorithmOutcome":
+    """Imports PyTorch when the first algorithm is checked."""
+    from agent.library.algorithm_check import run_algorithm
+
+    return run_algorithm(stored)
+
+
+def _no_gpu(_: StoredAlgorithm) -> "AlgorithmOutcome":
+    from agent.library.algorithm_check import AlgorithmOutcome
+
+    return AlgorithmOutcome(absent="cuBLASLt runs on a GPU only")
+
+
+def check_algorithm(stored: StoredAlgorithm, device: str, run: "Callable[[StoredAlgorithm], AlgorithmOutcome]") -> CheckRow:
+    """The row of an algorithm."""
+    began_s = time.monotonic()
+    outcome = run(stored)
+    status: Literal["passed", "not-run", "failed"] = "not-run" if outcome.absent else "failed" if outcome.fault else "passed"
+    row = _row(
+        stored, device, began_s, status, outcome.absent or outcome.fault or "compared and timed", time_us=outcome.time_us
+    )
+    gain = None if stored.rival_us is None else stored.rival_us / stored.time_us
+    return row.model_copy(update={"torch_us": outcome.torch_us, "recorded_gain": gain})
 
 
 def read_rows(path: Path) -> list[CheckRow]:
@@ -131,7 +174,7 @@ def _launched(entry: LibraryEntry, measured: Measured) -> Timing:
 
 
 def _row(
-    entry: LibraryEntry,
+    entry: LibraryEntry | StoredAlgorithm,
     device: str,
     began_s: float,
     status: Literal["passed", "in-part", "not-run", "failed"],
@@ -147,7 +190,7 @@ def _row(
         device=device,
         status=status,
         verdict=" ".join(verdict.split()),
-        recorded=entry.evaluation.speedup,
+        recorded=None if isinstance(entry, StoredAlgorithm) else entry.evaluation.speedup,
         time_us=time_us,
         speedup=speedup,
         seconds=round(time.monotonic() - began_s, 3),
@@ -186,6 +229,6 @@ def _unwritable(path: Path, exc: OSError) -> UsageError:
 
 
 def share_slower(rows: Iterable[CheckRow]) -> tuple[int, int]:
-    """How many timed rows are wholly slower than AutoTuning, and how many were timed."""
-    timed = [row for row in rows if row.speedup is not None]
+    """How many timed rows are slower than their baseline (`CheckRow.slower`), and how many were timed."""
+    timed = [row for row in rows if row.speedup is not None or row.torch_us is not None]
     return sum(row.slower for row in timed), len(timed)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from filelock import FileLock
 
 from contract.errors import UsageError
-from contract.library import LibraryEntry, LibraryManifest
+from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
 from contract.whole_file import whole_file
 from cudal2 import __version__
 from cudal2.library.library_form import CUBINS, ENTRIES, MANIFEST, PACKED, line_of
@@ -23,37 +23,46 @@ _LOCK = ".building.lock"
 _PACKAGE = "cudal2-agent"
 
 
-def manifest_of(entries: tuple[LibraryEntry, ...], *, name: str, chip: str) -> LibraryManifest:
-    """The manifest of entries in the order of their ids. It is dated by the newest measurement."""
+def manifest_of(
+    entries: tuple[LibraryEntry, ...], algorithms: tuple[StoredAlgorithm, ...] = (), *, name: str, chip: str
+) -> LibraryManifest:
+    """The manifest of entries and of algorithms, each in the order of their ids. It is dated by the newest measurement."""
     return LibraryManifest(
+        version=2 if algorithms else 1,
         name=name,
         chip=chip,
-        arch=entries[0].task.arch.value,
+        arch=(entries or algorithms)[0].task.arch.value,
         entries=tuple(entry.id for entry in entries),
+        algorithms=tuple(one.id for one in algorithms),
         product=f"{_PACKAGE} {__version__}",
-        created=max(entry.evaluation.measured for entry in entries),
+        created=max((*(entry.evaluation.measured for entry in entries), *(one.measured for one in algorithms))),
     )
 
 
 def write_library(
-    out: Path, manifest: LibraryManifest, entries: tuple[LibraryEntry, ...], cubins: Mapping[str, bytes] = MappingProxyType({})
+    out: Path,
+    manifest: LibraryManifest,
+    held: tuple[LibraryEntry | StoredAlgorithm, ...],
+    cubins: Mapping[str, bytes] = MappingProxyType({}),
 ) -> None:
     """Write a packed file where the name ends in .jsonl.gz, else a folder. An earlier library there is replaced.
 
-    `cubins`: kernels and plans by name, which are written before the entries that name them; a packed file has none.
+    `held`: in the order of the manifest. `cubins`: kernels and plans by name, which are written before the entries that name
+    them; a packed file has none.
     Raises: UsageError where the place is not writable, or holds something else.
     """
-    lines = "".join(f"{line_of(entry)}\n" for entry in entries).encode()
+    lines = "".join(f"{line_of(one)}\n" for one in held).encode()
+    version_1 = {"algorithms"} if not manifest.algorithms else None  # which its readers do not know
     try:
         if out.name.endswith(PACKED):
             out.parent.mkdir(parents=True, exist_ok=True)
-            _write(out, gzip.compress(manifest.model_dump_json().encode() + b"\n" + lines, mtime=0))
+            _write(out, gzip.compress(manifest.model_dump_json(exclude=version_1).encode() + b"\n" + lines, mtime=0))
         else:
             _require_ours(out)
             with _locked(out):
                 _write_cubins(out / CUBINS, cubins)
                 _write(out / ENTRIES, lines)
-                _write(out / MANIFEST, manifest.model_dump_json(indent=1).encode() + b"\n")
+                _write(out / MANIFEST, manifest.model_dump_json(indent=1, exclude=version_1).encode() + b"\n")
                 _keep_only(out / CUBINS, cubins)
     except OSError as exc:
         raise UsageError(f"library {out} cannot be written ({exc.strerror or exc}); choose another place with --out") from exc

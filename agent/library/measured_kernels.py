@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.campaign.result_files import read_results
-from agent.campaign.winners import baselines_beside, best_launches, deciding_steps
+from agent.campaign.winners import algorithm_beside, baselines_beside, best_launches, deciding_steps
 from contract.campaign import ShapeResult, Winner
 from contract.candidate import Candidate
 from contract.errors import UsageError
-from contract.evaluation import AUTOTUNED, Measured
+from contract.evaluation import Measured
 from contract.roofline import roofline_us
-from contract.speedup import baseline_of
 from contract.task import GemmTask, TimingMode
 from contract.trajectory import RunRecord, Step
 from policies.trajectories.store import Store
@@ -30,10 +29,14 @@ class MeasuredKernel(NamedTuple):
 
 
 class Origins(NamedTuple):
-    """What only the steps of a run hold of its winner: the text where no schedule is behind it, and AutoTuning's choice."""
+    """What rows and steps hold beside a winner's times: its text where no schedule is behind it, and AutoTuning's choice.
+
+    `autotuned`: in words; `opaque`: cuBLASLt's record of it as hexadecimal digits.
+    """
 
     source: str | None = None
     autotuned: str | None = None
+    opaque: str | None = None
 
 
 def kernels_of_rows(paths: Sequence[Path]) -> list[MeasuredKernel]:
@@ -61,19 +64,24 @@ def chip_of(kernels: Sequence[MeasuredKernel], chip: str | None) -> str:
     return chip or found[0]
 
 
+def origins_in_row(kernel: MeasuredKernel) -> Origins:
+    """What a row alone holds."""
+    return Origins(autotuned=kernel.row.autotuned)
+
+
 def origins_in(store: Store, kernel: MeasuredKernel) -> Origins:
-    """What the store's steps hold of a winner; nothing where it lacks them."""
-    steps = store.steps(kernel.row.run_id) if kernel.row.run_id else []
+    """What the row and the store's steps hold of a winner; nothing where the store lacks them.
+
+    The tuned baseline that the store keeps may be of a later tuning than the race, so its record counts for equal words only.
+    """
+    row = kernel.row
+    steps = store.steps(row.run_id) if row.run_id else []
     step = next((one for one in reversed(steps) if one.candidate.id == kernel.winner.candidate_id), None)
-    book = store.tuned(kernel.task, kernel.row.environment or "")
     source = step.candidate.source if step and isinstance(step.candidate, Candidate) else None
-    return Origins(source, book.detail if book else _autotuned(step))
-
-
-def _autotuned(step: Step | None) -> str | None:
-    """The algorithm that a step raced against, in the words of its timing."""
-    timing = baseline_of(step.evaluation, AUTOTUNED) if step and isinstance(step.evaluation, Measured) else None
-    return timing.detail.partition(";")[0] or None if timing else None
+    book = store.tuned(kernel.task, row.environment or "")
+    kept = book.detail.partition(";")[0] if book else None
+    words = row.autotuned or algorithm_beside(steps, row.best) or kept
+    return Origins(source, words, book.algorithm if book and kept == words else None)
 
 
 def _measured(rows: Sequence[ShapeResult]) -> list[MeasuredKernel]:
@@ -96,6 +104,7 @@ def _row(run: RunRecord, steps: Sequence[Step]) -> ShapeResult:
         best=best,
         best_without=best_without,
         baselines_us=baselines_beside(deciding, best),
+        autotuned=algorithm_beside(deciding, best),
         floor_us=roofline_us(run.task, run.chip),
         finished_at=max((step.created_at for step in steps), default=run.created_at),
     )

@@ -13,6 +13,9 @@ class FallbackCause(StrEnum):
     OTHER_DRIVER = "other-driver"
     NO_ENTRY = "no-entry"
     NOT_FASTER = "not-faster"
+    NO_CUBLASLT = "no-cublaslt"
+    OTHER_CUBLAS = "other-cublas"
+    NO_ALGORITHM = "no-algorithm"
     TYPE = "type"
     REDUCED_ACCUMULATION = "reduced-accumulation"
     LAYOUT = "layout"
@@ -43,6 +46,9 @@ _SENTENCES = {
     FallbackCause.OTHER_DRIVER: "the entry was measured with another driver",
     FallbackCause.NO_ENTRY: "the library has no entry for the product",
     FallbackCause.NOT_FASTER: "the interval of the entry's speedup is not wholly above 1",
+    FallbackCause.NO_CUBLASLT: "the library holds an algorithm of cuBLASLt, and cuBLASLt or the launcher in C++ is missing",
+    FallbackCause.OTHER_CUBLAS: "the stored algorithm belongs to another version of cuBLAS",
+    FallbackCause.NO_ALGORITHM: "cuBLASLt does not offer the stored algorithm",
     FallbackCause.TYPE: "the operands are not both f16 or both bf16 on one GPU",
     FallbackCause.REDUCED_ACCUMULATION: "the program allows accumulation in f16, and entries were compared to f32",
     FallbackCause.LAYOUT: "an operand is neither row-major nor column-major without gaps, or both are column-major",

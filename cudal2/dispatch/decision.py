@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from contract.base import Record
-from contract.library import LibraryEntry
+from contract.library import LibraryEntry, StoredAlgorithm
 from contract.task import Arch
 from cudal2.dispatch.causes import FallbackCause
 
@@ -11,13 +11,15 @@ from cudal2.dispatch.causes import FallbackCause
 class GpuIdentity(Record):
     """The GPU that decisions are made for, named as measurements name it. `gpu`: such as `H200`. `driver`: its version.
 
-    `arch`: None where the product has no target for it.
+    `arch`: None where the product has no target for it. `cublas`: version of the cuBLASLt that this process has loaded; empty
+    where it can run no stored algorithm.
     """
 
     gpu: str
     driver: str
     arch: Arch | None
     sms: int
+    cublas: str = ""
 
     def measured(self, environment: str) -> FallbackCause | None:
         """Whether an `Environment.key` is of this GPU and driver; None if it is, else what differs."""
@@ -47,7 +49,7 @@ class Decision(Record):
     choice: Choice
     entry: LibraryEntry | None = None
     entry_id: str | None = None
-    algorithm: str | None = None
+    algorithm: StoredAlgorithm | None = None
     cause: FallbackCause | None = None
 
     @property
@@ -59,4 +61,4 @@ class Decision(Record):
         why = self.cause.sentence if self.cause is not None else "nothing better is known"
         if self.choice is Choice.COMPATIBLE:
             return f"{why}; an entry of a neighbouring shape is allowed by the measured rule"
-        return why if self.algorithm is None else f"{why}; the stored algorithm {self.algorithm} is run"
+        return why if self.algorithm is None else f"{why}; the stored algorithm of cuBLASLt is run: {self.algorithm.words}"

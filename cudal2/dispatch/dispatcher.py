@@ -5,12 +5,11 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from contract.library import LibraryEntry
+from contract.library import LibraryEntry, StoredAlgorithm
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
 from cudal2.dispatch.neighbour_rule import NeighbourTable
-from cudal2.dispatch.stored_algorithms import StoredAlgorithms
 from cudal2.library.kernel_library import TaskKey
 
 LAYOUTS = tuple(Layout)
@@ -30,6 +29,10 @@ class LibraryEntries(Protocol):
 
     def keys(self) -> Iterable[TaskKey]: ...
 
+    def algorithm(self, key: TaskKey) -> StoredAlgorithm | None:
+        """The algorithm of exactly this product. Raises: LibraryError where it is not valid."""
+        ...
+
 
 def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType) -> int:
     """Layout and types as one small number, which decisions are cached by."""
@@ -41,19 +44,12 @@ def kind_code(layout: Layout, element: ElementType, accumulate: AccumulatorType)
 class Dispatcher:
     """Decides for one GPU and one library. Safe to share between threads: equal calls give equal decisions.
 
-    `neighbours`: without rows, the default, only exact entries are chosen. `algorithms`: None decides for the heuristic.
+    `neighbours`: without rows, the default, only exact entries are chosen.
     """
 
-    def __init__(
-        self,
-        library: LibraryEntries,
-        gpu: GpuIdentity,
-        neighbours: NeighbourTable | None = None,
-        algorithms: StoredAlgorithms | None = None,
-    ) -> None:
+    def __init__(self, library: LibraryEntries, gpu: GpuIdentity, neighbours: NeighbourTable | None = None) -> None:
         self._library, self._gpu = library, gpu
         self._neighbours = neighbours or NeighbourTable()
-        self._algorithms = algorithms
         self._decided: dict[ProductKey, Decision] = {}
 
     def decide(self, m: int, n: int, k: int, kind: int) -> Decision:
@@ -75,16 +71,26 @@ class Dispatcher:
             return Decision(choice=Choice.HEURISTIC, cause=FallbackCause.EMPTY)
         entry = self._library.find(key)
         if entry is None:
-            return self._neighbour(key) or Decision(choice=Choice.HEURISTIC, cause=FallbackCause.NO_ENTRY)
+            return self._neighbour(key) or self._of_cublaslt(key, FallbackCause.NO_ENTRY)
         cause = self._why_not(entry)
-        return self._of_library(entry, cause) if cause else Decision(choice=Choice.EXACT, entry=entry, entry_id=entry.id)
+        return self._of_cublaslt(key, cause) if cause else Decision(choice=Choice.EXACT, entry=entry, entry_id=entry.id)
 
     def _why_not(self, entry: LibraryEntry) -> FallbackCause | None:
         """Why an entry may not be chosen here."""
-        differs = self._gpu.measured(entry.evaluation.environment)
-        if differs is None and entry.task.arch is not self._gpu.arch:
-            differs = FallbackCause.OTHER_GPU
+        differs = self._elsewhere(entry.task, entry.evaluation.environment)
         return differs or (None if entry.wins else FallbackCause.NOT_FASTER)
+
+    def _elsewhere(self, task: GemmTask, environment: str) -> FallbackCause | None:
+        """Whether a measurement was taken elsewhere than here."""
+        differs = self._gpu.measured(environment)
+        return differs or (None if task.arch is self._gpu.arch else FallbackCause.OTHER_GPU)
+
+    def _why_not_run(self, algorithm: StoredAlgorithm) -> FallbackCause | None:
+        """Why an algorithm may not be run here. It belongs to one version of cuBLAS."""
+        differs = self._elsewhere(algorithm.task, algorithm.environment)
+        if differs is None and not self._gpu.cublas:
+            differs = FallbackCause.NO_CUBLASLT
+        return differs or (None if algorithm.cublas == self._gpu.cublas else FallbackCause.OTHER_CUBLAS)
 
     def _neighbour(self, key: TaskKey) -> Decision | None:
         """An entry of another M, where the table's distances were measured on this GPU."""
@@ -98,12 +104,14 @@ class Dispatcher:
         entry = found.model_copy(update={"task": task})
         return Decision(choice=Choice.COMPATIBLE, entry=entry, entry_id=found.id, cause=FallbackCause.NO_ENTRY)
 
-    def _of_library(self, entry: LibraryEntry, cause: FallbackCause) -> Decision:
-        """The stored algorithm of cuBLASLt where one can be run on this GPU, else its heuristic."""
-        algorithm = entry.autotuned if cause is FallbackCause.NOT_FASTER else None
-        if algorithm is not None and self._algorithms is not None and self._algorithms.runs(algorithm):
-            return Decision(choice=Choice.AUTOTUNED, algorithm=algorithm, cause=cause)
-        return Decision(choice=Choice.HEURISTIC, cause=cause)
+    def _of_cublaslt(self, key: TaskKey, cause: FallbackCause) -> Decision:
+        """The stored algorithm of cuBLASLt where one may be run here, else its heuristic. `cause`: why no entry is chosen."""
+        algorithm = self._library.algorithm(key)
+        if algorithm is None:
+            return Decision(choice=Choice.HEURISTIC, cause=cause)
+        if refused := self._why_not_run(algorithm):
+            return Decision(choice=Choice.HEURISTIC, cause=refused)
+        return Decision(choice=Choice.AUTOTUNED, algorithm=algorithm, cause=cause)
 
 
 def _task(key: TaskKey, gpu: GpuIdentity) -> GemmTask | None:

@@ -3,5 +3,7 @@
 - `launcher.py`: what a launcher is, and the choice between the two
 - `compiled.py`: the launcher in C++; `_native` is the compiled module of `native/`
 - `interpreted.py`, `driver_types.py`: the same in Python, for machines where the C++ part was not built
+- `lt_algorithms.py`, `cublaslt_names.json`: algorithms of cuBLASLt as the launcher in C++ takes them; it runs them by
+  `native/cublaslt.hpp`
 - `native/driver.hpp`, `native/kernel.hpp`: the launcher itself, which `library export` writes as one header
 """

@@ -77,6 +77,44 @@ class Kernel:
     def workspaces(self) -> int:
         """Number of workspaces, one per stream and capture."""
 
+class LtProduct:
+    """A row-major product, and the algorithm of cuBLASLt that is to compute it."""
+
+def lt_product(
+    sizes: Sequence[int],
+    transposes_a: bool,
+    transposes_b: bool,
+    bfloat16: bool,
+    configuration: Sequence[int],
+    opaque: bytes,
+) -> LtProduct: ...
+
+class LtKernel:
+    """An algorithm of cuBLASLt for one product on one GPU."""
+
+    def launch(self, a: int, b: int, d: int, stream: int) -> None:
+        """Enqueue D = A B: device addresses, and a stream's handle."""
+
+    @property
+    def c_entry(self) -> tuple[int, int]:
+        """Addresses of a C function that launches, and of its first argument."""
+
+    @property
+    def workspaces(self) -> int:
+        """Number of workspaces, one per stream and capture."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Size of each workspace."""
+
+class Lt:
+    """cuBLASLt on one GPU."""
+
+    def load(self, product: LtProduct) -> LtKernel: ...
+
+def cublaslt_version(files: Sequence[str]) -> int:
+    """The version of the library that is loaded, or of the first file that loads, as cuBLAS packs it."""
+
 class Gpu:
     """One GPU with its primary context."""
 
@@ -84,3 +122,5 @@ class Gpu:
     @property
     def sms(self) -> int: ...
     def load(self, cubin: bytes, plan: Plan) -> Kernel: ...
+    def open_cublaslt(self, files: Sequence[str]) -> Lt:
+        """cuBLASLt, of the file that is loaded, or of the first that loads."""

@@ -1,10 +1,14 @@
 """The launcher in C++ (`native/`)."""
 
+from collections.abc import Sequence
+
 import cudal2.launcher._native as native
 from contract.launching import pack_argument
+from contract.library import StoredAlgorithm
 from contract.plan import Arg, ResolvedLaunch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg, WorkspaceArg, operand_shape
 from contract.task import ElementType, GemmTask
 from cudal2.launcher.launcher import BuiltKernel, LoadedKernel
+from cudal2.launcher.lt_algorithms import configuration_of
 
 _OPERAND = {"A": native.Operand.A, "B": native.Operand.B, "D": native.Operand.D}
 _ZERO = {False: native.Zero.NEVER, True: native.Zero.EVERY_RUN, "restored": native.Zero.RESTORED}
@@ -17,10 +21,30 @@ class CompiledLauncher:
 
     def __init__(self, device: int, driver: str) -> None:
         self._gpu = native.Gpu(device, driver)
+        self._cublaslt: native.Lt | None = None
 
     def load(self, kernel: BuiltKernel) -> LoadedKernel:
         loaded: LoadedKernel = self._gpu.load(kernel.cubin, native_plan(kernel.plan, kernel.task))
         return loaded
+
+    def load_algorithm(self, algorithm: StoredAlgorithm, files: Sequence[str]) -> LoadedKernel:
+        if self._cublaslt is None:
+            self._cublaslt = self._gpu.open_cublaslt(list(files))
+        loaded: LoadedKernel = self._cublaslt.load(native_product(algorithm))
+        return loaded
+
+
+def native_product(algorithm: StoredAlgorithm) -> native.LtProduct:
+    """A stored algorithm as the C++ launcher reads it. Raises: LauncherError for words that are no configuration."""
+    task = algorithm.task
+    return native.lt_product(
+        (task.m, task.n, task.k),
+        task.layout.transposes_a,
+        task.layout.transposes_b,
+        task.element is ElementType.BF16,
+        configuration_of(algorithm.words),
+        bytes.fromhex(algorithm.opaque or ""),
+    )
 
 
 def native_plan(plan: ResolvedPlan, task: GemmTask) -> native.Plan:

@@ -7,7 +7,7 @@ import ctypes
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from contract.errors import DeviceUnavailable, LauncherError
 from contract.launching import TENSOR_MAP_BYTES, argument_bytes, pack_argument, programmatic_edges, zeroes_every_run
+from contract.library import StoredAlgorithm
 from contract.plan import PORTABLE_CLUSTER, ResolvedLaunch, ResolvedPlan, TensorMapSpec, operand_shape
 from contract.task import ElementType, GemmTask
 from cudal2.launcher import driver_types as types
@@ -46,6 +47,13 @@ class InterpretedLauncher:
 
     def load(self, kernel: BuiltKernel) -> "InterpretedKernel":
         return InterpretedKernel(self, kernel)
+
+    def load_algorithm(self, algorithm: StoredAlgorithm, files: Sequence[str]) -> "InterpretedKernel":
+        del files
+        raise DeviceUnavailable(
+            f"the launcher in Python runs no algorithm of cuBLASLt, such as that of {algorithm.task.shape}; "
+            "reinstall with a C++ compiler (pip install --force-reinstall .)"
+        )
 
     @contextmanager
     def current(self) -> Iterator[None]:

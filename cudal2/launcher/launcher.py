@@ -1,9 +1,11 @@
 """Launchers: a cubin with its resolved plan becomes a kernel that programs call with device addresses and a stream."""
 
 import logging
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from contract.library import StoredAlgorithm
 from contract.plan import ResolvedPlan
 from contract.task import GemmTask
 
@@ -45,6 +47,13 @@ class Launcher(Protocol):
 
     def load(self, kernel: BuiltKernel) -> LoadedKernel:
         """Raises: LauncherError where the driver refuses the code, or the plan does not fit the code or the GPU."""
+
+    def load_algorithm(self, algorithm: StoredAlgorithm, files: Sequence[str]) -> LoadedKernel:
+        """An algorithm of cuBLASLt, which is looked for under the names `files`. Its version is not compared here.
+
+        Raises: DeviceUnavailable where there is no cuBLASLt, and by the launcher in Python, which runs none; LauncherError
+        where cuBLASLt does not offer the algorithm.
+        """
 
 
 def open_launcher(device: int, driver: str = DRIVER) -> Launcher:

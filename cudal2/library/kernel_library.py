@@ -3,18 +3,21 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from contract.errors import LibraryError, UsageError
-from contract.library import LibraryEntry, LibraryManifest
+from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
 from contract.task import AccumulatorType, ElementType, GemmTask, Layout, TimingMode
 from cudal2.library.library_form import CUBINS, cubin_name, plan_name, read_library_files
 from cudal2.library.prepared_kernels import CachedKernel, read_kernel
 
 MIN_ID_CHARS = 4  # of a shortened id
 _AGAIN = "copy the library anew"
+
+
+Held = TypeVar("Held", LibraryEntry, StoredAlgorithm)
 
 
 class TaskKey(NamedTuple):
@@ -33,23 +36,32 @@ def key_of(task: GemmTask) -> TaskKey:
 
 
 class KernelLibrary:
-    """The entries of one library by task and by id. Safe to share between threads."""
+    """The entries of one library by task and by id, and beside them its algorithms. Safe to share between threads."""
 
     def __init__(self, path: Path, manifest: LibraryManifest, plain: list[dict[str, Any]]) -> None:
-        """`plain`: the entries as JSON. Raises: LibraryError for an entry of another chip, or two of one task."""
+        """`plain`: entries and algorithms as JSON. Raises: LibraryError for one of another chip, or two of one task."""
         self.path, self.manifest = path, manifest
-        self._plain = dict(zip(manifest.entries, plain, strict=True))
+        self._plain = dict(zip((*manifest.entries, *manifest.algorithms), plain, strict=True))
         self._ids: dict[TaskKey, str] = {}
+        self._algorithm_ids: dict[TaskKey, str] = {}
         self._used: dict[str, LibraryEntry] = {}
-        for id_, entry in self._plain.items():
-            self._take(id_, entry)
+        self._used_algorithms: dict[str, StoredAlgorithm] = {}
+        for id_ in manifest.entries:
+            self._take(id_, self._ids)
+        for id_ in manifest.algorithms:
+            self._take(id_, self._algorithm_ids)
 
     def __len__(self) -> int:
-        return len(self._plain)
+        """The number of entries."""
+        return len(self.manifest.entries)
 
     def __iter__(self) -> Iterator[LibraryEntry]:
         """All entries, by id."""
-        return map(self._validated, self._plain)
+        return map(self._validated, self.manifest.entries)
+
+    def algorithms(self) -> Iterator[StoredAlgorithm]:
+        """All algorithms, by id. Raises: LibraryError where one is not valid."""
+        return map(self._validated_algorithm, self.manifest.algorithms)
 
     def keys(self) -> Iterator[TaskKey]:
         """The tasks that have an entry."""
@@ -60,13 +72,18 @@ class KernelLibrary:
         id_ = self._ids.get(key)
         return None if id_ is None else self._validated(id_)
 
-    def entry(self, id_: str) -> LibraryEntry:
-        """The entry with an id, which may be shortened. Raises: UsageError unless there is exactly one; LibraryError."""
+    def algorithm(self, key: TaskKey) -> StoredAlgorithm | None:
+        """The algorithm of exactly this task. Raises: LibraryError where it is not valid."""
+        id_ = self._algorithm_ids.get(key)
+        return None if id_ is None else self._validated_algorithm(id_)
+
+    def entry(self, id_: str) -> LibraryEntry | StoredAlgorithm:
+        """What has an id, which may be shortened. Raises: UsageError unless there is exactly one; LibraryError."""
         found = [one for one in self._plain if one.startswith(id_)] if len(id_) >= MIN_ID_CHARS else []
         if len(found) != 1:
             why = f"{len(found)} entries whose id begins" if found else "no entry whose id begins"
             raise UsageError(f"{self.path} has {why} with {id_!r}; see `cudal2-agent library list`")
-        return self._validated(found[0])
+        return (self._validated_algorithm if found[0] in self.manifest.algorithms else self._validated)(found[0])
 
     def unfit_for(self, chip: str) -> str:
         """Why no entry may be chosen on a chip before it is measured there; empty where entries may."""
@@ -90,7 +107,8 @@ class KernelLibrary:
             raise LibraryError(f"{cubin} is damaged: its content does not have the hash of its name; {_AGAIN}")
         return kernel
 
-    def _take(self, id_: str, entry: dict[str, Any]) -> None:
+    def _take(self, id_: str, ids: dict[TaskKey, str]) -> None:
+        entry = self._plain[id_]
         try:
             task, chip = entry["task"], entry["chip"]
             key = TaskKey(task["m"], task["n"], task["k"], task["layout"], task["element"], task["accumulate"])
@@ -101,19 +119,28 @@ class KernelLibrary:
             raise LibraryError(f"entry {id_} of {self.path} is of {chip} ({arch}), the library of {self.manifest.chip}")
         if mode != TimingMode.OFFLINE:
             raise LibraryError(f"entry {id_} of {self.path} was chosen in {mode} mode; libraries hold offline results only")
-        if self._ids.setdefault(key, id_) != id_:
-            raise LibraryError(f"{self.path} has two entries of one task: {self._ids[key]} and {id_}")
+        if ids.setdefault(key, id_) != id_:
+            raise LibraryError(f"{self.path} has two entries of one task: {ids[key]} and {id_}")
 
     def _validated(self, id_: str) -> LibraryEntry:
         entry = self._used.get(id_)
         if entry is None:
-            try:
-                entry = self._used[id_] = LibraryEntry.model_validate(self._plain[id_])
-            except ValidationError as exc:
-                error = exc.errors(include_url=False)[0]
-                where = ".".join(str(part) for part in error["loc"])
-                raise LibraryError(f"entry {id_} of {self.path} is not valid: {where} {error['msg']}") from exc
+            entry = self._used[id_] = self._read(id_, LibraryEntry)
         return entry
+
+    def _validated_algorithm(self, id_: str) -> StoredAlgorithm:
+        algorithm = self._used_algorithms.get(id_)
+        if algorithm is None:
+            algorithm = self._used_algorithms[id_] = self._read(id_, StoredAlgorithm)
+        return algorithm
+
+    def _read(self, id_: str, kind: type[Held]) -> Held:
+        try:
+            return kind.model_validate(self._plain[id_])
+        except ValidationError as exc:
+            error = exc.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in error["loc"])
+            raise LibraryError(f"entry {id_} of {self.path} is not valid: {where} {error['msg']}") from exc
 
 
 def open_library(path: Path) -> KernelLibrary:

@@ -1,8 +1,9 @@
 """The files of a kernel library.
 
-As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` per line, and where it has kernels, `cubins/SHA256.cubin`
-and `cubins/SHA256-TASK-SMS.json`, a `PreparedKernel`. Packed: one gzip file `*.jsonl.gz` whose first line is the manifest; it
-has no cubins. Entries stand in the order of the manifest's ids, as canonical JSON, whose hash is the id.
+As a folder: `manifest.json`, `entries.jsonl` with one `LibraryEntry` or `StoredAlgorithm` per line, and where it has kernels,
+`cubins/SHA256.cubin` and `cubins/SHA256-TASK-SMS.json`, a `PreparedKernel`. Packed: one gzip file `*.jsonl.gz` whose first line
+is the manifest; it has no cubins. Entries stand in the order of the manifest's ids, then the algorithms in that of theirs, as
+canonical JSON, whose hash is the id. Version 1 of the format has no algorithms.
 """
 
 import gzip
@@ -16,30 +17,32 @@ from pydantic import ValidationError
 
 from contract.base import canonical_json
 from contract.errors import LibraryError, UsageError
-from contract.library import LibraryEntry, LibraryManifest
+from contract.library import LibraryEntry, LibraryManifest, StoredAlgorithm
 from contract.task import GemmTask
 
 MANIFEST, ENTRIES, CUBINS, PACKED = "manifest.json", "entries.jsonl", "cubins", ".jsonl.gz"
 ID_CHARS = 32
-_FORMAT, _VERSION = (LibraryManifest.model_fields[name].default for name in ("format", "version"))
+_FORMAT = LibraryManifest.model_fields["format"].default
+_VERSIONS = (1, 2)
 _AGAIN = "build it again with `cudal2-agent library build`, or copy it anew"
 
 
 def read_library_files(path: Path) -> tuple[LibraryManifest, list[dict[str, Any]]]:
-    """The manifest of a library and its entries as plain JSON, in the order of the manifest's ids.
+    """The manifest of a library, and its entries and algorithms as plain JSON, in the order of the manifest's ids.
 
-    Every entry has the id that the manifest names; its fields are not validated.
+    Each has the id that the manifest names; its fields are not validated.
     Raises: UsageError where there is no library; LibraryError where it is damaged or of another version.
     """
     first, lines = _texts(path)
     manifest = _manifest(path, first)
-    if len(lines) != len(manifest.entries):
-        raise LibraryError(f"{path} has {len(lines)} entries and its manifest names {len(manifest.entries)}; {_AGAIN}")
-    pairs = zip(lines, manifest.entries, strict=True)
+    ids = (*manifest.entries, *manifest.algorithms)
+    if len(lines) != len(ids):
+        raise LibraryError(f"{path} has {len(lines)} entries and its manifest names {len(ids)}; {_AGAIN}")
+    pairs = zip(lines, ids, strict=True)
     return manifest, [_entry(path, number, line, id_) for number, (line, id_) in enumerate(pairs, 1)]
 
 
-def line_of(entry: LibraryEntry) -> str:
+def line_of(entry: LibraryEntry | StoredAlgorithm) -> str:
     """An entry as it stands in a library."""
     return canonical_json(entry.model_dump(mode="json"))
 
@@ -77,9 +80,9 @@ def _manifest(path: Path, text: str) -> LibraryManifest:
         raise LibraryError(f"the manifest of {path} is not JSON ({exc}); {_AGAIN}") from exc
     if not isinstance(told, dict) or told.get("format") != _FORMAT:
         raise LibraryError(f"{path} is not a kernel library: its first record has no format {_FORMAT!r}")
-    if told.get("version") != _VERSION:
+    if told.get("version") not in _VERSIONS:
         raise LibraryError(
-            f"{path} has version {told.get('version')} of the format and this product reads {_VERSION}; "
+            f"{path} has version {told.get('version')} of the format and this product reads up to {_VERSIONS[-1]}; "
             "install the product that it was built with, or build it again"
         )
     try:

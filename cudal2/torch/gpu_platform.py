@@ -5,9 +5,11 @@ from typing import Protocol
 
 import torch
 
+from contract.library import StoredAlgorithm
 from contract.task import Arch, GemmTask
 from cudal2.dispatch.decision import GpuIdentity
 from cudal2.launcher.launcher import ALIGNMENT, BuiltKernel, Launcher, LoadedKernel, open_launcher
+from cudal2.launcher.lt_algorithms import cublas_version, library_files
 from cudal2.library.prepared_kernels import CachedKernel
 
 _NVML = "libnvidia-ml.so.1"
@@ -40,6 +42,10 @@ class Platform(Protocol):
         """Raises: Cudal2Error for a cubin that the driver refuses, and where the launcher is not built."""
         ...
 
+    def load_algorithm(self, device: int, algorithm: StoredAlgorithm) -> LoadedKernel:
+        """Raises: Cudal2Error where cuBLASLt does not offer the algorithm, and where the launcher in C++ is not built."""
+        ...
+
     def stream(self, device: int) -> int:
         """The handle of the device's current stream."""
         ...
@@ -58,6 +64,7 @@ class CudaPlatform:
 
     def __init__(self) -> None:
         self._launchers: dict[int, Launcher] = {}
+        self._cublaslt = library_files(torch.version.cuda)
 
     def missing(self) -> str:
         if torch.version.cuda is None:
@@ -72,19 +79,26 @@ class CudaPlatform:
         number = f"sm_{properties.major}{properties.minor}"
         arch = next((arch for arch in Arch if arch.value in (number, f"{number}a")), None)
         name = properties.name.removeprefix("NVIDIA ").strip()
-        return GpuIdentity(gpu=name, driver=_driver_version(), arch=arch, sms=properties.multi_processor_count)
+        sms, cublas = properties.multi_processor_count, cublas_version(self._cublaslt)
+        return GpuIdentity(gpu=name, driver=_driver_version(), arch=arch, sms=sms, cublas=cublas)
 
     def load(self, device: int, kernel: CachedKernel, task: GemmTask) -> LoadedKernel:
-        launcher = self._launchers.get(device)
-        if launcher is None:
-            launcher = self._launchers[device] = open_launcher(device)
-        return launcher.load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
+        return self._launcher(device).load(BuiltKernel(cubin=kernel.cubin, plan=kernel.plan, task=task))
+
+    def load_algorithm(self, device: int, algorithm: StoredAlgorithm) -> LoadedKernel:
+        return self._launcher(device).load_algorithm(algorithm, self._cublaslt)
 
     def stream(self, device: int) -> int:
         return int(torch._C._cuda_getCurrentRawStream(device))
 
     def capturing(self) -> bool:
         return bool(torch.cuda.is_current_stream_capturing())
+
+    def _launcher(self, device: int) -> Launcher:
+        launcher = self._launchers.get(device)
+        if launcher is None:
+            launcher = self._launchers[device] = open_launcher(device)
+        return launcher
 
 
 def _driver_version() -> str:

@@ -8,17 +8,19 @@ Not covered: a kernel that is not loaded when a CUDA graph is captured. The grap
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from contract.errors import Cudal2Error, DeviceUnavailable
+from contract.library import StoredAlgorithm
 from contract.task import GemmTask
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher
 from cudal2.dispatch.neighbour_rule import shipped_neighbours
+from cudal2.launcher.launcher import LoadedKernel
 from cudal2.library.kernel_library import KernelLibrary
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BackgroundBuilds, BuildOrder, EntryBuilder
@@ -42,7 +44,7 @@ class DeviceDispatch:
 
 
 class ProductService:
-    """Runs products of matrices by a library's kernels, or says nothing was run.
+    """Runs products of matrices by a library's kernels and its algorithms of cuBLASLt, or says nothing was run.
 
     `libraries`: the library for a GPU, None where there is none. `prepared`: the cache that builds are written to.
     `fallback_tallies`: what counts the calls of each cause.
@@ -58,6 +60,7 @@ class ProductService:
         self._notes: dict[str, None] = {}
         self.fallback_tallies = {cause: CallTally() for cause in FallbackCause}
         self._served: dict[str, CallTally] = {}
+        self._by_algorithm: dict[str, CallTally] = {}
         self._stream = platform.stream
         self._misaligned = platform.alignment - 1  # bits of an address
 
@@ -113,7 +116,12 @@ class ProductService:
     def served(self) -> dict[str, int]:
         """Calls by the entry that ran them."""
         with self._lock:
-            return {name: tally.total for name, tally in self._served.items() if tally.total}
+            return _totals(self._served)
+
+    def by_algorithm(self) -> dict[str, int]:
+        """Calls by the stored algorithm of cuBLASLt that ran them."""
+        with self._lock:
+            return _totals(self._by_algorithm)
 
     def fallbacks(self) -> dict[FallbackCause, int]:
         """Calls that the caller computed, by cause."""
@@ -186,6 +194,8 @@ class ProductService:
             return CallRoute(self.fallback_tallies[on_device])
         try:
             decision = on_device.dispatcher.decide(*signature)
+            if decision.algorithm is not None:
+                return self._algorithm_route(decision.algorithm, signature, a.device)
             kernel = self._kernel(decision, on_device)
             if isinstance(kernel, FallbackCause):
                 return CallRoute(self.fallback_tallies[kernel])
@@ -202,6 +212,8 @@ class ProductService:
             cause = decision.cause or FallbackCause.NO_ENTRY
             if cause in (FallbackCause.OTHER_GPU, FallbackCause.OTHER_DRIVER):
                 self.note(f"{cause.sentence}; {_MEASURE}")
+            elif cause is FallbackCause.OTHER_CUBLAS:
+                self.note(f"{cause.sentence} than {on_device.identity.cublas}, which is loaded here")
             return cause
         if self.platform.capturing():
             return FallbackCause.CAPTURING
@@ -225,11 +237,26 @@ class ProductService:
         found = self._loaded_routes.get((device, decision.entry_id, task))
         if found is not None:
             return found
-        route = CallRoute(self._served.setdefault(decision.entry_id, CallTally()))
-        route.device, route.rows, route.columns = device, signature.m, signature.n
-        route.kernel = self.platform.load(device, kernel, task)
-        route.launch = route.kernel.launch
-        self._loaded_routes[device, decision.entry_id, task] = route
+        tally, loaded = self._served.setdefault(decision.entry_id, CallTally()), self.platform.load(device, kernel, task)
+        route = self._loaded_routes[device, decision.entry_id, task] = _launching(tally, loaded, signature, device)
+        return route
+
+    def _algorithm_route(self, algorithm: StoredAlgorithm, signature: MatrixSignature, device: int) -> CallRoute:
+        """The route of an algorithm of cuBLASLt, which signatures of one product share."""
+        key = device, algorithm.id, algorithm.task
+        found = self._loaded_routes.get(key)
+        if found is not None:
+            return found
+        if self.platform.capturing():
+            return CallRoute(self.fallback_tallies[FallbackCause.CAPTURING])
+        try:
+            loaded = self.platform.load_algorithm(device, algorithm)
+        except Cudal2Error as exc:
+            self.note(f"{algorithm.task.shape} {algorithm.task.layout}: {exc}")
+            missing = FallbackCause.NO_CUBLASLT if isinstance(exc, DeviceUnavailable) else FallbackCause.NO_ALGORITHM
+            return CallRoute(self.fallback_tallies[missing])
+        tally = self._by_algorithm.setdefault(algorithm.id, CallTally())
+        route = self._loaded_routes[key] = _launching(tally, loaded, signature, device)
         return route
 
     def _open_device(self, device: int) -> DeviceDispatch | FallbackCause:
@@ -249,3 +276,16 @@ class ProductService:
             self.note(f"{unfit}; {_MEASURE}")
             return FallbackCause.OTHER_GPU
         return DeviceDispatch(identity, library)
+
+
+def _launching(tally: CallTally, kernel: LoadedKernel, signature: MatrixSignature, device: int) -> CallRoute:
+    """A route that launches."""
+    route = CallRoute(tally)
+    route.device, route.rows, route.columns = device, signature.m, signature.n
+    route.kernel, route.launch = kernel, kernel.launch
+    return route
+
+
+def _totals(tallies: Mapping[str, CallTally]) -> dict[str, int]:
+    """The counters that have counted."""
+    return {name: tally.total for name, tally in tallies.items() if tally.total}

@@ -8,7 +8,10 @@ from cudal2.torch.product_service import DeviceDispatch, ProductService
 
 
 class DeviceStatus(Record):
-    """`library`: where the entries come from; None where nothing is served, for `cause`. `fit`: entries that may be chosen."""
+    """`library`: where the entries come from; None where nothing is served, for `cause`. `fit`: entries that may be chosen.
+
+    `algorithms`: of cuBLASLt, which `cublas` may run; the version is empty where this process can run none.
+    """
 
     device: int
     gpu: str = ""
@@ -16,11 +19,15 @@ class DeviceStatus(Record):
     library: str | None = None
     entries: int = 0
     fit: int = 0
+    cublas: str = ""
+    algorithms: int = 0
     cause: FallbackCause | None = None
 
 
 class Status(Record):
     """`enabled`: operators of PyTorch that are replaced. `served`: calls by entry. `fallbacks`: calls by cause.
+
+    `algorithms`: calls by the stored algorithm of cuBLASLt that ran them.
 
     `languages`: in which the kernels are written that replace them, such as C++.
     `missing`: why this process has no GPU at all; empty where it has one. `failed`: why builds failed, by what was built.
@@ -32,6 +39,7 @@ class Status(Record):
     languages: tuple[str, ...]
     devices: tuple[DeviceStatus, ...]
     served: dict[str, int]
+    algorithms: dict[str, int]
     fallbacks: dict[FallbackCause, int]
     building: tuple[str, ...]
     failed: dict[str, str]
@@ -50,10 +58,13 @@ class Status(Record):
         return f"enabled for {' and '.join(self.enabled)} of PyTorch {self.torch}; {passed}"
 
     def _calls(self) -> list[str]:
-        served, fell_back = sum(self.served.values()), sum(self.fallbacks.values())
-        if not served + fell_back:
+        served, stored = sum(self.served.values()), sum(self.algorithms.values())
+        asked = served + stored + sum(self.fallbacks.values())
+        if not asked:
             return ["no product was asked for yet"]
-        lines = [f"{served} of {served + fell_back} products were served by {len(self.served)} kernels"]
+        lines = [f"{served} of {asked} products were served by {len(self.served)} kernels"]
+        if stored:
+            lines.append(f"{stored} ran by {len(self.algorithms)} stored algorithms of cuBLASLt")
         causes = sorted(self.fallbacks.items(), key=lambda item: -item[1])
         return lines + [f"{count} fell back: {cause.sentence}" for cause, count in causes]
 
@@ -73,6 +84,7 @@ def read_status(service: ProductService, enabled: tuple[str, ...], languages: tu
         languages=languages,
         devices=tuple(_read_device(service, device) for device in service.platform.devices()),
         served=service.served(),
+        algorithms=service.by_algorithm(),
         fallbacks=service.fallbacks(),
         building=service.builds.waiting(),
         failed=service.builds.failed(),
@@ -86,6 +98,7 @@ def _read_device(service: ProductService, device: int) -> DeviceStatus:
         return DeviceStatus(device=device, cause=found)
     identity, library = found.identity, found.library
     fit = sum(identity.measured(entry.evaluation.environment) is None and entry.wins for entry in library)
+    stored = (one for one in library.algorithms() if one.cublas == identity.cublas)
     return DeviceStatus(
         device=device,
         gpu=identity.gpu,
@@ -93,6 +106,8 @@ def _read_device(service: ProductService, device: int) -> DeviceStatus:
         library=str(library.path),
         entries=len(library),
         fit=fit,
+        cublas=identity.cublas,
+        algorithms=sum(identity.measured(one.environment) is None for one in stored),
     )
 
 
@@ -100,4 +115,5 @@ def _device(status: DeviceStatus) -> str:
     if status.cause is not None:
         return f"device {status.device}: nothing is served: {status.cause.sentence}"
     kind = f"{status.gpu} with driver {status.driver}"
-    return f"device {status.device}, {kind}: {status.fit} of {status.entries} entries of {status.library} may be chosen"
+    chosen = f"device {status.device}, {kind}: {status.fit} of {status.entries} entries of {status.library} may be chosen"
+    return f"{chosen}, {status.algorithms} algorithms of cuBLAS {status.cublas}" if status.algorithms else chosen

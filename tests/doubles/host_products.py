@@ -7,17 +7,18 @@ from pathlib import Path
 import torch
 
 from contract.errors import LauncherError, LibraryError
-from contract.library import PreparedKernel
+from contract.library import PreparedKernel, StoredAlgorithm
 from contract.plan import ResolvedPlan
 from contract.task import Arch, ElementType, GemmTask, Layout
 from cudal2.dispatch.decision import GpuIdentity
+from cudal2.launcher.launcher import LoadedKernel
 from cudal2.library.kernel_library import KernelLibrary, open_library
 from cudal2.library.prepared_kernels import CachedKernel, PreparedKernels
 from cudal2.torch.background_builds import BuildOrder
 from cudal2.torch.product_service import ProductService
 from tests.doubles.libraries import CHIP, library_entry, write_entries
 
-IDENTITY = GpuIdentity(gpu=CHIP, driver="580.1", arch=Arch.SM_90A, sms=132)
+IDENTITY = GpuIdentity(gpu=CHIP, driver="580.1", arch=Arch.SM_90A, sms=132, cublas="13.1.0")
 _BASE = library_entry(GemmTask(m=16, n=16, k=64))  # its schedule does not run for every task, and nothing compiles it
 _TYPES = {ElementType.F16: torch.float16, ElementType.BF16: torch.bfloat16}
 
@@ -80,6 +81,12 @@ class HostPlatform:
         self.kernels.append(HostKernel(task, self.failing))
         return self.kernels[-1]
 
+    def load_algorithm(self, device: int, algorithm: StoredAlgorithm) -> LoadedKernel:  # noqa: ARG002
+        if self.refusing:
+            raise LauncherError("cuBLASLt does not suggest the stored algorithm", "CUBLAS_STATUS_NOT_SUPPORTED")
+        self.kernels.append(HostKernel(algorithm.task, self.failing))
+        return self.kernels[-1]
+
     def stream(self, device: int) -> int:  # noqa: ARG002
         return self.stream_handle
 
@@ -128,11 +135,22 @@ def offer_compiled(kernels: Path, folder: Path) -> None:
 
 
 class HostProducts:
-    """A service on the CPU over a small library whose kernels are ready, or are built when they are asked for."""
+    """A service on the CPU over a small library whose kernels are ready, or are built when they are asked for.
 
-    def __init__(self, folder: Path, tasks: Sequence[GemmTask], *, ready: bool = True, platform: HostPlatform | None = None):
+    `algorithms`: of cuBLASLt, beside the kernels of the tasks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tasks: Sequence[GemmTask],
+        *,
+        ready: bool = True,
+        platform: HostPlatform | None = None,
+        algorithms: Sequence[StoredAlgorithm] = (),
+    ):
         entries = [_BASE.model_copy(update={"task": task}) for task in tasks]
-        self.library: KernelLibrary = open_library(write_entries(folder / "library", entries))
+        self.library: KernelLibrary = open_library(write_entries(folder / "library", entries, algorithms))
         self.prepared = PreparedKernels(folder / "cache")
         self.builder = FileBuilder(self.prepared)
         self.platform = platform or HostPlatform()

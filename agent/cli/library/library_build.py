@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from agent.cli.arguments import AsJson
 
 if TYPE_CHECKING:
-    from agent.library.entry_choice import EntryChoice
+    from agent.library.entry_choice import LeftOut
 
 EXAMPLE = (
     "\b\nExample:\n  cudal2-agent library build --out h200\n"
@@ -52,7 +53,8 @@ def build(
 ) -> None:
     """Make a library of the kernels that beat cuBLASLt-AutoTuning with plain launches. The same input gives the same bytes.
 
-    Of several kernels for a task, the one with the highest lower bound of its interval is taken.
+    Of several kernels for a task, the one with the highest lower bound of its interval is taken. A task without such a kernel
+    gets the algorithm that AutoTuning chose, where a program can run it and it was faster than PyTorch's product.
     """
     from agent.library.library_building import BuildOptions, build_from_rows, build_from_store, read_products
     from contract.errors import UsageError
@@ -63,22 +65,29 @@ def build(
     settings = load_settings(compile_jobs=jobs)
     excluded = read_products(without) if without else frozenset()
     options = BuildOptions(chip=chip, name=name, winning_only=not every, cubins=cubins, without=excluded)
-    manifest, choice = build_from_rows(rows, out, options, settings) if rows else build_from_store(out, options, settings)
+    built = build_from_rows(rows, out, options, settings) if rows else build_from_store(out, options, settings)
+    kernels, algorithms = built.kernels.left_out, built.algorithms.left_out
     if as_json:
-        print(json.dumps({"library": str(out), **manifest.model_dump(mode="json"), "left_out": _left_out(choice)}))
+        left_out = {"left_out": _left_out(kernels), "algorithms_left_out": _left_out(algorithms)}
+        print(json.dumps({"library": str(out), **built.manifest.model_dump(mode="json"), **left_out}))
         return
-    print(f"{len(choice.entries):,} entries for {manifest.chip} in {out}")
-    for reason, shapes in sorted(_by_reason(choice).items()):
-        more = f" and {len(shapes) - SHOWN:,} more" if len(shapes) > SHOWN else ""
-        print(f"left out: {len(shapes):,} tasks, {reason}: {', '.join(shapes[:SHOWN])}{more}")
+    stored = f" and {len(built.algorithms.algorithms):,} algorithms of cuBLASLt" if built.algorithms.algorithms else ""
+    print(f"{len(built.kernels.entries):,} entries{stored} for {built.manifest.chip} in {out}")
+    print("".join(f"left out: {told}\n" for told in _by_reason(kernels)), end="")
+    print("".join(f"no algorithm: {told}\n" for told in _by_reason(algorithms)), end="")
 
 
-def _left_out(choice: "EntryChoice") -> list[dict[str, object]]:
-    return [{"task": one.task.model_dump(mode="json"), "reason": one.reason, "detail": one.detail} for one in choice.left_out]
+def _left_out(tasks: "Sequence[LeftOut]") -> list[dict[str, object]]:
+    return [{"task": one.task.model_dump(mode="json"), "reason": one.reason, "detail": one.detail} for one in tasks]
 
 
-def _by_reason(choice: "EntryChoice") -> dict[str, list[str]]:
+def _by_reason(tasks: "Sequence[LeftOut]") -> list[str]:
+    """A line for each reason: how many tasks, the reason, the first of them."""
     found = defaultdict[str, list[str]](list)
-    for one in choice.left_out:
+    for one in tasks:
         found[one.reason].append(one.task.shape)
-    return found
+    lines = []
+    for reason, shapes in sorted(found.items()):
+        more = f" and {len(shapes) - SHOWN:,} more" if len(shapes) > SHOWN else ""
+        lines.append(f"{len(shapes):,} tasks, {reason}: {', '.join(shapes[:SHOWN])}{more}")
+    return lines

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.cli.arguments import AsJson, Device
-from agent.cli.library.library_source import ALL, LibraryPath, chosen, opened
+from agent.cli.library.library_source import ALL, LibraryPath, held, opened
 
 if TYPE_CHECKING:
     from agent.library.library_check import CheckRow
@@ -38,7 +38,8 @@ def check(
 ) -> None:
     """Verify entries on the device at hand by all tiers; on a GPU, time them anew against cuBLASLt-AutoTuning.
 
-    The emulator proves and does not time. Fails unless every entry was executed and found right.
+    The emulator proves and does not time. An algorithm of cuBLASLt needs a GPU: its product is compared with one in f32, and
+    timed beside torch.mm. Fails unless every entry was executed and found right.
     """
     from agent.library.entry_sample import sample_of
     from agent.library.library_check import check_entries
@@ -51,7 +52,7 @@ def check(
 
     settings = load_settings(device=device)
     found = opened(library)
-    entries = [one for one in chosen(found, entry) if max_gflop is None or one.task.flops <= max_gflop * 1e9]
+    entries = [one for one in held(found, entry) if max_gflop is None or one.task.flops <= max_gflop * 1e9]
     if not entries:
         raise UsageError(f"no entry of {found.path} is that small; raise --max-gflop")
     entries = entries if sample is None else sample_of(entries, sample, seed)
@@ -70,9 +71,12 @@ def check(
 
 def _line(row: "CheckRow") -> str:
     told = row.verdict
-    if row.time_us is not None and row.speedup is not None:
+    if row.time_us is not None and row.speedup is not None and row.recorded is not None:
         now, recorded = row.speedup, row.recorded
         told = f"{row.time_us:.2f} us, {now.ratio:.3f}x ({now.low:.3f}–{now.high:.3f}), recorded {recorded.ratio:.3f}x"
+    elif row.time_us is not None and row.torch_us is not None:
+        recorded_gain = "" if row.recorded_gain is None else f", recorded {row.recorded_gain:.3f}x"
+        told = f"algorithm, {row.time_us:.2f} us, {row.torch_us / row.time_us:.3f}x of torch.mm{recorded_gain}"
     return f"{row.entry[:8]} {row.shape} {row.layout}: {'FAILED ' if row.failed else ''}{told}, {row.seconds:.1f} s"
 
 
@@ -82,5 +86,6 @@ def _summary(rows: "list[CheckRow]", file: Path) -> str:
     counts = {status: sum(row.status == status for row in rows) for status in ("passed", "in-part", "not-run", "failed")}
     told = ", ".join(f"{count:,} {status}" for status, count in counts.items() if count)
     slower, timed = share_slower(rows)
-    times = f"; {slower:,} of {timed:,} timed are slower than AutoTuning" if timed else "; nothing was timed"
+    rival = "AutoTuning, or an algorithm than torch.mm" if any(row.torch_us for row in rows) else "AutoTuning"
+    times = f"; {slower:,} of {timed:,} timed are slower than {rival}" if timed else "; nothing was timed"
     return f"{len(rows):,} checked on {rows[0].device}: {told}{times}; rows in {file}"

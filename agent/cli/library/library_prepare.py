@@ -21,7 +21,7 @@ def prepare(
     """Write the sources of entries again, compile them, and keep the kernels where `import cudal2` finds them.
 
     With all entries, the C++ part of cudal2.enable is compiled too, for the PyTorch of this environment. Several of these may
-    run at once: each source is built once. Fails where an entry could not be built.
+    run at once: each source is built once. Algorithms of cuBLASLt need nothing. Fails where an entry could not be built.
     """
     from agent.library import preparing
     from contract.settings import load_settings

@@ -8,7 +8,7 @@ from agent.cli.arguments import AsJson
 from agent.cli.library.library_source import LibraryPath, opened
 
 if TYPE_CHECKING:
-    from contract.library import LibraryEntry
+    from contract.library import LibraryEntry, StoredAlgorithm
 
 EXAMPLE = "\b\nExample:\n  cudal2-agent library show 1a2b3c4d --library h200"
 
@@ -21,9 +21,15 @@ def show(
 ) -> None:
     """What a library says of one entry, and whether its source can be written as it was measured."""
     from agent.library.entry_source import candidate_of
-    from contract.errors import LibraryError
+    from contract.errors import LibraryError, UsageError
+    from contract.library import StoredAlgorithm
 
     found = opened(library).entry(entry)
+    if isinstance(found, StoredAlgorithm):
+        if source:
+            raise UsageError(f"{found.id[:8]} is an algorithm of cuBLASLt, which has no source here")
+        print(found.model_dump_json() if as_json else "\n".join(_algorithm_lines(found)))
+        return
     if source:
         print(candidate_of(found).source, end="")
         return
@@ -36,6 +42,22 @@ def show(
     except LibraryError as exc:
         state = str(exc)
     print("\n".join(_lines(found, state)))
+
+
+def _algorithm_lines(stored: "StoredAlgorithm") -> list[str]:
+    task = stored.task
+    baselines = {"torch.matmul": stored.torch_us, "cublaslt-heuristic": stored.heuristic_us}
+    times = ", ".join(f"{name} {time_us:.2f} us" for name, time_us in baselines.items() if time_us is not None)
+    return [
+        f"algorithm {stored.id}",
+        f"  task        {task.shape} {task.layout}, {task.element} with {task.accumulate} sums, {stored.chip} ({task.arch})",
+        f"  AutoTuning  {stored.words}",
+        f"  record      {'of cuBLAS ' + stored.cublas if stored.opaque else 'none; it is found by its configuration'}",
+        f"  time        {stored.time_us:.2f} us",
+        f"  baselines   {times or '–'}",
+        f"  measured    {stored.measured}, {stored.environment}",
+        f"  run         {stored.run_id}, commit {stored.commit or '–'}",
+    ]
 
 
 def _lines(entry: "LibraryEntry", state: str) -> list[str]:

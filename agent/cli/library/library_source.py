@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from contract.library import LibraryEntry
+    from contract.library import LibraryEntry, StoredAlgorithm
     from cudal2.library.kernel_library import KernelLibrary
 
 LibraryPath = Annotated[
@@ -36,6 +36,21 @@ def opened(path: Path | None) -> "KernelLibrary":
     return open_library(path)
 
 
+def held(library: "KernelLibrary", entry: str) -> "list[LibraryEntry | StoredAlgorithm]":
+    """All entries and algorithms, or the one that an id names. Raises: UsageError, LibraryError."""
+    return [*library, *library.algorithms()] if entry == ALL else [library.entry(entry)]
+
+
 def chosen(library: "KernelLibrary", entry: str) -> "list[LibraryEntry]":
-    """All entries, or the one that an id names. Raises: UsageError, LibraryError."""
-    return list(library) if entry == ALL else [library.entry(entry)]
+    """All entries, or the one that an id names. Raises: UsageError, also for the id of an algorithm; LibraryError."""
+    from contract.errors import UsageError
+    from contract.library import LibraryEntry
+
+    if entry == ALL:
+        return list(library)
+    found = library.entry(entry)
+    if not isinstance(found, LibraryEntry):
+        raise UsageError(
+            f"{found.id[:8]} is an algorithm of cuBLASLt: it has no source, and nothing of it is built or exported"
+        )
+    return [found]

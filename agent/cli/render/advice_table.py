@@ -76,8 +76,11 @@ def _gain(advice: Advice) -> Iterator[str]:
     whole = advice.whole
     if advice.kernels_chip != advice.chip:
         yield f"library {advice.kernels} was measured on {advice.kernels_chip}: it serves nothing on {advice.chip}"
+    if whole.algorithm_calls:
+        gain = f"{whole.torch_gain_us:.2f} us per pass over PyTorch's own, by medians"
+        yield f"algorithms of cuBLASLt that the library holds run {_count(whole.algorithm_calls)} calls: {gain}"
     if not whole.served_calls:
-        yield "gain: none; no product is served"
+        yield "gain: none; no product is served" if not whole.algorithm_calls else "no product is served by a kernel"
         return
     share = _interval(advice.pass_percent)
     yield f"gain over cuBLASLt-AutoTuning, with 95 % intervals: {_interval(whole.gain_us)} us per pass"
@@ -97,7 +100,7 @@ def _rest(advice: Advice) -> Iterator[str]:
     """Calls that nothing serves, by the reason."""
     calls: dict[str, float] = defaultdict(float)
     for one in advice.products:
-        if one.status != "served":
+        if one.status not in ("served", "algorithm"):
             calls[one.reason or _WHY[one.status]] += one.calls
     for why, count in sorted(calls.items(), key=lambda item: -item[1]):
         yield f"not served: {_count(count)} of {_count(advice.whole.calls)} calls, {why}"

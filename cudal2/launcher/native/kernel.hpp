@@ -65,6 +65,45 @@ struct Plan {
   int sms = 0;
 };
 
+// The workspaces of one kernel, one for each stream and for each capture. A lock of the kernel guards them.
+class Workspaces {
+ public:
+  // The workspace of a stream, or of a capture on it: a graph may be launched on any stream, beside later calls on this one.
+  // Streams are known by their id, because a handle is used again, and one handle means another stream in every thread. A
+  // stream that is captured may not be asked for its id; it has a handle of its own in the capture. A new workspace's first
+  // `zero_bytes` are zero. The GPU's context must be current.
+  Address of(const Gpu& gpu, Stream stream, std::size_t bytes, std::size_t zero_bytes) {
+    int status = 0;
+    std::uint64_t capture = 0;
+    gpu.driver.check(gpu.driver.capture_info(stream, &status, &capture, nullptr, nullptr, nullptr), "cuStreamGetCaptureInfo");
+    unsigned long long id = reinterpret_cast<std::uintptr_t>(stream);
+    if (status != kCaptureActive) {
+      capture = 0;
+      gpu.driver.check(gpu.driver.stream_id(stream, &id), "cuStreamGetId");
+    }
+    for (const Workspace& each : workspaces_) {
+      if (each.stream == id && each.capture == capture) return each.address;
+    }
+    if (workspaces_.size() >= kMaxWorkspaces) {
+      throw Error("the kernel has workspaces for 256 streams and captures, which is the maximum", "CUDA_ERROR_OUT_OF_MEMORY");
+    }
+    const Address address = gpu.allocate(bytes, zero_bytes);
+    workspaces_.push_back({id, capture, address});
+    return address;
+  }
+
+  std::size_t size() const { return workspaces_.size(); }
+
+ private:
+  struct Workspace {
+    unsigned long long stream;  // its id, in captures its handle
+    std::uint64_t capture;      // 0 outside captures
+    Address address;
+  };
+
+  std::vector<Workspace> workspaces_;
+};
+
 // Kernel and plan on one GPU. Any number of threads may launch it. The code and its workspaces stay until the process ends,
 // because CUDA graphs may still use them.
 class Kernel {
@@ -94,7 +133,8 @@ class Kernel {
     const Current current(driver_, gpu_->context());
     std::unique_lock lock(mutex_);  // a workspace's memset and its launches must not interleave with those of another thread
     const std::array<Address, 3> operands = {a, b, d};
-    const Address scratch = plan_.workspace_bytes ? workspace_of(stream) : 0;
+    const std::size_t cleared = plan_.zero == Zero::kRestored ? plan_.zero_bytes : 0;
+    const Address scratch = plan_.workspace_bytes ? workspaces_.of(*gpu_, stream, plan_.workspace_bytes, cleared) : 0;
     if (zeroes_every_run_) driver_.check(driver_.set_bytes(scratch, 0, plan_.zero_bytes, stream), "cuMemsetD8Async");
     for (std::size_t index = 0; index < entries_.size(); ++index) enqueue(index, operands, scratch, stream, lock);
   }
@@ -140,12 +180,6 @@ class Kernel {
         throw Error(launch.entry + " takes other parameters than its plan passes", "CUDA_ERROR_INVALID_VALUE");
       }
     }
-  };
-
-  struct Workspace {
-    unsigned long long stream;  // its id, in captures its handle
-    std::uint64_t capture;      // 0 outside captures
-    Address address;
   };
 
   void enqueue(std::size_t index, const std::array<Address, 3>& operands, Address scratch, Stream stream,
@@ -215,29 +249,6 @@ class Kernel {
     return known.emplace(address, map).first->second;
   }
 
-  // The workspace of a stream, or of a capture on it: a graph may be launched on any stream, beside later calls on this one.
-  // Streams are known by their id, because a handle is used again, and one handle means another stream in every thread. A
-  // stream that is captured may not be asked for its id; it has a handle of its own in the capture.
-  Address workspace_of(Stream stream) {
-    int status = 0;
-    std::uint64_t capture = 0;
-    driver_.check(driver_.capture_info(stream, &status, &capture, nullptr, nullptr, nullptr), "cuStreamGetCaptureInfo");
-    unsigned long long id = reinterpret_cast<std::uintptr_t>(stream);
-    if (status != kCaptureActive) {
-      capture = 0;
-      driver_.check(driver_.stream_id(stream, &id), "cuStreamGetId");
-    }
-    for (const Workspace& each : workspaces_) {
-      if (each.stream == id && each.capture == capture) return each.address;
-    }
-    if (workspaces_.size() >= kMaxWorkspaces) {
-      throw Error("the kernel has workspaces for 256 streams and captures, which is the maximum", "CUDA_ERROR_OUT_OF_MEMORY");
-    }
-    const Address address = gpu_->allocate(plan_.workspace_bytes, plan_.zero == Zero::kRestored ? plan_.zero_bytes : 0);
-    workspaces_.push_back({id, capture, address});
-    return address;
-  }
-
   std::size_t cached(Maps Entry::* maps) const {
     const std::lock_guard lock(mutex_);
     std::size_t count = 0;
@@ -253,7 +264,7 @@ class Kernel {
   bool zeroes_every_run_ = false;
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;
-  std::vector<Workspace> workspaces_;
+  Workspaces workspaces_;
 };
 
 }  // namespace cudal2

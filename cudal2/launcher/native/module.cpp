@@ -8,6 +8,7 @@
 
 #include <string_view>
 
+#include "cublaslt.hpp"
 #include "kernel.hpp"
 
 namespace nb = nanobind;
@@ -20,6 +21,9 @@ using cudal2::Argument;
 using cudal2::Dim;
 using cudal2::Gpu;
 using cudal2::Kernel;
+using cudal2::Lt;
+using cudal2::LtKernel;
+using cudal2::LtProduct;
 using cudal2::Plan;
 
 void raise(const char* name, nb::tuple arguments) {
@@ -65,13 +69,30 @@ std::shared_ptr<Kernel> load(std::shared_ptr<Gpu> gpu, const nb::bytes& cubin, c
   return std::make_shared<Kernel>(std::move(gpu), cubin.c_str(), plan);
 }
 
+std::shared_ptr<Lt> open_cublaslt(std::shared_ptr<Gpu> gpu, const std::vector<std::string>& files) {
+  const nb::gil_scoped_release unlocked;
+  return std::make_shared<Lt>(std::move(gpu), files);
+}
+
+std::shared_ptr<LtKernel> load_algorithm(std::shared_ptr<Lt> lt, const LtProduct& product) {
+  const nb::gil_scoped_release unlocked;
+  return std::make_shared<LtKernel>(std::move(lt), product);
+}
+
+LtProduct lt_product(const std::array<std::uint64_t, 3>& sizes, bool transposes_a, bool transposes_b, bool bfloat16,
+                     const cudal2::LtConfiguration& configuration, const nb::bytes& opaque) {
+  return {sizes[0], sizes[1], sizes[2], transposes_a, transposes_b, bfloat16, configuration, {opaque.c_str(), opaque.size()}};
+}
+
 // Without the interpreter's lock: the driver waits where a stream's queue is full, and what it waits for may need that lock.
+template <class Kernel>
 void launch(Kernel& kernel, Address a, Address b, Address d, std::uint64_t stream) {
   const nb::gil_scoped_release unlocked;
   kernel.launch(a, b, d, reinterpret_cast<cudal2::Stream>(stream));
 }
 
 // The same for callers in C. `launched` becomes 1 once D = A B is enqueued; else `message` holds the error.
+template <class Kernel>
 void launch_for_c(void* kernel, Address a, Address b, Address d, void* stream, int* launched, char* message,
                   std::size_t message_bytes) noexcept {
   try {
@@ -82,8 +103,30 @@ void launch_for_c(void* kernel, Address a, Address b, Address d, void* stream, i
   }
 }
 
+template <class Kernel>
 std::pair<std::uintptr_t, std::uintptr_t> c_entry(Kernel& kernel) {
-  return {reinterpret_cast<std::uintptr_t>(&launch_for_c), reinterpret_cast<std::uintptr_t>(&kernel)};
+  return {reinterpret_cast<std::uintptr_t>(&launch_for_c<Kernel>), reinterpret_cast<std::uintptr_t>(&kernel)};
+}
+
+template <class Kernel>
+nb::class_<Kernel> bind_kernel(nb::module_& module, const char* name, const char* told) {
+  return nb::class_<Kernel>(module, name, told)
+      .def("launch", &launch<Kernel>, "a"_a, "b"_a, "d"_a, "stream"_a,
+           "Enqueue D = A B: device addresses, and a stream's handle.")
+      .def_prop_ro("c_entry", &c_entry<Kernel>, "Addresses of a C function that launches, and of its first argument.")
+      .def_prop_ro("workspaces", &Kernel::workspaces, "Number of workspaces, one per stream and capture.");
+}
+
+void bind_cublaslt(nb::module_& module) {
+  nb::class_<LtProduct>(module, "LtProduct", "A row-major product, and the algorithm of cuBLASLt that is to compute it.");
+  module.def("lt_product", &lt_product, "sizes"_a, "transposes_a"_a, "transposes_b"_a, "bfloat16"_a, "configuration"_a,
+             "opaque"_a);
+  bind_kernel<LtKernel>(module, "LtKernel", "An algorithm of cuBLASLt for one product on one GPU.")
+      .def_prop_ro("workspace_bytes", &LtKernel::workspace_bytes, "Size of each workspace.");
+  nb::class_<Lt>(module, "Lt", "cuBLASLt on one GPU.").def("load", &load_algorithm, "product"_a);
+  module.def(
+      "cublaslt_version", [](const std::vector<std::string>& files) { return cudal2::LtLibrary(files).version(); }, "files"_a,
+      "The version of the library that is loaded, or of the first file that loads, as cuBLAS packs it.");
 }
 
 }  // namespace
@@ -93,13 +136,12 @@ NB_MODULE(_native, module) {
   nb::register_exception_translator(translate);
   bind_plan(module);
   module.attr("ALIGNMENT") = cudal2::kAlignment;
-  nb::class_<Kernel>(module, "Kernel", "A kernel with its plan on one GPU.")
-      .def("launch", &launch, "a"_a, "b"_a, "d"_a, "stream"_a, "Enqueue D = A B: device addresses, and a stream's handle.")
-      .def_prop_ro("c_entry", &c_entry, "Addresses of a C function that launches, and of its first argument.")
-      .def_prop_ro("tensor_maps", &Kernel::tensor_maps, "Number of descriptors in the cache.")
-      .def_prop_ro("workspaces", &Kernel::workspaces, "Number of workspaces, one per stream and capture.");
+  bind_kernel<Kernel>(module, "Kernel", "A kernel with its plan on one GPU.")
+      .def_prop_ro("tensor_maps", &Kernel::tensor_maps, "Number of descriptors in the cache.");
+  bind_cublaslt(module);
   nb::class_<Gpu>(module, "Gpu", "One GPU with its primary context.")
       .def(nb::init<int, const std::string&>(), "device"_a, "driver"_a)
       .def_prop_ro("sms", &Gpu::sms)
-      .def("load", &load, "cubin"_a, "plan"_a);
+      .def("load", &load, "cubin"_a, "plan"_a)
+      .def("open_cublaslt", &open_cublaslt, "files"_a, "cuBLASLt, of the file that is loaded, or of the first that loads.");
 }

@@ -7,8 +7,9 @@ import pytest
 
 from agent.advise.advice import Advice, ProductAdvice, Status, advise
 from agent.advise.known_kernels import KnownKernels, autotuning_times, kernels_of, latest_searches
-from agent.advise.library_times import LibraryTimes
+from agent.advise.library_times import CallTime, LibraryTimes
 from agent.advise.products import CountedProduct, MatrixProduct, Recording
+from agent.cli.render.advice_table import advice_lines
 from agent.library.measured_kernels import MeasuredKernel, kernels_of_rows
 from contract.chip import REFERENCE_CHIPS
 from contract.evaluation import AUTOTUNED, HEURISTIC
@@ -16,7 +17,7 @@ from contract.task import Arch, ElementType, GemmTask, Layout
 from cudal2.library.shipped_libraries import shipped_library
 from tests.agent.advise.test_products import product
 from tests.doubles.campaign_rows import shape_result
-from tests.doubles.libraries import library_entry, speedup
+from tests.doubles.libraries import library_entry, speedup, stored_algorithm
 
 CHIP = REFERENCE_CHIPS[Arch.SM_90A]
 ROWS = Path(__file__).parents[3] / "benchmarks/h200/rows/offline-2026-11-23.jsonl.gz"
@@ -92,6 +93,29 @@ def test_only_an_entry_that_beats_autotuning_with_its_whole_interval_is_called(
     assert found.status == status
     assert (found.gain_us is not None) == (status == "served")
     assert (found.speedup is None) == (status == "missing")
+
+
+@pytest.mark.parametrize(("ratio", "in_store"), [(None, None), (0.9, None), (None, 0.9)])
+def test_a_product_that_a_stored_algorithm_runs_gains_over_pytorch_alone(ratio: float | None, in_store: float | None) -> None:
+    """It takes 6 us where PyTorch takes 7.5. No figure of kernels counts it."""
+    kernels = library({} if ratio is None else {task(): ratio})._replace(algorithm={task(): stored_algorithm(task())}.get)
+    found = advice({product(): 3}, kernels, {} if in_store is None else {task(): searched(task(), in_store)})
+    one, whole = only(found), found.whole
+    assert (one.status, one.kernel_us, one.speedup, one.gain_us) == ("algorithm", 6.0, None, None)
+    assert one.autotuning == CallTime(us=6.0, predicted=False)
+    assert one.torch_gain_us == pytest.approx(3 * 1.5)
+    assert (whole.served_calls, whole.algorithm_calls, whole.torch_gain_us) == (0, 3, pytest.approx(4.5))
+    text = "\n".join(advice_lines(found, [], written=False))
+    assert "algorithms of cuBLASLt that the library holds run 3 calls: 4.50 us per pass over PyTorch's own, by medians" in text
+    assert "no product is served by a kernel" in text
+    assert "not served" not in text
+
+
+def test_a_kernel_comes_before_an_algorithm_which_serves_no_other_chip() -> None:
+    stored = {task(): stored_algorithm(task())}.get
+    assert only(advice({product(): 1}, library({task(): 1.3})._replace(algorithm=stored))).status == "served"
+    assert only(advice({product(): 1}, library({}, chip="H100")._replace(algorithm=stored))).status == "missing"
+    assert only(advice({product(operator="addmm"): 1}, library({})._replace(algorithm=stored))).status == "outside"
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,18 @@ def test_the_best_launch_of_each_kind_comes_from_the_race() -> None:
     assert row.floor_us == roofline_us(TASK, CHIP)
 
 
+def test_a_row_names_the_algorithm_of_its_race() -> None:
+    def against(detail: str) -> Measured:
+        return raced(5.0, 6.0, baselines=(Timing(name=AUTOTUNED, samples_us=(10.0,) * 5, detail=detail),))
+
+    words = "layout tn, algorithm 66, tile tile_64x32"
+    told = f"{words}; best of 6 suggestions"
+    row = shape_result(row_of([step(0, 0, evaluation=against(told)), step(1, 1, evaluation=raced(8.0))]))
+    assert row.autotuned == words
+    assert shape_result(row_of([step(0, 0, evaluation=against(""))])).autotuned is None
+    assert shape_result(row_of([])).autotuned is None
+
+
 def test_a_kernel_may_be_faster_without_programmatic_launch() -> None:
     best, without = best_launches([step(0, evaluation=raced(6.0, 5.0), candidate=programmatic(0))])
     assert best == without

@@ -84,7 +84,7 @@ def build(paths: list[Path], out: Path, **changes: Any) -> Any:
 
 
 def test_an_entry_says_what_the_plain_launch_measured(tmp_path: Path) -> None:
-    manifest, _ = build([rows_in(tmp_path / "rows.jsonl.gz", row(TASKS[0]))], tmp_path / "h200")
+    manifest, *_ = build([rows_in(tmp_path / "rows.jsonl.gz", row(TASKS[0]))], tmp_path / "h200")
     library = open_library(tmp_path / "h200")
     entry = library.find(key_of(TASKS[0]))
     assert entry is not None
@@ -183,7 +183,7 @@ def test_a_library_is_of_one_chip(tmp_path: Path) -> None:
         build(rows, tmp_path / "both")
     with pytest.raises(UsageError, match="no kernel was measured on 'A100'"):
         build(rows, tmp_path / "both", chip="A100")
-    manifest, _ = build(rows, tmp_path / "h100", chip="H100 PCIe")
+    manifest, *_ = build(rows, tmp_path / "h100", chip="H100 PCIe")
     assert (manifest.name, manifest.chip) == ("h100-pcie", "H100 PCIe")
     assert [entry.task for entry in open_library(tmp_path / "h100")] == [TASKS[1]]
 
@@ -228,7 +228,7 @@ def test_a_store_gives_rows_single_runs_and_the_algorithm_of_autotuning(url: str
         plain = written(LATENCY | {"programmatic": False}, run_task)
         run_id = stored_run(store, run_task, plain, 8.0)
         stored_run(store, open_task, plain, 8.0, status="interrupted")
-    manifest, _ = from_store(url, tmp_path / "h200")
+    manifest, *_ = from_store(url, tmp_path / "h200")
     library = open_library(tmp_path / "h200")
     assert len(manifest.entries) == 2
     entry = library.find(key_of(row_task))
@@ -247,7 +247,7 @@ def test_a_kernel_without_a_schedule_is_kept_by_its_source(url: str, tmp_path: P
     with open_store(url) as store:
         stored_run(store, TASKS[0], from_text(SOURCE), 8.0)
         stored_run(store, TASKS[1], from_text(SOURCE).model_copy(update={"flags": ("-DX=1",)}), 8.0)
-    _, choice = from_store(url, tmp_path / "h200")
+    _, choice, _ = from_store(url, tmp_path / "h200")
     [entry] = open_library(tmp_path / "h200")
     assert (entry.schedule, entry.source) == (None, SOURCE)
     assert candidate_of(entry).source == SOURCE

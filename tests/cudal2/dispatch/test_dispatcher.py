@@ -4,14 +4,14 @@ from collections.abc import Iterable
 
 import pytest
 
-from contract.library import LibraryEntry
+from contract.library import LibraryEntry, StoredAlgorithm
 from contract.task import AccumulatorType, Arch, ElementType, GemmTask, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice, Decision, GpuIdentity
 from cudal2.dispatch.dispatcher import Dispatcher, kind_code
 from cudal2.dispatch.neighbour_rule import AllowedDistance, NeighbourTable, shipped_neighbours
 from cudal2.library.kernel_library import TaskKey, key_of
-from tests.doubles.libraries import library_entry
+from tests.doubles.libraries import library_entry, stored_algorithm
 
 GPU = GpuIdentity(gpu="H200", driver="580.1", arch=Arch.SM_90A, sms=132)
 TASK = GemmTask(m=64, n=32, k=64)
@@ -21,8 +21,9 @@ NN = kind_code(Layout.NN, ElementType.F16, AccumulatorType.F32)
 class Entries:
     """A library in memory. `asked`: how often it was searched."""
 
-    def __init__(self, *entries: LibraryEntry) -> None:
+    def __init__(self, *entries: LibraryEntry, algorithm: StoredAlgorithm | None = None) -> None:
         self._entries = {key_of(entry.task): entry for entry in entries}
+        self._algorithm = algorithm
         self.asked = 0
 
     def find(self, key: TaskKey) -> LibraryEntry | None:
@@ -31,6 +32,9 @@ class Entries:
 
     def keys(self) -> Iterable[TaskKey]:
         return self._entries.keys()
+
+    def algorithm(self, key: TaskKey) -> StoredAlgorithm | None:
+        return self._algorithm if self._algorithm is not None and key_of(self._algorithm.task) == key else None
 
 
 def decide(entry: LibraryEntry | None, gpu: GpuIdentity = GPU, **parts: object) -> Decision:
@@ -93,19 +97,42 @@ def test_a_decision_is_made_once() -> None:
     assert library.asked == 1
 
 
-class RunsOne:
-    def runs(self, algorithm: str) -> bool:
-        return algorithm == "algo 21"
+STORED = stored_algorithm(TASK)
+WITH_CUBLAS = GPU.model_copy(update={"cublas": "13.1.0"})
 
 
-def test_the_stored_algorithm_is_run_where_the_entry_does_not_win() -> None:
-    slow = library_entry(TASK, ratio=0.9, autotuned="algo 21")
-    decision = decide(slow, algorithms=RunsOne())
-    assert (decision.choice, decision.algorithm) == (Choice.AUTOTUNED, "algo 21")
-    assert decide(slow).choice is Choice.HEURISTIC, "nothing runs it"
-    assert decide(library_entry(TASK, ratio=0.9, autotuned="algo 7"), algorithms=RunsOne()).choice is Choice.HEURISTIC
-    other_chip = GPU.model_copy(update={"gpu": "H100"})
-    assert decide(slow, other_chip, algorithms=RunsOne()).choice is Choice.HEURISTIC, "it was tuned on another chip"
+def decide_beside(entry: LibraryEntry | None, **gpu: object) -> Decision:
+    """Of a library that holds an algorithm for the task."""
+    library = Entries(*([] if entry is None else [entry]), algorithm=STORED)
+    return Dispatcher(library, WITH_CUBLAS.model_copy(update=gpu)).decide(TASK.m, TASK.n, TASK.k, NN)
+
+
+@pytest.mark.parametrize("ratio", [None, 0.9])
+def test_the_stored_algorithm_is_run_where_no_entry_wins(ratio: float | None) -> None:
+    decision = decide_beside(None if ratio is None else library_entry(TASK, ratio=ratio))
+    cause = FallbackCause.NO_ENTRY if ratio is None else FallbackCause.NOT_FASTER
+    assert (decision.choice, decision.algorithm, decision.entry, decision.cause) == (Choice.AUTOTUNED, STORED, None, cause)
+    assert decision.reason.endswith(f"the stored algorithm of cuBLASLt is run: {STORED.words}")
+
+
+def test_an_entry_that_wins_comes_before_an_algorithm() -> None:
+    assert decide_beside(library_entry(TASK, ratio=1.3)).choice is Choice.EXACT
+
+
+@pytest.mark.parametrize(
+    ("gpu", "cause"),
+    [
+        ({"cublas": "13.1.1"}, FallbackCause.OTHER_CUBLAS),
+        ({"cublas": "13.1"}, FallbackCause.OTHER_CUBLAS),
+        ({"cublas": ""}, FallbackCause.NO_CUBLASLT),
+        ({"gpu": "H100"}, FallbackCause.OTHER_GPU),
+        ({"driver": "999"}, FallbackCause.OTHER_DRIVER),
+        ({"arch": Arch.SM_80}, FallbackCause.OTHER_GPU),
+    ],
+)
+def test_an_algorithm_of_elsewhere_is_not_run(gpu: dict[str, object], cause: FallbackCause) -> None:
+    decision = decide_beside(None, **gpu)
+    assert (decision.choice, decision.algorithm, decision.cause) == (Choice.HEURISTIC, None, cause)
 
 
 TABLE = NeighbourTable(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from contract.library import StoredAlgorithm
 from contract.task import GemmTask
 from cudal2.torch import torch_session
 from cudal2.torch.aten_override import unregister
@@ -44,8 +45,13 @@ def serving(tmp_path: Path) -> Iterator[Callable[..., HostProducts]]:
     """Serves CPU tensors from a small library until the test ends."""
     before = torch_session.service()
 
-    def serve(*tasks: GemmTask, ready: bool = True, platform: HostPlatform | None = None) -> HostProducts:
-        products = HostProducts(tmp_path, tasks, ready=ready, platform=platform)
+    def serve(
+        *tasks: GemmTask,
+        ready: bool = True,
+        platform: HostPlatform | None = None,
+        algorithms: Sequence[StoredAlgorithm] = (),
+    ) -> HostProducts:
+        products = HostProducts(tmp_path, tasks, ready=ready, platform=platform, algorithms=algorithms)
         torch_session.use_service(products.service)
         return products
 

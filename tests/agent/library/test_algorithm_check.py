@@ -1,0 +1,138 @@
+"""Algorithms in `library check`: what is compared, what a row says, and what is told without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from agent.cli.main import main
+from agent.library.algorithm_check import AlgorithmOutcome, fault_of, run_algorithm
+from agent.library.entry_sample import ALGORITHM, family_of, sample_of
+from agent.library.library_check import CheckRow, check_algorithm, check_entries, read_rows, share_slower
+from contract.errors import LauncherError
+from contract.library import StoredAlgorithm
+from contract.task import ElementType, GemmTask, Layout
+from cudal2.torch.gpu_platform import CudaPlatform
+from tests.doubles.host_products import HostKernel, at
+from tests.doubles.libraries import library_entry, small_tasks, stored_algorithm, write_entries
+from tests.doubles.scripted import ScriptedSandbox
+
+TASK = GemmTask(m=48, n=32, k=64)
+STORED = stored_algorithm(TASK)
+TIMED = AlgorithmOutcome(time_us=6.1, torch_us=7.4)
+
+
+class FaultyKernel(HostKernel):
+    """Computes the product, then does something else."""
+
+    def __init__(self, task: GemmTask, spoil: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        super().__init__(task, failing=False)
+        self._spoil = spoil
+
+    def launch(self, a: int, b: int, d: int, stream: int) -> None:
+        super().launch(a, b, d, stream)
+        task = self._task
+        self._spoil(at(a, task.m, task.k, task.element), at(d, task.m, task.n, task.element))
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("element", list(ElementType))
+def test_a_right_product_has_no_fault(layout: Layout, element: ElementType) -> None:
+    task = TASK.model_copy(update={"layout": layout, "element": element})
+    kernel = HostKernel(task, failing=False)
+    assert fault_of(stored_algorithm(task), kernel, "cpu", lambda: 7) == ""
+    assert kernel.launches == [7, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (lambda _, d: d[3, 5].fill_(float("nan")), "1 elements of D are not written"),
+        (lambda _, d: d[3, 5].mul_(1.01).add_(0.01), "of its bound"),
+        (lambda _, d: d.copy_(d.flip(0)), "of its bound"),
+        (lambda a, _: a[0, 0].add_(1), "an operand changed"),
+    ],
+)
+def test_a_wrong_product_is_told(spoil: Callable[[torch.Tensor, torch.Tensor], object], fault: str) -> None:
+    assert fault in fault_of(STORED, FaultyKernel(TASK, spoil), "cpu", lambda: 0)
+
+
+def test_a_row_says_what_the_algorithm_took(tmp_path: Path) -> None:
+    row = check_algorithm(STORED, "H200", lambda _: TIMED)
+    assert (row.entry, row.status, row.time_us, row.torch_us, row.recorded) == (STORED.id, "passed", 6.1, 7.4, None)
+    assert row.recorded_gain == pytest.approx(1.25)
+    assert (row.held, row.slower) == (True, False)
+    slower = check_algorithm(STORED, "H200", lambda _: AlgorithmOutcome(time_us=7.5, torch_us=7.4))
+    assert slower.slower
+    assert share_slower([row, slower]) == (1, 2)
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{row.model_dump_json()}\n", encoding="utf-8")
+    assert read_rows(file) == [row]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [(AlgorithmOutcome(fault="wrong"), "failed"), (AlgorithmOutcome(absent="another cuBLAS"), "not-run")],
+)
+def test_what_is_wrong_or_cannot_run_does_not_pass(outcome: AlgorithmOutcome, status: str) -> None:
+    row = check_algorithm(STORED, "H200", lambda _: outcome)
+    assert (row.status, row.held, row.time_us) == (status, False, None)
+    assert row.verdict in ("wrong", "another cuBLAS")
+
+
+def test_without_a_gpu_it_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    library = write_entries(tmp_path / "small", [], [STORED])
+    rows = tmp_path / "rows.jsonl"
+    assert main(["library", "check", "--library", str(library), "--rows", str(rows), "--device", "emulator"]) == 1
+    assert "cuBLASLt runs on a GPU only" in capsys.readouterr().out
+    assert [row.status for row in read_rows(rows)] == ["not-run"]
+
+
+def test_the_version_of_cublas_is_compared_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not CudaPlatform().missing():
+        pytest.skip("needs a machine without a GPU")
+    assert run_algorithm(STORED).absent == CudaPlatform().missing()
+
+    class Elsewhere:
+        def missing(self) -> str:
+            return ""
+
+        def identity(self, device: int) -> object:  # noqa: ARG002
+            from tests.doubles.host_products import IDENTITY
+
+            return IDENTITY.model_copy(update={"cublas": "12.9.1"})
+
+    monkeypatch.setattr("agent.library.algorithm_check.CudaPlatform", Elsewhere)
+    assert run_algorithm(STORED).absent == "it belongs to cuBLAS 13.1.0; loaded is 12.9.1"
+
+
+def test_one_that_cublaslt_does_not_offer_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise LauncherError("cuBLASLt does not suggest it", "CUBLAS_STATUS_NOT_SUPPORTED")
+
+    monkeypatch.setattr(CudaPlatform, "load_algorithm", refuse)
+    monkeypatch.setattr("agent.library.algorithm_check._absent", lambda *_: "")
+    assert run_algorithm(STORED).fault == "cuBLASLt does not suggest it"
+
+
+def test_a_sample_draws_algorithms_beside_families() -> None:
+    held: list[object] = [*(library_entry(task) for task in small_tasks()), STORED]
+    chosen = sample_of(held, 2, seed=0)  # type: ignore[arg-type]
+    assert {family_of(one) for one in chosen} == {ALGORITHM, "latency"}
+
+
+def test_a_check_goes_on_behind_its_rows(tmp_path: Path) -> None:
+    ran: list[StoredAlgorithm] = []
+
+    def run(stored: StoredAlgorithm) -> AlgorithmOutcome:
+        ran.append(stored)
+        return TIMED
+
+    sandbox = ScriptedSandbox()
+    for _ in range(2):
+        [row] = list(check_entries([STORED], sandbox, tmp_path / "rows.jsonl", run))
+        assert isinstance(row, CheckRow)
+    assert len(ran) == (1 if sandbox.can_measure else 0)

@@ -1,0 +1,1 @@
+"""A cuBLASLt library for tests, without a GPU."""
