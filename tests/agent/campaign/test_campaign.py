@@ -107,7 +107,7 @@ def test_when_time_is_up_what_is_in_progress_is_handed_back(home: Path, store: S
     monkeypatch.setattr(watching, "GRACE_S", 0.0)
     monkeypatch.setattr("agent.campaign.campaign.GRACE_S", 0.2)
     queue = queue_of(store, tasks_of(1, HANGS))
-    campaign(home, queue, Shown(), 1, hours=4 / 3600).run()
+    campaign(home, queue, Shown(), 1, hours=8 / 3600).run()
     assert len(begun(home)) == 1
     assert queue.counts().pending == 1
     claim = queue.claim("later")
