@@ -13,7 +13,7 @@ import torch
 
 from contract.errors import Cudal2Error
 from contract.library import StoredAlgorithm
-from contract.task import ElementType, Layout
+from contract.task import ElementType, GemmTask, Layout
 from cudal2.launcher.launcher import LoadedKernel
 from cudal2.torch.gpu_platform import CudaPlatform, Platform
 
@@ -65,7 +65,7 @@ def fault_of(stored: StoredAlgorithm, kernel: LoadedKernel, device: str, stream:
     """What is wrong with the products of an algorithm, in words; empty where nothing is. Raises: LauncherError."""
     task = stored.task
     for seed in range(DRAWS):
-        a, b = drawn(stored, seed, device)
+        a, b = drawn(task, seed, device)
         kept = a.clone(), b.clone()
         out = torch.full((task.m, task.n), float("nan"), dtype=a.dtype, device=device)
         kernel.launch(a.data_ptr(), b.data_ptr(), out.data_ptr(), stream())
@@ -79,9 +79,9 @@ def fault_of(stored: StoredAlgorithm, kernel: LoadedKernel, device: str, stream:
     return ""
 
 
-def drawn(stored: StoredAlgorithm, seed: int, device: str) -> Operands:
+def drawn(task: GemmTask, seed: int, device: str) -> Operands:
     """Random operands in the layout of the task, as M×K and K×N matrices."""
-    task, dtype = stored.task, _TYPES[stored.task.element]
+    dtype = _TYPES[task.element]
     generator = torch.Generator(device=device).manual_seed(seed)
 
     def normal(rows: int, columns: int) -> torch.Tensor:
@@ -103,7 +103,7 @@ def _times_us(stored: StoredAlgorithm, kernel: LoadedKernel, platform: Platform)
     """Medians of the algorithm and of torch.mm: samples in graphs, so that the host's cost is in neither, in turns."""
     task = stored.task
     bytes_per_set = 2 * (task.m * task.k + task.k * task.n + task.m * task.n)
-    sets = [drawn(stored, seed, "cuda:0") for seed in range(max(1, min(SETS, MAX_SET_BYTES // bytes_per_set)))]
+    sets = [drawn(task, seed, "cuda:0") for seed in range(max(1, min(SETS, MAX_SET_BYTES // bytes_per_set)))]
     out = torch.empty(task.m, task.n, dtype=sets[0][0].dtype, device="cuda:0")
 
     def by_algorithm(a: torch.Tensor, b: torch.Tensor) -> None:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 import cudal2
+from agent.library.algorithm_check import drawn
 from benchmarks.library.dispatched_shapes import COPIES, MAX_SETS, SEED, SET_BYTES
 from benchmarks.library.paired_rounds import Program, graph_of, paired_times, run_us
 from contract.library import LibraryEntry
-from contract.task import ElementType, Layout
 from cudal2.library.kernel_library import open_library
 from cudal2.torch import torch_session
 
@@ -30,7 +30,7 @@ Pair = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def measure(libraries: Sequence[Path], rounds: int) -> Iterator[dict[str, Any]]:
-    """A row per product of the first library, in a random order that is always the same. `-` stands for PyTorch."""
+    """A row per product of the first library, in a random order that is always the same. `plain_us` of a library: PyTorch's."""
     entries = list(open_library(libraries[0]))
     for entry in random.Random(SEED).sample(entries, len(entries)):
         pairs, found = _operands(entry), list[torch.Tensor]()
@@ -51,17 +51,8 @@ def _operands(entry: LibraryEntry) -> list[Pair]:
     """Sets of the source of A, A and B, as they lie in memory."""
     task = entry.task
     bytes_ = 2 * (2 * task.m * task.k + task.k * task.n + task.m * task.n)
-    dtype = torch.float16 if task.element is ElementType.F16 else torch.bfloat16
-
-    def matrix(rows: int, columns: int, transposed: bool) -> torch.Tensor:
-        drawn = torch.randn((columns, rows) if transposed else (rows, columns), device="cuda", dtype=dtype)
-        return drawn.t() if transposed else drawn
-
-    sets: list[Pair] = []
-    for _ in range(max(1, min(MAX_SETS, SET_BYTES // bytes_))):
-        source = matrix(task.m, task.k, task.layout is Layout.NT)
-        sets.append((source, torch.empty_like(source), matrix(task.k, task.n, task.layout is Layout.TN)))
-    return sets
+    draws = (drawn(task, seed, "cuda") for seed in range(max(1, min(MAX_SETS, SET_BYTES // bytes_))))
+    return [(a, torch.empty_like(a), b) for a, b in draws]
 
 
 def _write(pairs: Sequence[Pair]) -> None:

@@ -136,10 +136,10 @@ def test_calls_are_served_and_counted(
 ) -> None:
     tasks = [TASK.model_copy(update={"layout": layout, "element": element}) for layout in Layout for element in ElementType]
     chosen = [suggested(task)[-1] for task in tasks]
-    expected = [torch.mm(a.float(), b.float()) for a, b in (drawn(one, 5, "cuda:0") for one in chosen)]
+    expected = [torch.mm(a.float(), b.float()) for a, b in (drawn(one.task, 5, "cuda:0") for one in chosen)]
     enabled(*chosen, language=language)
     for _ in range(DRAWS):
-        outs = [torch.mm(*drawn(one, 5, "cuda:0")) for one in chosen]
+        outs = [torch.mm(*drawn(one.task, 5, "cuda:0")) for one in chosen]
     told = cudal2.status()
     for out, right in zip(outs, expected, strict=True):
         torch.testing.assert_close(out.float(), right, rtol=2e-2, atol=0.2)
@@ -158,7 +158,7 @@ def test_a_graph_replays_with_new_operands_beside_calls_on_other_streams(
     suggested: Callable[..., list[StoredAlgorithm]], enabled: Callable[..., None], language: str
 ) -> None:
     stored = split_one(suggested(SPLIT))
-    draws = [drawn(stored, seed, "cuda:0") for seed in range(4)]
+    draws = [drawn(stored.task, seed, "cuda:0") for seed in range(4)]
     expected = [torch.mm(a.float(), b.float()) for a, b in draws]
     enabled(stored, language=language)
     a, b = (one.clone() for one in draws[0])
@@ -185,7 +185,7 @@ def test_a_capture_before_the_first_call_is_pytorch_s(
     suggested: Callable[..., list[StoredAlgorithm]], enabled: Callable[..., None]
 ) -> None:
     stored = suggested(TASK)[0]
-    a, b = drawn(stored, 0, "cuda:0")
+    a, b = drawn(stored.task, 0, "cuda:0")
     torch.mm(a, b)  # PyTorch's own handle is made outside the capture
     enabled(stored)
     graph = torch.cuda.CUDAGraph()
@@ -198,7 +198,7 @@ def test_threads_on_two_streams_share_an_algorithm(
     suggested: Callable[..., list[StoredAlgorithm]], enabled: Callable[..., None]
 ) -> None:
     stored = split_one(suggested(SPLIT))
-    draws = [drawn(stored, seed, "cuda:0") for seed in range(8)]
+    draws = [drawn(stored.task, seed, "cuda:0") for seed in range(8)]
     expected = [torch.mm(a.float(), b.float()) for a, b in draws]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     enabled(stored, language="C++")
@@ -227,7 +227,7 @@ def test_another_version_of_cublas_is_not_run(
 ) -> None:
     stored = suggested(TASK)[0]
     enabled(stored.model_copy(update={"environment": f"{stored.environment}.7"}))
-    torch.mm(*drawn(stored, 0, "cuda:0"))
+    torch.mm(*drawn(stored.task, 0, "cuda:0"))
     assert cudal2.status().fallbacks == {FallbackCause.OTHER_CUBLAS: 1}
 
 

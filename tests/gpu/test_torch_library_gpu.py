@@ -19,8 +19,8 @@ import pytest
 import torch
 
 import cudal2
+from agent.library.algorithm_check import drawn
 from contract.library import LibraryEntry
-from contract.task import ElementType, Layout
 from cudal2.dispatch.causes import FallbackCause
 from cudal2.dispatch.decision import Choice
 from cudal2.library.kernel_library import KernelLibrary
@@ -97,16 +97,7 @@ def language(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def operands(entry: LibraryEntry, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Operands in the memory layout of the entry's task."""
-    task = entry.task
-    dtype = torch.float16 if task.element is ElementType.F16 else torch.bfloat16
-    generator = torch.Generator(device="cuda").manual_seed(seed)
-
-    def drawn(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, device="cuda", generator=generator).to(dtype)
-
-    a = drawn(task.k, task.m).t() if task.layout is Layout.NT else drawn(task.m, task.k)
-    b = drawn(task.n, task.k).t() if task.layout is Layout.TN else drawn(task.k, task.n)
-    return a, b
+    return drawn(entry.task, seed, "cuda")
 
 
 def assert_right(out: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> None:

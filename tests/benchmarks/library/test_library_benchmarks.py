@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, slower_products, summary
+from benchmarks.library.dispatched_shapes import measure_shapes, random_shapes, served_first, slower_products, summary
 from benchmarks.library.host_costs import host_costs
+from benchmarks.library.paired_rounds import paired_times
 from benchmarks.library.transformer_block import BlockSize, gradient_difference, measure_block
 from contract.task import GemmTask, Layout
 from cudal2.torch import compiled_build, torch_session
@@ -70,6 +74,25 @@ def test_a_shape_is_served_or_left() -> None:
     rows = list(measure_shapes([f"{SIZE.tokens}x64x64", "24x24x24"], "cpu", rounds=3, max_sets=2))
     assert [(row["shape"], row["served"]) for row in rows] == [("16x64x64", True), ("24x24x24", False)]
     assert all(row["low"] <= row["ratio"] <= row["high"] for row in rows)
+
+
+@pytest.mark.usefixtures("products")
+def test_what_the_library_serves_is_measured_first() -> None:
+    shapes = ["24x24x24", f"{SIZE.tokens}x64x64", "40x40x40", f"{SIZE.tokens}x256x64"]
+    ordered = served_first(shapes, device=-1)
+    assert sorted(ordered) == sorted(shapes)
+    assert set(ordered[:2]) == {"16x64x64", "16x256x64"}
+    assert ordered == served_first(shapes, device=-1)
+
+
+def test_copies_take_turns_and_warm_runs_are_not_timed() -> None:
+    ran: list[str] = []
+    copies = {name: [partial(ran.append, f"{name}{copy}") for copy in range(2)] for name in ("plain", "served")}
+    paired_times(copies["plain"], copies["served"], calls=1, rounds=4, device="cpu", warm_runs=1)
+    assert Counter(ran) == dict.fromkeys(("plain0", "plain1", "served0", "served1"), 2 * (1 + 2))
+    ran.clear()
+    times = paired_times(lambda: time.sleep(0.02), lambda: None, calls=2, rounds=3, device="cpu")
+    assert times.plain_us > 10_000 > times.served_us
 
 
 def test_the_summary_counts_slower_shapes() -> None:

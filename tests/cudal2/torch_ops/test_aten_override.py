@@ -64,8 +64,7 @@ def test_errors_are_torch_s_own(serving: Serving, a: torch.Tensor, b: torch.Tens
 def test_a_linear_layer_is_served_forward_and_backward(serving: Serving) -> None:
     products = serving(*linear_tasks(tokens=48, outputs=32, inputs=64))
     generator = torch.Generator().manual_seed(7)
-    x = torch.randn(3, 16, 64, generator=generator).half().requires_grad_()
-    weight = torch.randn(32, 64, generator=generator).half().requires_grad_()
+    x, weight = (torch.randn(*size, generator=generator).div(4).half().requires_grad_() for size in ((3, 16, 64), (32, 64)))
     linear(x, weight).square().sum().backward()
     expected = x.grad, weight.grad
     x.grad = weight.grad = None
@@ -73,7 +72,7 @@ def test_a_linear_layer_is_served_forward_and_backward(serving: Serving) -> None
         linear(x, weight).square().sum().backward()
     assert products.platform.launches == 3
     assert products.service.fallbacks() == {}
-    torch.testing.assert_close((x.grad, weight.grad), expected, rtol=2e-2, atol=0.25)  # of values up to 500
+    torch.testing.assert_close((x.grad, weight.grad), expected, rtol=2e-2, atol=2e-2)
 
 
 def test_a_bias_goes_to_the_original_kernel(serving: Serving) -> None:

@@ -70,7 +70,7 @@ def test_it_predicts_schedules_of_shapes_that_it_never_saw(groups: list[Schedule
     opinion = Network(network.tensors())
     before = np.mean([np.std(group.costs - group.prior) for group in held_out])
     after = np.mean([np.std(group.costs - group.prior - opinion(group.features).error) for group in held_out])
-    assert after < before / 2, "0.2 of it, give or take what another processor rounds"
+    assert after < before / 3
     assert figures(network, held_out)["first over best"] < 1.05
     errors = [group.prior + opinion(group.features).error - group.costs - group.baseline for group in held_out]
     assert abs(float(np.median(np.concatenate(errors)))) < 0.1, "the times themselves are learned too"
